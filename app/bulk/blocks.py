@@ -124,7 +124,7 @@ class Block:
         arrays: input name -> array [len(good), *shape], if all have one shape.
         items: one for each good row, if not.
         digest: see `RawBlock`.
-        decode_s: seconds of a core that reading columns and decoding took.
+        decode_s: seconds that reading columns and decoding took.
     """
 
     first: int

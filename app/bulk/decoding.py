@@ -65,7 +65,7 @@ class Decoder:
         Raises:
             BulkError: if a file cannot be read.
         """
-        began = time.thread_time()
+        began = time.perf_counter()
         columns = raw.chunk.columns()
         wanted = self._wanted if self._wanted is not None else _of_lines(raw)
         count = len(raw.chunk)
@@ -80,7 +80,7 @@ class Decoder:
         )
         if not self._take_numbers(block, columns, wanted, count):
             self._take_items(block, columns, wanted, count)
-        block.decode_s = time.thread_time() - began
+        block.decode_s = time.perf_counter() - began
         return block
 
     def _ids(self, columns: Columns, wanted: Wanted, first: int, count: int) -> Ids:

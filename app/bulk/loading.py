@@ -9,7 +9,7 @@ from __future__ import annotations
 import multiprocessing
 import signal
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -18,6 +18,7 @@ from torch.utils.data import DataLoader, Dataset
 from app.bulk.blocks import Block, RawBlock
 from app.bulk.decoding import Decoder, Recipe
 from app.bulk.errors import BulkError
+from app.types import Arrays, Item, Note, Signature
 
 AHEAD = 2  # blocks of each worker
 # Imported once, for all workers. Not ours: the server of forks may know another path to it.
@@ -81,7 +82,7 @@ def decoded(raw: Iterable[RawBlock], recipe: Recipe, workers: int) -> Iterator[B
             return
         if isinstance(block, BulkError):
             raise block
-        yield _arrays(block)
+        yield _received(block)
 
 
 def _context() -> Any:
@@ -99,18 +100,34 @@ def _as_it_is(block: Any) -> Any:
     return block
 
 
+class _Sent(NamedTuple):
+    """A block on its way from a worker: arrays as tensors, which go through shared memory.
+
+    Items are taken apart, because machine code's objects cannot be sent.
+    """
+
+    block: Block
+    items: list[tuple[Arrays, Signature, int, Note | None]] | None
+
+
 def _shared(block: Any) -> Any:
-    """Arrays as tensors, which go to the parent through shared memory."""
-    if isinstance(block, Block) and block.arrays is not None:
-        block.arrays = {
-            name: torch.from_numpy(array)  # type: ignore[misc]
-            for name, array in block.arrays.items()
-        }
-    return block
+    if isinstance(block, BulkError):
+        return block
+    if block.arrays is not None:
+        block.arrays = {name: torch.from_numpy(each) for name, each in block.arrays.items()}
+    items = block.items
+    block.items = None
+    parts = [(each.arrays, each.signature, each.length, each.note) for each in items or ()]
+    return _Sent(block, None if items is None else parts)
 
 
-def _arrays(block: Block) -> Block:
+def _received(sent: Block | _Sent) -> Block:
     """What `_shared` did, undone."""
+    if isinstance(sent, Block):
+        return sent
+    block = sent.block
     if block.arrays is not None:
         block.arrays = {name: np.asarray(array) for name, array in block.arrays.items()}
+    if sent.items is not None:
+        block.items = [Item(*parts) for parts in sent.items]
     return block

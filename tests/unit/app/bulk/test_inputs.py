@@ -97,10 +97,11 @@ def test_pictures_in_columns_are_bytes_paths_or_base64(bulk: Bulk) -> None:
     assert "none.png cannot be read: No such file or directory" in rows("names")[1]["error"]
 
 
-def test_texts_are_batched_by_length_and_stay_in_order(bulk: Bulk) -> None:
+@pytest.mark.parametrize("workers", [0, 1])
+def test_texts_are_batched_by_length_and_stay_in_order(bulk: Bulk, workers: int) -> None:
     texts = ["cat", "a dog in london " * 3, "dog", "a cat", "cat"]
     Path("in.jsonl").write_text("".join(json.dumps({"text": each}) + "\n" for each in texts))
-    assert bulk("topics", "in.jsonl", "--batch", 2, "--top-k", 2) == 0
+    assert bulk("topics", "in.jsonl", "--batch", 2, "--top-k", 2, "--workers", workers) == 0
     found = rows()
     assert len(found) == 5
     assert found[0] | {"id": ""} == found[4] | {"id": ""}
@@ -121,9 +122,8 @@ def test_pairs_and_several_inputs_have_a_column_each(bulk: Bulk) -> None:
     assert [len(row["y"]) for row in rows("inputs")] == [3, 3, 3]
 
 
-@pytest.mark.parametrize("workers", [0, 1])
-def test_equal_rows_are_computed_once(bulk: Bulk, workers: int) -> None:
+def test_equal_rows_are_computed_once(bulk: Bulk) -> None:
     pq.write_table(pa.table({"input": TWO * 50}), "in.parquet")
-    assert bulk("double", "in.parquet", "--workers", workers) == 0
+    assert bulk("double", "in.parquet") == 0
     assert [row["y"] for row in rows()] == DOUBLED * 50
     assert (manifest()["last_part"]["equal"], manifest()["shards"][0]["computed"]) == (147, 3)
