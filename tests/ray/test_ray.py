@@ -60,6 +60,8 @@ def test_what_is_wrong_is_one_sentence(
     assert told in lines[0]
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_a_run_on_one_node(ray: Path, models: Path, tmp_path: Path) -> None:
     told = scored(ray, models, 6000, tmp_path, "one")
     assert told["errors"] == 6
