@@ -178,6 +178,10 @@ bench-gpu: $(READY) ## a GPU next to bare forwards on it: throughput, copies tha
 bench-peers: $(READY) ## install the other servers of `make bench` (mosec, LitServe, MLServer, PyTriton, KServe, infinity), an environment each
 	$(BIN)/python -m loadtests bench-peers
 
+.PHONY: ray-env
+ray-env: $(READY) ## .ray: an environment with Ray on top of .venv; without it its tests are skipped
+	$(BIN)/python -m tests.ray
+
 .PHONY: screenshots
 screenshots: $(READY) ## pictures of the page for the README, of a server under load; needs chromium and an export of digits
 	$(BIN)/python -m tests.browser.screenshots

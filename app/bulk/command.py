@@ -28,7 +28,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         ignore_warnings(message=message)
     options = _parser().parse_args(arguments)
     try:
-        _check_extra()
+        _check_extra("bulk", PACKAGES)
+        if options.ray is not None:
+            _check_extra("ray", ("ray",))
         settings = _settings(options)
         configure_logs(settings.log_level, settings.log_format)
         # Not at the top: it imports torch, and what the extra has.
@@ -72,6 +74,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--trusted-keys", type=Path, help="take only artifacts that one of these keys signed")
     add("--batch", type=_positive, help="items of a forward (default: the plan's best)")
     add("--workers", type=_count, help="processes that decode (default: one a core for pictures)")
+    add("--ray", metavar="ADDRESS", help="on a cluster of Ray: local, auto or ray://HOST:PORT")
     add("--input-column", metavar="NAME", help="the column of the input (default: input)")
     add("--id-column", metavar="NAME", help="the column of the ids (default: id, if there is one)")
     add("--top-k", type=_positive, help="also the K highest scores")
@@ -96,12 +99,12 @@ def _count(text: str) -> int:
     return int(text)
 
 
-def _check_extra() -> None:
-    missing = [name for name in PACKAGES if find_spec(name) is None]
+def _check_extra(extra: str, packages: Sequence[str]) -> None:
+    missing = [name for name in packages if find_spec(name) is None]
     if missing:
         raise UsageError(
-            f"bulk scoring needs packages that are not installed ({', '.join(missing)}): "
-            "pip install 'torchlane[bulk]'"
+            f"this needs packages that are not installed ({', '.join(missing)}): "
+            f"pip install 'torchlane[{extra}]'"
         )
 
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from typing import Any
 
-from app.bulk.answers import Answers
 from app.bulk.blocks import Block, Cut, RawBlock, Source, raw_blocks
 from app.bulk.decoding import Recipe
 from app.bulk.errors import TooManyErrors
 from app.bulk.loading import decoded
-from app.bulk.model import BulkModel
-from app.bulk.pipeline import Done, Pipeline, Times
+from app.bulk.pipeline import Done, Stages, Times
 from app.bulk.progress import Reporter
 from app.bulk.state import Run, Shard
 from app.bulk.writing import ShardWriter, shard_name
@@ -47,15 +46,15 @@ class Driver:
     Args:
         job: what to do.
         run: the folder, with what is done.
-        model: scores blocks.
-        answers: makes tables of them.
+        stages: score blocks.
+        schema: of the tables.
     """
 
-    def __init__(self, job: Job, run: Run, model: BulkModel, answers: Answers) -> None:
+    def __init__(self, job: Job, run: Run, stages: Stages, schema: Any) -> None:
         self._job = job
         self._run = run
-        self._pipeline = Pipeline(model, answers)
-        self._schema = answers.schema
+        self._stages = stages
+        self._schema = schema
         self._writer: ShardWriter | None = None
         self._shard: list[int] = []  # first row, rows, errors and computed ones of the open shard
         self._stream = ""
@@ -66,7 +65,7 @@ class Driver:
 
     def start(self) -> None:
         """Make the backends, and prove them."""
-        self._pipeline.start()
+        self._stages.start()
 
     def work(self, report: Reporter) -> None:
         """Score all rows.
@@ -77,7 +76,7 @@ class Driver:
         """
         began = time.perf_counter()
         try:
-            for done in self._pipeline.run(self._blocks):
+            for done in self._stages.run(self._run.rows, self._blocks):
                 self._write(done)
                 report.advance(self._run.rows + self._open_rows, self._run.errors + len(self.bad))
             if self._shard:
@@ -95,7 +94,7 @@ class Driver:
 
     def close(self) -> bool:
         """Stop all threads; returns whether they have ended."""
-        return self._pipeline.close()
+        return self._stages.close()
 
     @property
     def _open_rows(self) -> int:

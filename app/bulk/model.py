@@ -6,6 +6,7 @@ import dataclasses
 import threading
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import structlog
 import torch
@@ -79,7 +80,7 @@ class BulkModel:
 
     def __init__(self, artifact: Artifact, choices: Choices) -> None:
         self.manifest = artifact.manifest
-        self.files = _codec_files(artifact)
+        self.files = codec_files(artifact)
         self.codec: Codec = codec_for(self.manifest, self.files.__getitem__)
         self._placement = _placement(artifact, choices)
         kinds = {device.kind for device in self._placement.devices}
@@ -196,6 +197,13 @@ def open_artifact(
         raise BulkError(str(error)) from error
 
 
+def steps_of(written: Sequence[Mapping[str, Any]]) -> tuple[Step, ...]:
+    """The steps of a manifest; none where there was no choice."""
+    if any(each["up_to"] is None for each in written):
+        return ()
+    return tuple(Step.model_validate(each) for each in written)
+
+
 def _written(serving: Serving) -> list[dict[str, object]]:
     """The steps of a backend, as a manifest has them."""
     optimized = str(Form(variant="x", optimized=True)).removeprefix("x")
@@ -211,7 +219,8 @@ def _written(serving: Serving) -> list[dict[str, object]]:
     ]
 
 
-def _codec_files(artifact: Artifact) -> Mapping[str, bytes]:
+def codec_files(artifact: Artifact) -> Mapping[str, bytes]:
+    """The files of an artifact that its codec needs."""
     codec = artifact.manifest.codec
     names = [codec.tokenizer] if isinstance(codec, TextCodecSpec) else []
     return {name: artifact.read(name) for name in names}

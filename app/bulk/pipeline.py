@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from app.bulk.answers import Answers
 from app.bulk.blocks import Block
@@ -48,6 +48,31 @@ class Done(NamedTuple):
     times: tuple[float, float, float]
 
 
+class Stages(Protocol):
+    """From rows to tables: here, or on a cluster."""
+
+    def start(self) -> None:
+        """Make the backends, and prove them.
+
+        Raises:
+            Exception: whatever a backend raises.
+        """
+
+    def run(self, first: int, blocks: Callable[[], Iterator[Block]]) -> Iterator[Done]:
+        """Score blocks; each comes out in its place.
+
+        Args:
+            first: row that the first one begins with.
+            blocks: reads them; not called by stages that read on their own.
+
+        Raises:
+            Exception: whatever a stage raises.
+        """
+
+    def close(self) -> bool:
+        """Stop; returns whether all threads have ended."""
+
+
 Message: TypeAlias = tuple[int, Done] | BaseException | int | None
 
 
@@ -84,7 +109,7 @@ class Pipeline:
             if isinstance(told, BaseException):
                 raise told
 
-    def run(self, blocks: Callable[[], Iterator[Block]]) -> Iterator[Done]:
+    def run(self, _: int, blocks: Callable[[], Iterator[Block]]) -> Iterator[Done]:
         """Score blocks; each comes out in its place.
 
         Args:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import io
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from app.bulk import state
 from app.bulk.answers import Answers
@@ -19,7 +20,8 @@ from app.bulk.decoding import Recipe
 from app.bulk.driver import Driver, Job
 from app.bulk.errors import BulkError, TooManyErrors, UsageError
 from app.bulk.inputs import Inputs, find_inputs
-from app.bulk.model import BulkModel, Choices, open_artifact
+from app.bulk.model import BulkModel, Choices, open_artifact, steps_of
+from app.bulk.pipeline import Pipeline, Stages
 from app.bulk.progress import Reporter, summary
 from app.bulk.sources.choose import folder_of, open_source
 from app.bulk.writing import ERRORS_FILE
@@ -32,6 +34,11 @@ from models.integrity import Verifier
 from models.plan import Step
 from models.resources import usable_cores
 
+if TYPE_CHECKING:
+    from app.bulk.on_ray import ClusterModel
+
+Model: TypeAlias = "BulkModel | ClusterModel"
+
 PACKAGES = ("torchlane", "torch", "numpy", "pyarrow", "pillow", "tokenizers")
 INTERRUPTED = 130
 OPTIONS = ("top_k", "format", "rows_per_shard", "limit", "input_column", "id_column")
@@ -43,7 +50,7 @@ def run(options: argparse.Namespace, settings: Settings) -> int:
     Raises:
         BulkError: it cannot be begun, or cannot go on.
     """
-    inputs = find_inputs(options.input)
+    inputs = _inputs(options)
     found = state.find(options.out, resume=options.resume)
     lock = state.lock(options.out)
     model = _model(options, settings, found)
@@ -53,7 +60,9 @@ def run(options: argparse.Namespace, settings: Settings) -> int:
         except InvalidInput as error:
             raise UsageError(f"--top-k: {error}") from error
     chooser = Chooser(model.manifest, options.input_column, options.id_column)
-    source, wanted = open_source(inputs, chooser, sys.stdin.buffer)
+    # Sources go to the nodes of a cluster, where there is no standard input.
+    stream = sys.stdin.buffer if options.ray is None else io.BytesIO()
+    source, wanted = open_source(inputs, chooser, stream)
     encoded = _has_pictures(model, source)
     rows = rows_of_block(model.manifest, model.batch, encoded=encoded)
     cut = Cut(rows, options.rows_per_shard)
@@ -63,22 +72,22 @@ def run(options: argparse.Namespace, settings: Settings) -> int:
         if found.is_finished:
             sys.stderr.write(f"{options.out} is finished: nothing is left to do\n")
             return 0
-    folder = state.Run(options.out, plan, found.shards if found else [], _versions())
+    packages = PACKAGES if options.ray is None else (*PACKAGES, "ray")
+    folder = state.Run(options.out, plan, found.shards if found else [], _versions(packages))
     recipe = Recipe(model.manifest, model.files, wanted, folder_of(inputs), source.integer_ids)
-    workers = options.workers
-    if workers is None:  # pictures take long, and a process holds no lock of another
-        workers = usable_cores() if encoded else 0
+    workers = _workers(options, model, encoded=encoded)
     job = Job(source, recipe, cut, options.limit, options.format, workers, options.max_errors)
     answers = Answers(model.manifest, model.codec, options.top_k, integer_ids=source.integer_ids)
+    driver = Driver(job, folder, _stages(job, model, answers, options.top_k), answers.schema)
     with lock:
-        code, ended = _drive(Driver(job, folder, model, answers), job, folder, model)
+        code, ended = _drive(driver, job, folder, model)
     if not ended:  # a forward or a read does not return, and would keep the process from ending
         sys.stderr.flush()
         os._exit(code)
     return code
 
 
-def _drive(driver: Driver, job: Job, folder: state.Run, model: BulkModel) -> tuple[int, bool]:
+def _drive(driver: Driver, job: Job, folder: state.Run, model: Model) -> tuple[int, bool]:
     """Returns the exit code, and whether all threads have ended."""
     total = job.source.total
     if total is not None and job.stop is not None:
@@ -112,7 +121,19 @@ def _drive(driver: Driver, job: Job, folder: state.Run, model: BulkModel) -> tup
     return code, ended
 
 
-def _model(options: argparse.Namespace, settings: Settings, found: state.Found | None) -> BulkModel:
+def _inputs(options: argparse.Namespace) -> Inputs:
+    inputs = find_inputs(options.input)
+    if options.ray is None:
+        return inputs
+    if options.workers is not None:
+        raise UsageError("--workers: with --ray, actors and tasks of the cluster decode")
+    # Not at the top: Ray is in an extra.
+    from app.bulk.on_ray import reachable  # noqa: PLC0415
+
+    return reachable(inputs)
+
+
+def _model(options: argparse.Namespace, settings: Settings, found: state.Found | None) -> Model:
     repository = Repository(settings.model_dir, _trusted_keys(settings.trusted_keys))
     policy = VersionPolicy.parse(settings.versions)
     artifact = open_artifact(repository, policy, options.model, options.version)
@@ -120,21 +141,28 @@ def _model(options: argparse.Namespace, settings: Settings, found: state.Found |
     steps: tuple[Step, ...] = ()
     if found is not None:  # as it began: a measurement may come out otherwise now
         batch = batch or found.manifest.get("batch")
-        steps = _steps(found.manifest.get("steps", []))
+        steps = steps_of(found.manifest.get("steps", []))
     chosen = ModelSettings(
         max_batch_size=settings.max_batch_size,
         variant=settings.variant,
         precision=settings.plan_precision,
     )
     devices = (settings.devices, settings.replicas_per_device, settings.cpu_threads)
-    return BulkModel(artifact, Choices(*devices, chosen, batch, steps))
+    choices = Choices(*devices, chosen, batch, steps)
+    if options.ray is None:
+        return BulkModel(artifact, choices)
+    from app.bulk.on_ray import ClusterModel, connect  # noqa: PLC0415
+
+    connect(options.ray)
+    return ClusterModel(artifact, settings.model_dir, choices)
 
 
-def _steps(written: list[dict[str, Any]]) -> tuple[Step, ...]:
-    """The steps of a manifest; none where there was no choice."""
-    if any(each["up_to"] is None for each in written):
-        return ()
-    return tuple(Step.model_validate(each) for each in written)
+def _stages(job: Job, model: Model, answers: Answers, top_k: int | None) -> Stages:
+    if isinstance(model, BulkModel):
+        return Pipeline(model, answers)
+    from app.bulk.on_ray import ClusterStages  # noqa: PLC0415
+
+    return ClusterStages(model, job.source, job.cut, job.stop, job.recipe, top_k)
 
 
 def _trusted_keys(path: Path | None) -> Verifier | None:
@@ -149,9 +177,7 @@ def _trusted_keys(path: Path | None) -> Verifier | None:
         raise UsageError(f"--trusted-keys {path}: {error}") from error
 
 
-def _plan(
-    options: argparse.Namespace, model: BulkModel, inputs: Inputs, cut: Cut
-) -> Mapping[str, Any]:
+def _plan(options: argparse.Namespace, model: Model, inputs: Inputs, cut: Cut) -> Mapping[str, Any]:
     """What must stay as it is from the beginning of a run to its end."""
     artifact = model.artifact
     return {
@@ -169,13 +195,22 @@ def _plan(
     }
 
 
-def _has_pictures(model: BulkModel, source: Source) -> bool:
+def _workers(options: argparse.Namespace, model: Model, *, encoded: bool) -> int:
+    """Processes that decode: pictures take long, and a process holds no lock of another."""
+    if options.ray is not None:
+        return len(model.devices)  # the cluster decodes where it scores
+    if options.workers is not None:
+        return int(options.workers)
+    return usable_cores() if encoded else 0
+
+
+def _has_pictures(model: Model, source: Source) -> bool:
     return model.manifest.codec.kind == "image" and not source.has_numbers
 
 
-def _versions() -> Mapping[str, str]:
+def _versions(packages: Sequence[str]) -> Mapping[str, str]:
     found = {}
-    for name in PACKAGES:
+    for name in packages:
         try:
             found[name] = version(name)
         except PackageNotFoundError:

@@ -1,0 +1,244 @@
+"""A run on a cluster by Ray Data: it reads and scores, and repeats what a lost node had."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import ray
+import ray.data
+from ray.exceptions import RayError
+
+from app.bulk.blocks import BLOCK_BYTES, Block, Cut, Source
+from app.bulk.decoding import Recipe
+from app.bulk.errors import BulkError, UsageError
+from app.bulk.inputs import STREAM, Inputs
+from app.bulk.model import Choices, codec_files, steps_of
+from app.bulk.nodes import (
+    BLOCK,
+    FIRST,
+    STOP,
+    TO_THE_END,
+    Facts,
+    Order,
+    ScoringActor,
+    find_out,
+    loaded,
+    read,
+)
+from app.bulk.pipeline import Done
+from app.codecs.base import Codec
+from app.codecs.choose import codec_for
+from app.registry.repository import Artifact
+from app.types import Device
+
+LOCAL = "local"
+PIECE_BLOCKS = 16  # of a task that reads
+
+
+class ClusterModel:
+    """The model of a run on a cluster, as `BulkModel` is the one of a run here.
+
+    Args:
+        artifact: the driver's.
+        root: the repository.
+        choices: of the user.
+
+    Raises:
+        UsageError: the cluster has no such devices.
+        BulkError: the node that tries it has not the model, or it does not work there.
+    """
+
+    def __init__(self, artifact: Artifact, root: Path, choices: Choices) -> None:
+        self.artifact = artifact
+        self.manifest = artifact.manifest
+        self.files: Mapping[str, bytes] = codec_files(artifact)
+        self.codec: Codec = codec_for(self.manifest, self.files.__getitem__)
+        self.devices, chosen = _devices(choices)
+        order = Order((root, root.absolute()), artifact.id, artifact.digest, chosen)
+        self.resources = _resources(chosen)
+        facts = _result(ray.remote(**self.resources)(find_out).remote(order))
+        self.batch, self.steps = facts.batch, facts.steps
+        self.label, self.kinds, self.threads = facts.label, facts.kinds, facts.threads
+        chosen = dataclasses.replace(chosen, batch=self.batch, steps=steps_of(self.steps))
+        self.order = dataclasses.replace(order, choices=chosen)
+
+    @property
+    def on_gpus(self) -> bool:
+        """Whether each actor has a GPU."""
+        return "num_gpus" in self.resources
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterStages:
+    """Runs blocks through the model on the cluster; see `Stages`.
+
+    Attributes:
+        model: what the actors have.
+        source: readable on every node.
+        cut: where blocks end.
+        stop: the first row that is left out; None: none is.
+        recipe: decodes.
+        top_k: see `Answers`.
+    """
+
+    model: ClusterModel
+    source: Source
+    cut: Cut
+    stop: int | None
+    recipe: Recipe
+    top_k: int | None
+
+    def start(self) -> None:
+        """A node has proved the model, and each actor proves its own."""
+
+    def run(self, first: int, _: Callable[[], Iterator[Block]]) -> Iterator[Done]:
+        """Score the blocks from row `first` on, which the nodes read; each comes in its place.
+
+        Raises:
+            BulkError: a node cannot go on, or the cluster is gone.
+        """
+        try:
+            for table in self._scored(first).iter_batches(batch_size=None, batch_format="pyarrow"):
+                for block in table.column(BLOCK):
+                    done = loaded(block.as_py())
+                    if done.block.first != first:
+                        raise BulkError(f"bug: row {done.block.first} came in place of {first}")
+                    first += len(done.block)
+                    yield done
+        except RayError as error:
+            raise _lost(error) from error
+
+    def close(self) -> bool:
+        """Leave the cluster; one that was started for the run ends."""
+        ray.shutdown()
+        return True
+
+    def _scored(self, first: int) -> Any:
+        context = ray.data.DataContext.get_current()
+        context.execution_options.preserve_order = True
+        context.target_max_block_size = BLOCK_BYTES  # what is repeated if an actor is lost
+        context.enable_progress_bars = context.print_on_execution_start = False
+        model, on_gpus = self.model, self.model.on_gpus
+        actors = len(model.devices)  # more of them if the cluster grows
+        pieces = [{FIRST: low, STOP: high} for low, high in self._pieces(first)]
+        return (
+            ray.data.from_items(pieces, override_num_blocks=len(pieces))
+            .map_batches(
+                read,
+                batch_size=1,
+                batch_format="pyarrow",
+                # Next to a GPU there are cores to decode with; else the actors have them all.
+                fn_args=(self.source, self.cut, self.recipe if on_gpus else None),
+                num_cpus=1 if on_gpus else 0,
+                compute=ray.data.TaskPoolStrategy(size=min(len(pieces), actors)),
+            )
+            .map_batches(
+                ScoringActor,
+                batch_size=1,
+                batch_format="pyarrow",
+                fn_constructor_args=(model.order, self.recipe, self.top_k),
+                fn_constructor_kwargs={"integer_ids": self.source.integer_ids},
+                compute=ray.data.ActorPoolStrategy(min_size=1, initial_size=actors),
+                **model.resources,
+            )
+        )
+
+    def _pieces(self, first: int) -> Iterator[tuple[int, int]]:
+        """First row and end of what each task reads.
+
+        Where rows have no numbers before they are read, one task reads all of them.
+        """
+        stop, total = self.stop, self.source.total
+        if total is None:
+            yield first, TO_THE_END if stop is None else stop
+            return
+        total = total if stop is None else min(total, stop)
+        while first < total:
+            end = first
+            for _ in range(PIECE_BLOCKS):
+                end = min(self.cut.end(end), total)
+            yield first, end
+            first = end
+
+
+def reachable(inputs: Inputs) -> Inputs:
+    """The inputs by names that are right on every node.
+
+    Raises:
+        UsageError: they are standard input.
+    """
+    if inputs.format == "stream":
+        raise UsageError(f"{STREAM} cannot be read by a cluster: write it to a file first")
+    return dataclasses.replace(inputs, files=tuple(path.absolute() for path in inputs.files))
+
+
+def connect(address: str) -> None:
+    """Connect to a cluster, or start one on this machine.
+
+    Raises:
+        BulkError: none answers.
+    """
+    more: dict[str, Any] = {}
+    if address == LOCAL:
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # of others, their owner decides
+        more = {"include_dashboard": False, "_node_ip_address": "127.0.0.1"}
+    logging.getLogger("ray.data").setLevel(logging.ERROR)
+    try:
+        ray.init(address, logging_level="error", log_to_driver=False, **more)
+    except (OSError, RuntimeError, ValueError, RayError) as error:
+        raise BulkError(f"--ray {address}: {_first_line(error)}") from error
+
+
+def _devices(choices: Choices) -> tuple[Sequence[Device], Choices]:
+    """One device for each actor that there is room for now, and the choices of an actor."""
+    if choices.devices not in {"auto", "cpu", "cuda"}:
+        raise UsageError(f"--devices {choices.devices}: with --ray it is auto, cpu or cuda")
+    there = ray.cluster_resources()
+    gpus, cpus = int(there.get("GPU", 0)), int(there.get("CPU", 0))
+    if choices.devices == "cuda" and not gpus:
+        raise UsageError("--devices cuda: the cluster has no GPU")
+    on_gpus = gpus > 0 and choices.devices != "cpu"
+    threads = choices.threads or 1
+    actors = gpus if on_gpus else cpus // threads
+    if not actors:
+        raise UsageError(f"an actor needs {threads} CPUs, the cluster has {cpus}")
+    chosen = dataclasses.replace(
+        choices,
+        devices="cuda:0" if on_gpus else "cpu",  # Ray shows an actor only the one it is given
+        replicas_per_device=1,
+        threads=threads,
+    )
+    return [Device("cuda" if on_gpus else "cpu", at) for at in range(actors)], chosen
+
+
+def _resources(choices: Choices) -> dict[str, float]:
+    """What Ray keeps for an actor."""
+    cpus = {"num_cpus": float(choices.threads or 1)}
+    return cpus if choices.devices == "cpu" else {**cpus, "num_gpus": 1.0}
+
+
+def _result(task: Any) -> Facts:
+    try:
+        found = ray.get(task)
+    except RayError as error:
+        raise _lost(error) from error
+    if isinstance(found, BulkError):
+        raise found
+    facts: Facts = found
+    return facts
+
+
+def _lost(error: RayError) -> BulkError:
+    return BulkError(f"Ray cannot go on: {_first_line(error)}")
+
+
+def _first_line(error: Exception) -> str:
+    """An error without the traceback that Ray writes into its text."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[-1] if lines else type(error).__name__

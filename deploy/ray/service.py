@@ -1,0 +1,71 @@
+"""The service as an application of Ray Serve: `serve run deploy/ray/config.yaml`.
+
+Each replica is a whole server without its own socket: Serve's proxies call the ASGI application,
+and settings come as TORCHLANE_* variables of the replica.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager
+from typing import Any
+
+from fastapi import FastAPI
+from ray import serve
+
+from app.logs import configure_logs
+from app.main import create_app
+from app.serving.lifecycle import Lifecycle
+from app.settings import load_settings
+
+START_S = 600.0
+POLL_S = 0.05
+
+
+def build() -> FastAPI:
+    """Build the application of a replica; it has started once its models answer."""
+    settings = load_settings(os.environ)
+    configure_logs(settings.log_level, settings.log_format)
+    app = create_app(settings)
+    lifespan = app.router.lifespan_context
+    app.router.lifespan_context = lambda app: _ready(lifespan(app), app.state.lifecycle)
+    return app
+
+
+class Replica:
+    """A replica; Serve asks for its health, and replaces it after three failures."""
+
+    app: FastAPI
+
+    async def check_health(self) -> None:
+        """As `GET /health/ready`.
+
+        Raises:
+            RuntimeError: a required model does not answer.
+        """
+        readiness = self.app.state.lifecycle.readiness()
+        if not readiness.ready:
+            raise RuntimeError("; ".join(readiness.reasons))
+
+
+deployment: Any = serve.deployment(name="Torchlane")(serve.ingress(build)(Replica))
+application = deployment.bind()
+
+
+@contextlib.asynccontextmanager
+async def _ready(
+    lifespan: AbstractAsyncContextManager[Any], lifecycle: Lifecycle
+) -> AsyncIterator[None]:
+    """Serve sends requests to a replica as soon as it has started, so wait until it is ready."""
+    async with lifespan:
+        try:
+            async with asyncio.timeout(START_S):
+                while not lifecycle.readiness().ready:  # noqa: ASYNC110 # it has no event
+                    await asyncio.sleep(POLL_S)
+        except TimeoutError:
+            reasons = "; ".join(lifecycle.readiness().reasons)
+            raise RuntimeError(f"not ready after {START_S:g} s: {reasons}") from None
+        yield

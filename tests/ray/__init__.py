@@ -1,0 +1,1 @@
+"""Bulk scoring and the service on real clusters of Ray, in this machine."""
