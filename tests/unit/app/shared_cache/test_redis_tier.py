@@ -192,6 +192,18 @@ async def test_a_server_that_turns_wrong_costs_no_more_than_the_answer(
     assert SECRET not in str(logs)
 
 
+async def test_a_connection_that_ends_right_after_its_probe_is_not_used(
+    server: ScriptedServer,
+) -> None:
+    server.script = lambda command: right(command) * (2 if command[0] == b"MGET" else 1)
+    with capture_logs() as logs:
+        async with running(server.path) as r:
+            await soon(lambda: server.count(b"MGET") > 2)
+            assert r.tier.is_open
+    told = [(each["event"], each["use"]) for each in logs]
+    assert ("shared_cache_closed", "read") not in told
+
+
 async def test_one_that_is_late_is_given_up(
     server: ScriptedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
