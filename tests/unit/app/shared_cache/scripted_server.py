@@ -39,6 +39,12 @@ class ScriptedServer:
     def count(self, name: bytes) -> int:
         return sum(command[0] == name for command in self.commands)
 
+    @property
+    def written(self) -> list[list[bytes]]:
+        """The commands that set a value, without probes."""
+        sets = [command for command in self.commands if command[0] == b"SET"]
+        return [command for command in sets if not command[1].endswith(b"probe")]
+
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1
         task = asyncio.current_task()

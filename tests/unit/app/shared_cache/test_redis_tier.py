@@ -95,12 +95,17 @@ async def test_it_asks_once_and_says_what_there_is(server: ScriptedServer) -> No
 async def test_what_is_kept_goes_out_together_with_a_lifetime(server: ScriptedServer) -> None:
     async with running(server.path, ttl_s=1.5) as r:
         await r.closed()
-        await soon(lambda: server.count(b"SET") == 1)  # the probe
+        await soon(lambda: server.count(b"SET") > 0)  # the probe
         r.tier.keep(KEY, VALUE)
         r.tier.keep(OTHER, VALUE)
-        await soon(lambda: server.count(b"SET") >= 3)
-        sets = [each for each in server.commands if each[0] == b"SET"]
-        assert sets[1] == [b"SET", b"torchlane:" + KEY, encode(KEY, VALUE), b"PX", b"1500"]
+        await soon(lambda: len(server.written) == 2)
+        assert server.written[0] == [
+            b"SET",
+            b"torchlane:" + KEY,
+            encode(KEY, VALUE),
+            b"PX",
+            b"1500",
+        ]
         await soon(lambda: r.writes("stored") == 2)
 
 
@@ -111,7 +116,7 @@ async def test_what_cannot_be_kept_is_dropped_and_counted(
     async with running(server.path) as r:
         r.tier.keep(KEY, VALUE)  # not connected yet
         await r.closed()
-        await soon(lambda: server.count(b"SET") == 1)
+        await soon(lambda: server.count(b"SET") > 0)
         await asyncio.sleep(0.01)
         for _ in range(5):
             r.tier.keep(KEY, VALUE)
@@ -123,13 +128,13 @@ async def test_what_cannot_be_kept_is_dropped_and_counted(
 async def test_writes_that_get_no_answer_are_bounded(server: ScriptedServer) -> None:
     async with running(server.path) as r:
         await r.closed()
-        await soon(lambda: server.count(b"SET") == 1)
+        await soon(lambda: server.count(b"SET") > 0)
         await asyncio.sleep(0.01)
         server.script = lambda command: None if command[0] == b"SET" else right(command)
         for _ in range(10):
             r.tier.keep(KEY, VALUE)
             await asyncio.sleep(0.001)
-        assert server.count(b"SET") == 1 + redis_tier.MOST_PIPELINES
+        assert len(server.written) == redis_tier.MOST_PIPELINES
         await soon(lambda: r.writes("error") == redis_tier.MOST_PIPELINES)  # it was given up
         assert not r.tier.is_open  # for questions
 
