@@ -43,10 +43,8 @@ def test_lists_that_are_only_announced_end_the_connection(parts: list[bytes], pr
     link.connection_made(wire)
     link.send(b"", 1, answers.append)
     for part in parts:
-        assert not wire.aborted
-        link.data_received(part)
-        if wire.aborted:
-            break
+        if not wire.aborted:
+            link.data_received(part)
     assert wire.aborted
     assert problem in why[0]
     assert answers == [None]
