@@ -119,3 +119,12 @@ def test_tickets_leave_in_the_order_of_their_deadlines() -> None:
     assert first == [made[3], made[9]]
     queue.put_back(first)
     assert queue.take(groups, 10, 0.0)[0] == [made[3], made[9], made[5], made[7]]
+
+
+def test_one_that_was_asked_for_may_be_the_oldest_and_the_last_due() -> None:
+    queue = TicketQueue(10, 1000)
+    asked, later = Ticket(b"1", item(1), 0.0, 9.0, 9.0), Ticket(b"2", item(2), 1.0, 5.0, 5.0)
+    queue.ask(asked)
+    queue.submit(later)
+    queue.submit(asked)
+    assert queue.shapes()[0].oldest_at == 0.0
