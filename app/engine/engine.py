@@ -291,7 +291,7 @@ class Engine(Settler):
     ) -> bool:
         """No flight computes these items yet: queue them, or ask the second cache first (True)."""
         lookups = self._lookups
-        if lookups is not None and lookups.pays(queue, fresh):
+        if lookups is not None and lookups.pays(queue, fresh, waiter.deadline - now):
             for index, item in enumerate(fresh):
                 lookups.ask(queue, _open(queue, keys[index], item, waiter, now))
             return True

@@ -52,14 +52,20 @@ class Lookups:
         self._poke = poke
         self._turn: list[tuple[ModelQueue, Ticket]] = []
 
-    def pays(self, queue: ModelQueue, fresh: Sequence[Item]) -> bool:
-        """Whether items are to be asked for; where they are not, that is counted."""
+    def pays(self, queue: ModelQueue, fresh: Sequence[Item], left_s: float) -> bool:
+        """Whether items are to be asked for; where they are not, that is counted.
+
+        `left_s` is the time until their deadline. If the whole budget passed in vain, there must
+        still be enough to compute them: else a slow cache would cost their answer.
+        """
         if not queue.caches or queue.contract.layout is None:
             return False
         if self._tier.is_open:
             queue.metrics.shared(NotFound.OPEN.value, len(fresh))
             return False
-        if not self._costs_more(queue, max([item.length for item in fresh])):
+        length = max([item.length for item in fresh])
+        compute_s = min([each.expected_s(len(fresh), length) for each in queue.costs.values()])
+        if left_s <= self._tier.budget_s + compute_s or not self._costs_more(queue, length):
             queue.metrics.shared(NotFound.SKIPPED.value, len(fresh))
             return False
         return True

@@ -24,7 +24,7 @@ class NotFound(enum.Enum):
     ERROR = "error"
     OPEN = "open"  # it is not asked for a while, because it has failed
     TIMEOUT = "timeout"
-    SKIPPED = "skipped"  # to ask would take longer than to compute
+    SKIPPED = "skipped"  # computing is quicker, or the deadline too near
     LEFT = "left"  # no request waits for it any more
 
 

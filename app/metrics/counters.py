@@ -116,7 +116,7 @@ class Counters:
             "Items that were not in the server's own cache, by what the shared one had to say: "
             "'hit', 'miss', 'timeout', 'error', 'wrong' (a value, but not of this item), 'open' "
             "(not asked, because it has failed), 'skipped' (not asked, because computing is "
-            "quicker) or 'left' (no request waits any more).",
+            "quicker or the deadline too near) or 'left' (no request waits any more).",
             (*LABELS, "result"),
             registry=registry,
         )

@@ -53,7 +53,8 @@ class Address:
         except (OSError, ValueError, RedisError) as error:
             hint = f"({type(error).__name__})"
             raise ValueError(f"its options cannot be used {hint}: is a file missing?") from None
-        login = tuple(each for each in (made.username, made.password) if each)
+        password = made.password or ""
+        login = (made.username, password) if made.username else (password,) if password else ()
         if isinstance(made, UnixDomainSocketConnection):
             return cls(made.path, login, int(made.db), _path=made.path)
         shown = f"{made.host}:{made.port}"

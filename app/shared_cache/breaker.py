@@ -118,6 +118,7 @@ class Breaker:
 
     async def _run(self) -> None:
         while True:
+            self._opened.clear()
             try:
                 async with asyncio.timeout(CONNECT_S):
                     link = await self._connect(self._open)
@@ -135,7 +136,8 @@ class Breaker:
                 LOG.exception("shared_cache_failed")
                 self._open("a bug")
             else:
-                await self._watch(link)
+                if not self._opened.is_set():  # by the end of the link, right after its last answer
+                    await self._watch(link)
             await asyncio.sleep(self._pause_s * random.uniform(0.75, 1.25))  # nosec B311 # spreads them
             self._pause_s = min(2 * self._pause_s, MOST_PAUSE_S)
 
@@ -165,7 +167,6 @@ class Breaker:
         """Let a link be used until the breaker opens."""
         self.link, closed_at, looks = link, time.monotonic(), 0
         self._failures, self._share = 0, 0.0
-        self._opened.clear()
         if self._told is not True:
             self._told = True
             LOG.info("shared_cache_closed", use=self._use, server=self._shown)

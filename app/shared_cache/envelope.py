@@ -69,8 +69,8 @@ def decode(key: bytes, data: bytes) -> Arrays:
         raise WrongValue("its checksum is wrong")
     try:
         return _read(data)
-    except (struct.error, IndexError, UnicodeDecodeError) as error:
-        raise WrongValue("its head is cut off") from error
+    except (struct.error, IndexError, ValueError) as error:  # the last one: no text, no shape
+        raise WrongValue("its head cannot be read") from error
 
 
 def _read(data: bytes) -> Arrays:

@@ -17,6 +17,10 @@ import hiredis
 
 MOST_REPLY_BYTES = 64 << 20  # of one answer; then the connection is closed
 NOTHING = object()  # no whole answer has arrived
+# hiredis makes a list as long as the head of an array says, before any element has arrived.
+HEAD = re.compile(rb"\n[*%~>|]([0-9]{1,10})\r")
+HEAD_BYTES = 13  # the longest
+MOST_ELEMENTS = 1 << 20  # of one answer
 CODE = re.compile(r"[A-Z]{2,20}\b")
 # The answers to what was sent together, as hiredis makes them; None: the connection was lost.
 Replies: TypeAlias = Sequence[object] | None
@@ -58,6 +62,8 @@ class Link(asyncio.Protocol):
         self._waiting: deque[tuple[float, int, Callable[[Replies], None]]] = deque()
         self._replies: list[object] = []
         self._unread_bytes = 0
+        self._elements = 0  # that the heads of unread arrays say, or bytes that look like one
+        self._end_of_data = b"\n"  # of what was read: a head may come in parts
 
     @property
     def unanswered(self) -> int:
@@ -110,16 +116,23 @@ class Link(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """See `asyncio.Protocol`."""
         self._unread_bytes += len(data)
-        try:
-            self._reader.feed(data)
-            while self._transport is not None and (reply := self._reader.gets()) is not NOTHING:
-                self._unread_bytes = 0
-                self._take(reply)
-        except LinkError:
-            self._end("it does not speak the protocol of Redis")
-            return
-        if self._unread_bytes > MOST_REPLY_BYTES:
+        new = self._end_of_data + data
+        self._end_of_data = new[-HEAD_BYTES:]
+        self._elements += sum(map(int, HEAD.findall(new)))
+        if self._unread_bytes > MOST_REPLY_BYTES or self._elements > MOST_ELEMENTS:
             self._end(f"an answer is longer than {MOST_REPLY_BYTES} bytes")
+            return
+        self._reader.feed(data)
+        while self._transport is not None:
+            try:
+                reply = self._reader.gets()
+            except (LinkError, MemoryError, TypeError):  # the last one: a map with a list as key
+                self._end("it does not speak the protocol of Redis")
+                return
+            if reply is NOTHING:
+                return
+            self._unread_bytes = self._elements = 0
+            self._take(reply)
 
     def connection_lost(self, error: Exception | None) -> None:
         """See `asyncio.Protocol`."""
@@ -132,7 +145,8 @@ class Link(asyncio.Protocol):
 
     def _take(self, reply: object) -> None:
         if not self._waiting:
-            raise LinkError("an answer to nothing")
+            self._end("an answer to nothing")
+            return
         _, count, done = self._waiting[0]
         self._replies.append(reply)
         if len(self._replies) == count:

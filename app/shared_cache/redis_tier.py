@@ -154,6 +154,7 @@ class RedisTier(SharedTier):
     def _written(self, count: int, replies: Replies) -> None:
         if replies is None:  # the breaker knows
             self._metrics.failed.inc(count)
+            self._drop(len(self._waiting))
             return
         errors = [each for each in replies if isinstance(each, LinkError)]
         self._metrics.failed.inc(len(errors))

@@ -205,8 +205,9 @@ class TicketQueue:
             ticket.state = WAITING
         shape = self._shape_of(ticket)
         shape.add(ticket)
-        if was_asked:  # it may be older than those that came while it was asked for
-            shape.by_age = False
+        tickets = shape.tickets
+        if was_asked and len(tickets) > 1 and tickets[-2].enqueued_at > ticket.enqueued_at:
+            shape.by_age = False  # it is older than those that came while it was asked for
         self.submitted += 1
         self._count(shape, +1)
 
@@ -268,8 +269,8 @@ class TicketQueue:
 
     @property
     def shape_count(self) -> int:
-        """How many groups wait."""
-        return len(self._shapes)
+        """How many groups wait; one that is also asked for elsewhere counts twice."""
+        return len(self._shapes) + len(self._asked)
 
     def waiting_by_shape(self) -> list[Load]:
         """Tickets that wait, of each group."""

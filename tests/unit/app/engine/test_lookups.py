@@ -128,7 +128,7 @@ async def test_one_that_left_in_the_same_turn_is_not_asked_for(r: Rig, tier: Scr
 
 async def test_deadlines_pass_while_it_is_asked(r: Rig, tier: ScriptedTier) -> None:
     tier.held = True
-    soon, later = r.start(1, within=0.002), r.start(1, within=1)
+    later, soon = r.start(1, within=1), r.start(1, within=0.002)
     await turns()
     r.clock.advance(0.003)
     with pytest.raises(DeadlineExceeded):
@@ -150,10 +150,10 @@ async def test_what_is_asked_for_counts_in_the_limit(r: Rig, tier: ScriptedTier)
 
 async def test_what_is_asked_for_counts_in_predictions(r: Rig, tier: ScriptedTier) -> None:
     tier.held = True
-    asking = r.start(1, 2, 3, within=0.03)
+    asking = r.start(1, 2, 3, within=0.036)
     await turns()
     with pytest.raises(Overloaded, match="3 items are queued"):  # 40 ms of work in all
-        await asyncio.wait_for(r.ask(4, within=0.035), 5)
+        await asyncio.wait_for(r.ask(4, within=0.037), 5)
     tier.release()
     await asking
 
@@ -182,6 +182,19 @@ async def test_it_is_not_asked_where_computing_is_quicker(r: Rig, tier: Scripted
     assert await r.ask(1, 2) == [2, 4]
     assert (tier.asked, tier.kept) == ([], [])
     assert r.metric(RESULTS, result="skipped") == 2
+
+
+async def test_it_is_not_asked_where_its_budget_may_cost_the_deadline(
+    r: Rig, tier: ScriptedTier
+) -> None:
+    tier.held = True
+    assert await r.ask(1, within=0.014) == [2]  # 10 ms of work, and a budget of 5
+    assert r.metric(RESULTS, result="skipped") == 1
+    asking = r.start(2, within=0.016)
+    await turns()
+    assert tier.asked == [[key_of(2)]]
+    tier.release()
+    assert values(await asking) == [4]
 
 
 async def test_it_is_not_asked_while_it_is_open(r: Rig, tier: ScriptedTier) -> None:

@@ -81,12 +81,14 @@ def test_what_was_cut_off_or_grew_is_noticed(length: int, more: bytes) -> None:
 
 
 HUGE = KEY + b"\1" + b"\1y" + struct.pack("<BB2I", 2, 2, 2**32 - 1, 2**32 - 1)
+EMPTY = KEY + b"\1" + b"\1y" + struct.pack("<BB3I", 1, 3, 0, 2**32 - 1, 2**32 - 1)  # no bytes
 TWICE = KEY + b"\2" + 2 * (b"\1y" + struct.pack("<BB", 7, 0)) + b"\0\0"
 
 
 @given(st.binary(max_size=200))
 @settings(max_examples=200)
 @example(HUGE[32:])
+@example(EMPTY[32:])
 @example(TWICE[32:])
 @example(b"\1\1y" + bytes((DTYPES.index("|b1"), 0)) + b"\2")  # a bool that is 2
 @example(b"\1\1\xff" + bytes((7, 0)) + b"\0")  # a name that is no text

@@ -136,6 +136,7 @@ async def test_writes_that_get_no_answer_are_bounded(server: ScriptedServer) -> 
             await asyncio.sleep(0.001)
         assert len(server.written) == redis_tier.MOST_PIPELINES
         await soon(lambda: r.writes("error") == redis_tier.MOST_PIPELINES)  # it was given up
+        assert r.writes("dropped") == 10 - redis_tier.MOST_PIPELINES  # and nothing waits for it
         assert not r.tier.is_open  # for questions
 
 
@@ -195,6 +196,24 @@ async def test_a_server_that_turns_wrong_costs_no_more_than_the_answer(
     if script is not short:
         assert told.count(("shared_cache_open", "read")) == 1  # however often it was tried
     assert SECRET not in str(logs)
+
+
+async def test_a_connection_that_ends_right_after_its_probe_is_not_used(
+    server: ScriptedServer,
+) -> None:
+    server.script = lambda command: right(command) * (2 if command[0] == b"MGET" else 1)
+    with capture_logs() as logs:
+        async with running(server.path) as r:
+            await soon(lambda: server.count(b"MGET") > 2)
+            assert r.tier.is_open
+    told = [(each["event"], each["use"]) for each in logs]
+    assert ("shared_cache_closed", "read") not in told
+
+
+async def test_a_user_without_a_password_is_named(server: ScriptedServer) -> None:
+    async with running(server.path, login="me@") as r:
+        await r.closed()
+    assert [b"AUTH", b"me", b""] in server.commands
 
 
 async def test_one_that_is_late_is_given_up(

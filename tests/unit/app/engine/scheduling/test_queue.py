@@ -27,24 +27,37 @@ class Queue(RuleBasedStateMachine):
     def waiting(self) -> list[Ticket]:
         return [each for each in self.tickets if each.state is TicketState.WAITING]
 
-    @rule(size=NUMBERS, within=st.floats(0.5, 20))
-    def submit(self, size: int, within: float) -> None:
+    @property
+    def asked(self) -> list[Ticket]:
+        return [each for each in self.tickets if each.state is TicketState.ASKED]
+
+    @rule(size=NUMBERS, within=st.floats(0.5, 20), ask=st.booleans())
+    def submit(self, size: int, within: float, ask: bool) -> None:
         made = item(1.0, size)
         if self.queue.room >= 1 and self.queue.room_bytes >= made.nbytes:
             due = self.now + within
             ticket = Ticket(b"%d" % len(self.tickets), made, self.now, due, due)
             self.tickets.append(ticket)
-            self.queue.submit(ticket)
+            if ask:
+                self.queue.ask(ticket)
+            else:
+                self.queue.submit(ticket)
 
     @rule(data=st.data())
-    @precondition(lambda self: self.waiting)
+    @precondition(lambda self: self.asked)
+    def submit_asked(self, data: st.DataObject) -> None:
+        self.queue.submit(data.draw(st.sampled_from(self.asked)))
+
+    @rule(data=st.data())
+    @precondition(lambda self: self.waiting or self.asked)
     def withdraw(self, data: st.DataObject) -> None:
-        self.queue.withdraw(data.draw(st.sampled_from(self.waiting)))
+        self.queue.withdraw(data.draw(st.sampled_from(self.waiting + self.asked)))
 
     @rule(data=st.data(), within=st.floats(0.5, 20))
-    @precondition(lambda self: self.waiting)
+    @precondition(lambda self: self.waiting or self.asked)
     def retime(self, data: st.DataObject, within: float) -> None:
-        self.queue.retime(data.draw(st.sampled_from(self.waiting)), self.now + within)
+        ticket = data.draw(st.sampled_from(self.waiting + self.asked))
+        self.queue.retime(ticket, self.now + within)
 
     @rule(data=st.data(), size=st.integers(1, 6))
     @precondition(lambda self: self.waiting)
@@ -66,15 +79,22 @@ class Queue(RuleBasedStateMachine):
 
     @invariant()
     def the_sums_are_those_of_what_waits(self) -> None:
-        waiting = self.waiting
+        waiting = self.waiting + self.asked
         nbytes = sum(each.item.nbytes for each in waiting)
         assert (self.queue.waiting, self.queue.waiting_bytes) == (len(waiting), nbytes)
         assert self.queue.room == max(0, LIMIT_ITEMS - len(waiting))
         assert self.queue.room_bytes == max(0, LIMIT_BYTES - nbytes)
+        assert sum(each.items for each in self.queue.waiting_by_shape()) == len(waiting)
+        assert self.queue.queued == len(self.waiting)
         shapes = self.queue.shapes()
-        assert {each.groups[0] for each in shapes} == {each.group for each in waiting}
+        assert {each.groups[0] for each in shapes} == {each.group for each in self.waiting}
+        for shape in shapes:
+            of_it = [each for each in self.waiting if each.group == shape.groups[0]]
+            assert shape.oldest_at == min(each.enqueued_at for each in of_it)
 
     def teardown(self) -> None:
+        for ticket in self.asked:
+            self.queue.submit(ticket)
         while self.queue.waiting:
             for shape in self.queue.shapes():
                 self.queue.take(shape.groups, 100, self.now)
@@ -99,3 +119,12 @@ def test_tickets_leave_in_the_order_of_their_deadlines() -> None:
     assert first == [made[3], made[9]]
     queue.put_back(first)
     assert queue.take(groups, 10, 0.0)[0] == [made[3], made[9], made[5], made[7]]
+
+
+def test_one_that_was_asked_for_may_be_the_oldest_and_the_last_due() -> None:
+    queue = TicketQueue(10, 1000)
+    asked, later = Ticket(b"1", item(1), 0.0, 9.0, 9.0), Ticket(b"2", item(2), 1.0, 5.0, 5.0)
+    queue.ask(asked)
+    queue.submit(later)
+    queue.submit(asked)
+    assert queue.shapes()[0].oldest_at == 0.0
