@@ -109,6 +109,13 @@ def test_a_finished_run_is_not_repeated(finished: Path) -> None:
     assert (finished / "last.ckpt").stat().st_mtime_ns == before
 
 
+@pytest.mark.parametrize("precision", ["bf16-true", "64-true"])
+def test_a_run_in_another_precision(precision: str, tmp_path: Path) -> None:
+    code, _ = train("tiny", tmp_path, "--epochs", "1", "--precision", precision)
+    assert code == 0
+    assert runs.accuracy(tmp_path) > 0.5
+
+
 @pytest.mark.parametrize(
     ("model", "told"),
     [
