@@ -147,7 +147,11 @@ class Learner(LightningModule):
         """Say where the run is; the loops of the trainer need not know: batches follow from it."""
         checkpoint.pop("loops", None)
         losses = self.summed(self.losses).tolist()
-        checkpoint[KEY] = self.record | {"step": self.step, "losses": losses}
+        checkpoint[KEY] = self.record | {
+            "step": self.step,
+            "steps": self.steps,
+            "losses": losses,
+        }
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Go on from there; one process has the sums of all."""

@@ -185,6 +185,7 @@ class Programs(dict[str, Definition]):
 
     MADE: ClassVar[dict[str, Any]] = {
         "tiny": lambda: of(Network, stages=halves),
+        "tied": lambda: of(Network, stages=lambda module: (module.front, module)),
         "whole": lambda: of(Network),
         "untrained": lambda: definition(Network),
         "nan": lambda: of(Planted),

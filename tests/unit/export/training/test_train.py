@@ -67,6 +67,8 @@ def test_a_checkpoint_becomes_an_artifact_that_names_its_run(
     assert manifest.training.data == "points that are drawn"
     assert manifest.training.git_commit == manifest.git_commit
     assert manifest.training.hyperparameters["batch"] == 32
+    assert manifest.training.hyperparameters["optimizer"] == "Adam"
+    assert manifest.training.hyperparameters["lr"] == 0.02
     assert manifest.training.kept == 4
     assert manifest.training.epochs[3].metrics["accuracy"] == runs.accuracy(finished)
     page = (folder / "report.html").read_text()
