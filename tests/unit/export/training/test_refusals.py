@@ -17,7 +17,13 @@ from tests.unit.export.training.program import Programs
 
 CATALOG = Programs()
 TWO = ("--devices", "2")
-RUN = {"data": "", "git_commit": None, "hyperparameters": {}, "kept": 1, "epochs": []}
+RUN: dict[str, Any] = {
+    "data": "",
+    "git_commit": None,
+    "hyperparameters": {},
+    "kept": 1,
+    "epochs": [],
+}
 
 
 @pytest.mark.parametrize(
