@@ -19,6 +19,8 @@ ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
     "OMP_WAIT_POLICY": "PASSIVE",
     "PYTHONPATH": str(ROOT),
+    # Freed layers go back to the system; glibc would keep them in its heap, in pieces.
+    "MALLOC_MMAP_THRESHOLD_": "1048576",
     "MASTER_ADDR": "127.0.0.1",
 }
 TORCHRUN = ("-m", "torch.distributed.run", "--standalone")
