@@ -16,8 +16,8 @@ from export.training.pipelines import Part
 
 @pytest.fixture
 def alone(tmp_path: Path) -> Iterator[None]:
-    store = torch.distributed.distributed_c10d.FileStore(str(tmp_path / "store"), 1)
-    distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
+    where = f"file://{tmp_path}/store"
+    distributed.init_process_group("gloo", init_method=where, rank=0, world_size=1)
     yield
     distributed.destroy_process_group()
 
