@@ -184,6 +184,8 @@ class Programs(dict[str, Definition]):
     """Made when they are asked for."""
 
     MADE: ClassVar[dict[str, Any]] = {
+        "digits": lambda: CATALOG["digits"],
+        "residual": lambda: CATALOG["residual"],
         "tiny": lambda: of(Network, stages=halves),
         "tied": lambda: of(Network, stages=lambda module: (module.front, module)),
         "whole": lambda: of(Network),
