@@ -35,13 +35,22 @@ def read(file: Path, model: str) -> dict[str, Any]:
         raise UsageError(f"{file}: {error.strerror}") from error
     except pickle.UnpicklingError as error:
         raise UsageError(f"{file} holds more than tensors and plain data, or is damaged") from error
-    except (RuntimeError, EOFError, ValueError, LookupError, TypeError, AttributeError) as error:
+    except Exception as error:  # damaged bytes make torch raise errors of many classes
         raise UsageError(f"{file} is no checkpoint, or is damaged") from error
     if not isinstance(found, dict) or not isinstance(found.get(KEY), dict):
         raise UsageError(f"{file} was not written by `python -m export train`")
     if found[KEY].get("model") != model:
         raise UsageError(f"{file} is of {found[KEY].get('model')!r}, not of {model!r}")
+    _run(file, found)
     return found
+
+
+def _run(file: Path, found: dict[str, Any]) -> TrainingRun:
+    try:
+        return TrainingRun.model_validate(found[KEY].get("run"))
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        raise UsageError(f"{file}: the record of its run is wrong: {first['msg']}") from error
 
 
 def load(file: Path, model: str, module: nn.Module) -> TrainingRun:
@@ -54,9 +63,6 @@ def load(file: Path, model: str, module: nn.Module) -> TrainingRun:
     try:
         weights = {name.removeprefix(PREFIX): each for name, each in found["state_dict"].items()}
         module.load_state_dict(weights)
-        return TrainingRun.model_validate(found[KEY]["run"])
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        raise UsageError(f"{file}: the record of its run is wrong: {first['msg']}") from error
+        return _run(file, found)
     except (RuntimeError, LookupError, TypeError, AttributeError) as error:
         raise UsageError(f"{file} does not fit the model: {reason(error)}") from error

@@ -37,11 +37,15 @@ class AtomicIO(TorchCheckpointIO):
         """Write next to it, and rename."""
         whole = Path(path)
         new = whole.with_name(f".{whole.name}.new")
-        with new.open("wb") as file:
-            torch.save(checkpoint, file)
-            file.flush()
-            os.fsync(file.fileno())
-        new.replace(whole)
+        try:
+            with new.open("wb") as file:
+                torch.save(checkpoint, file)
+                file.flush()
+                os.fsync(file.fileno())
+            new.replace(whole)
+        except BaseException:
+            new.unlink(missing_ok=True)  # a part of one would keep a full disk full
+            raise
 
 
 class Keeper(Callback):
@@ -75,6 +79,12 @@ class Keeper(Callback):
         """From here on it is as it was."""
         for number, handler in self.handlers.items():
             signal.signal(number, handler)
+
+    def on_exception(
+        self, trainer: Trainer, module: LightningModule, exception: BaseException
+    ) -> None:
+        """Also after an error."""
+        self.on_train_end(trainer, module)
 
     def _tell(self, number: int, frame: FrameType | None) -> None:
         self.told = True

@@ -54,6 +54,11 @@ class Learner(LightningModule):
         return self.how.part(self.module)
 
     @property
+    def exact(self) -> torch.dtype:
+        """What sums are kept in; Apple's GPUs have no 64 bits."""
+        return torch.float32 if self.device.type == "mps" else torch.float64
+
+    @property
     def share(self) -> Share:
         """The samples of a batch that this process gets."""
         return Share(self.global_rank, self.trainer.world_size)
@@ -99,12 +104,13 @@ class Learner(LightningModule):
 
     def count(self, loss: torch.Tensor, samples: int) -> None:
         """Add the loss of so many samples."""
-        self.losses = self.losses.to(loss.device)
-        self.losses += torch.stack([loss.double() * samples, loss.new_tensor(samples).double()])
+        self.losses = self.losses.to(loss.device, self.exact)
+        self.losses += torch.stack([loss.to(self.exact), self.losses.new_ones(())]) * samples
 
     def summed(self, sums: torch.Tensor) -> torch.Tensor:
         """The sums of all processes."""
-        reduced: torch.Tensor = self.trainer.strategy.reduce(sums.to(self.device), reduce_op="sum")
+        here = sums.to(self.device, self.exact)
+        reduced: torch.Tensor = self.trainer.strategy.reduce(here, reduce_op="sum")
         return reduced.cpu()
 
     def take_losses(self) -> float:
@@ -117,26 +123,35 @@ class Learner(LightningModule):
         """The means of the loss and of each metric on the evaluation data."""
         measured = (self.how.loss, *self.how.metrics.values())
         sums = torch.zeros(len(measured) + 1, dtype=torch.float64)
-        self.module.eval()
+        self.learning(False)
         context = self.trainer.precision_plugin.val_step_context()
         with torch.no_grad(), context:
             for batch in self.how.evaluation_batches(self.evaluation, self.share, **self.loading):  # type: ignore[arg-type]
                 moved = self.trainer.strategy.batch_to_device(batch)
+                moved = self.trainer.precision_plugin.convert_input(moved)
                 outputs = self.outputs(moved)
                 if outputs is None or not batch.counted:
                     continue
                 outputs, target = first(outputs, batch.counted), moved.target[: batch.counted]
                 found = [float(each(outputs, target)) * batch.counted for each in measured]
                 sums += torch.tensor([*found, batch.counted], dtype=torch.float64)
-        self.module.train()
+        self.learning(True)
         *totals, samples = self.summed(sums).tolist()
-        return [each / samples for each in totals]
+        return [each / samples if samples else float("nan") for each in totals]
+
+    def learning(self, on: bool) -> None:
+        """Switch what differs between learning and evaluating, such as dropout."""
+        self.module.train(on)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Say where the run is; the loops of the trainer need not know: batches follow from it."""
         checkpoint.pop("loops", None)
         losses = self.summed(self.losses).tolist()
-        checkpoint[KEY] = self.record | {"step": self.step, "losses": losses}
+        checkpoint[KEY] = self.record | {
+            "step": self.step,
+            "steps": self.steps,
+            "losses": losses,
+        }
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Go on from there; one process has the sums of all."""

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import argparse
 import os
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
+from torch import nn
 
 from export import values
 from export.checkpoints import LAST
@@ -105,10 +108,20 @@ def processes(parsed: argparse.Namespace) -> Processes:
         if parsed.devices not in (None, started):
             raise UsageError(f"torchrun started {started} processes: omit --devices {here}")
         here, machines = started, int(os.environ["WORLD_SIZE"]) // started
+        if parsed.num_nodes not in (None, machines):
+            raise UsageError(
+                f"torchrun started {machines} machines: omit --num-nodes {parsed.num_nodes}"
+            )
+    elif machines > 1 and "NODE_RANK" not in os.environ:
+        raise UsageError(
+            f"--num-nodes {machines}: start it by torchrun on each machine (docs/training.md), "
+            "or set NODE_RANK, MASTER_ADDR and MASTER_PORT"
+        )
     there = {"cuda": torch.cuda.device_count(), "mps": 1}.get(kind, here)
     if here > there:
         raise UsageError(f"--devices {here}: this machine has {there} {kind} devices")
-    rank = int(os.environ.get("RANK", os.environ.get("LOCAL_RANK", "0")))
+    local, node = (int(os.environ.get(name, "0")) for name in ("LOCAL_RANK", "NODE_RANK"))
+    rank = int(os.environ.get("RANK", node * here + local))
     return Processes(kind, here, machines, rank, by_torchrun)
 
 
@@ -131,12 +144,14 @@ def check(parsed: argparse.Namespace, definition: Definition, found: Processes) 
     if find_spec("lightning") is None:
         raise UsageError(EXTRA)
     strategy, alone = parsed.strategy, found.world == 1
-    if alone and strategy != "auto":
+    if alone and strategy != "auto" and not found.elastic:  # all others may have left
         raise UsageError(f"--strategy {strategy} needs several processes: use --devices 2 or more")
     if parsed.compile and parsed.detect_anomaly:
         raise UsageError("--detect-anomaly sees no operations in what --compile made: use one")
     if parsed.workers < 0:
         raise UsageError(f"--workers must be 0 or more, got {parsed.workers}")
+    if parsed.seed is not None and not 0 <= parsed.seed < 2**31:
+        raise UsageError(f"--seed must be 0 to {2**31 - 1}, got {parsed.seed}")
     if strategy == "fsdp" and parsed.precision == "16-mixed":
         raise UsageError("--precision 16-mixed cannot be combined with fsdp: use bf16-mixed")
     if strategy == "pipeline":
@@ -159,6 +174,21 @@ def _check_pipeline(parsed: argparse.Namespace, definition: Definition) -> None:
     if parsed.compile or parsed.precision == "16-mixed":
         wrong = "--compile" if parsed.compile else "--precision 16-mixed"
         raise UsageError(f"{wrong} cannot be combined with --strategy pipeline")
+
+
+def check_stages(module: nn.Module, stages: Sequence[nn.Module]) -> Sequence[nn.Module]:
+    """The stages, if each weight of the model is in one of them.
+
+    Raises:
+        UsageError: if one is shared, and would get two different values, or left out.
+    """
+    found = Counter(id(each) for stage in stages for each in stage.parameters())
+    for name, each in module.named_parameters():
+        if found[id(each)] != 1:
+            raise UsageError(
+                f"--strategy pipeline: {name} is in {found[id(each)]} stages, but must be in one"
+            )
+    return stages
 
 
 def check_split(parsed: argparse.Namespace, batch: int, stages: int, found: Processes) -> int:

@@ -24,6 +24,25 @@ from models.definitions.training import Batch, Share
 Cut = Callable[[nn.Module], Sequence[nn.Module]]
 
 
+class Part(PipelineStage):
+    """Finds out the shapes without a trace: torch runs the stage, on memory as it finds it.
+
+    Batch norms would take up what happens to be there, also NaN, and dropout draw numbers.
+    """
+
+    def _compute_outputs(self, *args: torch.Tensor, module: nn.Module, **kwargs: Any) -> Any:
+        if not self.is_first:
+            with torch.no_grad():
+                for each in args:
+                    each.fill_(1)
+        was = module.training
+        module.eval()
+        try:
+            return super()._compute_outputs(*args, module=module, **kwargs)
+        finally:
+            module.train(was)
+
+
 class PipelineLearner(Learner):
     """Each process has one stage; the schedule runs forward and backward of all microbatches.
 
@@ -63,9 +82,8 @@ class PipelineLearner(Learner):
         wrapped: nn.Module = own.train()
         if mesh["data"].size() > 1 and any(each.requires_grad for each in own.parameters()):
             wrapped = DistributedDataParallel(own, process_group=mesh.get_group("data"))
-        stage = PipelineStage(wrapped, index, stages, self.device, group=mesh.get_group("stage"))
-        self.schedule = Schedule1F1B(stage, self.microbatches, loss_fn=self.how.loss)
-        self.is_first, self.is_last = stage.is_first, stage.is_last
+        self.stage = Part(wrapped, index, stages, self.device, group=mesh.get_group("stage"))
+        self.schedule = Schedule1F1B(self.stage, self.microbatches, loss_fn=self.how.loss)
 
     def parameters_here(self) -> list[nn.Parameter]:
         """Those of the stage."""
@@ -76,7 +94,7 @@ class PipelineLearner(Learner):
         optimizer: Any = self.optimizers()
         optimizer.zero_grad()
         losses: list[torch.Tensor] = []
-        taken = batch.inputs if self.is_first else ()
+        taken = batch.inputs if self.stage.is_first else ()
         self.schedule.step(*taken, target=batch.target, losses=losses, return_outputs=False)
         optimizer.step()
         schedule: Any = self.lr_schedulers()
@@ -85,10 +103,14 @@ class PipelineLearner(Learner):
         if losses:
             self.count(torch.stack(losses).mean().detach(), batch.counted)
 
+    def learning(self, on: bool) -> None:
+        """Of the stage: it may have layers that the model itself has not."""
+        self.stage.submod.train(on)
+
     def outputs(self, batch: Batch) -> Any:
         """Those of the last stage."""
         return self.schedule.eval(
-            *(batch.inputs if self.is_first else ()), target=batch.target, losses=[]
+            *(batch.inputs if self.stage.is_first else ()), target=batch.target, losses=[]
         )
 
 

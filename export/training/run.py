@@ -16,6 +16,7 @@ from lightning.pytorch import Trainer
 from lightning.pytorch.strategies import ModelParallelStrategy
 from rich.console import Console
 from rich.text import Text
+from torch import nn
 
 from export.checkpoints import BEST, KEY, LAST, read
 from export.errors import ExportError, UsageError, reason
@@ -61,8 +62,8 @@ def train(
         raise UsageError(f"cannot write to {parsed.out}: {error.strerror}") from error
     except ValueError as error:
         raise UsageError(f"{parsed.model}: {error}") from error
-    learner.record = {"model": parsed.model, "run": _record(parsed, how, found)}
-    if resumed is not None and _is_finished(resumed, learner, parsed.out, console):
+    learner.record = {"model": parsed.model, "run": _record(parsed, how, found, learner.module)}
+    if _is_finished(resumed, learner, parsed, console):
         return 0, [f"{parsed.out} is finished"]
     keeper = Keeper(parsed.out, parsed.checkpoint_every, stage("training"))
     trainer = _trainer(parsed, found, keeper, console, learner)
@@ -70,7 +71,7 @@ def train(
     with watch():
         try:
             trainer.fit(learner, ckpt_path=last if resumed else None, weights_only=True)
-        except (RuntimeError, ValueError, TypeError) as error:
+        except (RuntimeError, ValueError, TypeError, OSError) as error:
             raise ExportError(f"training {parsed.model} fails: {reason(error)}") from error
     if keeper.stopped:
         told = f"stopped after step {learner.step} of {learner.total}; --resume goes on from there"
@@ -91,6 +92,9 @@ def _declared(parsed: Namespace, definition: Definition, resumed: Any) -> Traini
     wanted = {own: each for own, each in wanted.items() if each is not None}
     if resumed is not None:
         began = resumed[KEY]["run"]["hyperparameters"]
+        whole = "optimizer_states" in resumed and isinstance(resumed[KEY].get("step"), int)
+        if not whole or not set(OWN) <= began.keys():
+            raise UsageError(f"{parsed.out / LAST} has not all that --resume needs, as best.ckpt")
         for own, each in wanted.items():
             if each != began[own]:
                 raise UsageError(
@@ -106,7 +110,7 @@ def _learner(parsed: Namespace, definition: Definition, how: Training, found: Pr
     how.start(module)
     module.train()
     cut = options.stages_of(definition) if parsed.strategy == "pipeline" else None
-    stages = len(cut(module)) if cut else 1
+    stages = len(options.check_stages(module, cut(module))) if cut else 1
     microbatches = options.check_split(parsed, how.batch, stages, found)
     loading = {"num_workers": parsed.workers, "pin_memory": found.kind == "cuda"}
     shared = (module, how, how.data(), how.evaluation() if how.evaluation else None, loading)
@@ -117,7 +121,16 @@ def _learner(parsed: Namespace, definition: Definition, how: Training, found: Pr
     return Learner(*shared)
 
 
-def _record(parsed: Namespace, how: Training, found: Processes) -> dict[str, Any]:
+def _optimizer(how: Training, module: nn.Module) -> dict[str, Any]:
+    """Its class and its numbers, such as the learning rate."""
+    made = how.optimizer(how.part(module).parameters())
+    numbers = {name: each for name, each in made.defaults.items() if type(each) in (int, float)}
+    return {"optimizer": type(made).__name__, **numbers}
+
+
+def _record(
+    parsed: Namespace, how: Training, found: Processes, module: nn.Module
+) -> dict[str, Any]:
     """What a manifest says of the run, see `models.manifest.TrainingRun`."""
     told = {own: getattr(how, own) for own in OWN} | {
         "strategy": parsed.strategy,
@@ -125,6 +138,7 @@ def _record(parsed: Namespace, how: Training, found: Processes) -> dict[str, Any
         "processes": found.world,
         "device": found.kind,
         "deterministic": parsed.deterministic,
+        **_optimizer(how, module),
         "torch": str(torch.__version__),
         "lightning": str(lightning.__version__),
     }
@@ -137,11 +151,19 @@ def _record(parsed: Namespace, how: Training, found: Processes) -> dict[str, Any
     }
 
 
-def _is_finished(resumed: Any, learner: Learner, folder: Path, console: Console) -> bool:
-    step = resumed[KEY]["step"]
+def _is_finished(resumed: Any, learner: Learner, parsed: Namespace, console: Console) -> bool:
+    folder: Path = parsed.out
+    step, steps = (resumed[KEY]["step"], resumed[KEY].get("steps")) if resumed else (0, None)
+    if steps not in (None, learner.steps):
+        raise UsageError(
+            f"{folder}: the data has changed: it had {steps} steps per epoch, now there are "
+            f"{learner.steps}; begin another run"
+        )
     if step >= learner.total:
         return True
     repeated = max(0, reached(folder) - step)
+    if not step and not repeated:
+        return False
     told = f"steps {step + 1} to {step + repeated} are repeated" if repeated else "none is repeated"
     line = Text(f"goes on after step {step} of {learner.total}; {told}")
     console.print(line, soft_wrap=True)

@@ -7,10 +7,12 @@ stop at any step and go on, on another number of processes, and sees the same sa
 from __future__ import annotations
 
 import itertools
+import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
+import numpy as np
 import torch
 from torch import nn
 from torch.optim import Optimizer
@@ -84,7 +86,9 @@ class Training:
     Attributes:
         source: names the data, for the manifest.
         data: the samples to learn from: a map-style data set (a list is one), or an
-            `IterableDataset`, which every worker of every process reads from its beginning.
+            `IterableDataset`, which every worker of every process reads from its beginning, so
+            its order must be the same in all: it may follow from `set_epoch(epoch)`, if it has
+            that, but not from global random numbers.
             A sample is a tuple: the inputs of the model in their order, then the target.
         loss: outputs and target -> the mean loss.
         optimizer: makes it for the parameters.
@@ -148,7 +152,11 @@ class Training:
 
     def seed_step(self, step: int, rank: int = 0) -> None:
         """Seed what a forward draws, such as dropout."""
-        torch.manual_seed(_seed(self.seed, step) + (rank << 48))
+        torch.manual_seed(self.seed_of(step, rank))
+
+    def seed_of(self, step: int, rank: int) -> int:
+        """Another one for each step of each process."""
+        return _seed(self.seed, step, rank)
 
     def learning_batches(
         self, data: Samples, share: Share = Share(), *, first: int = 0, **options: Any
@@ -196,6 +204,7 @@ class _Key(NamedTuple):
     indices: Sequence[int]
     draws: torch.Tensor | None
     counted: int
+    seed: int | None = None  # of what the data set itself draws; None: to evaluate
 
 
 class _Fetched(Dataset[Batch]):
@@ -204,6 +213,8 @@ class _Fetched(Dataset[Batch]):
         self.data = data
 
     def __getitem__(self, key: _Key) -> Batch:
+        if key.seed is not None:
+            _seed_all(key.seed)
         if isinstance(self.data, Rows):
             return _made(self.how, self.data.batch(key.indices), key.draws, key.counted)
         samples = [self.data[index] for index in key.indices]
@@ -230,7 +241,8 @@ class _Order(Sampler[_Key]):
                 shuffle = torch.Generator().manual_seed(_seed(how.seed, -1 - epoch))
                 order = torch.randperm(self.count, generator=shuffle).tolist()
             start = at * how.batch
-            yield _Key(order[start + low : start + high], _draws(how, step, low, high), high - low)
+            chosen, draws = order[start + low : start + high], _draws(how, step, low, high)
+            yield _Key(chosen, draws, high - low, how.seed_of(step, self.share.rank))
 
 
 class _Stream(IterableDataset[Batch]):
@@ -252,27 +264,35 @@ class _Stream(IterableDataset[Batch]):
     def __iter__(self) -> Iterator[Batch]:
         worker = get_worker_info()
         number, workers = (worker.id, worker.num_workers) if worker else (0, 1)
-        for step, samples in enumerate(self._batches()):
+        for at, samples in enumerate(self._batches()):
             # the loader asks its workers in turn: so the batches stay in their order
-            if step >= self.first and (step - self.first) % workers == number:
-                yield self._share(samples, step)
+            if at % workers == number:
+                yield self._share(samples, self.first + at)
 
     def _batches(self) -> Iterator[list[Any]]:
         size = self.how.batch
-        for epoch in range(self.how.epochs if self.steps is not None else 1):
-            if self.steps is not None and hasattr(self.data, "set_epoch"):
+        samples: Iterator[Any] = iter(self.data)
+        if self.steps is not None:
+            left = self.how.epochs * self.steps - self.first
+            samples = itertools.islice(self._epochs(), left * size)
+        while chunk := list(itertools.islice(samples, size)):
+            yield chunk
+
+    def _epochs(self) -> Iterator[Any]:
+        """One after the other: what fills no batch of an epoch begins the next one."""
+        count = self.how.samples or 0
+        begin, skipped = divmod(self.first * self.how.batch, count)
+        for epoch in range(begin, self.how.epochs):
+            if hasattr(self.data, "set_epoch"):
                 self.data.set_epoch(epoch)
-            samples = iter(self.data)
-            for at in itertools.count() if self.steps is None else range(self.steps):
-                chunk = list(itertools.islice(samples, size))
-                if self.steps is not None and len(chunk) < size:
-                    raise ValueError(
-                        f"the data ends after {at * size + len(chunk)} samples, but `samples` "
-                        f"says {self.how.samples}"
-                    )
-                if not chunk:
-                    return
-                yield chunk
+            seen = 0
+            for sample in itertools.islice(self.data, count):
+                seen += 1
+                if seen > skipped:
+                    yield sample
+            if seen < count:
+                raise ValueError(f"the data ends after {seen} samples, but `samples` says {count}")
+            skipped = 0
 
     def _share(self, samples: list[Any], step: int) -> Batch:
         how = self.how
@@ -313,5 +333,12 @@ def _made(
     return Batch(taken, target, count)
 
 
-def _seed(seed: int, at: int) -> int:
-    return (seed << 32) + (at & 0xFFFFFFFF)
+def _seed_all(seed: int) -> None:
+    torch.manual_seed(seed)
+    random.seed(seed)
+    np.random.seed(seed)
+
+
+def _seed(*parts: int) -> int:
+    """Of 32 bits: generators on CPUs ignore all others."""
+    return int(np.random.SeedSequence([each & 0xFFFFFFFF for each in parts]).generate_state(1)[0])

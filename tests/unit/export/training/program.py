@@ -184,7 +184,10 @@ class Programs(dict[str, Definition]):
     """Made when they are asked for."""
 
     MADE: ClassVar[dict[str, Any]] = {
+        "digits": lambda: CATALOG["digits"],
+        "residual": lambda: CATALOG["residual"],
         "tiny": lambda: of(Network, stages=halves),
+        "tied": lambda: of(Network, stages=lambda module: (module.front, module)),
         "whole": lambda: of(Network),
         "untrained": lambda: definition(Network),
         "nan": lambda: of(Planted),

@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+import argparse
+import signal
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from export.errors import UsageError
 from export.training import options
 from tests.unit.export.command_line import QUICK, run
 from tests.unit.export.training.program import Programs
 
 CATALOG = Programs()
 TWO = ("--devices", "2")
+RUN: dict[str, Any] = {
+    "data": "",
+    "git_commit": None,
+    "hyperparameters": {},
+    "kept": 1,
+    "epochs": [],
+}
 
 
 @pytest.mark.parametrize(
@@ -26,6 +36,7 @@ TWO = ("--devices", "2")
         (("tiny", "--devices", "3", "--strategy", "pipeline"), "3 processes cannot be pipelines"),
         (("tiny", *TWO, "--strategy", "pipeline", "--microbatches", "5"), "cannot be cut into 1 x"),
         (("tiny", *TWO, "--strategy", "pipeline", "--compile"), "--compile cannot be combined"),
+        (("tied", *TWO, "--strategy", "pipeline"), "front.0.weight is in 2 stages, but must be"),
         (("tiny", "--microbatches", "2"), "--microbatches is for --strategy pipeline"),
         (("tiny", "--compile", "--detect-anomaly"), "--detect-anomaly sees no operations"),
         (("tiny", *TWO, "--strategy", "fsdp", "--precision", "16-mixed"), "use bf16-mixed"),
@@ -34,6 +45,8 @@ TWO = ("--devices", "2")
         (("tiny", "--workers", "-1"), "--workers must be 0 or more"),
         (("tiny", "--resume"), "omit --resume to begin"),
         (("tiny", "--epochs", "0"), "at least 1"),
+        (("tiny", "--seed", str(2**31)), "--seed must be 0 to 2147483647"),
+        (("tiny", "--num-nodes", "2"), "--num-nodes 2: start it by torchrun"),
         (("tiny", "--strategy", "magic"), "invalid choice: 'magic'"),
     ],
 )
@@ -63,6 +76,21 @@ def test_more_devices_than_there_are(
     assert "--devices 2: this machine has 1 cuda devices" in capsys.readouterr().err
 
 
+def test_the_last_one_of_an_elastic_run_goes_on_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    environment = {"TORCHELASTIC_RUN_ID": "1", "LOCAL_WORLD_SIZE": "1", "WORLD_SIZE": "1"}
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    parser = argparse.ArgumentParser()
+    options.add_arguments(parser)
+    parsed = parser.parse_args(["tiny", "--out", str(tmp_path), "--strategy", "ddp"])
+    options.check(parsed, CATALOG["tiny"], options.processes(parsed))
+    parsed.num_nodes = 2
+    with pytest.raises(UsageError, match="torchrun started 1 machines: omit --num-nodes 2"):
+        options.processes(parsed)
+
+
 def test_without_the_extra(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -83,6 +111,39 @@ class TestFolder:
         assert "--epochs 2: the run began with 1" in capsys.readouterr().err
         assert run("train", "whole", *train[4:], "--resume", catalog=CATALOG)[0] == 2
         assert "is of 'tiny', not of 'whole'" in capsys.readouterr().err
+
+    @pytest.mark.parametrize(
+        ("changes", "told"),
+        [
+            ({}, "has not all that --resume needs"),
+            ({"step": 1, "steps": 3}, "had 3 steps per epoch, now there are 16"),
+        ],
+    )
+    def test_that_cannot_go_on(
+        self,
+        changes: dict[str, int],
+        told: str,
+        tmp_path: Path,
+        capsys: pytest.CaptureFixture[str],
+    ) -> None:
+        began = {"epochs": 4, "batch": 32, "seed": 7}
+        record = {"model": "tiny", "run": RUN | {"hyperparameters": began}, **changes}
+        torch.save({"torchlane": record, "optimizer_states": []}, tmp_path / "last.ckpt")
+        assert run("train", "tiny", "--out", tmp_path, "--resume", catalog=CATALOG)[0] == 2
+        assert told in capsys.readouterr().err
+
+    def test_on_a_full_disk(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def full(found: object, file: object) -> None:
+            raise OSError(28, "No space left on device")
+
+        monkeypatch.setattr(torch, "save", full)
+        before = signal.getsignal(signal.SIGINT)
+        assert run("train", "tiny", "--out", tmp_path, catalog=CATALOG)[0] == 1
+        assert "No space left on device" in capsys.readouterr().err
+        assert signal.getsignal(signal.SIGINT) == before
+        assert not list(tmp_path.glob("*.ckpt")) + list(tmp_path.glob(".*.new"))
 
 
 class Evil:
@@ -107,7 +168,7 @@ class TestCheckpoint:
     def test_that_is_not_there(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         assert "No such file" in self.told(tmp_path / "best.ckpt", capsys)
 
-    @pytest.mark.parametrize("content", [b"", b"hello\n", b"PK\x03\x04" + bytes(99)])
+    @pytest.mark.parametrize("content", [b"", b"hello\n", b"PK\x03\x04" + bytes(99), b"\x80\x02J"])
     def test_that_is_none(
         self, content: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
@@ -126,9 +187,13 @@ class TestCheckpoint:
         [
             ({"weight": torch.zeros(2)}, "was not written by `python -m export train`"),
             ({"torchlane": {"model": "digits"}}, "is of 'digits', not of 'tiny'"),
-            ({"torchlane": {"model": "tiny"}}, "does not fit the model: KeyError"),
+            ({"torchlane": {"model": "tiny"}}, "the record of its run is wrong"),
+            ({"torchlane": {"model": "tiny", "run": RUN}}, "does not fit the model"),
             (
-                {"torchlane": {"model": "tiny"}, "state_dict": {"module.x": torch.zeros(1)}},
+                {
+                    "torchlane": {"model": "tiny", "run": RUN},
+                    "state_dict": {"module.x": torch.zeros(1)},
+                },
                 "does not fit the model: Error(s) in loading state_dict",
             ),
         ],

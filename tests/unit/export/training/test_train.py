@@ -67,6 +67,8 @@ def test_a_checkpoint_becomes_an_artifact_that_names_its_run(
     assert manifest.training.data == "points that are drawn"
     assert manifest.training.git_commit == manifest.git_commit
     assert manifest.training.hyperparameters["batch"] == 32
+    assert manifest.training.hyperparameters["optimizer"] == "Adam"
+    assert manifest.training.hyperparameters["lr"] == 0.02
     assert manifest.training.kept == 4
     assert manifest.training.epochs[3].metrics["accuracy"] == runs.accuracy(finished)
     page = (folder / "report.html").read_text()
@@ -107,6 +109,13 @@ def test_a_finished_run_is_not_repeated(finished: Path) -> None:
     assert code == 0
     assert "is finished" in printed
     assert (finished / "last.ckpt").stat().st_mtime_ns == before
+
+
+@pytest.mark.parametrize("precision", ["bf16-true", "64-true"])
+def test_a_run_in_another_precision(precision: str, tmp_path: Path) -> None:
+    code, _ = train("tiny", tmp_path, "--epochs", "1", "--precision", precision)
+    assert code == 0
+    assert runs.accuracy(tmp_path) > 0.5
 
 
 @pytest.mark.parametrize(

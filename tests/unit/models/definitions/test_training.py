@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import random
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch.utils.data import IterableDataset
@@ -59,6 +61,10 @@ class TestLearning:
             assert len({number for batch in epoch for number in batch}) == 20
         assert batches[:5] != batches[5:]
 
+    def test_another_seed_is_another_order(self) -> None:
+        one, other = (targets(training(seed=seed).learning_batches(rows(23))) for seed in (3, 4))
+        assert one != other
+
     @pytest.mark.parametrize("of", [2, 3])
     def test_shares_of_processes_are_parts_of_the_same_batches(self, of: int) -> None:
         how = training(augment=noisy, draws=2)
@@ -79,6 +85,27 @@ class TestLearning:
             assert torch.equal(one.target, other.target)
 
 
+class Drawing(Rows):
+    """Draws numbers of its own, as transforms of pictures do."""
+
+    def batch(self, indices: Sequence[int]) -> Tensors:
+        drawn = [random.random(), float(np.random.random()), float(torch.rand(()))]
+        return torch.tensor([drawn] * len(indices)), torch.as_tensor(indices)
+
+
+def test_what_a_data_set_draws_follows_from_step_and_process() -> None:
+    def drawn(rank: int = 0, **options: Any) -> torch.Tensor:
+        data = Drawing(torch.arange(23))
+        batches = training().learning_batches(data, Share(rank, 2), **options)
+        return torch.stack([each.inputs[0][0] for each in batches])
+
+    alone = drawn()
+    assert len(set(alone.flatten().tolist())) == 30
+    assert torch.equal(drawn(num_workers=2), alone)
+    assert torch.equal(drawn(first=7), alone[7:])
+    assert not (drawn(rank=1) == alone).any()
+
+
 class TestStream:
     @pytest.mark.parametrize("workers", [0, 2])
     def test_ranks_and_workers_share_it_without_doubling_or_losing(self, workers: int) -> None:
@@ -90,7 +117,8 @@ class TestStream:
             found = targets(how.learning_batches(Stream(23), share, num_workers=workers))
             seen.update(number for batch in found for number in batch)
             orders.append(found)
-        assert seen == dict.fromkeys(range(20), 2)  # once per epoch
+        # 40 of 2 x 23: the three that fill no batch of the first epoch begin the second one
+        assert seen == dict.fromkeys(range(17), 2) | dict.fromkeys(range(17, 23), 1)
         assert [len(each) for each in orders] == [10, 10]
         assert [one + other for one, other in zip(*orders, strict=True)][:2] == [
             [0, 1, 2, 3],
