@@ -57,7 +57,8 @@ class TestWrongUsage:
                 ["unknown"],
                 (
                     "unknown model 'unknown'; there are: close, liar, moody, nan, tiny, "
-                    "unscriptable; or a command: adopt, tune, show, profile, keygen, sign, compare"
+                    "unscriptable; or a command: train, adopt, tune, show, profile, keygen, sign, "
+                    "compare"
                 ),
             ),
             ([], "the following arguments are required: model"),

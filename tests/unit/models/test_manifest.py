@@ -159,9 +159,9 @@ def test_labels_fit_the_first_output() -> None:
     assert make_manifest(outputs=[spec("y", shape=(-1, 2))], codec=codec).codec.labels is not None
 
 
-def test_the_public_part_leaves_out_golden_data_and_digests() -> None:
+def test_the_public_part_leaves_out_golden_data_digests_and_training() -> None:
     public = make_manifest().public()
-    assert set(Manifest.model_fields) - set(public) == {"golden", "files"}
+    assert set(Manifest.model_fields) - set(public) == {"golden", "files", "training"}
     assert "ab" * 32 not in str(public)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from app.bulk.command import main
+from app.bulk import command
 from app.bulk.writing import ERRORS_FILE
 from tests.artifacts import PICTURE, SCORES, SHIFT, Small, small_batch, write_artifact
 from tests.kinds import write_pictures
@@ -41,10 +41,12 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def bulk(repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bulk:
     """Run the command in an empty folder; returns the exit code."""
     monkeypatch.chdir(tmp_path)
+    # It would set up the logs of this whole process, and so of all tests to come.
+    monkeypatch.setattr(command, "configure_logs", lambda level, form: None)
 
     def run(*arguments: object, out: str = "out", devices: str = "cpu*2") -> int:
         more = ["--out", out, "--model-dir", str(repository), "--devices", devices]
-        return main([*map(str, arguments), *more])
+        return command.main([*map(str, arguments), *more])
 
     return run
 
