@@ -171,6 +171,7 @@ def test_any_number_of_servers_can_stand_behind_haproxy() -> None:
     (port,) = haproxy["ports"]
     assert (port["host_ip"], port["published"], port["target"]) == ("127.0.0.1", "8080", 8000)
     assert settings["TORCHLANE_HEAD_TIMEOUT_S"] == "3600"
+    assert settings["TORCHLANE_WORKERS"] == "1"
     assert {"serving", "monitoring"} == set(haproxy["networks"])
     assert haproxy["read_only"] is True
     assert haproxy["security_opt"] == ["no-new-privileges:true"]
