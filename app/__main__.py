@@ -110,19 +110,18 @@ def _check_extras(settings: Settings) -> None:
         SettingsError: if it is not.
     """
     if settings.grpc_port is not None:
-        missing = [name for name in GRPC_PACKAGES if find_spec(name) is None]
-        if missing:
-            raise SettingsError(
-                f"{PREFIX}GRPC_PORT={settings.grpc_port} needs packages that are not installed "
-                f"({', '.join(missing)}): pip install 'torchlane[grpc]'"
-            )
-    if settings.cache_url is not None:
-        missing = [name for name in REDIS_PACKAGES if find_spec(name) is None]
-        if missing:
-            raise SettingsError(
-                f"{PREFIX}CACHE_URL needs packages that are not installed "
-                f"({', '.join(missing)}): pip install 'torchlane[redis]'"
-            )
+        _check_extra(f"GRPC_PORT={settings.grpc_port}", "grpc", GRPC_PACKAGES)
+    if settings.cache_url is not None:  # not shown: it may have a password
+        _check_extra("CACHE_URL", "redis", REDIS_PACKAGES)
+
+
+def _check_extra(setting: str, extra: str, packages: Sequence[str]) -> None:
+    missing = [name for name in packages if find_spec(name) is None]
+    if missing:
+        raise SettingsError(
+            f"{PREFIX}{setting} needs packages that are not installed "
+            f"({', '.join(missing)}): pip install 'torchlane[{extra}]'"
+        )
 
 
 def _workers(settings: Settings) -> int:

@@ -12,7 +12,7 @@ from cachetools import LRUCache
 from app.types import ModelId
 
 ONCE = 1 << 14  # hashes of bodies seen once, in each of two generations
-UNUSED = 1 << 10  # so many bodies without a repeat, and only one in WATCHED is looked at
+UNUSED = 1 << 10  # after this number of bodies without a repeat only one in WATCHED is examined
 WATCHED = 8
 SAMPLES = 256  # octets of a body that say whether it is that one: 0.4 us, a hash of 9 KB takes 4
 ENTRY_OVERHEAD_BYTES = 400  # of a cachetools LRU cache's tables, the object and the tuple

@@ -1,7 +1,7 @@
 """A connection behind a circuit breaker: given up when it fails, made again after a pause.
 
 Closed, there is a link to use. Once it has failed too often the breaker opens: there is none, and
-whoever would have used it goes without. After a pause, which grows, a new connection is made and
+requests go without it. After a pause, which grows, a new connection is made and
 must answer a probe in time (half-open); so no request is the one that tries.
 """
 
@@ -62,7 +62,7 @@ class Breaker:
 
     Attributes:
         link: to be used; None: the breaker is open.
-        used: set by who has used the link since the last look.
+        used: whether the link has been used since the last look.
     """
 
     def __init__(self, use: str, shown: str, connect: Connect, probe: Probe) -> None:

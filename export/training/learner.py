@@ -103,7 +103,7 @@ class Learner(LightningModule):
         return loss * (batch.counted * share.of / self.how.batch) if share.of > 1 else loss
 
     def count(self, loss: torch.Tensor, samples: int) -> None:
-        """Add the loss of so many samples."""
+        """Add the loss of a number of samples."""
         self.losses = self.losses.to(loss.device, self.exact)
         self.losses += torch.stack([loss.to(self.exact), self.losses.new_ones(())]) * samples
 

@@ -89,7 +89,7 @@ def processes(parsed: argparse.Namespace) -> Processes:
     """Which processes the run has.
 
     Raises:
-        UsageError: if there are not so many devices.
+        UsageError: if there are fewer devices.
     """
     kind = parsed.accelerator
     usable = {

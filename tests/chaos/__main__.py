@@ -91,7 +91,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--round", type=int, help="this one alone, of a run that failed")
     switch = argparse.BooleanOptionalAction
     parser.add_argument("--hangs", action=switch, default=True, help="forwards may hang")
-    parser.add_argument("--haproxy", type=int, default=0, help="so many servers behind HAProxy")
+    parser.add_argument("--haproxy", type=int, default=0, help="number of servers behind HAProxy")
     parser.add_argument("--retry-on", default="", help="of HAProxy, instead of what is shipped")
     parser.add_argument("--switches", action=switch, default=True, help="publish versions")
     return parser

@@ -49,7 +49,7 @@ class _Served:
     Attributes:
         servers: those that run.
         port: where clients connect: of the server, or of the balancer.
-        grpc_port: likewise.
+        grpc_port: the same for gRPC.
     """
 
     servers: list[Server]

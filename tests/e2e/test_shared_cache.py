@@ -101,7 +101,7 @@ def results(server: Server) -> dict[str, float]:
 
 
 def times_ms(server: Server, count: int) -> tuple[list[str], list[float]]:
-    """What each of so many different requests is told, and how long it takes, one at a time."""
+    """The answer and the time of each of a number of different requests, one after the other."""
     connection, said, took_ms = Connection(server.port), [], []
     for number in range(count):
         began = time.perf_counter()
