@@ -33,6 +33,12 @@ from tests.e2e.server import running
 GROUP = 1 << 16
 PROBE = 4096  # rows of a run that mostly starts: what a longer one takes in addition is counted
 POSTED = 64  # items of a request
+FILES = {
+    "lists that may be null": "lists.parquet",
+    "lists": "no-nulls.parquet",
+    "bytes": "bytes.parquet",
+    ".npy": "array.npy",
+}
 
 
 class Took(NamedTuple):
@@ -62,7 +68,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     write(f"{cpu_name()}, {given.rows:,} rows of {given.model}\n")
     model = _model(given)
     with tempfile.TemporaryDirectory() as folder:
-        files = {kind: Path(folder, f"{kind}.parquet") for kind in ("lists", "no nulls", "bytes")}
+        files = {kind: Path(folder, name) for kind, name in FILES.items()}
         for kind, file in files.items():
             _write_numbers(file, kind, model, given.rows)
         for number in range(given.rounds):
@@ -88,11 +94,19 @@ def _write_numbers(file: Path, kind: str, model: BulkModel, count: int) -> None:
     """Rows that all differ, of 256 levels as pictures have them."""
     (spec,) = model.manifest.inputs
     size, rng = int(np.prod(spec.item_shape)), np.random.default_rng(0)
-    nullable = kind == "lists"
+    levels = (np.arange(256) / 255).astype(np.float32)
+    if file.suffix == ".npy":
+        shape = (count, *spec.item_shape)
+        whole = np.lib.format.open_memmap(file, "w+", np.float32, shape).reshape(count, size)
+        for start in range(0, count, GROUP):
+            part = whole[start : start + GROUP]
+            part[:] = levels[rng.integers(0, 256, part.shape, dtype=np.uint8)]
+        return
+    nullable = kind == "lists that may be null"
     lists = pa.list_(pa.field("element", pa.float32(), nullable=nullable))
     field = pa.field("input", pa.binary(4 * size) if kind == "bytes" else lists, nullable=nullable)
-    levels = (np.arange(256) / 255).astype(np.float32)
-    with pq.ParquetWriter(file, pa.schema([field])) as writer:
+    plain = {"compression": "none", "use_dictionary": False} if kind == "bytes" else {}
+    with pq.ParquetWriter(file, pa.schema([field]), **plain) as writer:
         for start in range(0, count, GROUP):
             rows = min(GROUP, count - start)
             numbers = levels[rng.integers(0, 256, (rows, size), dtype=np.uint8)]
