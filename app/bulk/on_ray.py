@@ -39,6 +39,8 @@ from app.types import Device
 
 LOCAL = "local"
 PIECE_BLOCKS = 16  # of a task that reads
+# Of an actor, and of a block: without a bound, rows that end their process are repeated for ever.
+RESTARTS, REPEATS = 8, 3
 
 
 class ClusterModel:
@@ -104,7 +106,11 @@ class ClusterStages:
             BulkError: a node cannot go on, or the cluster is gone.
         """
         try:
-            for table in self._scored(first).iter_batches(batch_size=None, batch_format="pyarrow"):
+            pieces = [{FIRST: low, STOP: high} for low, high in self._pieces(first)]
+            if not pieces:  # only the manifest was left to write
+                return
+            scored = self._scored(pieces)
+            for table in scored.iter_batches(batch_size=None, batch_format="pyarrow"):
                 for block in table.column(BLOCK):
                     done = loaded(block.as_py())
                     if done.block.first != first:
@@ -112,21 +118,20 @@ class ClusterStages:
                     first += len(done.block)
                     yield done
         except RayError as error:
-            raise _lost(error) from error
+            raise _lost(error, f"; row {first} is the first that is missing") from error
 
     def close(self) -> bool:
         """Leave the cluster; one that was started for the run ends."""
         ray.shutdown()
         return True
 
-    def _scored(self, first: int) -> Any:
+    def _scored(self, pieces: Sequence[Mapping[str, int]]) -> Any:
         context = ray.data.DataContext.get_current()
         context.execution_options.preserve_order = True
         context.target_max_block_size = BLOCK_BYTES  # what is repeated if an actor is lost
         context.enable_progress_bars = context.print_on_execution_start = False
         model, on_gpus = self.model, self.model.on_gpus
         actors = len(model.devices)  # more of them if the cluster grows
-        pieces = [{FIRST: low, STOP: high} for low, high in self._pieces(first)]
         return (
             ray.data.from_items(pieces, override_num_blocks=len(pieces))
             .map_batches(
@@ -145,6 +150,8 @@ class ClusterStages:
                 fn_constructor_args=(model.order, self.recipe, self.top_k),
                 fn_constructor_kwargs={"integer_ids": self.source.integer_ids},
                 compute=ray.data.ActorPoolStrategy(min_size=1, initial_size=actors),
+                max_restarts=RESTARTS,
+                max_task_retries=REPEATS,
                 **model.resources,
             )
         )
@@ -234,8 +241,8 @@ def _result(task: Any) -> Facts:
     return facts
 
 
-def _lost(error: RayError) -> BulkError:
-    return BulkError(f"Ray cannot go on: {_first_line(error)}")
+def _lost(error: RayError, where: str = "") -> BulkError:
+    return BulkError(f"Ray cannot go on: {_first_line(error)}{where}")
 
 
 def _first_line(error: Exception) -> str:

@@ -17,7 +17,8 @@ CONFIG = Path(__file__).parents[2] / "deploy" / "ray" / "config.yaml"
 def test_a_replica_may_drain_before_it_is_killed_and_computes_on_the_cores_it_has(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    (application,) = yaml.safe_load(CONFIG.read_text())["applications"]
+    config = yaml.safe_load(CONFIG.read_text())
+    (application,) = config["applications"]
     variables: dict[str, str] = application["runtime_env"]["env_vars"]
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
@@ -26,7 +27,9 @@ def test_a_replica_may_drain_before_it_is_killed_and_computes_on_the_cores_it_ha
     deployment: dict[str, Any]
     (deployment,) = application["deployments"]
     wait_s = deployment["graceful_shutdown_wait_loop_s"]
-    assert settings.drain_s + wait_s < deployment["graceful_shutdown_timeout_s"]
+    in_flight_s = settings.request_timeout_ms / 1000
+    assert in_flight_s < config["http_options"]["request_timeout_s"]
+    assert in_flight_s + settings.drain_s + wait_s < deployment["graceful_shutdown_timeout_s"]
     assert settings.cpu_threads == deployment["ray_actor_options"]["num_cpus"]
     module, name = application["import_path"].split(":")
     file = CONFIG.parents[2] / f"{module.replace('.', '/')}.py"

@@ -52,6 +52,7 @@ def _on_two_nodes(command: list[str], here: Path, told: dict[str, Any]) -> None:
     with two_nodes() as (cluster, second):
         command = [*command, "--ray", cluster.address]
         told["two_nodes_s"] = _finish(_start(command, there, here))
+        _finish(_ended(command, there))  # nothing but the manifest is left to do
         running = _start(command, less, here)
         try:
             while (done := _shards(less)) < KILL_AFTER:
@@ -88,6 +89,16 @@ def _start(command: list[str], out: Path, like: Path | None = None) -> subproces
         (out / "manifest.json").write_text(json.dumps(manifest | changed))
     resumed = ["--resume"] if like is not None else []
     return subprocess.Popen([*command, "--out", str(out), *resumed], env=os.environ | ALONE)
+
+
+def _ended(command: list[str], out: Path) -> subprocess.Popen[bytes]:
+    """Resume a run that was killed after its last shard."""
+    manifest = json.loads((out / "manifest.json").read_bytes())
+    lines = (json.dumps(shard) + "\n" for shard in manifest["shards"])
+    (out / "progress.jsonl").write_text("".join(lines))
+    changed = {"status": "running", "shards": []}
+    (out / "manifest.json").write_text(json.dumps(manifest | changed))
+    return subprocess.Popen([*command, "--out", str(out), "--resume"], env=os.environ | ALONE)
 
 
 def _finish(process: subprocess.Popen[bytes]) -> float:
