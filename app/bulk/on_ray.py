@@ -39,8 +39,7 @@ from app.types import Device
 
 LOCAL = "local"
 PIECE_BLOCKS = 16  # of a task that reads
-# Of an actor, and of a block: without a bound, rows that end their process are repeated for ever.
-RESTARTS, REPEATS = 8, 3
+RESTARTS = 8  # of an actor; without a bound, rows that end their process are repeated for ever
 
 
 class ClusterModel:
@@ -151,7 +150,6 @@ class ClusterStages:
                 fn_constructor_kwargs={"integer_ids": self.source.integer_ids},
                 compute=ray.data.ActorPoolStrategy(min_size=1, initial_size=actors),
                 max_restarts=RESTARTS,
-                max_task_retries=REPEATS,
                 **model.resources,
             )
         )

@@ -81,7 +81,8 @@ def test_a_run_on_two_nodes_of_which_one_is_killed(ray: Path, models: Path, tmp_
 @pytest.mark.soak
 @pytest.mark.timeout(900)
 def test_the_service(ray: Path, models: Path) -> None:
-    told = json.loads(run(ray, "-m", "tests.ray.serving", str(models), "digits").splitlines()[-1])
+    lines = run(ray, "-m", "tests.ray.serving", str(models), "digits").splitlines()
+    told = json.loads(next(line for line in lines if line.startswith("{")))
     print(told)  # noqa: T201
     assert told["nothing"].keys() == {"right"}
     assert told["a_replica_killed"]["right"] > 0
