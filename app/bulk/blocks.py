@@ -181,8 +181,12 @@ def raw_blocks(
     have = 0
 
     def end_of(at: int) -> int:
-        end = cut.end(at)
-        return end if stop is None else min(end, stop)
+        ends = [
+            cut.end(at),
+            *([stop] if stop is not None else []),
+            *([first] if at < first else []),
+        ]
+        return min(ends)
 
     for chunk in source.chunks(at, min(cut.rows, cut.per_shard)):
         parts.append(chunk)
@@ -194,6 +198,8 @@ def raw_blocks(
             parts, have = ([rest], len(rest)) if len(rest) else ([], 0)
             at += wanted
             if raw.first >= first:
+                if digest is not None and raw.first == first:
+                    _check_whole(first, cut)
                 yield raw
             elif at == first and raw.digest != skipped:
                 raise _other_stream()
@@ -202,6 +208,8 @@ def raw_blocks(
     if at < first:
         raise _other_stream()
     if have:
+        if digest is not None and at == first:
+            _check_whole(first, cut)
         yield _block(at, parts[0].joined(parts[1:]), digest)
 
 
@@ -210,6 +218,15 @@ def _block(first: int, chunk: Chunk, digest: hashlib._Hash | None) -> RawBlock:
         return RawBlock(first, chunk)
     chunk.add_to(digest)
     return RawBlock(first, chunk, digest.hexdigest())
+
+
+def _check_whole(first: int, cut: Cut) -> None:
+    """Check that a stream goes on only after a shard that is full: else it had ended there."""
+    if first % cut.per_shard:
+        raise BulkError(
+            f"standard input had ended after {first} rows and goes on now: begin again in another "
+            "folder"
+        )
 
 
 def _other_stream() -> BulkError:

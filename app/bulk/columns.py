@@ -61,6 +61,9 @@ class Chooser:
         for named in (self.input, self.id):
             if named is not None and named not in there:
                 raise BulkError(f"{where} has no column {named!r}; it has {_listed(there)}")
+        twice = sorted(name for name in set(there) if there.count(name) > 1)
+        if twice:
+            raise BulkError(f"{where} has several columns {_listed(twice)}: rename or drop them")
         id_column = self.id or (ID if ID in there else None)
         names = [spec.name for spec in self.manifest.inputs]
         usual = [INPUT, *names] if len(names) == 1 else [INPUT]

@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import NoReturn
 
-from app.bulk.errors import BulkError, UsageError
+from app.bulk.errors import BulkError, UsageError, tell
 from app.errors import TorchlaneError
 from app.logs import configure_logs
 from app.settings import PREFIX, Settings, SettingsError, load_settings
@@ -24,6 +24,8 @@ SETTINGS = ("model_dir", "devices", "variant", "plan_precision", "trusted_keys",
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns the exit code."""
+    if sys.stderr is None:  # it is closed
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115
     for message in DEPRECATIONS:
         ignore_warnings(message=message)
     options = _parser().parse_args(arguments)
@@ -38,10 +40,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
         return run(options, settings)
     except (BulkError, SettingsError, TorchlaneError) as error:
-        sys.stderr.write(f"torchlane: {error}\n")
+        tell(f"torchlane: {error}")
         return error.exit_code if isinstance(error, BulkError) else UsageError.exit_code
     except KeyboardInterrupt:
-        sys.stderr.write("torchlane: interrupted before anything was begun\n")
+        tell("torchlane: interrupted before anything was begun")
         return INTERRUPTED
 
 

@@ -113,6 +113,7 @@ class Decoder:
         for row in np.flatnonzero(~good).tolist():
             item = self._item(block, columns, wanted, row)
             if item is not None:
+                arrays = {name: _writable(array) for name, array in arrays.items()}
                 for name, array in arrays.items():
                     array[row] = item.arrays[name]
                 good[row] = True
@@ -210,6 +211,11 @@ def _parsed(value: object) -> object:
 def _listed(column: Any) -> Sequence[Any]:
     found: Sequence[Any] = column.to_pylist() if hasattr(column, "to_pylist") else column
     return found
+
+
+def _writable(array: Array) -> Array:
+    """The array, or a copy: Arrow's cannot be written to."""
+    return array if array.flags.writeable else array.copy()
 
 
 def _read(path: Path) -> bytes:

@@ -19,6 +19,8 @@ def distinct(block: Block) -> tuple[Array, Array]:
         among them.
     """
     count = len(block.good)
+    if not count:
+        return np.zeros(0, np.int64), np.zeros(0, np.int64)
     if block.arrays is not None:
         candidates = _alike(block.arrays, count)
         keys: Iterable[object] = (_bytes(block.arrays, row) for row in candidates.tolist())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import sys
 from typing import ClassVar
 
 
@@ -21,3 +23,10 @@ class TooManyErrors(BulkError):
     """More bad rows than `--max-errors` allows."""
 
     exit_code = 3
+
+
+def tell(*lines: str) -> None:
+    """Write lines to standard error; that nobody reads them changes nothing."""
+    with contextlib.suppress(OSError):
+        sys.stderr.write("".join(f"{line}\n" for line in lines))
+        sys.stderr.flush()

@@ -5,13 +5,14 @@ from __future__ import annotations
 import glob
 import hashlib
 import os
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from app.bulk.errors import UsageError
 
-STREAM = "-"
+STREAM, STREAM_FORMAT = "-", "stream"
 FORMATS = {
     ".parquet": "parquet",
     ".csv": "csv",
@@ -67,7 +68,7 @@ def find_inputs(arguments: Sequence[str]) -> Inputs:
     if STREAM in arguments:
         if len(arguments) > 1:
             raise UsageError(f"{STREAM} is standard input, and cannot be combined with files")
-        return Inputs("stream", (), (), (Given(STREAM, 0, 0, ""),))
+        return Inputs(STREAM_FORMAT, (), (), (Given(STREAM, 0, 0, ""),))
     files: list[Path] = []
     ids: list[str] = []
     given: list[Given] = []
@@ -79,6 +80,9 @@ def find_inputs(arguments: Sequence[str]) -> Inputs:
             files.append(path)
             ids.append(name)
         given.append(_given(argument, [path for path, _ in found]))
+    twice = [path for path, count in Counter(map(os.path.abspath, files)).items() if count > 1]
+    if twice:
+        raise UsageError(f"{twice[0]} is given twice: its rows would be there twice")
     if len(formats) > 1:
         shown = ", ".join(f"{path} ({kind})" for kind, path in formats.items())
         raise UsageError(f"the inputs are of several formats, {shown}: score each on its own")

@@ -118,7 +118,8 @@ def _converted(spec: TensorSpec, numbers: Array, good: Array) -> tuple[Array, Ar
         rows = array.reshape(len(array), -1)
         if dtype.kind == "f":
             # A sum is not finite if any number is not, and is quicker than a look at each.
-            right = np.isfinite(rows.sum(axis=1))
+            wide = np.float32 if dtype.itemsize == 2 else dtype
+            right = np.isfinite(rows.sum(axis=1, dtype=wide))
         else:
             whole = np.iinfo(dtype)
             least = whole.min if spec.minimum is None else spec.minimum

@@ -17,7 +17,8 @@ from app.bulk.scoring import Scorer
 from app.errors import Abandoned
 
 POLL_S = 0.2  # between two looks at whether the run was stopped
-END_S = 10.0  # for a thread to end its forward
+END_S = 10.0  # for a replica to end its forward
+READER, READ_S = "reader", 1.0  # it may wait for standard input, and has nothing to lose
 
 
 @dataclass(slots=True)
@@ -118,7 +119,7 @@ class Pipeline:
         Raises:
             Exception: whatever a stage raises.
         """
-        self._begin("reader", partial(self._read, blocks))
+        self._begin(READER, partial(self._read, blocks))
         waiting: dict[int, Done] = {}
         following, total = 0, -1
         while following != total:
@@ -137,9 +138,10 @@ class Pipeline:
     def close(self) -> bool:
         """Stop; returns whether all threads have ended."""
         self._stopped.set()
-        deadline = time.monotonic() + END_S
+        began = time.monotonic()
         for thread in self._threads:
-            thread.join(max(0.0, deadline - time.monotonic()))
+            most_s = READ_S if thread.name == READER else END_S
+            thread.join(max(0.0, began + most_s - time.monotonic()))
         return not any(thread.is_alive() for thread in self._threads)
 
     def _begin(self, name: str, work: Callable[[], None]) -> None:

@@ -10,6 +10,8 @@ from typing import Self, TextIO
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
+from app.bulk.errors import tell
+
 LINE_S = 10.0
 
 
@@ -69,8 +71,7 @@ class Reporter:
             if self._total and rate:
                 parts.insert(1, f"{rows / self._total:.1%}")
                 parts.append(f"{(self._total - rows) / rate:,.0f} s left")
-            self._file.write(", ".join([*parts, *([bad] if bad else [])]) + "\n")
-            self._file.flush()
+            tell(", ".join([*parts, *([bad] if bad else [])]))
 
 
 def summary(report: Mapping[str, float], decoders: int, replicas: int) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import io
 import os
 import sys
@@ -18,8 +19,8 @@ from app.bulk.blocks import Cut, Source, rows_of_block
 from app.bulk.columns import Chooser
 from app.bulk.decoding import Recipe
 from app.bulk.driver import Driver, Job
-from app.bulk.errors import BulkError, TooManyErrors, UsageError
-from app.bulk.inputs import Inputs, find_inputs
+from app.bulk.errors import BulkError, TooManyErrors, UsageError, tell
+from app.bulk.inputs import STREAM_FORMAT, Inputs, find_inputs
 from app.bulk.model import BulkModel, Choices, open_artifact, steps_of
 from app.bulk.pipeline import Pipeline, Stages
 from app.bulk.progress import Reporter, summary
@@ -51,8 +52,16 @@ def run(options: argparse.Namespace, settings: Settings) -> int:
         BulkError: it cannot be begun, or cannot go on.
     """
     inputs = _inputs(options)
+    with state.lock(options.out):
+        code, ended = _locked(options, settings, inputs)
+        if not ended:  # a forward or a read does not return, and would keep the process from ending
+            os._exit(code)
+    return code
+
+
+def _locked(options: argparse.Namespace, settings: Settings, inputs: Inputs) -> tuple[int, bool]:
+    """Returns the exit code, and whether all threads have ended."""
     found = state.find(options.out, resume=options.resume)
-    lock = state.lock(options.out)
     model = _model(options, settings, found)
     if options.top_k is not None:
         try:
@@ -60,8 +69,7 @@ def run(options: argparse.Namespace, settings: Settings) -> int:
         except InvalidInput as error:
             raise UsageError(f"--top-k: {error}") from error
     chooser = Chooser(model.manifest, options.input_column, options.id_column)
-    # Sources go to the nodes of a cluster, where there is no standard input.
-    stream = sys.stdin.buffer if options.ray is None else io.BytesIO()
+    stream = sys.stdin.buffer if inputs.format == STREAM_FORMAT else io.BytesIO()
     source, wanted = open_source(inputs, chooser, stream)
     encoded = _has_pictures(model, source)
     rows = rows_of_block(model.manifest, model.batch, encoded=encoded)
@@ -70,8 +78,8 @@ def run(options: argparse.Namespace, settings: Settings) -> int:
     if found is not None:
         state.check_unchanged(found, plan, options.out)
         if found.is_finished:
-            sys.stderr.write(f"{options.out} is finished: nothing is left to do\n")
-            return 0
+            tell(f"{options.out} is finished: nothing is left to do")
+            return 0, True
     packages = PACKAGES if options.ray is None else (*PACKAGES, "ray")
     folder = state.Run(options.out, plan, found.shards if found else [], _versions(packages))
     recipe = Recipe(model.manifest, model.files, wanted, folder_of(inputs), source.integer_ids)
@@ -79,12 +87,7 @@ def run(options: argparse.Namespace, settings: Settings) -> int:
     job = Job(source, recipe, cut, options.limit, options.format, workers, options.max_errors)
     answers = Answers(model.manifest, model.codec, options.top_k, integer_ids=source.integer_ids)
     driver = Driver(job, folder, _stages(job, model, answers, options.top_k), answers.schema)
-    with lock:
-        code, ended = _drive(driver, job, folder, model)
-    if not ended:  # a forward or a read does not return, and would keep the process from ending
-        sys.stderr.flush()
-        os._exit(code)
-    return code
+    return _drive(driver, job, folder, model)
 
 
 def _drive(driver: Driver, job: Job, folder: state.Run, model: Model) -> tuple[int, bool]:
@@ -94,7 +97,7 @@ def _drive(driver: Driver, job: Job, folder: state.Run, model: Model) -> tuple[i
         total = min(total, job.stop)
     if total == 0:
         raise BulkError("the input has no rows")
-    code, told = 0, list[str]()
+    code, told, ended = 0, list[str](), False
     try:
         driver.start()
         folder.begin(model.steps)
@@ -104,7 +107,11 @@ def _drive(driver: Driver, job: Job, folder: state.Run, model: Model) -> tuple[i
             raise BulkError("the input has no rows")
         folder.end("finished", [], driver.report())
         told = summary(driver.report(), max(1, job.workers), len(model.devices))
+        if folder.errors:
+            every = "no row has a prediction" if folder.errors == folder.rows else "rows are bad"
+            told.append(f"{every}: {folder.folder / ERRORS_FILE} has the reasons")
     except KeyboardInterrupt:
+        tell("torchlane: interrupted, stopping")
         code = INTERRUPTED
         rows = f"{folder.rows:,} rows are done"
         told = [f"torchlane: interrupted; {rows}: give the same command --resume to go on"]
@@ -116,13 +123,16 @@ def _drive(driver: Driver, job: Job, folder: state.Run, model: Model) -> tuple[i
         code = error.exit_code if isinstance(error, BulkError) else BulkError.exit_code
         told = [f"torchlane: {error}"]
     finally:
-        ended = driver.close()
-    sys.stderr.write("".join(f"{line}\n" for line in told))
+        with contextlib.suppress(KeyboardInterrupt):  # a second one does not wait
+            ended = driver.close()
+    tell(*told)
     return code, ended
 
 
 def _inputs(options: argparse.Namespace) -> Inputs:
     inputs = find_inputs(options.input)
+    if inputs.format == STREAM_FORMAT and sys.stdin is None:
+        raise UsageError("- is standard input, which is closed")
     if options.ray is None:
         return inputs
     if options.workers is not None:

@@ -176,14 +176,13 @@ class Found:
 
 
 def find(folder: Path, *, resume: bool) -> Found | None:
-    """Look at the folder of a run; make it if it is not there. None: nothing was begun.
+    """Look at the folder of a run, which is locked. None: nothing was begun.
 
     Raises:
         UsageError: it has files, but the run is not to be resumed; or it is no run's.
-        BulkError: it cannot be read or made, or a finished shard is not as it was.
+        BulkError: it cannot be read, or a finished shard is not there in its size.
     """
     try:
-        folder.mkdir(parents=True, exist_ok=True)
         there = [each.name for each in folder.iterdir() if not each.name.endswith(".tmp")]
     except OSError as error:
         raise BulkError(f"{folder} cannot be used: {error.strerror}") from error
@@ -198,8 +197,9 @@ def find(folder: Path, *, resume: bool) -> Found | None:
     except (OSError, orjson.JSONDecodeError) as error:
         raise UsageError(f"{folder} has no readable {MANIFEST}: it is no run to resume") from error
     if manifest.get("status") == "finished":
-        return Found(manifest, [Shard(**each) for each in manifest["shards"]])
-    shards = _in_a_row(lines)
+        shards = [Shard(**each) for each in manifest["shards"]]
+    else:
+        shards = _in_a_row(lines)
     for shard in shards:
         path = folder / shard.name
         if not path.exists() or path.stat().st_size != shard.bytes:
@@ -217,6 +217,8 @@ def check_unchanged(found: Found, plan: Mapping[str, Any], folder: Path) -> None
         then, now = found.manifest.get(part), orjson.loads(orjson.dumps(value))
         if then == now:
             continue
+        if part == "inputs":
+            raise UsageError(f"{_changed(then, now)}: begin again in another folder than {folder}")
         name = part
         if isinstance(then, dict) and isinstance(now, dict):
             key = next(key for key in {**then, **now} if then.get(key) != now.get(key))
@@ -227,14 +229,28 @@ def check_unchanged(found: Found, plan: Mapping[str, Any], folder: Path) -> None
         )
 
 
+def _changed(then: Any, now: Any) -> str:
+    """Which inputs are not those that a run began with."""
+    before, after = ([each["argument"] for each in given] for given in (then, now))
+    if before != after:
+        return f"the run was begun with the inputs {_short(before)}, not {_short(after)}"
+    which = next(old for old, new in zip(then, now, strict=True) if old != new)
+    return f"{which['argument']} has changed since the run began (names, sizes or times of files)"
+
+
 @contextlib.contextmanager
 def lock(folder: Path) -> Iterator[None]:
-    """Keep other processes from the folder of a run.
+    """Keep other processes from the folder of a run; make it if it is not there.
 
     Raises:
         UsageError: another one is at it.
+        BulkError: it cannot be made.
     """
-    handle = os.open(folder, os.O_RDONLY)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        handle = os.open(folder, os.O_RDONLY)
+    except OSError as error:
+        raise BulkError(f"{folder} cannot be used: {error.strerror}") from error
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         yield

@@ -75,10 +75,14 @@ def test_killed_and_interrupted_it_goes_on_and_loses_nothing(folder: Path) -> No
                 wait_for(partial(has_lines, noted, given // 10))
                 process.send_signal(how)
             assert process.stderr is not None
+            if how == signal.SIGINT:  # while it waits for standard input; and once more
+                assert process.stderr.readline() == b"torchlane: interrupted, stopping\n"
+                process.send_signal(how)
             told = process.stderr.read().decode()
             assert process.wait(60) == code, told
         if code == 130:
-            assert "give the same command --resume to go on" in told
+            assert "rows are done: give the same command --resume to go on" in told
+            assert "Fatal" not in told
     assert [(row["id"], row["y"]) for row in rows(folder / "out")] == [
         (str(n), [2 * n, -2 * n]) for n in range(50)
     ]

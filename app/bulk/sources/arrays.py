@@ -98,6 +98,8 @@ class ArraySource:
 def _mapped(path: Path) -> Array:
     try:
         mapped: Array = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, EOFError) as error:
         raise BulkError(f"{path} cannot be read as .npy: {error}") from error
+    if not isinstance(mapped, np.ndarray):
+        raise BulkError(f"{path} has several arrays (.npz): save each as .npy")
     return mapped

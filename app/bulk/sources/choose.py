@@ -8,6 +8,7 @@ from typing import BinaryIO, TypeAlias
 
 from app.bulk.blocks import Source
 from app.bulk.columns import ROW_OF_ARRAY, ROW_OF_FILES, Chooser, Wanted
+from app.bulk.errors import UsageError
 from app.bulk.inputs import Inputs
 from app.bulk.sources.arrays import ArraySource
 from app.bulk.sources.lines import LinesSource
@@ -32,12 +33,19 @@ def _lines(inputs: Inputs, chooser: Chooser, stream: BinaryIO) -> Opened:
     return LinesSource(inputs.files, chooser, stream), None
 
 
-def _pictures(inputs: Inputs, _: Chooser, __: BinaryIO) -> Opened:
+def _pictures(inputs: Inputs, chooser: Chooser, _: BinaryIO) -> Opened:
+    _check_no_columns(chooser, "pictures")
     return PictureSource(inputs.files, inputs.ids), ROW_OF_FILES
 
 
 def _arrays(inputs: Inputs, chooser: Chooser, _: BinaryIO) -> Opened:
+    _check_no_columns(chooser, ".npy files")
     return ArraySource(inputs.files, chooser.manifest), ROW_OF_ARRAY
+
+
+def _check_no_columns(chooser: Chooser, files: str) -> None:
+    if chooser.input is not None or chooser.id is not None:
+        raise UsageError(f"--input-column, --id-column: {files} have no columns")
 
 
 SOURCES: dict[str, Callable[[Inputs, Chooser, BinaryIO], Opened]] = {

@@ -69,17 +69,14 @@ class ParquetSource:
             with _opened(path) as file:
                 there = file.schema_arrow
                 self.wanted: Wanted = chooser.choose(there.names, str(path))
-                mine = pa.schema(
-                    [there.field(name).remove_metadata() for name in self.wanted.names]
-                )
-                if schema is not None and [(f.name, f.type) for f in mine] != [
-                    (f.name, f.type) for f in schema
-                ]:
+                fields = [there.field(name).remove_metadata() for name in self.wanted.names]
+                mine = pa.schema([field.with_nullable(True) for field in fields])
+                if schema is not None and mine != schema:
                     raise BulkError(
                         f"{path} has the columns {_types(mine)}, {files[0]} has {_types(schema)}: "
                         "score them one by one, or convert one"
                     )
-                schema = schema or mine
+                schema = self._schema = schema or mine
                 self._rows.append(file.metadata.num_rows)
         self.total: int | None = sum(self._rows)
         id_type = schema.field(self.wanted.id).type if schema and self.wanted.id else pa.int64()
@@ -114,8 +111,8 @@ class ParquetSource:
                 if batch is None:
                     return
                 if skip < batch.num_rows:
-                    table = pa.Table.from_batches([batch.slice(skip)])
-                    yield TableChunk(table.replace_schema_metadata(None))
+                    columns_of = batch.slice(skip).select(columns).columns
+                    yield TableChunk(pa.Table.from_arrays(columns_of, schema=self._schema))
                 skip = max(0, skip - batch.num_rows)
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -35,6 +37,36 @@ def test_every_bad_row_has_its_reason(bulk: Bulk, workers: int) -> None:
         assert row["error"].startswith(reason), row
     assert [(each["row"], each["id"]) for each in errors()] == [(n, str(n)) for n in range(1, 7)]
     assert manifest()["errors"] == 6
+
+
+@pytest.mark.parametrize(
+    ("model", "table"),
+    [
+        ("double", {"input": pa.array([[math.nan, 0.0]] * 3)}),
+        ("double", {"input": pa.array([None] * 3, pa.list_(pa.float32()))}),
+        ("double", {"input": pa.array([[1.0]] * 3)}),
+        ("small", {"picture": pa.array([None] * 3, pa.string()), "shift": pa.array([[0.0]] * 3)}),
+        ("topics", {"input": pa.array([None] * 3, pa.string())}),
+        ("pictures", {"input": pa.array([b"no"] * 3)}),
+    ],
+    ids=["not finite", "null", "short", "several", "texts", "pictures"],
+)
+def test_a_block_of_bad_rows_alone(
+    bulk: Bulk, model: str, table: dict[str, pa.Array], capsys: pytest.CaptureFixture[str]
+) -> None:
+    pq.write_table(pa.table(table), "in.parquet")
+    assert bulk(model, "in.parquet", "--workers", 0) == 0
+    assert len(errors()) == len(rows()) == 3
+    told = capsys.readouterr().err
+    assert "no row has a prediction: out/errors.parquet has the reasons\n" in told
+
+
+def test_finite_numbers_whose_sum_is_not(bulk: Bulk) -> None:
+    big = float(np.float32(3e38))
+    column = pa.array([[-big, -big], GOOD], pa.list_(pa.float32()))
+    pq.write_table(pa.table({"input": column}), "in.parquet")
+    assert bulk("double", "in.parquet") == 0
+    assert [row["error"] is None for row in rows()] == [False, True]  # its double is infinite
 
 
 def test_lines_that_are_not_json_or_lack_the_column(bulk: Bulk) -> None:

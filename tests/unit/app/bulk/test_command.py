@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -35,6 +38,20 @@ def mixed() -> None:
     Path("in.parquet/2.jsonl").write_text("{}")
 
 
+def two_of_a_name() -> None:
+    columns = [pa.array([[1.0, 2.0]])] * 2
+    pq.write_table(pa.Table.from_arrays(columns, names=["input", "input"]), "in.parquet")
+
+
+def archive() -> None:
+    np.savez("in.npz", a=np.zeros(2))
+    Path("in.npz").rename("in.npy")
+
+
+def one_row() -> None:
+    np.save("in.npy", np.zeros((1, 2), np.float32))
+
+
 def cut_off() -> None:
     pq.write_table(pa.table({"input": [[1.0, 2.0]] * 5000}), "whole.parquet", use_dictionary=False)
     data = bytearray(Path("whole.parquet").read_bytes())
@@ -66,6 +83,11 @@ WRONG: list[tuple[Callable[[], object], list[str], int, str]] = [
     (other_types, ["double", "in.parquet"], 1, "score them one by one, or convert one"),
     (lambda: np.save("in.npy", np.zeros((3, 5))), ["double", "in.npy"], 1, "got shape [5]"),
     (lambda: np.save("in.npy", np.array(["a"])), ["double", "in.npy"], 1, "expected numbers"),
+    (lambda: Path("in.npy").touch(), ["double", "in.npy"], 1, "in.npy cannot be read as .npy"),
+    (archive, ["double", "in.npy"], 1, "in.npy has several arrays (.npz)"),
+    (two_of_a_name, ["double", "in.parquet"], 1, "several columns 'input': rename or drop them"),
+    (one_row, ["double", "in.npy", "--id-column", "x"], 2, "--id-column: .npy files have no colum"),
+    (one_row, ["double", "in.npy", "./in.npy"], 2, "in.npy is given twice"),
     (lambda: Path("in.csv").touch(), ["double", "in.csv"], 1, "cannot be read as CSV"),
     (lambda: Path("in.jsonl").write_text("no"), ["double", "in.jsonl"], 1, "is not JSON"),
 ]
@@ -89,6 +111,26 @@ def test_one_sentence(
     assert sentence in told
     assert told.startswith("torchlane: ")
     assert (ended, told.count("\n")) == (code, 1)
+
+
+def test_closed_standard_streams(
+    bulk: Bulk, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one_row()
+    monkeypatch.setattr(sys, "stdin", None)
+    assert bulk("double", "-") == 2
+    assert "- is standard input, which is closed" in capsys.readouterr().err
+    assert bulk("double", "in.npy") == 0
+    reads, writes = os.pipe()
+    os.close(reads)
+    with monkeypatch.context() as patched, open(writes, "w") as nobody:
+        patched.setattr(sys, "stderr", nobody)
+        assert bulk("double", "in.npy", out="other") == 0
+        with contextlib.suppress(BrokenPipeError):
+            nobody.close()
+    monkeypatch.setattr(sys, "stderr", None)
+    assert bulk("double", "in.npy", out="third") == 0
+    sys.stderr.close()
 
 
 def test_a_missing_extra_is_one_sentence(

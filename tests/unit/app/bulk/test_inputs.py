@@ -39,6 +39,15 @@ def test_parquet_numbers_with_ids(bulk: Bulk, form: str) -> None:
     assert told["shards"][0]["name"] == f"part-00000.{form}"
 
 
+def test_files_that_differ_in_what_may_be_null(bulk: Bulk) -> None:
+    for name, nullable in (("1.parquet", False), ("2.parquet", True)):
+        field = pa.field("input", pa.list_(pa.float32()), nullable=nullable)
+        table = pa.table({"input": [[1.0, 2.0]]}, schema=pa.schema([field]))
+        pq.write_table(table, name)
+    assert bulk("double", "1.parquet", "2.parquet") == 0
+    assert [row["y"] for row in rows()] == [[2.0, 4.0]] * 2
+
+
 def test_csv_has_numbers_as_json_and_several_files(bulk: Bulk) -> None:
     Path("1.csv").write_text('input,id\n"[1, 2]",x\n"[3.5, -4]",y\n')
     Path("2.csv").write_text('input,id\n"[5, 6]",z\n')

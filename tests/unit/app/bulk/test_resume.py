@@ -50,6 +50,9 @@ def test_a_full_disk_loses_nothing(
     assert manifest()["rows"] == ROWS
     assert bulk("double", numbers, *SHARDS, "--resume") == 0
     assert "nothing is left to do" in capsys.readouterr().err
+    Path("out/part-00001.parquet").unlink()
+    assert bulk("double", numbers, *SHARDS, "--resume") == 1
+    assert "out/part-00001.parquet is not as it was written" in capsys.readouterr().err
 
 
 def test_a_shard_that_was_not_noted_is_written_again(bulk: Bulk, numbers: str) -> None:
@@ -82,14 +85,35 @@ def test_a_stream_is_read_again_and_must_be_the_same(
     assert digest() == digest("whole")
 
 
-def test_one_process_at_a_time(
-    bulk: Bulk, numbers: str, capsys: pytest.CaptureFixture[str]
+def test_a_stream_that_had_ended_in_a_shard(
+    bulk: Bulk, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    def lines(count: int) -> io.TextIOWrapper:
+        rows = (json.dumps({"input": [1] * (1 + (number != 24))}) for number in range(count))
+        return io.TextIOWrapper(io.BytesIO("\n".join(rows).encode()))
+
     Path("out").mkdir()
+    Path("out/.errors.parquet.tmp").symlink_to("/dev/full")
+    monkeypatch.setattr(sys, "stdin", lines(25))
+    assert bulk("double", "-", *SHARDS) == 1
+    monkeypatch.setattr(sys, "stdin", lines(60))
+    assert bulk("double", "-", *SHARDS, "--resume") == 1
+    assert "standard input had ended after 25 rows and goes on now" in capsys.readouterr().err
+    monkeypatch.setattr(sys, "stdin", lines(24))
+    assert bulk("double", "-", *SHARDS, "--resume") == 1
+    assert "standard input is not what was read before" in capsys.readouterr().err
+    monkeypatch.setattr(sys, "stdin", lines(25))
+    assert bulk("double", "-", *SHARDS, "--resume") == 0
+    assert len(rows()) == 25
+
+
+def test_one_process_at_a_time(
+    bulk: Bulk, numbers: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     with state.lock(Path("out")):
+        monkeypatch.setattr(state, "find", None)  # what another one may yet change is not looked at
         assert bulk("double", numbers) == 2
     assert "another process is at work in out" in capsys.readouterr().err
-    assert bulk("double", numbers) == 0
 
 
 def test_what_differs_is_named(
@@ -107,4 +131,4 @@ def test_what_differs_is_named(
         assert sentence in capsys.readouterr().err
     np.save("in.npy", np.zeros((ROWS, 2), np.float32))
     assert bulk("double", numbers, *SHARDS, "--resume") == 2
-    assert "was begun with another inputs" in capsys.readouterr().err
+    assert "in.npy has changed since the run began" in capsys.readouterr().err
