@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from export.errors import NO_SPACE, ExportError, UsageError
+from models.durable import sync
 from models.manifest import (
     DIGEST_FILE,
     MANIFEST_FILE,
@@ -130,20 +130,12 @@ def publish(staging: Path, manifest: Manifest, sign: Sign | None = None) -> Path
         if sign is not None:
             (staging / SIGNATURE_FILE).write_bytes(sign(text))
         for path in [*staging.iterdir(), staging]:
-            _sync(path)
+            sync(path)
         staging.chmod(0o755)  # mkdtemp makes it private; a server may run as another user
         if target.exists():
             raise ExportError(f"{target} was made by another export meanwhile; run this one again")
         staging.rename(target)
-        _sync(target.parent)
+        sync(target.parent)
     except OSError as error:
         raise ExportError(f"cannot write {target}: {error.strerror}") from error
     return target
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

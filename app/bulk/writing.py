@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from app.bulk.errors import BulkError
+from models.durable import sync
 
 FORMATS = ("parquet", "jsonl")
 ERRORS_FILE = "errors.parquet"
@@ -75,7 +76,7 @@ class ShardWriter:
                 digest = hashlib.file_digest(written, "sha256").hexdigest()
             size = self._temporary.stat().st_size
             self._temporary.rename(self._path)
-            sync_folder(self._path.parent)
+            sync(self._path.parent)
         return size, digest
 
     def discard(self) -> None:
@@ -117,7 +118,7 @@ def write_atomically(path: Path, data: bytes) -> None:
                 file.flush()
                 os.fsync(file.fileno())
             temporary.rename(path)
-            sync_folder(path.parent)
+            sync(path.parent)
         except BaseException:
             with contextlib.suppress(OSError):
                 temporary.unlink(missing_ok=True)
@@ -134,15 +135,6 @@ def append(path: Path, data: bytes) -> None:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())
-
-
-def sync_folder(folder: Path) -> None:
-    """Flush the names in a folder to the disk."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def read_shard(path: Path, columns: list[str]) -> Iterator[list[dict[str, object]]]:

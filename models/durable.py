@@ -1,0 +1,19 @@
+"""Flushes files and folders to the disk: what was renamed is there after a power failure."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+
+def sync(path: Path) -> None:
+    """Flush a file, or the names in a folder, to the disk.
+
+    Raises:
+        OSError: it cannot be.
+    """
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
