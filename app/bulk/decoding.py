@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import orjson
 
 from app.bulk.blocks import Block, Columns, Ids, RawBlock
-from app.bulk.columns import ROW_OF_ARRAY, Wanted
+from app.bulk.columns import Wanted, parsed
 from app.bulk.numbers import numbers_of
 from app.codecs.base import OCTET_STREAM, TEXT, Budget, Codec
 from app.codecs.choose import codec_for
@@ -31,14 +30,14 @@ class Recipe:
     Attributes:
         manifest: of the model.
         files: those of its artifact that the codec needs, verified.
-        wanted: the columns; None: the chunks know them.
+        wanted: the columns.
         folder: that relative names of files begin in.
         integer_ids: whether ids are whole numbers.
     """
 
     manifest: Manifest
     files: Mapping[str, bytes]
-    wanted: Wanted | None
+    wanted: Wanted
     folder: Path
     integer_ids: bool
 
@@ -67,7 +66,7 @@ class Decoder:
         """
         began = time.perf_counter()
         columns = raw.chunk.columns()
-        wanted = self._wanted if self._wanted is not None else _of_lines(raw)
+        wanted = self._wanted
         count = len(raw.chunk)
         block = Block(
             raw.first,
@@ -144,7 +143,8 @@ class Decoder:
     def _item(self, block: Block, columns: Columns, wanted: Wanted, row: int) -> Item | None:
         """One row; None: it is wrong, and its error is in the block."""
         try:
-            return self._decoded(_value(columns, wanted, row))
+            row_of = {name: _plain(columns.values[name][row]) for name in wanted.names}
+            return self._decoded(wanted.item_of(row_of))
         except CallerError as error:
             block.errors[row] = str(error)
             return None
@@ -160,7 +160,7 @@ class Decoder:
             (item,) = self._codec.decode_raw(kind, value, max_items=None, budget=budget)
             return item
         if not self._is_text:
-            value = _parsed(value)
+            value = parsed(value)
         return self._codec.decode(value, budget)
 
     def _picture(self, value: object) -> object:
@@ -175,36 +175,10 @@ class Decoder:
         return value
 
 
-def _of_lines(raw: RawBlock) -> Wanted:
-    """The columns of lines of JSON, which their first line decides."""
-    wanted: Wanted = getattr(raw.chunk, "wanted", ROW_OF_ARRAY)
-    return wanted
-
-
-def _value(columns: Columns, wanted: Wanted, row: int) -> object:
-    """The item of a row, as the codec takes it from JSON."""
-    if wanted.item is not None:
-        return _plain(columns.values[wanted.item][row])
-    parts = {key: _plain(columns.values[name][row]) for key, name in wanted.parts.items()}
-    if set(parts) == {"text", "text_pair"}:
-        return list(parts.values())
-    return {key: _parsed(part) for key, part in parts.items()}
-
-
 def _plain(value: Any) -> object:
     if isinstance(value, np.ndarray | np.generic):
         return value.tolist()
     return value.as_py() if hasattr(value, "as_py") else value
-
-
-def _parsed(value: object) -> object:
-    """Numbers in a column of text, such as "[1, 2]" in CSV; all else as it is."""
-    if not isinstance(value, str) or value.lstrip()[:1] not in {*"[{-0123456789"}:
-        return value
-    try:
-        return orjson.loads(value)
-    except orjson.JSONDecodeError:
-        return value
 
 
 def _listed(column: Any) -> Sequence[Any]:

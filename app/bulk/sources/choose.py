@@ -14,8 +14,8 @@ from app.bulk.sources.lines import LinesSource
 from app.bulk.sources.pictures import PictureSource
 from app.bulk.sources.tables import CsvSource, ParquetSource
 
-# A source, and the columns of its rows; None: its chunks know them.
-Opened: TypeAlias = tuple[Source, Wanted | None]
+# A source, and the columns of its rows.
+Opened: TypeAlias = tuple[Source, Wanted]
 
 
 def _parquet(inputs: Inputs, chooser: Chooser, _: BinaryIO) -> Opened:
@@ -29,7 +29,7 @@ def _csv(inputs: Inputs, chooser: Chooser, _: BinaryIO) -> Opened:
 
 
 def _lines(inputs: Inputs, chooser: Chooser, stream: BinaryIO) -> Opened:
-    return LinesSource(inputs.files, chooser, stream), None
+    return LinesSource(inputs.files, chooser, stream), ROW_OF_FILES
 
 
 def _pictures(inputs: Inputs, _: Chooser, __: BinaryIO) -> Opened:

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from app.bulk.sources import lines
 from tests.unit.app.bulk.conftest import Bulk, errors, manifest, rows
 
 GOOD = [1.0, 2.0]
@@ -37,16 +38,23 @@ def test_every_bad_row_has_its_reason(bulk: Bulk, workers: int) -> None:
     assert manifest()["errors"] == 6
 
 
-def test_lines_that_are_not_json_or_lack_the_column(bulk: Bulk) -> None:
-    lines = [json.dumps({"input": GOOD}), "{", "[1, 2]", json.dumps({"inptu": GOOD})]
-    Path("in.jsonl").write_text("\n".join(lines))
+def test_each_line_stands_for_itself(bulk: Bulk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lines, "MAX_LINE_BYTES", 200)
+    good, other = {"input": GOOD}, {"x": GOOD, "id": "b"}
+    texts = [*map(json.dumps, (good, other, good | {"id": "c"})), json.dumps({"inptu": GOOD})]
+    text = "\n".join(
+        ["{", texts[0], "[1, 2]", texts[1], texts[2], texts[3], "", "[" * 999, texts[0]]
+    )
+    Path("in.jsonl").write_text(f"\ufeff{text}")
     assert bulk("double", "in.jsonl", "--format", "jsonl") == 0
     found = rows()
-    assert found[0]["y"] == [2, 4]
-    assert found[1]["error"].startswith("the line is not JSON: ")
+    assert [row["y"] for row in found] == [None, [2, 4], None, [2, 4], [2, 4], None, None, [2, 4]]
+    assert [row["id"] for row in found] == ["0", "1", "2", "b", "c", "5", "6", "7"]
+    assert found[0]["error"].startswith("the line is not JSON: ")
     assert found[2]["error"] == "the line is not a JSON object"
-    assert found[3]["error"] == "the line has no 'input'; it has 'inptu'"
-    assert [each["row"] for each in errors()] == [1, 2, 3]
+    assert found[5]["error"].startswith("the line has no column 'input'; it has 'inptu': ")
+    assert found[6]["error"] == "the line has more than 200 bytes"
+    assert [each["row"] for each in errors()] == [0, 2, 5, 6]
 
 
 def test_max_errors_ends_it_and_more_may_go_on(
