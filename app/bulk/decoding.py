@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import stat
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,6 +14,7 @@ import numpy as np
 
 from app.bulk.blocks import Block, Columns, Ids, RawBlock
 from app.bulk.columns import Wanted, parsed
+from app.bulk.inputs import readable
 from app.bulk.numbers import numbers_of
 from app.codecs.base import OCTET_STREAM, TEXT, Budget, Codec
 from app.codecs.choose import codec_for
@@ -166,7 +169,8 @@ class Decoder:
     def _picture(self, value: object) -> object:
         """A picture's bytes, if the value is the name of a file or has them in a field."""
         if isinstance(value, dict) and value.keys() <= {"bytes", "path"}:
-            value = value.get("bytes") or value.get("path")
+            name = value.get("path")
+            value = value.get("bytes") or (self._folder / name if isinstance(name, str) else None)
         if isinstance(value, Path):
             return _read(value)
         # Base64 has no full stop, and names of pictures do.
@@ -187,12 +191,24 @@ def _listed(column: Any) -> Sequence[Any]:
 
 
 def _read(path: Path) -> bytes:
+    """The bytes of a file; a pipe or a device is none, and might have no end.
+
+    Raises:
+        InvalidInput: it cannot be read.
+    """
+    name = readable(str(path))
     try:
-        if path.stat().st_size > MAX_FILE_BYTES:
-            raise InvalidInput(f"{path} has more than {MAX_FILE_BYTES} bytes")
-        return path.read_bytes()
+        # Not blocking: to open a pipe waits for one that writes.
+        with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise InvalidInput(f"{name} is no regular file")
+            data = file.read(MAX_FILE_BYTES + 1)
     except (OSError, ValueError) as error:
-        raise InvalidInput(f"{path} cannot be read: {getattr(error, 'strerror', error)}") from error
+        reason = getattr(error, "strerror", None) or error
+        raise InvalidInput(f"{name} cannot be read: {reason}") from error
+    if len(data) > MAX_FILE_BYTES:
+        raise InvalidInput(f"{name} has more than {MAX_FILE_BYTES} bytes")
+    return data
 
 
 def _stacked(items: Sequence[Item]) -> Arrays:

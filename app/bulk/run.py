@@ -122,7 +122,7 @@ def _drive(driver: Driver, job: Job, folder: state.Run, model: Model) -> tuple[i
 
 
 def _inputs(options: argparse.Namespace) -> Inputs:
-    inputs = find_inputs(options.input)
+    inputs = find_inputs(options.input, options.out)
     if options.ray is None:
         return inputs
     if options.workers is not None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import json
+import os
+import shutil
 import sys
 from pathlib import Path
 
@@ -84,9 +86,54 @@ def test_a_folder_of_pictures_by_processes_that_decode(bulk: Bulk) -> None:
     assert errors() == [{"id": "deep/bad.jpg", "row": 5, "reason": found[5]["error"]}]
 
 
+def test_a_folder_with_links_pipes_and_odd_names_loses_nothing(
+    bulk: Bulk, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("in/sub").mkdir(parents=True)
+    for name in (b"in/0.png", b"in/\xff.png", b"in/sub/1.png", b"in/.2.png"):
+        Path(os.fsdecode(name)).write_bytes(png(255))
+    Path("in/gone.png").symlink_to("nowhere")
+    Path("in/loop.png").symlink_to("loop.png")
+    os.mkfifo("in/pipe.png")
+    Path("in/zero.png").symlink_to("/dev/zero")
+    Path("elsewhere").mkdir()
+    Path("elsewhere/3.png").write_bytes(png(0))
+    Path("in/linked").symlink_to("../elsewhere")
+    assert bulk("pictures", "in", "--workers", 0) == 0
+    found = {row["id"]: row["error"] or row["label"] for row in rows()}
+    assert found == {
+        "0.png": "light",
+        "gone.png": "in/gone.png cannot be read: No such file or directory",
+        "linked/3.png": "dark",
+        "loop.png": "in/loop.png cannot be read: Too many levels of symbolic links",
+        "pipe.png": "in/pipe.png is no regular file",
+        "sub/1.png": "light",
+        "zero.png": "in/zero.png is no regular file",
+        "\\xff.png": "light",
+    }
+    Path("elsewhere/back").symlink_to("../in")
+    assert bulk("pictures", "in", out="circle") == 2
+    Path("elsewhere/back").unlink()
+    Path("in/circle").symlink_to("circle")
+    assert bulk("pictures", "in", out="circle") == 2
+    told = capsys.readouterr().err
+    assert "in/linked/back cannot be read: it is a link to a folder that it is in" in told
+    assert "in/circle cannot be read: Too many levels of symbolic links" in told
+
+
+def test_results_are_no_inputs(bulk: Bulk) -> None:
+    pq.write_table(pa.table({"input": TWO}), "in.parquet")
+    for argument in (".", "**/*.parquet"):
+        assert bulk("double", argument, "--max-errors", 0) == 0
+        assert bulk("double", argument, "--max-errors", 0, "--resume") == 0
+        assert [row["y"] for row in rows()] == DOUBLED
+        shutil.rmtree("out")
+
+
 def test_pictures_in_columns_are_bytes_paths_or_base64(bulk: Bulk) -> None:
     Path("dark.png").write_bytes(png(10))
-    images = [{"bytes": png(255), "path": None}, {"bytes": None, "path": "dark.png"}, None]
+    Path("dark").write_bytes(png(10))
+    images = [{"bytes": png(255), "path": None}, {"bytes": None, "path": "dark"}, None]
     pq.write_table(pa.table({"input": images}), "in.parquet")
     assert bulk("pictures", "in.parquet", "--workers", 0, out="structs") == 0
     assert [row["label"] for row in rows("structs")] == ["light", "dark", None]
