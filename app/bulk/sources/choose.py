@@ -10,9 +10,10 @@ from app.bulk.blocks import Source
 from app.bulk.columns import ROW_OF_ARRAY, ROW_OF_FILES, Chooser, Wanted
 from app.bulk.inputs import Inputs
 from app.bulk.sources.arrays import ArraySource
+from app.bulk.sources.cells import CsvSource
 from app.bulk.sources.lines import LinesSource
 from app.bulk.sources.pictures import PictureSource
-from app.bulk.sources.tables import CsvSource, ParquetSource
+from app.bulk.sources.tables import ParquetSource
 
 # A source, and the columns of its rows.
 Opened: TypeAlias = tuple[Source, Wanted]

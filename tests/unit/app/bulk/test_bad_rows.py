@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from app.bulk.sources import lines
+from app.bulk.sources import cells, lines
 from tests.unit.app.bulk.conftest import Bulk, errors, manifest, rows
 
 GOOD = [1.0, 2.0]
@@ -55,6 +55,38 @@ def test_each_line_stands_for_itself(bulk: Bulk, monkeypatch: pytest.MonkeyPatch
     assert found[5]["error"].startswith("the line has no column 'input'; it has 'inptu': ")
     assert found[6]["error"] == "the line has more than 200 bytes"
     assert [each["row"] for each in errors()] == [0, 2, 5, 6]
+
+
+def test_a_damaged_row_of_csv_does_not_end_the_run(
+    bulk: Bulk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cells, "MAX_LINE_CHARACTERS", 3000)
+    good = b'"[1, 2]",a,x\r\n'
+    lines = [
+        b"\xef\xbb\xbfinput,id,more\r\n",
+        good + b'"[1, 2]",b\n' + b"[1, 2],c,\xff\n\n",  # not quoted: four cells
+        b'"[1, 2]",d,\xff\n"[1, \xff2]",e,x\n"[1, 2]",\xe4,x\n',
+        b'"[1,' + b" " * 2000 + b'2]",g,x\n"[1,' + b" " * 4000 + b'2]",h,x\n',
+        b'"[1,\n 2]",i,"a ""b"""\n' + good + b'"[1, 2]",j,"x\n' + good[-4:],
+    ]
+    Path("in.csv").write_bytes(b"".join(lines))
+    assert bulk("double", "in.csv", "--rows-per-shard", 4) == 0
+    found = {row["id"]: row["error"] for row in rows()}
+    assert found == {
+        "a": None,
+        "1": "the row has 2 cells, the header has 3",
+        "2": "the row has 4 cells, the header has 3",
+        "d": None,
+        "e": "'input' is not UTF-8",
+        "5": "'id' is not UTF-8",
+        "g": None,
+        "7": "the row has a line of more than 3000 characters",
+        "i": None,
+        "10": "the row has a quote that is not closed",
+    }
+    assert [row["y"] for row in rows() if row["error"] is None] == [[2, 4]] * 5
+    Path("twice.csv").write_text("input,input\n1,2\n")
+    assert bulk("double", "twice.csv", out="twice") == 1
 
 
 def test_max_errors_ends_it_and_more_may_go_on(
