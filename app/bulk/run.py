@@ -64,7 +64,7 @@ def run(options: argparse.Namespace, settings: Settings) -> int:
     stream = sys.stdin.buffer if options.ray is None else io.BytesIO()
     source, wanted = open_source(inputs, chooser, stream)
     encoded = _has_pictures(model, source)
-    rows = rows_of_block(model.manifest, model.batch, encoded=encoded)
+    rows = rows_of_block(model.manifest, model.batch, source.row_bytes, encoded=encoded)
     cut = Cut(rows, options.rows_per_shard)
     plan = _plan(options, model, inputs, cut)
     if found is not None:

@@ -17,6 +17,7 @@ from app.bulk.blocks import Columns
 from app.bulk.columns import Chooser, Wanted
 from app.bulk.errors import BulkError
 
+LOOKED_AT = 100  # rows, for their size
 CHUNK_CHARACTERS = 8 << 20  # of rows, if they are long
 MAX_LINE_CHARACTERS = 256 << 20
 
@@ -88,6 +89,8 @@ class CsvSource:
             for name in wanted.names:
                 if header.count(name) > 1:
                     raise BulkError(f"{path} has {header.count(name)} columns {name!r}: rename one")
+        sizes = (sum(map(len, row)) for row in islice(self._rows(), LOOKED_AT))
+        self.row_bytes = max(sizes, default=0)
 
     def chunks(self, first: int, rows: int) -> Iterator[CellsChunk]:
         """See `Source`."""

@@ -90,8 +90,11 @@ class LinesSource:
         self._chooser = chooser
         self._stream = stream
         self.is_stream = not files
+        self.row_bytes = 0
         if files:
-            self._look(list(islice(self._lines(), LOOKED_AT)))
+            lines = list(islice(self._lines(), LOOKED_AT))
+            self.row_bytes = max(map(len, lines), default=0)
+            self._look(lines)
 
     def chunks(self, first: int, rows: int) -> Iterator[LinesChunk]:
         """See `Source`."""

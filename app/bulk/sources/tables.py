@@ -63,6 +63,7 @@ class ParquetSource:
     def __init__(self, files: Sequence[Path], chooser: Chooser) -> None:
         self._files = files
         self._rows = []
+        self.row_bytes = 0
         schema = None
         for path in files:
             with _opened(path) as file:
@@ -80,6 +81,7 @@ class ParquetSource:
                     )
                 schema = schema or mine
                 self._rows.append(file.metadata.num_rows)
+                self.row_bytes = max(self.row_bytes, _row_bytes(file.metadata, self.wanted.names))
         self.total: int | None = sum(self._rows)
         id_type = schema.field(self.wanted.id).type if schema and self.wanted.id else pa.int64()
         inputs = [each.type for each in schema or () if each.name != self.wanted.id]
@@ -123,6 +125,23 @@ def _opened(path: Path) -> Any:
         return pq.ParquetFile(path, buffer_size=BUFFER_BYTES, pre_buffer=False)
     except (OSError, pa.ArrowException) as error:
         raise BulkError(f"{path} cannot be read as Parquet: {error}") from error
+
+
+def _row_bytes(metadata: Any, names: Sequence[str]) -> int:
+    """The mean size of a row, not compressed, in the group where it is largest."""
+    largest = 0
+    for number in range(metadata.num_row_groups):
+        group = metadata.row_group(number)
+        if not number:
+            paths = [group.column(at).path_in_schema for at in range(group.num_columns)]
+            wanted = [
+                at
+                for at, path in enumerate(paths)
+                if any(path == name or path.startswith(f"{name}.") for name in names)
+            ]
+        size = sum(group.column(at).total_uncompressed_size for at in wanted)
+        largest = max(largest, size // max(1, group.num_rows))
+    return largest
 
 
 def _types(schema: Any) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import io
 import json
 import os
@@ -11,12 +12,14 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
+from app.bulk import blocks
 from tests.artifacts import small_batch
-from tests.unit.app.bulk.conftest import Bulk, errors, manifest, rows
+from tests.unit.app.bulk.conftest import Bulk, digest, errors, manifest, rows
 
 TWO = [[1.0, 2.0], [3.5, -4.0], [5.0, 6.0]]
 DOUBLED = [[2.0, 4.0], [7.0, -8.0], [10.0, 12.0]]
@@ -142,6 +145,23 @@ def test_pictures_in_columns_are_bytes_paths_or_base64(bulk: Bulk) -> None:
     assert bulk("pictures", "in.csv", "--workers", 0, out="names") == 0
     assert [row["label"] for row in rows("names")] == ["dark", None, None]
     assert "none.png cannot be read: No such file or directory" in rows("names")[1]["error"]
+
+
+@pytest.mark.parametrize("kind", ["parquet", "csv", "jsonl"])
+def test_blocks_of_large_rows_are_small(
+    bulk: Bulk, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    pictures = [base64.b64encode(png(light) + bytes(2000)).decode() for light in range(0, 250, 50)]
+    table = pa.table({"input": pictures})
+    pq.write_table(table, "in.parquet", use_dictionary=False, write_statistics=False)
+    pa_csv.write_csv(table, "in.csv")
+    Path("in.jsonl").write_text("".join(json.dumps({"input": each}) + "\n" for each in pictures))
+    assert bulk("pictures", f"in.{kind}", "--workers", 0, out="whole") == 0
+    assert manifest("whole")["block_rows"] > 100
+    monkeypatch.setattr(blocks, "RAW_BYTES", 8000)
+    assert bulk("pictures", f"in.{kind}", "--workers", 0) == 0
+    assert manifest()["block_rows"] == 2
+    assert digest() == digest("whole")
 
 
 @pytest.mark.parametrize("workers", [0, 1])
