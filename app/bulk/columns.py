@@ -30,10 +30,14 @@ class Wanted:
     id: str | None
 
     @property
+    def inputs(self) -> list[str]:
+        """Those that items are made of."""
+        return [self.item] if self.item is not None else list(self.parts.values())
+
+    @property
     def names(self) -> list[str]:
         """All of them."""
-        inputs = [self.item] if self.item is not None else list(self.parts.values())
-        return list(dict.fromkeys(inputs + ([self.id] if self.id is not None else [])))
+        return list(dict.fromkeys(self.inputs + ([self.id] if self.id is not None else [])))
 
     def item_of(self, row: Mapping[str, object]) -> object:
         """The item of a row, as the codec takes it from JSON."""

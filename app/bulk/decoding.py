@@ -93,10 +93,7 @@ class Decoder:
         ids = _listed(columns.values[wanted.id])
         if self._integer_ids:
             return [first + row if each is None else each for row, each in enumerate(ids)]
-        return [
-            each if isinstance(each, str) else str(first + row if each is None else each)
-            for row, each in enumerate(ids)
-        ]
+        return [_text(first + row if each is None else each) for row, each in enumerate(ids)]
 
     def _take_numbers(self, block: Block, columns: Columns, wanted: Wanted, count: int) -> bool:
         """Take whole columns of numbers; False: they are not, and each row must be looked at."""
@@ -146,7 +143,7 @@ class Decoder:
     def _item(self, block: Block, columns: Columns, wanted: Wanted, row: int) -> Item | None:
         """One row; None: it is wrong, and its error is in the block."""
         try:
-            row_of = {name: _plain(columns.values[name][row]) for name in wanted.names}
+            row_of = {name: _plain(columns.values[name][row]) for name in wanted.inputs}
             return self._decoded(wanted.item_of(row_of))
         except CallerError as error:
             block.errors[row] = str(error)
@@ -185,9 +182,27 @@ def _plain(value: Any) -> object:
     return value.as_py() if hasattr(value, "as_py") else value
 
 
+def _text(name: object) -> str:
+    return name.decode("utf-8", "backslashreplace") if isinstance(name, bytes) else str(name)
+
+
 def _listed(column: Any) -> Sequence[Any]:
-    found: Sequence[Any] = column.to_pylist() if hasattr(column, "to_pylist") else column
-    return found
+    """The values of a column; texts that are not UTF-8, which Arrow does not look at, as bytes."""
+    if not hasattr(column, "to_pylist"):
+        values: Sequence[Any] = column
+        return values
+    try:
+        values = column.to_pylist()
+    except UnicodeDecodeError:
+        values = [_octets(each) for each in column]
+    return values
+
+
+def _octets(scalar: Any) -> Any:
+    try:
+        return scalar.as_py()
+    except UnicodeDecodeError:
+        return scalar.as_buffer().to_pybytes() if hasattr(scalar, "as_buffer") else None
 
 
 def _read(path: Path) -> bytes:

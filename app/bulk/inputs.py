@@ -51,7 +51,8 @@ class Inputs:
     Attributes:
         format: one of FORMATS' values, or `stream`.
         files: in the order of their rows.
-        ids: one for each file, relative to its argument: what pictures are called.
+        ids: one for each file: what pictures are called. Of a folder relative to it, unless there
+            are other arguments.
         given: the arguments.
     """
 
@@ -84,7 +85,8 @@ def find_inputs(arguments: Sequence[str], out: Path | None = None) -> Inputs:
         for path, name in found:
             formats.setdefault(_format(path), path)
             files.append(path)
-            ids.append(readable(name))
+            # Two folders may have files of the same name.
+            ids.append(readable(name if len(arguments) == 1 else str(path)))
         given.append(_given(argument, [path for path, _ in found]))
     if len(formats) > 1:
         shown = ", ".join(f"{path} ({kind})" for kind, path in formats.items())
@@ -99,7 +101,7 @@ def readable(name: str) -> str:
 
 def _found(argument: str, out: Path | None) -> Iterator[tuple[Path, str]]:
     path = Path(argument)
-    if path.is_dir():
+    if os.path.isdir(path):  # unlike Path's, it has no error for names that are too long
         inside = sorted(_inside(path, out))
         if not inside:
             raise UsageError(
@@ -107,16 +109,16 @@ def _found(argument: str, out: Path | None) -> Iterator[tuple[Path, str]]:
                 "left out"
             )
         yield from ((each, each.relative_to(path).as_posix()) for each in inside)
-    elif path.exists():
+    elif os.path.exists(path):
         yield path, argument
     elif glob.has_magic(argument):
         matches = [Path(each) for each in sorted(glob.glob(argument, recursive=True))]
-        matches = [each for each in matches if not each.is_dir() and not _is_in(each, out)]
+        matches = [each for each in matches if not os.path.isdir(each) and not _is_in(each, out)]
         if not matches:
             raise UsageError(f"no file matches {argument}; --out is left out")
         yield from ((each, str(each)) for each in matches)
     else:
-        raise UsageError(f"{argument} does not exist")
+        raise UsageError(f"{argument} does not exist, or may not be read")
 
 
 def _inside(folder: Path, out: Path | None) -> Iterator[Path]:

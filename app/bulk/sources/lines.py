@@ -53,7 +53,7 @@ class LinesChunk:
         for row, line in enumerate(self.lines):
             try:
                 parsed = _parsed(line)
-                ids[row] = parsed.get(self.chooser.id or ID)
+                ids[row] = _id(parsed.get(self.chooser.id or ID))
                 names = tuple(parsed)
                 if names not in chosen:
                     chosen[names] = chooser.choose(names, "the line")
@@ -150,6 +150,12 @@ def _parsed(line: bytes) -> dict[str, object]:
     if not isinstance(parsed, dict):
         raise BulkError("the line is not a JSON object")
     return parsed
+
+
+def _id(value: object) -> object:
+    if isinstance(value, str | int | None) and not isinstance(value, bool):
+        return value
+    raise BulkError("the id is neither a whole number nor a text")
 
 
 def _lines(file: io.BufferedIOBase) -> Iterator[bytes]:

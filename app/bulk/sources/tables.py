@@ -84,6 +84,11 @@ class ParquetSource:
                 self.row_bytes = max(self.row_bytes, _row_bytes(file.metadata, self.wanted.names))
         self.total: int | None = sum(self._rows)
         id_type = schema.field(self.wanted.id).type if schema and self.wanted.id else pa.int64()
+        if not _names_rows(id_type):
+            raise BulkError(
+                f"{files[0]}: the ids in {self.wanted.id!r} are {id_type}, expected whole numbers "
+                "or texts: convert them or name another column with --id-column"
+            )
         inputs = [each.type for each in schema or () if each.name != self.wanted.id]
         self.has_numbers = all(map(has_numbers, inputs))
         self.integer_ids = bool(pa.types.is_integer(id_type)) and id_type != pa.uint64()
@@ -125,6 +130,14 @@ def _opened(path: Path) -> Any:
         return pq.ParquetFile(path, buffer_size=BUFFER_BYTES, pre_buffer=False)
     except (OSError, pa.ArrowException) as error:
         raise BulkError(f"{path} cannot be read as Parquet: {error}") from error
+
+
+def _names_rows(kind: Any) -> bool:
+    """Whether a column of an Arrow type can be written as ids, so that a join finds them again."""
+    if pa.types.is_dictionary(kind):
+        kind = kind.value_type
+    is_text = pa.types.is_string(kind) or pa.types.is_large_string(kind)
+    return bool(is_text or pa.types.is_integer(kind) or pa.types.is_null(kind))
 
 
 def _row_bytes(metadata: Any, names: Sequence[str]) -> int:

@@ -89,6 +89,16 @@ def test_a_damaged_row_of_csv_does_not_end_the_run(
     assert bulk("double", "twice.csv", out="twice") == 1
 
 
+def test_texts_that_are_not_utf_8(bulk: Bulk) -> None:
+    octets = pa.array([b"cat", b"c\xe4t", None])
+    texts = pa.Array.from_buffers(pa.string(), 3, octets.buffers())  # nothing looks at them
+    pq.write_table(pa.table({"text": texts, "id": texts}), "in.parquet")
+    assert bulk("topics", "in.parquet") == 0
+    assert [row["id"] for row in rows()] == ["cat", "c\\xe4t", "2"]
+    assert [each["row"] for each in errors()] == [1, 2]
+    assert "UTF-8" in errors()[0]["reason"]
+
+
 def test_max_errors_ends_it_and_more_may_go_on(
     bulk: Bulk, capsys: pytest.CaptureFixture[str]
 ) -> None:

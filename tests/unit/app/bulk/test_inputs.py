@@ -37,7 +37,7 @@ def test_parquet_numbers_with_ids(bulk: Bulk, form: str) -> None:
     pq.write_table(pa.table(table), "in.parquet")
     assert bulk("double", "in.parquet", "--format", form) == 0
     assert rows() == [
-        {"id": name, "y": y, "error": None} for name, y in zip("abc", DOUBLED, strict=True)
+        {"id": name, "row": row, "y": DOUBLED[row], "error": None} for row, name in enumerate("abc")
     ]
     told = manifest()
     assert (told["status"], told["rows"], told["errors"]) == ("finished", 3, 0)
@@ -124,6 +124,27 @@ def test_a_folder_with_links_pipes_and_odd_names_loses_nothing(
     assert "in/circle cannot be read: Too many levels of symbolic links" in told
 
 
+def test_rows_can_be_joined_again(bulk: Bulk) -> None:
+    for folder in "pq":
+        Path(folder).mkdir()
+        Path(folder, "1.png").write_bytes(png(255))
+    assert bulk("pictures", "p", "q", "--workers", 0, out="folders") == 0
+    assert [row["id"] for row in rows("folders")] == ["p/1.png", "q/1.png"]
+    ids = pa.array(["1", None, "1"]).dictionary_encode()
+    pq.write_table(pa.table({"input": TWO, "id": ids}), "in.parquet")
+    assert bulk("double", "in.parquet", out="nulls") == 0
+    assert [(row["id"], row["row"]) for row in rows("nulls")] == [("1", 0), ("1", 1), ("1", 2)]
+    lines = [{"input": TWO[0], "id": each} for each in ("a", 7, None, True, 1.5, [1])]
+    Path("in.jsonl").write_text("".join(json.dumps(each) + "\n" for each in lines))
+    assert bulk("double", "in.jsonl", "--format", "jsonl", out="lines") == 0
+    assert [(row["id"], row["row"]) for row in rows("lines")] == [
+        *zip(["a", "7", "2", "3", "4", "5"], range(6), strict=True)
+    ]
+    assert [row["error"] for row in rows("lines")] == [None] * 3 + [
+        "the id is neither a whole number nor a text"
+    ] * 3
+
+
 def test_results_are_no_inputs(bulk: Bulk) -> None:
     pq.write_table(pa.table({"input": TWO}), "in.parquet")
     for argument in (".", "**/*.parquet"):
@@ -171,7 +192,7 @@ def test_texts_are_batched_by_length_and_stay_in_order(bulk: Bulk, workers: int)
     assert bulk("topics", "in.jsonl", "--batch", 2, "--top-k", 2, "--workers", workers) == 0
     found = rows()
     assert len(found) == 5
-    assert found[0] | {"id": ""} == found[4] | {"id": ""}
+    assert found[0] | {"id": "4", "row": 4} == found[4]
     assert [len(row["scores"]) for row in found] == [2] * 5
     assert found[0]["label"] == found[0]["labels"][0]
     assert found[0]["cut"] == 0
