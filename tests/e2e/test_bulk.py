@@ -54,6 +54,10 @@ def in_session(session: int) -> list[str]:
     return found
 
 
+def is_over(session: int) -> bool:
+    return not in_session(session)
+
+
 def wait_for(found: Callable[[], object], seconds: float = 100) -> None:
     until = time.monotonic() + seconds
     while not found():
@@ -98,7 +102,7 @@ def test_killed_and_interrupted_it_goes_on_and_loses_nothing(folder: Path) -> No
             assert process.stderr is not None
             told = process.stderr.read().decode()
             assert process.wait(60) == code, told
-            wait_for(lambda session=process.pid: not in_session(session), 20)
+            wait_for(partial(is_over, process.pid), 20)
         if code == 130:
             assert "give the same command --resume to go on" in told
     assert [(row["id"], row["y"]) for row in rows(folder / "out")] == [

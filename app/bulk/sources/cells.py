@@ -1,6 +1,6 @@
 """Rows of CSV files. One that is damaged is a bad row, and the next one is read as if it were not.
 
-Python's reader, not Arrow's: that one knows no bad rows, and none above the size of its buffer.
+Python's reader, because Arrow's ends at a bad row, and at one above the size of its buffer.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
-from typing import Self, TextIO
+from typing import Self, TextIO, TypeAlias
 
 from app.bulk.blocks import Columns
 from app.bulk.columns import Chooser, Wanted
@@ -21,7 +21,7 @@ LOOKED_AT = 100  # rows, for their size
 CHUNK_CHARACTERS = 8 << 20  # of rows, if they are long
 MAX_LINE_CHARACTERS = 256 << 20
 
-Row = tuple[str, ...] | str  # the wanted cells, or what is wrong with the row
+Row: TypeAlias = tuple[str, ...] | str  # the wanted cells, or what is wrong with the row
 
 
 @dataclass(frozen=True, slots=True)

@@ -92,9 +92,7 @@ class LinesSource:
         self.is_stream = not files
         self.row_bytes = 0
         if files:
-            lines = list(islice(self._lines(), LOOKED_AT))
-            self.row_bytes = max(map(len, lines), default=0)
-            self._look(lines)
+            self._look()
 
     def chunks(self, first: int, rows: int) -> Iterator[LinesChunk]:
         """See `Source`."""
@@ -109,20 +107,23 @@ class LinesSource:
         if kept:
             yield LinesChunk(kept, self._chooser)
 
-    def _look(self, lines: Sequence[bytes]) -> None:
+    def _look(self) -> None:
         """Refuse files of another kind, or a wrong name of a column, before all rows are bad."""
-        problems = []
-        for line in lines:
+        problem: BulkError | None = None
+        is_right, count = False, 0
+        for count, line in enumerate(islice(self._lines(), LOOKED_AT), 1):
+            self.row_bytes = max(self.row_bytes, len(line))
+            if is_right:
+                continue
             try:
                 self._chooser.choose(tuple(_parsed(line)), "the line")
+                is_right = True
             except BulkError as error:
-                problems.append(error)
-            else:
-                return
-        if problems:
+                problem = problem or error
+        if problem is not None and not is_right:
             raise BulkError(
-                f"{self._files[0]}: no line of the first {len(lines)} can be scored; of the first "
-                f"one: {problems[0]}"
+                f"{self._files[0]}: no line of the first {count} can be scored; of the first one: "
+                f"{problem}"
             )
 
     def _lines(self) -> Iterator[bytes]:
