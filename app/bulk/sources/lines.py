@@ -110,8 +110,8 @@ class LinesSource:
     def _look(self) -> None:
         """Refuse files of another kind, or a wrong name of a column, before all rows are bad."""
         problem: BulkError | None = None
-        is_right, count = False, 0
-        for count, line in enumerate(islice(self._lines(), LOOKED_AT), 1):
+        is_right = False
+        for line in islice(self._lines(), LOOKED_AT):
             self.row_bytes = max(self.row_bytes, len(line))
             if is_right:
                 continue
@@ -122,8 +122,8 @@ class LinesSource:
                 problem = problem or error
         if problem is not None and not is_right:
             raise BulkError(
-                f"{self._files[0]}: no line of the first {count} can be scored; of the first one: "
-                f"{problem}"
+                f"{self._files[0]}: none of the first {LOOKED_AT} lines can be scored; the first "
+                f"one: {problem}"
             )
 
     def _lines(self) -> Iterator[bytes]:
