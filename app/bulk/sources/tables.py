@@ -136,8 +136,9 @@ def _names_rows(kind: Any) -> bool:
     """Whether a column of an Arrow type can be written as ids, so that a join finds them again."""
     if pa.types.is_dictionary(kind):
         kind = kind.value_type
-    is_text = pa.types.is_string(kind) or pa.types.is_large_string(kind)
-    return bool(is_text or pa.types.is_integer(kind) or pa.types.is_null(kind))
+    types = pa.types
+    is_text = types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind)
+    return bool(is_text or types.is_integer(kind) or types.is_null(kind))
 
 
 def _row_bytes(metadata: Any, names: Sequence[str]) -> int:
