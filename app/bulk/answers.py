@@ -1,4 +1,4 @@
-"""From what a block came to to a table: `id`, the prediction, `error`."""
+"""From what a block came to to a table: `id`, `row`, the prediction, `error`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from models.manifest import Manifest
 from models.rows import answered
 from models.tensors import TensorSpec
 
-OWN = {"id", "error", "label", "score", "labels", "scores", "indices", "spans", "cut"}
+OWN = {"id", "row", "error", "label", "score", "labels", "scores", "indices", "spans", "cut"}
 SPAN = [
     ("label", pa.string()),
     ("score", pa.float64()),
@@ -59,6 +59,7 @@ class Answers:
         self.schema = pa.schema(
             [
                 ("id", pa.int64() if integer_ids else pa.string()),
+                ("row", pa.int64()),
                 *self._fields(),
                 ("error", pa.string()),
             ]
@@ -88,10 +89,11 @@ class Answers:
             errors = pa.array(_errors(scored, rows), pa.string())
         taken = self._taken(columns, rows)
         if self._cuts:
-            numbers = cut if block.items is not None else np.zeros(count, np.int64)
-            taken.append(pa.array(numbers, pa.int32(), mask=rows < 0))
+            cuts = cut if block.items is not None else np.zeros(count, np.int64)
+            taken.append(pa.array(cuts, pa.int32(), mask=rows < 0))
         ids = pa.array(block.ids, self.schema.field("id").type)
-        return pa.Table.from_arrays([ids, *taken, errors], schema=self.schema)
+        numbers = pa.array(np.arange(block.first, block.first + count))
+        return pa.Table.from_arrays([ids, numbers, *taken, errors], schema=self.schema)
 
     @staticmethod
     def _taken(columns: Sequence[Any], rows: Array) -> list[Any]:
@@ -170,7 +172,7 @@ class Answers:
             answers.append(self._codec.encode(outputs, self._top_k, note))
         return [
             pa.array([_found(answer, name) for answer in answers], self.schema.field(name).type)
-            for name in self.schema.names[1 : -2 if self._cuts else -1]
+            for name in self.schema.names[2 : -2 if self._cuts else -1]
         ]
 
 

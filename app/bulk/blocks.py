@@ -20,6 +20,7 @@ Ids: TypeAlias = Array | Sequence[int] | Sequence[str]
 MOST_ROWS = 4096
 MOST_PICTURES = 256
 BLOCK_BYTES = 4 << 20  # of decoded inputs; larger ones leave the processor's caches
+RAW_BYTES = 16 << 20  # of a block before it is decoded; each process that decodes has several
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,12 +62,15 @@ class Source(Protocol):
         is_stream: whether it can be read only once, and only from its beginning.
         integer_ids: whether the ids are whole numbers.
         has_numbers: whether the inputs are columns of numbers, which are quick to decode.
+        row_bytes: about as many has a large row as it is read; 0: not known, or not much more
+            than what it is decoded to.
     """
 
     total: int | None
     is_stream: bool
     integer_ids: bool
     has_numbers: bool
+    row_bytes: int
 
     def chunks(self, first: int, rows: int) -> Iterator[Chunk]:
         """The rows from `first` on.
@@ -140,12 +144,15 @@ class Block:
         return len(self.ids)
 
 
-def rows_of_block(manifest: Manifest, batch: int, *, encoded: bool) -> int:
+def rows_of_block(manifest: Manifest, batch: int, row_bytes: int, *, encoded: bool) -> int:
     """How many rows to decode together: whole batches, as many as fit into BLOCK_BYTES.
+
+    Fewer where they have more than RAW_BYTES before that, and then perhaps no whole batch.
 
     Args:
         manifest: of the model.
         batch: items of a forward.
+        row_bytes: see `Source`.
         encoded: whether rows are pictures, whose files may be larger than what they decode to.
     """
     nbytes = sum(
@@ -157,7 +164,9 @@ def rows_of_block(manifest: Manifest, batch: int, *, encoded: bool) -> int:
         for spec in manifest.inputs
     )
     fits = min(MOST_PICTURES if encoded else MOST_ROWS, BLOCK_BYTES // max(1, nbytes))
-    return max(1, fits // batch) * batch
+    rows = max(1, fits // batch) * batch
+    most = max(1, RAW_BYTES // max(1, row_bytes))
+    return min(rows, most // batch * batch or most)
 
 
 def raw_blocks(

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+
+import orjson
 
 from app.bulk.errors import BulkError
 from models.codec_specs import TextCodecSpec
@@ -28,13 +30,26 @@ class Wanted:
     id: str | None
 
     @property
+    def inputs(self) -> list[str]:
+        """Those that items are made of."""
+        return [self.item] if self.item is not None else list(self.parts.values())
+
+    @property
     def names(self) -> list[str]:
         """All of them."""
-        inputs = [self.item] if self.item is not None else list(self.parts.values())
-        return list(dict.fromkeys(inputs + ([self.id] if self.id is not None else [])))
+        return list(dict.fromkeys(self.inputs + ([self.id] if self.id is not None else [])))
+
+    def item_of(self, row: Mapping[str, object]) -> object:
+        """The item of a row, as the codec takes it from JSON."""
+        if self.item is not None:
+            return row[self.item]
+        parts = {key: row[name] for key, name in self.parts.items()}
+        if set(parts) == {"text", "text_pair"}:
+            return list(parts.values())
+        return {key: parsed(part) for key, part in parts.items()}
 
 
-ROW_OF_FILES = Wanted(INPUT, {}, ID)  # of sources that have no table
+ROW_OF_FILES = Wanted(INPUT, {}, ID)  # of sources that have no table, or choose row by row
 ROW_OF_ARRAY = Wanted(INPUT, {}, None)
 
 
@@ -85,6 +100,16 @@ class Chooser:
             f"{where} has no {needs}; it has {_listed(there)}: rename one or name it with "
             "--input-column"
         )
+
+
+def parsed(value: object) -> object:
+    """Numbers in a column of text, such as "[1, 2]" in CSV; all else as it is."""
+    if not isinstance(value, str) or value.lstrip()[:1] not in {*"[{-0123456789"}:
+        return value
+    try:
+        return orjson.loads(value)
+    except orjson.JSONDecodeError:
+        return value
 
 
 def _listed(names: Sequence[str]) -> str:

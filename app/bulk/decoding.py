@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import stat
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -9,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import orjson
 
 from app.bulk.blocks import Block, Columns, Ids, RawBlock
-from app.bulk.columns import ROW_OF_ARRAY, Wanted
+from app.bulk.columns import Wanted, parsed
+from app.bulk.inputs import readable
 from app.bulk.numbers import numbers_of
 from app.codecs.base import OCTET_STREAM, TEXT, Budget, Codec
 from app.codecs.choose import codec_for
@@ -31,14 +33,14 @@ class Recipe:
     Attributes:
         manifest: of the model.
         files: those of its artifact that the codec needs, verified.
-        wanted: the columns; None: the chunks know them.
+        wanted: the columns.
         folder: that relative names of files begin in.
         integer_ids: whether ids are whole numbers.
     """
 
     manifest: Manifest
     files: Mapping[str, bytes]
-    wanted: Wanted | None
+    wanted: Wanted
     folder: Path
     integer_ids: bool
 
@@ -67,7 +69,7 @@ class Decoder:
         """
         began = time.perf_counter()
         columns = raw.chunk.columns()
-        wanted = self._wanted if self._wanted is not None else _of_lines(raw)
+        wanted = self._wanted
         count = len(raw.chunk)
         block = Block(
             raw.first,
@@ -91,10 +93,7 @@ class Decoder:
         ids = _listed(columns.values[wanted.id])
         if self._integer_ids:
             return [first + row if each is None else each for row, each in enumerate(ids)]
-        return [
-            each if isinstance(each, str) else str(first + row if each is None else each)
-            for row, each in enumerate(ids)
-        ]
+        return [_text(first + row if each is None else each) for row, each in enumerate(ids)]
 
     def _take_numbers(self, block: Block, columns: Columns, wanted: Wanted, count: int) -> bool:
         """Take whole columns of numbers; False: they are not, and each row must be looked at."""
@@ -145,7 +144,8 @@ class Decoder:
     def _item(self, block: Block, columns: Columns, wanted: Wanted, row: int) -> Item | None:
         """One row; None: it is wrong, and its error is in the block."""
         try:
-            return self._decoded(_value(columns, wanted, row))
+            row_of = {name: _plain(columns.values[name][row]) for name in wanted.inputs}
+            return self._decoded(wanted.item_of(row_of))
         except CallerError as error:
             block.errors[row] = str(error)
             return None
@@ -161,13 +161,14 @@ class Decoder:
             (item,) = self._codec.decode_raw(kind, value, max_items=None, budget=budget)
             return item
         if not self._is_text:
-            value = _parsed(value)
+            value = parsed(value)
         return self._codec.decode(value, budget)
 
     def _picture(self, value: object) -> object:
         """A picture's bytes, if the value is the name of a file or has them in a field."""
         if isinstance(value, dict) and value.keys() <= {"bytes", "path"}:
-            value = value.get("bytes") or value.get("path")
+            name = value.get("path")
+            value = value.get("bytes") or (self._folder / name if isinstance(name, str) else None)
         if isinstance(value, Path):
             return _read(value)
         # Base64 has no full stop, and names of pictures do.
@@ -176,41 +177,33 @@ class Decoder:
         return value
 
 
-def _of_lines(raw: RawBlock) -> Wanted:
-    """The columns of lines of JSON, which their first line decides."""
-    wanted: Wanted = getattr(raw.chunk, "wanted", ROW_OF_ARRAY)
-    return wanted
-
-
-def _value(columns: Columns, wanted: Wanted, row: int) -> object:
-    """The item of a row, as the codec takes it from JSON."""
-    if wanted.item is not None:
-        return _plain(columns.values[wanted.item][row])
-    parts = {key: _plain(columns.values[name][row]) for key, name in wanted.parts.items()}
-    if set(parts) == {"text", "text_pair"}:
-        return list(parts.values())
-    return {key: _parsed(part) for key, part in parts.items()}
-
-
 def _plain(value: Any) -> object:
     if isinstance(value, np.ndarray | np.generic):
         return value.tolist()
     return value.as_py() if hasattr(value, "as_py") else value
 
 
-def _parsed(value: object) -> object:
-    """Numbers in a column of text, such as "[1, 2]" in CSV; all else as it is."""
-    if not isinstance(value, str) or value.lstrip()[:1] not in {*"[{-0123456789"}:
-        return value
-    try:
-        return orjson.loads(value)
-    except orjson.JSONDecodeError:
-        return value
+def _text(name: object) -> str:
+    return name.decode("utf-8", "backslashreplace") if isinstance(name, bytes) else str(name)
 
 
 def _listed(column: Any) -> Sequence[Any]:
-    found: Sequence[Any] = column.to_pylist() if hasattr(column, "to_pylist") else column
-    return found
+    """The values of a column; texts that are not UTF-8, which Arrow does not look at, as bytes."""
+    if not hasattr(column, "to_pylist"):
+        values: Sequence[Any] = column
+        return values
+    try:
+        values = column.to_pylist()
+    except UnicodeDecodeError:
+        values = [_octets(each) for each in column]
+    return values
+
+
+def _octets(scalar: Any) -> Any:
+    try:
+        return scalar.as_py()
+    except UnicodeDecodeError:
+        return scalar.as_buffer().to_pybytes() if hasattr(scalar, "as_buffer") else None
 
 
 def _writable(array: Array) -> Array:
@@ -219,12 +212,24 @@ def _writable(array: Array) -> Array:
 
 
 def _read(path: Path) -> bytes:
+    """The bytes of a file; a pipe or a device is none, and might have no end.
+
+    Raises:
+        InvalidInput: it cannot be read.
+    """
+    name = readable(str(path))
     try:
-        if path.stat().st_size > MAX_FILE_BYTES:
-            raise InvalidInput(f"{path} has more than {MAX_FILE_BYTES} bytes")
-        return path.read_bytes()
+        # Not blocking: to open a pipe waits for one that writes.
+        with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise InvalidInput(f"{name} is no regular file")
+            data = file.read(MAX_FILE_BYTES + 1)
     except (OSError, ValueError) as error:
-        raise InvalidInput(f"{path} cannot be read: {getattr(error, 'strerror', error)}") from error
+        reason = getattr(error, "strerror", None) or error
+        raise InvalidInput(f"{name} cannot be read: {reason}") from error
+    if len(data) > MAX_FILE_BYTES:
+        raise InvalidInput(f"{name} has more than {MAX_FILE_BYTES} bytes")
+    return data
 
 
 def _stacked(items: Sequence[Item]) -> Arrays:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import glob
 import hashlib
 import os
+import stat
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -13,15 +15,16 @@ from pathlib import Path
 from app.bulk.errors import UsageError
 
 STREAM, STREAM_FORMAT = "-", "stream"
+PICTURES = "pictures"
 FORMATS = {
     ".parquet": "parquet",
     ".csv": "csv",
     ".jsonl": "jsonl",
     ".ndjson": "jsonl",
     ".npy": "npy",
-    ".png": "pictures",
-    ".jpg": "pictures",
-    ".jpeg": "pictures",
+    ".png": PICTURES,
+    ".jpg": PICTURES,
+    ".jpeg": PICTURES,
 }
 
 
@@ -49,7 +52,8 @@ class Inputs:
     Attributes:
         format: one of FORMATS' values, or `stream`.
         files: in the order of their rows.
-        ids: one for each file, relative to its argument: what pictures are called.
+        ids: one for each file: what pictures are called. Of a folder relative to it, unless there
+            are other arguments.
         given: the arguments.
     """
 
@@ -59,8 +63,12 @@ class Inputs:
     given: tuple[Given, ...]
 
 
-def find_inputs(arguments: Sequence[str]) -> Inputs:
+def find_inputs(arguments: Sequence[str], out: Path | None = None) -> Inputs:
     """Find the files.
+
+    Args:
+        arguments: of the command.
+        out: the folder of the results; files in it are left out of folders and globs.
 
     Raises:
         UsageError: there is no such file, a glob or folder has none, or formats are mixed.
@@ -74,11 +82,12 @@ def find_inputs(arguments: Sequence[str]) -> Inputs:
     given: list[Given] = []
     formats: dict[str, Path] = {}
     for argument in arguments:
-        found = list(_found(argument))
+        found = list(_found(argument, out.resolve() if out is not None else None))
         for path, name in found:
             formats.setdefault(_format(path), path)
             files.append(path)
-            ids.append(name)
+            # Two folders may have files of the same name.
+            ids.append(readable(name if len(arguments) == 1 else str(path)))
         given.append(_given(argument, [path for path, _ in found]))
     twice = [path for path, count in Counter(map(os.path.abspath, files)).items() if count > 1]
     if twice:
@@ -89,30 +98,72 @@ def find_inputs(arguments: Sequence[str]) -> Inputs:
     return Inputs(next(iter(formats)), tuple(files), tuple(ids), tuple(given))
 
 
-def _found(argument: str) -> Iterator[tuple[Path, str]]:
+def readable(name: str) -> str:
+    """The name of a file as text: bytes that are not UTF-8 as their numbers, behind a backslash."""
+    return os.fsencode(name).decode("utf-8", "backslashreplace")
+
+
+def _found(argument: str, out: Path | None) -> Iterator[tuple[Path, str]]:
     path = Path(argument)
-    if path.is_dir():
-        inside = [
-            Path(folder, name)
-            for folder, folders, names in os.walk(path)
-            if not (folders.sort() or False)
-            for name in names
-            if not name.startswith(".") and Path(name).suffix.lower() in FORMATS
-        ]
+    if os.path.isdir(path):  # unlike Path's, it has no error for names that are too long
+        inside = sorted(_inside(path, out))
         if not inside:
-            raise UsageError(f"the folder {argument} has no file that can be read ({_suffixes()})")
-        yield from ((each, each.relative_to(path).as_posix()) for each in sorted(inside))
-    elif path.exists():
+            raise UsageError(
+                f"the folder {argument} has no file that can be read ({_suffixes()}); --out is "
+                "left out"
+            )
+        yield from ((each, each.relative_to(path).as_posix()) for each in inside)
+    elif os.path.exists(path):
         yield path, argument
     elif glob.has_magic(argument):
-        matches = sorted(
-            each for each in glob.glob(argument, recursive=True) if Path(each).is_file()
-        )
+        matches = [Path(each) for each in sorted(glob.glob(argument, recursive=True))]
+        matches = [each for each in matches if not os.path.isdir(each) and not _is_in(each, out)]
         if not matches:
-            raise UsageError(f"no file matches {argument}")
-        yield from ((Path(each), each) for each in matches)
+            raise UsageError(f"no file matches {argument}; --out is left out")
+        yield from ((each, str(each)) for each in matches)
     else:
-        raise UsageError(f"{argument} does not exist")
+        raise UsageError(f"{argument} does not exist, or may not be read")
+
+
+def _inside(folder: Path, out: Path | None) -> Iterator[Path]:
+    """The files of a folder and of those in it, also by links.
+
+    Raises:
+        UsageError: a folder cannot be read, or is a link to one that it is in.
+    """
+    folders: list[tuple[Path, frozenset[Path]]] = [(folder, frozenset())]
+    while folders:
+        folder, above = folders.pop()
+        try:
+            real = folder.resolve(strict=True)
+            if real == out:
+                continue
+            if real in above:
+                raise OSError(errno.ELOOP, "it is a link to a folder that it is in")
+            with os.scandir(folder) as entries:
+                for entry in entries:
+                    readable_file = Path(entry.name).suffix.lower() in FORMATS
+                    if _is_folder(entry, surely=not readable_file):
+                        folders.append((Path(entry.path), above | {real}))
+                    elif readable_file and not entry.name.startswith("."):
+                        yield Path(entry.path)
+        except (OSError, RuntimeError) as error:  # RuntimeError: links that lead in a circle
+            name = getattr(error, "filename", None) or folder
+            reason = getattr(error, "strerror", error)
+            raise UsageError(f"the folder {name} cannot be read: {reason}") from error
+
+
+def _is_folder(entry: os.DirEntry[str], *, surely: bool) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:
+        if surely:
+            raise
+        return False  # a file that cannot be read, which is told elsewhere
+
+
+def _is_in(path: Path, out: Path | None) -> bool:
+    return out is not None and out in path.parent.resolve().joinpath(path.name).parents
 
 
 def _format(path: Path) -> str:
@@ -129,7 +180,16 @@ def _suffixes() -> str:
 def _given(argument: str, files: Sequence[Path]) -> Given:
     digest, size = hashlib.sha256(), 0
     for path in files:
-        stat = path.stat()
-        size += stat.st_size
-        digest.update(f"{path}\0{stat.st_size}\0{stat.st_mtime_ns}\0".encode())
-    return Given(argument, len(files), size, digest.hexdigest())
+        digest.update(os.fsencode(path))
+        try:
+            found = path.stat()
+        except OSError as error:
+            if _format(path) != PICTURES:
+                raise UsageError(f"{path} cannot be read: {error.strerror}") from error
+            digest.update(b"\0\0")  # a bad row
+            continue
+        if not stat.S_ISREG(found.st_mode) and _format(path) != PICTURES:
+            raise UsageError(f"{path} is no regular file; for a stream name {STREAM}")
+        size += found.st_size
+        digest.update(f"\0{found.st_size}\0{found.st_mtime_ns}\0".encode())
+    return Given(readable(argument), len(files), size, digest.hexdigest())

@@ -7,8 +7,11 @@ So one reader serves streams and files alike, order is kept, and no worker reads
 from __future__ import annotations
 
 import multiprocessing
+import os
 import signal
+import threading
 from collections.abc import Iterable, Iterator
+from multiprocessing.connection import wait
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -92,8 +95,17 @@ def _context() -> Any:
 
 
 def _begin(_: int) -> None:
-    """In a worker: Ctrl-C is for the parent, which ends its workers."""
+    """In a worker: Ctrl-C is for the parent, which ends its workers, however it ends itself."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    """The loader's own watch looks at the parent's id, which here is the server of forks."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        wait([parent.sentinel])
+        os._exit(0)
 
 
 def _as_it_is(block: Any) -> Any:

@@ -72,7 +72,7 @@ def _locked(options: argparse.Namespace, settings: Settings, inputs: Inputs) -> 
     stream = sys.stdin.buffer if inputs.format == STREAM_FORMAT else io.BytesIO()
     source, wanted = open_source(inputs, chooser, stream)
     encoded = _has_pictures(model, source)
-    rows = rows_of_block(model.manifest, model.batch, encoded=encoded)
+    rows = rows_of_block(model.manifest, model.batch, source.row_bytes, encoded=encoded)
     cut = Cut(rows, options.rows_per_shard)
     plan = _plan(options, model, inputs, cut)
     if found is not None:
@@ -130,7 +130,7 @@ def _drive(driver: Driver, job: Job, folder: state.Run, model: Model) -> tuple[i
 
 
 def _inputs(options: argparse.Namespace) -> Inputs:
-    inputs = find_inputs(options.input)
+    inputs = find_inputs(options.input, options.out)
     if inputs.format == STREAM_FORMAT and sys.stdin is None:
         raise UsageError("- is standard input, which is closed")
     if options.ray is None:

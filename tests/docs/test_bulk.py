@@ -31,5 +31,5 @@ def test_a_table_is_scored(tmp_path: Path) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert "[{'id': 0, 'y': [" in done.stdout
+    assert "[{'id': 0, 'row': 0, 'y': [" in done.stdout
     assert "2,000 rows in" in done.stderr

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
@@ -37,7 +38,24 @@ def begun(folder: Path, *arguments: str) -> subprocess.Popen[bytes]:
         env=os.environ | {"PYTHONPATH": str(ROOT)},
         stdin=subprocess.PIPE,
         stderr=subprocess.PIPE,
+        start_new_session=True,
     )
+
+
+def in_session(session: int) -> list[str]:
+    """The processes of a session that are left."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            name, _, fields = stat.read_text().rpartition(")")
+            state, _, _, its_session = fields.split()[:4]
+            if int(its_session) == session and state != "Z":
+                found.append(name)
+    return found
+
+
+def is_over(session: int) -> bool:
+    return not in_session(session)
 
 
 def wait_for(found: Callable[[], object], seconds: float = 100) -> None:
@@ -59,11 +77,18 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.mark.slow
 def test_killed_and_interrupted_it_goes_on_and_loses_nothing(folder: Path) -> None:
-    lines = [json.dumps({"input": [n, -n]}).encode() + b"\n" for n in range(50)]
-    # What a process has written depends on what it was given: it waits for more.
-    for given, how, code in ((22, signal.SIGKILL, -9), (41, signal.SIGINT, 130), (50, None, 0)):
+    lines = [json.dumps({"input": [n, -n]}).encode() + b"\n" for n in range(80)]
+    # What a process has written depends on what it was given: it waits for more. Of those that
+    # decode each has two blocks ahead.
+    for given, workers, how, code in (
+        (75, 2, signal.SIGKILL, -9),
+        (52, 0, signal.SIGINT, 130),
+        (61, 0, signal.SIGTERM, 130),
+        (80, 0, None, 0),
+    ):
         resume = ["--resume"] * ((folder / "out").exists())
-        with begun(folder, "-", "--out", "out", *SHARDS, *resume) as process:
+        options = ("--out", "out", *SHARDS, "--workers", str(workers), *resume)
+        with begun(folder, "-", *options) as process:
             assert process.stdin is not None
             for line in lines[:given]:
                 process.stdin.write(line)
@@ -72,7 +97,7 @@ def test_killed_and_interrupted_it_goes_on_and_loses_nothing(folder: Path) -> No
                 process.stdin.close()
             else:
                 noted = folder / "out/progress.jsonl"
-                wait_for(partial(has_lines, noted, given // 10))
+                wait_for(partial(has_lines, noted, 2 if workers else given // 10))
                 process.send_signal(how)
             assert process.stderr is not None
             if how == signal.SIGINT:  # while it waits for standard input; and once more
@@ -80,13 +105,14 @@ def test_killed_and_interrupted_it_goes_on_and_loses_nothing(folder: Path) -> No
                 process.send_signal(how)
             told = process.stderr.read().decode()
             assert process.wait(60) == code, told
+            wait_for(partial(is_over, process.pid), 20)
         if code == 130:
             assert "rows are done: give the same command --resume to go on" in told
             assert "Fatal" not in told
     assert [(row["id"], row["y"]) for row in rows(folder / "out")] == [
-        (str(n), [2 * n, -2 * n]) for n in range(50)
+        (str(n), [2 * n, -2 * n]) for n in range(80)
     ]
-    assert sorted(digest(folder / "out")) == [f"part-0000{n}.parquet" for n in range(5)]
+    assert sorted(digest(folder / "out")) == [f"part-0000{n}.parquet" for n in range(8)]
 
 
 @pytest.mark.soak

@@ -64,6 +64,7 @@ class ArraySource:
     is_stream = False
     integer_ids = True
     has_numbers = True
+    row_bytes = 0
 
     def __init__(self, files: Sequence[Path], manifest: Manifest) -> None:
         if len(manifest.inputs) > 1:

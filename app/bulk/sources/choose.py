@@ -11,12 +11,13 @@ from app.bulk.columns import ROW_OF_ARRAY, ROW_OF_FILES, Chooser, Wanted
 from app.bulk.errors import UsageError
 from app.bulk.inputs import Inputs
 from app.bulk.sources.arrays import ArraySource
+from app.bulk.sources.cells import CsvSource
 from app.bulk.sources.lines import LinesSource
 from app.bulk.sources.pictures import PictureSource
-from app.bulk.sources.tables import CsvSource, ParquetSource
+from app.bulk.sources.tables import ParquetSource
 
-# A source, and the columns of its rows; None: its chunks know them.
-Opened: TypeAlias = tuple[Source, Wanted | None]
+# A source, and the columns of its rows.
+Opened: TypeAlias = tuple[Source, Wanted]
 
 
 def _parquet(inputs: Inputs, chooser: Chooser, _: BinaryIO) -> Opened:
@@ -30,7 +31,7 @@ def _csv(inputs: Inputs, chooser: Chooser, _: BinaryIO) -> Opened:
 
 
 def _lines(inputs: Inputs, chooser: Chooser, stream: BinaryIO) -> Opened:
-    return LinesSource(inputs.files, chooser, stream), None
+    return LinesSource(inputs.files, chooser, stream), ROW_OF_FILES
 
 
 def _pictures(inputs: Inputs, chooser: Chooser, _: BinaryIO) -> Opened:

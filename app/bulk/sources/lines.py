@@ -6,18 +6,22 @@ import hashlib
 import io
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO, Self
 
 import orjson
 
 from app.bulk.blocks import Columns
-from app.bulk.columns import Chooser, Wanted
+from app.bulk.columns import ID, INPUT, Chooser, Wanted
 from app.bulk.errors import BulkError
 
 CHUNK_BYTES = 8 << 20  # of lines, if they are long
 MAX_LINE_BYTES = 256 << 20
+LOOKED_AT = 100  # lines of files, before the model is loaded
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+TOO_LONG = b""  # in place of a line; those that are empty are left out
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,41 +29,38 @@ class LinesChunk:
     """Lines as they were read; they are parsed where they are decoded."""
 
     lines: list[bytes]
-    wanted: Wanted
+    chooser: Chooser
 
     def __len__(self) -> int:
         return len(self.lines)
 
     def cut(self, start: int, stop: int) -> Self:
         """See `Chunk`."""
-        return type(self)(self.lines[start:stop], self.wanted)
+        return type(self)(self.lines[start:stop], self.chooser)
 
     def joined(self, others: Sequence[Self]) -> Self:
         """See `Chunk`."""
         lines = self.lines + [line for each in others for line in each.lines]
-        return type(self)(lines, self.wanted)
+        return type(self)(lines, self.chooser)
 
     def columns(self) -> Columns:
-        """See `Chunk`."""
-        names = self.wanted.names
-        values: dict[str, list[object]] = {name: [None] * len(self.lines) for name in names}
+        """See `Chunk`. Each line has its own columns."""
+        items: list[object] = [None] * len(self.lines)
+        ids = items.copy()
         broken: dict[int, str] = {}
+        chooser = replace(self.chooser, id=None)  # a line may have no id
+        chosen: dict[tuple[str, ...], Wanted] = {}
         for row, line in enumerate(self.lines):
             try:
-                parsed = orjson.loads(line)
-            except orjson.JSONDecodeError as error:
-                broken[row] = f"the line is not JSON: {error}"
-                continue
-            if not isinstance(parsed, dict):
-                broken[row] = "the line is not a JSON object"
-                continue
-            missing = [name for name in names if name not in parsed]
-            for name in names:
-                values[name][row] = parsed.get(name)
-            if missing:
-                shown = ", ".join(map(repr, list(parsed)[:20])) or "nothing"
-                broken[row] = f"the line has no {missing[0]!r}; it has {shown}"
-        return Columns(values, broken)
+                parsed = _parsed(line)
+                ids[row] = _id(parsed.get(self.chooser.id or ID))
+                names = tuple(parsed)
+                if names not in chosen:
+                    chosen[names] = chooser.choose(names, "the line")
+                items[row] = chosen[names].item_of(parsed)
+            except BulkError as error:
+                broken[row] = str(error)
+        return Columns({INPUT: items, ID: ids}, broken)
 
     def add_to(self, digest: hashlib._Hash) -> None:
         """See `Chunk`."""
@@ -73,8 +74,11 @@ class LinesSource:
 
     Args:
         files: in order; empty: standard input.
-        chooser: chooses the columns by the first row.
+        chooser: chooses the columns of each line.
         stream: standard input.
+
+    Raises:
+        BulkError: no line at the beginning of the files can be scored.
     """
 
     integer_ids = False
@@ -86,39 +90,46 @@ class LinesSource:
         self._chooser = chooser
         self._stream = stream
         self.is_stream = not files
-        self._wanted: Wanted | None = None
-        if files and (first := next(self.chunks(0, 1), None)) is not None:
-            self._wanted = first.wanted
+        self.row_bytes = 0
+        if files:
+            self._look()
 
     def chunks(self, first: int, rows: int) -> Iterator[LinesChunk]:
         """See `Source`."""
         kept: list[bytes] = []
         size = 0
+        for line in islice(self._lines(), first, None):
+            kept.append(line)
+            size += len(line)
+            if len(kept) >= rows or size >= CHUNK_BYTES:
+                yield LinesChunk(kept, self._chooser)
+                kept, size = [], 0
+        if kept:
+            yield LinesChunk(kept, self._chooser)
+
+    def _look(self) -> None:
+        """Refuse files of another kind, or a wrong name of a column, before all rows are bad."""
+        problem: BulkError | None = None
+        is_right = False
+        for line in islice(self._lines(), LOOKED_AT):
+            self.row_bytes = max(self.row_bytes, len(line))
+            if is_right:
+                continue
+            try:
+                self._chooser.choose(tuple(_parsed(line)), "the line")
+                is_right = True
+            except BulkError as error:
+                problem = problem or error
+        if problem is not None and not is_right:
+            raise BulkError(
+                f"{self._files[0]}: none of the first {LOOKED_AT} lines can be scored; the first "
+                f"one: {problem}"
+            )
+
+    def _lines(self) -> Iterator[bytes]:
         for file in self._opened():
             with file as opened:
-                for line in _lines(opened):
-                    if first > 0:
-                        first -= 1
-                        continue
-                    wanted = self._wanted or self._choose(line)
-                    kept.append(line)
-                    size += len(line)
-                    if len(kept) >= rows or size >= CHUNK_BYTES:
-                        yield LinesChunk(kept, wanted)
-                        kept, size = [], 0
-        if kept and self._wanted is not None:
-            yield LinesChunk(kept, self._wanted)
-
-    def _choose(self, line: bytes) -> Wanted:
-        where = str(self._files[0]) if self._files else "standard input"
-        try:
-            parsed = orjson.loads(line)
-        except orjson.JSONDecodeError as error:
-            raise BulkError(f"the first line of {where} is not JSON: {error}") from error
-        if not isinstance(parsed, dict):
-            raise BulkError(f'the first line of {where} is no object, such as {{"input": ...}}')
-        self._wanted = self._chooser.choose(list(parsed), f"the first line of {where}")
-        return self._wanted
+                yield from _lines(opened)
 
     def _opened(self) -> Iterator[AbstractContextManager[Any]]:
         if not self._files:
@@ -130,9 +141,31 @@ class LinesSource:
                 raise BulkError(f"{path} cannot be read: {error.strerror}") from error
 
 
+def _parsed(line: bytes) -> dict[str, object]:
+    if line == TOO_LONG:
+        raise BulkError(f"the line has more than {MAX_LINE_BYTES} bytes")
+    try:
+        parsed = orjson.loads(line)
+    except orjson.JSONDecodeError as error:
+        raise BulkError(f"the line is not JSON: {error}") from error
+    if not isinstance(parsed, dict):
+        raise BulkError("the line is not a JSON object")
+    return parsed
+
+
+def _id(value: object) -> object:
+    if isinstance(value, str | int | None) and not isinstance(value, bool):
+        return value
+    raise BulkError("the id is neither a whole number nor a text")
+
+
 def _lines(file: io.BufferedIOBase) -> Iterator[bytes]:
+    mark = BYTE_ORDER_MARK
     while line := file.readline(MAX_LINE_BYTES):
         if len(line) >= MAX_LINE_BYTES:
-            raise BulkError(f"a line has more than {MAX_LINE_BYTES} bytes")
-        if stripped := line.strip():
+            while line and not line.endswith(b"\n"):
+                line = file.readline(CHUNK_BYTES)
+            yield TOO_LONG
+        elif stripped := line.removeprefix(mark).strip():
             yield stripped
+        mark = b""

@@ -52,6 +52,7 @@ class PictureSource:
     is_stream = False
     integer_ids = False
     has_numbers = False
+    row_bytes = 0
 
     def __init__(self, files: Sequence[Path], ids: Sequence[str]) -> None:
         self._files = tuple(files)

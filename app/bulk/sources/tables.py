@@ -1,4 +1,4 @@
-"""Rows of Parquet and CSV files, read in pieces: memory does not depend on their size."""
+"""Rows of Parquet files, read in pieces: memory does not depend on their size."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, Self
 
 import pyarrow as pa
-import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 
 from app.bulk.blocks import Columns
@@ -17,7 +16,7 @@ from app.bulk.columns import Chooser, Wanted
 from app.bulk.errors import BulkError
 from app.bulk.numbers import has_numbers
 
-BUFFER_BYTES = 1 << 20  # read at a time from a column of a Parquet file, and from a CSV file
+BUFFER_BYTES = 1 << 20  # read at a time from a column of a file
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +63,7 @@ class ParquetSource:
     def __init__(self, files: Sequence[Path], chooser: Chooser) -> None:
         self._files = files
         self._rows = []
+        self.row_bytes = 0
         schema = None
         for path in files:
             with _opened(path) as file:
@@ -78,8 +78,14 @@ class ParquetSource:
                     )
                 schema = self._schema = schema or mine
                 self._rows.append(file.metadata.num_rows)
+                self.row_bytes = max(self.row_bytes, _row_bytes(file.metadata, self.wanted.names))
         self.total: int | None = sum(self._rows)
         id_type = schema.field(self.wanted.id).type if schema and self.wanted.id else pa.int64()
+        if not _names_rows(id_type):
+            raise BulkError(
+                f"{files[0]}: the ids in {self.wanted.id!r} are {id_type}, expected whole numbers "
+                "or texts: convert them or name another column with --id-column"
+            )
         inputs = [each.type for each in schema or () if each.name != self.wanted.id]
         self.has_numbers = all(map(has_numbers, inputs))
         self.integer_ids = bool(pa.types.is_integer(id_type)) and id_type != pa.uint64()
@@ -116,48 +122,6 @@ class ParquetSource:
                 skip = max(0, skip - batch.num_rows)
 
 
-class CsvSource:
-    """Rows of CSV files with a header; every column is text. See `Source`.
-
-    Args:
-        files: in order.
-        chooser: chooses the columns.
-
-    Raises:
-        BulkError: a file is empty, or lacks a column.
-    """
-
-    is_stream = False
-    integer_ids = False
-    has_numbers = False
-    total: int | None = None
-
-    def __init__(self, files: Sequence[Path], chooser: Chooser) -> None:
-        self._files = files
-        for path in files:
-            with _read_csv(path, None) as reader:
-                wanted: Wanted = chooser.choose(reader.schema.names, str(path))
-            if path == files[0]:
-                self.wanted = wanted
-            elif wanted != self.wanted:
-                raise BulkError(f"{path} has other columns than {files[0]}: score them one by one")
-
-    def chunks(self, first: int, rows: int) -> Iterator[TableChunk]:
-        """See `Source`."""
-        for path in self._files:
-            with _read_csv(path, self.wanted.names) as reader:
-                while True:
-                    try:
-                        batch = reader.read_next_batch()
-                    except StopIteration:
-                        break
-                    except (OSError, pa.ArrowException) as error:
-                        raise BulkError(f"{path} is damaged: {error}") from error
-                    if first < batch.num_rows:
-                        yield TableChunk(pa.Table.from_batches([batch.slice(first)]))
-                    first = max(0, first - batch.num_rows)
-
-
 def _opened(path: Path) -> Any:
     try:
         return pq.ParquetFile(path, buffer_size=BUFFER_BYTES, pre_buffer=False)
@@ -165,19 +129,30 @@ def _opened(path: Path) -> Any:
         raise BulkError(f"{path} cannot be read as Parquet: {error}") from error
 
 
-def _read_csv(path: Path, names: Sequence[str] | None) -> Any:
-    text = {name: pa.string() for name in names} if names is not None else None
-    try:
-        return pa_csv.open_csv(
-            path,
-            read_options=pa_csv.ReadOptions(block_size=BUFFER_BYTES, use_threads=False),
-            parse_options=pa_csv.ParseOptions(newlines_in_values=True),
-            convert_options=pa_csv.ConvertOptions(
-                include_columns=names, column_types=text, strings_can_be_null=False
-            ),
-        )
-    except (OSError, pa.ArrowException) as error:
-        raise BulkError(f"{path} cannot be read as CSV: {error}") from error
+def _names_rows(kind: Any) -> bool:
+    """Whether a column of an Arrow type can be written as ids, so that a join finds them again."""
+    if pa.types.is_dictionary(kind):
+        kind = kind.value_type
+    types = pa.types
+    is_text = types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind)
+    return bool(is_text or types.is_integer(kind) or types.is_null(kind))
+
+
+def _row_bytes(metadata: Any, names: Sequence[str]) -> int:
+    """The mean size of a row, not compressed, in the group where it is largest."""
+    largest = 0
+    for number in range(metadata.num_row_groups):
+        group = metadata.row_group(number)
+        if not number:
+            paths = [group.column(at).path_in_schema for at in range(group.num_columns)]
+            wanted = [
+                at
+                for at, path in enumerate(paths)
+                if any(path == name or path.startswith(f"{name}.") for name in names)
+            ]
+        size = sum(group.column(at).total_uncompressed_size for at in wanted)
+        largest = max(largest, size // max(1, group.num_rows))
+    return largest
 
 
 def _types(schema: Any) -> str:

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from app.bulk.sources import cells, lines
 from tests.unit.app.bulk.conftest import Bulk, errors, manifest, rows
 
 GOOD = [1.0, 2.0]
@@ -69,16 +70,65 @@ def test_finite_numbers_whose_sum_is_not(bulk: Bulk) -> None:
     assert [row["error"] is None for row in rows()] == [False, True]  # its double is infinite
 
 
-def test_lines_that_are_not_json_or_lack_the_column(bulk: Bulk) -> None:
-    lines = [json.dumps({"input": GOOD}), "{", "[1, 2]", json.dumps({"inptu": GOOD})]
-    Path("in.jsonl").write_text("\n".join(lines))
+def test_each_line_stands_for_itself(bulk: Bulk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lines, "MAX_LINE_BYTES", 200)
+    good, other = {"input": GOOD}, {"x": GOOD, "id": "b"}
+    texts = [*map(json.dumps, (good, other, good | {"id": "c"})), json.dumps({"inptu": GOOD})]
+    text = "\n".join(
+        ["{", texts[0], "[1, 2]", texts[1], texts[2], texts[3], "", "[" * 999, texts[0]]
+    )
+    Path("in.jsonl").write_text(f"\ufeff{text}")
     assert bulk("double", "in.jsonl", "--format", "jsonl") == 0
     found = rows()
-    assert found[0]["y"] == [2, 4]
-    assert found[1]["error"].startswith("the line is not JSON: ")
+    assert [row["y"] for row in found] == [None, [2, 4], None, [2, 4], [2, 4], None, None, [2, 4]]
+    assert [row["id"] for row in found] == ["0", "1", "2", "b", "c", "5", "6", "7"]
+    assert found[0]["error"].startswith("the line is not JSON: ")
     assert found[2]["error"] == "the line is not a JSON object"
-    assert found[3]["error"] == "the line has no 'input'; it has 'inptu'"
-    assert [each["row"] for each in errors()] == [1, 2, 3]
+    assert found[5]["error"].startswith("the line has no column 'input'; it has 'inptu': ")
+    assert found[6]["error"] == "the line has more than 200 bytes"
+    assert [each["row"] for each in errors()] == [0, 2, 5, 6]
+
+
+def test_a_damaged_row_of_csv_does_not_end_the_run(
+    bulk: Bulk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cells, "MAX_LINE_CHARACTERS", 3000)
+    good = b'"[1, 2]",a,x\r\n'
+    lines = [
+        b"\xef\xbb\xbfinput,id,more\r\n",
+        good + b'"[1, 2]",b\n' + b"[1, 2],c,\xff\n\n",  # not quoted: four cells
+        b'"[1, 2]",d,\xff\n"[1, \xff2]",e,x\n"[1, 2]",\xe4,x\n',
+        b'"[1,' + b" " * 2000 + b'2]",g,x\n"[1,' + b" " * 4000 + b'2]",h,x\n',
+        b'"[1,\n 2]",i,"a ""b"""\n' + good + b'"[1, 2]",j,"x\n' + good[-4:],
+    ]
+    Path("in.csv").write_bytes(b"".join(lines))
+    assert bulk("double", "in.csv", "--rows-per-shard", 4) == 0
+    found = {row["id"]: row["error"] for row in rows()}
+    assert found == {
+        "a": None,
+        "1": "the row has 2 cells, the header has 3",
+        "2": "the row has 4 cells, the header has 3",
+        "d": None,
+        "e": "'input' is not UTF-8",
+        "5": "'id' is not UTF-8",
+        "g": None,
+        "7": "the row has a line of more than 3000 characters",
+        "i": None,
+        "10": "the row has a quote that is not closed",
+    }
+    assert [row["y"] for row in rows() if row["error"] is None] == [[2, 4]] * 5
+    Path("twice.csv").write_text("input,input\n1,2\n")
+    assert bulk("double", "twice.csv", out="twice") == 1
+
+
+def test_texts_that_are_not_utf_8(bulk: Bulk) -> None:
+    octets = pa.array([b"cat", b"c\xe4t", None])
+    texts = pa.Array.from_buffers(pa.string(), 3, octets.buffers())  # nothing looks at them
+    pq.write_table(pa.table({"text": texts, "id": texts}), "in.parquet")
+    assert bulk("topics", "in.parquet") == 0
+    assert [row["id"] for row in rows()] == ["cat", "c\\xe4t", "2"]
+    assert [each["row"] for each in errors()] == [1, 2]
+    assert "UTF-8" in errors()[0]["reason"]
 
 
 def test_max_errors_ends_it_and_more_may_go_on(

@@ -31,6 +31,10 @@ def other_types() -> None:
     pq.write_table(pa.table({"input": ["[1, 2]"]}), "in.parquet/2.parquet")
 
 
+def other_ids() -> None:
+    pq.write_table(pa.table({"input": [[1.0, 2.0]], "id": [b"a"]}), "in.parquet")
+
+
 def mixed() -> None:
     Path("in.parquet").mkdir()
     other_columns_at = Path("in.parquet/1.csv")
@@ -72,6 +76,7 @@ WRONG: list[tuple[Callable[[], object], list[str], int, str]] = [
     (other_columns, ["double", "in.parquet", "--variant", "int8"], 2, "no variant 'int8'"),
     (other_columns, ["double", "in.parquet", "--precision", "fp4"], 2, "--plan-precision 'fp4'"),
     (other_columns, ["double", "in.parquet", "--batch", "0"], 2, "'0' is not at least 1"),
+    (bool, ["double", f"{'x' * 300}.csv"], 2, "does not exist, or may not be read"),
     (bool, ["double", "*.none"], 2, "no file matches *.none"),
     (bool, ["double", "."], 2, "the folder . has no file that can be read"),
     (bool, ["double", "-", "in.csv"], 2, "- is standard input, and cannot be combined"),
@@ -79,6 +84,7 @@ WRONG: list[tuple[Callable[[], object], list[str], int, str]] = [
     (mixed, ["double", "in.parquet"], 2, "the inputs are of several formats"),
     (lambda: Path("in.parquet").touch(), ["double", "in.parquet"], 1, "cannot be read as Parquet"),
     (cut_off, ["double", "in.parquet"], 1, "in.parquet is damaged"),
+    (other_ids, ["double", "in.parquet"], 1, "the ids in 'id' are binary, expected whole numbers"),
     (no_rows, ["double", "in.parquet"], 1, "the input has no rows"),
     (other_types, ["double", "in.parquet"], 1, "score them one by one, or convert one"),
     (lambda: np.save("in.npy", np.zeros((3, 5))), ["double", "in.npy"], 1, "got shape [5]"),

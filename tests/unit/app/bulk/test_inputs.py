@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import base64
 import io
 import json
+import os
+import shutil
 import sys
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
+from app.bulk import blocks
 from tests.artifacts import small_batch
-from tests.unit.app.bulk.conftest import Bulk, errors, manifest, rows
+from tests.unit.app.bulk.conftest import Bulk, digest, errors, manifest, rows
 
 TWO = [[1.0, 2.0], [3.5, -4.0], [5.0, 6.0]]
 DOUBLED = [[2.0, 4.0], [7.0, -8.0], [10.0, 12.0]]
@@ -32,7 +37,7 @@ def test_parquet_numbers_with_ids(bulk: Bulk, form: str) -> None:
     pq.write_table(pa.table(table), "in.parquet")
     assert bulk("double", "in.parquet", "--format", form) == 0
     assert rows() == [
-        {"id": name, "y": y, "error": None} for name, y in zip("abc", DOUBLED, strict=True)
+        {"id": name, "row": row, "y": DOUBLED[row], "error": None} for row, name in enumerate("abc")
     ]
     told = manifest()
     assert (told["status"], told["rows"], told["errors"]) == ("finished", 3, 0)
@@ -93,9 +98,75 @@ def test_a_folder_of_pictures_by_processes_that_decode(bulk: Bulk) -> None:
     assert errors() == [{"id": "deep/bad.jpg", "row": 5, "reason": found[5]["error"]}]
 
 
+def test_a_folder_with_links_pipes_and_odd_names_loses_nothing(
+    bulk: Bulk, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("in/sub").mkdir(parents=True)
+    for name in (b"in/0.png", b"in/\xff.png", b"in/sub/1.png", b"in/.2.png"):
+        Path(os.fsdecode(name)).write_bytes(png(255))
+    Path("in/gone.png").symlink_to("nowhere")
+    Path("in/loop.png").symlink_to("loop.png")
+    os.mkfifo("in/pipe.png")
+    Path("in/zero.png").symlink_to("/dev/zero")
+    Path("elsewhere").mkdir()
+    Path("elsewhere/3.png").write_bytes(png(0))
+    Path("in/linked").symlink_to("../elsewhere")
+    assert bulk("pictures", "in", "--workers", 0) == 0
+    found = {row["id"]: row["error"] or row["label"] for row in rows()}
+    assert found == {
+        "0.png": "light",
+        "gone.png": "in/gone.png cannot be read: No such file or directory",
+        "linked/3.png": "dark",
+        "loop.png": "in/loop.png cannot be read: Too many levels of symbolic links",
+        "pipe.png": "in/pipe.png is no regular file",
+        "sub/1.png": "light",
+        "zero.png": "in/zero.png is no regular file",
+        "\\xff.png": "light",
+    }
+    Path("elsewhere/back").symlink_to("../in")
+    assert bulk("pictures", "in", out="circle") == 2
+    Path("elsewhere/back").unlink()
+    Path("in/circle").symlink_to("circle")
+    assert bulk("pictures", "in", out="circle") == 2
+    told = capsys.readouterr().err
+    assert "in/linked/back cannot be read: it is a link to a folder that it is in" in told
+    assert "in/circle cannot be read: Too many levels of symbolic links" in told
+
+
+def test_rows_can_be_joined_again(bulk: Bulk) -> None:
+    for folder in "pq":
+        Path(folder).mkdir()
+        Path(folder, "1.png").write_bytes(png(255))
+    assert bulk("pictures", "p", "q", "--workers", 0, out="folders") == 0
+    assert [row["id"] for row in rows("folders")] == ["p/1.png", "q/1.png"]
+    ids = pa.array(["1", None, "1"]).dictionary_encode()
+    pq.write_table(pa.table({"input": TWO, "id": ids}), "in.parquet")
+    assert bulk("double", "in.parquet", out="nulls") == 0
+    assert [(row["id"], row["row"]) for row in rows("nulls")] == [("1", 0), ("1", 1), ("1", 2)]
+    lines = [{"input": TWO[0], "id": each} for each in ("a", 7, None, True, 1.5, [1])]
+    Path("in.jsonl").write_text("".join(json.dumps(each) + "\n" for each in lines))
+    assert bulk("double", "in.jsonl", "--format", "jsonl", out="lines") == 0
+    assert [(row["id"], row["row"]) for row in rows("lines")] == [
+        *zip(["a", "7", "2", "3", "4", "5"], range(6), strict=True)
+    ]
+    assert [row["error"] for row in rows("lines")] == [None] * 3 + [
+        "the id is neither a whole number nor a text"
+    ] * 3
+
+
+def test_results_are_no_inputs(bulk: Bulk) -> None:
+    pq.write_table(pa.table({"input": TWO}), "in.parquet")
+    for argument in (".", "**/*.parquet"):
+        assert bulk("double", argument, "--max-errors", 0) == 0
+        assert bulk("double", argument, "--max-errors", 0, "--resume") == 0
+        assert [row["y"] for row in rows()] == DOUBLED
+        shutil.rmtree("out")
+
+
 def test_pictures_in_columns_are_bytes_paths_or_base64(bulk: Bulk) -> None:
     Path("dark.png").write_bytes(png(10))
-    images = [{"bytes": png(255), "path": None}, {"bytes": None, "path": "dark.png"}, None]
+    Path("dark").write_bytes(png(10))
+    images = [{"bytes": png(255), "path": None}, {"bytes": None, "path": "dark"}, None]
     pq.write_table(pa.table({"input": images}), "in.parquet")
     assert bulk("pictures", "in.parquet", "--workers", 0, out="structs") == 0
     assert [row["label"] for row in rows("structs")] == ["light", "dark", None]
@@ -106,6 +177,23 @@ def test_pictures_in_columns_are_bytes_paths_or_base64(bulk: Bulk) -> None:
     assert "none.png cannot be read: No such file or directory" in rows("names")[1]["error"]
 
 
+@pytest.mark.parametrize("kind", ["parquet", "csv", "jsonl"])
+def test_blocks_of_large_rows_are_small(
+    bulk: Bulk, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    pictures = [base64.b64encode(png(light) + bytes(2000)).decode() for light in range(0, 250, 50)]
+    table = pa.table({"input": pictures})
+    pq.write_table(table, "in.parquet", use_dictionary=False, write_statistics=False)
+    pa_csv.write_csv(table, "in.csv")
+    Path("in.jsonl").write_text("".join(json.dumps({"input": each}) + "\n" for each in pictures))
+    assert bulk("pictures", f"in.{kind}", "--workers", 0, out="whole") == 0
+    assert manifest("whole")["block_rows"] > 100
+    monkeypatch.setattr(blocks, "RAW_BYTES", 8000)
+    assert bulk("pictures", f"in.{kind}", "--workers", 0) == 0
+    assert manifest()["block_rows"] == 2
+    assert digest() == digest("whole")
+
+
 @pytest.mark.parametrize("workers", [0, 1])
 def test_texts_are_batched_by_length_and_stay_in_order(bulk: Bulk, workers: int) -> None:
     texts = ["cat", "a dog in london " * 3, "dog", "a cat", "cat"]
@@ -113,7 +201,7 @@ def test_texts_are_batched_by_length_and_stay_in_order(bulk: Bulk, workers: int)
     assert bulk("topics", "in.jsonl", "--batch", 2, "--top-k", 2, "--workers", workers) == 0
     found = rows()
     assert len(found) == 5
-    assert found[0] | {"id": ""} == found[4] | {"id": ""}
+    assert found[0] | {"id": "4", "row": 4} == found[4]
     assert [len(row["scores"]) for row in found] == [2] * 5
     assert found[0]["label"] == found[0]["labels"][0]
     assert found[0]["cut"] == 0

@@ -1,0 +1,189 @@
+"""Rows of CSV files. One that is damaged is a bad row, and the next one is read as if it were not.
+
+Python's reader, because Arrow's ends at a bad row, and at one above the size of its buffer.
+"""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain, islice
+from pathlib import Path
+from typing import Self, TextIO, TypeAlias
+
+from app.bulk.blocks import Columns
+from app.bulk.columns import Chooser, Wanted
+from app.bulk.errors import BulkError
+
+LOOKED_AT = 100  # rows, for their size
+CHUNK_CHARACTERS = 8 << 20  # of rows, if they are long
+MAX_LINE_CHARACTERS = 256 << 20
+
+Row: TypeAlias = tuple[str, ...] | str  # the wanted cells, or what is wrong with the row
+
+
+@dataclass(frozen=True, slots=True)
+class CellsChunk:
+    """Rows as texts."""
+
+    names: tuple[str, ...]
+    rows: list[Row]
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def cut(self, start: int, stop: int) -> Self:
+        """See `Chunk`."""
+        return type(self)(self.names, self.rows[start:stop])
+
+    def joined(self, others: Sequence[Self]) -> Self:
+        """See `Chunk`."""
+        return type(self)(self.names, list(chain(self.rows, *(each.rows for each in others))))
+
+    def columns(self) -> Columns:
+        """See `Chunk`."""
+        values: dict[str, list[str | None]] = {name: [None] * len(self) for name in self.names}
+        broken: dict[int, str] = {}
+        for row, cells in enumerate(self.rows):
+            if isinstance(cells, str):
+                broken[row] = cells
+                continue
+            for name, cell in zip(self.names, cells, strict=True):
+                if cell.isascii() or _is_text(cell):
+                    values[name][row] = cell
+                else:
+                    broken[row] = f"{name!r} is not UTF-8"
+        return Columns(values, broken)
+
+    def add_to(self, digest: hashlib._Hash) -> None:
+        """Files are no stream."""
+
+
+class CsvSource:
+    """Rows of CSV files with a header, empty lines left out; every column is text. See `Source`.
+
+    Args:
+        files: in order.
+        chooser: chooses the columns.
+
+    Raises:
+        BulkError: a file has no header, lacks a column or has it twice.
+    """
+
+    is_stream = False
+    integer_ids = False
+    has_numbers = False
+    total: int | None = None
+
+    def __init__(self, files: Sequence[Path], chooser: Chooser) -> None:
+        self._files = files
+        for path in files:
+            header = _header(_records(path), path)
+            wanted: Wanted = chooser.choose(header, str(path))
+            if path == files[0]:
+                self.wanted = wanted
+            elif wanted != self.wanted:
+                raise BulkError(f"{path} has other columns than {files[0]}: score them one by one")
+            for name in wanted.names:
+                if header.count(name) > 1:
+                    raise BulkError(f"{path} has {header.count(name)} columns {name!r}: rename one")
+        sizes = (sum(map(len, row)) for row in islice(self._rows(), LOOKED_AT))
+        self.row_bytes = max(sizes, default=0)
+
+    def chunks(self, first: int, rows: int) -> Iterator[CellsChunk]:
+        """See `Source`."""
+        names = tuple(self.wanted.names)
+        kept: list[Row] = []
+        size = 0
+        for row in islice(self._rows(), first, None):
+            kept.append(row)
+            size += sum(map(len, row))
+            if len(kept) >= rows or size >= CHUNK_CHARACTERS:
+                yield CellsChunk(names, kept)
+                kept, size = [], 0
+        if kept:
+            yield CellsChunk(names, kept)
+
+    def _rows(self) -> Iterator[Row]:
+        for path in self._files:
+            records = _records(path)
+            header = _header(records, path)
+            places = [header.index(name) for name in self.wanted.names]
+            for cells in records:
+                if isinstance(cells, str):
+                    yield cells
+                elif len(cells) != len(header):
+                    yield f"the row has {len(cells)} cells, the header has {len(header)}"
+                else:
+                    yield tuple(cells[place] for place in places)
+
+
+class _Lines:
+    """The lines of a file. `csv.reader` asks for more of them while a quote is open.
+
+    Attributes:
+        ended: whether it asked for one behind the last.
+        too_long: whether one was left out.
+    """
+
+    def __init__(self, file: TextIO) -> None:
+        self._file = file
+        self.ended = self.too_long = False
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> str:
+        line = self._file.readline(MAX_LINE_CHARACTERS)
+        if not line:
+            self.ended = True
+            raise StopIteration
+        if len(line) < MAX_LINE_CHARACTERS:
+            return line
+        while line and not line.endswith(("\n", "\r")):
+            line = self._file.readline(CHUNK_CHARACTERS)
+        self.too_long = True
+        return ""
+
+
+def _records(path: Path) -> Iterator[list[str] | str]:
+    """The cells of each row, or what is wrong with it."""
+    csv.field_size_limit(MAX_LINE_CHARACTERS)
+    try:
+        with path.open(encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
+            lines = _Lines(file)
+            reader = csv.reader(lines)
+            while True:
+                try:
+                    cells = next(reader, None)
+                except csv.Error as error:
+                    yield f"the row is not CSV: {error}"
+                    continue
+                if cells is None:
+                    return
+                if lines.too_long:
+                    lines.too_long = False
+                    yield f"the row has a line of more than {MAX_LINE_CHARACTERS} characters"
+                elif lines.ended:
+                    yield "the row has a quote that is not closed"
+                elif cells:
+                    yield cells
+    except OSError as error:
+        raise BulkError(f"{path} cannot be read as CSV: {error.strerror}") from error
+
+
+def _header(records: Iterator[list[str] | str], path: Path) -> list[str]:
+    header = next(records, "it is empty")
+    if isinstance(header, str):
+        raise BulkError(f"{path} cannot be read as CSV: {header}")
+    return header
+
+
+def _is_text(cell: str) -> bool:
+    try:
+        cell.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
