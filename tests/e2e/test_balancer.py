@@ -1,0 +1,27 @@
+"""What the shipped HAProxy does when DNS, its clients or its servers fail."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.e2e.fakes import faked
+from tests.e2e.names import SERVFAIL
+from tests.e2e.server import PLAIN
+
+OUTAGE_S = 33.0  # HAProxy takes servers away after 30 s of failures, unless it is told otherwise
+
+
+@pytest.mark.soak
+def test_an_outage_of_dns_takes_no_server_away(tmp_path: Path) -> None:
+    with faked(tmp_path, 2) as found:
+        found.names.failure = SERVFAIL
+        time.sleep(OUTAGE_S)
+        assert found.balancer.ready() == 2
+        found.names.failure = 0
+        found.names.addresses = found.names.addresses[:1]
+        found.balancer.wait_ready(1)  # it listens to DNS again
+        assert httpx.post(found.balancer.url, content=b"1", verify=PLAIN).status_code == 200
