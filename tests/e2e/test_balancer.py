@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import itertools
+import signal
 import socket
 import time
 from pathlib import Path
@@ -13,8 +16,11 @@ import pytest
 from tests.e2e.fakes import faked
 from tests.e2e.names import SERVFAIL
 from tests.e2e.server import PLAIN
+from tests.e2e.traffic import connected
+from tests.integration.wire import ask_for
 
 OUTAGE_S = 33.0  # HAProxy takes servers away after 30 s of failures, unless it is told otherwise
+KEPT = 60  # connections of callers
 
 
 @pytest.mark.soak
@@ -38,3 +44,28 @@ def test_clients_at_their_limit_leave_room_for_probes(tmp_path: Path) -> None:
         admin = f"http://127.0.0.1:{found.balancer.admin_port}"
         for path in ("/live", "/ready", "/metrics"):
             assert httpx.get(f"{admin}{path}", verify=PLAIN, timeout=2).status_code == 200
+
+
+async def test_one_that_is_replaced_loses_no_request_of_kept_connections(tmp_path: Path) -> None:
+    """Callers keep their connections, and pause between requests, as pools of clients do."""
+    with faked(tmp_path, 2) as found:
+
+        async def call() -> int:
+            async with connected(found.balancer.port) as wire:
+                for number in itertools.count():
+                    try:
+                        answer = await wire.ask(ask_for(number))
+                    except (EOFError, ConnectionError):
+                        return 1
+                    assert answer.status == 200
+                    if "connection" in answer.names:
+                        return 0
+                    await asyncio.sleep(0.05)
+            return 0
+
+        callers = [asyncio.create_task(call()) for _ in range(KEPT)]
+        await asyncio.sleep(0.3)
+        found.balancer.process.send_signal(signal.SIGUSR1)
+        lost = sum(await asyncio.gather(*callers))
+        assert lost == 0
+        assert await asyncio.to_thread(found.balancer.process.wait, 20) == 0
