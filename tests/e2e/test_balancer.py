@@ -8,6 +8,7 @@ import itertools
 import signal
 import socket
 import time
+from collections import Counter
 from pathlib import Path
 
 import httpx
@@ -20,6 +21,7 @@ from tests.e2e.traffic import connected
 from tests.integration.wire import ask_for
 
 OUTAGE_S = 33.0  # HAProxy takes servers away after 30 s of failures, unless it is told otherwise
+BODIES = 60
 KEPT = 60  # connections of callers
 
 
@@ -33,6 +35,24 @@ def test_an_outage_of_dns_takes_no_server_away(tmp_path: Path) -> None:
         found.names.addresses = found.names.addresses[:1]
         found.balancer.wait_ready(1)  # it listens to DNS again
         assert httpx.post(found.balancer.url, content=b"1", verify=PLAIN).status_code == 200
+
+
+def test_what_is_full_is_asked_once_and_one_other(tmp_path: Path) -> None:
+    with faked(tmp_path, 3) as found, httpx.Client(verify=PLAIN) as client:
+
+        def ask(bodies: range) -> Counter[int]:
+            contents = (b"%d" % number for number in bodies)
+            url = found.balancer.url
+            return Counter(client.post(url, content=each).status_code for each in contents)
+
+        found.fakes[0].status = 503
+        assert ask(range(BODIES)) == {200: BODIES}
+        asked = sum(found.counts())
+        assert asked == BODIES + found.counts()[0]
+        found.fakes[1].status = 503
+        statuses = ask(range(BODIES))
+        assert statuses[503] > 0
+        assert sum(found.counts()) - asked <= 2 * BODIES
 
 
 def test_clients_at_their_limit_leave_room_for_probes(tmp_path: Path) -> None:
