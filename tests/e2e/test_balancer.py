@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import re
 import signal
 import socket
 import time
@@ -35,6 +36,44 @@ def test_an_outage_of_dns_takes_no_server_away(tmp_path: Path) -> None:
         found.names.addresses = found.names.addresses[:1]
         found.balancer.wait_ready(1)  # it listens to DNS again
         assert httpx.post(found.balancer.url, content=b"1", verify=PLAIN).status_code == 200
+
+
+def test_the_log_has_what_no_server_answers_with_its_id(tmp_path: Path) -> None:
+    with faked(tmp_path, 2) as found, httpx.Client(verify=PLAIN) as client:
+        url, log = found.balancer.url, found.balancer.log_file
+        before = log.read_text()
+        for status in (200, 404, 500, 503):
+            for fake in found.fakes:
+                fake.status = status
+            assert client.post(url, content=b"1").status_code == status
+        for bad in (b"GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n", b"\0\r\n\r\n"):
+            with socket.create_connection(("127.0.0.1", found.balancer.port)) as sender:
+                sender.sendall(bad)
+                assert sender.recv(1000).startswith(b"HTTP/1.1 400 ")
+        assert log.read_text() == before  # whoever sends requests does not fill it
+        seen = [each for fake in found.fakes for each in fake.seen]
+        assert all(each["X-Request-Id"] for each in seen)
+
+        for fake in found.fakes:
+            fake.status = 0
+        ids = []
+        for given in ("mine-1", "odd one"):
+            headers = {"X-Request-Id": given}
+            answer = httpx.post(url, content=b"1", headers=headers, verify=PLAIN)
+            told = answer.json()
+            assert (answer.status_code, told["code"]) == (502, "server_lost")
+            assert told["request_id"] == answer.headers["X-Request-Id"]
+            ids.append(told["request_id"])
+        assert ids[0] == "mine-1"
+        assert ids[1] != "odd one"
+        deadline = time.monotonic() + 5
+        while len(lines := log.read_text().removeprefix(before).splitlines()) < 2:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        assert [re.findall(r" (\d+) .* id=(\S+)", each) for each in lines] == [
+            [("502", each)] for each in ids
+        ]
+        assert set(ids) <= {each["X-Request-Id"] for fake in found.fakes for each in fake.seen}
 
 
 def test_what_is_full_is_asked_once_and_one_other(tmp_path: Path) -> None:
