@@ -76,6 +76,23 @@ def test_the_log_has_what_no_server_answers_with_its_id(tmp_path: Path) -> None:
         assert set(ids) <= {each["X-Request-Id"] for fake in found.fakes for each in fake.seen}
 
 
+def test_what_passes_and_what_does_not(tmp_path: Path) -> None:
+    with faked(tmp_path, 1) as found, httpx.Client(verify=PLAIN) as client:
+
+        def status(path: str, **headers: str) -> int:
+            return client.get(f"{found.balancer.url}{path}", headers=headers).status_code
+
+        for path in ("/admin", "/admin/", "/admin/reload", "/%61dmin", "/metrics", "/metrics?x"):
+            assert status(path) == 404
+        assert found.counts() == [0]
+        for path in ("/administrator", "/metricsfoo", "/models/metrics"):
+            assert status(path) == 200
+        assert status("/models", **{"x-forwarded-for": "192.0.2.1"}) == 200
+        assert found.fakes[0].seen[-1]["X-Forwarded-For"] == "192.0.2.1"
+        many = {f"x-{number}": "1" for number in range(110)}
+        assert status("/models", **many) == 431  # of the fake, which takes 100: it got them
+
+
 def test_what_is_full_is_asked_once_and_one_other(tmp_path: Path) -> None:
     with faked(tmp_path, 3) as found, httpx.Client(verify=PLAIN) as client:
 
