@@ -97,8 +97,15 @@ def test_clients_reach_it_and_it_reaches_the_servers(balancer: Rendered, servers
     to_servers, to_dns = policy["egress"]
     assert matches(to_servers["to"][0]["podSelector"]["matchLabels"], servers)
     assert [each["port"] for each in to_dns["ports"]] == [53, 53]
-    let_in = servers.one("NetworkPolicy")["spec"]["ingress"][0]["from"]
-    assert any(matches(each["podSelector"]["matchLabels"], balancer) for each in let_in[2:])
+    of_servers = servers.one("NetworkPolicy")["spec"]
+    assert of_servers["egress"] == []
+    (let_in,) = of_servers["ingress"]
+    only, prometheus = (
+        selector["matchLabels"] for each in let_in["from"] for selector in each.values()
+    )
+    assert matches(only, balancer)
+    assert not matches(only, servers)
+    assert prometheus == {"kubernetes.io/metadata.name": "monitoring"}
 
 
 def test_a_stop_takes_no_longer_than_its_grace_and_answers_last_longer_than_requests(
