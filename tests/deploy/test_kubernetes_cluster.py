@@ -67,11 +67,13 @@ def test_haproxy_takes_its_configuration(balancer: Rendered) -> None:
     assert balancer.server["command"][-1] == f"{folder}/{SHIPPED.name}"
     set_here = {name for name in environment(balancer) if name.startswith("BALANCER_")}
     assert set_here <= set(re.findall(r"BALANCER_[A-Z_]+", SHIPPED.read_text()))
+    grpc = {"BALANCER_GRPC_BIND": ":8001", "BALANCER_GRPC_PORT": "8001"}
     command = [haproxy(), "-c", "-f", str(SHIPPED)]
-    done = subprocess.run(
-        command, env=environment(balancer), capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
+    for more in ({}, grpc):
+        given = {**environment(balancer), **more}
+        done = subprocess.run(command, env=given, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        assert "WARNING" not in done.stdout + done.stderr
 
 
 def test_it_finds_each_server(balancer: Rendered, servers: Rendered) -> None:
