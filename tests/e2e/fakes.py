@@ -10,13 +10,13 @@ from email.message import Message
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
-from tests.e2e.balanced import Balancer, balancing
+from tests.e2e.balanced import SHIPPED, Balancer, balancing
 from tests.e2e.names import Names, naming
 from tests.e2e.server import free_port
 
 
 class Fake(ThreadingHTTPServer):
-    """A server that is always ready, and answers its address.
+    """A server that is always ready, answers its address, and keeps no connection.
 
     Attributes:
         status: of its answers; 0: it closes the connection without one.
@@ -55,12 +55,12 @@ class Handler(BaseHTTPRequestHandler):
             self.do_POST()
 
     def _answer(self, status: int) -> None:
+        self.close_connection = True
         if status == 0:
-            self.close_connection = True
             return
         text = self.server.host.encode()
-        head = b"HTTP/1.1 %d said\r\nContent-Length: %d\r\n\r\n" % (status, len(text))
-        self.wfile.write(head + text)
+        head = b"HTTP/1.1 %d said\r\nConnection: close\r\nContent-Length: %d\r\n\r\n"
+        self.wfile.write(head % (status, len(text)) + text)
 
     def log_message(self, format: str, *args: object) -> None:
         """Say nothing."""
@@ -91,6 +91,6 @@ def faked(folder: Path, count: int, **settings: str) -> Iterator[Faked]:
             stack.callback(fake.shutdown)
         names = stack.enter_context(naming(hosts))
         found = {"nameserver": f"127.0.0.1:{names.port}", "server_port": str(port)}
-        balancer = stack.enter_context(balancing(folder, **found, **settings))
+        balancer = stack.enter_context(balancing(folder, SHIPPED, **found, **settings))
         balancer.wait_ready(count)
         yield Faked(balancer, fakes, names)

@@ -10,6 +10,7 @@ import signal
 import socket
 import time
 from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 
 import httpx
@@ -93,22 +94,34 @@ def test_what_passes_and_what_does_not(tmp_path: Path) -> None:
         assert status("/models", **many) == 431  # of the fake, which takes 100: it got them
 
 
-def test_what_is_full_is_asked_once_and_one_other(tmp_path: Path) -> None:
+def test_what_is_full_or_stops_passes_its_share_on(tmp_path: Path) -> None:
     with faked(tmp_path, 3) as found, httpx.Client(verify=PLAIN) as client:
+        full, stopping, free = found.fakes
 
-        def ask(bodies: range) -> Counter[int]:
-            contents = (b"%d" % number for number in bodies)
+        def ask(bodies: Iterable[int]) -> dict[int, httpx.Response]:
             url = found.balancer.url
-            return Counter(client.post(url, content=each).status_code for each in contents)
+            return {number: client.post(url, content=b"%d" % number) for number in bodies}
 
-        found.fakes[0].status = 503
-        assert ask(range(BODIES)) == {200: BODIES}
-        asked = sum(found.counts())
-        assert asked == BODIES + found.counts()[0]
-        found.fakes[1].status = 503
-        statuses = ask(range(BODIES))
-        assert statuses[503] > 0
-        assert sum(found.counts()) - asked <= 2 * BODIES
+        def answering(host: str, answers: dict[int, httpx.Response]) -> list[int]:
+            return [number for number, answer in answers.items() if answer.text == host]
+
+        owned = answering(full.host, ask(range(BODIES)))
+        full.status, before = 503, sum(found.counts())
+        answers = ask(range(BODIES))
+        assert {each.status_code for each in answers.values()} == {200}
+        assert sum(found.counts()) - before == BODIES + len(owned)
+        nexts = [each for each in answering(stopping.host, answers) if each in owned]
+
+        stopping.status, before = 503, sum(found.counts())
+        statuses = Counter(each.status_code for each in ask(range(BODIES)).values())
+        assert statuses[503] > 0  # the third one is not reached by all
+        assert sum(found.counts()) - before <= BODIES * 3
+
+        stopping.shutdown()
+        stopping.server_close()
+        answers = ask(nexts)  # the first finds it out, on a connection that was used before
+        assert {each.text for each in answers.values()} <= {full.host, free.host}
+        assert answers[nexts[-1]].text == free.host
 
 
 def test_clients_at_their_limit_leave_room_for_probes(tmp_path: Path) -> None:
