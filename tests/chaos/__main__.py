@@ -20,15 +20,16 @@ from tests.chaos.rounds import run_round
 
 ROUND_REQUESTS = 20_000
 CACHES = (0, 50_000, 64 * 1024 * 1024)  # none, one that always makes room, one that holds all
-SEVERAL_WORKERS = 4  # every so many rounds there are two processes, and one is killed;
-# behind HAProxy it is one of the servers
+SEVERAL_WORKERS = 4  # every so many rounds there are two processes, and one is killed
+SERVER_KILLED = 2  # the same behind HAProxy, where it is one of the servers
 KILL_REQUESTS = 5_000
 
 
 def plan_of(seed: int, number: int, servers: int = 0) -> ChaosPlan:
     """What a round of a run does; nothing but these numbers decides."""
     rng = random.Random(f"{seed}/{number}")
-    several = number % SEVERAL_WORKERS == SEVERAL_WORKERS - 1
+    every = SERVER_KILLED if servers else SEVERAL_WORKERS
+    several = number % every == every - 1
     return ChaosPlan(
         seed=rng.randrange(1 << 31),
         requests=KILL_REQUESTS if several else ROUND_REQUESTS,

@@ -30,6 +30,7 @@ from tests.chaos.scrape import Scrape, get, scrape
 from tests.chaos.truth import MODELS
 from tests.chaos.versions import Versions
 from tests.e2e.balanced import cluster
+from tests.e2e.names import Names
 from tests.e2e.server import Server, free_port, running
 
 MODULE = "tests.chaos.server"
@@ -39,6 +40,7 @@ FLOODERS = 4
 SETTLE_S = 40.0
 KEPT_CONNECTIONS = 8  # by a balancer, of each server
 STOP_S = 6.0  # of a storm in which one of several servers stops
+UNNAMED_S = 3.0  # longer than a balancer keeps an address that has left DNS
 WARM_SHARE = 0.2  # of the requests come first: the allocator's first growth is not a leak
 
 
@@ -50,11 +52,13 @@ class _Served:
         servers: those that run.
         port: where clients connect: of the server, or of the balancer.
         grpc_port: the same for gRPC.
+        names: DNS of a balancer.
     """
 
     servers: list[Server]
     port: int
     grpc_port: int
+    names: Names | None = None
 
 
 @contextlib.contextmanager
@@ -73,7 +77,7 @@ def _serving(plan: ChaosPlan, root: Path, folder: Path) -> Iterator[_Served]:
     with cluster(
         root, folder, plan.servers, module=MODULE, server=settings, balancer=balancer
     ) as found:
-        yield _Served(list(found.servers), found.balancer.port, front)
+        yield _Served(list(found.servers), found.balancer.port, front, found.names)
 
 
 def run_round(plan: ChaosPlan, folder: Path) -> Outcome:
@@ -154,6 +158,8 @@ class _Round:
             work.append(asyncio.create_task(self._operator.switch()))
         if kill:
             work.append(asyncio.create_task(self._kill(self._rng.random() / 2)))
+        elif self._served.names is not None:
+            work.append(asyncio.create_task(self._rename(self._served.names)))
         try:
             await self._clients(left)
         finally:
@@ -180,6 +186,20 @@ class _Round:
         await asyncio.sleep(after_s)
         self._operator.kill_one()
         self._outcome.faults["server killed" if self._plan.servers else "worker killed"] += 1
+
+    async def _rename(self, names: Names) -> None:
+        """One server after the other leaves DNS for a while, which no client may notice."""
+        every = names.addresses
+        try:
+            for number in itertools.count():
+                gone = every[number % len(every)]
+                names.addresses = tuple(each for each in every if each != gone)
+                self._outcome.faults["server out of DNS"] += 1
+                await asyncio.sleep(UNNAMED_S)
+                names.addresses = every
+                await asyncio.sleep(UNNAMED_S)
+        finally:
+            names.addresses = every
 
     async def _until_idle(self, before: list[Holdings] | None) -> None:
         """Nothing in flight, nothing queued, every replica well, and nothing held but before."""

@@ -161,13 +161,15 @@ def test_the_server_sends_traces_to_the_collector_and_nowhere_else() -> None:
 
 
 def test_any_number_of_servers_can_stand_behind_haproxy() -> None:
-    services = config((CLUSTER,), ("cluster",))["services"]
+    services = config((CLUSTER,), ("cluster",), BALANCER_SLOTS="100")["services"]
     assert set(services) == {
         *("export", "api", "haproxy", "prometheus", "grafana", "locust", "locust-worker")
     }
     assert "ports" not in services["api"]  # a port belongs to one container
     settings = services["api"]["environment"]
     haproxy = services["haproxy"]
+    given = haproxy["environment"]
+    assert {name: value for name, value in given.items() if value} == {"BALANCER_SLOTS": "100"}
     (port,) = haproxy["ports"]
     assert (port["host_ip"], port["published"], port["target"]) == ("127.0.0.1", "8080", 8000)
     assert settings["TORCHLANE_HEAD_TIMEOUT_S"] == "3600"

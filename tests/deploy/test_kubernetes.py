@@ -109,8 +109,9 @@ def test_selectors_match_the_pods(rendered: Rendered) -> None:
         assert selector.items() <= rendered.pod_metadata["labels"].items()
 
 
-def test_the_policy_names_who_may_call_and_lets_nothing_out(rendered: Rendered) -> None:
-    policy = rendered.one("NetworkPolicy")["spec"]
+@pytest.mark.parametrize("folder", ["base", "overlays/gpu", "overlays/production"])
+def test_the_policy_names_who_may_call_and_lets_nothing_out(folder: str) -> None:
+    policy = build(folder).one("NetworkPolicy")["spec"]
     (rule,) = policy["ingress"]
     labels = [selector["matchLabels"] for each in rule["from"] for selector in each.values()]
     assert labels == [

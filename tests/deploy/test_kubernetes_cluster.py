@@ -67,11 +67,13 @@ def test_haproxy_takes_its_configuration(balancer: Rendered) -> None:
     assert balancer.server["command"][-1] == f"{folder}/{SHIPPED.name}"
     set_here = {name for name in environment(balancer) if name.startswith("BALANCER_")}
     assert set_here <= set(re.findall(r"BALANCER_[A-Z_]+", SHIPPED.read_text()))
+    grpc = {"BALANCER_GRPC_BIND": ":8001", "BALANCER_GRPC_PORT": "8001"}
     command = [haproxy(), "-c", "-f", str(SHIPPED)]
-    done = subprocess.run(
-        command, env=environment(balancer), capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
+    for more in ({}, grpc):
+        given = {**environment(balancer), **more}
+        done = subprocess.run(command, env=given, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        assert "WARNING" not in done.stdout + done.stderr
 
 
 def test_it_finds_each_server(balancer: Rendered, servers: Rendered) -> None:
@@ -97,8 +99,15 @@ def test_clients_reach_it_and_it_reaches_the_servers(balancer: Rendered, servers
     to_servers, to_dns = policy["egress"]
     assert matches(to_servers["to"][0]["podSelector"]["matchLabels"], servers)
     assert [each["port"] for each in to_dns["ports"]] == [53, 53]
-    let_in = servers.one("NetworkPolicy")["spec"]["ingress"][0]["from"]
-    assert any(matches(each["podSelector"]["matchLabels"], balancer) for each in let_in[2:])
+    of_servers = servers.one("NetworkPolicy")["spec"]
+    assert of_servers["egress"] == []
+    (let_in,) = of_servers["ingress"]
+    only, prometheus = (
+        selector["matchLabels"] for each in let_in["from"] for selector in each.values()
+    )
+    assert matches(only, balancer)
+    assert not matches(only, servers)
+    assert prometheus == {"kubernetes.io/metadata.name": "monitoring"}
 
 
 def test_a_stop_takes_no_longer_than_its_grace_and_answers_last_longer_than_requests(

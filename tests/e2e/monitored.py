@@ -1,4 +1,4 @@
-"""A server under a short mixed load, and the Prometheus that has watched it."""
+"""A server under a short mixed load, an idle balancer, and the Prometheus that has watched both."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from pathlib import Path
 import httpx
 
 from tests.artifacts import write_artifact
+from tests.e2e.balanced import balancing
+from tests.e2e.names import naming
 from tests.e2e.prometheus import Prometheus, running_prometheus
 from tests.e2e.server import Server, running
 
@@ -69,8 +71,13 @@ def loaded_stack(folder: Path) -> Iterator[Stack]:
         write_artifact(folder / "artifacts", model)
     with (
         running(folder / "artifacts", folder / "log.server", default_model="double") as server,
-        running_prometheus(folder, server.port) as prometheus,
+        naming([server.host]) as names,
+        balancing(
+            folder, nameserver=f"127.0.0.1:{names.port}", server_port=str(server.port)
+        ) as balancer,
+        running_prometheus(folder, server.port, balancer.admin_port) as prometheus,
     ):
+        balancer.wait_ready(1)
         prometheus.wait_until(lambda: bool(prometheus.query("torchlane_ready")), "a first scrape")
         start_s = time.time()
         asyncio.run(mixed_load(server.url, LOAD_S))

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 A, IN, ANSWERS = 1, 1, 0x8180  # QR, RD, RA
 HEADER_BYTES, TAIL_BYTES = 12, 4  # of a question: type and class follow the name
 TTL_S = 1
+SERVFAIL = 2
 
 
 class Names:
@@ -19,10 +20,12 @@ class Names:
 
     Attributes:
         addresses: what the name stands for; may change at any time.
+        failure: a code that answers have instead of addresses, such as SERVFAIL; may change, too.
     """
 
     def __init__(self, addresses: Sequence[str]) -> None:
         self.addresses = tuple(addresses)
+        self.failure = 0
         self.socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         self.socket.bind(("127.0.0.1", 0))
         self.port = int(self.socket.getsockname()[1])
@@ -39,8 +42,9 @@ class Names:
     def _answer(self, asked: bytes) -> bytes:
         end = asked.index(b"\0", HEADER_BYTES) + 1 + TAIL_BYTES
         kind, _ = struct.unpack("!HH", asked[end - TAIL_BYTES : end])
-        found = self.addresses if kind == A else ()
-        head = struct.pack("!HHHHHH", *struct.unpack("!H", asked[:2]), ANSWERS, 1, len(found), 0, 0)
+        found = self.addresses if kind == A and not self.failure else ()
+        (number,) = struct.unpack("!H", asked[:2])
+        head = struct.pack("!HHHHHH", number, ANSWERS | self.failure, 1, len(found), 0, 0)
         records = b"".join(
             struct.pack("!HHHIH", 0xC000 | HEADER_BYTES, A, IN, TTL_S, 4)
             + ipaddress.IPv4Address(each).packed

@@ -19,6 +19,11 @@ from tests.e2e.server import free_port
 
 DEPLOYED = Path(__file__).parents[2] / "deploy" / "prometheus"
 START_LIMIT_S = 20.0
+BALANCER = """
+  - job_name: haproxy
+    static_configs:
+      - targets: ["127.0.0.1:{port}"]
+"""
 
 
 @dataclass(frozen=True)
@@ -156,14 +161,16 @@ def quick_copy(folder: Path, targets: Sequence[tuple[str, str]]) -> Path:
 
 
 @contextlib.contextmanager
-def running_prometheus(folder: Path, scraped_port: int) -> Iterator[Prometheus]:
-    """A Prometheus on the loopback that scrapes a server; stopped by its process id."""
+def running_prometheus(folder: Path, scraped_port: int, balancer_port: int) -> Iterator[Prometheus]:
+    """A Prometheus on the loopback that scrapes both; stopped by its process id."""
     port = free_port()
     targets = [
         ("api:8000", f"127.0.0.1:{scraped_port}"),
         ("localhost:9090", f"127.0.0.1:{port}"),
     ]
     config = quick_copy(folder / "config", targets)
+    with config.open("a") as more:
+        more.write(BALANCER.format(port=balancer_port))
     command = [
         "prometheus",
         f"--config.file={config}",

@@ -71,12 +71,12 @@ async def callers(
 
 async def _call(port: int, numbers: Iterator[int], tally: Tally) -> None:
     async with contextlib.AsyncExitStack() as stack:
-        wire = await stack.enter_async_context(_connected(port))
+        wire = await stack.enter_async_context(connected(port))
         for number in numbers:
             tally.seen.add(number)
             while (told := await _ask(wire, number)) is None:
                 tally.again += 1
-                wire = await stack.enter_async_context(_connected(port))
+                wire = await stack.enter_async_context(connected(port))
             if told:
                 tally.wrong.append(told)
             else:
@@ -97,7 +97,8 @@ async def _ask(wire: Wire, number: int) -> str | None:
 
 
 @contextlib.asynccontextmanager
-async def _connected(port: int) -> AsyncIterator[Wire]:
+async def connected(port: int) -> AsyncIterator[Wire]:
+    """A connection to that port of this machine."""
     wire = Wire(*await asyncio.open_connection("127.0.0.1", port))
     try:
         yield wire

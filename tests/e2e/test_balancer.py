@@ -1,0 +1,160 @@
+"""What the shipped HAProxy does when DNS, its clients or its servers fail."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import re
+import signal
+import socket
+import time
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.e2e.fakes import faked
+from tests.e2e.names import SERVFAIL
+from tests.e2e.server import PLAIN
+from tests.e2e.traffic import connected
+from tests.integration.wire import ask_for
+
+OUTAGE_S = 33.0  # HAProxy takes servers away after 30 s of failures, unless it is told otherwise
+BODIES = 60
+KEPT = 60  # connections of callers
+
+
+@pytest.mark.soak
+def test_an_outage_of_dns_takes_no_server_away(tmp_path: Path) -> None:
+    with faked(tmp_path, 2) as found:
+        found.names.failure = SERVFAIL
+        time.sleep(OUTAGE_S)
+        assert found.balancer.ready() == 2
+        found.names.failure = 0
+        found.names.addresses = found.names.addresses[:1]
+        found.balancer.wait_ready(1)  # it listens to DNS again
+        assert httpx.post(found.balancer.url, content=b"1", verify=PLAIN).status_code == 200
+
+
+def test_the_log_has_what_no_server_answers_with_its_id(tmp_path: Path) -> None:
+    with faked(tmp_path, 2) as found, httpx.Client(verify=PLAIN) as client:
+        url, log = found.balancer.url, found.balancer.log_file
+        before = log.read_text()
+        for status in (200, 404, 500, 503):
+            for fake in found.fakes:
+                fake.status = status
+            assert client.post(url, content=b"1").status_code == status
+        for bad in (b"GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n", b"\0\r\n\r\n"):
+            with socket.create_connection(("127.0.0.1", found.balancer.port)) as sender:
+                sender.sendall(bad)
+                assert sender.recv(1000).startswith(b"HTTP/1.1 400 ")
+        assert log.read_text() == before  # whoever sends requests does not fill it
+        seen = [each for fake in found.fakes for each in fake.seen]
+        assert all(each["X-Request-Id"] for each in seen)
+
+        for fake in found.fakes:
+            fake.status = 0
+        ids = []
+        for given in ("mine-1", "odd one"):
+            headers = {"X-Request-Id": given}
+            answer = httpx.post(url, content=b"1", headers=headers, verify=PLAIN)
+            told = answer.json()
+            assert (answer.status_code, told["code"]) == (502, "server_lost")
+            assert told["request_id"] == answer.headers["X-Request-Id"]
+            ids.append(told["request_id"])
+        assert ids[0] == "mine-1"
+        assert ids[1] != "odd one"
+        deadline = time.monotonic() + 5
+        while len(lines := log.read_text().removeprefix(before).splitlines()) < 2:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        assert [re.findall(r" (\d+) .* id=(\S+)", each) for each in lines] == [
+            [("502", each)] for each in ids
+        ]
+        assert set(ids) <= {each["X-Request-Id"] for fake in found.fakes for each in fake.seen}
+
+
+def test_what_passes_and_what_does_not(tmp_path: Path) -> None:
+    with faked(tmp_path, 1) as found, httpx.Client(verify=PLAIN) as client:
+
+        def status(path: str, **headers: str) -> int:
+            return client.get(f"{found.balancer.url}{path}", headers=headers).status_code
+
+        for path in ("/admin", "/admin/", "/admin/reload", "/%61dmin", "/metrics", "/metrics?x"):
+            assert status(path) == 404
+        assert found.counts() == [0]
+        for path in ("/administrator", "/metricsfoo", "/models/metrics"):
+            assert status(path) == 200
+        assert status("/models", **{"x-forwarded-for": "192.0.2.1"}) == 200
+        assert found.fakes[0].seen[-1]["X-Forwarded-For"] == "192.0.2.1"
+        many = {f"x-{number}": "1" for number in range(110)}
+        assert status("/models", **many) == 431  # of the fake, which takes 100: it got them
+
+
+def test_what_is_full_or_stops_passes_its_share_on(tmp_path: Path) -> None:
+    with faked(tmp_path, 3) as found, httpx.Client(verify=PLAIN) as client:
+        full, stopping, free = found.fakes
+
+        def ask(bodies: Iterable[int]) -> dict[int, httpx.Response]:
+            url = found.balancer.url
+            return {number: client.post(url, content=b"%d" % number) for number in bodies}
+
+        def answering(host: str, answers: dict[int, httpx.Response]) -> list[int]:
+            return [number for number, answer in answers.items() if answer.text == host]
+
+        owned = answering(full.host, ask(range(BODIES)))
+        full.status, before = 503, sum(found.counts())
+        answers = ask(range(BODIES))
+        assert {each.status_code for each in answers.values()} == {200}
+        assert sum(found.counts()) - before == BODIES + len(owned)
+        nexts = [each for each in answering(stopping.host, answers) if each in owned]
+
+        stopping.status, before = 503, sum(found.counts())
+        statuses = Counter(each.status_code for each in ask(range(BODIES)).values())
+        assert statuses[503] > 0  # the third one is not reached by all
+        assert sum(found.counts()) - before <= BODIES * 3
+
+        stopping.shutdown()
+        stopping.server_close()
+        answers = ask(nexts)  # the first finds it out, on a connection that was used before
+        assert {each.text for each in answers.values()} <= {full.host, free.host}
+        assert answers[nexts[-1]].text == free.host
+
+
+def test_clients_at_their_limit_leave_room_for_probes(tmp_path: Path) -> None:
+    with faked(tmp_path, 1, connections="4") as found, contextlib.ExitStack() as stack:
+        for _ in range(8):
+            address = ("127.0.0.1", found.balancer.port)
+            held = stack.enter_context(socket.create_connection(address))
+            held.sendall(b"GET / HTTP/1.1\r\n")  # and nothing more
+        admin = f"http://127.0.0.1:{found.balancer.admin_port}"
+        for path in ("/live", "/ready", "/metrics"):
+            assert httpx.get(f"{admin}{path}", verify=PLAIN, timeout=2).status_code == 200
+
+
+async def test_one_that_is_replaced_loses_no_request_of_kept_connections(tmp_path: Path) -> None:
+    """Callers keep their connections, and pause between requests, as pools of clients do."""
+    with faked(tmp_path, 2) as found:
+
+        async def call() -> int:
+            async with connected(found.balancer.port) as wire:
+                for number in itertools.count():
+                    try:
+                        answer = await wire.ask(ask_for(number))
+                    except (EOFError, ConnectionError):
+                        return 1
+                    assert answer.status == 200
+                    if "connection" in answer.names:
+                        return 0
+                    await asyncio.sleep(0.05)
+            return 0
+
+        callers = [asyncio.create_task(call()) for _ in range(KEPT)]
+        await asyncio.sleep(0.3)
+        found.balancer.process.send_signal(signal.SIGUSR1)
+        lost = sum(await asyncio.gather(*callers))
+        assert lost == 0
+        assert await asyncio.to_thread(found.balancer.process.wait, 20) == 0
