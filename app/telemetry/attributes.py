@@ -102,17 +102,19 @@ def add_end(found: Attributes, trace: RequestTrace) -> None:
         found["torchlane.cache.joined"] = trace.cache.joined
 
 
-def of_forward(record: BatchRecord) -> Attributes:
+def of_forward(replica: str, items: int) -> Attributes:
     """What the forward of a request says of its batch."""
-    return {"torchlane.replica": record.replica, "torchlane.batch.items": record.items}
+    return {"torchlane.replica": replica, "torchlane.batch.items": items}
 
 
 def of_batch(record: BatchRecord) -> Attributes:
-    """What is known of a batch when it is handed over."""
-    found = of_forward(record)
+    """What is known of a batch that is over."""
+    found = of_forward(record.replica, record.items)
     found["torchlane.model"] = record.model.name
     found["torchlane.version"] = record.model.version
     found["torchlane.device"] = record.device
+    found["torchlane.batch.forwards"] = record.forwards
+    found["torchlane.batch.compute_s"] = record.compute_s
     if record.length:
         found["torchlane.batch.length"] = record.length
     return found

@@ -244,15 +244,19 @@ class Tracing:
         """
         if len(fields) != len(headers):
             fields = _joined(headers)
-        asked: list[Sink] = []
+        may = False
         for sink, gate in self._gated:
             try:
-                if gate is None or gate(fields):
-                    asked.append(sink)
+                if gate is not None and not gate(fields):
+                    continue
             except Exception:
                 self._failed(sink)
-        self._asked = asked
-        return bool(asked)
+                continue
+            if not may:
+                self._asked = []
+                may = True
+            self._asked.append(sink)
+        return may
 
     def begin(
         self,

@@ -24,6 +24,8 @@ from structlog.testing import capture_logs
 
 from app.codecs.tensor import TensorCodec
 from app.errors import ModelError
+from app.telemetry.late import LateExporter
+from app.telemetry.making import SpanMaker
 from app.telemetry.spans import Sampling, Spans
 from app.telemetry.tracing import Tracing
 from app.types import Arrays
@@ -50,10 +52,9 @@ class Made:
             follows_parent=True,
         )
         self.sink = Spans(
-            [SimpleSpanProcessor(self.exporter)],
+            [SimpleSpanProcessor(LateExporter(self.exporter, 3))],
             sampling,
-            Resource({}),
-            InstrumentationScope("torchlane"),
+            SpanMaker(sampling.ids, Resource({}), InstrumentationScope("torchlane")),
             lambda model, replica, items: f"{model} on {replica} of {items}",
         )
 
