@@ -1,4 +1,4 @@
-"""Spans are made by the thread that exports them; the event loop notes what they say, and no more.
+"""Spans are made by the thread that exports them; the event loop keeps what they are made of.
 
 So their code runs once for many, not between two requests that have nothing to do with it.
 """
@@ -11,26 +11,26 @@ from collections.abc import Callable, Sequence
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
-from opentelemetry.trace import SpanContext
+from opentelemetry.trace import SpanContext, TraceFlags
 
 _MAKING = threading.Lock()
+_SAMPLED = SpanContext(1, 1, False, TraceFlags(TraceFlags.SAMPLED))
 
 
 class LateSpan(ReadableSpan):
-    """A span with the spans below it, none of which is made before it is exported.
+    """Spans that are not made before they are exported.
 
     Args:
-        context: of the span, which processors look at.
-        make: makes all.
+        make: makes them; never called by two threads at a time, whatever it belongs to.
     """
 
-    def __init__(self, context: SpanContext, make: Callable[[], list[ReadableSpan]]) -> None:
-        self._context = context  # the rest of a span is in what is made
+    def __init__(self, make: Callable[[], list[ReadableSpan]]) -> None:
+        self._context = _SAMPLED  # all that processors look at
         self._make = make
         self._made: list[ReadableSpan] | None = None
 
     def made(self) -> list[ReadableSpan]:
-        """All spans; the same ones for each exporter."""
+        """The spans; the same ones for each exporter."""
         with _MAKING:
             if self._made is None:
                 self._made = self._make()
@@ -50,7 +50,7 @@ class LateExporter(SpanExporter):
         self._most = most
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
-        """Export them; those after a failure are lost with it: its receiver has hung already."""
+        """Export them; the rest is lost with those that fail: it would only wait as long."""
         made = [each for late in spans if isinstance(late, LateSpan) for each in late.made()]
         result = SpanExportResult.SUCCESS
         for first in range(0, len(made), self._most):

@@ -1,4 +1,4 @@
-"""Makes spans of what was noted of requests and batches; in the thread that exports them."""
+"""Makes the spans of requests and batches that are over; in the threads that export them."""
 
 from __future__ import annotations
 
@@ -7,65 +7,64 @@ from typing import NamedTuple
 
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import Event, ReadableSpan
-from opentelemetry.sdk.trace.id_generator import IdGenerator
+from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
-from opentelemetry.trace import Link, SpanContext, SpanKind, Status
+from opentelemetry.semconv.attributes.error_attributes import ERROR_TYPE
+from opentelemetry.trace import Link, SpanContext, SpanKind, Status, StatusCode, TraceFlags
+from opentelemetry.trace.span import TraceState
 
-from app.telemetry.attributes import Attributes, of_forward
+from app.telemetry.attributes import (
+    Attributes,
+    add_end,
+    error_event,
+    name_of,
+    of_batch,
+    of_forward,
+    of_head,
+    text_of,
+)
+from app.telemetry.clocks import day_offset_ns
+from app.telemetry.tracing import BatchRecord, RequestTrace
+
+IDS = RandomIdGenerator()
+FLAGS = TraceFlags(TraceFlags.SAMPLED | TraceFlags.RANDOM_TRACE_ID)
+MOST_BATCHES = 32  # of one request, with spans of their own
 
 
-class Forward(NamedTuple):
-    """A batch that computed items of a request, with the context of its span.
+class Head(NamedTuple):
+    """A request that is sampled.
 
     Attributes:
-        moved: its replica failed, and the items waited again.
+        trace_id: of its span, like the next ones.
+        parent: None: it begins a trace.
+        host: whom its head was for.
+        agent: who sent it; None: it does not say.
+        added: attributes of the sampler.
     """
 
-    batch: SpanContext
-    replica: str
-    items: int
-    began: float
-    ended: float
-    moved: bool
-
-
-class RequestNote(NamedTuple):
-    """A request that is over, as `RequestTrace` has it; times are of `time.perf_counter`.
-
-    Attributes:
-        offset_ns: from these to the time of day.
-        forwards: of its batches, in their order.
-        in_vain: it waited, and no batch took it.
-    """
-
-    name: str
-    context: SpanContext
+    trace_id: int
+    span_id: int
+    flags: TraceFlags
+    state: TraceState | None
     parent: SpanContext | None
-    attributes: Attributes
-    began: float
-    received: float
-    decoded: float
-    answered: float
-    encoded: float
-    ended: float
-    offset_ns: int
-    forwards: Sequence[Forward]
-    in_vain: bool
+    host: bytes
+    agent: bytes | None
+    added: Attributes | None
+
+    def context(self) -> SpanContext:
+        """Of its span."""
+        return SpanContext(self.trace_id, self.span_id, False, self.flags, self.state)
+
+
+class Failure(NamedTuple):
+    """What a span says of errors, without their frames, which hold tensors."""
+
+    kind: str
     status: Status
     events: Sequence[Event]
 
 
-class BatchNote(NamedTuple):
-    """A batch that is over, with the spans of its requests."""
-
-    context: SpanContext
-    requests: Sequence[SpanContext]
-    attributes: Attributes
-    began: float
-    ended: float
-    offset_ns: int
-    status: Status
-    events: Sequence[Event]
+FINE = Failure("", Status(StatusCode.UNSET), ())
 
 
 class SpanMaker:
@@ -75,95 +74,155 @@ class SpanMaker:
     much as what it calls a readable span. That is all that processors and exporters see of either.
 
     Args:
-        ids: makes those of spans.
         resource: of all spans.
         scope: likewise.
     """
 
-    def __init__(self, ids: IdGenerator, resource: Resource, scope: InstrumentationScope) -> None:
-        self._ids = ids
+    def __init__(self, resource: Resource, scope: InstrumentationScope) -> None:
         self._resource = resource
         self._scope = scope
 
-    def batch(self, note: BatchNote) -> list[ReadableSpan]:
-        """The span of a batch."""
+    def batch(
+        self, record: BatchRecord, heads: Sequence[Head], form: str, failure: Failure
+    ) -> list[ReadableSpan]:
+        """The span of a batch, with the sampled ones of its requests."""
+        attributes = of_batch(record)
+        if form:
+            attributes["torchlane.form"] = form
+        if failure.kind:
+            attributes[ERROR_TYPE] = failure.kind
+        offset_ns = day_offset_ns()
         return [
             ReadableSpan(
                 name="batch",
-                context=note.context,
+                context=_batch(record),
                 resource=self._resource,
-                attributes=note.attributes,
-                events=note.events,
-                links=[Link(context) for context in note.requests],
-                status=note.status,
-                start_time=ns_of(note.began, note.offset_ns),
-                end_time=ns_of(note.ended, note.offset_ns),
+                attributes=attributes,
+                events=failure.events,
+                links=[Link(head.context()) for head in heads],
+                status=failure.status,
+                start_time=_ns(record.began, offset_ns),
+                end_time=_ns(record.ended, offset_ns),
                 instrumentation_scope=self._scope,
             )
         ]
 
-    def request(self, note: RequestNote) -> list[ReadableSpan]:
-        """The spans of a request, the one of all of it last."""
+    def request(self, trace: RequestTrace, head: Head, failure: Failure) -> list[ReadableSpan]:
+        """The spans of a request, that of all of it last."""
+        parts = _Parts(self._resource, self._scope, head.context(), trace.ended)
         # A body that cannot be read is decoded until the request ends.
-        decoded = note.decoded or (note.ended if note.received else 0.0)
-        made: list[ReadableSpan] = []
-        if decoded:
-            made.append(self._part(note, "decode", note.received or note.began, decoded))
-        since = note.decoded
-        if note.in_vain:
-            made.append(self._part(note, "queue", since, note.ended))
-        for each in note.forwards:
-            if each.began > since:
-                made.append(self._part(note, "queue", since, each.began))
-            began = min(max(since, each.began), each.ended)
-            attributes = of_forward(each.replica, each.items)
-            links = [Link(each.batch)]
-            made.append(self._part(note, "forward", began, each.ended, attributes, links))
-            if each.moved:
-                since = each.ended
-        if note.encoded:
-            made.append(self._part(note, "encode", note.answered, note.encoded))
-        made.append(
+        decoded = trace.decoded or (trace.ended if trace.received else 0.0)
+        parts.add("decode", trace.received or trace.began, decoded)
+        _add_computing(parts, trace)
+        parts.add("encode", trace.answered, trace.encoded)
+        attributes = of_head(trace, head.host, head.agent)
+        if head.added:
+            attributes |= head.added
+        add_end(attributes, trace)
+        parts.made.append(
             ReadableSpan(
-                name=note.name,
-                context=note.context,
-                parent=note.parent,
+                name=name_of(trace),
+                context=parts.of,
+                parent=head.parent,
                 resource=self._resource,
-                attributes=note.attributes,
-                events=note.events,
+                attributes=attributes,
+                events=failure.events,
                 kind=SpanKind.SERVER,
-                status=note.status,
-                start_time=ns_of(note.began, note.offset_ns),
-                end_time=ns_of(note.ended, note.offset_ns),
+                status=failure.status,
+                start_time=_ns(trace.began, parts.offset_ns),
+                end_time=_ns(trace.ended, parts.offset_ns),
                 instrumentation_scope=self._scope,
             )
         )
-        return made
+        return parts.made
 
-    def _part(
+
+class _Parts:
+    """Makes the spans below that of a request.
+
+    Args:
+        resource: of all.
+        scope: likewise.
+        of: that of the request.
+        ended: when it was over; what a request that was left had begun may go on.
+    """
+
+    def __init__(
+        self, resource: Resource, scope: InstrumentationScope, of: SpanContext, ended: float
+    ) -> None:
+        self._resource = resource
+        self._scope = scope
+        self._ended = ended
+        self.of = of
+        self.offset_ns = day_offset_ns()
+        self.made: list[ReadableSpan] = []
+
+    def add(
         self,
-        note: RequestNote,
         name: str,
         began: float,
         ended: float,
         attributes: Attributes | None = None,
         links: Sequence[Link] = (),
-    ) -> ReadableSpan:
-        of = note.context
-        span_id = self._ids.generate_span_id()
-        return ReadableSpan(
-            name=name,
-            context=SpanContext(of.trace_id, span_id, False, of.trace_flags, of.trace_state),
-            parent=of,
-            resource=self._resource,
-            attributes=attributes,
-            links=links,
-            start_time=ns_of(began, note.offset_ns),
-            end_time=ns_of(ended, note.offset_ns),
-            instrumentation_scope=self._scope,
+    ) -> None:
+        """Add a part, if it came to its end."""
+        if not ended:
+            return
+        of, ended = self.of, min(ended, self._ended)
+        span_id = IDS.generate_span_id()
+        self.made.append(
+            ReadableSpan(
+                name=name,
+                context=SpanContext(of.trace_id, span_id, False, of.trace_flags, of.trace_state),
+                parent=of,
+                resource=self._resource,
+                attributes=attributes,
+                links=links,
+                start_time=_ns(min(began, ended), self.offset_ns),
+                end_time=_ns(ended, self.offset_ns),
+                instrumentation_scope=self._scope,
+            )
         )
 
 
-def ns_of(moment: float, offset_ns: int) -> int:
+def failure_of(errors: Sequence[BaseException], kind: str, moment: float) -> Failure:
+    """What a span says of errors, the first of which counts; none: all that is known is that."""
+    description = text_of(errors[0]) if errors else None
+    at_ns = _ns(moment, day_offset_ns())
+    events = [error_event(each, at_ns) for each in errors]
+    return Failure(kind, Status(StatusCode.ERROR, description), events)
+
+
+def _add_computing(parts: _Parts, trace: RequestTrace) -> None:
+    """Add the spans from the acceptance of a request to its last outcome."""
+    since = trace.decoded
+    batches = trace.batches
+    if len(batches) > 1:
+        batches = sorted(batches, key=_began)[:MOST_BATCHES]
+    if not batches and trace.is_accepted and since and trace.outcome != "ok":  # in vain
+        parts.add("queue", since, trace.ended)
+    for record in batches:
+        if record.began > since:
+            parts.add("queue", since, record.began)
+        ended = record.ended or trace.ended
+        links = [Link(_batch(record))]
+        attributes = of_forward(record)
+        parts.add("forward", max(since, record.began), ended, attributes, links)
+        if record.fault:
+            since = ended  # items that moved to another replica wait again
+
+
+def _batch(record: BatchRecord) -> SpanContext:
+    """The context of a batch's span, which may be made later."""
+    if not isinstance(record.kept, SpanContext):
+        record.kept = SpanContext(IDS.generate_trace_id(), IDS.generate_span_id(), False, FLAGS)
+    return record.kept
+
+
+def _began(record: BatchRecord) -> float:
+    return record.began
+
+
+def _ns(moment: float, offset_ns: int) -> int:
     """A moment of `time.perf_counter` as nanoseconds since 1970."""
     return int(moment * 1e9) + offset_ns

@@ -16,7 +16,6 @@ from opentelemetry.propagators.textmap import TextMapPropagator
 from opentelemetry.sdk._shared_internal import BatchProcessor
 from opentelemetry.sdk.resources import SERVICE_NAME, SERVICE_VERSION, Resource
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
-from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
 from app.telemetry.late import CommonResource, LateExporter
@@ -63,7 +62,6 @@ class Export:
         argument = environ.get(SAMPLER_ARG) if ratio is None else ratio
         sampling = Sampling(
             sampler=_loaded(SAMPLER_GROUP, sampler)(argument),
-            ids=RandomIdGenerator(),
             propagator=_propagator(propagators_of(environ)),
             ratio=ratio,
             follows_parent=sampler.startswith("parentbased_"),
@@ -76,7 +74,7 @@ class Export:
             for name in exporters_of(environ)
         ]
         scope = InstrumentationScope("torchlane", version)
-        maker = SpanMaker(sampling.ids, CommonResource(_resource(version, worker)), scope)
+        maker = SpanMaker(CommonResource(_resource(version, worker)), scope)
         self.spans = Spans(self._processors, sampling, maker, form_of)
 
     async def close(self, budget_s: float) -> None:

@@ -2,8 +2,8 @@
 
 A request is a span with children for decode, queue, forward and encode. A batch is a span of a
 trace of its own, with links to the spans of all its requests that are sampled; the forward of each
-request links back. The ids of a request's span are chosen at its head, for batches to link to; all
-spans are made when they are exported, of notes that are written when their times are known.
+request links back. The ids of a request's span are chosen at its head, for batches to link to; the
+spans are made of `RequestTrace` and `BatchRecord` when they are exported (`app.telemetry.late`).
 """
 
 from __future__ import annotations
@@ -15,45 +15,35 @@ from functools import partial
 
 from opentelemetry.context import Context
 from opentelemetry.propagators.textmap import Getter, TextMapPropagator
-from opentelemetry.sdk.trace import Event, SpanProcessor
-from opentelemetry.sdk.trace.id_generator import IdGenerator
+from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor
 from opentelemetry.sdk.trace.sampling import Decision, Sampler, TraceIdRatioBased
-from opentelemetry.semconv.attributes.error_attributes import ERROR_TYPE
 from opentelemetry.trace import (
     SpanContext,
     SpanKind,
-    Status,
-    StatusCode,
     TraceFlags,
     format_span_id,
     format_trace_id,
     get_current_span,
 )
+from opentelemetry.trace.span import TraceState
 
 from app.telemetry.attributes import (
+    MOST_OF_HOST,
     SERVER_ERROR,
     Attributes,
-    add_end,
-    error_event,
     name_of,
-    of_batch,
     of_head,
-    text_of,
 )
-from app.telemetry.clocks import day_offset_ns
 from app.telemetry.gate import SamplingGate
 from app.telemetry.late import LateSpan
-from app.telemetry.making import BatchNote, Forward, RequestNote, SpanMaker, ns_of
-from app.telemetry.tracing import BatchRecord, RequestTrace, Token
+from app.telemetry.making import FINE, FLAGS, IDS, Head, SpanMaker, failure_of
+from app.telemetry.tracing import MOST_CHARACTERS, BatchRecord, RequestTrace, Token
 from app.types import ModelId
 
 NO_PARENT = Context()
-LOW_BITS = (1 << 64) - 1  # of a trace id: those that the sampler by ratio looks at
-MOST_BATCHES = 32  # of one request, with spans of their own
+LOW_BITS = 64  # of a trace id: those that the sampler by ratio looks at
 MOST_ERRORS = 8  # of one batch
 MOST_FORMS = 4096  # that are remembered
-UNSET = Status(StatusCode.UNSET)
-NO_EVENTS: list[Event] = []
 
 
 class _Fields(Getter[Mapping[bytes, bytes]]):
@@ -70,32 +60,12 @@ class _Fields(Getter[Mapping[bytes, bytes]]):
 _FIELDS = _Fields()
 
 
-class _Begun:
-    """A request that is sampled.
-
-    Args:
-        context: of its span.
-        parent: of that; None: it begins a trace.
-        attributes: what was known at its head.
-    """
-
-    __slots__ = ("attributes", "context", "parent")
-
-    def __init__(
-        self, context: SpanContext, parent: SpanContext | None, attributes: Attributes
-    ) -> None:
-        self.context = context
-        self.parent = parent
-        self.attributes = attributes
-
-
 @dataclass(frozen=True, slots=True)
 class Sampling:
     """What is sampled.
 
     Attributes:
         sampler: decides.
-        ids: makes those of traces and spans.
         propagator: reads the caller's headers.
         ratio: the share of traces that the sampler takes by their ids; None: something else
             decides.
@@ -103,17 +73,16 @@ class Sampling:
     """
 
     sampler: Sampler
-    ids: IdGenerator
     propagator: TextMapPropagator
     ratio: float | None
     follows_parent: bool
 
 
 class Spans:
-    """A sink that has spans made, of what it notes of requests and batches.
+    """A sink that has spans made.
 
     Args:
-        processors: take each `LateSpan`.
+        processors: take late spans.
         sampling: of requests.
         maker: makes the spans.
         form_of: names the form that runs so many items of a model on a replica; empty: not known.
@@ -131,7 +100,6 @@ class Spans:
     ) -> None:
         self._processors = processors
         self._sampler = sampling.sampler
-        self._ids = sampling.ids
         self._propagator = sampling.propagator
         self._parent_fields = [field.encode() for field in sampling.propagator.fields]
         ratio = sampling.ratio
@@ -140,123 +108,67 @@ class Spans:
             ratio = 0.0  # too small for the sampler to take any
         gate = SamplingGate(self._parent_fields, ratio, leaves_out=sampling.follows_parent)
         self.may_want = gate.may_want
-        self._flags = TraceFlags.SAMPLED
-        if sampling.ids.is_trace_id_random():
-            self._flags |= TraceFlags.RANDOM_TRACE_ID
         self._maker = maker
         self._form_of = form_of
         self._forms: dict[tuple[ModelId, str, int], str] = {}  # to find one takes long
 
     def wants(self, trace: RequestTrace, fields: Mapping[bytes, bytes]) -> Token | None:
         """See `Sink`."""
-        ids, attributes = self._ids, of_head(trace, fields)
-        parent, state, flags = None, None, self._flags
-        trace_id = ids.generate_trace_id()
-        if self._bound is not None and not any(field in fields for field in self._parent_fields):
-            trace_id = (trace_id & ~LOW_BITS) | random.randrange(self._bound)  # nosec B311
-        else:
-            context = self._propagator.extract(fields, NO_PARENT, _FIELDS)
-            found = get_current_span(context).get_span_context()
-            if found.is_valid:
-                parent, trace_id = found, found.trace_id
-                flags = TraceFlags.SAMPLED | (found.trace_flags & TraceFlags.RANDOM_TRACE_ID)
-            result = self._sampler.should_sample(
-                context, trace_id, name_of(trace), SpanKind.SERVER, attributes
-            )
-            if result.decision is not Decision.RECORD_AND_SAMPLE:
-                return None
-            if result.attributes is not attributes:
-                attributes |= result.attributes
-            state = result.trace_state
-        own = SpanContext(trace_id, ids.generate_span_id(), False, TraceFlags(flags), state)
-        begun = _Begun(own, parent, attributes)
-        return Token(begun, format_trace_id(trace_id), format_span_id(own.span_id))
+        for field in self._parent_fields:
+            if field in fields:
+                return self._asked(trace, fields)
+        if self._bound is None:
+            return self._asked(trace, fields)
+        return _token(_id_below(self._bound), fields)
+
+    def _asked(self, trace: RequestTrace, fields: Mapping[bytes, bytes]) -> Token | None:
+        """The same, of a request that the sampler has to be asked about."""
+        context = self._propagator.extract(fields, NO_PARENT, _FIELDS)
+        found = get_current_span(context).get_span_context()
+        trace_id, flags, parent = IDS.generate_trace_id(), FLAGS, None
+        if found.is_valid:
+            trace_id, parent = found.trace_id, found
+            random_id = found.trace_flags & TraceFlags.RANDOM_TRACE_ID
+            flags = TraceFlags(TraceFlags.SAMPLED | random_id)
+        attributes = of_head(trace, fields.get(b"host", b""), fields.get(b"user-agent"))
+        result = self._sampler.should_sample(
+            context, trace_id, name_of(trace), SpanKind.SERVER, attributes
+        )
+        if result.decision is not Decision.RECORD_AND_SAMPLE:
+            return None
+        added = None if result.attributes is attributes else dict(result.attributes)
+        return _token(trace_id, fields, flags, result.trace_state, parent, added)
 
     def batch_ended(self, record: BatchRecord) -> None:
         """See `Sink`."""
-        contexts = self._sampled(record.traces)
-        if not contexts:
+        heads = []
+        for trace in record.traces:
+            token = trace.token(self)
+            if token is not None and isinstance(token.kept, Head):
+                heads.append(token.kept)
+        if not heads:
             return
-        attributes = of_batch(record)
-        form = self._form(record)
-        if form:
-            attributes["torchlane.form"] = form
-        offset_ns = day_offset_ns()
-        status, events = UNSET, NO_EVENTS
-        if record.fault is not None or record.errors:
-            errors = [] if record.fault is None else [record.fault]
-            errors += record.errors[:MOST_ERRORS]
-            attributes[ERROR_TYPE] = type(errors[0]).__qualname__
-            status, events = _told(errors, ns_of(record.ended, offset_ns))
-        context = self._batch(record)
-        note = BatchNote(
-            context,
-            contexts,
-            attributes,
-            record.began,
-            record.ended,
-            offset_ns,
-            status,
-            events,
-        )
-        self._send(LateSpan(context, partial(self._maker.batch, note)))
+        failure = FINE
+        if record.errors:
+            kind = type(record.errors[0]).__qualname__
+            failure = failure_of(record.errors[:MOST_ERRORS], kind, record.ended)
+        self._send(partial(self._maker.batch, record, heads, self._form(record), failure))
 
     def request_ended(self, trace: RequestTrace, token: Token) -> None:
         """See `Sink`."""
-        begun = token.kept
-        if not isinstance(begun, _Begun):
+        head = token.kept
+        if not isinstance(head, Head):
             raise TypeError("bug: another sink's token")
-        batches = trace.batches
-        if len(batches) > 1:
-            batches = sorted(batches, key=_began)[:MOST_BATCHES]
-        offset_ns = day_offset_ns()
-        status, events = UNSET, NO_EVENTS
+        failure = FINE
         if trace.status >= SERVER_ERROR:
             errors = [trace.error] if trace.error else []
-            status, events = _told(errors, ns_of(trace.ended, offset_ns))
-        add_end(begun.attributes, trace)
-        note = RequestNote(
-            name_of(trace),  # the route may not have been known before
-            begun.context,
-            begun.parent,
-            begun.attributes,
-            trace.began,
-            trace.received,
-            trace.decoded,
-            trace.answered,
-            trace.encoded,
-            trace.ended,
-            offset_ns,
-            # Not the records: the frames of their errors hold tensors.
-            [
-                Forward(
-                    self._batch(record),
-                    record.replica,
-                    record.items,
-                    record.began,
-                    record.ended or trace.ended,
-                    record.fault is not None,
-                )
-                for record in batches
-            ],
-            bool(trace.is_accepted and trace.decoded and not batches and trace.outcome != "ok"),
-            status,
-            events,
-        )
-        self._send(LateSpan(begun.context, partial(self._maker.request, note)))
+            failure = failure_of(errors, trace.outcome, trace.ended)
+        self._send(partial(self._maker.request, trace, head, failure))
 
-    def _send(self, span: LateSpan) -> None:
+    def _send(self, make: Callable[[], list[ReadableSpan]]) -> None:
+        late = LateSpan(make)
         for processor in self._processors:
-            processor.on_end(span)
-
-    def _batch(self, record: BatchRecord) -> SpanContext:
-        """The context of a batch's span, which may be made later."""
-        if not isinstance(record.kept, SpanContext):
-            ids = self._ids
-            record.kept = SpanContext(
-                ids.generate_trace_id(), ids.generate_span_id(), False, TraceFlags(self._flags)
-            )
-        return record.kept
+            processor.on_end(late)
 
     def _form(self, record: BatchRecord) -> str:
         key = (record.model, record.replica, record.items)
@@ -268,21 +180,28 @@ class Spans:
             self._forms[key] = form
         return form
 
-    def _sampled(self, traces: Sequence[RequestTrace]) -> list[SpanContext]:
-        """The spans of requests, as far as they are sampled."""
-        found = []
-        for trace in traces:
-            token = trace.token(self)
-            if token is not None and isinstance(token.kept, _Begun):
-                found.append(token.kept.context)
-        return found
+
+def _token(
+    trace_id: int,
+    fields: Mapping[bytes, bytes],
+    flags: TraceFlags = FLAGS,
+    state: TraceState | None = None,
+    parent: SpanContext | None = None,
+    added: Attributes | None = None,
+) -> Token:
+    """The token of a request that is sampled."""
+    host, agent = fields.get(b"host", b"")[:MOST_OF_HOST], fields.get(b"user-agent")
+    if agent is not None:
+        agent = agent[:MOST_CHARACTERS]
+    span_id = IDS.generate_span_id()
+    head = Head(trace_id, span_id, flags, state, parent, host, agent, added)
+    return Token(head, format_trace_id(trace_id), format_span_id(span_id))
 
 
-def _told(errors: Sequence[BaseException], at_ns: int) -> tuple[Status, list[Event]]:
-    """What a span says of errors; none: that is all that is known."""
-    description = text_of(errors[0]) if errors else None
-    return Status(StatusCode.ERROR, description), [error_event(each, at_ns) for each in errors]
-
-
-def _began(record: BatchRecord) -> float:
-    return record.began
+def _id_below(bound: int) -> int:
+    """A random id of a trace that the sampler by ratio takes."""
+    bits = bound.bit_length()
+    low = random.getrandbits(bits)
+    while low >= bound:
+        low = random.getrandbits(bits)
+    return (random.getrandbits(LOW_BITS) << LOW_BITS | low) or 1

@@ -13,7 +13,6 @@ from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
 from opentelemetry.sdk.trace.sampling import ParentBasedTraceIdRatio
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import SpanContext, SpanKind, StatusCode, format_span_id, format_trace_id
@@ -46,7 +45,6 @@ class Made:
         self.exporter = InMemorySpanExporter()
         sampling = Sampling(
             ParentBasedTraceIdRatio(ratio),
-            RandomIdGenerator(),
             CompositePropagator([TraceContextTextMapPropagator()]),
             ratio,
             follows_parent=True,
@@ -54,7 +52,7 @@ class Made:
         self.sink = Spans(
             [SimpleSpanProcessor(LateExporter(self.exporter, 3))],
             sampling,
-            SpanMaker(sampling.ids, Resource({}), InstrumentationScope("torchlane")),
+            SpanMaker(Resource({}), InstrumentationScope("torchlane")),
             lambda model, replica, items: f"{model} on {replica} of {items}",
         )
 

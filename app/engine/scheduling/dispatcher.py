@@ -319,7 +319,10 @@ class Dispatcher:
         """Tell what follows batches, while the requests that wait for its items are known."""
         record.began = record.handed_over + (took.began - batch.started)
         record.compute_s, record.forwards = report.compute_s, report.forwards
-        record.fault, record.errors = report.fault, report.errors
+        record.errors = report.errors
+        if report.fault is not None:
+            record.fault = type(report.fault).__name__
+            record.errors = [report.fault, *report.errors]
         self.tracing.batch_ended(record)
 
     def _note_traces(self, batch: Batch, ago_s: float) -> None:
