@@ -200,8 +200,5 @@ def _token(
 
 def _id_below(bound: int) -> int:
     """A random id of a trace that the sampler by ratio takes."""
-    bits = bound.bit_length()
-    low = random.getrandbits(bits)
-    while low >= bound:
-        low = random.getrandbits(bits)
-    return (random.getrandbits(LOW_BITS) << LOW_BITS | low) or 1
+    high = IDS.generate_trace_id() >> LOW_BITS << LOW_BITS
+    return (high | random.randrange(bound)) or 1  # nosec B311
