@@ -100,6 +100,7 @@ COMPILED = (
     "app/metrics/bound.py",
     "app/metrics/tally.py",
     "app/registry/loaded_models.py",
+    "app/telemetry/gate.py",
     "app/telemetry/tracing.py",
     "app/types.py",
 )

@@ -151,9 +151,21 @@ class SingleFlight(Generic[T]):
             waiters.update(self._waiters(flight))
         return [each.label for each in sorted(waiters, key=_number) if each.label]
 
-    def traces(self, flight: T) -> list[RequestTrace]:
-        """Of the requests that wait for it, as far as anything follows them."""
-        return [each.trace for each in self._waiters(flight) if each.trace is not None]
+    def traces(self, flights: Sequence[T]) -> list[RequestTrace]:
+        """Of the requests that wait for these, as far as anything follows them."""
+        found = []
+        for flight in flights:
+            for each in self._waiters(flight):
+                if each.trace is not None:
+                    found.append(each.trace)  # compiled, a loop is quicker
+        return found
+
+    def trace_id(self, flight: T) -> str:
+        """Of a trace that a request which waits for it belongs to; empty: none does."""
+        for each in self._waiters(flight):
+            if each.trace is not None and each.trace.trace_id:
+                return each.trace.trace_id
+        return ""
 
     def open(self, flight: T, waiter: Waiter) -> None:
         """Start a flight with its first waiter.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Mapping
 from typing import TypeAlias
 
 from opentelemetry.sdk.trace import Event
@@ -24,10 +23,9 @@ from opentelemetry.semconv.attributes.user_agent_attributes import USER_AGENT_OR
 from opentelemetry.util.types import AttributeValue
 
 from app.errors import TorchlaneError
-from app.telemetry.tracing import BatchRecord, RequestTrace
+from app.telemetry.tracing import MOST_CHARACTERS, BatchRecord, RequestTrace
 
 Attributes: TypeAlias = dict[str, AttributeValue]
-MOST_CHARACTERS = 1000  # of an error's text, and of what a client says of itself
 MOST_OF_STACK = 8000  # characters
 MOST_OF_HOST = 261  # a name of 255 characters, and a port
 EMBEDDINGS = "/v1/embeddings"
@@ -52,24 +50,23 @@ def name_of(trace: RequestTrace) -> str:
     return f"{method} {trace.route}" if trace.route else method
 
 
-def of_head(trace: RequestTrace, fields: Mapping[bytes, bytes]) -> Attributes:
-    """What is known when a request begins, and a sampler may ask for."""
+def of_head(trace: RequestTrace, host: bytes, agent: bytes | None) -> Attributes:
+    """What is known when a request begins, and a sampler may ask for; two headers of it."""
     found: Attributes = {"torchlane.request_id": trace.request_id.decode("latin-1")}
     if trace.method:
         known = trace.method in METHODS
         found[HTTP_REQUEST_METHOD] = trace.method if known else "_OTHER"
-        found[URL_PATH] = trace.path[:MOST_CHARACTERS]
+        found[URL_PATH] = trace.path
         found[URL_SCHEME] = "http"
     else:
         found[RPC_SYSTEM_NAME] = "grpc"
         found[RPC_METHOD] = trace.route.removeprefix("/")
-    authority = fields.get(b"host", b"")[:MOST_OF_HOST].decode("latin-1")
-    host, _, port = authority.rpartition(":")
-    if host and port.isascii() and port.isdigit():
-        found[SERVER_ADDRESS], found[SERVER_PORT] = host, int(port)
+    authority = host[:MOST_OF_HOST].decode("latin-1")
+    address, _, port = authority.rpartition(":")
+    if address and port.isascii() and port.isdigit():
+        found[SERVER_ADDRESS], found[SERVER_PORT] = address, int(port)
     elif authority:
         found[SERVER_ADDRESS] = authority
-    agent = fields.get(b"user-agent")
     if agent is not None:
         found[USER_AGENT_ORIGINAL] = agent[:MOST_CHARACTERS].decode("latin-1")
     return found
@@ -108,11 +105,13 @@ def of_forward(record: BatchRecord) -> Attributes:
 
 
 def of_batch(record: BatchRecord) -> Attributes:
-    """What is known of a batch when it is handed over."""
+    """What is known of a batch that is over."""
     found = of_forward(record)
     found["torchlane.model"] = record.model.name
     found["torchlane.version"] = record.model.version
     found["torchlane.device"] = record.device
+    found["torchlane.batch.forwards"] = record.forwards
+    found["torchlane.batch.compute_s"] = record.compute_s
     if record.length:
         found["torchlane.batch.length"] = record.length
     return found

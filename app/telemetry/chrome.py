@@ -187,8 +187,8 @@ class ChromeTrace:
         }
         if record.length:
             args["padded_to"] = record.length
-        if record.fault is not None:
-            args["fault"] = type(record.fault).__name__
+        if record.fault:
+            args["fault"] = record.fault
         name = f"batch {record.model} × {record.items}"  # noqa: RUF001
         return self._span(name, record.began, record.ended, thread, **args)
 

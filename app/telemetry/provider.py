@@ -16,15 +16,18 @@ from opentelemetry.propagators.textmap import TextMapPropagator
 from opentelemetry.sdk._shared_internal import BatchProcessor
 from opentelemetry.sdk.resources import SERVICE_NAME, SERVICE_VERSION, Resource
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
-from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
+from app.telemetry.late import CommonResource, LateExporter
+from app.telemetry.making import SpanMaker
 from app.telemetry.spans import Sampling, Spans
 from app.telemetry.variables import (
+    BATCH_SIZE,
     EXPORTER_GROUP,
     PROPAGATOR_GROUP,
     SAMPLER_ARG,
     SAMPLER_GROUP,
+    count_of,
     exporters_of,
     propagators_of,
     ratio_of,
@@ -59,19 +62,20 @@ class Export:
         argument = environ.get(SAMPLER_ARG) if ratio is None else ratio
         sampling = Sampling(
             sampler=_loaded(SAMPLER_GROUP, sampler)(argument),
-            ids=RandomIdGenerator(),
             propagator=_propagator(propagators_of(environ)),
             ratio=ratio,
             follows_parent=sampler.startswith("parentbased_"),
         )
         # It says for each span that its queue is full; the exporter says why.
         logging.getLogger(BatchProcessor.__module__).setLevel(logging.ERROR)
+        most = count_of(environ, BATCH_SIZE)
         self._processors = [
-            BatchSpanProcessor(_loaded(EXPORTER_GROUP, name)()) for name in exporters_of(environ)
+            BatchSpanProcessor(LateExporter(_loaded(EXPORTER_GROUP, name)(), most))
+            for name in exporters_of(environ)
         ]
         scope = InstrumentationScope("torchlane", version)
-        resource = _resource(version, worker)
-        self.spans = Spans(self._processors, sampling, resource, scope, form_of)
+        maker = SpanMaker(CommonResource(_resource(version, worker)), scope)
+        self.spans = Spans(self._processors, sampling, maker, form_of)
 
     async def close(self, budget_s: float) -> None:
         """Send what waits, for as long as that; a receiver that hangs does not get the rest."""

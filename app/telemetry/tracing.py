@@ -15,6 +15,8 @@ from app.types import CacheCounts, ModelId
 
 LOG = structlog.get_logger(__name__)
 
+MOST_CHARACTERS = 1000  # of texts of clients and errors
+
 Gate: TypeAlias = Callable[[Mapping[bytes, bytes]], bool]
 
 
@@ -46,8 +48,9 @@ class BatchRecord:
         ended: when the event loop heard of its end; 0: it runs.
         compute_s: seconds in the backend.
         forwards: runs of the model; more than one means that the batch was split.
-        fault: of the replica; the items move to another one, or fail.
-        errors: of the model, about single items.
+        fault: the class of its replica's error, after which items move to another one, or fail;
+            empty: there was none.
+        errors: that one, and the model's about single items; kept only until sinks were told.
         trace_id: of a trace that one of its requests belongs to; empty: none does.
         traces: of the requests that wait for its items, or did when it was handed over.
         kept: by the sink that makes spans.
@@ -81,7 +84,7 @@ class BatchRecord:
         self.ended = 0.0
         self.compute_s = 0.0
         self.forwards = 0
-        self.fault: Exception | None = None
+        self.fault = ""
         self.errors: Sequence[Exception] = ()
         self.trace_id = ""
         self.traces: list[RequestTrace] = []
@@ -101,7 +104,7 @@ class RequestTrace:
 
     Args:
         method: of HTTP; empty: a call of gRPC.
-        path: as it was requested.
+        path: as it was requested, up to MOST_CHARACTERS.
         route: the one that matched; empty: not known yet, or none.
         request_id: as the answer and the log name it.
         began: when its head had come.
@@ -152,7 +155,7 @@ class RequestTrace:
 
     def __init__(self, method: str, path: str, route: str, request_id: bytes, began: float) -> None:
         self.method = method
-        self.path = path
+        self.path = path[:MOST_CHARACTERS]
         self.route = route
         self.request_id = request_id
         self.began = began
@@ -244,15 +247,19 @@ class Tracing:
         """
         if len(fields) != len(headers):
             fields = _joined(headers)
-        asked: list[Sink] = []
+        may = False
         for sink, gate in self._gated:
             try:
-                if gate is None or gate(fields):
-                    asked.append(sink)
+                if gate is not None and not gate(fields):
+                    continue
             except Exception:
                 self._failed(sink)
-        self._asked = asked
-        return bool(asked)
+                continue
+            if not may:
+                self._asked = []
+                may = True
+            self._asked.append(sink)
+        return may
 
     def begin(
         self,
@@ -301,6 +308,7 @@ class Tracing:
             except Exception:  # the batch's requests are still to be told
                 self._failed(sink)
         record.traces = []  # they hold the record
+        record.errors = ()  # their frames hold tensors
 
     def _failed(self, sink: Sink) -> None:
         """Do without a sink that has a bug: another request would meet it again."""

@@ -75,7 +75,7 @@ def check(environ: Mapping[str, str]) -> None:
     ratio_of(environ)
     for name in propagators_of(environ):
         _check_known(PROPAGATORS, name, PROPAGATOR_GROUP, ("none",))
-    counts = {name: _count(environ, name) for name in COUNTS}
+    counts = {name: count_of(environ, name) for name in COUNTS}
     if counts[BATCH_SIZE] > counts[QUEUE_SIZE]:
         raise ValueError(
             f"{BATCH_SIZE} is {counts[BATCH_SIZE]}, more than {QUEUE_SIZE}, {counts[QUEUE_SIZE]}"
@@ -119,6 +119,20 @@ def propagators_of(environ: Mapping[str, str]) -> list[str]:
     return _names(environ.get(PROPAGATORS, "").strip() or DEFAULT_PROPAGATORS)
 
 
+def count_of(environ: Mapping[str, str], name: str) -> int:
+    """The number that one of `COUNTS` sets.
+
+    Raises:
+        ValueError: it is none.
+    """
+    given = environ.get(name, "").strip()
+    if not given:
+        return COUNTS[name]
+    if not (given.isascii() and given.isdigit() and int(given) > 0):
+        raise ValueError(f"{name}={given!r} must be a positive whole number")
+    return int(given)
+
+
 def _otlp(environ: Mapping[str, str]) -> str:
     name = _first(environ, PROTOCOLS)
     protocol = environ[name].strip() if name else DEFAULT_PROTOCOL
@@ -151,15 +165,6 @@ def _check_timeout(environ: Mapping[str, str], name: str) -> None:
     given = environ.get(name, "").strip()
     if given and not 0 < _number(given) < math.inf:
         raise ValueError(f"{name}={given!r} must be a positive number of seconds")
-
-
-def _count(environ: Mapping[str, str], name: str) -> int:
-    given = environ.get(name, "").strip()
-    if not given:
-        return COUNTS[name]
-    if not (given.isascii() and given.isdigit() and int(given) > 0):
-        raise ValueError(f"{name}={given!r} must be a positive whole number")
-    return int(given)
 
 
 def _first(environ: Mapping[str, str], names: Iterable[str]) -> str | None:

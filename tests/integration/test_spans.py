@@ -13,7 +13,6 @@ from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
 from opentelemetry.sdk.trace.sampling import ParentBasedTraceIdRatio
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import SpanContext, SpanKind, StatusCode, format_span_id, format_trace_id
@@ -24,6 +23,8 @@ from structlog.testing import capture_logs
 
 from app.codecs.tensor import TensorCodec
 from app.errors import ModelError
+from app.telemetry.late import LateExporter
+from app.telemetry.making import SpanMaker
 from app.telemetry.spans import Sampling, Spans
 from app.telemetry.tracing import Tracing
 from app.types import Arrays
@@ -44,16 +45,14 @@ class Made:
         self.exporter = InMemorySpanExporter()
         sampling = Sampling(
             ParentBasedTraceIdRatio(ratio),
-            RandomIdGenerator(),
             CompositePropagator([TraceContextTextMapPropagator()]),
             ratio,
             follows_parent=True,
         )
         self.sink = Spans(
-            [SimpleSpanProcessor(self.exporter)],
+            [SimpleSpanProcessor(LateExporter(self.exporter, 3))],
             sampling,
-            Resource({}),
-            InstrumentationScope("torchlane"),
+            SpanMaker(Resource({}), InstrumentationScope("torchlane")),
             lambda model, replica, items: f"{model} on {replica} of {items}",
         )
 

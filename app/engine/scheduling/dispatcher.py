@@ -269,8 +269,7 @@ class Dispatcher:
             undisturbed=undisturbed,
         )
         if self.tracing.followed or self.tracing.wants_batches:
-            batch.record = _begun(batch)
-            _note_traces(batch.record, batch)
+            self._note_traces(batch, 0.0)
         launches = undisturbed and replica.models[queue.model].launches
 
         def work(backend: Backend) -> Report | Later[Report]:
@@ -307,9 +306,8 @@ class Dispatcher:
         # Of a fault that was waited for, such as a hang, it has had no more than it asked for.
         asked_s = math.inf if report.fault is None else batch.expected_s
         queue.used_s += min(took.seconds, asked_s)
-        if batch.record is None and self.tracing.followed:  # a request may have joined it
-            batch.record = _begun(batch)
-            batch.record.handed_over -= ended - batch.started
+        if batch.record is not None or self.tracing.followed:  # a request may have joined it
+            self._note_traces(batch, ended - batch.started)
         if batch.record is not None:
             self._tell(batch.record, batch, report, took)
         self._record(batch, report, took.began)
@@ -321,9 +319,22 @@ class Dispatcher:
         """Tell what follows batches, while the requests that wait for its items are known."""
         record.began = record.handed_over + (took.began - batch.started)
         record.compute_s, record.forwards = report.compute_s, report.forwards
-        record.fault, record.errors = report.fault, report.errors
-        _note_traces(record, batch)
+        record.errors = report.errors
+        if report.fault is not None:
+            record.fault = type(report.fault).__name__
+            record.errors = [report.fault, *report.errors]
         self.tracing.batch_ended(record)
+
+    def _note_traces(self, batch: Batch, ago_s: float) -> None:
+        """Add the requests that wait for its items now to its record, if anything follows any."""
+        traces = batch.queue.flights.traces(batch.tickets)
+        if batch.record is None and (traces or self.tracing.wants_batches):
+            model, replica, size = batch.queue.model, batch.replica, len(batch.tickets)
+            device = str(replica.device)
+            batch.record = BatchRecord(model, replica.name, device, size, batch.length)
+            batch.record.handed_over -= ago_s
+        if batch.record is not None:
+            batch.record.add(traces)
 
     def _record(
         self,
@@ -361,7 +372,7 @@ class Dispatcher:
             queue_s = started - ticket.enqueued_at
             if outcome is not None:
                 computed += 1
-                own = _trace_id(queue, ticket) if trace_id else ""
+                own = queue.flights.trace_id(ticket) if trace_id else ""
                 queue.metrics.queue_seconds.observe(queue_s, own)
                 self._settler.settle(queue, ticket, outcome, queue_s, report.compute_s, size)
             elif ticket.abandoned:
@@ -383,36 +394,9 @@ class Dispatcher:
         return not lost and not ticket.moved and self.ready_replicas(queue.model) > 0
 
 
-def _begun(batch: Batch) -> BatchRecord:
-    """The record of a batch that is handed over now, without its requests."""
-    model, replica = batch.queue.model, batch.replica
-    size = len(batch.tickets)
-    return BatchRecord(model, replica.name, str(replica.device), size, batch.length)
-
-
-def _note_traces(record: BatchRecord, batch: Batch) -> None:
-    """Add the requests that wait for its items now."""
-    flights = batch.queue.flights
-    for ticket in batch.tickets:
-        record.add(flights.traces(ticket))
-
-
 def _trace_ids(queue: ModelQueue, tickets: Sequence[Ticket]) -> list[str]:
     """Of the traces that requests for these items belong to."""
-    found = []
-    for ticket in tickets:
-        for trace in queue.flights.traces(ticket):
-            if trace.trace_id:
-                found.append(trace.trace_id)  # compiled, a loop is quicker
-    return found
-
-
-def _trace_id(queue: ModelQueue, ticket: Ticket) -> str:
-    """Of a trace that a request for the ticket's item belongs to; empty: none does."""
-    for trace in queue.flights.traces(ticket):
-        if trace.trace_id:
-            return trace.trace_id
-    return ""
+    return [each.trace_id for each in queue.flights.traces(tickets) if each.trace_id]
 
 
 def _sooner(one_s: float | None, other_s: float | None) -> float | None:

@@ -38,7 +38,7 @@ class Batch:
         prefetched: whether its replica had another one to end first.
         undisturbed: nothing was loaded in its replica's thread.
         length: up to which its items are padded; 0: nothing is.
-        record: for what follows batches; None: nothing did when it was handed over.
+        record: for what follows batches; None: nothing has followed this one yet.
     """
 
     queue: ModelQueue

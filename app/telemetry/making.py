@@ -1,0 +1,228 @@
+"""Makes the spans of requests and batches that are over; in the threads that export them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import Event, ReadableSpan
+from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
+from opentelemetry.sdk.util.instrumentation import InstrumentationScope
+from opentelemetry.semconv.attributes.error_attributes import ERROR_TYPE
+from opentelemetry.trace import Link, SpanContext, SpanKind, Status, StatusCode, TraceFlags
+from opentelemetry.trace.span import TraceState
+
+from app.telemetry.attributes import (
+    Attributes,
+    add_end,
+    error_event,
+    name_of,
+    of_batch,
+    of_forward,
+    of_head,
+    text_of,
+)
+from app.telemetry.clocks import day_offset_ns
+from app.telemetry.tracing import BatchRecord, RequestTrace
+
+IDS = RandomIdGenerator()
+FLAGS = TraceFlags(TraceFlags.SAMPLED | TraceFlags.RANDOM_TRACE_ID)
+MOST_BATCHES = 32  # of one request, with spans of their own
+
+
+class Head(NamedTuple):
+    """A request that is sampled.
+
+    Attributes:
+        trace_id: of its span, like the next ones.
+        parent: None: it begins a trace.
+        host: whom its head was for.
+        agent: who sent it; None: it does not say.
+        added: attributes of the sampler.
+    """
+
+    trace_id: int
+    span_id: int
+    flags: TraceFlags
+    state: TraceState | None
+    parent: SpanContext | None
+    host: bytes
+    agent: bytes | None
+    added: Attributes | None
+
+    def context(self) -> SpanContext:
+        """Of its span."""
+        return SpanContext(self.trace_id, self.span_id, False, self.flags, self.state)
+
+
+class Failure(NamedTuple):
+    """What a span says of errors, without their frames, which hold tensors."""
+
+    kind: str
+    status: Status
+    events: Sequence[Event]
+
+
+FINE = Failure("", Status(StatusCode.UNSET), ())
+
+
+class SpanMaker:
+    """Makes the spans of one process.
+
+    The SDK's own spans can be changed by several threads until they end, and cost five times as
+    much as what it calls a readable span. That is all that processors and exporters see of either.
+
+    Args:
+        resource: of all spans.
+        scope: likewise.
+    """
+
+    def __init__(self, resource: Resource, scope: InstrumentationScope) -> None:
+        self._resource = resource
+        self._scope = scope
+
+    def batch(
+        self, record: BatchRecord, heads: Sequence[Head], form: str, failure: Failure
+    ) -> list[ReadableSpan]:
+        """The span of a batch, with the sampled ones of its requests."""
+        attributes = of_batch(record)
+        if form:
+            attributes["torchlane.form"] = form
+        if failure.kind:
+            attributes[ERROR_TYPE] = failure.kind
+        offset_ns = day_offset_ns()
+        return [
+            ReadableSpan(
+                name="batch",
+                context=_batch(record),
+                resource=self._resource,
+                attributes=attributes,
+                events=failure.events,
+                links=[Link(head.context()) for head in heads],
+                status=failure.status,
+                start_time=_ns(record.began, offset_ns),
+                end_time=_ns(record.ended, offset_ns),
+                instrumentation_scope=self._scope,
+            )
+        ]
+
+    def request(self, trace: RequestTrace, head: Head, failure: Failure) -> list[ReadableSpan]:
+        """The spans of a request, that of all of it last."""
+        parts = _Parts(self._resource, self._scope, head.context(), trace.ended)
+        # A body that cannot be read is decoded until the request ends.
+        decoded = trace.decoded or (trace.ended if trace.received else 0.0)
+        parts.add("decode", trace.received or trace.began, decoded)
+        _add_computing(parts, trace)
+        parts.add("encode", trace.answered, trace.encoded)
+        attributes = of_head(trace, head.host, head.agent)
+        if head.added:
+            attributes |= head.added
+        add_end(attributes, trace)
+        parts.made.append(
+            ReadableSpan(
+                name=name_of(trace),
+                context=parts.of,
+                parent=head.parent,
+                resource=self._resource,
+                attributes=attributes,
+                events=failure.events,
+                kind=SpanKind.SERVER,
+                status=failure.status,
+                start_time=_ns(trace.began, parts.offset_ns),
+                end_time=_ns(trace.ended, parts.offset_ns),
+                instrumentation_scope=self._scope,
+            )
+        )
+        return parts.made
+
+
+class _Parts:
+    """Makes the spans below that of a request.
+
+    Args:
+        resource: of all.
+        scope: likewise.
+        of: that of the request.
+        ended: when it was over; what a request that was left had begun may go on.
+    """
+
+    def __init__(
+        self, resource: Resource, scope: InstrumentationScope, of: SpanContext, ended: float
+    ) -> None:
+        self._resource = resource
+        self._scope = scope
+        self._ended = ended
+        self.of = of
+        self.offset_ns = day_offset_ns()
+        self.made: list[ReadableSpan] = []
+
+    def add(
+        self,
+        name: str,
+        began: float,
+        ended: float,
+        attributes: Attributes | None = None,
+        links: Sequence[Link] = (),
+    ) -> None:
+        """Add a part, if it came to its end."""
+        if not ended:
+            return
+        of, ended = self.of, min(ended, self._ended)
+        span_id = IDS.generate_span_id()
+        self.made.append(
+            ReadableSpan(
+                name=name,
+                context=SpanContext(of.trace_id, span_id, False, of.trace_flags, of.trace_state),
+                parent=of,
+                resource=self._resource,
+                attributes=attributes,
+                links=links,
+                start_time=_ns(min(began, ended), self.offset_ns),
+                end_time=_ns(ended, self.offset_ns),
+                instrumentation_scope=self._scope,
+            )
+        )
+
+
+def failure_of(errors: Sequence[BaseException], kind: str, moment: float) -> Failure:
+    """What a span says of errors, the first of which counts; none: all that is known is that."""
+    description = text_of(errors[0]) if errors else None
+    at_ns = _ns(moment, day_offset_ns())
+    events = [error_event(each, at_ns) for each in errors]
+    return Failure(kind, Status(StatusCode.ERROR, description), events)
+
+
+def _add_computing(parts: _Parts, trace: RequestTrace) -> None:
+    """Add the spans from the acceptance of a request to its last outcome."""
+    since = trace.decoded
+    batches = trace.batches
+    if len(batches) > 1:
+        batches = sorted(batches, key=_began)[:MOST_BATCHES]
+    if not batches and trace.is_accepted and since and trace.outcome != "ok":  # in vain
+        parts.add("queue", since, trace.ended)
+    for record in batches:
+        if record.began > since:
+            parts.add("queue", since, record.began)
+        ended = record.ended or trace.ended
+        links = [Link(_batch(record))]
+        attributes = of_forward(record)
+        parts.add("forward", max(since, record.began), ended, attributes, links)
+        if record.fault:
+            since = ended  # items that moved to another replica wait again
+
+
+def _batch(record: BatchRecord) -> SpanContext:
+    """The context of a batch's span, which may be made later."""
+    if not isinstance(record.kept, SpanContext):
+        record.kept = SpanContext(IDS.generate_trace_id(), IDS.generate_span_id(), False, FLAGS)
+    return record.kept
+
+
+def _began(record: BatchRecord) -> float:
+    return record.began
+
+
+def _ns(moment: float, offset_ns: int) -> int:
+    """A moment of `time.perf_counter` as nanoseconds since 1970."""
+    return int(moment * 1e9) + offset_ns
