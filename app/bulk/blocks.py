@@ -197,7 +197,9 @@ def raw_blocks(
         ]
         return min(ends)
 
-    for chunk in source.chunks(at, min(cut.rows, cut.per_shard)):
+    # A stream may be open: no more rows are asked for than are wanted.
+    rows = min(cut.rows, cut.per_shard, *([max(1, stop - at)] if stop is not None else []))
+    for chunk in source.chunks(at, rows):
         parts.append(chunk)
         have += len(chunk)
         while have >= (wanted := end_of(at) - at) > 0:

@@ -71,14 +71,19 @@ class Chooser:
         """The columns to read among those that are there.
 
         Raises:
-            BulkError: if there is no input; the message names the columns that are there.
+            BulkError: there is no input, or a column of its name twice; the message names those
+                that there are.
         """
+        wanted = self._wanted(there, where)
+        twice = [name for name in wanted.names if there.count(name) > 1]
+        if twice:
+            raise BulkError(f"{where} has several columns {_listed(twice)}: rename or drop them")
+        return wanted
+
+    def _wanted(self, there: Sequence[str], where: str) -> Wanted:
         for named in (self.input, self.id):
             if named is not None and named not in there:
                 raise BulkError(f"{where} has no column {named!r}; it has {_listed(there)}")
-        twice = sorted(name for name in set(there) if there.count(name) > 1)
-        if twice:
-            raise BulkError(f"{where} has several columns {_listed(twice)}: rename or drop them")
         id_column = self.id or (ID if ID in there else None)
         names = [spec.name for spec in self.manifest.inputs]
         usual = [INPUT, *names] if len(names) == 1 else [INPUT]

@@ -23,6 +23,7 @@ from app.types import Array, Arrays, Item
 from models.manifest import Manifest
 
 MAX_PATH = 4096
+MOST_SHOWN = 300  # characters of a name in a message
 MAX_FILE_BYTES = 256 << 20
 
 
@@ -154,14 +155,14 @@ class Decoder:
         budget = Budget()
         if value is None:
             raise InvalidInput("the row has no input")
+        if not self._is_text:
+            value = parsed(value)
         if self._is_picture:
             value = self._picture(value)
         if isinstance(value, bytes):
             kind = TEXT if self._is_text else OCTET_STREAM
             (item,) = self._codec.decode_raw(kind, value, max_items=None, budget=budget)
             return item
-        if not self._is_text:
-            value = parsed(value)
         return self._codec.decode(value, budget)
 
     def _picture(self, value: object) -> object:
@@ -217,7 +218,7 @@ def _read(path: Path) -> bytes:
     Raises:
         InvalidInput: it cannot be read.
     """
-    name = readable(str(path))
+    name = readable(str(path))[:MOST_SHOWN]
     try:
         # Not blocking: to open a pipe waits for one that writes.
         with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:

@@ -142,10 +142,12 @@ def _inside(folder: Path, out: Path | None) -> Iterator[Path]:
                 raise OSError(errno.ELOOP, "it is a link to a folder that it is in")
             with os.scandir(folder) as entries:
                 for entry in entries:
+                    if entry.name.startswith("."):
+                        continue
                     readable_file = Path(entry.name).suffix.lower() in FORMATS
                     if _is_folder(entry, surely=not readable_file):
                         folders.append((Path(entry.path), above | {real}))
-                    elif readable_file and not entry.name.startswith("."):
+                    elif readable_file:
                         yield Path(entry.path)
         except (OSError, RuntimeError) as error:  # RuntimeError: links that lead in a circle
             name = getattr(error, "filename", None) or folder

@@ -89,6 +89,8 @@ def decoded(raw: Iterable[RawBlock], recipe: Recipe, workers: int) -> Iterator[B
 
 
 def _context() -> Any:
+    # A run that is interrupted ends at once; what it leaves is removed without a word.
+    os.environ.setdefault("PYTHONWARNINGS", "ignore::UserWarning:multiprocessing.resource_tracker")
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(SHARED)
     return context

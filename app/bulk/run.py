@@ -131,8 +131,11 @@ def _drive(driver: Driver, job: Job, folder: state.Run, model: Model) -> tuple[i
 
 def _inputs(options: argparse.Namespace) -> Inputs:
     inputs = find_inputs(options.input, options.out)
-    if inputs.format == STREAM_FORMAT and sys.stdin is None:
-        raise UsageError("- is standard input, which is closed")
+    if inputs.format == STREAM_FORMAT:
+        if sys.stdin is None:
+            raise UsageError("- is standard input, which is closed")
+        with contextlib.suppress(OSError):  # it is no file
+            os.set_blocking(sys.stdin.fileno(), True)  # else "nothing yet" reads as its end
     if options.ray is None:
         return inputs
     if options.workers is not None:

@@ -252,10 +252,11 @@ def lock(folder: Path) -> Iterator[None]:
     except OSError as error:
         raise BulkError(f"{folder} cannot be used: {error.strerror}") from error
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise UsageError(f"another process is at work in {folder}") from error
         yield
-    except BlockingIOError as error:
-        raise UsageError(f"another process is at work in {folder}") from error
     finally:
         os.close(handle)  # and with it the lock, as does the end of the process
 

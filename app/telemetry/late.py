@@ -6,13 +6,17 @@ So their code runs once for many, not between two requests that have nothing to 
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Sequence
 
+import structlog
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 from opentelemetry.trace import SpanContext, TraceFlags
 
+LOG = structlog.get_logger(__name__)
+REFUSED_S = 1.0  # a receiver that answers so soon is there, and refuses these alone
 _MAKING = threading.Lock()
 _SAMPLED = SpanContext(1, 1, False, TraceFlags(TraceFlags.SAMPLED))
 
@@ -50,18 +54,29 @@ class LateExporter(SpanExporter):
         self._most = most
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
-        """Export them; the rest is lost with those that fail: it would only wait as long."""
-        made = [each for late in spans if isinstance(late, LateSpan) for each in late.made()]
+        """Export them; the rest is lost with those that nobody took: they would wait as long."""
+        made = [each for late in spans if isinstance(late, LateSpan) for each in _made(late)]
         result = SpanExportResult.SUCCESS
         for first in range(0, len(made), self._most):
-            result = self._exporter.export(made[first : first + self._most])
-            if result is not SpanExportResult.SUCCESS:
-                break
+            began = time.monotonic()
+            told = self._exporter.export(made[first : first + self._most])
+            if told is not SpanExportResult.SUCCESS:
+                result = told
+                if time.monotonic() - began > REFUSED_S:
+                    break
         return result
 
     def shutdown(self) -> None:
         """Export nothing more."""
         self._exporter.shutdown()
+
+
+def _made(late: LateSpan) -> list[ReadableSpan]:
+    try:
+        return late.made()
+    except Exception:  # what is wrong with one is not to cost the others
+        LOG.exception("span_failed")
+        return []
 
 
 class CommonResource(Resource):

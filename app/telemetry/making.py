@@ -67,6 +67,18 @@ class Failure(NamedTuple):
 FINE = Failure("", Status(StatusCode.UNSET), ())
 
 
+class End(NamedTuple):
+    """What must be known when a request or a batch ends, although its spans are made later.
+
+    Attributes:
+        failure: what went wrong.
+        offset_ns: from our clock to the time of day, which may be set before they are made.
+    """
+
+    failure: Failure
+    offset_ns: int
+
+
 class SpanMaker:
     """Makes the spans of one process.
 
@@ -83,15 +95,15 @@ class SpanMaker:
         self._scope = scope
 
     def batch(
-        self, record: BatchRecord, heads: Sequence[Head], form: str, failure: Failure
+        self, record: BatchRecord, heads: Sequence[Head], form: str, end: End
     ) -> list[ReadableSpan]:
         """The span of a batch, with the sampled ones of its requests."""
+        failure, offset_ns = end
         attributes = of_batch(record)
         if form:
             attributes["torchlane.form"] = form
         if failure.kind:
             attributes[ERROR_TYPE] = failure.kind
-        offset_ns = day_offset_ns()
         return [
             ReadableSpan(
                 name="batch",
@@ -107,9 +119,10 @@ class SpanMaker:
             )
         ]
 
-    def request(self, trace: RequestTrace, head: Head, failure: Failure) -> list[ReadableSpan]:
+    def request(self, trace: RequestTrace, head: Head, end: End) -> list[ReadableSpan]:
         """The spans of a request, that of all of it last."""
-        parts = _Parts(self._resource, self._scope, head.context(), trace.ended)
+        failure, offset_ns = end
+        parts = _Parts(self._resource, self._scope, head.context(), trace.ended, offset_ns)
         # A body that cannot be read is decoded until the request ends.
         decoded = trace.decoded or (trace.ended if trace.received else 0.0)
         parts.add("decode", trace.received or trace.began, decoded)
@@ -145,16 +158,22 @@ class _Parts:
         scope: likewise.
         of: that of the request.
         ended: when it was over; what a request that was left had begun may go on.
+        offset_ns: see `End`.
     """
 
     def __init__(
-        self, resource: Resource, scope: InstrumentationScope, of: SpanContext, ended: float
+        self,
+        resource: Resource,
+        scope: InstrumentationScope,
+        of: SpanContext,
+        ended: float,
+        offset_ns: int,
     ) -> None:
         self._resource = resource
         self._scope = scope
         self._ended = ended
         self.of = of
-        self.offset_ns = day_offset_ns()
+        self.offset_ns = offset_ns
         self.made: list[ReadableSpan] = []
 
     def add(
@@ -185,12 +204,20 @@ class _Parts:
         )
 
 
-def failure_of(errors: Sequence[BaseException], kind: str, moment: float) -> Failure:
-    """What a span says of errors, the first of which counts; none: all that is known is that."""
+def end_of(moment: float, errors: Sequence[BaseException] = (), kind: str = "") -> End:
+    """The end of a request or a batch.
+
+    Args:
+        moment: when it was.
+        errors: what went wrong, the first of which counts; none: all that is known is that.
+        kind: of the errors; empty: nothing went wrong.
+    """
+    offset_ns = day_offset_ns()
+    if not kind:
+        return End(FINE, offset_ns)
     description = text_of(errors[0]) if errors else None
-    at_ns = _ns(moment, day_offset_ns())
-    events = [error_event(each, at_ns) for each in errors]
-    return Failure(kind, Status(StatusCode.ERROR, description), events)
+    events = [error_event(each, _ns(moment, offset_ns)) for each in errors]
+    return End(Failure(kind, Status(StatusCode.ERROR, description), events), offset_ns)
 
 
 def _add_computing(parts: _Parts, trace: RequestTrace) -> None:

@@ -36,7 +36,7 @@ from app.telemetry.attributes import (
 )
 from app.telemetry.gate import SamplingGate
 from app.telemetry.late import LateSpan
-from app.telemetry.making import FINE, FLAGS, IDS, Head, SpanMaker, failure_of
+from app.telemetry.making import FLAGS, IDS, Head, SpanMaker, end_of
 from app.telemetry.tracing import MOST_CHARACTERS, BatchRecord, RequestTrace, Token
 from app.types import ModelId
 
@@ -136,8 +136,8 @@ class Spans:
         )
         if result.decision is not Decision.RECORD_AND_SAMPLE:
             return None
-        added = None if result.attributes is attributes else dict(result.attributes)
-        return _token(trace_id, fields, flags, result.trace_state, parent, added)
+        added = {key: each for key, each in result.attributes.items() if key not in attributes}
+        return _token(trace_id, fields, flags, result.trace_state, parent, added or None)
 
     def batch_ended(self, record: BatchRecord) -> None:
         """See `Sink`."""
@@ -148,22 +148,18 @@ class Spans:
                 heads.append(token.kept)
         if not heads:
             return
-        failure = FINE
-        if record.errors:
-            kind = type(record.errors[0]).__qualname__
-            failure = failure_of(record.errors[:MOST_ERRORS], kind, record.ended)
-        self._send(partial(self._maker.batch, record, heads, self._form(record), failure))
+        errors = record.errors[:MOST_ERRORS]
+        end = end_of(record.ended, errors, type(errors[0]).__qualname__ if errors else "")
+        self._send(partial(self._maker.batch, record, heads, self._form(record), end))
 
     def request_ended(self, trace: RequestTrace, token: Token) -> None:
         """See `Sink`."""
         head = token.kept
         if not isinstance(head, Head):
             raise TypeError("bug: another sink's token")
-        failure = FINE
-        if trace.status >= SERVER_ERROR:
-            errors = [trace.error] if trace.error else []
-            failure = failure_of(errors, trace.outcome, trace.ended)
-        self._send(partial(self._maker.request, trace, head, failure))
+        errors = [trace.error] if trace.error else []
+        end = end_of(trace.ended, errors, trace.outcome if trace.status >= SERVER_ERROR else "")
+        self._send(partial(self._maker.request, trace, head, end))
 
     def _send(self, make: Callable[[], list[ReadableSpan]]) -> None:
         late = LateSpan(make)

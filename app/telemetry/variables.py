@@ -23,7 +23,7 @@ OTLP = {"grpc": "otlp_proto_grpc", "http/protobuf": "otlp_proto_http"}  # entry 
 DEFAULT_PROTOCOL = "grpc"  # of the SDK
 DEFAULT_SAMPLER = "parentbased_always_on"
 DEFAULT_PROPAGATORS = "tracecontext,baggage"
-RATIOS = frozenset(("traceidratio", "parentbased_traceidratio"))
+RATIO, FIXED = "traceidratio", {"always_on": 1.0, "always_off": 0.0}  # samplers
 # Group of entry points of each kind of part.
 EXPORTER_GROUP = "opentelemetry_traces_exporter"
 SAMPLER_GROUP = "opentelemetry_traces_sampler"
@@ -105,7 +105,10 @@ def ratio_of(environ: Mapping[str, str]) -> float | None:
     Raises:
         ValueError: it is no share.
     """
-    if sampler_of(environ) not in RATIOS:
+    name = sampler_of(environ).removeprefix("parentbased_")
+    if name in FIXED:
+        return FIXED[name]
+    if name != RATIO:
         return None
     given = environ.get(SAMPLER_ARG, "").strip() or "1.0"
     ratio = _number(given)

@@ -86,9 +86,6 @@ class CsvSource:
                 self.wanted = wanted
             elif wanted != self.wanted:
                 raise BulkError(f"{path} has other columns than {files[0]}: score them one by one")
-            for name in wanted.names:
-                if header.count(name) > 1:
-                    raise BulkError(f"{path} has {header.count(name)} columns {name!r}: rename one")
         sizes = (sum(map(len, row)) for row in islice(self._rows(), LOOKED_AT))
         self.row_bytes = max(sizes, default=0)
 
@@ -154,20 +151,20 @@ def _records(path: Path) -> Iterator[list[str] | str]:
     try:
         with path.open(encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
             lines = _Lines(file)
-            reader = csv.reader(lines)
+            reader = csv.reader(lines, strict=True)  # or a quote that is lost joins two rows
             while True:
+                cells: list[str] | str | None
                 try:
                     cells = next(reader, None)
                 except csv.Error as error:
-                    yield f"the row is not CSV: {error}"
-                    continue
+                    cells = f"the row is not CSV: {error}"
+                    if lines.ended:
+                        cells = "the row has a quote that is not closed"
                 if cells is None:
                     return
                 if lines.too_long:
                     lines.too_long = False
                     yield f"the row has a line of more than {MAX_LINE_CHARACTERS} characters"
-                elif lines.ended:
-                    yield "the row has a quote that is not closed"
                 elif cells:
                     yield cells
     except OSError as error:

@@ -117,6 +117,12 @@ def test_a_damaged_row_of_csv_does_not_end_the_run(
         "10": "the row has a quote that is not closed",
     }
     assert [row["y"] for row in rows() if row["error"] is None] == [[2, 4]] * 5
+    # A quote that is lost joins two rows, which must not become a good one.
+    Path("quote.csv").write_text('id,input,,\n1,"[1, 2],,\n2,"[3, 4]",,\n3,"[5, 6]",,\n')
+    assert bulk("double", "quote.csv", out="quote") == 0
+    first, last = rows("quote")
+    assert first["error"].startswith("the row is not CSV: ")
+    assert (last["id"], last["y"]) == ("3", [10, 12])
     Path("twice.csv").write_text("input,input\n1,2\n")
     assert bulk("double", "twice.csv", out="twice") == 1
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import pytest
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 
+from app.telemetry import late
 from app.telemetry.late import CommonResource, LateExporter, LateSpan
 
 
@@ -33,20 +35,34 @@ def spans() -> list[ReadableSpan]:
 
 def test_each_exporter_gets_the_same_spans() -> None:
     one, other = Kept(), Kept()
-    late = [LateSpan(spans), LateSpan(spans)]
-    assert LateExporter(one, 3).export(late) is SpanExportResult.SUCCESS
-    assert LateExporter(other, 512).export(late) is SpanExportResult.SUCCESS
+    both = [LateSpan(spans), LateSpan(spans)]
+    assert LateExporter(one, 3).export(both) is SpanExportResult.SUCCESS
+    assert LateExporter(other, 512).export(both) is SpanExportResult.SUCCESS
     assert [[span.name for span in batch] for batch in one.batches] == [["a", "b", "a"], ["b"]]
     assert [span for batch in one.batches for span in batch] == other.batches[0]
 
 
-def test_what_comes_after_a_failure_is_left_out() -> None:
+def test_what_comes_after_a_failure_is_left_out_unless_it_was_quick(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     failing = Kept(SpanExportResult.FAILURE)
     exporter = LateExporter(failing, 1)
     assert exporter.export([LateSpan(spans)]) is SpanExportResult.FAILURE
-    assert len(failing.batches) == 1
+    assert len(failing.batches) == 2
+    monkeypatch.setattr(late, "REFUSED_S", 0.0)
+    assert exporter.export([LateSpan(spans)]) is SpanExportResult.FAILURE
+    assert len(failing.batches) == 3
     exporter.shutdown()
     assert not failing.is_open
+
+
+def test_one_that_cannot_be_made_costs_no_other() -> None:
+    def broken() -> list[ReadableSpan]:
+        raise RuntimeError("bug")
+
+    kept = Kept()
+    assert LateExporter(kept, 9).export([LateSpan(broken), LateSpan(spans)]).name == "SUCCESS"
+    assert [span.name for span in kept.batches[0]] == ["a", "b"]
 
 
 def test_the_common_resource_is_the_one_given() -> None:

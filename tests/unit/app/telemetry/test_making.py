@@ -6,7 +6,7 @@ from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
-from app.telemetry.making import FINE, FLAGS, Head, SpanMaker
+from app.telemetry.making import FLAGS, Head, SpanMaker, end_of
 from app.telemetry.tracing import BatchRecord, RequestTrace
 from app.types import ModelId
 
@@ -30,7 +30,7 @@ def times_of(spans: list[ReadableSpan]) -> dict[str, tuple[float, float]]:
 
 
 def test_what_a_request_had_begun_ends_with_it_at_the_latest() -> None:
-    assert times_of(MAKER.request(a_left_request(decoded=1.5), HEAD, FINE)) == {
+    assert times_of(MAKER.request(a_left_request(decoded=1.5), HEAD, end_of(0.0))) == {
         "decode": (100, 300),
         "queue": (300, 300),
         "POST /predict": (0, 300),
@@ -39,7 +39,7 @@ def test_what_a_request_had_begun_ends_with_it_at_the_latest() -> None:
     record = BatchRecord(ModelId("double", 3), "cpu#0", "cpu", 1, 0)
     record.began, record.ended = 1.4, 1.6
     trace.batches = [record]
-    spans = MAKER.request(trace, HEAD, FINE)
+    spans = MAKER.request(trace, HEAD, end_of(0.0))
     assert times_of(spans) == {
         "decode": (100, 200),
         "queue": (200, 300),

@@ -67,7 +67,9 @@ def test_a_share_of_traces_that_is_none(share: str) -> None:
 def test_what_is_read() -> None:
     ratio = {"OTEL_TRACES_SAMPLER": "parentbased_traceidratio", "OTEL_TRACES_SAMPLER_ARG": "0.01"}
     assert ratio_of(ratio) == 0.01
-    assert ratio_of({"OTEL_TRACES_SAMPLER_ARG": "x"}) is None
+    assert ratio_of({"OTEL_TRACES_SAMPLER_ARG": "x"}) == 1.0
+    assert ratio_of({"OTEL_TRACES_SAMPLER": "always_off"}) == 0.0
+    assert ratio_of({"OTEL_TRACES_SAMPLER": "jaeger_remote"}) is None
     assert exporters_of({}) == ["otlp_proto_grpc"]
     assert exporters_of(
         {"OTEL_TRACES_EXPORTER": "otlp, console", "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf"}
