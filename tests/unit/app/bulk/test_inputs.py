@@ -19,6 +19,7 @@ from PIL import Image
 
 from app.bulk import blocks
 from tests.artifacts import small_batch
+from tests.kinds import SIDE
 from tests.unit.app.bulk.conftest import Bulk, digest, errors, manifest, rows
 
 TWO = [[1.0, 2.0], [3.5, -4.0], [5.0, 6.0]]
@@ -171,9 +172,10 @@ def test_pictures_in_columns_are_bytes_paths_or_base64(bulk: Bulk) -> None:
     assert bulk("pictures", "in.parquet", "--workers", 0, out="structs") == 0
     assert [row["label"] for row in rows("structs")] == ["light", "dark", None]
     assert rows("structs")[2]["error"] == "the row has no input"
-    Path("in.csv").write_text("input\ndark.png\nnone.png\n/9j/\n")
+    numbers = json.dumps([0.75] * SIDE**2)
+    Path("in.csv").write_text(f'input\ndark.png\nnone.png\n/9j/\n"{numbers}"\n')
     assert bulk("pictures", "in.csv", "--workers", 0, out="names") == 0
-    assert [row["label"] for row in rows("names")] == ["dark", None, None]
+    assert [row["label"] for row in rows("names")] == ["dark", None, None, "light"]
     assert "none.png cannot be read: No such file or directory" in rows("names")[1]["error"]
 
 
