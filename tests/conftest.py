@@ -8,6 +8,7 @@ the process that only hands out tests needs none of them.
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import sys
 from collections.abc import Callable, Iterator
@@ -22,6 +23,9 @@ import app
 
 if TYPE_CHECKING:
     import torch
+
+
+gc.disable()  # modules are no garbage, and it would look at them again and again
 
 
 def pytest_report_header() -> str:
@@ -40,6 +44,13 @@ LAST = (
     "chaos",
     "e2e",
 )  # real servers in real time: what is quick first
+
+
+def pytest_collection_finish() -> None:
+    """From now on the collector looks at what tests make, not at a million objects of modules."""
+    gc.freeze()
+    gc.set_threshold(10_000, 10, 10)
+    gc.enable()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -95,6 +106,18 @@ def _programs_are_compiled_once(once: Once) -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(compiled, "_compile", compiled_once)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _no_server_scans_the_heap_of_the_tests() -> Iterator[None]:
+    """It would take most of a second, for each version that is loaded or retired."""
+    if "app.main" not in sys.modules:  # then no collected test makes a server in this process
+        yield
+        return
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("calm_gc", "give_memory_back"):
+            patch.setattr(f"app.main.{name}", lambda: None)
         yield
 
 
