@@ -8,12 +8,13 @@ the process that only hands out tests needs none of them.
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import sys
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 import pytest
 from filelock import FileLock
@@ -22,6 +23,9 @@ import app
 
 if TYPE_CHECKING:
     import torch
+
+
+gc.disable()  # modules are no garbage, and it would look at them again and again
 
 
 def pytest_report_header() -> str:
@@ -33,23 +37,30 @@ def pytest_report_header() -> str:
 Once = Callable[[str, Callable[[Path], None]], Path]
 
 HERE = Path(__file__).parent
-LAST = (
-    "browser",
-    "clients",
-    "fuzz",
-    "chaos",
-    "e2e",
-)  # real servers in real time: what is quick first
+# Real servers in real time: what is quick comes before them. A file runs in one worker, so the
+# longest ones begin first; else the other worker would wait for them at the end.
+LAST = ("fuzz", "chaos", "browser", "clients", "e2e")
+
+
+def pytest_collection_finish() -> None:
+    """From now on the collector looks at what tests make, not at a million objects of modules."""
+    gc.freeze()
+    gc.set_threshold(10_000, 10, 10)
+    gc.enable()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    items.sort(key=lambda item: item.path.relative_to(HERE).parts[0] in LAST)
+    items.sort(key=lambda item: LAST.index(top) if (top := _top(item)) in LAST else -1)
     on_gpu = [item for item in items if item.get_closest_marker("gpu")]
     if not on_gpu or _has_gpu():
         return
     skip = pytest.mark.skip(reason="needs a CUDA device and there is none")
     for item in on_gpu:
         item.add_marker(skip)
+
+
+def _top(item: pytest.Item) -> str:
+    return item.path.relative_to(HERE).parts[0]
 
 
 def _has_gpu() -> bool:
@@ -95,6 +106,41 @@ def _programs_are_compiled_once(once: Once) -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(compiled, "_compile", compiled_once)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _no_server_scans_the_heap_of_the_tests() -> Iterator[None]:
+    """It would take most of a second, for each version that is loaded or retired."""
+    if "app.main" not in sys.modules:  # then no collected test makes a server in this process
+        yield
+        return
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("calm_gc", "give_memory_back"):
+            patch.setattr(f"app.main.{name}", lambda: None)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _types_of_routes_are_read_once() -> Iterator[None]:
+    """Half the time that it takes to make an application, of which there are a thousand."""
+    if "app.main" not in sys.modules:
+        yield
+        return
+    from fastapi._compat import v2
+    from pydantic import TypeAdapter
+
+    known = dict[tuple[object, str], TypeAdapter[object]]()
+
+    def adapter(annotated: object, config: object) -> TypeAdapter[object]:
+        origin, *metadata = get_args(annotated)
+        key = (origin, f"{metadata} {config}")
+        if key not in known:
+            known[key] = TypeAdapter(annotated, config=config)  # type: ignore[arg-type]
+        return known[key]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(v2, "TypeAdapter", adapter)
         yield
 
 

@@ -126,12 +126,13 @@ def places_of(item: Arrays) -> tuple[Place, ...]:
         ulps = min(MOST_ULPS, needed)
     spread = np.linspace(0, total - 1, min(count, total)).round().astype(int)
     starts = dict(zip(floats, _starts(floats), strict=True))
-    return tuple(
-        Place(name, int(at - starts[name]), _near(array.reshape(-1)[at - starts[name]], ulps))
-        for name, array in floats.items()
-        for at in spread
-        if starts[name] <= at < starts[name] + array.size
-    )
+    places = list[Place]()
+    for name, array in floats.items():
+        here = spread - starts[name]
+        here = here[(here >= 0) & (here < array.size)]
+        near = _near(array.reshape(-1)[here], ulps)
+        places += map(Place, itertools.repeat(name), here.tolist(), near)
+    return tuple(places)
 
 
 def json_template(item: Arrays, places: Sequence[Place]) -> Template:
@@ -162,8 +163,12 @@ def raw_template(array: Array, places: Sequence[Place]) -> Template:
     for place in places:
         segments.append(data[after : place.index * size])
         after = (place.index + 1) * size
-    choices = tuple(tuple(v.tobytes() for v in place.values.astype(little)) for place in places)
+    choices = tuple(_pieces(place.values.astype(little).tobytes(), size) for place in places)
     return Template((*segments, data[after:]), choices)
+
+
+def _pieces(data: bytes, size: int) -> tuple[bytes, ...]:
+    return tuple(data[at : at + size] for at in range(0, len(data), size))
 
 
 def npy_template(array: Array, places: Sequence[Place]) -> Template:
@@ -180,13 +185,14 @@ def _starts(arrays: Arrays) -> list[int]:
     return [0, *itertools.accumulate(array.size for array in arrays.values())][:-1]
 
 
-def _near(value: np.floating, ulps: int) -> Array:
-    """The value itself, then its neighbours, up to `ulps` on either side."""
-    up, down = [value], [value]
+def _near(values: Array, ulps: int) -> Array:
+    """A row for each value: itself, then its neighbours, up to `ulps` on either side."""
+    up, down = [values], [values]
+    most = np.array(np.inf, dtype=values.dtype)
     for _ in range(ulps):
-        up.append(np.nextafter(up[-1], type(value)(np.inf)))
-        down.append(np.nextafter(down[-1], type(value)(-np.inf)))
-    return np.array([value, *up[1:], *down[1:]], dtype=value.dtype)
+        up.append(np.nextafter(up[-1], most))
+        down.append(np.nextafter(down[-1], -most))
+    return np.stack([*up, *down[1:]], axis=1)
 
 
 def _text(array: Array) -> bytes:

@@ -178,7 +178,7 @@ def test_old_builds_are_deleted_but_not_what_a_server_uses(root: Path) -> None:
     assert not served.exists()
 
 
-@pytest.mark.slow
+@pytest.mark.soak  # that the sources are compiled is what the wheel's test shows
 def test_only_what_has_changed_is_compiled_and_what_was_there_is_found_again(root: Path) -> None:
     (root / ".compiled").mkdir()  # a folder, before it was a link
     assert compile_(root)[2] == ["compile: compiling the request path (one to two minutes)"]

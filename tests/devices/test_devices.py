@@ -24,6 +24,7 @@ def test_it_says_what_each_setting_does() -> None:
         assert re.search(line, done.stdout, re.MULTILINE), done.stdout
 
 
+@pytest.mark.soak
 def test_the_benchmark_of_a_gpu_measures_whatever_it_is_told_to(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "tests.devices.gpu", "--device", "cpu", "--models", "pairwise"]
     command += ["--sizes", "1,4", "--rounds", "1", "--seconds", "0.2", "--out", str(tmp_path)]

@@ -85,6 +85,7 @@ def close(got: object, wanted: object) -> bool:
     return got == wanted
 
 
+@pytest.mark.soak  # that adopted models and definitions are served is tested without the document
 @pytest.mark.parametrize(("script", "answer"), questions())
 def test_the_answers_are_those_of_the_document(server: Server, script: str, answer: str) -> None:
     printed = run(ROOT, script.replace("http://127.0.0.1:8000", server.url))

@@ -53,6 +53,7 @@ def test_a_server_answers_a_trace_and_perfetto_the_query(folder: Path) -> None:
         assert perfetto.rows(QUERY) == []  # nobody asked it anything
 
 
+@pytest.mark.soak  # tests/unit/export/test_operators.py reads the same table and trace
 def test_an_artifacts_operators_are_printed(folder: Path) -> None:
     plain, chosen = [each for each in COMMANDS if "export profile" in each]
     told = printed(folder, plain)

@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from models.integrity import read_artifact
 from models.signatures import TrustedKeys
 from tests.artifacts import write_artifact
@@ -16,6 +18,7 @@ from tests.docs.blocks import ROOT, blocks
 DOCUMENT = "docs/signing.md"
 
 
+@pytest.mark.soak  # tests/e2e/test_signing.py does the same, and serves it
 def test_its_commands_make_a_signed_artifact_and_a_folder_of_keys(tmp_path: Path) -> None:
     write_artifact(tmp_path / "artifacts", "digits")
     commands = "".join(text for language, text in blocks(DOCUMENT) if language == "sh")

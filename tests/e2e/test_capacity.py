@@ -29,7 +29,7 @@ from tests.artifacts import write_artifact
 from tests.e2e.server import Server, running
 
 # generous: other tests may use the machine at the same time
-QUICK = ["--budget-s", "8", "--slo-ms", "250", "--fail-ratio", "0.01"]
+QUICK = ["--budget-s", "4", "--slo-ms", "250", "--fail-ratio", "0.01"]
 SERVICE_S = 0.005
 FILES = {"capacity.json", "capacity.html"}
 

@@ -15,7 +15,7 @@ import pytest
 from tests.e2e.test_bench import commands_of
 
 COMMAND = (sys.executable, "-m", "loadtests", "overload", "--pure", "--models", "linear")
-QUICK = ("--item-ms", "1", "--seconds", "1", "--loads", "0.5", "3", "--budget-s", "5")
+QUICK = ("--item-ms", "1", "--seconds", "0.5", "--loads", "0.5", "3", "--budget-s", "2")
 
 
 def test_a_short_run_judges_answers_and_writes_its_table(tmp_path: Path) -> None:

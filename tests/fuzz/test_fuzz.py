@@ -48,7 +48,7 @@ def test_a_short_run_finds_nothing(tmp_path: Path, names: list[str], seconds: in
 @needs_atheris
 @needs_compiler
 def test_a_short_run_with_sanitizers_finds_nothing(tmp_path: Path) -> None:
-    run = fuzz("numbers", tmp_path, 5, sanitized(tmp_path))
+    run = fuzz("numbers", tmp_path, 3, sanitized(tmp_path))
     assert run.ok, f"{run}\n{run.finding}"
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import sys
 import threading
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -17,6 +18,10 @@ from app.backends.fake import FakeBackend
 from app.main import create_app
 from app.serving.installer import BackendFactory
 from app.settings import Settings
+
+# httpx looks for this package, which is not installed, on the disk for each request to an ASGI
+# application: a millisecond of two.
+sys.modules.setdefault("sniffio", None)  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True)

@@ -114,7 +114,10 @@ sys.exit(main(arguments, {"tiny": definition(train=train)}))
 
 
 class TestProcess:
-    @pytest.mark.parametrize(("limit", "file"), [(1_000, "script.pt"), (10_000, "report.html")])
+    @pytest.mark.parametrize(
+        ("limit", "file"),
+        [pytest.param(1_000, "script.pt", marks=pytest.mark.soak), (10_000, "report.html")],
+    )
     def test_a_full_disk_leaves_nothing(self, tmp_path: Path, limit: int, file: str) -> None:
         """A file size limit, which a writer sees as a full disk."""
         out = tmp_path / "out"

@@ -45,8 +45,12 @@ def with_variants(manifest: Manifest, **variants: Variant) -> Manifest:
 
 @pytest.fixture
 def artifact(tmp_path: Path) -> tuple[Path, Manifest]:
+    return doubles(tmp_path)
+
+
+def doubles(root: Path) -> tuple[Path, Manifest]:
     """A model that doubles, in a plain and an optimized form, and once more as int8."""
-    folder = write_artifact(tmp_path, "double")
+    folder = write_artifact(root, "double")
     manifest = read(folder)
     script = manifest.variants["script"]
     script = script.model_copy(update={"optimized": script.parity})
@@ -240,20 +244,21 @@ class TestMeasure:
             tune.measure(folder, read(folder), TuneOptions(max_batch=8), quiet)
 
 
+@pytest.fixture(scope="module")
+def planned(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Manifest]:
+    """Up to 4 on the CPU, up to 8 on another kind of device: do not change."""
+    folder, manifest = made = doubles(tmp_path_factory.mktemp("planned"))
+    plan = measure(made, TuneOptions(max_batch=4))
+    device = measure(made, TuneOptions(max_batch=8)).devices[0]
+    elsewhere = device.model_copy(
+        update={"processor": Processor(kind="cuda", name="a large one", threads=1)}
+    )
+    plan = plan.model_copy(update={"devices": (elsewhere, *plan.devices)})
+    return folder, manifest.model_copy(update={"plan": plan})
+
+
 class TestAgain:
     """An artifact that has a plan: measurements from elsewhere are kept."""
-
-    @pytest.fixture
-    def planned(self, artifact: tuple[Path, Manifest]) -> tuple[Path, Manifest]:
-        """Up to 4 on the CPU, up to 8 on another kind of device."""
-        folder, manifest = artifact
-        plan = measure(artifact, TuneOptions(max_batch=4))
-        device = measure(artifact, TuneOptions(max_batch=8)).devices[0]
-        elsewhere = device.model_copy(
-            update={"processor": Processor(kind="cuda", name="a large one", threads=1)}
-        )
-        plan = plan.model_copy(update={"devices": (elsewhere, *plan.devices)})
-        return folder, manifest.model_copy(update={"plan": plan})
 
     @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
     def test_the_plan_of_a_kind_that_is_not_at_hand_stays(

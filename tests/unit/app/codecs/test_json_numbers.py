@@ -53,7 +53,7 @@ spelt = st.builds(
 )
 
 
-@settings(max_examples=2000, deadline=None)
+@settings(max_examples=500, deadline=None)
 @given(st.lists(spelt, min_size=1, max_size=6))
 def test_any_spelling_is_rounded_as_python_rounds_it(read: ReadFloats, texts: list[str]) -> None:
     for text in texts:
@@ -68,7 +68,7 @@ def test_any_spelling_is_rounded_as_python_rounds_it(read: ReadFloats, texts: li
     assert (together is None) == any(numbers_of(read, [text]) is None for text in texts)
 
 
-@settings(max_examples=1000, deadline=None)
+@settings(max_examples=300, deadline=None)
 @given(st.floats(-1e15, 1e15), st.integers(0, 25))
 def test_shortest_and_longer_spellings(read: ReadFloats, number: float, places: int) -> None:
     if number == 0 or abs(number) >= 1e-300:
@@ -80,7 +80,7 @@ def test_shortest_and_longer_spellings(read: ReadFloats, number: float, places: 
     assert got == [float(np.float32(float(f"{number:.{places}f}")))]
 
 
-@settings(max_examples=1000, deadline=None)
+@settings(max_examples=300, deadline=None)
 @given(st.integers(2**52, 2**53 - 1), st.integers(-1070, -1), st.sampled_from([-1, 0, 1]))
 def test_ties_and_what_is_next_to_them(
     read: ReadFloats, mantissa: int, exponent: int, aside: int

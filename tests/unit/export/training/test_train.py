@@ -166,7 +166,7 @@ def one_step(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
-@pytest.mark.parametrize("strategy", ["ddp", "pipeline"])
+@pytest.mark.parametrize("strategy", ["ddp", pytest.param("pipeline", marks=pytest.mark.soak)])
 def test_two_processes_have_the_gradients_of_one(
     one_step: Path, strategy: str, tmp_path: Path
 ) -> None:

@@ -154,6 +154,7 @@ class TestFreeDimensions:
         with pytest.raises(ValueError, match="input 'b' is"):
             pairs.form(torch.rand(1, 3, 2), torch.rand(1, 257, 2))
 
+    @pytest.mark.soak
     def test_names_that_are_alike_and_axes_with_next_to_no_room(self, tmp_path: Path) -> None:
         case = compiled(SHORT, tmp_path)
         for length in (1, 2):
@@ -228,6 +229,7 @@ FAILS = '#!/bin/sh\n[ "$1" = --version ] || { echo "x.cpp:1: error: too tired" >
 
 
 class TestCompilers:
+    @pytest.mark.soak
     def test_without_one_the_others_are_exported(self, tmp_path: Path) -> None:
         out = tmp_path / "out"
         printed = run(EXPORT.replace("sys.argv[1]", repr(str(out))), PATH="/nowhere", CXX="g++")

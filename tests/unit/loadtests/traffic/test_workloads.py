@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ import pytest
 
 from loadtests.traffic.calls import Call
 from loadtests.traffic.drawing import WorkloadError
-from loadtests.traffic.reference_inputs import ask
+from loadtests.traffic.reference_inputs import References, ask
 from loadtests.traffic.target import Reply
 from loadtests.traffic.workloads import BATCH_ITEMS, WORKLOADS, Workload, workload
 from tests.unit.loadtests.traffic.fake_server import (
@@ -60,9 +61,15 @@ def fake_of(model: str) -> FakeServer:
     return FakeServer(inputs=inputs, codec=codec)
 
 
-def made(fake: FakeServer, name: str, seed: int = 1) -> Workload:
-    target = fake.target()
-    return workload(name, target, seed, ask(target, fake.post))
+@cache
+def references(model: str) -> References:
+    """They do not depend on the workload."""
+    fake = fake_of(model)
+    return ask(fake.target(), fake.post)
+
+
+def made(model: str, name: str, seed: int = 1) -> Workload:
+    return workload(name, fake_of(model).target(), seed, references(model))
 
 
 def problem(fake: FakeServer, call: Call) -> str | None:
@@ -100,10 +107,10 @@ ALL = [(model, name) for model in MODELS for name in WORKLOADS]
 def test_right_answers_pass_and_what_a_model_cannot_take_is_said(model: str, name: str) -> None:
     fake = fake_of(model)
     if name in CAN[model]:
-        assert problems(fake, made(fake, name)) == []
+        assert problems(fake, made(model, name)) == []
     else:
         with pytest.raises(WorkloadError, match="fake"):
-            made(fake, name)
+            made(model, name)
 
 
 @pytest.mark.parametrize(
@@ -112,7 +119,7 @@ def test_right_answers_pass_and_what_a_model_cannot_take_is_said(model: str, nam
 )
 def test_an_answer_that_belongs_to_another_request_is_caught(model: str, name: str) -> None:
     fake = fake_of(model)
-    calls = made(fake, name)
+    calls = made(model, name)
     fake.lie = AnswersOfTheOneBefore()
     found = problems(fake, calls, 100)
     # Every tenth; one of them may be of the same item as the one before it.
@@ -131,7 +138,7 @@ def test_an_answer_that_belongs_to_another_request_is_caught(model: str, name: s
 )
 def test_batches_that_are_not_what_was_asked_for_are_caught(lie: Lie, words: str) -> None:
     fake = fake_of("matrix")
-    calls = made(fake, "batch")
+    calls = made("matrix", "batch")
     fake.lie = lie
     found = problems(fake, calls, 20)
     assert len(found) >= 19  # a palindrome is not impossible
@@ -141,21 +148,21 @@ def test_batches_that_are_not_what_was_asked_for_are_caught(lie: Lie, words: str
 @pytest.mark.parametrize("name", ["unique", "repeated", "binary", "npy"])
 def test_a_wrong_number_is_caught(name: str) -> None:
     fake = fake_of("matrix")
-    calls = made(fake, name)
+    calls = made("matrix", name)
     fake.lie = wrong_number
     assert len(problems(fake, calls, 50)) == 50
 
 
 def test_popular_items_of_half_precision_are_judged_strictly() -> None:
     fake = fake_of("half")
-    calls = made(fake, "repeated")
+    calls = made("half", "repeated")
     fake.lie = lambda outputs: [output + np.float32(1e-3) for output in outputs]
     assert len(problems(fake, calls, 50)) == 50
 
 
 def test_equal_items_of_a_batch_must_be_answered_equally() -> None:
     fake = fake_of("matrix")
-    calls = made(fake, "batch")
+    calls = made("matrix", "batch")
 
     def hardly_wrong(outputs: list[Any]) -> list[Any]:
         """Within the tolerance of each item, but not the same for its twin."""
@@ -176,7 +183,7 @@ def test_equal_items_of_a_batch_must_be_answered_equally() -> None:
 )
 def test_the_fields_around_a_prediction_are_checked(change: dict[str, Any]) -> None:
     fake = fake_of("matrix")
-    call = made(fake, "unique").draw()
+    call = made("matrix", "unique").draw()
     reply = fake.post(call.path, call.headers, call.body)
     assert call.expected.problem(200, reply.headers, reply.body) is None
     body = orjson.dumps(orjson.loads(reply.body) | change)
@@ -184,8 +191,7 @@ def test_the_fields_around_a_prediction_are_checked(change: dict[str, Any]) -> N
 
 
 def test_a_200_that_is_not_json_is_a_problem() -> None:
-    fake = fake_of("matrix")
-    call = made(fake, "unique").draw()
+    call = made("matrix", "unique").draw()
     headers = {"content-type": "application/json"}
     assert "not {model" in (call.expected.problem(200, headers, b"<html>") or "")
     assert "Content-Type" in (call.expected.problem(200, {}, b"{}") or "")
@@ -193,27 +199,20 @@ def test_a_200_that_is_not_json_is_a_problem() -> None:
 
 @pytest.mark.parametrize("model", ["matrix", "pictures", "ids", "texts", "pairs"])
 def test_two_unique_draws_never_repeat_and_seeds_differ(model: str) -> None:
-    fake = fake_of(model)
-    target = fake.target()
-    references = ask(target, fake.post)
-    bodies = [
-        workload("unique", target, seed, references).draw for seed in (1, 2, 3) for _ in range(1)
-    ]
+    bodies = [made(model, "unique", seed).draw for seed in (1, 2, 3)]
     seen = [draw().body for draw in bodies for _ in range(1000)]
     assert len(set(seen)) == 3000
 
 
 def test_one_seed_draws_the_same() -> None:
-    fake = fake_of("matrix")
-    first, same = made(fake, "mixed", 5), made(fake, "mixed", 5)
+    first, same = made("matrix", "mixed", 5), made("matrix", "mixed", 5)
     assert [first.draw().body for _ in range(50)] == [same.draw().body for _ in range(50)]
 
 
 def test_popular_inputs_are_the_same_for_all_and_the_first_come_most_often() -> None:
-    fake = fake_of("matrix")
     seen = [Counter[bytes](), Counter[bytes]()]
     for seed, counts in enumerate(seen):
-        calls = made(fake, "repeated", seed)
+        calls = made("matrix", "repeated", seed)
         counts.update(calls.draw().body for _ in range(4000))
     assert len(seen[0].keys() | seen[1].keys()) <= 64
     (first, often), *_ = seen[0].most_common()
@@ -223,7 +222,7 @@ def test_popular_inputs_are_the_same_for_all_and_the_first_come_most_often() -> 
 
 
 def test_half_of_a_batch_are_duplicates_and_batches_share_no_items() -> None:
-    calls = made(fake_of("matrix"), "batch")
+    calls = made("matrix", "batch")
     first, second = (
         [orjson.dumps(item) for item in orjson.loads(calls.draw().body)["inputs"]] for _ in range(2)
     )
@@ -232,15 +231,13 @@ def test_half_of_a_batch_are_duplicates_and_batches_share_no_items() -> None:
 
 
 def test_a_call_tells_how_many_items_it_has_and_where_it_goes() -> None:
-    fake = fake_of("matrix")
-    single, batch = made(fake, "unique").draw(), made(fake, "batch").draw()
+    single, batch = made("matrix", "unique").draw(), made("matrix", "batch").draw()
     assert (single.items, single.path) == (1, "/models/fake/predict")
     assert (batch.items, batch.path) == (BATCH_ITEMS, "/models/fake/batch-predict")
 
 
 def test_a_mixed_load_has_two_in_a_hundred_bad_ones_of_every_kind() -> None:
-    fake = fake_of("pictures")
-    calls = made(fake, "mixed")
+    calls = made("pictures", "mixed")
     drawn = [calls.draw() for _ in range(4000)]
     bad = [call for call in drawn if call.items == 0]
     assert 0.01 < len(bad) / len(drawn) < 0.03
@@ -254,8 +251,7 @@ def test_a_mixed_load_has_two_in_a_hundred_bad_ones_of_every_kind() -> None:
 
 
 def test_a_server_that_takes_bad_input_is_caught() -> None:
-    fake = fake_of("matrix")
-    calls = made(fake, "mixed")
+    calls = made("matrix", "mixed")
     bad = next(call for call in (calls.draw() for _ in range(2000)) if call.items == 0)
     headers = {"content-type": "application/json"}
     assert "answered 200 instead of 4" in (bad.expected.problem(200, headers, b"{}") or "")
@@ -263,11 +259,12 @@ def test_a_server_that_takes_bad_input_is_caught() -> None:
 
 def test_an_input_of_one_number_cannot_be_varied_often_enough() -> None:
     fake = FakeServer(inputs=({"name": "x", "dtype": "float32", "shape": [-1, 1]},))
+    asked = ask(fake.target(), fake.post)
     with pytest.raises(WorkloadError, match="use `repeated`"):
-        made(fake, "unique")
-    assert problems(fake, made(fake, "repeated")) == []
+        workload("unique", fake.target(), 1, asked)
+    assert problems(fake, workload("repeated", fake.target(), 1, asked)) == []
 
 
 def test_an_unknown_workload_is_refused_with_all_names() -> None:
     with pytest.raises(WorkloadError, match="unique, repeated, batch"):
-        made(fake_of("matrix"), "uniqe")
+        made("matrix", "uniqe")
