@@ -6,6 +6,7 @@ import json
 import os
 import re
 import signal
+import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -75,10 +76,8 @@ def test_a_checkpoint_is_the_same_whichever_strategy_goes_on(alone: Alone, tmp_p
     for following in ("fsdp", "ddp-of-pipelines", "ddp", None):
         resume = ("--resume",) if out.exists() else ()
         process = runs.start("train", "paced", "--out", out, *options, *resume)
-        before = reached(out)
-        while following is not None and reached(out) < before + 10:
-            time.sleep(0.02)
         if following is not None:
+            wait_for(reached(out) + 10, out, process)
             os.kill(process.pid, signal.SIGINT)
             options = STRATEGIES[following]
         printed, _ = process.communicate()
@@ -93,12 +92,19 @@ def reached(out: Path) -> int:
         return 0
 
 
+def wait_for(step: int, out: Path, process: subprocess.Popen[str]) -> None:
+    """Wait until a run has done so many steps; it must not end before."""
+    while reached(out) < step:
+        if process.poll() is not None:
+            pytest.fail(f"it ended with {process.returncode}: {process.communicate()[0]}")
+        time.sleep(0.02)
+
+
 def test_a_worker_killed_mid_epoch_is_started_again(alone: Alone, tmp_path: Path) -> None:
     out = tmp_path / "run"
     torchrun = (*runs.TORCHRUN, "--nproc-per-node", "2", "--max-restarts", "1")
     process = runs.start("train", "paced", "--out", out, launcher=torchrun)
-    while reached(out) < 40:  # in the third epoch
-        time.sleep(0.02)
+    wait_for(40, out, process)  # in the third epoch
     worker = psutil.Process(process.pid).children()[-1]
     worker.send_signal(signal.SIGKILL)
     printed, _ = process.communicate()
@@ -116,11 +122,9 @@ def test_machines_may_join_and_leave(alone: Alone, tmp_path: Path) -> None:
     launcher = (*agents, *meet, "--max-restarts", "3")
     arguments = ("train", "paced", "--out", out, "--checkpoint-every", 8)
     first = runs.start(*arguments, launcher=launcher)
-    while reached(out) < 10:
-        time.sleep(0.02)
+    wait_for(10, out, first)
     second = runs.start(*arguments, launcher=launcher)
-    while reached(out) < 60:
-        time.sleep(0.02)
+    wait_for(60, out, second)
     os.killpg(second.pid, signal.SIGKILL)
     second.communicate()
     printed, _ = first.communicate()
