@@ -196,7 +196,7 @@ class Programs(dict[str, Definition]):
         "slow-data": lambda: of(
             Network, data=lambda: rows(1, 1024, Slow), epochs=1, evaluation=None
         ),
-        "paced": lambda: of(Network, data=lambda: rows(1, 512, Paced), epochs=6),
+        "paced": lambda: of(Network, data=lambda: rows(1, 512, Paced), epochs=6, stages=halves),
         "digits-step": lambda: one_step("digits"),
         "residual-step": lambda: one_step("residual"),
         "wide": memory,
