@@ -112,6 +112,7 @@ def processes(parsed: argparse.Namespace) -> Processes:
             raise UsageError(
                 f"torchrun started {machines} machines: omit --num-nodes {parsed.num_nodes}"
             )
+        _check_restarts()
     elif machines > 1 and "NODE_RANK" not in os.environ:
         raise UsageError(
             f"--num-nodes {machines}: start it by torchrun on each machine (docs/training.md), "
@@ -123,6 +124,20 @@ def processes(parsed: argparse.Namespace) -> Processes:
     local, node = (int(os.environ.get(name, "0")) for name in ("LOCAL_RANK", "NODE_RANK"))
     rank = int(os.environ.get("RANK", node * here + local))
     return Processes(kind, here, machines, rank, by_torchrun)
+
+
+def _check_restarts() -> None:
+    """Check that processes which are started again cannot find what those before them wrote.
+
+    torch 2.13 gives all of them one store, in which a process may read the address of one that has
+    ended: `DynamicRendezvousHandler.next_rendezvous` makes it once.
+    """
+    shared = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+    if shared and int(os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0")) > 0:
+        raise UsageError(
+            "set TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 for torchrun --max-restarts: without it "
+            "processes that are started again may wait for those that have ended"
+        )
 
 
 def stages_of(definition: Definition) -> Any:

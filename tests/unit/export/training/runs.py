@@ -23,6 +23,7 @@ ENVIRONMENT = {
     "MALLOC_MMAP_THRESHOLD_": "1048576",
     "MASTER_ADDR": "127.0.0.1",
 }
+UNSHARED = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"
 TORCHRUN = ("-m", "torch.distributed.run", "--standalone")
 
 
@@ -32,7 +33,7 @@ def start(*arguments: object, launcher: tuple[str, ...] = ()) -> subprocess.Pope
     return subprocess.Popen(
         command,
         cwd=ROOT,
-        env=os.environ | ENVIRONMENT,
+        env=os.environ | ENVIRONMENT | ({UNSHARED: "1"} if launcher else {}),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

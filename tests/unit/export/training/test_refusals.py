@@ -89,6 +89,11 @@ def test_the_last_one_of_an_elastic_run_goes_on_alone(
     parsed.num_nodes = 2
     with pytest.raises(UsageError, match="torchrun started 1 machines: omit --num-nodes 2"):
         options.processes(parsed)
+    parsed.num_nodes = None
+    monkeypatch.setenv("TORCHELASTIC_USE_AGENT_STORE", "True")
+    monkeypatch.setenv("TORCHELASTIC_MAX_RESTARTS", "1")
+    with pytest.raises(UsageError, match="set TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 for torchrun"):
+        options.processes(parsed)
 
 
 def test_without_the_extra(
