@@ -166,9 +166,12 @@ def one_step(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
-def test_two_processes_have_the_gradients_of_one(one_step: Path, tmp_path: Path) -> None:
-    """Of one step of digits, on the whole batch; `test_strategies` has the other strategies."""
-    runs.train("digits-step", tmp_path / "run", "--devices", 2, "--strategy", "ddp")
+@pytest.mark.parametrize("strategy", ["ddp", "pipeline"])
+def test_two_processes_have_the_gradients_of_one(
+    one_step: Path, strategy: str, tmp_path: Path
+) -> None:
+    """Of one step of digits, on the whole batch."""
+    runs.train("digits-step", tmp_path / "run", "--devices", 2, "--strategy", strategy)
     assert runs.largest_difference(tmp_path / "run", one_step) < 1e-5
     run = json.loads((tmp_path / "run/curves.json").read_bytes())
     assert run["hyperparameters"]["processes"] == 2
