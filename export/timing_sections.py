@@ -44,7 +44,7 @@ def load_lines(device: DevicePlan, artifact: str) -> Iterator[str]:
         sizes = ", ".join(map(str, device.unsettled))
         yield (
             f"The machine was too busy to tell which form is the fastest at batch {sizes}; there a "
-            "form replaces the preferred one only if it was faster in every round."
+            "form replaces the preferred one only if it was clearly faster."
         )
     yield f"To measure again when the machine is idle: python -m export tune {artifact}"
 

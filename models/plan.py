@@ -135,7 +135,7 @@ def choose(
         rounds: the measurements; a form that may not run at a size is missing there.
         candidates: in order of preference: the first is replaced only by a faster one.
         unsettled: sizes at which the machine was too busy: there a form is replaced only by one
-            that was faster in every round.
+            that was clearly faster (`always` of `is_faster`).
 
     Returns:
         ascending steps, as few as possible; empty if no candidate was measured.
@@ -169,8 +169,8 @@ def choose_one(
     Args:
         rounds: the measurements.
         candidates: in order of preference: the first is replaced only by a faster one.
-        unsettled: sizes at which the machine was too busy: there it must have been faster in every
-            round.
+        unsettled: sizes at which the machine was too busy: there it must have been clearly
+            faster.
 
     Returns:
         one step, up to the largest size; empty if no candidate was measured at every size.
@@ -211,23 +211,30 @@ def is_faster(times: Sequence[float], others: Sequence[float], *, always: bool =
     Args:
         times: of the form, one per round.
         others: of the other form, in the same rounds.
-        always: whether it must win all rounds.
+        always: whether it must win all rounds, or of enough rounds three quarters must be faster
+            than three quarters of the other's: one hiccup is not to decide.
     """
     ratios = sorted(own / other for own, other in zip(times, others, strict=True))
     median = statistics.median(ratios)
+    enough = len(times) >= THIRDS * ROUNDS_OF_A_THIRD
     if always:
-        return median < 1 - MIN_GAIN and ratios[-1] < 1
+        return median < 1 - MIN_GAIN and (ratios[-1] < 1 or (enough and _apart(times, others)))
     if median < 1 - MIN_GAIN and ratios[3 * len(ratios) // 4] < 1:
         return True
     return (
         median < 1
-        and len(times) >= THIRDS * ROUNDS_OF_A_THIRD
+        and enough
         and lasts_s(times) < (1 - MIN_GAIN) * lasts_s(others)
         and all(
             lasts_s(times[third::THIRDS]) < lasts_s(others[third::THIRDS])
             for third in range(THIRDS)
         )
     )
+
+
+def _apart(times: Sequence[float], others: Sequence[float]) -> bool:
+    """Whether the upper quartile of some is below the lower quartile of others."""
+    return sorted(times)[3 * len(times) // 4] < sorted(others)[len(others) // 4]
 
 
 def within_limits(

@@ -128,6 +128,12 @@ class TestIsFaster:
         assert not is_faster(hiccup, [1.0] * 5, always=True)
         assert is_faster([0.5] * 5, [1.0] * 5, always=True)
 
+    def test_if_unsettled_a_few_hiccups_of_many_rounds_decide_nothing(self) -> None:
+        times = [0.5] * 10 + [1.1] * 2
+        assert is_faster(times, [1.0] * 12, always=True)
+        assert not is_faster(times[2:], [1.0] * 10, always=True)  # too few rounds
+        assert not is_faster([0.5] * 8 + [1.1] * 4, [1.0] * 12, always=True)
+
     def test_rounds_that_do_not_match_are_a_mistake(self) -> None:
         with pytest.raises(ValueError, match="zip"):
             is_faster([1.0], [1.0, 1.0])
