@@ -190,15 +190,12 @@ def raw_blocks(
     have = 0
 
     def end_of(at: int) -> int:
-        ends = [
-            cut.end(at),
-            *([stop] if stop is not None else []),
-            *([first] if at < first else []),
-        ]
-        return min(ends)
+        end = min(cut.end(at), first) if at < first else cut.end(at)
+        return end if stop is None else min(end, stop)
 
-    # A stream may be open: no more rows are asked for than are wanted.
-    rows = min(cut.rows, cut.per_shard, *([max(1, stop - at)] if stop is not None else []))
+    rows = min(cut.rows, cut.per_shard)
+    if stop is not None:  # a stream may be open: no more rows are asked for than are wanted
+        rows = min(rows, max(1, stop - at))
     for chunk in source.chunks(at, rows):
         parts.append(chunk)
         have += len(chunk)

@@ -15,7 +15,7 @@ import numpy as np
 from app.bulk.blocks import Block, Columns, Ids, RawBlock
 from app.bulk.columns import Wanted, parsed
 from app.bulk.inputs import readable
-from app.bulk.numbers import numbers_of
+from app.bulk.numbers import numbers_of, writable
 from app.codecs.base import OCTET_STREAM, TEXT, Budget, Codec
 from app.codecs.choose import codec_for
 from app.errors import CallerError, InvalidInput
@@ -113,7 +113,7 @@ class Decoder:
         for row in np.flatnonzero(~good).tolist():
             item = self._item(block, columns, wanted, row)
             if item is not None:
-                arrays = {name: _writable(array) for name, array in arrays.items()}
+                arrays = {name: writable(array) for name, array in arrays.items()}
                 for name, array in arrays.items():
                     array[row] = item.arrays[name]
                 good[row] = True
@@ -205,11 +205,6 @@ def _octets(scalar: Any) -> Any:
         return scalar.as_py()
     except UnicodeDecodeError:
         return scalar.as_buffer().to_pybytes() if hasattr(scalar, "as_buffer") else None
-
-
-def _writable(array: Array) -> Array:
-    """The array, or a copy: Arrow's cannot be written to."""
-    return array if array.flags.writeable else array.copy()
 
 
 def _read(path: Path) -> bytes:

@@ -21,7 +21,8 @@ from torch.utils.data import DataLoader, Dataset
 from app.bulk.blocks import Block, RawBlock
 from app.bulk.decoding import Decoder, Recipe
 from app.bulk.errors import BulkError
-from app.types import Array, Arrays, Item, Note, Signature
+from app.bulk.numbers import writable
+from app.types import Arrays, Item, Note, Signature
 
 AHEAD = 2  # blocks of each worker
 # Imported once, for all workers. Not ours: the server of forks may know another path to it.
@@ -128,16 +129,13 @@ def _shared(block: Any) -> Any:
     if isinstance(block, BulkError):
         return block
     if block.arrays is not None:
-        block.arrays = {name: _tensor(each) for name, each in block.arrays.items()}
+        # Writable, or torch warns.
+        arrays = block.arrays.items()
+        block.arrays = {name: torch.from_numpy(writable(each)) for name, each in arrays}
     items = block.items
     block.items = None
     parts = [(each.arrays, each.signature, each.length, each.note) for each in items or ()]
     return _Sent(block, None if items is None else parts)
-
-
-def _tensor(array: Array) -> torch.Tensor:
-    """Arrow's arrays cannot be written to, of which torch would warn."""
-    return torch.from_numpy(array if array.flags.writeable else array.copy())
 
 
 def _received(sent: Block | _Sent) -> Block:

@@ -97,6 +97,11 @@ def has_numbers(kind: Any) -> bool:
     return is_list(kind) or bool(pa.types.is_fixed_size_binary(kind))
 
 
+def writable(array: Array) -> Array:
+    """The array, or a copy of one that cannot be written to, such as Arrow's."""
+    return array if array.flags.writeable else array.copy()
+
+
 def is_list(kind: Any) -> bool:
     """Whether an Arrow type is one of lists."""
     return bool(

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Mapping
 from types import TracebackType
-from typing import Self, TextIO
+from typing import Self
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
@@ -16,21 +17,19 @@ LINE_S = 10.0
 
 
 class Reporter:
-    """Shows progress.
+    """Shows progress on standard error.
 
     Args:
-        file: standard error.
         total: rows; None: not known.
         done: rows of earlier parts of the run.
     """
 
-    def __init__(self, file: TextIO, total: int | None, done: int) -> None:
-        self._file = file
+    def __init__(self, total: int | None, done: int) -> None:
         self._total = total
         self._began_with = self._rows = done
         self._began = self._told = time.monotonic()
         self._bar: Progress | None = None
-        if file.isatty():
+        if sys.stderr.isatty():
             self._bar = Progress(
                 TextColumn("{task.completed:,} rows"),
                 BarColumn(),
@@ -38,7 +37,7 @@ class Reporter:
                 TextColumn("{task.fields[rate]} rows/s"),
                 TimeRemainingColumn(),
                 TextColumn("{task.fields[errors]}"),
-                console=Console(file=file),
+                console=Console(stderr=True),
                 transient=True,
             )
             self._task = self._bar.add_task("", total=total, completed=done, rate="-", errors="")

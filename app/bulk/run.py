@@ -101,7 +101,7 @@ def _drive(driver: Driver, job: Job, folder: state.Run, model: Model) -> tuple[i
     try:
         driver.start()
         folder.begin(model.steps)
-        with Reporter(sys.stderr, total, folder.rows) as reporter:
+        with Reporter(total, folder.rows) as reporter:
             driver.work(reporter)
         if not folder.rows:
             raise BulkError("the input has no rows")

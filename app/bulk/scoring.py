@@ -16,6 +16,7 @@ from app.backends.base import Backend, LaunchingBackend
 from app.bulk.blocks import Block
 from app.bulk.duplicates import distinct
 from app.bulk.errors import BulkError
+from app.bulk.numbers import writable
 from app.engine.execution.batch_runner import Contract, run_batch
 from app.errors import BackendFailed, ItemFailed, ModelError, ReplicaError
 from app.types import Array, Arrays, Item, Outcome
@@ -129,7 +130,7 @@ class Scorer:
                 array[start : start + self._batch] = answered[name]
         again += self._not_finite(raw)
         with np.errstate(invalid="ignore", over="ignore"):  # rows that are not finite are replaced
-            outputs = {name: _owned(array) for name, array in self._contract.finish(raw).items()}
+            outputs = {name: writable(array) for name, array in self._contract.finish(raw).items()}
         for start in dict.fromkeys(again):
             batch = {name: array[start : start + self._batch] for name, array in arrays.items()}
             for row, outcome in enumerate(self._run(_items(batch)), start):
@@ -223,10 +224,6 @@ def _items(arrays: Arrays | None) -> list[Item]:
         return []
     count = len(next(iter(arrays.values())))
     return [Item({name: array[row] for name, array in arrays.items()}) for row in range(count)]
-
-
-def _owned(array: Array) -> Array:
-    return array if array.flags.writeable else array.copy()
 
 
 def _reason(failed: ItemFailed) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import Event, ReadableSpan
@@ -87,12 +87,34 @@ class SpanMaker:
 
     Args:
         resource: of all spans.
-        scope: likewise.
+        scope: of all spans.
     """
 
     def __init__(self, resource: Resource, scope: InstrumentationScope) -> None:
-        self._resource = resource
-        self._scope = scope
+        self._common = {"resource": resource, "instrumentation_scope": scope}
+
+    def span(
+        self,
+        name: str,
+        context: SpanContext,
+        times: tuple[float, float],
+        offset_ns: int,
+        **more: Any,
+    ) -> ReadableSpan:
+        """A span.
+
+        Args:
+            name: of it.
+            context: its ids.
+            times: its begin and end, of `time.perf_counter`.
+            offset_ns: see `End`.
+            more: what else a readable span takes.
+        """
+        began, ended = times
+        more |= self._common
+        return ReadableSpan(
+            name, context, start_time=_ns(began, offset_ns), end_time=_ns(ended, offset_ns), **more
+        )
 
     def batch(
         self, record: BatchRecord, heads: Sequence[Head], form: str, end: End
@@ -105,24 +127,22 @@ class SpanMaker:
         if failure.kind:
             attributes[ERROR_TYPE] = failure.kind
         return [
-            ReadableSpan(
-                name="batch",
-                context=_batch(record),
-                resource=self._resource,
+            self.span(
+                "batch",
+                _batch(record),
+                (record.began, record.ended),
+                offset_ns,
                 attributes=attributes,
                 events=failure.events,
                 links=[Link(head.context()) for head in heads],
                 status=failure.status,
-                start_time=_ns(record.began, offset_ns),
-                end_time=_ns(record.ended, offset_ns),
-                instrumentation_scope=self._scope,
             )
         ]
 
     def request(self, trace: RequestTrace, head: Head, end: End) -> list[ReadableSpan]:
         """The spans of a request, that of all of it last."""
         failure, offset_ns = end
-        parts = _Parts(self._resource, self._scope, head.context(), trace.ended, offset_ns)
+        parts = _Parts(self, head.context(), trace.ended, offset_ns)
         # A body that cannot be read is decoded until the request ends.
         decoded = trace.decoded or (trace.ended if trace.received else 0.0)
         parts.add("decode", trace.received or trace.began, decoded)
@@ -133,18 +153,16 @@ class SpanMaker:
             attributes |= head.added
         add_end(attributes, trace)
         parts.made.append(
-            ReadableSpan(
-                name=name_of(trace),
-                context=parts.of,
+            self.span(
+                name_of(trace),
+                parts.of,
+                (trace.began, trace.ended),
+                offset_ns,
                 parent=head.parent,
-                resource=self._resource,
                 attributes=attributes,
                 events=failure.events,
                 kind=SpanKind.SERVER,
                 status=failure.status,
-                start_time=_ns(trace.began, parts.offset_ns),
-                end_time=_ns(trace.ended, parts.offset_ns),
-                instrumentation_scope=self._scope,
             )
         )
         return parts.made
@@ -154,26 +172,17 @@ class _Parts:
     """Makes the spans below that of a request.
 
     Args:
-        resource: of all.
-        scope: likewise.
+        maker: makes each.
         of: that of the request.
         ended: when it was over; what a request that was left had begun may go on.
         offset_ns: see `End`.
     """
 
-    def __init__(
-        self,
-        resource: Resource,
-        scope: InstrumentationScope,
-        of: SpanContext,
-        ended: float,
-        offset_ns: int,
-    ) -> None:
-        self._resource = resource
-        self._scope = scope
+    def __init__(self, maker: SpanMaker, of: SpanContext, ended: float, offset_ns: int) -> None:
+        self._maker = maker
         self._ended = ended
+        self._offset_ns = offset_ns
         self.of = of
-        self.offset_ns = offset_ns
         self.made: list[ReadableSpan] = []
 
     def add(
@@ -190,16 +199,14 @@ class _Parts:
         of, ended = self.of, min(ended, self._ended)
         span_id = IDS.generate_span_id()
         self.made.append(
-            ReadableSpan(
-                name=name,
-                context=SpanContext(of.trace_id, span_id, False, of.trace_flags, of.trace_state),
+            self._maker.span(
+                name,
+                SpanContext(of.trace_id, span_id, False, of.trace_flags, of.trace_state),
+                (min(began, ended), ended),
+                self._offset_ns,
                 parent=of,
-                resource=self._resource,
                 attributes=attributes,
                 links=links,
-                start_time=_ns(min(began, ended), self.offset_ns),
-                end_time=_ns(ended, self.offset_ns),
-                instrumentation_scope=self._scope,
             )
         )
 

@@ -20,7 +20,7 @@ from tests.chaos.rounds import run_round
 
 ROUND_REQUESTS = 20_000
 CACHES = (0, 50_000, 64 * 1024 * 1024)  # none, one that always makes room, one that holds all
-SEVERAL_WORKERS = 4  # every so many rounds there are two processes, and one is killed
+SEVERAL_WORKERS = 4  # one round in four has two processes, of which one is killed
 SERVER_KILLED = 2  # the same behind HAProxy, where it is one of the servers
 KILL_REQUESTS = 5_000
 

@@ -81,7 +81,7 @@ class Faked:
 
 @contextlib.contextmanager
 def faked(folder: Path, count: int, **settings: str) -> Iterator[Faked]:
-    """So many fakes at 127.0.0.1, 127.0.0.2 and so on, all of which the balancer has found."""
+    """Fakes at 127.0.0.1, 127.0.0.2 and so on, all of which the balancer has found."""
     port = free_port()
     hosts = [f"127.0.0.{number}" for number in range(1, count + 1)]
     with contextlib.ExitStack() as stack:

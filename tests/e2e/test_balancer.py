@@ -51,7 +51,7 @@ def test_the_log_has_what_no_server_answers_with_its_id(tmp_path: Path) -> None:
             with socket.create_connection(("127.0.0.1", found.balancer.port)) as sender:
                 sender.sendall(bad)
                 assert sender.recv(1000).startswith(b"HTTP/1.1 400 ")
-        assert log.read_text() == before  # whoever sends requests does not fill it
+        assert log.read_text() == before  # requests do not fill it
         seen = [each for fake in found.fakes for each in fake.seen]
         assert all(each["X-Request-Id"] for each in seen)
 

@@ -52,12 +52,12 @@ class LinesChunk:
         chosen: dict[tuple[str, ...], Wanted] = {}
         for row, line in enumerate(self.lines):
             try:
-                parsed = _parsed(line)
-                ids[row] = _id(parsed.get(self.chooser.id or ID))
-                names = tuple(parsed)
+                found = _parsed(line)
+                ids[row] = _id(found.get(self.chooser.id or ID))
+                names = tuple(found)
                 if names not in chosen:
                     chosen[names] = chooser.choose(names, "the line")
-                items[row] = chosen[names].item_of(parsed)
+                items[row] = chosen[names].item_of(found)
             except BulkError as error:
                 broken[row] = str(error)
         return Columns({INPUT: items, ID: ids}, broken)

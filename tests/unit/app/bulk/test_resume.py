@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -29,6 +30,12 @@ def full_at(shard: int) -> Path:
     device = Path(f"out/.part-{shard:05d}.parquet.tmp")
     device.symlink_to("/dev/full")
     return device
+
+
+def stream(inputs: Iterable[list[int]]) -> io.TextIOWrapper:
+    """Standard input of JSON Lines."""
+    lines = (json.dumps({"input": each}) for each in inputs)
+    return io.TextIOWrapper(io.BytesIO("\n".join(lines).encode()))
 
 
 @pytest.mark.parametrize("shard", [0, 3])
@@ -68,9 +75,8 @@ def test_a_shard_that_was_not_noted_is_written_again(bulk: Bulk, numbers: str) -
 def test_a_stream_is_read_again_and_must_be_the_same(
     bulk: Bulk, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def lines(first: int) -> io.TextIOWrapper:
-        rows = (json.dumps({"input": [number, first]}) for number in range(25))
-        return io.TextIOWrapper(io.BytesIO("\n".join(rows).encode()))
+    def lines(second: int) -> io.TextIOWrapper:
+        return stream([number, second] for number in range(25))
 
     monkeypatch.setattr(sys, "stdin", lines(0))
     assert bulk("double", "-", *SHARDS, out="whole") == 0
@@ -89,8 +95,7 @@ def test_a_stream_that_had_ended_in_a_shard(
     bulk: Bulk, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def lines(count: int) -> io.TextIOWrapper:
-        rows = (json.dumps({"input": [1] * (1 + (number != 24))}) for number in range(count))
-        return io.TextIOWrapper(io.BytesIO("\n".join(rows).encode()))
+        return stream([1] * (1 + (number != 24)) for number in range(count))
 
     Path("out").mkdir()
     Path("out/.errors.parquet.tmp").symlink_to("/dev/full")

@@ -1,4 +1,4 @@
-"""Late spans are made once, by whoever exports them first."""
+"""Late spans are made once, by the exporter that is first."""
 
 from __future__ import annotations
 

@@ -93,7 +93,7 @@ def reached(out: Path) -> int:
 
 
 def wait_for(step: int, out: Path, process: subprocess.Popen[str]) -> None:
-    """Wait until a run has done so many steps; it must not end before."""
+    """Wait until a run has done a number of steps; it must not end before."""
     while reached(out) < step:
         if process.poll() is not None:
             pytest.fail(f"it ended with {process.returncode}: {process.communicate()[0]}")
