@@ -6,6 +6,7 @@ import argparse
 import contextlib
 import io
 import os
+import signal
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -97,7 +98,7 @@ def _drive(driver: Driver, job: Job, folder: state.Run, model: Model) -> tuple[i
         total = min(total, job.stop)
     if total == 0:
         raise BulkError("the input has no rows")
-    code, told, ended = 0, list[str](), False
+    code, told = 0, list[str]()
     try:
         driver.start()
         folder.begin(model.steps)
@@ -111,10 +112,11 @@ def _drive(driver: Driver, job: Job, folder: state.Run, model: Model) -> tuple[i
             every = "no row has a prediction" if folder.errors == folder.rows else "rows are bad"
             told.append(f"{every}: {folder.folder / ERRORS_FILE} has the reasons")
     except KeyboardInterrupt:
-        tell("torchlane: interrupted, stopping")
         code = INTERRUPTED
         rows = f"{folder.rows:,} rows are done"
         told = [f"torchlane: interrupted; {rows}: give the same command --resume to go on"]
+        _end_if_interrupted(told)
+        tell("torchlane: interrupted, stopping")
     except TooManyErrors as error:
         code = error.exit_code
         folder.end("too many errors", driver.bad, driver.report())
@@ -123,10 +125,20 @@ def _drive(driver: Driver, job: Job, folder: state.Run, model: Model) -> tuple[i
         code = error.exit_code if isinstance(error, BulkError) else BulkError.exit_code
         told = [f"torchlane: {error}"]
     finally:
-        with contextlib.suppress(KeyboardInterrupt):  # a second one does not wait
-            ended = driver.close()
+        ended = driver.close()
     tell(*told)
     return code, ended
+
+
+def _end_if_interrupted(told: Sequence[str]) -> None:
+    """Let a second Ctrl-C or SIGTERM end the process at once, wherever it is by then."""
+
+    def end(*_: object) -> None:
+        tell(*told)
+        os._exit(INTERRUPTED)
+
+    for each in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(each, end)
 
 
 def _inputs(options: argparse.Namespace) -> Inputs:
