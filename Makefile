@@ -88,7 +88,7 @@ test-fast: $(READY) ## the quick tests of the server's parts, in less than a min
 
 .PHONY: test-compose
 test-compose: $(READY) ## build the images and prove the compose stack in the container engine that answers
-	$(BIN)/python -m pytest $(PYTEST_ARGS) -m compose -rPs tests/compose
+	$(BIN)/python -m pytest $(PYTEST_ARGS) -m 'compose and not soak' -rPs tests/compose
 
 .PHONY: soak
 soak: $(READY) ## run the long tests

@@ -19,6 +19,7 @@ PROMETHEUS, GRAFANA = "prometheus", "grafana"
 TAG = "test"
 BASE_IMAGE = "python:3.11-slim-bookworm"
 UP_LIMIT_S = 300
+PORTS = ("TORCHLANE_PORT", "PROMETHEUS_PORT", "GRAFANA_PORT", "LOCUST_PORT")
 SECRET_MARK = "torchlane-test-secret-9f2c"  # tests are not in the images
 
 
@@ -97,9 +98,8 @@ def stacks(folder: Path) -> Iterator[Stack]:
     Args:
         folder: for a file that leaves services out.
     """
-    ports = ("TORCHLANE_PORT", "PROMETHEUS_PORT", "GRAFANA_PORT", "LOCUST_PORT")
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("TORCHLANE_", "GF_"))}
-    environment |= {name: str(free_port()) for name in ports} | {"TAG": TAG}
+    environment |= {name: str(free_port()) for name in PORTS} | {"TAG": TAG}
     environment["EXTRA_CA_FILE"] = str(_marked_certificates(folder / "certificates", environment))
     left_out = _left_out(environment)
     # A profile that nobody asks for keeps a service from being started.

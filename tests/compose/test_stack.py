@@ -155,6 +155,7 @@ def test_locust_loads_it_from_two_workers_and_every_answer_is_right(stack: Stack
     assert {s["name"]: s["num_requests"] for s in stats["stats"]}["Aggregated"] > 350
 
 
+@pytest.mark.soak
 def test_the_capacity_is_found_through_the_network_of_the_stack(
     stack: Stack, tmp_path: Path
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from collections import Counter
@@ -12,7 +13,7 @@ import httpx
 import pytest
 
 from tests.compose.engine import available, docker, haproxy_from_package
-from tests.compose.stack import BASE_IMAGE, ROOT, TAG, UP_LIMIT_S, Stack
+from tests.compose.stack import BASE_IMAGE, PORTS, ROOT, TAG, UP_LIMIT_S, Stack
 from tests.e2e.server import free_port
 
 pytestmark = [pytest.mark.compose, pytest.mark.timeout(1800)]
@@ -31,29 +32,33 @@ print(sum(float(line.rpartition(" ")[2]) for line in text if line.startswith(wan
 
 
 @pytest.fixture(scope="module")
-def clustered(built: Stack) -> Iterator[Stack]:
-    """Everything that can run here is up, with three servers."""
-    environment = {**built.environment, "BALANCER_PORT": str(free_port())}
+def clustered(stack: Stack, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    """A second stack with three servers, on what the first one has exported."""
+    ports = {name: str(free_port()) for name in (*PORTS, "BALANCER_PORT")}
+    environment = stack.environment | ports
     if not available(PUBLISHED):
         environment["HAPROXY_IMAGE"] = f"torchlane-haproxy:{TAG}"
         base = environment.get("BASE_IMAGE", BASE_IMAGE)
         network = environment.get("BUILD_NETWORK", "default")
         haproxy_from_package(environment["HAPROXY_IMAGE"], base, network)
-    first, *others = built.files
-    stack = replace(
-        built,
+    exported = tmp_path_factory.mktemp("replicas") / "exported.json"
+    volume = {"external": True, "name": f"{stack.project}_artifacts"}
+    exported.write_text(json.dumps({"volumes": {"artifacts": volume}}))
+    first, *others = stack.files
+    made = replace(
+        stack,
         environment=environment,
-        project=f"{built.project}-cluster",
-        files=(first, CLUSTER, *others),
+        project=f"{stack.project}-replicas",
+        files=(first, CLUSTER, *others, exported),
         profiles=("cluster",),
     )
-    command = stack.begin_up("--scale", f"api={SERVERS}")
+    command = made.begin_up("--scale", f"api={SERVERS}")
     try:
         told, _ = command.communicate(timeout=UP_LIMIT_S + 60)
         assert command.returncode == 0, told
-        yield stack
+        yield made
     finally:
-        stack.down()
+        made.down()
 
 
 def computed(stack: Stack, numbers: range) -> float:
