@@ -1,0 +1,78 @@
+"""A real process whose forwards hang, or that is paused."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import time
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.artifacts import write_artifact
+from tests.e2e.server import post_on_the_wire, running
+
+SLOW = "tests.e2e.slow_app"
+
+
+@pytest.fixture
+def models(tmp_path: Path) -> Path:
+    write_artifact(tmp_path / "models", "double")
+    return tmp_path / "models"
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    return tmp_path / "log"
+
+
+def test_a_forward_that_holds_the_lock_for_ever_ends_the_process(models: Path, log: Path) -> None:
+    quick = {"hang_s": "1.5", "request_timeout_ms": "1500"}
+    with running(models, log, SLOW, **quick) as server:
+        assert httpx.post(f"{server.url}/predict", json={"input": [2, 0]}).status_code == 200
+        with post_on_the_wire(server.port, b'{"input": [-1, 0]}'):
+            assert server.exit_code() == signal.SIGALRM
+        assert "slow_app.py" in server.log  # where it hangs
+
+
+def test_a_forward_that_hangs_costs_a_replica_and_not_the_process(
+    models: Path, log: Path, tmp_path: Path
+) -> None:
+    gate = tmp_path / "gate"
+    gate.touch()
+    quick = {"hang_s": "0.5", "request_timeout_ms": "500", "devices": "cpu*2"}
+    with (
+        pytest.MonkeyPatch.context() as environment,
+        contextlib.ExitStack() as stack,
+    ):
+        environment.setenv("SLOW_UNTIL", str(gate))
+        server = stack.enter_context(running(models, log, SLOW, **quick))
+        gate.unlink()
+        assert httpx.post(f"{server.url}/predict", json={"input": [2, 0]}).status_code in (500, 504)
+        server.wait_for_metric("torchlane_replica_faults_total", lambda value: value >= 1)
+        gate.touch()
+        server.wait_for_metric("torchlane_replica_ready", lambda value: value == 2)
+        assert httpx.post(f"{server.url}/predict", json={"input": [3, 0]}).status_code == 200
+        server.signal()
+        assert server.exit_code() == 0
+
+
+def test_a_paused_process_goes_on_and_has_no_hanging_replica(
+    models: Path, log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As `docker pause` does, or a host that moves a virtual machine; HangTimer has a test too."""
+    gate = tmp_path / "gate"
+    monkeypatch.setenv("SLOW_UNTIL", str(gate))
+    with running(models, log, SLOW, hang_s="1", request_timeout_ms="30000") as server:
+        with post_on_the_wire(server.port, b'{"input": [2, 0]}') as connection:
+            server.wait_for_metric("torchlane_batch_size_count", lambda n: n >= 1)
+            server.signal(signal.SIGSTOP)
+            time.sleep(6)  # the event loop may stand still for 5 s
+            server.signal(signal.SIGCONT)
+            time.sleep(0.4)  # the watchdog looks again: the replica did nothing in 6 s
+            gate.touch()
+            assert b"200 OK" in connection.recv(65536)
+        assert "loop_stood_still" in server.log
+        assert server.metric("torchlane_replica_faults_total") == 0
+        assert "replica_sick" not in server.log
