@@ -115,7 +115,7 @@ def _by_models(served: Served, cores: int) -> Choice:
     item_s, name = slowest
     if not name:
         return Choice(1, "there is no model yet")
-    measured = f"a forward of {name} takes {item_s * 1e6:.0f} us an item"
+    measured = f"a forward of {name} takes {_microseconds(item_s)} us an item"
     if item_s > FORWARD_S:
         return Choice(1, f"{measured}, more than {FORWARD_S * 1e6:.0f}")
     free = memory_left_bytes()
@@ -126,6 +126,11 @@ def _by_models(served: Served, cores: int) -> Choice:
     if fitting < 2:
         return Choice(1, f"two processes may not fit into half of the free memory, {left:,} bytes")
     return Choice(min(cores, fitting, MOST), f"{cores} cores, and {measured}")
+
+
+def _microseconds(seconds: float) -> str:
+    """Two digits at least, where they say something: 0.27, 3.1, 42, 1,234."""
+    return f"{seconds * 1e6:,.0f}" if seconds >= 10e-6 else f"{seconds * 1e6:.2g}"
 
 
 def _models(served: Served) -> list[ModelId]:

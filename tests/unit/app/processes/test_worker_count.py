@@ -63,6 +63,13 @@ def test_a_small_model_gets_a_process_per_core(served: Served) -> None:
     assert chosen(served) == Choice(2, "2 cores, and a forward of small/1 takes 30 us an item")
 
 
+@pytest.mark.parametrize(("us", "said"), [(0.27, "0.27"), (3.14, "3.1"), (1234.5, "1,234")])
+def test_the_reason_has_a_time_that_says_something(tmp_path: Path, us: float, said: str) -> None:
+    write_artifact(tmp_path / "models", "small", plan=plan_of(us))
+    served = Served(tmp_path / "models", VersionPolicy.parse("latest"), None, None, 64)
+    assert f"a forward of small/1 takes {said} us an item" in chosen(served).reason
+
+
 def test_many_cores_get_a_few_processes(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker_count, "usable_cores", lambda: 64)
     assert chosen(served).workers == MOST
