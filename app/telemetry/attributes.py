@@ -27,6 +27,7 @@ from app.telemetry.tracing import MOST_CHARACTERS, BatchRecord, RequestTrace
 
 Attributes: TypeAlias = dict[str, AttributeValue]
 MOST_OF_STACK = 8000  # characters
+MOST_PORT = 65535  # exporters log a larger number with a traceback
 MOST_OF_HOST = 261  # a name of 255 characters, and a port
 EMBEDDINGS = "/v1/embeddings"
 METHODS = frozenset(
@@ -63,10 +64,10 @@ def of_head(trace: RequestTrace, host: bytes, agent: bytes | None) -> Attributes
         found[RPC_METHOD] = trace.route.removeprefix("/")
     authority = host[:MOST_OF_HOST].decode("latin-1")
     address, _, port = authority.rpartition(":")
-    if address and port.isascii() and port.isdigit():
-        found[SERVER_ADDRESS], found[SERVER_PORT] = address, int(port)
+    if address and port.isascii() and port.isdigit() and int(port) <= MOST_PORT:
+        found[SERVER_ADDRESS], found[SERVER_PORT] = address.strip("[]"), int(port)
     elif authority:
-        found[SERVER_ADDRESS] = authority
+        found[SERVER_ADDRESS] = authority.strip("[]")  # an address of IPv6 is in brackets
     if agent is not None:
         found[USER_AGENT_ORIGINAL] = agent[:MOST_CHARACTERS].decode("latin-1")
     return found

@@ -229,13 +229,15 @@ def end_of(moment: float, errors: Sequence[BaseException] = (), kind: str = "") 
 
 def _add_computing(parts: _Parts, trace: RequestTrace) -> None:
     """Add the spans from the acceptance of a request to its last outcome."""
-    since = trace.decoded
+    since = failed = trace.decoded
     batches = trace.batches
     if len(batches) > 1:
         batches = sorted(batches, key=_began)[:MOST_BATCHES]
     if not batches and trace.is_accepted and since and trace.outcome != "ok":  # in vain
         parts.add("queue", since, trace.ended)
     for record in batches:
+        # Items that moved to another replica wait again; others may have run at the same time.
+        since = failed if record.began >= failed else trace.decoded
         if record.began > since:
             parts.add("queue", since, record.began)
         ended = record.ended or trace.ended
@@ -243,7 +245,7 @@ def _add_computing(parts: _Parts, trace: RequestTrace) -> None:
         attributes = of_forward(record)
         parts.add("forward", max(since, record.began), ended, attributes, links)
         if record.fault:
-            since = ended  # items that moved to another replica wait again
+            failed = max(failed, ended)
 
 
 def _batch(record: BatchRecord) -> SpanContext:

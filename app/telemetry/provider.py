@@ -74,7 +74,7 @@ class Export:
             for name in exporters_of(environ)
         ]
         scope = InstrumentationScope("torchlane", version)
-        maker = SpanMaker(CommonResource(_resource(version, worker)), scope)
+        maker = SpanMaker(CommonResource(resource_of(version, worker)), scope)
         self.spans = Spans(self._processors, sampling, maker, form_of)
 
     async def close(self, budget_s: float) -> None:
@@ -97,14 +97,16 @@ class Export:
             LOG.warning("traces_not_sent", waited_s=budget_s)
 
 
-def _resource(version: str, worker: int | None) -> Resource:
+def resource_of(version: str, worker: int | None) -> Resource:
     """What all spans of the process have in common; the variables say the rest."""
     own: dict[str, Any] = {SERVICE_NAME: "torchlane", SERVICE_VERSION: version}
     if worker is not None:
         own["torchlane.worker"] = worker
     named = Resource.create()
-    unnamed = str(named.attributes[SERVICE_NAME]).startswith("unknown_service")
-    return Resource(own).merge(named) if not unnamed else named.merge(Resource(own))
+    merged = Resource(own).merge(named)
+    if str(named.attributes[SERVICE_NAME]).startswith("unknown_service"):  # the SDK's own words
+        return merged.merge(Resource({SERVICE_NAME: own[SERVICE_NAME]}))
+    return merged
 
 
 def _propagator(names: list[str]) -> TextMapPropagator:

@@ -423,6 +423,15 @@ async def test_other_routes(server: Listening, made: Made) -> None:
     assert attributes_of(unknown)["http.response.status_code"] == 404
 
 
+async def test_a_question_for_the_head_alone(server: Listening, made: Made) -> None:
+    wire = await server.connect()
+    wire.send(request("/models/double", b"", method="HEAD"))
+    await wire.answer(body=False)
+    await until(lambda: len(made.all) == 1)
+    assert made.all[0].name == "HEAD /models/{name}"
+    assert attributes_of(made.all[0])["http.request.method"] == "HEAD"
+
+
 async def test_calls_over_grpc(tmp_path: Path) -> None:
     write_artifact(tmp_path, "double")
     made = Made()

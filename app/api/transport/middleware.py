@@ -118,7 +118,8 @@ class RequestMiddleware:
         tracing, headers = self._service.tracing, scope["headers"]
         if not tracing.may_follow(headers, fields):
             return
-        trace = RequestTrace(scope["method"], scope["path"], "", request_id, began)
+        method = "HEAD" if HEAD_ONLY in scope else scope["method"]
+        trace = RequestTrace(method, scope["path"], "", request_id, began)
         if tracing.begin(trace, headers, fields) is not None:
             scope[TRACE] = trace
 

@@ -48,3 +48,28 @@ def test_what_a_request_had_begun_ends_with_it_at_the_latest() -> None:
     }
     told = spans[-1].attributes or {}
     assert (told["mine"], told["torchlane.items"]) == (1, 2)  # the sampler's give way
+
+
+def test_a_batch_that_ran_beside_one_that_failed_has_its_own_times() -> None:
+    trace = a_left_request(decoded=1.11)
+    for began, ended, fault in ((1.12, 1.2, "Lost"), (1.13, 1.15, ""), (1.25, 1.28, "")):
+        record = BatchRecord(ModelId("double", 3), "cpu#0", "cpu", 1, 0)
+        record.began, record.ended, record.fault = began, ended, fault
+        trace.batches.append(record)
+    spans = MAKER.request(trace, HEAD, end_of(0.0))
+    began_s = spans[-1].start_time or 0
+    times = [
+        (
+            span.name,
+            *(round(((at or 0) - began_s) / 1e6) for at in (span.start_time, span.end_time)),
+        )
+        for span in spans[1:-1]
+    ]
+    assert times == [
+        ("queue", 110, 120),
+        ("forward", 120, 200),
+        ("queue", 110, 130),
+        ("forward", 130, 150),
+        ("queue", 200, 250),  # its items were the failed ones
+        ("forward", 250, 280),
+    ]
