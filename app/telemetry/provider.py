@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 import threading
 from collections.abc import Callable, Mapping
 from importlib.metadata import entry_points
@@ -58,13 +59,17 @@ class Export:
         worker: int | None,
         form_of: Callable[[ModelId, str, int], str],
     ) -> None:
+        _drop_blank_variables()
         sampler, ratio = sampler_of(environ), ratio_of(environ)
         argument = environ.get(SAMPLER_ARG) if ratio is None else ratio
+        propagators = propagators_of(environ)
+        # Others may find a parent in headers that they do not name: b3 reads more than it writes.
+        named = {*propagators} <= {"tracecontext", "baggage", "none"}
         sampling = Sampling(
             sampler=_loaded(SAMPLER_GROUP, sampler)(argument),
-            propagator=_propagator(propagators_of(environ)),
-            ratio=ratio,
-            follows_parent=sampler.startswith("parentbased_"),
+            propagator=_propagator(propagators),
+            ratio=ratio if named else None,
+            follows_parent=named and sampler.startswith("parentbased_"),
         )
         # It says for each span that its queue is full; the exporter says why.
         logging.getLogger(BatchProcessor.__module__).setLevel(logging.ERROR)
@@ -95,6 +100,13 @@ class Export:
                 await done.wait()
         except TimeoutError:
             LOG.warning("traces_not_sent", waited_s=budget_s)
+
+
+def _drop_blank_variables() -> None:
+    """The specification says that a blank variable is one that is not set; the SDK raises."""
+    for name, value in list(os.environ.items()):
+        if name.startswith("OTEL_") and not value.strip():
+            del os.environ[name]
 
 
 def resource_of(version: str, worker: int | None) -> Resource:

@@ -90,13 +90,13 @@ def exporters_of(environ: Mapping[str, str]) -> list[str]:
     Raises:
         ValueError: there is no such protocol.
     """
-    names = _names(environ.get(EXPORTER, "").strip() or "otlp")
+    names = _names(environ.get(EXPORTER, "")) or ["otlp"]
     return [_otlp(environ) if name == "otlp" else name for name in names]
 
 
 def sampler_of(environ: Mapping[str, str]) -> str:
     """The name of the sampler."""
-    return environ.get(SAMPLER, "").strip() or DEFAULT_SAMPLER
+    return environ.get(SAMPLER, "").strip().lower() or DEFAULT_SAMPLER
 
 
 def ratio_of(environ: Mapping[str, str]) -> float | None:
@@ -119,7 +119,7 @@ def ratio_of(environ: Mapping[str, str]) -> float | None:
 
 def propagators_of(environ: Mapping[str, str]) -> list[str]:
     """The names of the propagators."""
-    return _names(environ.get(PROPAGATORS, "").strip() or DEFAULT_PROPAGATORS)
+    return _names(environ.get(PROPAGATORS, "")) or _names(DEFAULT_PROPAGATORS)
 
 
 def count_of(environ: Mapping[str, str], name: str) -> int:
@@ -138,7 +138,7 @@ def count_of(environ: Mapping[str, str], name: str) -> int:
 
 def _otlp(environ: Mapping[str, str]) -> str:
     name = _first(environ, PROTOCOLS)
-    protocol = environ[name].strip() if name else DEFAULT_PROTOCOL
+    protocol = environ[name].strip().lower() if name else DEFAULT_PROTOCOL
     if protocol not in OTLP:
         raise ValueError(f"{name}={protocol!r} must be one of {', '.join(OTLP)}")
     return OTLP[protocol]
@@ -175,7 +175,7 @@ def _first(environ: Mapping[str, str], names: Iterable[str]) -> str | None:
 
 
 def _names(given: str) -> list[str]:
-    return [name for each in given.split(",") if (name := each.strip())]
+    return [name for each in given.split(",") if (name := each.strip().lower())]
 
 
 def _number(given: str) -> float:

@@ -1,10 +1,30 @@
-"""What all spans of a process have in common."""
+"""Traces are put together as the variables say."""
 
 from __future__ import annotations
 
-import pytest
+import os
+from typing import Any
 
-from app.telemetry.provider import resource_of
+import pytest
+from opentelemetry.context import Context
+from opentelemetry.propagators.textmap import (
+    Getter,
+    Setter,
+    TextMapPropagator,
+    default_getter,
+    default_setter,
+)
+from opentelemetry.trace import (
+    NonRecordingSpan,
+    SpanContext,
+    TraceFlags,
+    format_trace_id,
+    set_span_in_context,
+)
+
+from app.telemetry import provider
+from app.telemetry.provider import Export, resource_of
+from app.telemetry.tracing import RequestTrace
 
 
 @pytest.mark.parametrize(
@@ -24,3 +44,51 @@ def test_the_variables_win(
     found = resource_of("1.2", 3).attributes
     assert (found["service.name"], found["service.version"]) == (name, version)
     assert found["torchlane.worker"] == 3
+
+
+class ReadsMore(TextMapPropagator):
+    """Finds a parent in a header that it does not name, as b3 does."""
+
+    fields = {"b3"}  # noqa: RUF012 - as the interface has it
+
+    def extract(
+        self, carrier: Any, context: Context | None = None, getter: Getter[Any] = default_getter
+    ) -> Context:
+        (given,) = getter.get(carrier, "X-B3-TraceId") or ("0",)
+        parent = SpanContext(int(given, 16), 7, True, TraceFlags(TraceFlags.SAMPLED))
+        return set_span_in_context(NonRecordingSpan(parent), context)
+
+    def inject(
+        self, carrier: Any, context: Context | None = None, setter: Setter[Any] = default_setter
+    ) -> None:
+        """Nothing is passed on."""
+
+
+@pytest.mark.parametrize("sampler", ["parentbased_traceidratio", "PARENTBASED_TRACEIDRATIO"])
+async def test_a_propagator_may_read_headers_that_it_does_not_name(
+    monkeypatch: pytest.MonkeyPatch, sampler: str
+) -> None:
+    monkeypatch.setattr(provider, "_propagator", lambda _: ReadsMore())
+    environ = {
+        "OTEL_TRACES_EXPORTER": "console",
+        "OTEL_PROPAGATORS": "b3",
+        "OTEL_TRACES_SAMPLER": sampler,
+        "OTEL_TRACES_SAMPLER_ARG": "0",
+    }
+    export = Export(environ, "1.2", None, lambda *_: "")
+    spans = export.spans
+    fields = {b"x-b3-traceid": b"2a"}
+    assert spans.may_want(fields)
+    token = spans.wants(RequestTrace("GET", "/", "", b"abc", 1.0), fields)
+    assert token is not None
+    assert token.trace_id == format_trace_id(42)
+    await export.close(5.0)
+
+
+async def test_a_blank_variable_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("OTEL_EXPORTER_OTLP_TIMEOUT", "OTEL_BSP_SCHEDULE_DELAY", "OTEL_TRACES_SAMPLER"):
+        monkeypatch.setenv(name, " ")
+    monkeypatch.setenv("OTEL_TRACES_EXPORTER", "OTLP,")
+    export = Export(os.environ, "1.2", None, lambda *_: "")
+    await export.close(5.0)
+    assert "OTEL_EXPORTER_OTLP_TIMEOUT" not in os.environ
