@@ -84,20 +84,20 @@ class Export:
 
     async def close(self, budget_s: float) -> None:
         """Send what waits, for as long as that; a receiver that hangs does not get the rest."""
-        done = asyncio.Event()
         loop = asyncio.get_running_loop()
 
-        def shut_down() -> None:
-            for processor in self._processors:
-                processor.shutdown()  # type: ignore[no-untyped-call]
+        def shut_down(processor: BatchSpanProcessor, done: asyncio.Event) -> None:
+            processor.shutdown()  # type: ignore[no-untyped-call]
             with contextlib.suppress(RuntimeError):  # the loop has ended meanwhile
                 loop.call_soon_threadsafe(done.set)
 
-        # A daemon, for which the end of the process does not wait.
-        threading.Thread(target=shut_down, name="traces-close", daemon=True).start()
+        closing = [(processor, asyncio.Event()) for processor in self._processors]
+        for each in closing:  # in a daemon, for which the end of the process does not wait
+            threading.Thread(target=shut_down, args=each, name="traces-close", daemon=True).start()
         try:
             async with asyncio.timeout(budget_s):
-                await done.wait()
+                for _, done in closing:
+                    await done.wait()
         except TimeoutError:
             LOG.warning("traces_not_sent", waited_s=budget_s)
 

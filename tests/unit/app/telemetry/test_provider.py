@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from typing import Any
 
 import pytest
@@ -21,6 +22,7 @@ from opentelemetry.trace import (
     format_trace_id,
     set_span_in_context,
 )
+from structlog.testing import capture_logs
 
 from app.telemetry import provider
 from app.telemetry.provider import Export, resource_of
@@ -92,3 +94,29 @@ async def test_a_blank_variable_is_none(monkeypatch: pytest.MonkeyPatch) -> None
     export = Export(os.environ, "1.2", None, lambda *_: "")
     await export.close(5.0)
     assert "OTEL_EXPORTER_OTLP_TIMEOUT" not in os.environ
+
+
+async def test_a_receiver_that_hangs_keeps_no_other_from_its_last_spans(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    hangs, closed = threading.Event(), threading.Event()
+
+    class Processor:
+        made = 0
+
+        def __init__(self, _: object) -> None:
+            self._end = closed.set if Processor.made else hangs.wait
+            Processor.made += 1
+
+        def shutdown(self) -> None:
+            self._end()
+
+    monkeypatch.setattr(provider, "BatchSpanProcessor", Processor)
+    environ = {"OTEL_TRACES_EXPORTER": "otlp,console"}
+    try:
+        with capture_logs() as logs:
+            await Export(environ, "1.2", None, lambda *_: "").close(0.2)
+        assert closed.is_set()
+        assert [each["event"] for each in logs] == ["traces_not_sent"]
+    finally:
+        hangs.set()
