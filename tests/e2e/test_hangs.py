@@ -10,21 +10,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.artifacts import write_artifact
 from tests.e2e.server import post_on_the_wire, running
 
 SLOW = "tests.e2e.slow_app"
-
-
-@pytest.fixture
-def models(tmp_path: Path) -> Path:
-    write_artifact(tmp_path / "models", "double")
-    return tmp_path / "models"
-
-
-@pytest.fixture
-def log(tmp_path: Path) -> Path:
-    return tmp_path / "log"
 
 
 def test_a_forward_that_holds_the_lock_for_ever_ends_the_process(models: Path, log: Path) -> None:

@@ -14,16 +14,9 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.artifacts import write_artifact
 from tests.e2e.server import PLAIN, running
 
 REQUESTS = 60
-
-
-@pytest.fixture
-def models(tmp_path: Path) -> Path:
-    write_artifact(tmp_path / "models", "double")
-    return tmp_path / "models"
 
 
 def snapshots(answer: httpx.Response) -> Iterator[dict[str, Any]]:

@@ -16,23 +16,11 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.artifacts import write_artifact
 from tests.e2e.server import Server, post_on_the_wire, running, start_process
 
 SLOW = "tests.e2e.slow_app"
 DEPTH = "torchlane_queue_depth_items"
 ACCEPTED = "torchlane_cache_lookups_total"  # every accepted item is looked up once
-
-
-@pytest.fixture
-def models(tmp_path: Path) -> Path:
-    write_artifact(tmp_path / "models", "double")
-    return tmp_path / "models"
-
-
-@pytest.fixture
-def log(tmp_path: Path) -> Path:
-    return tmp_path / "log"
 
 
 def test_it_starts_predicts_and_ends_with_zero(models: Path, log: Path) -> None:

@@ -30,17 +30,6 @@ IN_FLIGHT = "torchlane_requests_in_flight"
 CONNECTIONS = 12
 
 
-@pytest.fixture
-def models(tmp_path: Path) -> Path:
-    write_artifact(tmp_path / "models", "double")
-    return tmp_path / "models"
-
-
-@pytest.fixture
-def log(tmp_path: Path) -> Path:
-    return tmp_path / "log"
-
-
 @contextlib.contextmanager
 def two_workers(models: Path, log: Path, module: str = "app", **settings: str) -> Iterator[Server]:
     """A server with two workers; none of its processes is left behind."""
