@@ -25,12 +25,6 @@ MIB = 1 << 20
 LOAD: dict[str, Any] = {"json": {"input": [1, 2]}}
 
 
-@pytest.fixture
-def models(tmp_path: Path) -> Path:
-    write_artifact(tmp_path / "models", "double")
-    return tmp_path / "models"
-
-
 def ask(server: Server, secret: str = "", path: str = "/predict", **given: Any) -> httpx.Response:
     headers = {"Authorization": f"Bearer {secret}"} if secret else {}
     method = "GET" if path in ("/models", "/metrics", "/openapi.json") else "POST"

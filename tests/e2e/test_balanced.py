@@ -11,9 +11,7 @@ import signal
 from pathlib import Path
 
 import httpx
-import pytest
 
-from tests.artifacts import write_artifact
 from tests.e2e.balanced import Cluster, cluster
 from tests.e2e.server import PLAIN
 from tests.e2e.traffic import INPUTS, Tally, ask_each, callers, zipf
@@ -22,12 +20,6 @@ CALLERS = 24
 KEYS = 200
 SLACK = 0.1  # of the keys: places on the ring are drawn, not dealt
 SEED = 20_261_124
-
-
-@pytest.fixture
-def models(tmp_path: Path) -> Path:
-    write_artifact(tmp_path / "models", "double")
-    return tmp_path / "models"
 
 
 async def interrupted(

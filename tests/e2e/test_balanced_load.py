@@ -33,12 +33,6 @@ WIDTH = 1024  # numbers of an input: 8 KB of JSON, as a picture of digits
 RETRIES = {"as shipped": "conn-failure 503", "also lost": "conn-failure 503 empty-response"}
 
 
-@pytest.fixture
-def models(tmp_path: Path) -> Path:
-    write_artifact(tmp_path / "models", "double")
-    return tmp_path / "models"
-
-
 @pytest.mark.parametrize(
     ("change", "least", "most"),
     [pytest.param(None, 1.0, 1.05, id="hashed"), pytest.param(in_turns, 2.5, 3.0, id="in turns")],

@@ -14,18 +14,11 @@ import pytest
 from grpc_health.v1 import health_pb2
 
 from app.api.oip.grpc.protos import inference_pb2 as pb
-from tests.artifacts import write_artifact
 from tests.e2e.server import free_port, running, start_process
 
 SLOW = "tests.e2e.slow_app"
 INFER = "/inference.GRPCInferenceService/ModelInfer"
 STATUS = health_pb2.HealthCheckResponse
-
-
-@pytest.fixture
-def models(tmp_path: Path) -> Path:
-    write_artifact(tmp_path / "models", "double")
-    return tmp_path / "models"
 
 
 def insecure_channel(*arguments: Any) -> Any:

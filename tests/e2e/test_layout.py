@@ -21,12 +21,6 @@ from tests.e2e.server import PLAIN, free_port, running, start_process
 pytestmark = pytest.mark.skipif(usable_cores() < 2, reason="on one core there is no choice")
 
 
-@pytest.fixture
-def models(tmp_path: Path) -> Path:
-    write_artifact(tmp_path / "models", "double")
-    return tmp_path / "models"
-
-
 def test_what_is_chosen_serves_and_is_said(models: Path, tmp_path: Path) -> None:
     with running(models, tmp_path / "log", devices="auto") as server:
         told = re.search(r"cpu_layout_measured .*chosen='(\d+) x \d+'", server.log)

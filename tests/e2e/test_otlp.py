@@ -12,18 +12,11 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.artifacts import write_artifact
 from tests.e2e.otlp import receiving
 from tests.e2e.server import PLAIN, Server, free_port, running, start_process
 
 TRACE, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 PARTS = {"decode", "queue", "forward", "encode"}
-
-
-@pytest.fixture
-def models(tmp_path: Path) -> Path:
-    write_artifact(tmp_path / "models", "double")
-    return tmp_path / "models"
 
 
 def ask(server: Server, number: float, flag: str = "01") -> httpx.Response:
