@@ -63,7 +63,7 @@ from app.serving.version_policy import VersionPolicy
 from app.settings import PREFIX, Settings, listed
 from app.telemetry import variables
 from app.telemetry.tracing import Tracing
-from app.types import Device, ModelId
+from app.types import Device
 from models.integrity import Verifier
 from models.packages import Packages
 from models.resources import usable_cores
@@ -280,17 +280,8 @@ def _export(service: Service, worker: Worker | None) -> Export | None:
     # Not at the top: OpenTelemetry's SDK is in an extra.
     from app.telemetry.provider import Export  # noqa: PLC0415
 
-    def form_of(model: ModelId, replica: str, items: int) -> str:
-        """The form that a replica runs so many items with."""
-        for each in service.lifecycle.replica_states(model):
-            if each.name == replica and each.serving is not None:
-                for step in each.serving.steps:
-                    if step.up_to is None or items <= step.up_to:
-                        return step.form
-        return ""
-
     index = worker.index if worker else None
-    export = Export(os.environ, _version("torchlane"), index, form_of)
+    export = Export(os.environ, _version("torchlane"), index)
     service.tracing.add(export.spans, export.spans.may_want)
     return export
 

@@ -149,6 +149,13 @@ class Serving:
     launches: bool = False
     prefetches: bool = False
 
+    def form_of(self, items: int) -> str:
+        """The form that runs a batch of so many items; empty: not known."""
+        for step in self.steps:
+            if step.up_to is None or items <= step.up_to:
+                return step.form
+        return ""
+
 
 class DeviceTimes(NamedTuple):
     """What a device took for one batch, in seconds by its own clock.

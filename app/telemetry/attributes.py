@@ -35,6 +35,9 @@ METHODS = frozenset(
 )
 SERVER_ERROR = 500  # and above
 CLIENT_GONE = 499  # nothing was sent
+RPC_ERRORS = frozenset(  # of a server
+    ("UNKNOWN", "DEADLINE_EXCEEDED", "UNIMPLEMENTED", "INTERNAL", "UNAVAILABLE", "DATA_LOSS")
+)
 # Attributes that are not declared stable yet.
 RPC_SYSTEM_NAME = "rpc.system.name"
 RPC_METHOD = "rpc.method"
@@ -76,16 +79,15 @@ def of_head(trace: RequestTrace, host: bytes, agent: bytes | None) -> Attributes
 def add_end(found: Attributes, trace: RequestTrace) -> None:
     """Add what is known when a request is over."""
     if not trace.method:
-        gone = trace.status == CLIENT_GONE
-        found[RPC_RESPONSE_STATUS_CODE] = "CANCELLED" if gone else trace.rpc_status
+        found[RPC_RESPONSE_STATUS_CODE] = _rpc_status(trace)
     elif trace.status != CLIENT_GONE:
         found[HTTP_RESPONSE_STATUS_CODE] = trace.status
     if trace.method and trace.route:
         found[HTTP_ROUTE] = trace.route
     if trace.outcome != "ok":
         found["torchlane.error.code"] = trace.outcome
-        if trace.status >= SERVER_ERROR:
-            found[ERROR_TYPE] = trace.outcome
+        if kind := error_type_of(trace):
+            found[ERROR_TYPE] = kind
     if trace.model is not None:
         found["torchlane.model"] = trace.model.name
         found["torchlane.version"] = trace.model.version
@@ -98,6 +100,17 @@ def add_end(found: Attributes, trace: RequestTrace) -> None:
         found["torchlane.cache.hit"] = trace.cache.hit
         found["torchlane.cache.miss"] = trace.cache.miss
         found["torchlane.cache.joined"] = trace.cache.joined
+
+
+def error_type_of(trace: RequestTrace) -> str:
+    """What makes the span of a request an error; empty: nothing, a caller's mistake included."""
+    if trace.method:
+        return trace.outcome if trace.status >= SERVER_ERROR else ""
+    return trace.outcome if _rpc_status(trace) in RPC_ERRORS else ""
+
+
+def _rpc_status(trace: RequestTrace) -> str:
+    return "CANCELLED" if trace.status == CLIENT_GONE else trace.rpc_status
 
 
 def of_forward(record: BatchRecord) -> Attributes:
@@ -115,6 +128,9 @@ def of_batch(record: BatchRecord) -> Attributes:
     found["torchlane.batch.compute_s"] = record.compute_s
     if record.length:
         found["torchlane.batch.length"] = record.length
+    form = "" if record.serving is None else record.serving.form_of(record.items)
+    if form:
+        found["torchlane.form"] = form
     return found
 
 

@@ -219,12 +219,13 @@ def phases(trace: RequestTrace) -> Iterator[tuple[str, float, float]]:
         if trace.received - trace.began > SLOW_S:
             yield "receive", trace.began, trace.received
         yield "decode", trace.received, max(trace.received, trace.decoded or trace.ended)
-    batches = [each for each in trace.batches if each.ended]
-    if batches and trace.decoded:
-        began = max(trace.decoded, min(each.began for each in batches))
-        ended = max(began, *(each.ended for each in batches))
+    if trace.runs and trace.decoded:
+        began = max(trace.decoded, trace.runs[0].began)
+        ended = max(began, *(each.ended for each in trace.runs))
         yield "queue", trace.decoded, began
         yield "forward", began, ended
+    elif trace.waited_in_vain:
+        yield "queue", trace.decoded, max(trace.decoded, trace.ended)
     if trace.encoded:
         yield "encode", trace.answered, trace.encoded
 

@@ -30,14 +30,14 @@ class LateSpan(ReadableSpan):
 
     def __init__(self, make: Callable[[], list[ReadableSpan]]) -> None:
         self._context = _SAMPLED  # all that processors look at
-        self._make = make
-        self._made: list[ReadableSpan] | None = None
+        self._make: Callable[[], list[ReadableSpan]] | None = make
+        self._made: list[ReadableSpan] = []
 
     def made(self) -> list[ReadableSpan]:
         """The spans; the same ones for each exporter."""
         with _MAKING:
-            if self._made is None:
-                self._made = self._make()
+            if self._make is not None:
+                self._made, self._make = self._make(), None
             return self._made
 
 

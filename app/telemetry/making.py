@@ -116,14 +116,10 @@ class SpanMaker:
             name, context, start_time=_ns(began, offset_ns), end_time=_ns(ended, offset_ns), **more
         )
 
-    def batch(
-        self, record: BatchRecord, heads: Sequence[Head], form: str, end: End
-    ) -> list[ReadableSpan]:
+    def batch(self, record: BatchRecord, heads: Sequence[Head], end: End) -> list[ReadableSpan]:
         """The span of a batch, with the sampled ones of its requests."""
         failure, offset_ns = end
         attributes = of_batch(record)
-        if form:
-            attributes["torchlane.form"] = form
         if failure.kind:
             attributes[ERROR_TYPE] = failure.kind
         return [
@@ -229,23 +225,18 @@ def end_of(moment: float, errors: Sequence[BaseException] = (), kind: str = "") 
 
 def _add_computing(parts: _Parts, trace: RequestTrace) -> None:
     """Add the spans from the acceptance of a request to its last outcome."""
-    since = failed = trace.decoded
-    batches = trace.batches
-    if len(batches) > 1:
-        batches = sorted(batches, key=_began)[:MOST_BATCHES]
-    if not batches and trace.is_accepted and since and trace.outcome != "ok":  # in vain
-        parts.add("queue", since, trace.ended)
-    for record in batches:
+    failed = trace.decoded
+    for record, began, ended, fault, _ in trace.runs[:MOST_BATCHES]:
         # Items that moved to another replica wait again; others may have run at the same time.
-        since = failed if record.began >= failed else trace.decoded
-        if record.began > since:
-            parts.add("queue", since, record.began)
-        ended = record.ended or trace.ended
+        since = failed if began >= failed else trace.decoded
+        if began > since:
+            parts.add("queue", since, began)
         links = [Link(_batch(record))]
-        attributes = of_forward(record)
-        parts.add("forward", max(since, record.began), ended, attributes, links)
-        if record.fault:
+        parts.add("forward", max(since, began), ended, of_forward(record), links)
+        if fault:
             failed = max(failed, ended)
+    if trace.waited_in_vain:
+        parts.add("queue", failed, trace.ended)
 
 
 def _batch(record: BatchRecord) -> SpanContext:
@@ -253,10 +244,6 @@ def _batch(record: BatchRecord) -> SpanContext:
     if not isinstance(record.kept, SpanContext):
         record.kept = SpanContext(IDS.generate_trace_id(), IDS.generate_span_id(), False, FLAGS)
     return record.kept
-
-
-def _began(record: BatchRecord) -> float:
-    return record.began
 
 
 def _ns(moment: float, offset_ns: int) -> int:

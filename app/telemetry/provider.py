@@ -7,7 +7,7 @@ import contextlib
 import logging
 import os
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from importlib.metadata import entry_points
 from typing import Any
 
@@ -34,7 +34,6 @@ from app.telemetry.variables import (
     ratio_of,
     sampler_of,
 )
-from app.types import ModelId
 
 LOG = structlog.get_logger(__name__)
 
@@ -46,19 +45,12 @@ class Export:
         environ: checked already.
         version: of the server.
         worker: its index among several; None: the only process.
-        form_of: see `Spans`.
 
     Attributes:
         spans: the sink that makes them.
     """
 
-    def __init__(
-        self,
-        environ: Mapping[str, str],
-        version: str,
-        worker: int | None,
-        form_of: Callable[[ModelId, str, int], str],
-    ) -> None:
+    def __init__(self, environ: Mapping[str, str], version: str, worker: int | None) -> None:
         _drop_blank_variables()
         sampler, ratio = sampler_of(environ), ratio_of(environ)
         argument = environ.get(SAMPLER_ARG) if ratio is None else ratio
@@ -80,7 +72,7 @@ class Export:
         ]
         scope = InstrumentationScope("torchlane", version)
         maker = SpanMaker(CommonResource(resource_of(version, worker)), scope)
-        self.spans = Spans(self._processors, sampling, maker, form_of)
+        self.spans = Spans(self._processors, sampling, maker)
 
     async def close(self, budget_s: float) -> None:
         """Send what waits, for as long as that; a receiver that hangs does not get the rest."""

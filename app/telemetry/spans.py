@@ -29,8 +29,8 @@ from opentelemetry.trace.span import TraceState
 
 from app.telemetry.attributes import (
     MOST_OF_HOST,
-    SERVER_ERROR,
     Attributes,
+    error_type_of,
     name_of,
     of_head,
 )
@@ -38,12 +38,10 @@ from app.telemetry.gate import SamplingGate
 from app.telemetry.late import LateSpan
 from app.telemetry.making import FLAGS, IDS, Head, SpanMaker, end_of
 from app.telemetry.tracing import MOST_CHARACTERS, BatchRecord, RequestTrace, Token
-from app.types import ModelId
 
 NO_PARENT = Context()
 LOW_BITS = 64  # of a trace id: those that the sampler by ratio looks at
 MOST_ERRORS = 8  # of one batch
-MOST_FORMS = 4096  # that are remembered
 
 
 class _Fields(Getter[Mapping[bytes, bytes]]):
@@ -85,18 +83,13 @@ class Spans:
         processors: take late spans.
         sampling: of requests.
         maker: makes the spans.
-        form_of: names the form that runs so many items of a model on a replica; empty: not known.
 
     Attributes:
         may_want: its gate.
     """
 
     def __init__(
-        self,
-        processors: Sequence[SpanProcessor],
-        sampling: Sampling,
-        maker: SpanMaker,
-        form_of: Callable[[ModelId, str, int], str],
+        self, processors: Sequence[SpanProcessor], sampling: Sampling, maker: SpanMaker
     ) -> None:
         self._processors = processors
         self._sampler = sampling.sampler
@@ -109,8 +102,6 @@ class Spans:
         gate = SamplingGate(self._parent_fields, ratio, leaves_out=sampling.follows_parent)
         self.may_want = gate.may_want
         self._maker = maker
-        self._form_of = form_of
-        self._forms: dict[tuple[ModelId, str, int], str] = {}  # to find one takes long
 
     def wants(self, trace: RequestTrace, fields: Mapping[bytes, bytes]) -> Token | None:
         """See `Sink`."""
@@ -150,7 +141,7 @@ class Spans:
             return
         errors = record.errors[:MOST_ERRORS]
         end = end_of(record.ended, errors, type(errors[0]).__qualname__ if errors else "")
-        self._send(partial(self._maker.batch, record, heads, self._form(record), end))
+        self._send(partial(self._maker.batch, record, heads, end))
 
     def request_ended(self, trace: RequestTrace, token: Token) -> None:
         """See `Sink`."""
@@ -158,23 +149,13 @@ class Spans:
         if not isinstance(head, Head):
             raise TypeError("bug: another sink's token")
         errors = [trace.error] if trace.error else []
-        end = end_of(trace.ended, errors, trace.outcome if trace.status >= SERVER_ERROR else "")
+        end = end_of(trace.ended, errors, error_type_of(trace))
         self._send(partial(self._maker.request, trace, head, end))
 
     def _send(self, make: Callable[[], list[ReadableSpan]]) -> None:
         late = LateSpan(make)
         for processor in self._processors:
             processor.on_end(late)
-
-    def _form(self, record: BatchRecord) -> str:
-        key = (record.model, record.replica, record.items)
-        form = self._forms.get(key)
-        if form is None:
-            form = self._form_of(*key)
-            if len(self._forms) >= MOST_FORMS:
-                self._forms.clear()
-            self._forms[key] = form
-        return form
 
 
 def _token(

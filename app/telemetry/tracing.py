@@ -7,15 +7,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol, TypeAlias
+from typing import NamedTuple, Protocol, TypeAlias
 
 import structlog
 
-from app.types import CacheCounts, ModelId
+from app.errors import Abandoned, DeadlineExceeded, ShuttingDown
+from app.types import CacheCounts, ModelId, Serving
 
 LOG = structlog.get_logger(__name__)
 
 MOST_CHARACTERS = 1000  # of texts of clients and errors
+LEFT = {each.code for each in (Abandoned, DeadlineExceeded, ShuttingDown)}  # without outcomes
 
 Gate: TypeAlias = Callable[[Mapping[bytes, bytes]], bool]
 
@@ -44,7 +46,7 @@ class BatchRecord:
         items: how many it has.
         length: up to which they are padded; 0: nothing is.
         handed_over: when its replica got it.
-        began: when its replica could compute it: the batch before it may have run until then.
+        began: when its replica could compute it; 0: the batch before it may run still.
         ended: when the event loop heard of its end; 0: it runs.
         compute_s: seconds in the backend.
         forwards: runs of the model; more than one means that the batch was split.
@@ -53,6 +55,7 @@ class BatchRecord:
         errors: that one, and the model's about single items; kept only until sinks were told.
         trace_id: of a trace that one of its requests belongs to; empty: none does.
         traces: of the requests that wait for its items, or did when it was handed over.
+        serving: says which form ran it; None: not known.
         kept: by the sink that makes spans.
     """
 
@@ -70,6 +73,7 @@ class BatchRecord:
         "length",
         "model",
         "replica",
+        "serving",
         "trace_id",
         "traces",
     )
@@ -80,14 +84,15 @@ class BatchRecord:
         self.device = device
         self.items = items
         self.length = length
-        self.handed_over = self.began = time.perf_counter()
-        self.ended = 0.0
+        self.handed_over = time.perf_counter()
+        self.began = self.ended = 0.0
         self.compute_s = 0.0
         self.forwards = 0
         self.fault = ""
         self.errors: Sequence[Exception] = ()
         self.trace_id = ""
         self.traces: list[RequestTrace] = []
+        self.serving: Serving | None = None
         self.kept: object = None
 
     def add(self, traces: Sequence[RequestTrace]) -> None:
@@ -97,6 +102,24 @@ class BatchRecord:
                 trace.batches.append(self)
                 self.traces.append(trace)
                 self.trace_id = self.trace_id or trace.trace_id
+
+
+class Run(NamedTuple):
+    """A batch as far as a request lived to see it; the batch may have gone on.
+
+    Attributes:
+        record: of the batch.
+        began: when its replica could compute it.
+        ended: when it ended, or the request before it.
+        fault: see `BatchRecord`.
+        is_over: whether it ended in that time.
+    """
+
+    record: BatchRecord
+    began: float
+    ended: float
+    fault: str
+    is_over: bool
 
 
 class RequestTrace:
@@ -119,7 +142,8 @@ class RequestTrace:
         is_accepted: whether the engine took it.
         items: how many it has.
         cache: how they were found; None: not known.
-        batches: that computed its items, joined ones included; none: all were cached.
+        batches: that have its items, joined ones included; none: all were cached.
+        runs: those of them that began before it was over, in that order.
         status: of the answer, 499 if the client had gone.
         rpc_status: of gRPC, by name.
         outcome: 'ok', or the code of the error.
@@ -147,6 +171,7 @@ class RequestTrace:
         "request_id",
         "route",
         "rpc_status",
+        "runs",
         "span_id",
         "status",
         "tokens",
@@ -165,6 +190,7 @@ class RequestTrace:
         self.items = 0
         self.cache: CacheCounts | None = None
         self.batches: list[BatchRecord] = []
+        self.runs: list[Run] = []
         self.status = 0
         self.rpc_status = "OK"
         self.outcome = ""
@@ -179,6 +205,23 @@ class RequestTrace:
             if each is sink:
                 return token
         return None
+
+    def end(self, moment: float, status: int, outcome: str) -> None:
+        """It is over: note what its batches were like at that moment."""
+        self.ended, self.status, self.outcome = moment, status, outcome
+        for each in self.batches:
+            if each.began:
+                ended = each.ended or moment
+                self.runs.append(Run(each, each.began, ended, each.fault, each.ended > 0.0))
+        if len(self.runs) > 1:
+            self.runs.sort(key=_began)
+
+    @property
+    def waited_in_vain(self) -> bool:
+        """Whether items still waited for a batch when it was over; not if any may have run."""
+        if self.outcome not in LEFT or not self.is_accepted or not self.decoded or self.answered:
+            return False
+        return len(self.runs) < len(self.batches) or all(each.is_over for each in self.runs)
 
     def log_ids(self) -> dict[str, str]:
         """What a log line about the request says of its trace."""
@@ -288,9 +331,7 @@ class Tracing:
     def end(self, trace: RequestTrace, status: int, outcome: str) -> None:
         """A request is over."""
         self.followed -= 1
-        trace.ended = time.perf_counter()
-        trace.status = status
-        trace.outcome = outcome
+        trace.end(time.perf_counter(), status, outcome)
         for sink, token in trace.tokens:
             if sink in [each for each, _ in self._gated]:
                 try:
@@ -314,6 +355,10 @@ class Tracing:
         """Do without a sink that has a bug: another request would meet it again."""
         LOG.exception("sink_failed", sink=type(sink).__name__)
         self.remove(sink)
+
+
+def _began(run: Run) -> float:
+    return run.began
 
 
 def _joined(headers: Sequence[tuple[bytes, bytes]]) -> dict[bytes, bytes]:

@@ -258,6 +258,7 @@ class Dispatcher:
         length = max([ticket.group[1] for ticket in tickets])
         compute_s = cost.compute_s(len(items), length)
         undisturbed = not replica.is_called  # by what is loaded in its thread
+        serving = replica.models[queue.model]
         batch = Batch(
             queue=queue,
             replica=replica,
@@ -267,10 +268,11 @@ class Dispatcher:
             expected_s=cost.expected_s(len(items), length),
             prefetched=replica.busy,
             undisturbed=undisturbed,
+            serving=serving,
         )
         if self.tracing.followed or self.tracing.wants_batches:
             self._note_traces(batch, 0.0)
-        launches = undisturbed and replica.models[queue.model].launches
+        launches = undisturbed and serving.launches
 
         def work(backend: Backend) -> Report | Later[Report]:
             if launches:
@@ -328,13 +330,16 @@ class Dispatcher:
     def _note_traces(self, batch: Batch, ago_s: float) -> None:
         """Add the requests that wait for its items now to its record, if anything follows any."""
         traces = batch.queue.flights.traces(batch.tickets)
-        if batch.record is None and (traces or self.tracing.wants_batches):
+        record = batch.record
+        if record is None and (traces or self.tracing.wants_batches):
             model, replica, size = batch.queue.model, batch.replica, len(batch.tickets)
-            device = str(replica.device)
-            batch.record = BatchRecord(model, replica.name, device, size, batch.length)
-            batch.record.handed_over -= ago_s
-        if batch.record is not None:
-            batch.record.add(traces)
+            record = BatchRecord(model, replica.name, str(replica.device), size, batch.length)
+            record.serving = batch.serving
+            record.handed_over -= ago_s
+            record.began = 0.0 if batch.prefetched else record.handed_over
+            batch.record = record
+        if record is not None:
+            record.add(traces)
 
     def _record(
         self,

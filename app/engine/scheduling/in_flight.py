@@ -9,6 +9,7 @@ from app.engine.execution.replica import Replica
 from app.engine.scheduling.model_queue import ModelQueue
 from app.engine.scheduling.queue import Ticket
 from app.telemetry.tracing import BatchRecord
+from app.types import Serving
 
 
 class Took(NamedTuple):
@@ -37,6 +38,7 @@ class Batch:
         expected_s: what it was expected to take.
         prefetched: whether its replica had another one to end first.
         undisturbed: nothing was loaded in its replica's thread.
+        serving: what runs it.
         length: up to which its items are padded; 0: nothing is.
         record: for what follows batches; None: nothing has followed this one yet.
     """
@@ -48,6 +50,7 @@ class Batch:
     expected_s: float
     prefetched: bool
     undisturbed: bool
+    serving: Serving
     length: int = 0
     record: BatchRecord | None = None
 

@@ -1,10 +1,10 @@
-"""What spans say of a request's head."""
+"""What spans say of a request."""
 
 from __future__ import annotations
 
 import pytest
 
-from app.telemetry.attributes import of_head
+from app.telemetry.attributes import error_type_of, of_head
 from app.telemetry.tracing import RequestTrace
 
 
@@ -28,3 +28,25 @@ def test_a_host_is_an_address_and_a_port_that_there_can_be(
     trace = RequestTrace("GET", "/", "", b"abc", 1.0)
     found = of_head(trace, host, None)
     assert (found.get("server.address"), found.get("server.port")) == (address, port)
+
+
+@pytest.mark.parametrize(
+    ("status", "rpc_status", "is_error"),
+    [
+        (200, "OK", False),
+        (429, "RESOURCE_EXHAUSTED", False),
+        (503, "RESOURCE_EXHAUSTED", False),  # the server is busy: with gRPC no error of it
+        (503, "UNAVAILABLE", True),
+        (504, "DEADLINE_EXCEEDED", True),
+        (501, "UNIMPLEMENTED", True),
+        (404, "NOT_FOUND", False),
+        (499, "UNAVAILABLE", False),  # the client had gone
+    ],
+)
+def test_which_status_makes_an_error(status: int, rpc_status: str, *, is_error: bool) -> None:
+    by_http, by_grpc = (RequestTrace(method, "/", "", b"abc", 1.0) for method in ("GET", ""))
+    by_grpc.rpc_status = rpc_status
+    for trace in (by_http, by_grpc):
+        trace.end(2.0, status, "code")
+    assert bool(error_type_of(by_http)) == (status >= 500)
+    assert bool(error_type_of(by_grpc)) == is_error

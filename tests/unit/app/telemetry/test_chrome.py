@@ -53,10 +53,10 @@ def a_request(began: float, *batches: BatchRecord, **changes: Any) -> RequestTra
     """One that took 10 ms: its batches come between 2 and 8."""
     trace = RequestTrace("POST", "/predict", "/predict", b"abc", began)
     trace.received, trace.decoded = began + 0.0001, began + 0.002
-    trace.answered, trace.encoded, trace.ended = began + 0.008, began + 0.009, began + 0.01
-    trace.status, trace.outcome, trace.batches = 200, "ok", list(batches)
+    trace.answered, trace.encoded, trace.batches = began + 0.008, began + 0.009, list(batches)
     for name, value in changes.items():
         setattr(trace, name, value)
+    trace.end(began + 0.01, changes.get("status", 200), changes.get("outcome", "ok"))
     return trace
 
 
@@ -85,8 +85,14 @@ class TestPhases:
         assert [name for name, *_ in in_ms(a_request(100.0))] == ["decode", "encode"]
 
     def test_of_one_whose_batch_still_runs_when_it_ends(self) -> None:
-        left = a_request(100.0, a_batch(100.004, 0.0), answered=0.0, encoded=0.0)
-        assert [name for name, *_ in in_ms(left)] == ["decode"]
+        batch = a_batch(100.004, 0.0)
+        left = a_request(100.0, batch, answered=0.0, encoded=0.0, outcome="abandoned")
+        batch.ended = 100.02
+        assert in_ms(left)[1:] == [("queue", 2.0, 4.0), ("forward", 4.0, 10.0)]
+
+    def test_of_one_that_waits_in_vain(self) -> None:
+        left = a_request(100.0, answered=0.0, encoded=0.0, outcome="abandoned", is_accepted=True)
+        assert in_ms(left)[1:] == [("queue", 2.0, 10.0)]
 
     def test_of_one_that_was_never_decoded(self) -> None:
         refused = a_request(100.0, decoded=0.0, answered=0.0, encoded=0.0)

@@ -3,69 +3,79 @@
 from __future__ import annotations
 
 from opentelemetry.sdk.resources import Resource
-from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
 from app.telemetry.making import FLAGS, Head, SpanMaker, end_of
 from app.telemetry.tracing import BatchRecord, RequestTrace
-from app.types import ModelId
+from app.types import ModelId, ServedStep, Serving
 
 MAKER = SpanMaker(Resource({}), InstrumentationScope("torchlane"))
 HEAD = Head(1, 2, FLAGS, None, None, b"there", None, {"mine": 1, "torchlane.items": 7})
 
 
-def a_left_request(decoded: float) -> RequestTrace:
+def a_batch(began: float, ended: float = 0.0, fault: str = "") -> BatchRecord:
+    record = BatchRecord(ModelId("double", 3), "cpu#0", "cpu", 3, 0)
+    record.began, record.ended, record.fault = began, ended, fault
+    return record
+
+
+def a_request(
+    *batches: BatchRecord, decoded: float = 1.2, outcome: str = "abandoned"
+) -> RequestTrace:
+    """One that began at 1 s and ended at 1.3 s."""
     trace = RequestTrace("POST", "/predict", "/predict", b"abc", 1.0)
-    trace.received, trace.decoded, trace.ended = 1.1, decoded, 1.3
-    trace.is_accepted, trace.status, trace.outcome, trace.items = True, 499, "abandoned", 2
+    trace.received, trace.decoded, trace.items, trace.is_accepted = 1.1, decoded, 2, True
+    trace.batches = list(batches)
+    trace.end(1.3, 499, outcome)
     return trace
 
 
-def times_of(spans: list[ReadableSpan]) -> dict[str, tuple[float, float]]:
-    """Milliseconds since the request began, by name."""
+def times_of(trace: RequestTrace) -> list[tuple[str, int, int]]:
+    """Names of its spans, with milliseconds since it began."""
+    spans = MAKER.request(trace, HEAD, end_of(0.0))
     began = spans[-1].start_time or 0
-    times = ((span.start_time or 0, span.end_time or 0) for span in spans)
-    ends = [(round((one - began) / 1e6), round((other - began) / 1e6)) for one, other in times]
-    return dict(zip((span.name for span in spans), ends, strict=True))
+    return [
+        (
+            span.name,
+            round(((span.start_time or 0) - began) / 1e6),
+            round(((span.end_time or 0) - began) / 1e6),
+        )
+        for span in spans
+    ]
+
+
+def parts_of(*batches: BatchRecord, outcome: str = "abandoned") -> list[tuple[str, int, int]]:
+    return times_of(a_request(*batches, decoded=1.11, outcome=outcome))[1:-1]
 
 
 def test_what_a_request_had_begun_ends_with_it_at_the_latest() -> None:
-    assert times_of(MAKER.request(a_left_request(decoded=1.5), HEAD, end_of(0.0))) == {
-        "decode": (100, 300),
-        "queue": (300, 300),
-        "POST /predict": (0, 300),
-    }
-    trace = a_left_request(decoded=1.2)
-    record = BatchRecord(ModelId("double", 3), "cpu#0", "cpu", 1, 0)
-    record.began, record.ended = 1.4, 1.6
-    trace.batches = [record]
-    spans = MAKER.request(trace, HEAD, end_of(0.0))
-    assert times_of(spans) == {
-        "decode": (100, 200),
-        "queue": (200, 300),
-        "forward": (300, 300),
-        "POST /predict": (0, 300),
-    }
-    told = spans[-1].attributes or {}
-    assert (told["mine"], told["torchlane.items"]) == (1, 2)  # the sampler's give way
+    assert times_of(a_request(decoded=1.5)) == [
+        ("decode", 100, 300),
+        ("queue", 300, 300),
+        ("POST /predict", 0, 300),
+    ]
+    assert parts_of(a_batch(1.2)) == [("queue", 110, 200), ("forward", 200, 300)]
+
+
+def test_the_attributes_of_the_sampler_give_way() -> None:
+    told = MAKER.request(a_request(), HEAD, end_of(0.0))[-1].attributes or {}
+    assert (told["mine"], told["torchlane.items"]) == (1, 2)
+
+
+def test_a_batch_that_goes_on_after_the_request_changes_none_of_its_spans() -> None:
+    runs, waits = a_batch(1.25), a_batch(0.0)
+    trace = a_request(runs, waits)
+    before = times_of(trace)
+    waits.began, waits.ended = 1.29, 1.5
+    runs.ended, runs.fault = 1.4, "Lost"
+    assert times_of(trace) == before
+    names = [name for name, *_ in before]
+    assert names == ["decode", "queue", "forward", "queue", "POST /predict"]
 
 
 def test_a_batch_that_ran_beside_one_that_failed_has_its_own_times() -> None:
-    trace = a_left_request(decoded=1.11)
-    for began, ended, fault in ((1.12, 1.2, "Lost"), (1.13, 1.15, ""), (1.25, 1.28, "")):
-        record = BatchRecord(ModelId("double", 3), "cpu#0", "cpu", 1, 0)
-        record.began, record.ended, record.fault = began, ended, fault
-        trace.batches.append(record)
-    spans = MAKER.request(trace, HEAD, end_of(0.0))
-    began_s = spans[-1].start_time or 0
-    times = [
-        (
-            span.name,
-            *(round(((at or 0) - began_s) / 1e6) for at in (span.start_time, span.end_time)),
-        )
-        for span in spans[1:-1]
-    ]
-    assert times == [
+    lost, beside, again = a_batch(1.12, 1.2, "Lost"), a_batch(1.13, 1.15), a_batch(1.25, 1.28)
+    assert parts_of(again, lost, beside, outcome="ok") == [
         ("queue", 110, 120),
         ("forward", 120, 200),
         ("queue", 110, 130),
@@ -73,3 +83,25 @@ def test_a_batch_that_ran_beside_one_that_failed_has_its_own_times() -> None:
         ("queue", 200, 250),  # its items were the failed ones
         ("forward", 250, 280),
     ]
+
+
+def test_items_that_wait_when_the_request_ends_have_a_queue_of_their_own() -> None:
+    computed = [("queue", 110, 120), ("forward", 120, 200)]
+    left = [*computed, ("queue", 110, 300)]
+    moved = [*computed, ("queue", 200, 300)]
+    assert parts_of(a_batch(1.12, 1.2)) == left
+    assert parts_of(a_batch(1.12, 1.2), outcome="deadline_exceeded") == left
+    assert parts_of(a_batch(1.12, 1.2, "Lost"), outcome="shutting_down") == moved
+    assert parts_of(a_batch(1.12, 1.2), outcome="backend_failed") == computed
+    assert parts_of(a_batch(1.12, 1.2), outcome="internal") == computed
+    assert parts_of(a_batch(1.12)) == [computed[0], ("forward", 120, 300)]  # all may be in it
+
+
+def test_a_batch_names_the_form_of_its_size() -> None:
+    forms = {}
+    for up_to in (2, 3, None):
+        record = a_batch(1.1, 1.2)
+        record.serving = Serving((ServedStep(2, "small"), ServedStep(up_to, "large")))
+        (span,) = MAKER.batch(record, [HEAD], end_of(0.0))
+        forms[up_to] = (span.attributes or {}).get("torchlane.form")
+    assert forms == {2: None, 3: "large", None: "large"}

@@ -77,7 +77,7 @@ async def test_a_propagator_may_read_headers_that_it_does_not_name(
         "OTEL_TRACES_SAMPLER": sampler,
         "OTEL_TRACES_SAMPLER_ARG": "0",
     }
-    export = Export(environ, "1.2", None, lambda *_: "")
+    export = Export(environ, "1.2", None)
     spans = export.spans
     fields = {b"x-b3-traceid": b"2a"}
     assert spans.may_want(fields)
@@ -91,7 +91,7 @@ async def test_a_blank_variable_is_none(monkeypatch: pytest.MonkeyPatch) -> None
     for name in ("OTEL_EXPORTER_OTLP_TIMEOUT", "OTEL_BSP_SCHEDULE_DELAY", "OTEL_TRACES_SAMPLER"):
         monkeypatch.setenv(name, " ")
     monkeypatch.setenv("OTEL_TRACES_EXPORTER", "OTLP,")
-    export = Export(os.environ, "1.2", None, lambda *_: "")
+    export = Export(os.environ, "1.2", None)
     await export.close(5.0)
     assert "OTEL_EXPORTER_OTLP_TIMEOUT" not in os.environ
 
@@ -115,7 +115,7 @@ async def test_a_receiver_that_hangs_keeps_no_other_from_its_last_spans(
     environ = {"OTEL_TRACES_EXPORTER": "otlp,console"}
     try:
         with capture_logs() as logs:
-            await Export(environ, "1.2", None, lambda *_: "").close(0.2)
+            await Export(environ, "1.2", None).close(0.2)
         assert closed.is_set()
         assert [each["event"] for each in logs] == ["traces_not_sent"]
     finally:

@@ -20,6 +20,7 @@ from tests.unit.app.engine.harness import CONTRACT, item
 MODEL = ModelId("m", 1)
 ONE_ITEM = [Load(1)]
 BATCH_S = 0.010  # of one item each
+SERVING = Serving(())
 
 
 class Table:
@@ -36,13 +37,13 @@ class Table:
         )
         self.timeline.add(self.queue)
         for each in self.replicas:
-            each.models[MODEL] = Serving(())
+            each.models[MODEL] = SERVING
 
     def begin(self, at: int = 0, *, expected_s: float = BATCH_S) -> Batch:
         now, replica = self.clock.now(), self.replicas[at]
         ticket = Ticket(b"", item(0), now, 9e9, 9e9)
         prefetched, replica.busy = replica.busy, True
-        made = Batch(self.queue, replica, [ticket], now, expected_s, prefetched, True)
+        made = Batch(self.queue, replica, [ticket], now, expected_s, prefetched, True, SERVING)
         self.timeline.begin(made)
         return made
 
@@ -107,7 +108,7 @@ def test_overhead_counts_from_when_a_batch_could_have_begun() -> None:
     t = Table()
     ticket = Ticket(b"", item(0), t.clock.now(), 9e9, 9e9)
     t.clock.advance(0.003)  # the event loop was busy
-    batch = Batch(t.queue, t.replicas[0], [ticket], t.clock.now(), BATCH_S, False, True)
+    batch = Batch(t.queue, t.replicas[0], [ticket], t.clock.now(), BATCH_S, False, True, SERVING)
     t.timeline.begin(batch)
     t.clock.advance(0.012)
     assert t.timeline.end(batch, 0.010).overhead_s == pytest.approx(0.005)
