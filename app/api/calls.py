@@ -183,7 +183,6 @@ class Call:
             submission = self._begin(body, request_id)
         finally:  # the model may be another one than at the head
             trace.model = self.model.id
-        trace.is_accepted = True
         submission.follow(trace)
         return submission
 

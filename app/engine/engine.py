@@ -29,6 +29,7 @@ from app.engine.scheduling.queue import (
     ASKED,
     DONE,
     ONE_ITEM,
+    RUNNING,
     WAITING,
     Ticket,
     TicketQueue,
@@ -481,6 +482,10 @@ class Engine(Settler):
         for key in waiter.keys:  # in order: they are next to each other in the queue
             if key in waiter.outcomes:
                 continue
+            if waiter.trace is not None:
+                held = queue.flights.get(key)  # None: expired in the queue
+                if held is None or held.state is not RUNNING:
+                    waiter.trace.left_queued = True
             flight = queue.flights.leave(key, waiter)
             if flight is None:
                 continue

@@ -103,10 +103,11 @@ def add_end(found: Attributes, trace: RequestTrace) -> None:
 
 
 def error_type_of(trace: RequestTrace) -> str:
-    """What makes the span of a request an error; empty: nothing, a caller's mistake included."""
+    """The type of the server's error; empty: there is none, or the caller made a mistake."""
     if trace.method:
         return trace.outcome if trace.status >= SERVER_ERROR else ""
-    return trace.outcome if _rpc_status(trace) in RPC_ERRORS else ""
+    status = _rpc_status(trace)
+    return status if status in RPC_ERRORS else ""
 
 
 def _rpc_status(trace: RequestTrace) -> str:

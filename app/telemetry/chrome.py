@@ -224,7 +224,7 @@ def phases(trace: RequestTrace) -> Iterator[tuple[str, float, float]]:
         ended = max(began, *(each.ended for each in trace.runs))
         yield "queue", trace.decoded, began
         yield "forward", began, ended
-    elif trace.waited_in_vain:
+    elif trace.left_queued:
         yield "queue", trace.decoded, max(trace.decoded, trace.ended)
     if trace.encoded:
         yield "encode", trace.answered, trace.encoded

@@ -226,7 +226,7 @@ def end_of(moment: float, errors: Sequence[BaseException] = (), kind: str = "") 
 def _add_computing(parts: _Parts, trace: RequestTrace) -> None:
     """Add the spans from the acceptance of a request to its last outcome."""
     failed = trace.decoded
-    for record, began, ended, fault, _ in trace.runs[:MOST_BATCHES]:
+    for record, began, ended, fault in trace.runs[:MOST_BATCHES]:
         # Items that moved to another replica wait again; others may have run at the same time.
         since = failed if began >= failed else trace.decoded
         if began > since:
@@ -235,7 +235,7 @@ def _add_computing(parts: _Parts, trace: RequestTrace) -> None:
         parts.add("forward", max(since, began), ended, of_forward(record), links)
         if fault:
             failed = max(failed, ended)
-    if trace.waited_in_vain:
+    if trace.left_queued:
         parts.add("queue", failed, trace.ended)
 
 

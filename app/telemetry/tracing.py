@@ -11,13 +11,11 @@ from typing import NamedTuple, Protocol, TypeAlias
 
 import structlog
 
-from app.errors import Abandoned, DeadlineExceeded, ShuttingDown
 from app.types import CacheCounts, ModelId, Serving
 
 LOG = structlog.get_logger(__name__)
 
 MOST_CHARACTERS = 1000  # of texts of clients and errors
-LEFT = {each.code for each in (Abandoned, DeadlineExceeded, ShuttingDown)}  # without outcomes
 
 Gate: TypeAlias = Callable[[Mapping[bytes, bytes]], bool]
 
@@ -105,21 +103,19 @@ class BatchRecord:
 
 
 class Run(NamedTuple):
-    """A batch as far as a request lived to see it; the batch may have gone on.
+    """A batch as it was when a request ended, which may be before the batch ends.
 
     Attributes:
         record: of the batch.
         began: when its replica could compute it.
-        ended: when it ended, or the request before it.
+        ended: when it ended, or the request, whichever came first.
         fault: see `BatchRecord`.
-        is_over: whether it ended in that time.
     """
 
     record: BatchRecord
     began: float
     ended: float
     fault: str
-    is_over: bool
 
 
 class RequestTrace:
@@ -139,11 +135,11 @@ class RequestTrace:
         encoded: when its answer was written.
         ended: when it was over.
         model: None: not known.
-        is_accepted: whether the engine took it.
         items: how many it has.
         cache: how they were found; None: not known.
         batches: that have its items, joined ones included; none: all were cached.
-        runs: those of them that began before it was over, in that order.
+        runs: the batches that began before the request ended, in that order.
+        left_queued: whether items were still queued when it ended.
         status: of the answer, 499 if the client had gone.
         rpc_status: of gRPC, by name.
         outcome: 'ok', or the code of the error.
@@ -161,8 +157,8 @@ class RequestTrace:
         "encoded",
         "ended",
         "error",
-        "is_accepted",
         "items",
+        "left_queued",
         "method",
         "model",
         "outcome",
@@ -186,7 +182,7 @@ class RequestTrace:
         self.began = began
         self.received = self.decoded = self.answered = self.encoded = self.ended = 0.0
         self.model: ModelId | None = None
-        self.is_accepted = False
+        self.left_queued = False
         self.items = 0
         self.cache: CacheCounts | None = None
         self.batches: list[BatchRecord] = []
@@ -207,21 +203,15 @@ class RequestTrace:
         return None
 
     def end(self, moment: float, status: int, outcome: str) -> None:
-        """It is over: note what its batches were like at that moment."""
+        """End it, and record the state of its batches at that moment."""
         self.ended, self.status, self.outcome = moment, status, outcome
         for each in self.batches:
             if each.began:
-                ended = each.ended or moment
-                self.runs.append(Run(each, each.began, ended, each.fault, each.ended > 0.0))
+                self.runs.append(Run(each, each.began, each.ended or moment, each.fault))
+            else:
+                self.left_queued = True
         if len(self.runs) > 1:
             self.runs.sort(key=_began)
-
-    @property
-    def waited_in_vain(self) -> bool:
-        """Whether items still waited for a batch when it was over; not if any may have run."""
-        if self.outcome not in LEFT or not self.is_accepted or not self.decoded or self.answered:
-            return False
-        return len(self.runs) < len(self.batches) or all(each.is_over for each in self.runs)
 
     def log_ids(self) -> dict[str, str]:
         """What a log line about the request says of its trace."""

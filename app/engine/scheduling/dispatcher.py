@@ -319,7 +319,7 @@ class Dispatcher:
 
     def _tell(self, record: BatchRecord, batch: Batch, report: Report, took: Took) -> None:
         """Tell what follows batches, while the requests that wait for its items are known."""
-        record.began = record.handed_over + (took.began - batch.started)
+        batch.begins(took.began)
         record.compute_s, record.forwards = report.compute_s, report.forwards
         record.errors = report.errors
         if report.fault is not None:
@@ -336,8 +336,9 @@ class Dispatcher:
             record = BatchRecord(model, replica.name, str(replica.device), size, batch.length)
             record.serving = batch.serving
             record.handed_over -= ago_s
-            record.began = 0.0 if batch.prefetched else record.handed_over
             batch.record = record
+            if not batch.prefetched:
+                batch.begins(batch.started)
         if record is not None:
             record.add(traces)
 

@@ -54,6 +54,11 @@ class Batch:
     length: int = 0
     record: BatchRecord | None = None
 
+    def begins(self, now: float) -> None:
+        """Record that its replica begins it."""
+        if self.record is not None:
+            self.record.began = self.record.handed_over + (now - self.started)
+
     def took(self, ended: float, compute_s: float, free_since: float, left_at: float) -> Took:
         """What it took.
 

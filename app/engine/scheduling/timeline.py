@@ -74,7 +74,7 @@ class Timeline:
         track, now = self._tracks[batch.replica.name], batch.started
         deviation = batch.queue.costs[batch.replica.name].deviation
         track.free_at = max(now, track.free_at if track.runs else now) + batch.expected_s
-        track.runs.append((batch.expected_s, deviation * batch.expected_s))
+        track.runs.append((batch, deviation * batch.expected_s))
         track.uses[batch.queue.model].ran_at = now
 
     def end(self, batch: Batch, compute_s: float) -> Took:
@@ -90,7 +90,8 @@ class Timeline:
         took = batch.took(now, compute_s, track.free_since, left_at)
         track.free_since = now
         if track.runs:  # another one was prepared, and begins now
-            track.free_at = now + sum(expected_s for expected_s, _ in track.runs)
+            track.runs[0][0].begins(now)
+            track.free_at = now + sum(each.expected_s for each, _ in track.runs)
         return took
 
     def joined(self) -> None:

@@ -7,6 +7,7 @@ from collections import deque
 
 from app.engine.execution.replica import Replica
 from app.engine.scheduling.batch_cost import BatchCost
+from app.engine.scheduling.in_flight import Batch
 from app.types import ModelId
 
 OVERDUE_S = 1.0  # a batch that is late by this and by a full batch may never end
@@ -30,7 +31,7 @@ class Track:
     """What one replica runs; it changes in the same turn of the event loop as `Replica.busy`.
 
     Attributes:
-        runs: expected seconds and mean deviation, in seconds, of its batches, the oldest first.
+        runs: its batches, the oldest first, each with its mean deviation in seconds.
         free_at: when all of them are expected to be done.
         free_since: when its last batch ended, of any model.
         uses: of each model.
@@ -40,7 +41,7 @@ class Track:
 
     def __init__(self, replica: Replica, now: float) -> None:
         self.replica = replica
-        self.runs: deque[tuple[float, float]] = deque()
+        self.runs: deque[tuple[Batch, float]] = deque()
         self.free_at = self.free_since = now
         self.uses: dict[ModelId, Use] = {}
 

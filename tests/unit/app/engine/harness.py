@@ -19,6 +19,7 @@ from app.engine.scheduling.batch_policy import BatchLimits
 from app.engine.shared_tier import SharedTier
 from app.errors import ItemFailed, ModelError, ReplicaError
 from app.metrics import Metrics
+from app.telemetry.tracing import Tracing
 from app.types import Answer, Arrays, Device, Item, ModelId, Outcome
 
 MODEL = ModelId("double", 1)
@@ -114,6 +115,7 @@ async def rig(
     block_s: float | None = None,
     batch_s: Mapping[int, float] | None = None,
     tier: SharedTier | None = None,
+    tracing: Tracing | None = None,
 ) -> AsyncIterator[Rig]:
     """An engine with one replica per script, and the model `double` on each.
 
@@ -129,7 +131,7 @@ async def rig(
         DEFAULT.block_s if block_s is None else block_s,
         queue_limit_bytes,
     )
-    engine = Engine(replicas, clock, metrics, config, tier=tier or DEFAULT.tier())
+    engine = Engine(replicas, clock, metrics, config, tracing, tier or DEFAULT.tier())
     backends = [DEFAULT.backend(script) for script in scripts]
     made = Rig(engine, clock, metrics, backends, replicas)
     engine.watch_faults(lambda replica, fault: made.faults.append((replica.name, fault)))

@@ -39,6 +39,7 @@ def test_a_host_is_an_address_and_a_port_that_there_can_be(
         (503, "UNAVAILABLE", True),
         (504, "DEADLINE_EXCEEDED", True),
         (501, "UNIMPLEMENTED", True),
+        (500, "INTERNAL", True),
         (404, "NOT_FOUND", False),
         (499, "UNAVAILABLE", False),  # the client had gone
     ],
@@ -48,5 +49,5 @@ def test_which_status_makes_an_error(status: int, rpc_status: str, *, is_error: 
     by_grpc.rpc_status = rpc_status
     for trace in (by_http, by_grpc):
         trace.end(2.0, status, "code")
-    assert bool(error_type_of(by_http)) == (status >= 500)
-    assert bool(error_type_of(by_grpc)) == is_error
+    assert error_type_of(by_http) == ("code" if status >= 500 else "")
+    assert error_type_of(by_grpc) == (rpc_status if is_error else "")

@@ -86,12 +86,12 @@ class TestPhases:
 
     def test_of_one_whose_batch_still_runs_when_it_ends(self) -> None:
         batch = a_batch(100.004, 0.0)
-        left = a_request(100.0, batch, answered=0.0, encoded=0.0, outcome="abandoned")
+        left = a_request(100.0, batch, answered=0.0, encoded=0.0)
         batch.ended = 100.02
         assert in_ms(left)[1:] == [("queue", 2.0, 4.0), ("forward", 4.0, 10.0)]
 
-    def test_of_one_that_waits_in_vain(self) -> None:
-        left = a_request(100.0, answered=0.0, encoded=0.0, outcome="abandoned", is_accepted=True)
+    def test_of_one_that_leaves_the_queue(self) -> None:
+        left = a_request(100.0, answered=0.0, encoded=0.0, left_queued=True)
         assert in_ms(left)[1:] == [("queue", 2.0, 10.0)]
 
     def test_of_one_that_was_never_decoded(self) -> None:

@@ -19,14 +19,12 @@ def a_batch(began: float, ended: float = 0.0, fault: str = "") -> BatchRecord:
     return record
 
 
-def a_request(
-    *batches: BatchRecord, decoded: float = 1.2, outcome: str = "abandoned"
-) -> RequestTrace:
-    """One that began at 1 s and ended at 1.3 s."""
+def a_request(*batches: BatchRecord, decoded: float = 1.2, queued: bool = False) -> RequestTrace:
+    """One that began at 1 s, was left at 1.3 s, and had items in the queue then or not."""
     trace = RequestTrace("POST", "/predict", "/predict", b"abc", 1.0)
-    trace.received, trace.decoded, trace.items, trace.is_accepted = 1.1, decoded, 2, True
+    trace.received, trace.decoded, trace.items, trace.left_queued = 1.1, decoded, 2, queued
     trace.batches = list(batches)
-    trace.end(1.3, 499, outcome)
+    trace.end(1.3, 499, "abandoned")
     return trace
 
 
@@ -44,16 +42,15 @@ def times_of(trace: RequestTrace) -> list[tuple[str, int, int]]:
     ]
 
 
-def parts_of(*batches: BatchRecord, outcome: str = "abandoned") -> list[tuple[str, int, int]]:
-    return times_of(a_request(*batches, decoded=1.11, outcome=outcome))[1:-1]
+def parts_of(*batches: BatchRecord, queued: bool = False) -> list[tuple[str, int, int]]:
+    return times_of(a_request(*batches, decoded=1.11, queued=queued))[1:-1]
 
 
-def test_what_a_request_had_begun_ends_with_it_at_the_latest() -> None:
-    assert times_of(a_request(decoded=1.5)) == [
-        ("decode", 100, 300),
-        ("queue", 300, 300),
-        ("POST /predict", 0, 300),
-    ]
+def test_a_body_that_is_not_decoded_ends_with_the_request() -> None:
+    assert times_of(a_request(decoded=0.0)) == [("decode", 100, 300), ("POST /predict", 0, 300)]
+
+
+def test_a_batch_that_goes_on_is_shown_up_to_the_end_of_the_request() -> None:
     assert parts_of(a_batch(1.2)) == [("queue", 110, 200), ("forward", 200, 300)]
 
 
@@ -75,7 +72,7 @@ def test_a_batch_that_goes_on_after_the_request_changes_none_of_its_spans() -> N
 
 def test_a_batch_that_ran_beside_one_that_failed_has_its_own_times() -> None:
     lost, beside, again = a_batch(1.12, 1.2, "Lost"), a_batch(1.13, 1.15), a_batch(1.25, 1.28)
-    assert parts_of(again, lost, beside, outcome="ok") == [
+    assert parts_of(again, lost, beside) == [
         ("queue", 110, 120),
         ("forward", 120, 200),
         ("queue", 110, 130),
@@ -85,16 +82,12 @@ def test_a_batch_that_ran_beside_one_that_failed_has_its_own_times() -> None:
     ]
 
 
-def test_items_that_wait_when_the_request_ends_have_a_queue_of_their_own() -> None:
+def test_items_that_are_queued_when_the_request_ends_have_a_last_queue() -> None:
     computed = [("queue", 110, 120), ("forward", 120, 200)]
-    left = [*computed, ("queue", 110, 300)]
-    moved = [*computed, ("queue", 200, 300)]
-    assert parts_of(a_batch(1.12, 1.2)) == left
-    assert parts_of(a_batch(1.12, 1.2), outcome="deadline_exceeded") == left
-    assert parts_of(a_batch(1.12, 1.2, "Lost"), outcome="shutting_down") == moved
-    assert parts_of(a_batch(1.12, 1.2), outcome="backend_failed") == computed
-    assert parts_of(a_batch(1.12, 1.2), outcome="internal") == computed
-    assert parts_of(a_batch(1.12)) == [computed[0], ("forward", 120, 300)]  # all may be in it
+    assert parts_of(a_batch(1.12, 1.2)) == computed
+    assert parts_of(a_batch(1.12, 1.2), queued=True) == [*computed, ("queue", 110, 300)]
+    assert parts_of(a_batch(1.12, 1.2, "Lost"), queued=True) == [*computed, ("queue", 200, 300)]
+    assert parts_of(queued=True) == [("queue", 110, 300)]
 
 
 def test_a_batch_names_the_form_of_its_size() -> None:
