@@ -20,7 +20,7 @@ FUZZ_TARGETS ?=
 PYTEST_ARGS ?=
 # A file at a time for each; 1: all in one process, as --pdb and -s want it. Threads that wait for work sleep: those of two
 # workers would else spin against each other.
-TEST_WORKERS ?= 2
+TEST_WORKERS ?= 3
 ifneq ($(filter-out 1,$(TEST_WORKERS)),)
 PARALLEL := --numprocesses $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder
 endif
@@ -78,7 +78,7 @@ test-compiled: compiled ## run the tests of the server's parts on it
 	  tests/integration
 
 .PHONY: test
-test: $(READY) ## run the tests, TEST_WORKERS (2) files at a time; PYTEST_ARGS='-k NAME -x': some, until one fails
+test: $(READY) ## run the tests, TEST_WORKERS (3) files at a time; PYTEST_ARGS='-k NAME -x': some, until one fails
 	OMP_WAIT_POLICY=PASSIVE $(BIN)/python -m pytest $(PARALLEL) $(PYTEST_ARGS) -m 'not soak and not compose'
 
 .PHONY: test-fast
