@@ -14,17 +14,19 @@ from typing import NoReturn, get_args
 from rich.console import Console
 from rich.markup import escape
 
-from export import adopt, compare, operators, signing, values
+from export import operators, signing, values
+from export.adoption import adopt
 from export.artifact import any_artifact
+from export.comparison import compare
 from export.errors import ExportError, UsageError
 from export.pipeline import Job, Made, Stage, export, open_artifact
 from export.progress import shown_on, stdout
-from export.prove import ProofOptions
+from export.proving.prove import ProofOptions
 from export.renewal import tune_again
-from export.report import print_report
+from export.reports.report import print_report
 from export.summary import print_summary
+from export.timing.tune import MAX_BATCH, TuneOptions
 from export.training import options
-from export.tune import MAX_BATCH, TuneOptions
 from export.variants.registry import MAKERS
 from models.definitions.definition import Definition
 from models.definitions.loading import BrokenDefinition

@@ -18,11 +18,12 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from export import tune, values
-from export.contest import runner
+from export import values
 from export.errors import ExportError, UsageError, reason
 from export.pipeline import open_artifact
-from export.profiling import FORWARDS, WHOLE, compressed, record, trace_of
+from export.timing import tune
+from export.timing.contest import runner
+from export.timing.profiling import FORWARDS, WHOLE, compressed, record, trace_of
 from models.forms import Forward, intra_op_threads, kinds_here, processor_of
 from models.golden import golden_batches
 from models.manifest import Manifest

@@ -13,7 +13,8 @@ import torch
 from pydantic import ValidationError
 from torch import nn
 
-from export import checkpoints, outputs, profiling, report_html, tune, verify
+from export import checkpoints
+from export.adoption import outputs
 from export.artifact import (
     Sign,
     choose_version,
@@ -22,9 +23,12 @@ from export.artifact import (
     staging_folder,
     write_file,
 )
-from export.contest import runner
 from export.errors import ExportError, UsageError
-from export.prove import Proof, ProofOptions, prove_variants
+from export.proving import verify
+from export.proving.prove import Proof, ProofOptions, prove_variants
+from export.reports import report_html
+from export.timing import profiling, tune
+from export.timing.contest import runner
 from export.variants.base import Subject
 from export.variants.registry import MAKERS, wanted_variants
 from models.definitions.definition import Definition, Progress

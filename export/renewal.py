@@ -9,11 +9,11 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from export import tune
 from export.artifact import choose_version, digest_of, staging_folder
 from export.errors import ExportError, UsageError
 from export.keys import Signer
 from export.pipeline import REPORT_FILE, Made, Stage, finish, open_artifact, renewed
+from export.timing import tune
 from models.integrity import Verifier
 from models.manifest import SIGNATURE_FILE, Manifest
 from models.signatures import TrustedKeys

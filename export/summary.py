@@ -11,11 +11,11 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-from export.content import quality, ranges
 from export.pipeline import REPORT_FILE
-from export.report import plain
-from export.timing_sections import load_lines
-from export.timings import plan_line
+from export.reports.content import quality, ranges
+from export.reports.report import plain
+from export.reports.timing_sections import load_lines
+from export.timing.timings import plan_line
 from models.manifest import Manifest
 from models.plan import DevicePlan, Precision
 

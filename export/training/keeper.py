@@ -19,7 +19,7 @@ from lightning.fabric.plugins.io.torch_io import TorchCheckpointIO
 from lightning.pytorch import Callback, LightningModule, Trainer
 
 from export.checkpoints import BEST, LAST
-from export.curves import page_of
+from export.reports.curves import page_of
 from export.training.learner import Learner
 from models.manifest import TrainedEpoch
 

@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from export.errors import ExportError
-from export.profiling import compressed, trace_of
+from export.timing.profiling import compressed, trace_of
 
 LIBRARIES = tuple(str(Path(str(each.__file__)).parent) for each in (torch, lightning))
 HERE = str(Path(__file__).parent)

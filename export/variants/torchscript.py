@@ -13,8 +13,8 @@ from torch import nn
 
 from export.artifact import write_file
 from export.errors import reason
-from export.lifting import converted
 from export.variants.base import Draft, NotApplicable, Subject
+from export.variants.lifting import converted
 from models.forms import compute_in_float32, input_tensors
 from models.plan import Precision
 from models.tensors import stack

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from export.timing_sections import load_lines
-from export.timings import plan_line
+from export.reports.timing_sections import load_lines
+from export.timing.timings import plan_line
 from models.manifest import MANIFEST_FILE, Manifest
 from models.plan import DevicePlan, FormTimes, batch_sizes, form_at
 

@@ -12,8 +12,8 @@ import pytest
 import torch
 from torch import nn
 
+from export.adoption.outputs import by_name
 from export.cli import main
-from export.outputs import by_name
 from tests import signatures as theirs
 from tests.integration.harness import serving
 from tests.unit.export.torchscripts import scripted, written

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch._jit_internal import is_scripting
 
-from export import verify
+from export.proving import verify
 from export.variants.base import TOLERANCES, Draft, Subject
 from models.codec_specs import TensorCodecSpec
 from models.definitions.definition import Definition, HeldOut, Progress

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from export.pipeline import Job, Made, export
-from export.prove import ProofOptions
-from export.tune import TuneOptions
+from export.proving.prove import ProofOptions
+from export.timing.tune import TuneOptions
 from models.definitions.definition import Definition, Progress
 from tests.unit.export.definitions import CATALOG, quiet
 

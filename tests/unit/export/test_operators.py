@@ -17,7 +17,7 @@ from models.integrity import read_manifest
 from models.plan import form_at
 from tests.unit.export.command_line import run
 from tests.unit.export.jobs import make
-from tests.unit.export.test_padded import texts
+from tests.unit.export.proving.test_padded import texts
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from export.errors import ExportError, UsageError
-from export.tune import TuneOptions
+from export.timing.tune import TuneOptions
 from models.codec_specs import TensorCodecSpec
 from models.definitions.definition import Definition, Progress
 from tests.unit.export.definitions import (

@@ -11,7 +11,7 @@ import pytest
 from export.errors import ExportError, UsageError
 from export.pipeline import Made, open_artifact
 from export.renewal import tune_again
-from export.tune import TuneOptions
+from export.timing.tune import TuneOptions
 from models.manifest import Manifest
 from tests.unit.export.definitions import CATALOG
 from tests.unit.export.jobs import content, make, stage

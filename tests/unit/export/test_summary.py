@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from export.content import content_of
+from export.reports.content import content_of
 from export.summary import print_summary
 from models.manifest import LeftOut, Manifest
 from tests.unit.export.command_line import QUICK, run

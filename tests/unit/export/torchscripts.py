@@ -16,8 +16,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from export import adopt
-from export.adopt import Adopted
+from export.adoption import adopt
+from export.adoption.adopt import Adopted
 
 X3 = ("--name", "sums", "--input", "float32[-1,3]")
 PICTURE = ("--name", "light", "--input", "float32[-1,3,8,6]", "--codec", "image")

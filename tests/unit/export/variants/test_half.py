@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import nn
 
-from export import verify
 from export.errors import ParityError
+from export.proving import verify
 from export.variants.base import TOLERANCES, Draft, NotApplicable
 from export.variants.half import Half
 from export.variants.torchscript import TorchScript

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from export import verify
+from export.proving import verify
 from models.definitions import shapes
 from models.definitions.shapes import DEFINITION, ROWS, average_precision
 from models.forms import intra_op_threads

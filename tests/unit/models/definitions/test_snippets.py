@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from export.verify import accuracy
+from export.proving.verify import accuracy
 from models.definitions.snippets import CODEC, DEFINITION, LABELS, VOCABULARY, texts
 from models.tokenize import Tokenizer
 

@@ -1,0 +1,1 @@
+"""Exports models made elsewhere: programs, TorchScript, archives, Hugging Face folders."""

@@ -1,0 +1,278 @@
+"""`python -m export adopt FILE`: exports a model that was made elsewhere.
+
+FILE is a program of torch.export, TorchScript, a TorchServe archive that contains one of them, or a
+folder in Hugging Face's format. None of its Python code is run and nothing is unpickled; the
+outputs are found by running the model on samples.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from export.adoption import foreign, huggingface, outputs
+from export.errors import ExportError, UsageError, reason
+from export.probing import probe_process
+from export.probing.samples import narrowed
+from export.reading import codecs, model_files
+from export.reading.declared import read_inputs
+from export.reading.mar import (
+    MANIFEST,
+    MAX_LABELS_BYTES,
+    PLAIN,
+    Defaults,
+    labels_of,
+    parse_json,
+    read_mar,
+)
+from export.reading.programs import Program, read_program
+from export.variants.torchscript import to_torchscript
+from models.definitions.definition import Definition
+from models.tensors import TensorSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Adopted:
+    """A model from elsewhere, ready to be exported.
+
+    Attributes:
+        name: its name in the repository.
+        definition: like one in `models/definitions`; `build` returns TorchScript as it is.
+        warnings: a sentence on each thing that could not be adopted.
+        hint: a sentence on an option that may have been forgotten.
+        learned: a sentence on each fact found by running the model, and finally the options that
+            state the same.
+        variants: to make; None: all that the model and the machine allow.
+    """
+
+    name: str
+    definition: Definition
+    warnings: tuple[str, ...]
+    hint: str | None
+    learned: tuple[str, ...]
+    variants: tuple[str, ...] | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """The content of the file; `origin` is a sentence on where it comes from."""
+
+    data: bytes
+    what: str
+    origin: str
+    defaults: Defaults = PLAIN
+    name: str | None = None
+    labels: tuple[str, ...] | None = None
+    warnings: tuple[str, ...] = ()
+    program: Program | None = None
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `adopt`: FILE and the options that describe its model."""
+    add = parser.add_argument
+    add(
+        "file",
+        type=Path,
+        metavar="FILE",
+        help="a program of torch.export (.pt2), a TorchScript file (.pt), an archive (.mar), or a "
+        "folder",
+    )
+    add(
+        "--name",
+        metavar="N",
+        help="the model's name (default: from the .mar or the folder; otherwise required)",
+    )
+    add(
+        "--input",
+        action="append",
+        metavar="SPEC",
+        help="an input, such as 'float32[-1,3,224,224]' or 'ids=int64[-1,1<=seq<=512] in 0..29'; "
+        "repeat it for each input, in the model's order. [NAME=]dtype[shape]: axis 0 is the batch, "
+        "-1; any other -1 is a free size. A name (seq) is a free size too, the same wherever it "
+        "occurs; 1<=seq<=512 bounds it (either end may be omitted). `in LEAST..MOST` is the range "
+        "of integers (0.. and ..9 are open at one end, .. at both). What is not given is found by "
+        "trial: which sizes are equal, the largest and smallest that work, and the range",
+    )
+    add(
+        "--pad",
+        metavar="NAME=MASK",
+        help="let items that differ in the free size NAME share a batch: they are padded, and the "
+        "input MASK has 1 where an item has data, 0 where it is padded. Export proves that this "
+        "changes no answer",
+    )
+    add(
+        "--output",
+        action="append",
+        metavar="NAME",
+        help="a name for an output; repeat it for each output, in the model's order. For a dict or "
+        "a NamedTuple: which of its outputs to serve, in which order. NAME=FILE: this one comes "
+        "first and has the labels in FILE",
+    )
+    add(
+        "--labels",
+        type=Path,
+        metavar="FILE",
+        help="labels of the first output, one per line, or in JSON: a list, or index -> label",
+    )
+    add("--description", metavar="TEXT", help="one sentence about the model")
+    codecs.add_arguments(parser)
+    huggingface.add_arguments(parser)
+
+
+def adopt(parsed: argparse.Namespace) -> Adopted:
+    """Read the file, run its model on samples, and describe it.
+
+    Args:
+        parsed: from a parser with `add_arguments`.
+
+    Returns:
+        the model to export; nothing is written yet.
+
+    Raises:
+        UsageError: if the arguments are wrong.
+        ExportError: if the file is invalid, or its model cannot be served.
+    """
+    if huggingface.is_meant(parsed):
+        suggested, definition = huggingface.adopt_folder(parsed)
+        return Adopted(_name(parsed.name, suggested), definition, (), None, (), variants=None)
+    huggingface.check_options(parsed)
+    return _adopt_file(parsed)
+
+
+def _adopt_file(parsed: argparse.Namespace) -> Adopted:
+    source = _open(parsed.file)
+    name = _name(parsed.name, source.name)
+    declared = read_inputs(parsed.input or source.defaults.inputs, parsed.pad)
+    inputs = tuple(each.spec for each in declared)
+    wanted, first, file = _wanted(parsed)
+    given = None if file is None else _read_labels(file)
+    codec = codecs.codec_of(parsed, source.defaults, inputs, given or source.labels)
+    program = source.program
+    module = program.module if program else model_files.load(source.data, source.what)
+    original = program.original if program else None
+    found, samples = foreign.infer(module, narrowed(inputs), codec, wanted, original)
+    served = codecs.counted(parsed, sorted(found, key=lambda spec: spec.name != first))
+    codecs.check_outputs(codec, served, by_command=given is not None)
+    names = [[spec.name for spec in each] for each in (found, served)]
+    ways = outputs.ways(module, *names, picked=bool(wanted))
+    learned = probe_process.learn(source.data, source.what, declared, samples.shapes)
+    inputs = tuple(each.spec for each in learned.inputs)
+    samples = replace(samples, inputs=inputs)
+    definition = Definition(
+        description=parsed.description or source.origin,
+        inputs=inputs,
+        outputs=served,
+        codec=codec,
+        build=functools.partial(_build, replace(source, program=None), len(inputs), ways),
+        train=None,
+        random_inputs=samples.random_inputs,
+        golden_inputs=samples.golden_inputs,
+        example=samples.example,
+    )
+    told = (*learned.notes, f"that is {_options(inputs)}") if learned.notes else ()
+    variants = ("script",) if isinstance(module, torch.jit.ScriptModule) else None
+    hint = codecs.hint(parsed, codec, inputs)
+    return Adopted(name, definition, source.warnings, hint, told, variants=variants)
+
+
+def _options(inputs: Sequence[TensorSpec]) -> str:
+    return " ".join(f"--input '{spec}'" for spec in inputs)
+
+
+def _build(source: _Source, inputs: int, ways: Sequence[outputs.Way] | None) -> nn.Module:
+    module = model_files.load(source.data, source.what)
+    if ways is None:
+        return module
+    wrapped = outputs.around(module, inputs, ways)
+    if not isinstance(module, torch.jit.ScriptModule):
+        return wrapped
+    try:
+        return to_torchscript(wrapped, (), "script")
+    except RuntimeError as error:
+        raise ExportError(f"the model's outputs cannot be told apart: {reason(error)}") from error
+
+
+def _open(file: Path) -> _Source:
+    source = _Source(_read(file), file.name, f"Adopted from {file.name}.")
+    names = model_files.archive_names(source.data, source.what)
+    if MANIFEST in names:
+        source = _unpacked(source, names)
+        names = model_files.archive_names(source.data, source.what, of_torch=True)
+    if not model_files.is_program(names):
+        return source
+    program = read_program(source.data, source.what)
+    taken = replace(source.defaults, inputs=source.defaults.inputs or program.inputs)
+    return replace(source, defaults=taken, program=program)
+
+
+def _unpacked(archive: _Source, names: list[str]) -> _Source:
+    """The model in a TorchServe archive, with what the archive says about it."""
+    mar = read_mar(archive.data, names, archive.what)
+    version = f", version {mar.version}" if mar.version else ""
+    return _Source(
+        data=mar.data,
+        what=f"{mar.serialized_file} in {archive.what}",
+        origin=f"Adopted from {archive.what}: {mar.model}{version}.",
+        defaults=mar.defaults,
+        name=mar.model,
+        labels=mar.labels,
+        warnings=mar.warnings(),
+    )
+
+
+def _read(file: Path) -> bytes:
+    try:
+        return file.read_bytes()
+    except OSError as error:
+        raise UsageError(f"cannot read {file}: {error.strerror}") from error
+
+
+def _name(wanted: str | None, suggested: str | None) -> str:
+    name = wanted or suggested
+    if name is None:
+        raise UsageError("--name is required: the model's name in the repository")
+    if not outputs.is_name(name):
+        raise UsageError(
+            f"{name!r} cannot be a model's name: give --name with 1 to 64 letters, digits, _ and "
+            "-, starting with a letter or a digit"
+        )
+    return name
+
+
+def _wanted(parsed: argparse.Namespace) -> tuple[tuple[str, ...], str | None, Path | None]:
+    """The names of outputs, the one that comes first, and the file of its labels."""
+    pairs = [text.partition("=") for text in parsed.output or ()]
+    names = tuple(name for name, _, _ in pairs)
+    labelled = [(name, Path(file)) for name, equals, file in pairs if equals]
+    for name in names:
+        if not outputs.is_name(name):
+            raise UsageError(
+                f"--output {name!r}: a name has 1 to 64 letters, digits, _ and -, and starts with "
+                "a letter or a digit"
+            )
+    if bare := [name for name, equals, file in pairs if equals and not file]:
+        raise UsageError(f"--output '{bare[0]}=': the file of its labels is missing")
+    if len(set(names)) < len(names):
+        raise UsageError(f"--output: names must differ, got {', '.join(names)}")
+    if len(labelled) + (parsed.labels is not None) > 1:
+        raise UsageError("labels can be given only once: --labels FILE, or one --output NAME=FILE")
+    return names, *(labelled[0] if labelled else (None, parsed.labels))
+
+
+def _read_labels(file: Path) -> tuple[str, ...]:
+    data = _read(file)
+    if len(data) > MAX_LABELS_BYTES:
+        raise UsageError(f"{file} has {len(data):,} bytes; at most {MAX_LABELS_BYTES:,} are read")
+    try:
+        if data.lstrip()[:1] in (b"[", b"{"):
+            return labels_of(parse_json(data, file.name), file.name)
+        lines = data.decode("utf-8-sig").rstrip().splitlines()
+        return labels_of([line.strip() for line in lines], file.name)
+    except (ExportError, UnicodeDecodeError) as error:
+        raise UsageError(f"--labels: {error}") from error

@@ -1,0 +1,289 @@
+"""Runs a model that was made elsewhere on samples, and finds out what it returns."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias, get_args
+
+import numpy as np
+import torch
+from torch import fx, nn
+
+from export.adoption.outputs import Made, by_name
+from export.errors import ExportError, UsageError, reason
+from export.probing import traces
+from export.probing.samples import SEED, Samples, Shapes, draw, sample_bytes, two_shapes
+from export.reading import advice
+from export.reading.model_files import FAILURES
+from models.codec_specs import CodecSpec
+from models.forms import input_tensors
+from models.padding import padding_of
+from models.tensors import ANY_SIZE, Arrays, Dimension, Dtype, TensorSpec
+
+BATCHES = (1, 2, 3)
+OTHER_BATCHES = (*range(1, 9), 16, 32, 64)  # tried if it runs on none of those, to say why
+# Pairs of sizes for free axes. Samples have the first pair on which the model runs: a network that
+# halves its picture five times needs more than a few pixels, and an even number. The larger pairs
+# show which axes of the outputs differ: of few pixels a stride of 8 always leaves one.
+FREE_SIZES = ((3, 5), (16, 24), (64, 96), (224, 256))
+MAX_SAMPLE_BYTES = 256 * 1024 * 1024  # one batch of the largest of BATCHES
+MAX_LARGER_BYTES = 8 * 1024 * 1024  # the same, for pairs after the first one that runs
+LARGER_BUDGET_S = 20.0  # a pair that would take longer, by the size of its samples, is left out
+
+Sizes: TypeAlias = tuple[int, Shapes]  # the batch size, and the shapes of its items
+
+
+class DoesNotRun(ExportError):
+    """The model fails on inputs of the given shapes, or its outputs are not finite."""
+
+
+def infer(
+    module: nn.Module,
+    inputs: tuple[TensorSpec, ...],
+    codec: CodecSpec,
+    names: Sequence[str] = (),
+    original: nn.Module | None = None,
+) -> tuple[tuple[TensorSpec, ...], Samples]:
+    """Run the model on samples of several batch sizes, and of several sizes of free axes.
+
+    Args:
+        module: the model.
+        inputs: of the model.
+        codec: how pictures are normalised.
+        names: of the wanted outputs, see `by_name`.
+        original: of which the model is a rewritten form, and must give the same answers.
+
+    Returns:
+        its outputs, in which every axis that differed is free; and samples like the smallest on
+        which it ran.
+
+    Raises:
+        UsageError: if the model takes another number of inputs, a sample would be too large, or
+            the names do not fit.
+        ExportError: if it fails on the samples, is not deterministic, answers unlike the original,
+            or returns what cannot be served.
+    """
+    _check_inputs(module, inputs)
+    traces.check_evaluating(module)
+    pairs = _affordable(inputs)
+    runs: dict[Sizes, Made] = {}
+    first: tuple[Shapes, ...] | None = None
+    took = size = 0.0
+    for pair in pairs:
+        wanted = sample_bytes(inputs, BATCHES[-1], pair[-1])
+        too_long = took and took * wanted / size > LARGER_BUDGET_S
+        if first is not None and (wanted > MAX_LARGER_BYTES or too_long):
+            break
+        began = time.perf_counter()
+        try:
+            made = _runs(module, inputs, codec, pair, names, original)
+        except DoesNotRun as error:
+            if first is None and pair == pairs[-1]:
+                raise _with_cause(error, module, inputs, codec, pair[-1]) from error
+            continue
+        took, size = time.perf_counter() - began, wanted
+        runs |= made
+        first = first or pair
+    if first is None:
+        raise RuntimeError("a bug in infer: no sizes were tried")
+    return _outputs(runs, inputs), Samples(inputs, codec, first)
+
+
+def _affordable(inputs: tuple[TensorSpec, ...]) -> list[tuple[Shapes, ...]]:
+    """The shapes of samples whose batches fit into memory; the smallest must fit.
+
+    Free axes have two sizes each, or one if their bounds allow no other.
+    """
+    batch = BATCHES[-1]
+    pairs = list(
+        dict.fromkeys(tuple(dict.fromkeys(two_shapes(inputs, sizes))) for sizes in FREE_SIZES)
+    )
+    needed = sample_bytes(inputs, batch, pairs[0][-1])
+    if needed > MAX_SAMPLE_BYTES:
+        raise UsageError(
+            f"--input: a sample batch of {batch} items has {needed:,} bytes; at most "
+            f"{MAX_SAMPLE_BYTES:,} are tried. Give smaller sizes, or -1 for a free size"
+        )
+    return [pair for pair in pairs if sample_bytes(inputs, batch, pair[-1]) <= MAX_SAMPLE_BYTES]
+
+
+def _runs(
+    module: nn.Module,
+    inputs: tuple[TensorSpec, ...],
+    codec: CodecSpec,
+    several: Sequence[Shapes],
+    names: Sequence[str],
+    original: nn.Module | None,
+) -> dict[Sizes, Made]:
+    """Outputs for batches of every size, without the numbers: dtypes and shapes."""
+    rng = np.random.default_rng(SEED)
+    runs: dict[Sizes, Made] = {}
+    for shapes in several:
+        for batch in BATCHES:
+            sample = draw(inputs, codec, rng, batch, shapes)
+            made = by_name(_run(module, inputs, sample), names)
+            _check_finite(made)
+            runs[batch, shapes] = {name: tensor.to("meta") for name, tensor in made.items()}
+    if not _same(made, by_name(_run(module, inputs, sample), names)):
+        raise ExportError(
+            "the model gives different answers to the same input: something in it is random, "
+            "such as a dropout that was traced in training mode; call model.eval() before "
+            "torch.jit.trace"
+        )
+    if original is not None and not _same(made, by_name(_run(original, inputs, sample), names)):
+        raise ExportError(
+            "the program gives other answers once its operators are rewritten for TorchScript: "
+            "script the model instead, torch.jit.script(model.eval()).save('model.pt')"
+        )
+    return runs
+
+
+def _check_finite(made: Made) -> None:
+    floats = [
+        each for each in made.values() if str(each.dtype).removeprefix("torch.") in get_args(Dtype)
+    ]
+    if not all(bool(torch.isfinite(tensor).all()) for tensor in floats):
+        raise DoesNotRun(
+            "the model returns NaN or infinite numbers for the samples, so nothing can be proved "
+            "against it. Samples are random normal numbers, about half of them below 0 (integers "
+            "are 0 or 1, uint8 0 to 255): script a module around the model that maps them into "
+            "its range, or write a definition with your own golden inputs"
+        )
+
+
+def _same(before: Made, after: Made) -> bool:
+    return before.keys() <= after.keys() and all(
+        _equal(tensor, after[name]) for name, tensor in before.items()
+    )
+
+
+def _equal(before: torch.Tensor, after: torch.Tensor) -> bool:
+    if before.shape == after.shape and before.dtype.is_floating_point:
+        # TorchScript specializes on the second call, and may then add in another order.
+        return torch.allclose(before, after, rtol=1e-3, atol=1e-5, equal_nan=True)
+    return torch.equal(before, after)
+
+
+def _run(module: Callable[..., object], inputs: Sequence[TensorSpec], sample: Arrays) -> object:
+    try:
+        with torch.inference_mode():
+            return module(*input_tensors(sample, inputs))
+    except FAILURES as error:
+        shapes = ", ".join(f"{spec.name} {list(sample[spec.name].shape)}" for spec in inputs)
+        raise DoesNotRun(f"the model fails on samples of {shapes}: {reason(error)}") from error
+
+
+def _with_cause(
+    error: DoesNotRun,
+    module: nn.Module,
+    inputs: tuple[TensorSpec, ...],
+    codec: CodecSpec,
+    shapes: Shapes,
+) -> DoesNotRun:
+    """The error, with a batch size on which the model does run, if there is one."""
+    rng = np.random.default_rng(SEED)
+    runs: dict[int, bool] = {}
+    for batch in OTHER_BATCHES:
+        if sample_bytes(inputs, batch, shapes) <= MAX_SAMPLE_BYTES:
+            try:
+                _run(module, inputs, draw(inputs, codec, rng, batch, shapes))
+                runs[batch] = True
+            except DoesNotRun:
+                runs[batch] = False
+    if any(runs.values()) and not all(runs.values()):
+        size = next(batch for batch, ran in runs.items() if ran)
+        return DoesNotRun(f"{error}. It runs on a batch of {size}: {advice.NO_SIZE}")
+    return error
+
+
+def _outputs(runs: Mapping[Sizes, Made], inputs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
+    counts = {len(made) for made in runs.values()}
+    if len(counts) > 1:
+        raise ExportError(f"the number of the model's outputs changes: {sorted(counts)}")
+    named = [list(made) for made in runs.values()]
+    if strange := [each for each in named if set(each) != set(named[0])]:
+        raise ExportError(f"the names of the outputs change: {named[0]}, then {strange[0]}")
+    return tuple(
+        _output(name, {sizes: made[name] for sizes, made in runs.items()}, inputs)
+        for name in named[0]
+    )
+
+
+def _output(
+    name: str, made: Mapping[Sizes, torch.Tensor], inputs: Sequence[TensorSpec]
+) -> TensorSpec:
+    dtypes = {str(tensor.dtype).removeprefix("torch.") for tensor in made.values()}
+    known = [dtype for dtype in get_args(Dtype) if {dtype} == dtypes]
+    if not known:
+        told = " or ".join(sorted(dtypes))
+        change = advice.of_output(min(dtypes))
+        raise ExportError(f"{name} is {told}, which answers cannot carry: {change}")
+    for (batch, _), tensor in made.items():
+        if tensor.shape[:1] != (batch,):
+            scalars = all(not each.ndim for each in made.values())
+            raise ExportError(advice.of_batch_axis(name, batch, tensor.shape, scalars=scalars))
+    shape = [-1]
+    for (batch, items), tensor in made.items():
+        if tensor.shape[1:] != made[BATCHES[0], items].shape[1:]:
+            raise ExportError(
+                f"{name} is {list(tensor.shape)} for a batch of {batch}, and "
+                f"{list(made[BATCHES[0], items].shape)} for one of {BATCHES[0]}: only the first "
+                "axis may depend on the batch, because an item's answer must not"
+            )
+    shapes = {tuple(tensor.shape[1:]) for tensor in made.values()}
+    if len({len(each) for each in shapes}) > 1 or any(0 in each for each in shapes):
+        raise ExportError(f"{name} has the shapes {sorted(map(list, shapes))}, without the batch")
+    shape += [sizes[0] if len(set(sizes)) == 1 else -1 for sizes in zip(*shapes, strict=True)]
+    return TensorSpec(
+        name=name,
+        dtype=known[0],
+        shape=tuple(shape),
+        dimensions=_dimensions(shape, made, inputs),
+    )
+
+
+def _dimensions(
+    shape: Sequence[int], made: Mapping[Sizes, torch.Tensor], inputs: Sequence[TensorSpec]
+) -> tuple[Dimension, ...]:
+    """The padded dimension on each axis of an output that always has its size."""
+    padding = padding_of(inputs, ())
+    if padding is None or -1 not in shape[1:]:
+        return ()
+    first, at = next(
+        (number, at)
+        for number, spec in enumerate(inputs)
+        for at, axis in enumerate(spec.axes)
+        if axis.name == padding.dimension.name
+    )
+    sizes = [items[first][at] for _, items in made]
+    return tuple(
+        padding.dimension if [tensor.shape[at] for tensor in made.values()] == sizes else ANY_SIZE
+        for at, size in enumerate(shape)
+        if at and size == -1
+    )
+
+
+def _check_inputs(module: nn.Module, inputs: Sequence[TensorSpec]) -> None:
+    if isinstance(module, fx.GraphModule):
+        taken = [node.name for node in module.graph.nodes if node.op == "placeholder"]
+        _check_number(inputs, taken, taken)
+        return
+    forward: Any = module.forward
+    arguments = forward.schema.arguments[1:]  # without self
+    needed = [argument.name for argument in arguments if not argument.has_default_value()]
+    _check_number(inputs, needed, [argument.name for argument in arguments])
+    for argument in arguments[: len(inputs)]:
+        kind = argument.type.annotation_str
+        if kind not in ("Tensor", "Optional[Tensor]"):
+            raise ExportError(advice.of_argument(argument.name, kind))
+
+
+def _check_number(
+    inputs: Sequence[TensorSpec], needed: Sequence[str], taken: Sequence[str]
+) -> None:
+    if not len(needed) <= len(inputs) <= len(taken):
+        raise UsageError(
+            f"--input: {len(inputs)} given, but the model takes {len(taken)} ({', '.join(taken)}); "
+            "give --input once for each, in this order"
+        )

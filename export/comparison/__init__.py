@@ -1,0 +1,1 @@
+"""`python -m export compare`: eager, batched, scripted and compiled functions side by side."""

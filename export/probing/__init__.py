@@ -1,0 +1,1 @@
+"""Learns which inputs a model takes by running it."""

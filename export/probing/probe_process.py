@@ -1,0 +1,125 @@
+"""Probing in a process of its own: a model that crashes or hangs ends that process alone."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
+
+from export.errors import UsageError
+from export.probing.probing import BUDGET_S, Learned, Prober
+from export.probing.samples import Shapes
+from export.reading.declared import DeclaredInput
+from export.reading.model_files import load
+from models.quiet import DEPRECATIONS, ignore_warnings
+from models.resources import memory_left_bytes
+
+LIMIT_S = BUDGET_S + 30.0  # includes the time to import torch
+COPIES = 4  # of the file that must fit into memory: in both processes, as bytes and as a model
+MAX_MEMORY_BYTES = 4 << 30  # that the model may use while it is probed
+
+
+def learn(
+    data: bytes,
+    what: str,
+    inputs: Sequence[DeclaredInput],
+    shapes: Sequence[Shapes],
+    limit_s: float = LIMIT_S,
+) -> Learned:
+    """Learn about a model's inputs by running it.
+
+    Args:
+        data: the model's file.
+        what: its name, for messages.
+        inputs: as declared.
+        shapes: of items on which it ran.
+        limit_s: time limit.
+
+    Raises:
+        UsageError: if it does not take the declared inputs.
+    """
+    learned = Learned(tuple(inputs))
+    if not any(each.free or each.dtype.startswith("int") or each.range for each in inputs):
+        return learned
+    left = memory_left_bytes()
+    if left is not None and left < COPIES * len(data):
+        return Learned(tuple(inputs), ("limits were not probed: too little memory is left",))
+    ours, theirs = multiprocessing.get_context("spawn").Pipe(duplex=False)
+    process = multiprocessing.get_context("spawn").Process(
+        target=_probe, args=(theirs, data, what, tuple(inputs), tuple(shapes)), daemon=True
+    )
+    process.start()
+    theirs.close()
+    try:
+        return _received(ours, process, learned, limit_s)
+    finally:
+        ours.close()
+        process.kill()
+        process.join()
+
+
+def _received(ours: Connection, process: BaseProcess, learned: Learned, limit_s: float) -> Learned:
+    """The last message of the process; what it could not finish stays open."""
+    ends_at = time.monotonic() + limit_s
+    while ours.poll(max(0.0, ends_at - time.monotonic())):
+        try:
+            told = ours.recv()
+        except (EOFError, OSError):  # the latter in the middle of a message
+            process.join()
+            return _stopped(learned, f"the model ended the process ({_why(process.exitcode)})")
+        if isinstance(told, UsageError):
+            raise told
+        if told is None:
+            return learned
+        learned = told
+    return _stopped(learned, f"it took more than {limit_s:g} s")
+
+
+def _stopped(learned: Learned, why: str) -> Learned:
+    trying = learned.trying or "anything"
+    note = f"{why} while {trying} was tried: that and everything after it is left open"
+    return Learned(learned.inputs, (*learned.notes, note))
+
+
+def _why(code: int | None) -> str:
+    if code is not None and code < 0:
+        return signal.Signals(-code).name
+    return f"exit code {code}"
+
+
+def _probe(
+    told: Connection,
+    data: bytes,
+    what: str,
+    inputs: tuple[DeclaredInput, ...],
+    shapes: tuple[Shapes, ...],
+) -> None:
+    """Runs in the process; sends each new finding, and None at the end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
+    for each in DEPRECATIONS:
+        ignore_warnings(message=each)
+    module = load(data, what)
+    _bound_memory()
+    try:
+        Prober(module, inputs, shapes, told.send).learn()
+    except UsageError as error:
+        told.send(error)
+    told.send(None)
+
+
+def _bound_memory() -> None:
+    """Make allocations beyond the limit fail, as far as the system supports that."""
+    if sys.platform != "linux":
+        return
+    import resource  # noqa: PLC0415  # not on all systems
+
+    left = memory_left_bytes()
+    room = MAX_MEMORY_BYTES if left is None else min(MAX_MEMORY_BYTES, left // 2)
+    with open("/proc/self/statm", encoding="ascii") as file:
+        taken = int(file.read().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (taken + room, resource.RLIM_INFINITY))

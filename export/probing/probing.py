@@ -1,0 +1,302 @@
+"""Learns about a model's inputs by running it: equal sizes, bounds of sizes, ranges.
+
+A limit is claimed only if it was seen to fail, and if everything tried beyond it fails as well; the
+rest stays open. What was given on the command line is checked and never changed.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+
+from export.errors import UsageError
+from export.probing.samples import SEED, Shapes, draw
+from export.probing.trials import Outcome, Trials, Try, sample_of
+from export.reading.declared import DeclaredInput, Unit, changed, units_of
+from models.bounds import near_zero
+from models.codec_specs import TensorCodecSpec
+from models.tensors import Array, TensorSpec
+
+LARGEST_SIZE = 4096
+LARGEST_NUMBER = 2**20  # the vocabularies of language models have up to 2**18 entries
+MAX_PLACES = 1024  # of an item in which a number is tried alone
+MAX_UNITS = 7  # free axes of which all combinations of two sizes are tried
+BUDGET_S = 40.0
+NAMES = ("n", "m", "k", "p", "q", "r")
+
+End = Literal["least", "most"]
+
+
+@dataclass(frozen=True, slots=True)
+class Learned:
+    """The findings so far.
+
+    Attributes:
+        inputs: with the findings.
+        notes: a sentence on each finding.
+        trying: what is tried next.
+    """
+
+    inputs: tuple[DeclaredInput, ...]
+    notes: tuple[str, ...] = ()
+    trying: str = ""
+
+
+class Prober:
+    """Runs a model on samples that grow, shrink and differ, one item at a time.
+
+    Args:
+        module: on the CPU; it takes samples of `shapes`.
+        inputs: as declared.
+        shapes: one or two, on which it ran.
+        tell: told of everything that was learned, as soon as it was.
+    """
+
+    def __init__(
+        self,
+        module: Callable[..., object],
+        inputs: Sequence[DeclaredInput],
+        shapes: Sequence[Shapes],
+        tell: Callable[[Learned], None],
+    ) -> None:
+        self._trials = Trials(module)
+        self._inputs = tuple(inputs)
+        self._shapes = tuple(shapes)
+        self._tell = tell
+        self._notes: list[str] = []
+        self._ends_at = time.perf_counter() + BUDGET_S
+
+    def learn(self) -> Learned:
+        """Try everything; returns the findings.
+
+        Raises:
+            UsageError: if the model does not take the declared inputs.
+        """
+        for trying, learn in self._steps():
+            if time.perf_counter() > self._ends_at:
+                self._notes.append(f"{trying}: not tried, because the model is slow; left open")
+                continue
+            self._tell(Learned(self._inputs, tuple(self._notes), trying))
+            learn()
+        learned = Learned(self._inputs, tuple(self._notes))
+        self._tell(learned)
+        return learned
+
+    def _steps(self) -> Iterator[tuple[str, Callable[[], None]]]:
+        yield "which sizes must be equal", self._learn_equal
+        for at in range(len(units_of(self._inputs))):
+            told = units_of(self._inputs)[at].told
+            yield f"the largest size of {told}", functools.partial(self._learn_size, at, "most")
+            yield f"the smallest size of {told}", functools.partial(self._learn_size, at, "least")
+        for at, each in enumerate(self._inputs):
+            if (
+                np.dtype(each.dtype).kind == "i" or each.range is not None
+            ):  # a uint8 is not an index
+                yield f"the range of {each.name!r}", functools.partial(self._learn_range, at)
+
+    def _learn_equal(self) -> None:
+        """Try all combinations of two sizes: axes that work only with equal sizes are equal."""
+        units = [unit for unit in units_of(self._inputs) if len(set(self._two_sizes(unit))) > 1]
+        if not 2 <= len(units) <= MAX_UNITS:
+            return
+        worked = []
+        for chosen in itertools.product((0, 1), repeat=len(units)):
+            sizes = {u: self._two_sizes(u)[which] for u, which in zip(units, chosen, strict=True)}
+            if self._run(self._sized(sizes)) is not Outcome.FAILS:
+                worked.append(chosen)
+        groups: dict[tuple[int, ...], list[Unit]] = {}
+        for at, unit in enumerate(units):
+            in_each = tuple(chosen[at] for chosen in worked)
+            groups.setdefault(in_each, []).append(unit)
+        for group in groups.values():
+            if len(group) > 1 and len(worked) > 1:
+                self._make_equal(group)
+
+    def _make_equal(self, units: Sequence[Unit]) -> None:
+        told = " and ".join(unit.told for unit in units)
+        small, large = self._two_sizes(units[0])
+        names = {unit.name for unit in units if unit.name is not None}
+        bounds = {(unit.least, unit.most) for unit in units} - {(None, None)}
+        if len(names) > 1 or len(bounds) > 1:
+            self._notes.append(
+                f"{told} fail whenever their sizes differ, but are declared as different; if they "
+                "are the same, give them one name"
+            )
+            return
+        used = {unit.name for unit in units_of(self._inputs)}
+        new = (*NAMES, *(f"n{number}" for number in range(MAX_UNITS)))
+        name = next(iter(names), None) or next(each for each in new if each not in used)
+        least, most = next(iter(bounds), (None, None))
+        is_spread = any(self._run(self._sized({u: 1})) is Outcome.WORKS for u in units)
+        for unit in units:
+            self._inputs = changed(self._inputs, unit, name=name, least=least, most=most)
+        note = f"{told} must be equal ({small} next to {large} fails): they are now called {name!r}"
+        if is_spread:
+            note += f". 1 next to {small} runs; if that is intended, give them different names"
+        self._notes.append(note)
+
+    def _learn_size(self, at: int, end: End) -> None:
+        unit = units_of(self._inputs)[at]
+        small, large = sorted(self._two_sizes(unit))
+
+        def attempt(size: int) -> Outcome:
+            shapes = self._sized({unit: size})
+            # The mean or deviation of few rows may be NaN. A length may exceed the data.
+            for numbers in ({}, self._lowest(shapes)):
+                outcome = self._run(shapes, numbers, finite=end == "least")
+                if outcome is not Outcome.FAILS:
+                    break
+            return outcome
+
+        said, inside = (unit.most, large) if end == "most" else (unit.least, small)
+        if said is not None:
+            self._check(f"--input: size {said} of {unit.told}", attempt, said, inside)
+            return
+        ways = _up(large, LARGEST_SIZE) if end == "most" else _down_to_0(small)
+        limit = self._trials.limit(attempt, inside, ways)
+        if limit is None:
+            return
+        why = self._why(attempt, limit + (1 if end == "most" else -1))
+        self._notes.append(f"{unit.told} is at {end} {limit}: {why}")
+        least, most = (limit, unit.most) if end == "least" else (unit.least, limit)
+        self._inputs = changed(self._inputs, unit, name=unit.name, least=least, most=most)
+
+    def _learn_range(self, at: int) -> None:
+        declared, shapes = self._inputs[at], self._shapes[0]
+        low, high = near_zero(declared.spec)
+
+        def attempt(number: int) -> Outcome:
+            return self._run(shapes, {declared.name: self._filled(at, shapes, number)})
+
+        if declared.range is not None:
+            for said, inside in zip(declared.range, (low, high), strict=True):
+                if said is not None and not self._is_taken(at, said):
+                    self._check(f"--input: {said} in {declared.name!r}", attempt, said, inside)
+            return
+        if attempt(low) is not Outcome.WORKS or attempt(high) is not Outcome.WORKS:
+            return
+        whole = np.iinfo(declared.dtype)
+        up = _up(high, min(LARGEST_NUMBER, int(whole.max)))
+        down = [-number for number in _up(0, min(LARGEST_NUMBER, -int(whole.min)))]
+        ends = [
+            self._end_of_range(at, attempt, low, down),
+            self._end_of_range(at, attempt, high, up),
+        ]
+        least, most = (end and end[0] for end in ends)
+        ranged = replace(declared, range=(least, most))
+        if ranged.range != (None, None) and self._takes_all_of(at, ranged.spec):
+            self._inputs = (*self._inputs[:at], ranged, *self._inputs[at + 1 :])
+            self._notes += [end[1] for end in ends if end is not None]
+
+    def _takes_all_of(self, at: int, spec: TensorSpec) -> bool:
+        """Whether the model runs on numbers drawn from the whole range."""
+        rng = np.random.default_rng(SEED)
+        for shapes in self._shapes:
+            numbers = draw([spec], TensorCodecSpec(), rng, 1, (shapes[at],))
+            if self._run(shapes, numbers) is not Outcome.WORKS:
+                return False
+        return True
+
+    def _end_of_range(
+        self, at: int, attempt: Try, inside: int, ways: Sequence[int]
+    ) -> tuple[int, str] | None:
+        """The last accepted number and a sentence on it, if it is so for all sizes and places.
+
+        Otherwise None, as when a number is a length, or each column has its own table.
+        """
+        limit = self._trials.limit(attempt, inside, ways)
+        if limit is None:
+            return None
+        name, end = self._inputs[at].name, "most" if ways[0] > 0 else "least"
+        further = limit + (1 if ways[0] > 0 else -1)
+        for shapes in self._shapes:
+            for number, wanted in ((limit, Outcome.WORKS), (further, Outcome.FAILS)):
+                if self._run(shapes, {name: self._filled(at, shapes, number)}) is not wanted:
+                    return None
+        if self._is_taken(at, further):
+            return None
+        return limit, f"the numbers of {name!r} are at {end} {limit}: {self._why(attempt, further)}"
+
+    def _is_taken(self, at: int, number: int) -> bool:
+        """Whether a number is accepted in any place of an item, or there are too many to try."""
+        name, shapes = self._inputs[at].name, self._shapes[0]
+        sample = sample_of(self._specs(), shapes)[name]
+        for place in range(sample.size):
+            numbers = sample.copy()
+            numbers.reshape(-1)[place] = number
+            if place >= MAX_PLACES or time.perf_counter() > self._ends_at:
+                return True
+            if self._run(shapes, {name: numbers}) is not Outcome.FAILS:
+                return True
+        return False
+
+    def _check(self, told: str, attempt: Try, said: int, inside: int) -> None:
+        """Check that a declared value works.
+
+        Raises:
+            UsageError: if it does not; the message says what does.
+        """
+        outcome = attempt(said)
+        if outcome is Outcome.UNCLEAR:
+            self._notes.append(f"{told} was not tried: it takes too much memory")
+        if outcome is Outcome.FAILS:
+            why = self._trials.said
+            edge = self._trials.edge(attempt, inside, said)
+            hint = "" if edge is None else f"; it works as far as {edge}"
+            raise UsageError(f"{told} is allowed, but the model fails on it: {why}{hint}")
+
+    def _why(self, attempt: Try, number: int) -> str:
+        attempt(number)
+        return f"{number} fails ({self._trials.said})"
+
+    def _run(
+        self, shapes: Shapes, numbers: Mapping[str, Array] | None = None, *, finite: bool = False
+    ) -> Outcome:
+        return self._trials.run(self._specs(), shapes, numbers, finite=finite)
+
+    def _specs(self) -> list[TensorSpec]:
+        return [each.spec for each in self._inputs]
+
+    def _lowest(self, shapes: Shapes) -> dict[str, Array]:
+        """Integers that are all 0, or the lowest declared ones."""
+        return {
+            spec.name: np.full((1, *shape), near_zero(spec)[0], spec.dtype)
+            for spec, shape in zip(self._specs(), shapes, strict=True)
+            if np.dtype(spec.dtype).kind in "iu"
+        }
+
+    def _filled(self, at: int, shapes: Shapes, number: int) -> Array:
+        return np.full((1, *shapes[at]), number, self._inputs[at].dtype)
+
+    def _two_sizes(self, unit: Unit) -> tuple[int, int]:
+        number, axis = unit.places[0]
+        return self._shapes[0][number][axis], self._shapes[-1][number][axis]
+
+    def _sized(self, sizes: Mapping[Unit, int]) -> Shapes:
+        """The first shapes, with these sizes changed."""
+        shapes = [list(shape) for shape in self._shapes[0]]
+        for unit, size in sizes.items():
+            for number, axis in unit.places:
+                shapes[number][axis] = size
+        return tuple(map(tuple, shapes))
+
+
+def _up(above: int, most: int) -> list[int]:
+    """Powers of two above a number, and finally the largest number."""
+    powers = [2**power for power in range(most.bit_length())]
+    return sorted({number for number in (*powers, most) if above < number <= most})
+
+
+def _down_to_0(below: int) -> list[int]:
+    """Repeated halves of a number, down to 0."""
+    numbers = []
+    while below > 0:
+        below //= 2
+        numbers.append(below)
+    return numbers

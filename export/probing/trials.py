@@ -1,0 +1,141 @@
+"""Runs a model on inputs that may be too much for it, and finds where that begins."""
+
+from __future__ import annotations
+
+import enum
+import time
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeAlias
+
+import numpy as np
+import torch
+
+from export.errors import reason
+from export.probing.samples import SEED, Shapes, draw, narrowed, sample_bytes
+from export.reading.model_files import FAILURES
+from models.codec_specs import TensorCodecSpec
+from models.forms import input_tensors
+from models.tensors import Array, Arrays, TensorSpec
+
+MAX_SAMPLE_BYTES = 64 * 1024 * 1024
+SLOW_S = 0.5  # a run that takes longer is the last on the way to larger ones
+# Messages about memory, which depend on the machine, not on the model. They are searched in one
+# line: the whole message may contain the model's source.
+NO_MEMORY = ("can't allocate memory", "bad_alloc", "could not create", "out of memory", "overflow")
+
+
+class Outcome(enum.Enum):
+    """The result of a run."""
+
+    WORKS = enum.auto()
+    FAILS = enum.auto()
+    UNCLEAR = enum.auto()
+
+
+Try: TypeAlias = Callable[[int], Outcome]
+
+
+class Trials:
+    """Runs a model on one item at a time.
+
+    Args:
+        module: on the CPU.
+
+    Attributes:
+        said: why the last failed run failed.
+        took_s: seconds of the last run.
+    """
+
+    def __init__(self, module: Callable[..., object]) -> None:
+        self._module = module
+        self.said = ""
+        self.took_s = 0.0
+
+    def run(
+        self,
+        inputs: Sequence[TensorSpec],
+        shapes: Shapes,
+        numbers: Mapping[str, Array] | None = None,
+        *,
+        finite: bool = False,
+    ) -> Outcome:
+        """Run the model.
+
+        Args:
+            inputs: of the model.
+            shapes: of the item.
+            numbers: by input, with the batch axis, in place of drawn ones.
+            finite: whether NaN or infinity counts as a failure.
+        """
+        if sample_bytes(inputs, 1, shapes) > MAX_SAMPLE_BYTES:
+            return Outcome.UNCLEAR
+        sample = {**sample_of(inputs, shapes), **(numbers or {})}
+        began = time.perf_counter()
+        try:
+            with torch.inference_mode(), warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # warnings about tried values do not matter
+                made = self._module(*input_tensors(sample, inputs))
+        except FAILURES as error:
+            self.said = reason(error)
+            is_memory = isinstance(error, MemoryError) or any(
+                each in self.said for each in NO_MEMORY
+            )
+            return Outcome.UNCLEAR if is_memory else Outcome.FAILS
+        finally:
+            self.took_s = time.perf_counter() - began
+        if finite and not _is_finite(made):
+            self.said = "NaN or infinite numbers"
+            return Outcome.FAILS
+        return Outcome.WORKS
+
+    def limit(self, attempt: Try, inside: int, ways: Sequence[int]) -> int | None:
+        """The last number that works, if all tried numbers beyond it fail.
+
+        Args:
+            attempt: tries a number.
+            inside: a number that works.
+            ways: numbers further and further away from it.
+        """
+        outside: int | None = None
+        for number in ways:
+            outcome = attempt(number)
+            if outside is not None:
+                if outcome is Outcome.WORKS:
+                    return None
+            elif outcome is Outcome.FAILS:
+                outside = number
+            elif outcome is Outcome.WORKS and self.took_s < SLOW_S:
+                inside = number
+            else:
+                return None
+        edge = None if outside is None else self.edge(attempt, inside, outside)
+        if edge is None or outside is None:
+            return None
+        before = edge - 1 if outside > edge else edge + 1
+        # Otherwise sizes may have to be multiples of something.
+        return edge if attempt(before) is Outcome.WORKS else None
+
+    def edge(self, attempt: Try, inside: int, outside: int) -> int | None:
+        """The last number that works between one that does and one that does not."""
+        while abs(outside - inside) > 1:
+            middle = (inside + outside) // 2
+            outcome = attempt(middle)
+            if outcome is Outcome.UNCLEAR:
+                return None
+            if outcome is Outcome.WORKS:
+                inside = middle
+            else:
+                outside = middle
+        return inside
+
+
+def sample_of(inputs: Sequence[TensorSpec], shapes: Shapes) -> Arrays:
+    """The same item at every call, with numbers that any model should take, and a batch axis."""
+    rng = np.random.default_rng(SEED)
+    return draw(narrowed(inputs), TensorCodecSpec(), rng, 1, shapes)
+
+
+def _is_finite(made: object) -> bool:
+    given = made if isinstance(made, tuple | list) else (made,)
+    return all(bool(torch.isfinite(each).all()) for each in given if isinstance(each, torch.Tensor))

@@ -1,0 +1,320 @@
+"""Makes every variant, proves it, and keeps those that pass."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+import torch
+
+from export.errors import ExportError, ParityError, reason
+from export.proving import verify
+from export.timing.contest import longest_forward
+from export.variants.base import TOLERANCES, Draft, Maker, NotApplicable, Subject
+from export.variants.registry import MAKERS, wanted_variants
+from models.archive import ArchiveError
+from models.definitions.definition import HeldOut, Progress
+from models.forms import Forward, intra_op_threads, kinds_here, load_form
+from models.manifest import Difference, Parity, Variant
+from models.packages import growth_per_reload
+from models.plan import GIL_LIMIT_S, Precision
+from models.processor import DeviceKind
+from models.resources import serving_threads
+
+# Each load leaks all of the weights: no more loads than needed to measure that.
+RELOADS = 3
+# No compiler makes a forward 40 times faster, and finding out takes minutes.
+HOPELESS_S = 40 * GIL_LIMIT_S
+
+Stage = Callable[[str], Progress]
+
+
+@dataclass(frozen=True, slots=True)
+class ProofOptions:
+    """What to make, and what it must fulfil.
+
+    Attributes:
+        variants: names of the wanted ones; None: all that the model and the machine allow.
+        max_accuracy_drop: how many points (hundredths) less accurate than eager a variant may be.
+        max_batch: every batch size up to this one is compared.
+    """
+
+    variants: tuple[str, ...] | None = None
+    max_accuracy_drop: float = 0.5
+    max_batch: int = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """The result of a proof.
+
+    Attributes:
+        variants: those that passed, in the order of preference.
+        left_out: variant -> the reason.
+        accuracy: of eager on the held-out set, if there is one.
+    """
+
+    variants: Mapping[str, Variant]
+    left_out: Mapping[str, str]
+    accuracy: float | None
+
+
+@dataclass(slots=True)
+class _Work:
+    """The model, and the results so far."""
+
+    subject: Subject
+    options: ProofOptions
+    folder: Path
+    stage: Stage
+    threads: int
+    reference: verify.Reference
+    held_out: HeldOut | None
+    accuracy: float | None
+    variants: dict[str, Variant] = field(default_factory=dict)
+    left_out: dict[str, str] = field(default_factory=dict)
+
+
+def prove_variants(
+    subject: Subject,
+    options: ProofOptions,
+    folder: Path,
+    stage: Stage,
+    threads: int | None = None,
+) -> Proof:
+    """Make the wanted variants' files in a folder; those that fail are removed.
+
+    Everything runs with a server's number of threads: by default those of one replica.
+
+    Raises:
+        UsageError: if a wanted variant is unknown, or none is wanted.
+        ParityError: if a float32 variant, or one that was asked for, answers unlike eager.
+        ExportError: if none is left.
+    """
+    definition = subject.definition
+    wanted = wanted_variants(options.variants, definition)
+    threads = threads or serving_threads()
+    with intra_op_threads(threads):  # on all cores each forward would wait for the busiest of them
+        against = verify.reference(subject.eager, definition, options.max_batch, stage("eager"))
+        held_out = definition.held_out() if definition.held_out else None
+        accuracy = verify.accuracy(subject.eager, definition, held_out) if held_out else None
+        work = _Work(subject, options, folder, stage, threads, against, held_out, accuracy)
+        for name in wanted:
+            if name == "trace" and options.variants is None and "script" in work.variants:
+                continue  # it would be the same without control flow
+            _attempt(work, name, MAKERS[name])
+    if not work.variants:
+        reasons = "; ".join(f"{name}: {why}" for name, why in work.left_out.items())
+        raise ExportError(f"no variant of {subject.name!r} could be made: {reasons}")
+    return Proof(work.variants, work.left_out, accuracy)
+
+
+def _attempt(work: _Work, name: str, maker: Maker) -> None:
+    """Make and prove one variant; record it, or the reason why it is left out."""
+    progress = work.stage(name)
+    progress(0, 1, "making")
+    if name == "compiled" and work.options.variants is None:
+        eager_s, _ = _longest(work, work.subject.eager, torch.device("cpu"))
+        if eager_s > HOPELESS_S:
+            _leave_out(work, name, _too_long(work, name, eager_s, "in eager PyTorch "), progress)
+            return
+    try:
+        draft = maker.make(work.subject, work.folder)
+    except NotApplicable as error:
+        _leave_out(work, name, str(error), progress)
+        return
+    try:
+        work.variants[name] = _prove(work, name, maker.precision, draft, progress)
+    except (NotApplicable, ParityError) as error:
+        lossy = maker.precision != "float32" and work.options.variants is None
+        if isinstance(error, ParityError) and not lossy:
+            raise ParityError(f"{name}: {error}{_without(work, name)}") from error
+        for file in draft.files:
+            (work.folder / file).unlink()
+        _leave_out(work, name, str(error), progress)
+
+
+def _without(work: _Work, name: str) -> str:
+    """The advice if one variant prevents the export of all others."""
+    others = [
+        other
+        for other in wanted_variants(work.options.variants, work.subject.definition)
+        if other != name
+    ]
+    if not others:
+        return ""
+    return f". Nothing was written; to export without it: --variants {','.join(others)}"
+
+
+def _leave_out(work: _Work, name: str, why: str, progress: Progress) -> None:
+    work.left_out[name] = why
+    progress(1, 1, f"left out: {why}")
+
+
+def _accuracy(work: _Work, form: Forward, kind: DeviceKind) -> float | None:
+    """The accuracy on the held-out set, if there is one.
+
+    Raises:
+        NotApplicable: if it is further below eager's than allowed.
+    """
+    if work.held_out is None or work.accuracy is None:
+        return None
+    got = verify.accuracy(form, work.subject.definition, work.held_out, torch.device(kind))
+    drop = round(100 * (work.accuracy - got), 6)  # 0.5 points are 0.5, not 0.5000000000000004
+    if drop > work.options.max_accuracy_drop:
+        raise NotApplicable(
+            f"accuracy {got:.4f} is {drop:.2f} points below eager's; "
+            f"--max-accuracy-drop allows {work.options.max_accuracy_drop:g}"
+        )
+    return got
+
+
+def _prove(
+    work: _Work, name: str, precision: Precision, draft: Draft, progress: Progress
+) -> Variant:
+    """Prove the written file, loaded as a server loads it, on every kind of device here."""
+    data = [(work.folder / file).read_bytes() for file in draft.files]
+    parity = accuracy = None
+    for kind in (kind for kind in kinds_here() if kind in draft.device_kinds):
+        plain = _load(work, draft, data, kind, optimized=False)
+        if draft.format == "aotinductor" and work.options.variants is None:
+            _check_short(work, name, plain, torch.device(kind), progress)
+        found = _parity(work, plain, precision, kind, progress)
+        parity = found if parity is None else _worse(parity, found)
+        here = _accuracy(work, plain, kind)
+        accuracy = here if accuracy is None or here is None else min(accuracy, here)
+    if parity is None:
+        raise ExportError(f"bug: {name} was made for no device that is here")
+    optimized, interchangeable, its_accuracy = _optimized(
+        work, name, precision, draft, data, progress
+    )
+    if accuracy is not None and its_accuracy is not None:
+        accuracy = min(accuracy, its_accuracy)
+    return Variant(
+        file=draft.file,
+        later_stages=draft.later_stages,
+        format=draft.format,
+        precision=precision,
+        made_by=draft.made_by,
+        torch_version=torch.__version__,
+        device_kinds=draft.device_kinds,
+        tolerance=TOLERANCES[precision],
+        parity=parity,
+        optimized=optimized,
+        accuracy=accuracy,
+        native=draft.native,
+        interchangeable=interchangeable,
+        reload_growth_bytes=(
+            growth_per_reload(data[0], torch.device("cpu"), times=RELOADS)
+            if draft.format == "aotinductor" and "cpu" in draft.device_kinds
+            else None
+        ),
+    )
+
+
+def _optimized(
+    work: _Work,
+    name: str,
+    precision: Precision,
+    draft: Draft,
+    data: Sequence[bytes],
+    progress: Progress,
+) -> tuple[Parity | None, bool, float | None]:
+    """Prove the form that a server makes at load; None, with a reason, if it fails.
+
+    Also returns whether a plan may mix it with the plain form, and its accuracy. In float32 both
+    equal eager within the tolerance; in a lossy precision each errs differently, so the two are
+    compared.
+    """
+    if draft.format != "torchscript" or "cpu" not in draft.device_kinds or draft.later_stages:
+        return None, True, None
+    try:
+        form = _load(work, draft, data, "cpu", optimized=True)
+        parity = _parity(work, form, precision, "cpu", progress)
+        its_accuracy = _accuracy(work, form, "cpu")
+        if precision == "float32":
+            return parity, True, its_accuracy
+        plain = _load(work, draft, data, "cpu", optimized=False)
+        alike = verify.agree(plain, form, work.reference, TOLERANCES["float32"])
+        return parity, alike, its_accuracy
+    except (ParityError, NotApplicable) as error:
+        work.left_out[f"{name}-optimized"] = f"optimize_for_inference at load: {error}"
+        return None, True, None
+
+
+def _check_short(
+    work: _Work, name: str, form: Forward, device: torch.device, progress: Progress
+) -> None:
+    """Reject a compiled form that no plan may use because it holds the GIL too long.
+
+    Raises:
+        NotApplicable: if one item of the slowest shape takes longer than allowed.
+        ParityError: if it fails.
+    """
+    longest_s, is_certain = _longest(work, form, device)
+    if longest_s > GIL_LIMIT_S and not is_certain:
+        progress(0, 1, "kept: the machine is too busy to tell whether its forwards are short")
+    elif longest_s > GIL_LIMIT_S:
+        raise NotApplicable(_too_long(work, name, longest_s))
+
+
+def _longest(work: _Work, form: Forward, device: torch.device) -> tuple[float, bool]:
+    """Seconds of a forward of one item of the slowest shape, and whether that is certain."""
+    by_shape: dict[Hashable, Callable[[], object]] = {
+        tuple(array.shape for array in each.inputs.values()): partial(
+            verify.run, form, work.subject.definition, each.inputs, device
+        )
+        for each in work.reference.comparisons
+        if all(len(array) == 1 for array in each.inputs.values())
+    }
+    return longest_forward(by_shape, device, work.threads)
+
+
+def _too_long(work: _Work, name: str, longest_s: float, how: str = "") -> str:
+    others = ",".join((*work.variants, name))
+    return (
+        f"a forward of one item takes {how}{longest_s * 1e3:.2f} ms and would stop the whole "
+        f"server for that long, {GIL_LIMIT_S * 1e3:g} ms are allowed; to keep it: "
+        f"--variants {others}"
+    )
+
+
+def _parity(
+    work: _Work, form: Forward, precision: Precision, kind: DeviceKind, progress: Progress
+) -> Parity:
+    return verify.check_parity(
+        form, work.reference, TOLERANCES[precision], progress, torch.device(kind)
+    )
+
+
+def _load(
+    work: _Work, draft: Draft, data: Sequence[bytes], kind: DeviceKind, *, optimized: bool
+) -> Forward:
+    """Load a form of the written file.
+
+    Raises:
+        NotApplicable: if this machine cannot load it: it may forbid executing unpacked files.
+    """
+    inputs = work.subject.definition.inputs
+    try:
+        return load_form(data, draft.format, inputs, torch.device(kind), optimized=optimized)
+    except (OSError, RuntimeError, ArchiveError) as error:
+        raise NotApplicable(f"{draft.file} cannot be loaded here: {reason(error)}") from error
+
+
+def _worse(one: Parity, other: Parity) -> Parity:
+    """The larger of each difference."""
+    return Parity(
+        outputs={
+            name: Difference(
+                max_absolute=max(mine.max_absolute, other.outputs[name].max_absolute),
+                max_relative=max(mine.max_relative, other.outputs[name].max_relative),
+            )
+            for name, mine in one.outputs.items()
+        },
+        batch_sizes=one.batch_sizes,
+        batch_invariance=max(one.batch_invariance, other.batch_invariance),
+        padded_to=one.padded_to,
+    )

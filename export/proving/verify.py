@@ -1,0 +1,350 @@
+"""Proves that an exported form gives the eager model's answers, at every batch size."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+
+import numpy as np
+import torch
+
+from export.errors import ExportError, ParityError, reason
+from export.proving.padded import PaddedBatch, largest_change, padded_batches
+from export.variants.base import TOLERANCES
+from models.bounds import mismatch, out_of_range, shared_axes
+from models.definitions.definition import Definition, HeldOut, Progress
+from models.forms import input_tensors, named_outputs
+from models.manifest import Difference, Parity
+from models.padding import check_padding
+from models.tensors import Array, Arrays, TensorSpec, Tolerance, stack
+
+SEED = 1
+# Every size up to the largest batch is compared, unless eager takes longer than this for them all,
+# or they take more memory: then powers of two and their neighbours, where kernels change.
+EVERY_SIZE_BUDGET_S = 30.0
+EVERY_SIZE_BUDGET_BYTES = 1 << 30
+# The share of a lossy tolerance by which a form's answers to an item alone, in a batch and padded
+# may differ. Kernels add in another order: one unit in the last place of bf16 is up to 0.8 %, which
+# a fifth of its tolerance allows.
+STEADY = 0.2
+ALONE = "compared with the item's answer alone: "
+TINY = 1e-6  # relative differences use at least this magnitude
+
+Runnable = Callable[..., object]
+CPU = torch.device("cpu")
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """One batch, and eager float32's outputs for it.
+
+    Attributes:
+        what: its origin, for messages.
+        inputs: input name -> array with the batch axis.
+        expected: output name -> array with the batch axis.
+    """
+
+    what: str
+    inputs: Arrays
+    expected: Arrays
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """The reference that all forms of a model are compared with.
+
+    Attributes:
+        padded: batches of items that differ in size; empty: no dimension is padded.
+    """
+
+    definition: Definition
+    comparisons: tuple[Comparison, ...]
+    batch_sizes: tuple[int, ...]
+    padded: tuple[PaddedBatch, ...] = ()
+
+
+def run(
+    module: Runnable, definition: Definition, inputs: Arrays, device: torch.device = CPU
+) -> dict[str, Array]:
+    """One forward: input name -> array with batch axis, to output name -> array with batch axis.
+
+    Raises:
+        ParityError: if the module fails, or its outputs differ from the definition.
+    """
+    copies = {name: np.array(array) for name, array in inputs.items()}
+    tensors = [each.to(device) for each in input_tensors(copies, definition.inputs)]
+    shapes = ", ".join(f"{name} {list(array.shape)}" for name, array in inputs.items())
+    try:
+        with torch.inference_mode():
+            made = module(*tensors)
+    except Exception as error:  # a model's own code raises what it likes
+        raise ParityError(f"the model fails on {shapes}: {reason(error)}") from error
+    if not isinstance(made, torch.Tensor | tuple | list):
+        raise ParityError(
+            f"the model returns a {type(made).__name__}; it must return a tensor, or a tuple of "
+            "tensors in the order of the declared outputs"
+        )
+    try:
+        named = named_outputs(made, definition.outputs)
+    except (ValueError, TypeError, RuntimeError) as error:
+        raise ParityError(reason(error)) from error
+    size = len(next(iter(inputs.values())))
+    for spec in definition.outputs:
+        array = named[spec.name]
+        if array.shape[:1] != (size,) or not spec.accepts(array.shape[1:]):
+            raise ParityError(
+                f"output {spec.name!r} is {array.dtype}{list(array.shape)} for a batch of {size}, "
+                f"declared as {spec.dtype}{list(spec.shape)}"
+            )
+    return named
+
+
+def reference(
+    eager: Runnable, definition: Definition, max_batch: int, progress: Progress
+) -> Reference:
+    """Eager's outputs for random inputs of every batch size, and for the golden examples.
+
+    Raises:
+        ExportError: if the definition's inputs differ from its declaration.
+        ParityError: if eager itself fails, its outputs are not finite, or an item's answer depends
+            on its batch or on padding.
+    """
+    try:
+        check_padding(definition.inputs, definition.outputs)
+    except ValueError as error:
+        raise ExportError(f"the definition's padding: {error}") from error
+    rng = np.random.default_rng(SEED)
+    comparisons: list[Comparison] = []
+
+    def compare(what: str, inputs: Arrays, size: int) -> None:
+        _check_inputs(what, definition, inputs, size)
+        expected = run(eager, definition, inputs)
+        for spec in definition.outputs:
+            if not _is_finite(expected[spec.name]):
+                raise ParityError(
+                    f"{what}: the eager model's output {spec.name!r} is not finite; "
+                    "nothing can be proved against it"
+                )
+        if size > 1:
+            alone = run(eager, definition, _last(inputs))
+            _moved(f"{what}: eager's", definition, TOLERANCES["float32"], alone, expected)
+        comparisons.append(Comparison(what, inputs, expected))
+
+    singles = [
+        (f"golden example {at}", stack([item]))
+        for at, item in enumerate(definition.golden_inputs())
+    ]
+    singles.append(("random inputs, batch 1", definition.random_inputs(rng, 1)))
+    took_s = []
+    for what, inputs in singles:
+        began = time.perf_counter()
+        compare(what, inputs, 1)
+        took_s.append(time.perf_counter() - began)
+    one_s = statistics.fmean(took_s[1:])  # without the first, which warms up
+    sizes = _sizes(max_batch, one_s, _bytes(comparisons[-1]))
+    for done, size in enumerate(sizes[1:], start=2):
+        compare(f"random inputs, batch {size}", definition.random_inputs(rng, size), size)
+        progress(done, len(sizes), f"batch {size}")
+
+    def draw() -> Arrays:
+        inputs = definition.random_inputs(rng, 1)
+        _check_inputs("random inputs, batch 1", definition, inputs, 1)
+        return _first(inputs)
+
+    forward = partial(run, eager, definition)
+    padded = padded_batches(definition, draw, forward, max_batch, progress)
+    return Reference(definition, tuple(comparisons), sizes, padded)
+
+
+def check_parity(
+    exported: Runnable,
+    against: Reference,
+    tolerance: Tolerance,
+    progress: Progress,
+    device: torch.device = CPU,
+) -> Parity:
+    """Compare one form with the reference.
+
+    Returns:
+        the largest observed differences.
+
+    Raises:
+        ParityError: at the first answer that is not finite, that differs by more than the tolerance
+            from eager's, or by more than float32's, or a fifth of a lossy one, from the same item's
+            alone.
+    """
+    definition = against.definition
+    steady = tolerance
+    if not tolerance.exact_integers:
+        less = {name: STEADY * getattr(tolerance, name) for name in ("absolute", "of_range")}
+        steady = tolerance.model_copy(update=less)
+    worst = {spec.name: (0.0, 0.0) for spec in definition.outputs}
+    invariance = 0.0
+    for done, each in enumerate(against.comparisons, start=1):
+        got = run(exported, definition, each.inputs, device)
+        for spec in definition.outputs:
+            expected, answer = each.expected[spec.name], got[spec.name]
+            _check(each.what, spec, tolerance, expected, answer)
+            difference = _difference(expected, answer)
+            scale = np.maximum(np.abs(expected.astype(np.float64)), TINY)
+            pair = (_largest(difference), _largest(difference / scale))
+            worst[spec.name] = (
+                max(worst[spec.name][0], pair[0]),
+                max(worst[spec.name][1], pair[1]),
+            )
+        alone = run(exported, definition, _last(each.inputs), device)
+        moved = _moved(f"{each.what}:", definition, steady, alone, got)
+        invariance = max(invariance, moved)
+        largest = max(absolute for absolute, _ in worst.values())
+        progress(done, len(against.comparisons), f"largest difference {largest:.1e}")
+    forward = partial(run, exported, definition, device=device)
+    for batch in against.padded:
+        largest_change("", batch, forward, tolerance)
+        own = tuple(_first(forward(stack([item]))) for item in batch.items)
+        moved = largest_change(ALONE, replace(batch, expected=own), forward, steady)
+        invariance = max(invariance, moved)
+    return Parity(
+        outputs={
+            name: Difference(max_absolute=absolute, max_relative=relative)
+            for name, (absolute, relative) in worst.items()
+        },
+        batch_sizes=against.batch_sizes,
+        batch_invariance=invariance,
+        padded_to=tuple(batch.to for batch in against.padded),
+    )
+
+
+def agree(one: Runnable, other: Runnable, against: Reference, tolerance: Tolerance) -> bool:
+    """Whether two forms give the same answers on the CPU, within the tolerance.
+
+    Raises:
+        ParityError: if one of them fails.
+    """
+    definition = against.definition
+    for each in against.comparisons:
+        mine, its = (run(form, definition, each.inputs) for form in (one, other))
+        for name in mine:
+            for want, answer in zip(mine[name], its[name], strict=True):
+                if tolerance.excess(want, answer) is not None:
+                    return False
+    return True
+
+
+def accuracy(
+    module: Runnable, definition: Definition, held_out: HeldOut, device: torch.device = CPU
+) -> float:
+    """The share of the held-out set whose largest first output is at the label, or its own score.
+
+    Raises:
+        ExportError: if the set is empty.
+        ParityError: if the module fails, or an answer is not finite.
+    """
+    if not len(held_out.labels):
+        raise ExportError("the held-out set is empty; set held_out to None if there is none")
+    made: list[dict[str, Array]] = []
+    for start in range(0, len(held_out.labels), 64):
+        part = slice(start, start + 64)
+        inputs = {name: array[part] for name, array in held_out.inputs.items()}
+        made.append(run(module, definition, inputs, device))
+    outputs = {
+        spec.name: np.concatenate([m[spec.name] for m in made]) for spec in definition.outputs
+    }
+    first = definition.outputs[0].name
+    if not _is_finite(outputs[first]):
+        raise ParityError(f"held-out set: output {first!r} is not finite")
+    if held_out.score is not None:
+        return held_out.score(outputs, held_out.labels)
+    right = int(np.sum(outputs[first].argmax(axis=-1) == held_out.labels))
+    return right / len(held_out.labels)
+
+
+def _sizes(max_batch: int, one_s: float, one_bytes: int) -> tuple[int, ...]:
+    """The batch sizes to compare, by what a batch of one takes."""
+    items = max_batch * (max_batch + 1) / 2
+    if items * one_s <= EVERY_SIZE_BUDGET_S and items * one_bytes <= EVERY_SIZE_BUDGET_BYTES:
+        return tuple(range(1, max_batch + 1))
+    return tuple(sorted(set(_near_powers_of_two(max_batch))))
+
+
+def _bytes(batch: Comparison) -> int:
+    return sum(array.nbytes for array in (*batch.inputs.values(), *batch.expected.values()))
+
+
+def _near_powers_of_two(largest: int) -> Iterator[int]:
+    power = 1
+    while power <= largest:
+        yield from (size for size in (power - 1, power, power + 1) if 1 <= size <= largest)
+        power *= 2
+    yield largest
+
+
+def _check(what: str, spec: TensorSpec, tolerance: Tolerance, expected: Array, got: Array) -> None:
+    if not _is_finite(got):
+        raise ParityError(f"{what}: output {spec.name!r} is not finite, eager's is")
+    for want, answer in zip(expected, got, strict=True):
+        excess = tolerance.excess(want, answer)
+        if excess is not None:
+            raise ParityError(f"{what}: output {spec.name!r} {excess}")
+
+
+def _check_inputs(what: str, definition: Definition, inputs: Arrays, size: int) -> None:
+    wanted = [spec.name for spec in definition.inputs]
+    if set(inputs) != set(wanted):
+        raise ExportError(f"{what}: the definition gives {sorted(inputs)}, but declares {wanted}")
+    for spec in definition.inputs:
+        array = inputs[spec.name]
+        fits = array.shape[:1] == (size,) and spec.takes(array.shape[1:])
+        if array.dtype.name != spec.dtype or not fits:
+            raise ExportError(
+                f"{what}: the definition gives {spec.name!r} as {array.dtype}{list(array.shape)} "
+                f"for a batch of {size}, but declares {spec}"
+            )
+        if (number := out_of_range(spec, array)) is not None:
+            raise ExportError(f"{what}: the definition gives {number} for {spec}")
+    shapes = {name: array.shape[1:] for name, array in inputs.items()}
+    differ = mismatch(shared_axes(definition.inputs), shapes)
+    if differ is not None:
+        raise ExportError(f"{what}: the definition gives {differ.second.input!r}: {differ}")
+
+
+def _is_finite(array: Array) -> bool:
+    return array.dtype.kind != "f" or bool(np.isfinite(array).all())
+
+
+def _first(batch: Arrays) -> dict[str, Array]:
+    """The first item, without the batch axis."""
+    return {name: array[0] for name, array in batch.items()}
+
+
+def _last(batch: Arrays) -> dict[str, Array]:
+    """The last item, as a batch of one."""
+    return {name: array[-1:] for name, array in batch.items()}
+
+
+def _moved(
+    what: str, definition: Definition, tolerance: Tolerance, alone: Arrays, together: Arrays
+) -> float:
+    """The largest difference between the last item's answers alone and in its batch."""
+    largest = 0.0
+    for spec in definition.outputs:
+        one, inside = alone[spec.name][-1], together[spec.name][-1]
+        excess = tolerance.excess(one, inside)
+        if excess is not None:
+            raise ParityError(
+                f"{what} output {spec.name!r} of the last item in its batch, compared with that of "
+                f"the item alone: {excess}; an answer must not depend on what else is in its "
+                "batch: call model.eval(), and keep operations off axis 0"
+            )
+        largest = max(largest, _largest(_difference(one, inside)))
+    return largest
+
+
+def _difference(expected: Array, got: Array) -> Array:
+    return np.abs(expected.astype(np.float64) - got.astype(np.float64))
+
+
+def _largest(difference: Array) -> float:
+    return float(difference.max(initial=0))

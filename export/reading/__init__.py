@@ -1,0 +1,1 @@
+"""Reads model files made elsewhere, and what the command line declares about their inputs."""

@@ -1,0 +1,236 @@
+"""What clients send to an adopted model and what they get: the options, and their meaning."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import get_args
+
+from pydantic import ValidationError
+
+from export.errors import ExportError, UsageError
+from export.reading.mar import IMAGENET_MEAN, IMAGENET_STD, Defaults
+from models.codec_specs import (
+    CodecSpec,
+    ImageCodecSpec,
+    PicturePreprocess,
+    Polarity,
+    Scores,
+    TensorCodecSpec,
+)
+from models.rows import check_rows
+from models.tensors import TensorSpec
+
+EXAMPLE = "--input 'float32[-1,3,224,224]'"
+OF_PICTURES = ("mean", "std", "polarity", "fit", "resize_shorter")  # options of --codec image
+IMAGENET = "imagenet"  # in place of numbers
+RESIZE = 256 / 224  # the usual ratio of the resized side to the crop
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options that `codec_of` reads."""
+    add = parser.add_argument
+    add("--codec", choices=("tensor", "image"), help="what clients send (default: tensor)")
+    add(
+        "--scores",
+        choices=get_args(Scores),
+        help="how the first output becomes scores (default: none)",
+    )
+    add(
+        "--top-k",
+        type=int,
+        metavar="K",
+        help="answer only the K highest scores, unless the caller asks for others (default: all)",
+    )
+    rows = parser.add_argument_group("for outputs with as many rows as the model found")
+    add = rows.add_argument
+    add(
+        "--count",
+        action="append",
+        metavar="COUNT=NAME,NAME",
+        help="the output COUNT says how many rows of the named outputs count; answers leave out "
+        "the others",
+    )
+    add("--ranked-by", metavar="NAME", help="the output with the score of each row: best first")
+    add("--threshold", type=float, metavar="X", help="leave out rows with a lower score")
+    add(
+        "--classes",
+        metavar="NAME",
+        help="the output with the class of each row, an index into --labels",
+    )
+    picture = parser.add_argument_group("for --codec image")
+    add = picture.add_argument
+    add(
+        "--mean",
+        metavar="X,X,X",
+        help="subtracted from values in 0..1 (default: 0); imagenet: the figures of ImageNet, "
+        "here and for --std",
+    )
+    add("--std", metavar="X,X,X", help="divisor of the result (default: 1); or imagenet")
+    add("--polarity", choices=get_args(Polarity), help="(default: light-on-dark, unchanged)")
+    add(
+        "--fit", choices=("pad", "crop"), help="fill the rest, or cut out the middle (default: pad)"
+    )
+    add(
+        "--resize-shorter",
+        type=int,
+        metavar="PIXELS",
+        help="for --fit crop: the picture's shorter side before the cut (default: 256 for 224)",
+    )
+
+
+def codec_of(
+    parsed: argparse.Namespace,
+    defaults: Defaults,
+    inputs: tuple[TensorSpec, ...],
+    labels: tuple[str, ...] | None,
+) -> CodecSpec:
+    """The codec, from the options and an archive's defaults.
+
+    Raises:
+        UsageError: if the options contradict each other, or the inputs.
+    """
+    scores: Scores = parsed.scores or defaults.scores
+    if parsed.top_k is not None and parsed.top_k < 1:
+        raise UsageError(f"--top-k must be at least 1, got {parsed.top_k}")
+    common = {
+        "labels": labels,
+        "scores": scores,
+        "top_k": parsed.top_k,
+        "ranked_by": parsed.ranked_by,
+        "threshold": parsed.threshold,
+        "classes": parsed.classes,
+    }
+    if (parsed.codec or defaults.codec) == "tensor":
+        if strays := [name for name in OF_PICTURES if getattr(parsed, name) is not None]:
+            option = strays[0].replace("_", "-")
+            raise UsageError(f"--{option} is for pictures: add --codec image")
+        return _checked(TensorCodecSpec, **common)
+    preprocess = _preprocess(parsed, defaults, inputs)
+    return _checked(ImageCodecSpec, preprocess=preprocess, **common)
+
+
+def _checked(codec: type[TensorCodecSpec | ImageCodecSpec], **fields: object) -> CodecSpec:
+    try:
+        return codec.model_validate(fields)
+    except ValidationError as error:
+        raise UsageError(f"--ranked-by, --threshold, --classes: {first_of(error)}") from error
+
+
+def counted(parsed: argparse.Namespace, outputs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
+    """The outputs with what `--count` says of them; those that count come last.
+
+    Raises:
+        UsageError: if it names an output that does not exist.
+    """
+    counts: dict[str, str] = {}
+    for text in parsed.count or ():
+        count, _, names = text.partition("=")
+        counts |= dict.fromkeys(names.split(","), count)
+    known = [spec.name for spec in outputs]
+    if strays := [name for name in counts if name not in known]:
+        raise UsageError(
+            f"--count: {strays[0]!r} is no output; give COUNT=NAME,NAME with names of these: "
+            f"{', '.join(known)}"
+        )
+    said = [spec.model_copy(update={"count": counts.get(spec.name)}) for spec in outputs]
+    return tuple(sorted(said, key=lambda spec: spec.name in counts.values()))
+
+
+def _preprocess(
+    parsed: argparse.Namespace, defaults: Defaults, inputs: tuple[TensorSpec, ...]
+) -> PicturePreprocess:
+    shape = inputs[0].item_shape
+    fits = len(shape) == 3 and shape[0] in (1, 3) and inputs[0].is_fixed
+    if len(inputs) != 1 or not fits or inputs[0].dtype != "float32":
+        raise UsageError(
+            "--codec image needs one --input float32[-1,C,H,W], where C is 1 or 3 and H and W are "
+            f"fixed, such as {EXAMPLE}"
+        )
+    channels, height, width = shape
+    fit = parsed.fit or defaults.fit
+    shorter = parsed.resize_shorter
+    if fit == "crop" and shorter is None:
+        shorter = round(max(width, height) * RESIZE)
+    fields = {
+        "width": width,
+        "height": height,
+        "channels": channels,
+        **_figures(parsed, defaults, channels),
+        "polarity": parsed.polarity or "light-on-dark",
+        "fit": fit,
+        "resize_shorter": shorter,
+    }
+    try:
+        return PicturePreprocess.model_validate(fields)
+    except ValidationError as error:
+        raise UsageError(f"--codec image: {first_of(error)}") from error
+
+
+def _figures(
+    parsed: argparse.Namespace, defaults: Defaults, channels: int
+) -> dict[str, tuple[float, ...]]:
+    """Mean and std; if one is ImageNet's, so is the other, unless it is given too."""
+    if IMAGENET in (parsed.mean, parsed.std):
+        if channels != len(IMAGENET_MEAN):
+            raise UsageError(f"imagenet has 3 channels, the input has {channels}")
+        defaults = replace(defaults, mean=IMAGENET_MEAN, std=IMAGENET_STD)
+    return {
+        "mean": _floats("--mean", parsed.mean) or defaults.mean or (0.0,) * channels,
+        "std": _floats("--std", parsed.std) or defaults.std or (1.0,) * channels,
+    }
+
+
+def _floats(option: str, text: str | None) -> tuple[float, ...] | None:
+    if text is None or text == IMAGENET:
+        return None
+    try:
+        return tuple(float(each) for each in text.split(","))
+    except ValueError as error:
+        raise UsageError(
+            f"{option} {text!r}: must be comma-separated numbers, one per channel; or {IMAGENET}"
+        ) from error
+
+
+def hint(parsed: argparse.Namespace, codec: CodecSpec, inputs: Sequence[TensorSpec]) -> str | None:
+    """A hint if clients could send pictures but no codec was given."""
+    if parsed.codec is not None or isinstance(codec, ImageCodecSpec) or len(inputs) != 1:
+        return None
+    shape = inputs[0].item_shape
+    if inputs[0].dtype != "float32" or len(shape) != 3 or shape[0] not in (1, 3):
+        return None
+    size = "" if inputs[0].is_fixed else ", and H and W in --input instead of -1,"
+    figures = " --mean imagenet" if shape[0] == 3 else ""
+    return (
+        f"the input looks like a picture: with --codec image{figures}{size} clients can send PNG "
+        "and JPEG files; --codec tensor means that they send numbers"
+    )
+
+
+def check_outputs(codec: CodecSpec, outputs: Sequence[TensorSpec], *, by_command: bool) -> None:
+    """Raise if labels or scores do not fit; the error's class depends on where they came from."""
+    try:
+        check_rows((), outputs, codec.ranked_by, codec.classes)
+    except ValueError as error:
+        raise UsageError(f"--count, --ranked-by, --classes: {error}") from error
+    labels, first = codec.score_labels, outputs[0]
+    if labels is not None and first.item_shape != (len(labels),):
+        kind = UsageError if by_command else ExportError
+        raise kind(
+            f"{len(labels)} labels need a first output of shape [-1, {len(labels)}], "
+            f"{first.name!r} is {list(first.shape)}; give --labels a file that fits, or "
+            "--output NAME=FILE for the output that has these labels"
+        )
+    if codec.scores == "softmax" and not first.item_shape:
+        raise UsageError(f"--scores softmax needs more than one number, got {list(first.shape)}")
+    if codec.top_k is not None and not codec.has_scores(first):
+        raise UsageError(
+            "--top-k needs --labels, or --scores softmax or sigmoid, and a first output of shape "
+            f"[-1, N], or --ranked-by; the model's is {list(first.shape)}"
+        )
+
+
+def first_of(error: ValidationError) -> str:
+    """The first problem, in one sentence."""
+    return error.errors(include_url=False)[0]["msg"].removeprefix("Value error, ")

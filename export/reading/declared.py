@@ -1,0 +1,264 @@
+"""Parses `adopt --input`, such as `ids=int64[-1,1<=seq<=512] in 0..30521`.
+
+What is not given stays open here: running the model may find it, see `probing.py`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TypeAlias, get_args
+
+from pydantic import ValidationError
+
+from export.errors import UsageError
+from export.reading import advice
+from export.reading.codecs import EXAMPLE, first_of
+from models.padding import check_padding
+from models.tensors import FREE_MOST, Dimension, Dtype, TensorSpec
+
+INPUT = re.compile(
+    r"(?:([^=\[\]]+)=)?([a-z0-9]+)\[([^\[\]]*)\](\s+in\s+(-?[0-9]{1,20})?\.\.(-?[0-9]{1,20})?)?"
+)
+NUMBER = re.compile(r"-?[0-9]{1,10}")
+FREE = re.compile(r"(?:([0-9]{1,10})<=)?(-1|[A-Za-z][A-Za-z0-9_-]*)(?:<=([0-9]{1,10}))?")
+SIZES = (
+    "a size is a whole number, -1 if it is free, or a name: free, and the same wherever the name "
+    "occurs; free sizes may have bounds, such as 1<=seq<=512"
+)
+
+Range: TypeAlias = tuple[int | None, int | None]  # None: open at that end
+
+
+@dataclass(frozen=True, slots=True)
+class FreeAxis:
+    """A free axis; None: not given.
+
+    Attributes:
+        at: index of the axis in an item.
+        mask: the input that tells data from padding; None: it is not padded.
+    """
+
+    at: int
+    name: str | None
+    least: int | None = None
+    most: int | None = None
+    mask: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DeclaredInput:
+    """An input as far as it is known; `range` is None if it was not given."""
+
+    name: str
+    dtype: Dtype
+    shape: tuple[int, ...]
+    free: tuple[FreeAxis, ...]
+    range: Range | None = None
+
+    @property
+    def spec(self) -> TensorSpec:
+        """The input in the manifest's form; what is not known has the defaults.
+
+        Raises:
+            ValidationError: if it is inconsistent.
+        """
+        known = any((axis.name, axis.least, axis.most) != (None, None, None) for axis in self.free)
+        fields = {
+            "name": self.name,
+            "dtype": self.dtype,
+            "shape": self.shape,
+            "dimensions": [_dimension(axis) for axis in self.free] if known else (),
+            "minimum": self.range and self.range[0],
+            "maximum": self.range and self.range[1],
+            "fill": self._fill,
+        }
+        return TensorSpec.model_validate(fields)
+
+    @property
+    def _fill(self) -> int:
+        """What padded places have: 0, or the number of the range that is next to it."""
+        least, most = self.range or (None, None)
+        if not any(axis.mask for axis in self.free):
+            return 0
+        return max(least or 0, 0) if most is None else min(max(least or 0, 0), most)
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """Free axes of one size: those of one name, or a single one without a name.
+
+    Attributes:
+        places: (input, axis of an item), by index.
+        told: its name in messages.
+    """
+
+    places: tuple[tuple[int, int], ...]
+    told: str
+    name: str | None
+    least: int | None
+    most: int | None
+
+
+def read_inputs(given: Sequence[str], pad: str | None = None) -> tuple[DeclaredInput, ...]:
+    """The inputs that the options describe, in order.
+
+    Args:
+        given: each `--input`.
+        pad: `--pad`: NAME=MASK.
+
+    Raises:
+        UsageError: if one of them is wrong, or they contradict each other.
+    """
+    if not given:
+        raise UsageError(f"--input is required: the model's input, such as {EXAMPLE}")
+    names = ["input"] if len(given) == 1 else [f"input_{index}" for index in range(len(given))]
+    inputs = _with_bounds([_input(text, name) for text, name in zip(given, names, strict=True)])
+    names = [each.name for each in inputs]
+    if len(set(names)) < len(names):
+        raise UsageError(f"--input: names must differ, got {names}")
+    if pad is not None:
+        inputs = _padded(inputs, pad)
+    for text, each in zip(given, inputs, strict=True):
+        try:
+            _ = each.spec
+        except ValidationError as error:
+            raise UsageError(f"--input {text!r}: {first_of(error)}") from error
+    try:
+        check_padding([each.spec for each in inputs], ())
+    except ValueError as error:
+        raise UsageError(f"--pad {pad}: {error}") from error
+    return inputs
+
+
+def units_of(inputs: Sequence[DeclaredInput]) -> list[Unit]:
+    """All free axes, grouped by name, in order."""
+    units: dict[object, Unit] = {}
+    for number, each in enumerate(inputs):
+        for axis in each.free:
+            key = axis.name or (number, axis.at)
+            told = repr(axis.name) if axis.name else f"axis {axis.at} of {each.name!r}"
+            unit = units.get(key) or Unit((), told, axis.name, axis.least, axis.most)
+            units[key] = replace(unit, places=(*unit.places, (number, axis.at)))
+    return list(units.values())
+
+
+def changed(
+    inputs: Sequence[DeclaredInput],
+    unit: Unit,
+    *,
+    name: str | None,
+    least: int | None,
+    most: int | None,
+) -> tuple[DeclaredInput, ...]:
+    """The inputs with this name and these bounds for the axes of a unit."""
+    return tuple(
+        replace(
+            each,
+            free=tuple(
+                replace(axis, name=name, least=least, most=most)
+                if (number, axis.at) in unit.places
+                else axis
+                for axis in each.free
+            ),
+        )
+        for number, each in enumerate(inputs)
+    )
+
+
+def _input(text: str, name: str) -> DeclaredInput:
+    found = INPUT.fullmatch(text.strip())
+    if found is None:
+        raise UsageError(
+            f"--input {text!r} is not dtype[shape], such as {EXAMPLE}, or NAME=dtype[shape] in "
+            "LEAST..MOST for integers"
+        )
+    dtype = next((each for each in get_args(Dtype) if each == found[2]), None)
+    if dtype is None:
+        raise UsageError(
+            f"--input {text!r}: unknown dtype {found[2]!r}; there are {', '.join(get_args(Dtype))}"
+            f"{advice.of_input(found[2])}"
+        )
+    shape, free = [], []
+    for at, size in enumerate(map(str.strip, found[3].split(","))):
+        if NUMBER.fullmatch(size):
+            shape.append(int(size))
+            free += [FreeAxis(at - 1, None)] if size == "-1" and at else []
+        elif (bounds := FREE.fullmatch(size)) is not None and at:
+            shape.append(-1)
+            named = None if bounds[2] == "-1" else bounds[2]
+            free.append(FreeAxis(at - 1, named, _whole(bounds[1]), _whole(bounds[3])))
+        elif size or at:
+            raise UsageError(f"--input {text!r}: {_wrong_size(size, at)}")
+    range_ = (_whole(found[5]), _whole(found[6])) if found[4] else None
+    return DeclaredInput(found[1] or name, dtype, tuple(shape), tuple(free), range_)
+
+
+def _wrong_size(size: str, at: int) -> str:
+    if at == 0:
+        return f"axis 0 is the batch and must be -1, got {size!r}"
+    return f"{size!r} is not a size: {SIZES}"
+
+
+def _whole(text: str | None) -> int | None:
+    return None if text is None else int(text)
+
+
+def _with_bounds(inputs: Sequence[DeclaredInput]) -> tuple[DeclaredInput, ...]:
+    """Apply what is given for a name in one place to all its places."""
+    said: dict[str, FreeAxis] = {}
+    for axis in (axis for each in inputs for axis in each.free):
+        if axis.name is not None:
+            before = said.get(axis.name, axis)
+            least = _said_once(axis.name, "least", before.least, axis.least)
+            most = _said_once(axis.name, "most", before.most, axis.most)
+            said[axis.name] = replace(axis, least=least, most=most)
+    return tuple(
+        replace(
+            each,
+            free=tuple(
+                axis if axis.name is None else replace(said[axis.name], at=axis.at)
+                for axis in each.free
+            ),
+        )
+        for each in inputs
+    )
+
+
+def _said_once(name: str, end: str, one: int | None, other: int | None) -> int | None:
+    if one is not None and other is not None and one != other:
+        raise UsageError(
+            f"--input: {name!r} is at {end} {one} in one place and {other} in another; one name "
+            "has one size"
+        )
+    return other if one is None else one
+
+
+def _padded(inputs: Sequence[DeclaredInput], pad: str) -> tuple[DeclaredInput, ...]:
+    """The inputs, whose axes of the name in `--pad NAME=MASK` are padded; their least size is 1."""
+    name, _, mask = pad.partition("=")
+    names = {axis.name for each in inputs for axis in each.free if axis.name is not None}
+    if name not in names or not mask:
+        raise UsageError(
+            f"--pad {pad!r} is not NAME=MASK: a free size that --input names, and the input that "
+            f"is 1 where an item has data; names of sizes are: {', '.join(sorted(names)) or 'none'}"
+        )
+    return tuple(
+        replace(
+            each,
+            free=tuple(
+                replace(axis, mask=mask, least=1 if axis.least is None else axis.least)
+                if axis.name == name
+                else axis
+                for axis in each.free
+            ),
+        )
+        for each in inputs
+    )
+
+
+def _dimension(axis: FreeAxis) -> Dimension:
+    least = axis.least or 0
+    most = max(FREE_MOST, least) if axis.most is None else axis.most
+    return Dimension(name=axis.name, least=least, most=most, mask=axis.mask)

@@ -1,0 +1,71 @@
+"""Opens files of models that were made elsewhere; nothing in them is ever unpickled."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterable
+
+import torch
+from torch import nn
+
+from export.errors import ExportError, reason
+from export.reading import advice
+from export.reading.programs import read_program
+from models.archive import ArchiveError, check_archive
+from models.forms import load_torchscript
+
+ARCHIVE_FORMAT = "archive_format"  # a file of archives that torch.export writes
+# Raised by torch for an invalid file, and for inputs that do not fit.
+FAILURES = (
+    *(torch.jit.Error, RuntimeError, ValueError, TypeError),
+    *(LookupError, AttributeError, MemoryError),
+)
+
+
+def archive_names(data: bytes, what: str, *, of_torch: bool = False) -> list[str]:
+    """The names in a zip archive, which is checked before it is unpacked.
+
+    Args:
+        data: the file.
+        what: its name, for messages.
+        of_torch: whether torch must have written it; False: it may be a `.mar`.
+
+    Raises:
+        ExportError: if it is not a zip archive, or must not be unpacked.
+    """
+    try:
+        return check_archive(io.BytesIO(data), what, of_torch=of_torch)
+    except ArchiveError as error:
+        raise ExportError(advice.of_data(data, what) or str(error)) from error
+
+
+def is_program(names: Iterable[str]) -> bool:
+    """Whether a file with these names in it is one that torch.export writes."""
+    return any(name.partition("/")[2] == ARCHIVE_FORMAT for name in names)
+
+
+def load(data: bytes, what: str) -> nn.Module:
+    """The module in a file, on the CPU, in eval mode.
+
+    A ScriptModule of a TorchScript file, a GraphModule of a program of torch.export.
+
+    Args:
+        data: the file.
+        what: its name, for messages.
+
+    Raises:
+        ExportError: if it is something else; the message says what, and what to do.
+    """
+    names = archive_names(data, what, of_torch=True)
+    if is_program(names):
+        return read_program(data, what).module
+    files = {name.partition("/")[2] for name in names}
+    if not {"data.pkl", "constants.pkl"} <= files:
+        raise ExportError(advice.of_files(files, what))
+    try:
+        module = load_torchscript(data, torch.device("cpu"))
+    except FAILURES as error:
+        raise ExportError(f"torch cannot read {what}: {reason(error)}") from error
+    if not isinstance(module, torch.jit.ScriptModule) or not hasattr(module, "forward"):
+        raise ExportError(f"{what} has no method forward, which a server calls")
+    return module

@@ -1,0 +1,1 @@
+"""The report of an export, on the terminal and as a page."""

@@ -1,0 +1,1 @@
+"""Times forms and processor layouts, and plans which form runs which batch size."""

@@ -1,0 +1,95 @@
+"""Measures the CPU layout of a plan: how many replicas a server should have, and their threads."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Mapping
+
+import torch
+
+from export.errors import reason
+from export.timing.contest import holders_of_gil, runner
+from models.cpu_layout import (
+    BUSY,
+    WEIGHTS,
+    Layout,
+    MeasuredLayout,
+    best,
+    cores_of,
+    layouts,
+    most_replicas,
+)
+from models.forms import Forward
+from models.golden import golden_batches
+from models.manifest import Manifest
+from models.plan import DevicePlan, Form, Precision, form_at
+from models.resources import usable_cores
+
+CPU = torch.device("cpu")
+
+
+def best_layout(
+    manifest: Manifest,
+    plan: DevicePlan,
+    precision: Precision,
+    forms: Mapping[Form, Forward],
+    tell: Callable[[str], None],
+) -> MeasuredLayout | None:
+    """The best layout for the forms of a plan on this machine.
+
+    Args:
+        manifest: of the artifact.
+        plan: of the CPU, with the usual number of threads.
+        precision: the default one.
+        forms: every form that runs here.
+        tell: called with the reason why it could not be measured.
+
+    Returns:
+        None if there is no choice, or the result is uncertain; a server then measures.
+    """
+    cores, steps = usable_cores(), plan.steps.get(precision)
+    if cores < 2 or not steps or manifest.variants[steps[0].form.variant].later_stages:
+        return None  # stages share the replicas
+    size = plan.quick_batch(steps[-1].up_to)
+    (batch, *_) = golden_batches(manifest, size)
+    one = form_at(steps, size)
+    alone = runner(forms[one], batch, CPU)
+    several = runner(forms[_without_gil(manifest, plan, precision, one, size)], batch, CPU)
+    nbytes = sum(file.bytes for name, file in manifest.files.items() if name.endswith(WEIGHTS))
+    candidates = layouts(cores, most_replicas(cores, nbytes))
+    forwards = {each: alone if each.replicas == 1 else several for each in candidates}
+    try:
+        found, others = best(forwards, size, begin_replica)
+    except Exception as error:  # a form may fail in any way where several threads run it
+        tell(f"cpu layout: not measured: {reason(error)}")
+        return None
+    if others > BUSY:
+        load = f"other processes used {others:.0%} of the cores"
+        tell(f"cpu layout: not stored, {load}; the server measures it")
+        return None
+    return found
+
+
+def _without_gil(
+    manifest: Manifest, plan: DevicePlan, precision: Precision, one: Form, size: int
+) -> Form:
+    """The form for several replicas: none that holds the GIL, if there is another."""
+    holders = holders_of_gil(manifest)
+    if one not in holders:
+        return one
+    others = {
+        times.form: times.median_us[times.batch_sizes.index(size)]
+        for times in plan.times
+        if times.precision == precision and times.form not in holders and size in times.batch_sizes
+    }
+    return min(others, key=others.__getitem__, default=one)
+
+
+def begin_replica(replica: int, layout: Layout) -> None:
+    """Set the threads and the cores of a replica, in its own thread."""
+    torch.set_num_threads(layout.threads)
+    cores = cores_of(replica, layout)
+    if cores is not None:
+        with contextlib.suppress(OSError):  # forbidden: it may run on any core
+            os.sched_setaffinity(0, cores)

@@ -1,0 +1,222 @@
+"""Times every form at every batch size, and plans which form runs which size.
+
+Everything needed is in the artifact: tuning again on another machine works without the Python
+model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from export.errors import ExportError, UsageError, reason
+from export.timing.contest import Measured, contests, time_forms
+from export.timing.layout import best_layout
+from models.archive import ArchiveError
+from models.definitions.definition import Progress
+from models.forms import (
+    Forward,
+    WrongMachine,
+    check_runs_here,
+    intra_op_threads,
+    kinds_here,
+    load_form,
+    processor_of,
+)
+from models.golden import golden_batches
+from models.manifest import Manifest, Variant, forms_of, may_mix
+from models.plan import (
+    DevicePlan,
+    Form,
+    Plan,
+    Precision,
+    Step,
+    batch_sizes,
+    choose,
+    choose_one,
+    extended,
+    summary,
+)
+from models.processor import DeviceKind
+from models.resources import serving_threads
+
+MAX_BATCH = 64  # unless told otherwise
+
+Tell = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class TuneOptions:
+    """How to measure.
+
+    Attributes:
+        max_batch: the largest batch to time; None: the existing plan's, else MAX_BATCH.
+        threads: intra-op threads on the CPU; None: as many as a server with one replica uses.
+        precision: the plan's default; None: float32 if a variant has it, else the first one's.
+    """
+
+    max_batch: int | None = None
+    threads: int | None = None
+    precision: Precision | None = None
+
+
+def measure(folder: Path, manifest: Manifest, options: TuneOptions, progress: Progress) -> Plan:
+    """Time all forms on the golden examples, on every kind of device at hand.
+
+    The manifest's own plan for kinds of device that are not here is kept.
+
+    Args:
+        folder: has the variants' files.
+        manifest: of the artifact.
+        options: how to measure.
+        progress: called after each batch size, and with what cannot be timed here.
+
+    Raises:
+        UsageError: if no variant has the wanted precision.
+        ExportError: if no variant runs here, or one fails while it is timed.
+    """
+    precision = default_precision(manifest.variants, options.precision)
+    measured = (
+        _measure_on(kind, folder, manifest, options, precision, progress) for kind in kinds_here()
+    )
+    devices = [found for found in measured if found is not None]
+    if not devices:
+        raise ExportError("no variant runs on this machine, so there is nothing to measure")
+    new = {device.processor.kind for device in devices}
+    old = manifest.plan.devices if manifest.plan else ()
+    kept = (device for device in old if device.processor.kind not in new)
+    return Plan(precision=precision, devices=(*devices, *kept))
+
+
+def default_precision(variants: Mapping[str, Variant], wanted: Precision | None) -> Precision:
+    """The precision of a plan, which a server uses by default.
+
+    Raises:
+        UsageError: if no variant has the wanted precision.
+    """
+    there = list(dict.fromkeys(variant.precision for variant in variants.values()))
+    if wanted is not None and wanted not in there:
+        raise UsageError(
+            f"--plan-precision {wanted}: no variant has it; there are: {', '.join(there)}"
+        )
+    return wanted or ("float32" if "float32" in there else there[0])
+
+
+def _measure_on(
+    kind: DeviceKind,
+    folder: Path,
+    manifest: Manifest,
+    options: TuneOptions,
+    precision: Precision,
+    progress: Progress,
+) -> DevicePlan | None:
+    device = torch.device(kind)
+    threads = (options.threads or serving_threads()) if kind == "cpu" else 1
+    with intra_op_threads(threads):
+        sizes = batch_sizes(options.max_batch or _largest(manifest.plan, kind))
+        forms = load_forms(folder, manifest, device, lambda why: progress(0, len(sizes), why))
+        if not forms:
+            return None
+        found = Measured(manifest)
+        for done, size in enumerate(sizes, start=1):
+            if found.can_stop(size):
+                why = f"{kind}, batches of {size} and more: not timed, they run like smaller ones"
+                progress(len(sizes), len(sizes), why)
+                break
+            batches = golden_batches(manifest, size)
+            try:
+                found.add(size, time_forms(manifest, forms, batches, device, threads))
+            except Exception as error:  # a form may fail in any way at a size that it never ran
+                raise ExportError(f"a batch of {size} cannot be timed: {reason(error)}") from error
+            progress(done, len(sizes), f"{kind}, batch {size}")
+    plan = DevicePlan(
+        processor=processor_of(device, threads),
+        torch_version=torch.__version__,
+        times=tuple(
+            summary(found.rounds, form, manifest.variants[form.variant].precision) for form in forms
+        ),
+        steps=plan_steps(found, sizes[-1]),
+        kept_waiting=found.kept_waiting,
+        unsettled=found.unsettled,
+    )
+    if kind != "cpu" or options.threads is not None:
+        return plan  # a server with a fixed number of threads has no choice
+
+    def tell(why: str) -> None:
+        progress(len(sizes), len(sizes), why)
+
+    return plan.model_copy(update={"layout": best_layout(manifest, plan, precision, forms, tell)})
+
+
+def plan_steps(measured: Measured, largest: int) -> dict[Precision, tuple[Step, ...]]:
+    """The form for each batch size, per precision.
+
+    Args:
+        measured: the times.
+        largest: the batch size that the plan must reach; sizes above the measured ones change
+            nothing.
+    """
+    manifest, made = measured.manifest, {}
+    forms = dict.fromkeys(form for taken in measured.rounds.values() for form in taken)
+    for precision, rounds in contests(manifest, measured.rounds, measured.slowest).items():
+        candidates = [
+            form for form in forms if manifest.variants[form.variant].precision == precision
+        ]
+        if may_mix(manifest.variants[form.variant] for form in candidates):
+            steps = choose(rounds, candidates, measured.unsettled)
+        else:
+            steps = choose_one(rounds, candidates, measured.unsettled)
+        if steps:
+            whole = steps[-1].up_to == max(measured.rounds)
+            made[precision] = extended(steps, largest) if whole else steps
+    return made
+
+
+def _largest(plan: Plan | None, kind: DeviceKind) -> int:
+    """The largest batch of the existing plan: on this kind of device, else on any."""
+    if plan is None:
+        return MAX_BATCH
+    own = plan.on(kind)
+    devices = (own,) if own is not None else plan.devices
+    ends = (steps[-1].up_to for device in devices for steps in device.steps.values())
+    return max(ends, default=MAX_BATCH)
+
+
+def load_forms(
+    folder: Path, manifest: Manifest, device: torch.device, tell: Tell
+) -> dict[Form, Forward]:
+    """Load every form that runs on a device here.
+
+    Args:
+        folder: has the variants' files.
+        manifest: of the artifact.
+        device: where they will run.
+        tell: called with the reason why a form is missing. A compiled form may be for another
+            machine, or this one forbids executing unpacked files; a server does without it as well.
+
+    Raises:
+        ExportError: if a form that is not compiled cannot be loaded.
+    """
+    forms: dict[Form, Forward] = {}
+    for form, variant in forms_of(manifest.variants).items():
+        if form.optimized and device.type != "cpu":
+            continue
+        try:
+            check_runs_here(variant, device, torch.__version__)
+        except WrongMachine as error:
+            tell(f"without {form}: {error}")
+            continue
+        try:
+            data = [(folder / file).read_bytes() for file in variant.files]
+            forms[form] = load_form(
+                data, variant.format, manifest.inputs, device, optimized=form.optimized
+            )
+        except (OSError, RuntimeError, ArchiveError) as error:
+            why = f"{form} cannot be loaded here: {reason(error)}"
+            if variant.format != "aotinductor":
+                raise ExportError(why) from error
+            tell(f"{why}; it needs a temporary folder (TMPDIR) that allows execution")
+    return forms

@@ -1,0 +1,302 @@
+"""A model from elsewhere becomes a definition with the right answers, or a clear error."""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch import nn
+
+from export.adoption import adopt
+from export.adoption.adopt import Adopted
+from export.errors import UsageError
+from export.reading import mar as mar_module
+from export.reading.mar import IMAGE_CLASSIFIER, IMAGENET_MEAN, IMAGENET_STD
+from models.codec_specs import ImageCodecSpec, PicturePreprocess, TensorCodecSpec
+from models.preprocess import preprocess
+from tests.unit.export.torchscripts import (
+    BRIGHTNESS,
+    PICTURE,
+    SUMS,
+    X3,
+    archived,
+    mar,
+    run,
+    scripted,
+    written,
+)
+from tests.unit.models.pictures import encoded, noise
+from tests.unit.models.test_preprocess_crop import by_hand
+
+
+def answers(adopted: Adopted, *inputs: object) -> list[Any]:
+    """What the built model answers to a batch."""
+    module = adopted.definition.build()
+    return list(module(*(torch.as_tensor(each) for each in inputs)).tolist())
+
+
+def how(adopted: Adopted) -> PicturePreprocess:
+    codec = adopted.definition.codec
+    assert isinstance(codec, ImageCodecSpec)
+    return codec.preprocess
+
+
+class TestTorchScript:
+    def test_a_traced_file_becomes_a_definition(self, sums: Path) -> None:
+        made = run(sums, *X3, "--description", "Sums of rows.")
+        definition = made.definition
+        assert (made.name, made.warnings) == ("sums", ())
+        assert definition.description == "Sums of rows."
+        assert [(each.name, each.dtype, each.shape) for each in definition.inputs] == [
+            ("input", "float32", (-1, 3))
+        ]
+        assert [(each.name, each.shape) for each in definition.outputs] == [("output", (-1, 2))]
+        assert definition.codec == TensorCodecSpec()
+        assert definition.train is None
+        assert definition.held_out is None
+        assert answers(made, [[1.0, 2.0, 3.0], [0.5, 0.0, 0.0]]) == [[6, -6], [0.5, -0.5]]
+
+    def test_it_builds_a_new_script_module_in_eval_mode(self, sums: Path) -> None:
+        build = run(sums, *X3).definition.build
+        one, other = build(), build()
+        assert isinstance(one, torch.jit.ScriptModule)
+        assert not one.training
+        assert one is not other
+
+    def test_the_file_may_go_once_it_was_read(self, tmp_path: Path) -> None:
+        file = written(tmp_path, SUMS)
+        made = run(file, *X3)
+        file.unlink()
+        assert answers(made, [[1.0, 1.0, 1.0]]) == [[3, -3]]
+        assert made.definition.description == "Adopted from model.pt."
+
+    def test_golden_inputs_and_the_example_are_items_that_it_takes(self, sums: Path) -> None:
+        definition = run(sums, *X3).definition
+        golden = definition.golden_inputs()
+        assert len(golden) > 1
+        for item in [*golden, {"input": np.array(definition.example(), np.float32)}]:
+            assert item["input"].shape == (3,)
+        batch = definition.random_inputs(np.random.default_rng(1), 5)
+        assert batch["input"].shape == (5, 3)
+
+    def test_several_inputs_with_names_free_dimensions_and_types(self, tmp_path: Path) -> None:
+        file = written(tmp_path, scripted(Masked()))
+        made = run(file, "--name", "m", "--input", "ids=int64[-1,-1]", "--input", "bool[-1, -1]")
+        assert [(each.name, each.dtype) for each in made.definition.inputs] == [
+            ("ids", "int64"),
+            ("input_1", "bool"),
+        ]
+        assert made.definition.outputs[0].shape == (-1,)
+        assert answers(made, [[1, 5, 7]], [[True, False, True]]) == [8]
+
+    @pytest.mark.parametrize(
+        ("content", "suffix"),
+        [
+            ("more\nless\n", "txt"),
+            ("more\r\nless", "txt"),
+            ('["more", "less"]', "json"),
+            ('\n {"1": "less", "0": ["n1", "more"]}', "json"),
+        ],
+    )
+    def test_labels(self, sums: Path, tmp_path: Path, content: str, suffix: str) -> None:
+        labels = written(tmp_path, content.encode(), f"labels.{suffix}")
+        made = run(sums, *X3, "--labels", labels, "--scores", "softmax")
+        assert made.definition.codec == TensorCodecSpec(labels=("more", "less"), scores="softmax")
+
+
+class Masked(nn.Module):
+    def forward(self, ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        return (ids * mask.to(torch.int64)).sum(dim=1)
+
+
+class TestPictures:
+    def test_values_of_0_to_1_are_padded_unless_said_otherwise(self, light: Path) -> None:
+        made = run(light, *PICTURE)
+        assert how(made) == PicturePreprocess(
+            width=6, height=8, channels=3, mean=(0.0,) * 3, std=(1.0,) * 3
+        )
+
+    def test_every_option(self, light: Path) -> None:
+        options = "--mean 0.1,0.2,0.3 --std 1,2,3 --polarity auto --fit crop --resize-shorter 9"
+        made = run(light, *PICTURE, *options.split(), "--scores", "sigmoid", "--top-k", "5")
+        assert made.definition.codec.scores == "sigmoid"
+        assert made.definition.codec.top_k == 5
+        assert how(made) == PicturePreprocess(
+            width=6,
+            height=8,
+            channels=3,
+            mean=(0.1, 0.2, 0.3),
+            std=(1.0, 2.0, 3.0),
+            polarity="auto",
+            fit="crop",
+            resize_shorter=9,
+        )
+
+    @pytest.mark.parametrize(
+        ("options", "mean", "std"),
+        [
+            ("--mean imagenet", IMAGENET_MEAN, IMAGENET_STD),
+            ("--std imagenet", IMAGENET_MEAN, IMAGENET_STD),
+            ("--mean imagenet --std imagenet", IMAGENET_MEAN, IMAGENET_STD),
+            ("--mean imagenet --std 1,1,1", IMAGENET_MEAN, (1, 1, 1)),
+            ("--mean 0,0,0 --std imagenet", (0, 0, 0), IMAGENET_STD),
+        ],
+    )
+    def test_the_figures_of_imagenet_go_together(
+        self, light: Path, options: str, mean: tuple[float, ...], std: tuple[float, ...]
+    ) -> None:
+        made = how(run(light, *PICTURE, *options.split()))
+        assert (made.mean, made.std) == (mean, std)
+
+    @pytest.mark.parametrize(
+        ("spec", "options", "told"),
+        [
+            ("float32[-1,3,8,6]", "", "with --codec image --mean imagenet clients can send"),
+            ("float32[-1,1,8,6]", "", "with --codec image clients can send PNG and JPEG files"),
+            ("float32[-1,3,-1,-1]", "", "with --codec image --mean imagenet, and H and W in"),
+            ("float32[-1,3,8,6]", "--codec tensor", None),
+            ("float32[-1,3,8,6]", "--codec image", None),
+            ("float32[-1,4,8,6]", "", None),
+            ("float16[-1,3,8,6]", "", None),
+        ],
+    )
+    def test_a_hint_where_clients_could_send_pictures(
+        self, tmp_path: Path, spec: str, options: str, told: str | None
+    ) -> None:
+        file = written(tmp_path, BRIGHTNESS)
+        hint = run(file, "--name", "x", "--input", spec, *options.split()).hint
+        assert hint is None if told is None else told in str(hint)
+
+    @pytest.mark.parametrize(("side", "shorter"), [(224, 256), (299, 342), (32, 37)])
+    def test_a_cut_keeps_the_customary_share(self, light: Path, side: int, shorter: int) -> None:
+        made = run(
+            light,
+            *PICTURE[:2],
+            "--input",
+            f"float32[-1,1,{side},{side}]",
+            *PICTURE[4:],
+            "--fit",
+            "crop",
+        )
+        assert how(made).resize_shorter == shorter
+
+    def test_the_example_is_a_picture_that_the_model_can_be_given(self, light: Path) -> None:
+        made = run(light, *PICTURE)
+        example = made.definition.example()
+        assert isinstance(example, str)
+        array = preprocess(base64.b64decode(example), how(made))
+        assert array.shape == made.definition.inputs[0].item_shape
+
+
+class TestArchives:
+    def test_of_an_image_classifier(self, tmp_path: Path) -> None:
+        """Its answers to a picture equal those of its original server."""
+        labels = json.dumps({"0": ["n0", "dark"], "1": ["n1", "light"]}).encode()
+        files = {"light.pt": BRIGHTNESS, "index_to_name.json": labels}
+        made = run(archived(tmp_path, files, "--handler", "image_classifier"))
+        assert (made.name, made.warnings) == ("packed", ())
+        assert made.definition.description == "Adopted from packed.mar: packed, version 1.0."
+        assert made.definition.inputs[0].shape == (-1, 3, 224, 224)
+        assert made.definition.outputs[0].shape == (-1, 2)
+        assert made.definition.codec.labels == ("dark", "light")
+        assert made.definition.codec.scores == "softmax"
+        picture = Image.fromarray(noise(300, 421))
+        array = preprocess(encoded(picture), how(made))
+        np.testing.assert_array_equal(array, by_hand(picture))
+        mean = by_hand(picture).mean()
+        np.testing.assert_allclose(answers(made, array[None]), [[-mean, mean]], atol=1e-6)
+
+    def test_what_the_command_says_wins(self, tmp_path: Path) -> None:
+        files = {"light.pt": BRIGHTNESS, "index_to_name.json": b'["a", "b"]'}
+        file = archived(tmp_path, files, "--handler", "image_classifier")
+        labels = written(tmp_path, b"night\nday\n", "labels.txt")
+        options = "--name mine --input float32[-1,3,8,8] --mean 0,0,0 --fit pad --scores none"
+        made = run(file, *options.split(), "--labels", labels)
+        assert made.name == "mine"
+        assert made.definition.inputs[0].shape == (-1, 3, 8, 8)
+        assert made.definition.codec.labels == ("night", "day")
+        assert made.definition.codec.scores == "none"
+        assert how(made).mean == (0, 0, 0)
+        assert how(made).std == IMAGE_CLASSIFIER.std
+        assert (how(made).fit, how(made).resize_shorter) == ("pad", None)
+
+    def test_as_tensors(self, tmp_path: Path) -> None:
+        file = archived(tmp_path, {"light.pt": BRIGHTNESS}, "--handler", "image_classifier")
+        made = run(file, "--codec", "tensor")
+        assert made.definition.codec == TensorCodecSpec(scores="softmax")
+
+    def test_of_a_handler_of_its_own(self, tmp_path: Path) -> None:
+        (tmp_path / "own.py").write_text("raise SystemExit('this must never run')")
+        file = archived(tmp_path, {"sums.pt": SUMS}, "--handler", "own.py")
+        made = run(file, "--input", "float32[-1,3]")
+        assert len(made.warnings) == 1
+        assert "'own.py' is not run" in made.warnings[0]
+        assert answers(made, [[1.0, 2.0, 3.0]]) == [[6, -6]]
+
+    def test_by_its_content_and_not_by_its_name(self, tmp_path: Path) -> None:
+        file = written(tmp_path, mar({"sums.pt": SUMS}), "model.pt")
+        assert run(file, "--input", "float32[-1,3]").name == "sums"
+
+
+def test_help_names_every_option(capsys: pytest.CaptureFixture[str]) -> None:
+    parser = argparse.ArgumentParser()
+    adopt.add_arguments(parser)
+    with pytest.raises(SystemExit):
+        parser.parse_args(["--help"])
+    told = " ".join(capsys.readouterr().out.split())
+    for option in ("--name N", "--input SPEC", "--labels FILE", "--codec {tensor,image}", "--mean"):
+        assert option in told
+    assert mar_module.MANIFEST not in told
+
+
+class TestCountedRows:
+    OPTIONS = (
+        *("--name", "boxes", "--input", "float32[-1,3,8,8]", "--output", "count"),
+        *("--output", "boxes", "--output", "scores", "--output", "kinds"),
+        *("--count", "count=boxes,scores,kinds", "--ranked-by", "scores", "--threshold", "0.5"),
+    )
+
+    @pytest.fixture
+    def file(self, tmp_path: Path) -> Path:
+        return written(tmp_path, scripted(CountFirst()))
+
+    def test_options_reach_the_contract(self, file: Path, tmp_path: Path) -> None:
+        labels = written(tmp_path, b"a\nb\n", "labels.txt")
+        made = run(file, *self.OPTIONS, "--classes", "kinds", "--labels", labels).definition
+        assert [(each.name, each.count) for each in made.outputs] == [
+            *(("boxes", "count"), ("scores", "count"), ("kinds", "count"), ("count", None)),
+        ]
+        codec = made.codec
+        assert (codec.ranked_by, codec.threshold, codec.classes) == ("scores", 0.5, "kinds")
+        found = made.build()(torch.ones(2, 3, 8, 8))
+        assert [list(each.shape) for each in found] == [[2, 4, 4], [2, 4], [2, 4], [2]]
+
+    @pytest.mark.parametrize(
+        ("options", "message"),
+        [
+            (["--classes", "kinds"], "--classes: classes is 'kinds', but there are no labels"),
+            (["--ranked-by", "boxes"], "ranked_by is 'boxes', which is no counted output"),
+            (["--count", "count=other"], "'other' is no output; give COUNT=NAME,NAME with names"),
+            (["--count", "kinds=boxes"], "the count 'kinds' must be integers of shape"),
+        ],
+    )
+    def test_wrong_ones(self, file: Path, options: list[str], message: str) -> None:
+        with pytest.raises(UsageError, match=message):
+            run(file, *self.OPTIONS, *options)
+
+
+class CountFirst(nn.Module):
+    def forward(
+        self, x: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+        n = x.shape[0]
+        scores = x.mean(dim=(1, 2, 3)).unsqueeze(1).expand(n, 4).contiguous()
+        boxes = torch.ones(n, 4, 4)
+        return (scores > 0).sum(dim=1), boxes, scores, torch.zeros(n, 4, dtype=torch.int64)

@@ -1,0 +1,213 @@
+"""Unusable files are rejected in one sentence; the exit code says whose fault it is."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from export.adoption import adopt
+from export.errors import ExportError, UsageError
+from tests.unit.export.torchscripts import (
+    MODEL,
+    PICTURE,
+    SUMS,
+    X3,
+    Sums,
+    mar,
+    pickled,
+    run,
+    traced,
+    written,
+)
+from tests.unit.models.test_archive import zipped
+
+GREY = (*PICTURE[:2], *PICTURE[4:])  # the argument says its input
+
+
+class TestWrongArguments:
+    @pytest.mark.parametrize(
+        ("arguments", "message"),
+        [
+            (["--input", "float32[-1,3]"], "--name is required"),
+            (
+                ["--name", "a b", *X3[2:]],
+                "'a b' cannot be a model's name: give --name with 1 to 64",
+            ),
+            (["--name", "..", *X3[2:]], "'..' cannot be a model's name"),
+            (["--name", "x"], "--input is required: the model's input, such as --input 'float32"),
+            ([*X3[:3], "float32"], "--input 'float32' is not dtype[shape], such as"),
+            ([*X3[:3], "float32[]"], "axis 0 is the batch and must be -1, got shape []"),
+            ([*X3[:3], "float32[1,3]"], "axis 0 is the batch and must be -1, got shape [1, 3]"),
+            ([*X3[:3], "float32[-1,0]"], "sizes must be positive, or -1 if free"),
+            ([*X3[:3], "float32[-1,-3]"], "sizes must be positive, or -1 if free"),
+            ([*X3[:3], "float32[-1,3-]"], "'3-' is not a size: a size is a whole number, -1 if"),
+            ([*X3[:3], "float99[-1,3]"], "unknown dtype 'float99'; there are float16, float32"),
+            ([*X3[:3], "a b=float32[-1,3]"], "--input 'a b=float32[-1,3]': String should match"),
+            ([*X3, "--input", "other=int8[-1]"], "--input: 2 given, but the model takes 1 (x)"),
+            (
+                [*X3, "--input", "input_0=int8[-1]", "--input", "input_0=int8[-1]"],
+                "--input: names must differ, got ['input_0', 'input_0', 'input_0']",
+            ),
+            ([*X3, "--output", "a b"], "--output 'a b': a name has 1 to 64 letters, digits, _ and"),
+            ([*X3, "--output", "a", "--output", "a"], "--output: names must differ, got a, a"),
+            (
+                [*X3, "--output", "a", "--output", "b"],
+                "--output: 2 given, but the model returns 1; give",
+            ),
+            ([*X3, "--output", "a="], "--output 'a=': the file of its labels is missing"),
+            (
+                [*X3, "--output", "a=x.txt", "--labels", "y.txt"],
+                "labels can be given only once: --labels FILE, or one --output NAME=FILE",
+            ),
+            ([*X3, "--mean", "0"], "--mean is for pictures: add --codec image"),
+            ([*X3, "--resize-shorter", "9"], "--resize-shorter is for pictures"),
+            ([*X3, "--codec", "image"], "--codec image needs one --input float32[-1,C,H,W]"),
+            ([*X3, "--top-k", "0"], "--top-k must be at least 1, got 0"),
+            ([*X3, "--top-k", "2"], "--top-k needs --labels, or --scores softmax or sigmoid, and"),
+            (["--labels", "/no/such", *X3], "cannot read /no/such: No such file or directory"),
+        ],
+    )
+    def test_are_told(self, sums: Path, arguments: list[str], message: str) -> None:
+        with pytest.raises(UsageError) as caught:
+            run(sums, *arguments)
+        assert message in str(caught.value)
+        assert "\n" not in str(caught.value)
+
+    @pytest.mark.parametrize(
+        ("arguments", "message"),
+        [
+            (["--mean", "0.5"], "--codec image: mean and std need 3 numbers, one per channel"),
+            (["--std", "1,0,1"], "--codec image: std must be positive"),
+            (
+                ["--std", "1,2,x"],
+                "--std '1,2,x': must be comma-separated numbers, one per channel; or",
+            ),
+            (
+                ["--input", "float32[-1,1,8,6]", "--std", "imagenet"],
+                "imagenet has 3 channels, the input has 1",
+            ),
+            (["--resize-shorter", "9"], "resize_shorter is only for fit 'crop'"),
+            (["--fit", "crop", "--resize-shorter", "7"], "needs resize_shorter, at least 8"),
+            (["--mean", "nan,0,0"], "--codec image: Input should be a finite number"),
+        ],
+    )
+    def test_of_pictures(self, light: Path, arguments: list[str], message: str) -> None:
+        with pytest.raises(UsageError) as caught:
+            run(light, *(PICTURE if "--input" not in arguments else GREY), *arguments)
+        assert message in str(caught.value)
+
+    @pytest.mark.parametrize(
+        "shape", ["float32[-1,4,8,8]", "float32[-1,3,-1,-1]", "uint8[-1,3,8,8]", "float32[-1,8,8]"]
+    )
+    def test_of_what_is_no_picture(self, light: Path, shape: str) -> None:
+        with pytest.raises(UsageError, match=r"where C is 1 or 3 and H and W are fixed"):
+            run(light, "--name", "x", "--input", shape, "--codec", "image")
+
+    @pytest.mark.parametrize(
+        ("content", "message"),
+        [
+            (b"one\ntwo\nthree\n", "3 labels need a first output of shape [-1, 3], 'output' is"),
+            (b"one\n\n", "1 labels need a first output of shape [-1, 1]"),
+            (b"one\n\ntwo", "--labels: labels: the label of the index 1 is not text: ''"),
+            (b"", "--labels: labels is neither a list of labels"),
+            (b"[1, 2]", "--labels: labels: the label of the index 0 is not text: 1"),
+            (b'["one"', "--labels: labels is not JSON"),
+            (b"\xff\xfe", "--labels: 'utf-8' codec can't decode byte"),
+        ],
+    )
+    def test_of_labels(self, sums: Path, tmp_path: Path, content: bytes, message: str) -> None:
+        labels = written(tmp_path, content, "labels")
+        with pytest.raises(UsageError) as caught:
+            run(sums, *X3, "--labels", labels)
+        assert message in str(caught.value)
+
+    def test_labels_without_end_are_not_read(
+        self, sums: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(adopt, "MAX_LABELS_BYTES", 10)
+        labels = written(tmp_path, b"a long label\nb", "labels")
+        with pytest.raises(UsageError, match="has 14 bytes; at most 10 are read"):
+            run(sums, *X3, "--labels", labels)
+
+    def test_a_softmax_of_one_number(self, tmp_path: Path) -> None:
+        file = written(tmp_path, traced(Row(), torch.zeros(1, 3)))
+        with pytest.raises(UsageError, match=r"--scores softmax needs more than one number"):
+            run(file, *X3, "--scores", "softmax")
+
+    @pytest.mark.parametrize(
+        ("name", "why"), [("missing.pt", "cannot read "), (".", "is a folder: --task embed")]
+    )
+    def test_a_file_that_cannot_be_read(self, tmp_path: Path, name: str, why: str) -> None:
+        with pytest.raises(UsageError, match=why):
+            run(tmp_path / name, *X3)
+
+
+class Row(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.sum(dim=1)
+
+
+class TestRefusedFiles:
+    """Exit code 1: the command is right, the file is not what it should be."""
+
+    @pytest.mark.parametrize(
+        ("data", "message"),
+        [
+            (b"hello", "model.pt is not a zip archive"),
+            (mar({"sums.pt": SUMS, "../evil.py": b""}), "'../evil.py', a path that leads out"),
+            (mar({"sums.pt": b"hello"}), "sums.pt in model.pt is not a zip archive"),
+            (mar({"sums.pt": zipped("../x")}), "sums.pt in model.pt contains '../x', a path"),
+            (
+                mar({"sums.pt": zipped("zeros", content=bytes(40_000_000))}),
+                "sums.pt in model.pt would unpack to 40,000,000 bytes",
+            ),
+            (
+                mar({"sums.pt": pickled(Sums().state_dict())}),
+                "sums.pt in model.pt was written by torch.s",
+            ),
+            (mar({"net.pth": b""}, MODEL | {"modelFile": "net.py"}), "holds an eager model"),
+            (
+                mar({"sums.pt": SUMS, "index_to_name.json": b'["a"]'}),
+                "1 labels need a first output of shape [-1, 1], 'output' is [-1, 2]; give --label",
+            ),
+        ],
+    )
+    def test_are_told(self, tmp_path: Path, data: bytes, message: str) -> None:
+        with pytest.raises(ExportError) as caught:
+            run(written(tmp_path, data), *X3)
+        assert not isinstance(caught.value, UsageError)
+        assert message in str(caught.value)
+        assert "\n" not in str(caught.value)
+
+    def test_a_small_archive_of_an_archive_of_zeros(self, tmp_path: Path) -> None:
+        """Each layer rejects the unpacked size before unpacking."""
+        constants = zipped("sums/constants/0", content=bytes(150_000_000))
+        one = mar({"sums.pt": zipped("sums/code/zeros.py", content=bytes(150_000_000))})
+        other = mar({"sums.pt": constants})
+        for data in (one, other):
+            with pytest.raises(ExportError, match=r"would unpack to |which torch only stores"):
+                run(written(tmp_path, data), *X3)
+
+    def test_a_pickle_in_it_is_never_loaded(self, tmp_path: Path) -> None:
+        touched = tmp_path / "touched"
+        data = pickled(Touches(touched))
+        for content in (data, mar({"sums.pt": data})):
+            with pytest.raises(ExportError):
+                run(written(tmp_path, content), *X3)
+        assert not touched.exists()
+        torch.load(io.BytesIO(data), weights_only=False)  # it would have
+        assert touched.exists()
+
+
+class Touches:
+    """Writes a file when it is unpickled."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return Path.touch, (self.path,)

@@ -1,0 +1,233 @@
+"""Files and models of every kind: accepted if they can be served, otherwise explained."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from export.adoption.foreign import infer
+from export.errors import ExportError, UsageError
+from export.reading.model_files import load
+from models.codec_specs import TensorCodecSpec
+from models.tensors import TensorSpec
+from tests.unit.export.torchscripts import SUMS, Sums, mar, pickled, saved, scripted
+from tests.unit.models.manifests import spec
+from tests.unit.models.test_archive import zipped
+
+TENSOR = TensorCodecSpec()
+X3 = (spec("x", shape=(-1, 3)),)
+
+
+class Two(nn.Module):
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return x.sum(dim=1), x.argmax(dim=1, keepdim=True)
+
+
+class Several(nn.Module):
+    def forward(self, x: torch.Tensor) -> list[torch.Tensor]:
+        return [x > 0, x.half()]
+
+
+class Embedding(nn.Module):
+    """Tokens and their mask [n, t] -> [n, t, 4]; the table has two rows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(2, 4)
+
+    def forward(self, ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        rows: torch.Tensor = self.table(ids)
+        return rows * mask.unsqueeze(2)
+
+
+class Logarithm(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.log()
+
+
+class Never(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        raise ValueError("I never do")
+
+
+class Squeezing(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.sum(dim=1, keepdim=True).squeeze()
+
+
+class Fixed(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.reshape(1, -1)
+
+
+class Total(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.sum()
+
+
+class Similarity(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x @ x.T
+
+
+class Changing(nn.Module):
+    def forward(self, x: torch.Tensor) -> list[torch.Tensor]:
+        return [x for _ in range(x.shape[0])]
+
+
+class Complex(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.complex(x, x)
+
+
+class Empty(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x[:, :0]
+
+
+class Dice(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + torch.rand_like(x)
+
+
+class Scaled(nn.Module):
+    def forward(self, x: torch.Tensor, scale: float = 2.0) -> torch.Tensor:
+        return x * scale
+
+
+class WithoutForward(nn.Module):
+    @torch.jit.export
+    def other(self, x: torch.Tensor) -> torch.Tensor:
+        return x
+
+
+def outputs(module: nn.Module, inputs: tuple[TensorSpec, ...] = X3) -> list[tuple[object, ...]]:
+    found, _ = infer(load(scripted(module), "it.pt"), inputs, TENSOR)
+    return [(each.name, each.dtype, each.shape) for each in found]
+
+
+class TestLoad:
+    @pytest.mark.parametrize(
+        "data",
+        [SUMS, scripted(Sums()), saved(torch.jit.freeze(torch.jit.script(Sums().eval())))],
+        ids=["traced", "scripted", "frozen"],
+    )
+    def test_torchscript_in_eval_mode(self, data: bytes) -> None:
+        module = load(data, "it.pt")
+        assert isinstance(module, torch.jit.ScriptModule)
+        assert not module.training
+        assert module(torch.tensor([[1.0, 2.0, 3.0]])).tolist() == [[6, -6]]
+
+    def test_each_call_gives_a_module_of_its_own(self) -> None:
+        one, other = load(SUMS, "it.pt"), load(SUMS, "it.pt")
+        with torch.no_grad():
+            next(iter(one.parameters())).zero_()
+        assert other(torch.ones(1, 3)).tolist() == [[3, -3]]
+
+    @pytest.mark.parametrize(
+        ("data", "message"),
+        [
+            (b"", "it.pt is not a zip archive"),
+            (b"hello", "it.pt is not a zip archive"),
+            (SUMS[:-100], "it.pt is not a zip archive"),
+            (pickled(Sums().state_dict()), "torch.jit.script(model.eval()).save("),
+            (pickled(nn.Linear(2, 2)), "was written by torch.save, a state_dict or a pickled"),
+            (pickled(Sums().state_dict(), is_zip=False), "is a pickle, as old versions of torch"),
+            (b"\x1f\x8b\x08 and so on", "is a gzip file; a model archive must be a zip file"),
+            (zipped("a/b.txt"), "is a zip archive but not TorchScript; make a TorchScript file"),
+            (zipped("../b.txt"), "'../b.txt', a path that leads out"),
+            (zipped("zeros", content=bytes(40_000_000)), "would unpack to 40,000,000 bytes"),
+            (zipped("a/data.pkl", "a/constants.pkl"), "torch cannot read it.pt: "),
+            (scripted(WithoutForward()), "it.pt has no method forward"),
+            (mar({"sums.pt": SUMS}), "is a zip archive but not TorchScript"),
+        ],
+    )
+    def test_what_it_is_not(self, data: bytes, message: str) -> None:
+        with pytest.raises(ExportError) as caught:
+            load(data, "it.pt")
+        assert message in str(caught.value)
+
+
+class TestOutputs:
+    @pytest.mark.parametrize(
+        ("module", "found"),
+        [
+            (Sums(), [("output", "float32", (-1, 2))]),
+            (Two(), [("output_0", "float32", (-1,)), ("output_1", "int64", (-1, 1))]),
+            (Several(), [("output_0", "bool", (-1, 3)), ("output_1", "float16", (-1, 3))]),
+            (Scaled(), [("output", "float32", (-1, 3))]),
+        ],
+    )
+    def test_of_fixed_shapes(self, module: nn.Module, found: list[tuple[object, ...]]) -> None:
+        assert outputs(module) == found
+
+    def test_of_free_dimensions(self) -> None:
+        inputs = (spec("ids", "int64", (-1, -1)), spec("mask", "float32", (-1, -1)))
+        assert outputs(Embedding(), inputs) == [("output", "float32", (-1, -1, 4))]
+
+
+class TestRejected:
+    @pytest.mark.parametrize(
+        ("module", "message"),
+        [
+            (Never(), "the model fails on samples of x [1, 3]: ValueError: I never do"),
+            (Squeezing(), "output loses the batch axis for a batch of 1, as with squeeze()"),
+            (Fixed(), "for a batch of 2, output has shape [1, 6], but its axis 0 should be 2"),
+            (Total(), "output is one number for the whole batch, like a loss: return one for each"),
+            (Similarity(), "output is [2, 2] for a batch of 2, and [1, 1] for one of 1: only"),
+            (Changing(), "the number of the model's outputs changes: [1, 2, 3]"),
+            (
+                Complex(),
+                "output is complex64, which answers cannot carry: return torch.view_as_real",
+            ),
+            (Empty(), "output has the shapes [[0]], without the batch"),
+            (Dice(), "the model gives different answers to the same input"),
+        ],
+    )
+    def test_models_that_cannot_be_served(self, module: nn.Module, message: str) -> None:
+        with pytest.raises(ExportError) as caught:
+            outputs(module)
+        assert not isinstance(caught.value, UsageError)
+        assert message in str(caught.value)
+        assert "\n" not in str(caught.value)
+
+    def test_nan_on_random_numbers(self) -> None:
+        """Samples lie on both sides of zero, and the message says what can be done."""
+        with pytest.raises(ExportError) as caught:
+            outputs(Logarithm())
+        for told in ("NaN or infinite", "random normal numbers", "your own golden inputs"):
+            assert told in str(caught.value)
+
+    def test_a_sample_that_no_memory_holds(self) -> None:
+        with pytest.raises(UsageError, match=r"3 items has 120,000,000,000 bytes; at most 268,435"):
+            outputs(nn.ReLU(), (spec("x", shape=(-1, 100_000, 100_000)),))
+
+    def test_a_dropout_that_was_traced_in_training_mode(self) -> None:
+        trace: Callable[..., Any] = torch.jit.trace  # its own check would warn
+        data = saved(trace(nn.Dropout(0.5), torch.ones(1, 3), check_trace=False))
+        with pytest.raises(ExportError, match=r"call model\.eval\(\) before torch\.jit\.trace"):
+            infer(load(data, "it.pt"), X3, TENSOR)
+
+    def test_a_shape_that_does_not_fit(self) -> None:
+        with pytest.raises(ExportError, match=r"fails on samples of x \[1, 4\]: .*cannot be mult"):
+            outputs(Sums(), (spec("x", shape=(-1, 4)),))
+
+    def test_free_dimensions_that_must_be_something_else(self) -> None:
+        with pytest.raises(ExportError, match=r"samples of x \[1, 224\]: "):
+            outputs(Sums(), (spec("x", shape=(-1, -1)),))
+
+    @pytest.mark.parametrize(
+        ("inputs", "message"),
+        [
+            (X3, "--input: 1 given, but the model takes 2 (ids, mask)"),
+            ((*X3, *X3, *X3), "--input: 3 given, but the model takes 2 (ids, mask)"),
+        ],
+    )
+    def test_another_number_of_inputs(self, inputs: tuple[TensorSpec, ...], message: str) -> None:
+        with pytest.raises(UsageError) as caught:
+            outputs(Embedding(), inputs)
+        assert message in str(caught.value)

@@ -1,0 +1,97 @@
+"""The sizes of free dimensions tried on a model, and the resulting outputs."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from export.adoption.foreign import infer
+from export.probing.samples import Samples
+from export.reading.model_files import load
+from models.codec_specs import TensorCodecSpec
+from tests.unit.export.torchscripts import Sums, scripted
+from tests.unit.models.manifests import spec
+
+TENSOR = TensorCodecSpec()
+
+
+def sizes(samples: Samples) -> list[int]:
+    """Of the first free axis."""
+    (spec,) = samples.inputs
+    at = spec.item_shape.index(-1)
+    return [shapes[0][at] for shapes in samples.shapes]
+
+
+class Halving(nn.Module):
+    """Halves a picture five times, so its size must be a larger multiple of 32."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if x.shape[2] % 32 != 0:
+            raise ValueError("no multiple of 32")
+        return nn.functional.avg_pool2d(x, 32)
+
+
+class Windowed(nn.Module):
+    """A picture network with a stride of eight, which rejects long pictures."""
+
+    def __init__(self, longest: int) -> None:
+        super().__init__()
+        self.longest = longest
+        self.layer = nn.Conv2d(3, 8, 3, stride=8, padding=1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if x.shape[2] > self.longest:
+            raise ValueError("too long")
+        made: torch.Tensor = self.layer(x)
+        return made
+
+
+class AfterTen(nn.Module):
+    """The mean of all rows but the first ten, which is NaN where there are no others."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x[:, 10:].mean(dim=1)
+
+
+def test_what_does_not_vary_with_a_free_dimension_is_fixed() -> None:
+    found, samples = infer(load(scripted(Sums()), "it.pt"), (spec("x", shape=(-1, -1, 3)),), TENSOR)
+    assert [each.shape for each in found] == [(-1, -1, 2)]
+    assert sizes(samples) == [3, 5]
+
+
+def test_larger_sizes_are_tried_where_small_ones_fail() -> None:
+    inputs = (spec("x", shape=(-1, 3, -1, -1)),)
+    found, samples = infer(load(scripted(Halving()), "it.pt"), inputs, TENSOR)
+    assert sizes(samples) == [64, 96]
+    assert [each.shape for each in found] == [(-1, 3, -1, -1)]
+
+
+@pytest.mark.parametrize("longest", [1000, 30])
+def test_axes_that_differ_only_at_larger_sizes_are_free(longest: int) -> None:
+    """Of 3 and of 5 pixels a stride of 8 leaves one; of 16 and 24 it does not."""
+    inputs = (spec("x", shape=(-1, 3, -1, -1)),)
+    found, samples = infer(load(scripted(Windowed(longest)), "it.pt"), inputs, TENSOR)
+    assert [each.shape for each in found] == [(-1, 8, -1, -1)]
+    assert sizes(samples) == [3, 5]
+
+
+def test_larger_sizes_are_left_out_where_they_would_be_huge() -> None:
+    inputs = (spec("x", shape=(-1, -1, -1, -1, -1)),)  # at 64 a batch has 200 MB
+    found, samples = infer(load(scripted(nn.ReLU()), "it.pt"), inputs, TENSOR)
+    assert [each.shape for each in found] == [(-1, -1, -1, -1, -1)]
+    assert sizes(samples) == [3, 5]
+
+
+def test_sizes_that_give_nan_are_passed_over() -> None:
+    module = load(scripted(AfterTen()), "it.pt")
+    found, samples = infer(module, (spec("x", shape=(-1, -1, 2)),), TENSOR)
+    assert [each.shape for each in found] == [(-1, 2)]
+    assert sizes(samples) == [16, 24]
+
+
+def test_random_inputs_are_such_as_it_ran_on() -> None:
+    module = load(scripted(Halving()), "it.pt")
+    _, samples = infer(module, (spec("x", shape=(-1, 3, -1, -1)),), TENSOR)
+    for item in samples.golden_inputs():
+        assert module(torch.from_numpy(item["x"][None])).shape[:2] == (1, 3)

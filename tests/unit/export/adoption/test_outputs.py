@@ -1,0 +1,178 @@
+"""A model's outputs are unpacked, named, selected and ordered, or rejected."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from export.adoption.adopt import Adopted
+from export.errors import ExportError, UsageError
+from tests.signatures import Detector, Found, Mapped, Named, Says, Several
+from tests.unit.export.torchscripts import run, saved, scripted, traced, written
+
+ROW = [[1.0, 2.0, 3.0]]
+OUT, AUX = [[3.0, 6.0]], [6.0]
+SCORE, BOX = [6.0], [[1.0, 2.0, 3.0, 1.0]]
+LOGITS, FEATURES = [[6.0, -6.0]], [[2.0, 4.0, 6.0]]
+
+
+class Nested(nn.Module):
+    def forward(self, x: Tensor) -> tuple[Tensor, list[Tensor]]:
+        return x, [x]
+
+
+class Deep(nn.Module):
+    def forward(self, x: Tensor) -> dict[str, list[Tensor]]:
+        return {"x": [x]}
+
+
+class Nothing(nn.Module):
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
+        return x, None
+
+
+class Number(nn.Module):
+    def forward(self, x: Tensor) -> float:
+        return float(x.sum())
+
+
+class Numbered(nn.Module):
+    def forward(self, x: Tensor) -> dict[int, Tensor]:
+        return {1: x}
+
+
+class Dotted(nn.Module):
+    """Its loss could not be served."""
+
+    def forward(self, x: Tensor) -> dict[str, Tensor]:
+        return {"x.y": x, "loss": x.sum(), "z": x * 2}
+
+
+class Changing(nn.Module):
+    def forward(self, x: Tensor) -> dict[str, Tensor]:
+        return {"alone": x} if x.shape[0] == 1 else {"together": x}
+
+
+class Perhaps(nn.Module):
+    def forward(self, x: Tensor) -> dict[str, Tensor] | None:
+        return {"x": x, "y": x}
+
+
+class Empty(nn.Module):
+    def forward(self, x: Tensor) -> dict[str, Tensor]:
+        made: dict[str, Tensor] = {}
+        return made
+
+
+class Sparse(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x.to_sparse()
+
+
+class Unscripted(nn.Module):
+    """Returns a dict, and a tuple when traced."""
+
+    def __init__(self, kind: type) -> None:
+        super().__init__()
+        self.kind = kind
+
+    def forward(self, x: Tensor) -> object:
+        return Found(x, x * 2) if self.kind is tuple else {"score": x, "box": x * 2}
+
+
+def adopted(folder: Path, model: nn.Module | bytes, *options: object) -> Adopted:
+    file = written(folder, model if isinstance(model, bytes) else scripted(model))
+    return run(file, "--name", "m", "--input", "float32[-1,3]", *options)
+
+
+def answers(made: Adopted) -> dict[str, object]:
+    """Name -> what is served under it."""
+    given = made.definition.build()(torch.tensor(ROW))
+    several: Sequence[Tensor] = (given,) if isinstance(given, Tensor) else given
+    names = [spec.name for spec in made.definition.outputs]
+    return dict(zip(names, [each.tolist() for each in several], strict=True))
+
+
+@pytest.mark.parametrize(
+    ("model", "options", "served"),
+    [
+        (Mapped(), (), {"aux": AUX, "out": OUT}),
+        (Mapped(), ("out",), {"out": OUT}),
+        (Mapped(), ("out", "aux"), {"out": OUT, "aux": AUX}),
+        (Named(), (), {"score": SCORE, "box": BOX}),
+        (Named(), ("box",), {"box": BOX}),
+        (Named(), ("box", "score"), {"box": BOX, "score": SCORE}),
+        (Several(), (), {"output_0": LOGITS, "output_1": FEATURES}),
+        (Several(), ("logits", "features"), {"logits": LOGITS, "features": FEATURES}),
+        (Dotted(), ("z",), {"z": FEATURES}),
+        (nn.ReLU(), ("kept",), {"kept": ROW}),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, nn.Module) else None,
+)
+def test_outputs_by_name(
+    tmp_path: Path, model: nn.Module, options: Sequence[str], served: dict[str, object]
+) -> None:
+    flags = [flag for name in options for flag in ("--output", name)]
+    found = answers(adopted(tmp_path, model, *flags))
+    assert found == served
+    assert list(found) == list(served)
+
+
+@pytest.mark.parametrize("kind", [dict, tuple])
+def test_a_trace_keeps_the_keys_of_a_dict(tmp_path: Path, kind: type) -> None:
+    model = torch.jit.trace(Unscripted(kind).eval(), torch.ones(1, 3), strict=False)  # type: ignore[no-untyped-call]
+    names = ["score", "box"] if kind is dict else ["output_0", "output_1"]
+    assert list(answers(adopted(tmp_path, saved(model)))) == names
+
+
+def test_a_frozen_dict_is_taken_apart_too(tmp_path: Path) -> None:
+    frozen = saved(torch.jit.freeze(torch.jit.script(Mapped().eval())))
+    assert answers(adopted(tmp_path, frozen)) == {"aux": AUX, "out": OUT}
+
+
+@pytest.mark.parametrize("model", [Several(), traced(Several(), torch.ones(1, 3))])
+def test_the_output_with_labels_comes_first(tmp_path: Path, model: nn.Module | bytes) -> None:
+    labels = written(tmp_path, b"a\nb\nc\n", "labels.txt")
+    made = adopted(tmp_path, model, "--output", "logits", "--output", f"features={labels}")
+    assert answers(made) == {"features": FEATURES, "logits": LOGITS}
+    assert made.definition.outputs[0].name == "features"
+    assert made.definition.codec.labels == ("a", "b", "c")
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        (Detector(), "the model returns a list of dicts, but an answer needs tensors with one row"),
+        (Detector(), "pads its results to a fixed number, such as boxes [n, 100, 4], scores"),
+        (Says(), "returns str for 'output', but an answer consists of tensors: return the index"),
+        (Nested(), "the model returns list for 'output_1', but an answer consists of tensors"),
+        (Deep(), "the model returns list for 'x', but an answer consists of tensors: return all"),
+        (Nothing(), "the model returns NoneType for 'output_1', but an answer consists of tensors"),
+        (Number(), "the model returns float for 'output', but an answer consists of tensors"),
+        (Numbered(), "the model calls an output 1, but a name has 1 to 64 letters, digits, _"),
+        (Dotted(), "the model calls an output 'x.y', but a name has 1 to 64 letters, digits"),
+        (Changing(), "the names of the outputs change: ['alone'], then ['together']"),
+        (
+            Perhaps(),
+            "the model returns Optional[Dict[str, Tensor]]: it must always return a tensor",
+        ),
+        (Empty(), "the model returns nothing; it must return a tensor, or several"),
+        (Sparse(), "'output' is sparse: call to_dense() on it in the model"),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, nn.Module) else None,
+)
+def test_what_no_answer_can_carry(tmp_path: Path, model: nn.Module, message: str) -> None:
+    with pytest.raises(ExportError) as caught:
+        adopted(tmp_path, model)
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("model", [Mapped(), Named()])
+def test_a_name_that_the_model_does_not_have(tmp_path: Path, model: nn.Module) -> None:
+    with pytest.raises(UsageError, match="--output logits: the model returns "):
+        adopted(tmp_path, model, "--output", "logits")

@@ -1,0 +1,85 @@
+"""A model that crashes or hangs while it is probed loses only later findings."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+import torch
+from torch import nn
+
+from export.errors import UsageError
+from export.probing.probe_process import learn
+from export.probing.probing import Learned
+from export.probing.samples import two_shapes
+from export.reading.declared import read_inputs
+from tests.unit.export.torchscripts import SUMS, scripted
+
+
+class Crashing(nn.Module):
+    """x [n, s]: at least one number; a negative one ends the process."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        least = int(x.min())
+        if least < 0:
+            least = (-9223372036854775807 + least) // least  # -1: the one division that overflows
+        return x * 2 + least
+
+
+class Hanging(nn.Module):
+    """x [n, s]: at least one number; a negative one takes for ever."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        while int(x.min()) < 0:
+            x = x - 1
+        return x
+
+
+class Table(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(50, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        made: torch.Tensor = self.table(x)
+        return made
+
+
+def learned(data: bytes, given: str, limit_s: float = 60.0) -> Learned:
+    inputs = read_inputs([given])
+    shapes = tuple(dict.fromkeys(two_shapes([each.spec for each in inputs], (3, 5))))
+    return learn(data, "it.pt", inputs, shapes, limit_s)
+
+
+def shown(found: Learned) -> list[str]:
+    return [str(each.spec) for each in found.inputs]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems end it in other ways")
+def test_a_crash_is_reported_and_earlier_findings_stay() -> None:
+    found = learned(scripted(Crashing()), "x=int64[-1,-1]")
+    assert shown(found) == ["x=int64[-1,1<=-1<=1024]"]
+    assert found.notes[0].startswith("axis 0 of 'x' is at least 1: 0 fails (")
+    assert found.notes[1] == (
+        "the model ended the process (SIGFPE) while the range of 'x' was tried: that and "
+        "everything after it is left open"
+    )
+
+
+def test_a_model_that_hangs_is_given_up() -> None:
+    found = learned(scripted(Hanging()), "x=int64[-1,2]", limit_s=6.0)
+    assert shown(found) == ["x=int64[-1,2]"]
+    assert "it took more than 6 s while " in found.notes[-1]
+
+
+def test_what_was_learned_comes_back() -> None:
+    assert shown(learned(scripted(Table()), "x=int64[-1,2]")) == ["x=int64[-1,2] in 0..49"]
+
+
+def test_what_was_said_wrongly_comes_back_as_an_error() -> None:
+    with pytest.raises(UsageError, match="299 in 'x' is allowed, but the model fails on it: index"):
+        learned(scripted(Table()), "x=int64[-1,2] in 0..299")
+
+
+def test_where_there_is_nothing_to_learn_no_process_is_started() -> None:
+    assert learned(SUMS, "float32[-1,3]", limit_s=0.0).notes == ()

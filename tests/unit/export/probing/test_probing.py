@@ -1,0 +1,221 @@
+"""Findings from running a model, and what is not claimed."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+import torch
+from torch import nn
+
+from export.errors import UsageError
+from export.probing.probing import Learned, Prober
+from export.probing.samples import two_shapes
+from export.reading.declared import read_inputs
+
+
+def learned(module: nn.Module, *given: str) -> Learned:
+    inputs = read_inputs(given)
+    shapes = tuple(dict.fromkeys(two_shapes([each.spec for each in inputs], (3, 5))))
+    return Prober(torch.jit.script(module.eval()), inputs, shapes, lambda _: None).learn()
+
+
+def shown(module: nn.Module, *given: str) -> list[str]:
+    return [str(each.spec) for each in learned(module, *given).inputs]
+
+
+class Words(nn.Module):
+    """ids, mask [n, s] -> [n, s, 4]: a table of 50, positions up to 40."""
+
+    def __init__(self, positions: int = 40) -> None:
+        super().__init__()
+        self.table, self.places = nn.Embedding(50, 4), nn.Embedding(positions, 4)
+
+    def forward(self, ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        at = self.places(torch.arange(ids.shape[1]))
+        made: torch.Tensor = (self.table(ids) + at) * mask.unsqueeze(2)
+        return made
+
+
+class Column(nn.Module):
+    """Each column has its own table."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.users, self.films = nn.Embedding(50, 4), nn.Embedding(1000, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        made: torch.Tensor = self.users(x[:, 0]) + self.films(x[:, 1])
+        return made
+
+
+class Wrapping(nn.Module):
+    """Negative numbers count from the end."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("table", torch.arange(50.0))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.as_tensor(self.table)[x]
+
+
+class Lengths(nn.Module):
+    """x [n, s], lengths [n], at most s."""
+
+    def forward(self, x: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+        if bool((lengths > x.shape[1]).any()):
+            raise ValueError("longer than it is")
+        return x.sum(1) / (1 + lengths)
+
+
+class Odds(nn.Module):
+    """Takes odd sizes only."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if x.shape[1] % 2 == 0 or x.shape[1] > 100:
+            raise ValueError("no")
+        return x
+
+
+class Square(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + x.transpose(1, 2)
+
+
+class Greedy(nn.Module):
+    """Needs memory that no machine has."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if bool(x.max() > 4):
+            return x + torch.empty([int(x.max()), 2_000_000_000, 100])[:1, 0, 0]
+        return x
+
+
+class Free(nn.Module):
+    def forward(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        return a.sum(1) + b.sum(1)
+
+
+class Spread(nn.Module):
+    """A deviation, which is NaN of one row."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.std(1)
+
+
+class Longer(nn.Module):
+    """The second may be shorter than the first."""
+
+    def forward(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        if a.shape[1] < b.shape[1]:
+            raise ValueError("no")
+        return a.sum(1) + b.sum(1)
+
+
+class Pairs(nn.Module):
+    """Two pairs of inputs, each of one size."""
+
+    def forward(
+        self, a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, d: torch.Tensor
+    ) -> torch.Tensor:
+        return (a * b).sum(1) + (c * d).sum(1)
+
+
+@pytest.mark.parametrize(
+    ("module", "given", "found"),
+    [
+        (
+            Words(),
+            ["ids=int64[-1,-1]", "mask=float32[-1,-1]"],
+            ["ids=int64[-1,n<=40] in 0..49", "mask=float32[-1,n<=40]"],
+        ),
+        (
+            Words(3000),
+            ["ids=int64[-1,seq]", "mask=int64[-1,-1]"],
+            ["ids=int64[-1,seq<=3000] in 0..49", "mask=int64[-1,seq<=3000]"],
+        ),
+        (
+            Words(),
+            ["int32[-1,4] in ..", "bool[-1,4]"],
+            ["input_0=int32[-1,4]", "input_1=bool[-1,4]"],
+        ),
+        (Column(), ["x=int64[-1,2]"], ["x=int64[-1,2] in 0.."]),
+        (Wrapping(), ["x=int64[-1,2]"], ["x=int64[-1,2] in -50..49"]),
+        (
+            Lengths(),
+            ["x=float32[-1,-1]", "lengths=int64[-1]"],
+            ["x=float32[-1,-1]", "lengths=int64[-1]"],
+        ),
+        (Odds(), ["float32[-1,-1]"], ["input=float32[-1,-1]"]),
+        (Square(), ["float32[-1,-1,-1]"], ["input=float32[-1,n<=1024,n<=1024]"]),
+        (Greedy(), ["int64[-1]"], ["input=int64[-1]"]),
+        (Free(), ["a=float32[-1,-1]", "b=int64[-1,-1]"], ["a=float32[-1,-1]", "b=int64[-1,-1]"]),
+        (Spread(), ["float32[-1,-1]"], ["input=float32[-1,2<=-1<=1024]"]),
+        (Longer(), ["a=float32[-1,-1]", "b=float32[-1,-1]"], None),
+        (
+            Pairs(),
+            ["a=float32[-1,-1]", "b=float32[-1,-1]", "c=float32[-1,n]", "d=float32[-1,-1]"],
+            [
+                *("a=float32[-1,m<=1024]", "b=float32[-1,m<=1024]"),
+                *("c=float32[-1,n<=1024]", "d=float32[-1,n<=1024]"),
+            ],
+        ),
+    ],
+)
+def test_what_was_seen_to_fail_is_claimed_and_nothing_else(
+    module: nn.Module, given: list[str], found: list[str] | None
+) -> None:
+    made = shown(module, *given)
+    if found is None:  # nothing that holds for both
+        assert not any(name in "".join(made) for name in ("n<=", "m<="))
+    else:
+        assert made == found
+
+
+EQUAL = (
+    "axis 0 of 'ids' and axis 0 of 'mask' must be equal (3 next to 5 fails): they are now called "
+    "'n'. 1 next to 3 runs; if that is intended, give them different names"
+)
+
+
+def test_each_thing_is_told_in_a_sentence() -> None:
+    notes = learned(Words(), "ids=int64[-1,-1]", "mask=float32[-1,-1]").notes
+    assert notes == (
+        EQUAL,
+        "'n' is at most 40: 41 fails (index out of range in self)",
+        "the numbers of 'ids' are at least 0: -1 fails (index out of range in self)",
+        "the numbers of 'ids' are at most 49: 50 fails (index out of range in self)",
+    )
+
+
+def test_names_that_differ_are_left_apart_with_a_word_of_it() -> None:
+    found = learned(Words(), "ids=int64[-1,a]", "mask=float32[-1,b]")
+    assert [str(each.spec) for each in found.inputs][1] == "mask=float32[-1,b<=1024]"
+    assert "'a' and 'b' fail whenever their sizes differ" in found.notes[0]
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (
+            ["ids=int64[-1,seq<=512]", "float32[-1,seq]"],
+            "size 512 of 'seq' is allowed, but the model fails on it: index out of range in self",
+        ),
+        (
+            ["ids=int64[-1,seq] in 0..299", "float32[-1,seq]"],
+            "299 in 'ids' is allowed, but the model fails on it: index out of range in self; it",
+        ),
+        (["ids=int64[-1,seq] in -7..49", "float32[-1,seq]"], "-7 in 'ids' is allowed, but the"),
+    ],
+)
+def test_what_was_said_is_checked(given: list[str], message: str) -> None:
+    with pytest.raises(UsageError, match=f"^--input: {re.escape(message)}") as caught:
+        learned(Words(), *given)
+    assert re.search(r"; it works as far as (40|49|0)$", str(caught.value))
+
+
+def test_what_was_said_and_works_stays() -> None:
+    given = ["ids=int64[-1,2<=seq<=16] in 3..20", "mask=float32[-1,2<=seq<=16]"]
+    assert shown(Words(), *given) == given
+    assert shown(Column(), "x=int64[-1,2] in 0..999") == ["x=int64[-1,2] in 0..999"]

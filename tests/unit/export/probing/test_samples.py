@@ -1,0 +1,165 @@
+"""Samples fit what the model takes, are of a sensible range, and do not change."""
+
+from __future__ import annotations
+
+import base64
+import io
+from typing import get_args
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from export.probing.samples import MAX_EXAMPLE, Samples, draw, sample_bytes, two_shapes
+from models.codec_specs import ImageCodecSpec, PicturePreprocess, TensorCodecSpec
+from models.tensors import Arrays, Dimension, Dtype, TensorSpec
+from tests.unit.models.manifests import spec
+
+IMAGE = ImageCodecSpec(
+    preprocess=PicturePreprocess(
+        width=5, height=4, channels=3, mean=(0.5, 0.5, 0.5), std=(0.25, 0.25, 0.5)
+    )
+)
+PICTURE = (spec("x", shape=(-1, 3, 4, 5)),)
+
+
+def same(one: list[Arrays], other: list[Arrays]) -> bool:
+    return all(
+        np.array_equal(a[name], b[name]) for a, b in zip(one, other, strict=True) for name in a
+    )
+
+
+def samples(inputs: tuple[TensorSpec, ...]) -> Samples:
+    return Samples(inputs, TensorCodecSpec(), two_shapes(inputs, (1, 1)))
+
+
+@pytest.mark.parametrize("dtype", get_args(Dtype))
+def test_every_dtype_is_drawn_as_such(dtype: Dtype) -> None:
+    made = draw(
+        (spec("x", dtype, (-1, 50)),), TensorCodecSpec(), np.random.default_rng(1), 7, ((50,),)
+    )
+    array = made["x"]
+    assert array.dtype == np.dtype(dtype)
+    assert array.shape == (7, 50)
+    assert len(np.unique(array)) > 1
+
+
+@pytest.mark.parametrize("dtype", ["int8", "int16", "int32", "int64"])
+def test_integers_are_indices_into_any_table(dtype: Dtype) -> None:
+    made = draw(
+        (spec("x", dtype, (-1, 50)),), TensorCodecSpec(), np.random.default_rng(1), 7, ((50,),)
+    )
+    assert set(made["x"].flat) == {0, 1}
+
+
+def test_free_dimensions_are_of_one_size() -> None:
+    inputs = (spec("ids", "int64", (-1, -1)), spec("mask", "bool", (-1, -1)))
+    samples = Samples(inputs, TensorCodecSpec(), two_shapes(inputs, (3, 5)))
+    seen = set()
+    rng = np.random.default_rng(2)
+    for _ in range(20):
+        made = samples.random_inputs(rng, 4)
+        assert made["ids"].shape == made["mask"].shape
+        seen.add(made["ids"].shape)
+    assert seen == {(4, 3), (4, 5)}
+    assert {item["ids"].shape for item in samples.golden_inputs()} == {(3,), (5,)}
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "seen"),
+    [(0, 3, {0, 1, 2, 3}), (5, 6, {5, 6}), (-4, None, {0, 1}), (None, -3, {-4, -3}), (7, 7, {7})],
+)
+@pytest.mark.parametrize("dtype", ["int8", "int64"])
+def test_integers_are_of_their_range(
+    low: int | None, high: int | None, seen: set[int], dtype: Dtype
+) -> None:
+    x = TensorSpec(name="x", dtype=dtype, shape=(-1, 50), minimum=low, maximum=high)
+    made = draw((x,), TensorCodecSpec(), np.random.default_rng(1), 7, ((50,),))
+    assert set(made["x"].flat) == seen
+
+
+@pytest.mark.parametrize(
+    ("bounds", "sizes", "wanted"),
+    [
+        ([(0, 1024), (0, 1024)], (3, 5), ([3, 3], [5, 5])),
+        ([(0, 4), (0, 1024)], (3, 5), ([3, 3], [4, 4])),
+        ([(0, 2), (0, 2)], (16, 24), ([1, 1], [2, 2])),
+        ([(7, 9), (2, 20)], (3, 5), ([7, 7], [8, 8])),
+        ([(7, 9), (0, 5)], (3, 5), ([7, 3], [8, 5])),
+        ([(1, 1), (0, 9)], (3, 5), ([1, 3], [1, 5])),
+        ([(0, 1), (0, 1)], (3, 5), ([1, 1], [1, 1])),
+    ],
+)
+def test_sizes_are_within_bounds_alike_and_two_where_that_can_be(
+    bounds: list[tuple[int, int]], sizes: tuple[int, int], wanted: object
+) -> None:
+    dimensions = tuple(Dimension(least=least, most=most) for least, most in bounds)
+    x = TensorSpec(name="x", dtype="int8", shape=(-1, -1, 2, -1), dimensions=dimensions)
+    made = two_shapes((x,), sizes)
+    assert tuple([shapes[0][0], shapes[0][2]] for shapes in made) == wanted
+
+
+def test_golden_items_are_the_same_at_every_call_and_differ() -> None:
+    samples = Samples((spec("x", shape=(-1, 8)),), TensorCodecSpec(), (((8,),),))
+    items = samples.golden_inputs()
+    assert same(items, samples.golden_inputs())
+    assert len({item["x"].tobytes() for item in items}) == len(items) == 3
+    assert {item["x"].shape for item in items} == {(8,)}
+
+
+def test_pictures_are_normalised_pixels() -> None:
+    made = draw(PICTURE, IMAGE, np.random.default_rng(3), 200, ((3, 4, 5),))["x"]
+    assert made.dtype == np.float32
+    for channel, largest in enumerate((2.0, 2.0, 1.0)):
+        values = made[:, channel]
+        assert (values.min(), values.max()) == pytest.approx((-largest, largest))
+
+
+@pytest.mark.parametrize(
+    ("inputs", "check"),
+    [
+        ((spec("x", shape=(-1, 2, 3)),), lambda value: np.shape(value) == (2, 3)),
+        ((spec("x", shape=(-1,)),), lambda value: isinstance(value, float)),
+        ((spec("x", "bool", (-1, 2)),), lambda value: isinstance(value[0], bool)),
+        ((spec("a"), spec("b", "int64")), lambda value: list(value) == ["a", "b"]),
+    ],
+)
+def test_an_example_is_one_item_in_json(inputs: tuple[TensorSpec, ...], check: object) -> None:
+    value = samples(inputs).example()
+    assert check(value)  # type: ignore[operator]
+
+
+def test_a_large_example_is_not_shown() -> None:
+    small, large = spec("a", shape=(-1, MAX_EXAMPLE)), spec("b", shape=(-1, MAX_EXAMPLE + 1))
+    shown = samples((small,)).example()
+    assert isinstance(shown, list)
+    assert len(shown) == MAX_EXAMPLE
+    assert samples((large,)).example() is None
+    assert samples((small, spec("c"))).example() is None
+
+
+def test_the_bytes_of_a_batch_are_known_before_it_is_drawn() -> None:
+    inputs = (spec("x", "float64", (-1, 2, -1)), spec("y", "bool", (-1, -1)))
+    shapes = ((2, 5), (5,))
+    made = draw(inputs, TensorCodecSpec(), np.random.default_rng(1), 4, shapes)
+    assert sample_bytes(inputs, 4, shapes) == sum(array.nbytes for array in made.values()) == 340
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_numbers_of_an_example_are_short(dtype: Dtype) -> None:
+    value = samples((spec("x", dtype, (-1, 40)),)).example()
+    assert isinstance(value, list)
+    assert max(len(str(number)) for number in value) <= len("-0.12")
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_an_example_of_a_picture_is_one(channels: int) -> None:
+    how = PicturePreprocess(
+        width=5, height=4, channels=channels, mean=(0.0,) * channels, std=(1.0,) * channels
+    )
+    samples = Samples(PICTURE, ImageCodecSpec(preprocess=how), (((3, 4, 5),),))
+    value = samples.example()
+    assert isinstance(value, str)
+    picture = Image.open(io.BytesIO(base64.b64decode(value)))
+    assert picture.mode == ("L" if channels == 1 else "RGB")
+    assert len(np.unique(np.asarray(picture))) == 256

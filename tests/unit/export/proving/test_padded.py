@@ -1,0 +1,226 @@
+"""Padding is proved: of eager first, then of each form; a model that depends on it is rejected."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch._jit_internal import is_scripting
+
+from export.errors import ExportError, ParityError, UsageError
+from export.proving import padded, verify
+from export.proving.prove import ProofOptions, prove_variants
+from export.variants.base import TOLERANCES
+from models.definitions.definition import Definition
+from models.padding import padding_of
+from models.tensors import Arrays, Dimension, TensorSpec
+from tests.unit.export.definitions import definition, quiet, subject
+from tests.unit.export.torchscripts import run, scripted, written
+from tests.unit.models.manifests import spec
+
+SEQ = Dimension(name="seq", least=1, most=40, mask="mask")
+
+
+class MaskedMean(nn.Module):
+    """ids [n, seq] and mask [n, seq] -> y [n, 2], the mean of vectors where the mask is 1."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(30, 2)
+
+    def forward(self, ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        weights = mask.to(torch.float32).unsqueeze(-1)
+        made: torch.Tensor = (self.table(ids) * weights).sum(1) / weights.sum(1)
+        return made
+
+
+class PlainMean(MaskedMean):
+    """The mean over all places, whatever the mask says."""
+
+    def forward(self, ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        made: torch.Tensor = self.table(ids).mean(1) + 0 * mask.sum(1, keepdim=True)
+        return made
+
+
+class EachToken(MaskedMean):
+    """A vector for each token, y [n, seq, 2]."""
+
+    def forward(self, ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        made: torch.Tensor = self.table(ids) * mask.to(torch.float32).unsqueeze(-1)
+        return made
+
+
+class Counting(MaskedMean):
+    """Counts padded places as soon as it is scripted."""
+
+    def forward(self, ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        weights = mask.to(torch.float32).unsqueeze(-1)
+        if is_scripting():
+            weights = torch.ones_like(weights)
+        made: torch.Tensor = (self.table(ids) * weights).sum(1) / weights.sum(1)
+        return made
+
+
+def drawn(rng: np.random.Generator, batch: int) -> Arrays:
+    shape = (batch, int(rng.integers(1, 6)))
+    return {"ids": rng.integers(0, 30, shape), "mask": np.ones(shape, np.int64)}
+
+
+def texts(
+    module: Callable[[], nn.Module] = MaskedMean, seq: Dimension = SEQ, **changes: Any
+) -> Definition:
+    fields: dict[str, Any] = {
+        "inputs": tuple(
+            TensorSpec(name=name, dtype="int64", shape=(-1, -1), dimensions=(seq,))
+            for name in ("ids", "mask")
+        ),
+        "train": None,
+        "random_inputs": drawn,
+        "golden_inputs": lambda: [
+            {"ids": np.array([3, 1, 4]), "mask": np.ones(3, np.int64)},
+        ],
+        "example": lambda: {"ids": [3], "mask": [1]},
+        "held_out": None,
+    }
+    return definition(module, **(fields | changes))
+
+
+def reference(model: Definition, max_batch: int = 4) -> verify.Reference:
+    return verify.reference(subject(model).eager, model, max_batch, quiet)
+
+
+class TestEager:
+    def test_sizes_from_the_smallest_to_the_largest_share_batches(self) -> None:
+        batches = reference(texts(), max_batch=3).padded
+        assert [batch.to for batch in batches] == [2, 4, 8, 16, 32, 40]
+        sizes = [sorted(len(item["ids"]) for item in batch.items) for batch in batches]
+        assert sizes == [[1, 2], [1, 2, 4], [1, 3, 8], [1, 4, 16], [1, 6, 32], [1, 6, 40]]
+
+    def test_the_reference_is_each_item_alone(self) -> None:
+        model = texts()
+        eager = subject(model).eager
+        for batch in verify.reference(eager, model, 3, quiet).padded:
+            for item, expected in zip(batch.items, batch.expected, strict=True):
+                alone = eager(*(torch.from_numpy(item[name])[None] for name in ("ids", "mask")))
+                assert torch.equal(torch.from_numpy(expected["y"]), alone[0])
+
+    def test_a_model_that_depends_on_padding_is_rejected_with_the_figure(self) -> None:
+        message = (
+            r"^eager's output 'y' of an item of seq \d+, padded to \d+: differs by up to [\d.]+ "
+            r"\(allowed: .*\): the model does not respect 'mask'; remove the mask from the "
+            "declaration, then only items of equal size share a batch$"
+        )
+        with pytest.raises(ParityError, match=message):
+            reference(texts(PlainMean))
+
+    def test_without_a_mask_it_may_depend_on_the_size(self) -> None:
+        model = texts(PlainMean, Dimension(name="seq", least=1, most=40))
+        assert reference(model).padded == ()
+
+    def test_two_items_even_of_batches_of_one(self) -> None:
+        assert {len(batch.items) for batch in reference(texts(), max_batch=1).padded} == {2}
+
+    def test_one_size_is_never_padded(self) -> None:
+        fixed = Dimension(name="seq", least=3, most=3, mask="mask")
+
+        def of_three(rng: np.random.Generator, batch: int) -> Arrays:
+            return {"ids": rng.integers(0, 30, (batch, 3)), "mask": np.ones((batch, 3), np.int64)}
+
+        assert reference(texts(seq=fixed, random_inputs=of_three)).padded == ()
+
+    def test_sizes_in_between_are_left_out_if_they_take_too_long(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(padded, "BUDGET_S", 0)
+        smallest, largest = reference(texts()).padded
+        assert (smallest.to, largest.to) == (2, 40)
+        assert [len(item["ids"]) for item in largest.items] == [1, 40]
+
+    def test_an_axis_of_an_output_with_the_items_size_is_trimmed(self) -> None:
+        tokens = TensorSpec(name="y", dtype="float32", shape=(-1, -1, 2), dimensions=(SEQ,))
+        batch = reference(texts(EachToken, outputs=(tokens,))).padded[-1]
+        for item, expected in zip(batch.items, batch.expected, strict=True):
+            assert expected["y"].shape == (len(item["ids"]), 2)
+
+    def test_one_that_is_not_declared_is_told(self) -> None:
+        message = r"padded to 40: shape \[40, 2\] instead of \[1, 2\]; if that axis has the item's"
+        with pytest.raises(ParityError, match=message):
+            reference(texts(EachToken, outputs=(spec("y", shape=(-1, -1, 2)),)))
+
+    def test_a_declaration_that_contradicts_itself(self) -> None:
+        message = "^the definition's padding: the padded 'seq' must have a least size of 1, not 0$"
+        with pytest.raises(ExportError, match=message):
+            reference(texts(seq=SEQ.model_copy(update={"least": 0})))
+
+
+class TestForms:
+    def test_each_form_records_to_which_sizes_it_was_padded(self, tmp_path: Path) -> None:
+        options = ProofOptions(("script", "bf16"), max_batch=3)
+        proof = prove_variants(subject(texts()), options, tmp_path, lambda name: quiet)
+        for variant in proof.variants.values():
+            assert variant.parity.padded_to == (2, 4, 8, 16, 32, 40)
+
+    def test_a_form_that_depends_on_padding_is_rejected(self) -> None:
+        model = texts(Counting)
+        against = reference(model)
+        scripted_form = torch.jit.script(subject(model).eager)
+        message = r"^output 'y' of an item of seq \d+, padded to \d+: differs by up to"
+        with pytest.raises(ParityError, match=message):
+            verify.check_parity(scripted_form, against, TOLERANCES["float32"], quiet)
+
+    def test_a_lossy_form_must_be_closer_to_itself_than_to_eager(self) -> None:
+        against = reference(texts())
+
+        def moody(ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+            made: torch.Tensor = subject(texts()).eager(ids, mask)
+            return made * (0.8 if len(ids) > 1 and not mask.all() else 1.0)
+
+        message = (
+            r"^compared with the item's answer alone: output 'y' of an item of seq \d+, padded"
+        )
+        with pytest.raises(ParityError, match=message):
+            verify.check_parity(moody, against, TOLERANCES["int8"], quiet)
+
+
+IDS = ("--input", "ids=int64[-1,seq<=16] in 0..29", "--input", "mask=int64[-1,seq]")
+
+
+class TestAdopt:
+    def test_the_mask_reaches_the_declaration(self, tmp_path: Path) -> None:
+        file = written(tmp_path, scripted(EachToken()))
+        made = run(file, "--name", "m", *IDS, "--pad", "seq=mask").definition
+        padding = padding_of(made.inputs, made.outputs)
+        assert padding is not None
+        assert padding.dimension == Dimension(name="seq", least=1, most=16, mask="mask")
+        assert made.outputs[0].dimensions == (padding.dimension,)
+        rng = np.random.default_rng(0)
+        assert made.random_inputs(rng, 4)["mask"].all()
+        assert [each.to for each in reference(made).padded] == [2, 4, 8, 16]
+
+    def test_without_it_nothing_is_padded(self, tmp_path: Path) -> None:
+        made = run(written(tmp_path, scripted(EachToken())), "--name", "m", *IDS).definition
+        assert padding_of(made.inputs, made.outputs) is None
+
+    def test_padded_places_have_a_number_of_the_range(self, tmp_path: Path) -> None:
+        first = ("--input", "ids=int64[-1,seq<=16] in 5..29", *IDS[2:])
+        file = written(tmp_path, scripted(MaskedMean()))
+        made = run(file, "--name", "m", *first, "--pad", "seq=mask").definition
+        assert [each.fill for each in made.inputs] == [5, 0]
+
+    @pytest.mark.parametrize(
+        ("pad", "message"),
+        [
+            ("seq", "--pad 'seq' is not NAME=MASK: a free size that --input names, and the input"),
+            ("length=mask", "names of sizes are: seq"),
+            ("seq=other", "--pad seq=other: the mask of 'seq' is 'other', which is no input"),
+        ],
+    )
+    def test_wrong_options(self, tmp_path: Path, pad: str, message: str) -> None:
+        file = written(tmp_path, scripted(MaskedMean()))
+        with pytest.raises(UsageError, match=message):
+            run(file, "--name", "m", *IDS, "--pad", pad)

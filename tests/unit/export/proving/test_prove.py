@@ -1,0 +1,248 @@
+"""Variants that are made, kept, left out with reasons, or fail the export."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from export.errors import ExportError, ParityError, UsageError
+from export.proving.prove import Proof, ProofOptions, prove_variants
+from export.variants.base import TOLERANCES
+from export.variants.registry import MAKERS, wanted_variants
+from models.definitions.definition import Definition, HeldOut, Progress
+from tests.unit.export.definitions import (
+    CATALOG,
+    Branching,
+    Close,
+    Fine,
+    Liar,
+    LossyNotANumber,
+    ScriptedNotANumber,
+    Unscriptable,
+    close_calls,
+    definition,
+    quiet,
+    subject,
+)
+
+CUDA = {"compiled-cuda", "fp16"}
+
+
+class Sums(Unscriptable):
+    """Scripted by no other test: torch tells why it rejects a class at the first time only."""
+
+
+def prove(
+    folder: Path,
+    model: Definition,
+    *variants: str,
+    drop: float = 0.5,
+    max_batch: int = 3,
+) -> Proof:
+    options = ProofOptions(variants or None, drop, max_batch)
+    return prove_variants(subject(model), options, folder, lambda name: quiet)
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+@pytest.fixture(scope="module")
+def unscriptable(tmp_path_factory: pytest.TempPathFactory) -> tuple[Proof, list[str]]:
+    """Everything that the machine allows, of a model that cannot be scripted."""
+    folder = tmp_path_factory.mktemp("unscriptable")
+    return prove(folder, definition(Sums, train=None)), names(folder)
+
+
+class TestByDefault:
+    def test_trace_stands_in_for_a_script(self, unscriptable: tuple[Proof, list[str]]) -> None:
+        proof, _ = unscriptable
+        assert list(proof.variants) == ["trace", "compiled", "bf16"]
+        assert proof.left_out["script"].startswith("torch.jit.script failed: Arguments for call")
+
+    def test_the_files_of_what_is_kept_and_no_others(
+        self, unscriptable: tuple[Proof, list[str]]
+    ) -> None:
+        proof, there = unscriptable
+        assert there == sorted(variant.file for variant in proof.variants.values())
+
+    def test_everything_that_is_not_there_has_its_reason(
+        self, unscriptable: tuple[Proof, list[str]]
+    ) -> None:
+        proof, _ = unscriptable
+        assert {*proof.variants, *proof.left_out} == set(MAKERS) - {"staged"}  # it has none
+        for why in proof.left_out.values():
+            assert why
+            assert "\n" not in why
+
+    def test_a_compiled_one_says_what_it_needs_and_what_reloading_keeps(
+        self, unscriptable: tuple[Proof, list[str]]
+    ) -> None:
+        variant = unscriptable[0].variants["compiled"]
+        assert (variant.format, variant.optimized) == ("aotinductor", None)
+        assert variant.native is not None
+        assert variant.reload_growth_bytes is None or variant.reload_growth_bytes >= 0
+
+    def test_no_trace_where_a_script_holds(self, tmp_path: Path) -> None:
+        proof = prove(tmp_path, definition(Branching, train=None))
+        assert list(proof.variants) == ["script", "bf16"]
+        assert "trace" not in proof.left_out
+
+    def test_a_lossy_one_that_does_not_hold_is_left_out(self, tmp_path: Path) -> None:
+        proof = prove(tmp_path, definition(Fine, train=None, held_out=None))
+        assert list(proof.variants) == ["script"]
+        assert "differs by up to" in proof.left_out["bf16"]
+        assert names(tmp_path) == ["script.pt"]
+
+    def test_so_is_one_that_is_not_finite(self, tmp_path: Path) -> None:
+        proof = prove(tmp_path, definition(LossyNotANumber, train=None))
+        assert list(proof.variants) == ["script"]
+        assert "output 'y' is not finite, eager's is" in proof.left_out["bf16"]
+        assert names(tmp_path) == ["script.pt"]
+
+
+class TestVariants:
+    def test_each_form_is_proved_up_to_the_largest_batch(self, tmp_path: Path) -> None:
+        proof = prove(tmp_path, CATALOG["tiny"], "bf16", "script", max_batch=6)
+        assert list(proof.variants) == ["script", "bf16"]  # by preference
+        assert (proof.left_out, proof.accuracy) == ({}, 0.75)
+        for name, precision in (("script", "float32"), ("bf16", "bf16")):
+            variant = proof.variants[name]
+            assert (variant.file, variant.precision) == (f"{name}.pt", precision)
+            assert variant.torch_version == torch.__version__
+            assert variant.tolerance == TOLERANCES[variant.precision]
+            assert variant.accuracy == 0.75
+            for parity in (variant.parity, variant.optimized):
+                assert parity is not None
+                assert parity.batch_sizes == (1, 2, 3, 4, 5, 6)
+                assert list(parity.outputs) == ["y"]
+
+    def test_trace_as_well_where_it_was_asked_for(self, tmp_path: Path) -> None:
+        proof = prove(tmp_path, CATALOG["tiny"], "script", "trace")
+        assert list(proof.variants) == ["script", "trace"]
+
+    def test_without_a_test_set_there_is_no_accuracy(self, tmp_path: Path) -> None:
+        proof = prove(tmp_path, definition(held_out=None), "script")
+        assert (proof.accuracy, proof.variants["script"].accuracy) == (None, None)
+
+    def test_long_steps_tell_their_progress(self, tmp_path: Path) -> None:
+        told: dict[str, list[tuple[int, int, str]]] = {}
+
+        def stage(name: str) -> Progress:
+            return lambda done, total, note: told.setdefault(name, []).append((done, total, note))
+
+        options = ProofOptions(("script", "int8"), max_batch=2)
+        prove_variants(subject(CATALOG["tiny"]), options, tmp_path, stage)
+        assert list(told) == ["eager", "script", "int8"]
+        assert told["eager"] == [(2, 2, "batch 2")]
+        assert told["script"][0] == (0, 1, "making")
+        assert [each[:2] for each in told["script"][1:]] == [(n, 4) for n in (1, 2, 3, 4)] * 2
+        assert told["int8"][-1][2].startswith("left out: there is no convolution")
+
+
+class TestAccuracy:
+    @pytest.mark.parametrize("drop", [0, 0.5, 99.9])
+    def test_a_drop_removes_a_variant(self, tmp_path: Path, drop: float) -> None:
+        model = definition(Close, train=None, held_out=close_calls)
+        proof = prove(tmp_path, model, "script", "bf16", drop=drop)
+        assert (list(proof.variants), proof.accuracy) == (["script"], 1)
+        assert proof.left_out["bf16"] == (
+            f"accuracy 0.0000 is 100.00 points below eager's; --max-accuracy-drop allows {drop:g}"
+        )
+        assert names(tmp_path) == ["script.pt"]
+
+    def test_one_that_is_allowed_does_not(self, tmp_path: Path) -> None:
+        model = definition(Close, train=None, held_out=close_calls)
+        proof = prove(tmp_path, model, "script", "bf16", drop=100)
+        assert proof.variants["bf16"].accuracy == 0
+
+    def test_it_fails_the_export_where_nothing_else_was_asked_for(self, tmp_path: Path) -> None:
+        model = definition(Close, train=None, held_out=close_calls)
+        message = r"^no variant of 'tiny' could be made: bf16: accuracy 0\.0000 is 100\.00 points"
+        with pytest.raises(ExportError, match=message):
+            prove(tmp_path, model, "bf16")
+        assert names(tmp_path) == []
+
+    def test_what_is_allowed_is_allowed_exactly(self, tmp_path: Path) -> None:
+        """Of 200 one more is wrong: 0.5 points, which floating point calls a little more."""
+
+        def one_of_200() -> HeldOut:
+            rows = np.array([[1, 1.001]] + [[0, 1]] * 199, np.float32)
+            return HeldOut({"x": rows}, np.ones(200, int))
+
+        model = definition(Close, train=None, held_out=one_of_200)
+        proof = prove(tmp_path, model, "script", "bf16")
+        assert (proof.accuracy, proof.variants["bf16"].accuracy) == (1, 0.995)
+
+
+class TestRejected:
+    @pytest.mark.parametrize(
+        ("module", "message"),
+        [
+            (Liar, "^script: golden example 0: output 'y' differs by up to 0.001 "),
+            (ScriptedNotANumber, "^script: golden example 0: output 'y' is not finite, eager's is"),
+        ],
+    )
+    @pytest.mark.parametrize("asked", [(), ("script", "bf16")])
+    def test_float32_that_is_not_eager(
+        self, tmp_path: Path, module: type[nn.Module], message: str, asked: tuple[str, ...]
+    ) -> None:
+        with pytest.raises(ParityError, match=message) as rejected:
+            prove(tmp_path, definition(module, train=None), *asked)
+        others = ",".join(asked[1:]) or "trace,onednn,compiled,compiled-cuda,bf16,fp16,int8"
+        hint = f". Nothing was written; to export without it: --variants {others}"
+        assert str(rejected.value).endswith(hint)
+
+    def test_the_only_one_has_no_hint_to_leave_it_out(self, tmp_path: Path) -> None:
+        with pytest.raises(ParityError, match=r"max \|value\|\)$"):
+            prove(tmp_path, definition(Liar, train=None), "script")
+
+    def test_a_lossy_one_that_was_asked_for(self, tmp_path: Path) -> None:
+        model = definition(Fine, train=None, held_out=None)
+        message = r"^bf16: .* differs by up to .* to export without it: --variants script$"
+        with pytest.raises(ParityError, match=message):
+            prove(tmp_path, model, "script", "bf16")
+
+    def test_eager_that_is_not_finite(self, tmp_path: Path) -> None:
+        with pytest.raises(ParityError, match="the eager model's output 'y' is not finite"):
+            prove(tmp_path, CATALOG["nan"])
+        assert names(tmp_path) == []
+
+    def test_nothing_that_applies(self, tmp_path: Path) -> None:
+        message = "^no variant of 'tiny' could be made: int8: there is no convolution"
+        with pytest.raises(ExportError, match=message):
+            prove(tmp_path, CATALOG["tiny"], "int8")
+
+    @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
+    def test_what_the_machine_does_not_allow(self, tmp_path: Path) -> None:
+        message = "compiled-cuda: it is compiled on a CUDA device, and there is none; fp16: it is"
+        with pytest.raises(ExportError, match=message):
+            prove(tmp_path, CATALOG["tiny"], *CUDA)
+
+
+class TestWanted:
+    def test_all_by_default_or_stages_where_there_are_some(self) -> None:
+        whole = CATALOG["tiny"]
+        assert wanted_variants(None, whole) == tuple(MAKERS)[:-1]
+        split = dataclasses.replace(whole, stages=lambda module: (module, module))
+        assert wanted_variants(None, split) == ("staged",)
+        assert wanted_variants(("staged",), whole) == ("staged",)
+
+    def test_once_each_and_in_the_order_of_preference(self) -> None:
+        assert wanted_variants(("int8", "script", "int8"), CATALOG["tiny"]) == ("script", "int8")
+
+    @pytest.mark.parametrize(
+        ("given", "message"),
+        [
+            (("script", "int4", "fast"), "--variants int4,fast: there are: script, trace, onednn"),
+            ((), "--variants '': there are: script, trace, onednn"),
+        ],
+    )
+    def test_unknown_ones(self, given: tuple[str, ...], message: str) -> None:
+        with pytest.raises(UsageError, match=message):
+            wanted_variants(given, CATALOG["tiny"])

@@ -1,0 +1,265 @@
+"""Parity: measured over every batch size and golden example, and rejected at the first breach."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+
+from export.errors import ExportError, ParityError
+from export.proving import verify
+from export.variants.base import TOLERANCES
+from models.definitions.definition import Definition, HeldOut
+from models.manifest import Parity
+from models.plan import Precision
+from models.tensors import Array, Arrays, Tolerance
+from tests.unit.export.definitions import CATALOG, MIXED, definition, quiet
+from tests.unit.models.manifests import spec
+
+Forward = Callable[..., object]
+TINY = CATALOG["tiny"]
+FLOAT32 = TOLERANCES["float32"]
+
+
+def eager(x: torch.Tensor) -> torch.Tensor:
+    return x * 2
+
+
+def check(
+    exported: Forward,
+    model: Definition = TINY,
+    ours: Forward = eager,
+    *,
+    max_batch: int = 64,
+    tolerance: Tolerance = FLOAT32,
+) -> Parity:
+    against = verify.reference(ours, model, max_batch, quiet)
+    return verify.check_parity(exported, against, tolerance, quiet)
+
+
+def relative(parity: Parity) -> float:
+    return max(each.max_relative for each in parity.outputs.values())
+
+
+class TestParity:
+    def test_the_same_answers(self) -> None:
+        parity = check(eager)
+        assert parity.batch_sizes == tuple(range(1, 65))
+        assert (parity.max_absolute, relative(parity), parity.batch_invariance) == (0, 0, 0)
+
+    def test_small_differences_are_measured(self) -> None:
+        parity = check(lambda x: x * 2 * (1 + 1e-5))
+        assert parity.max_absolute == pytest.approx(8e-5, rel=0.05)  # golden: 2 * 4
+        assert relative(parity) == pytest.approx(1e-5, rel=0.05)
+
+    def test_of_every_output_by_itself(self) -> None:
+        model = definition(outputs=(spec("y", shape=(-1, 2)), spec("sum", shape=(-1,))))
+
+        def ours(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+            return x, x.sum(1)
+
+        found = check(lambda x: (x, x.sum(1) + 1e-5), model, ours).outputs
+        assert (found["y"].max_absolute, found["y"].max_relative) == (0, 0)
+        assert found["sum"].max_absolute == pytest.approx(1e-5, rel=0.1)
+        with pytest.raises(ParityError, match="golden example 0: output 'sum' differs by up to 1 "):
+            check(lambda x: (x, x.sum(1) + 1), model, ours)
+
+    def test_integers_are_compared_as_well(self) -> None:
+        def ours(x: torch.Tensor, index: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            return x, index + 1
+
+        assert check(ours, MIXED, ours).outputs["next"].max_absolute == 0
+        with pytest.raises(ParityError, match="output 'next' differs in 1 values"):
+            check(lambda x, index: (x, index + 2), MIXED, ours)
+
+    def test_the_difference_between_alone_and_in_a_batch_is_measured(self) -> None:
+        parity = check(lambda x: x * 2 + (1e-5 if len(x) == 64 else 0))
+        assert parity.batch_invariance == pytest.approx(1e-5, rel=0.05)
+
+    def test_an_answer_whose_shape_depends_on_its_neighbours(self) -> None:
+        model = definition(outputs=(spec("y", shape=(-1, -1)),))
+
+        def widest(x: torch.Tensor) -> torch.Tensor:
+            return torch.zeros(len(x), len(x))
+
+        message = r"batch 2: eager's output 'y' of the last item .*shape \[2\] instead of \[1\]; an"
+        with pytest.raises(ParityError, match=message):
+            check(widest, model, widest, max_batch=2)
+
+    def test_an_answer_that_depends_on_its_batch(self) -> None:
+        """Off by 0.04 in a batch, and by 0.04 in the other direction alone."""
+
+        def moody(x: torch.Tensor) -> torch.Tensor:
+            return x * 2 + (0.04 if len(x) == 1 else -0.04)
+
+        loose = Tolerance(absolute=0.05, relative=0)
+        message = "^random inputs, batch 2: output 'y' of the last item in its batch, compared with"
+        with pytest.raises(ParityError, match=message):
+            check(moody, max_batch=2, tolerance=loose)
+        allowed = check(moody, max_batch=2, tolerance=Tolerance(absolute=0.09, relative=0))
+        assert allowed.batch_invariance == pytest.approx(0.08, rel=0.01)
+
+    @pytest.mark.parametrize("precision", ["bf16", "int8"])
+    def test_a_lossy_form_must_be_closer_to_itself_than_to_eager(
+        self, precision: Precision
+    ) -> None:
+        tolerance = TOLERANCES[precision]
+
+        def moody(x: torch.Tensor) -> torch.Tensor:
+            return x * 2 * (1 + tolerance.of_range * (0.9 if len(x) == 1 else 0.1))
+
+        message = "^random inputs, batch 2: output 'y' of the last item in its batch, compared with"
+        with pytest.raises(ParityError, match=message):
+            check(moody, max_batch=2, tolerance=tolerance)
+        check(lambda x: x * 2 * (1 + 0.9 * tolerance.of_range), max_batch=2, tolerance=tolerance)
+
+    def test_a_near_tie_fails_no_lossy_precision(self) -> None:
+        """An index of two nearly equal scores; accuracy shows the cost of the other one."""
+        model = definition(outputs=(spec("index", "int64", (-1,)),))
+
+        def ours(x: torch.Tensor) -> torch.Tensor:
+            return x.argmax(1)
+
+        for precision in ("bf16", "fp16", "int8"):
+            check(lambda x: 1 - x.argmax(1), model, ours, tolerance=TOLERANCES[precision])
+        with pytest.raises(ParityError, match="output 'index' differs in 1 values"):
+            check(lambda x: 1 - x.argmax(1), model, ours)
+
+    @pytest.mark.parametrize("size", [2, 33, 64])
+    def test_no_batch_size_is_left_out(self, size: int) -> None:
+        message = f"random inputs, batch {size}: output 'y' differs by up to 0.01"
+        with pytest.raises(ParityError, match=message):
+            check(lambda x: x * 2 + (0.01 if len(x) == size else 0))
+
+    def test_no_row_is_left_out(self) -> None:
+        def last_row(x: torch.Tensor) -> torch.Tensor:
+            return x * 2 + (torch.arange(len(x))[:, None] == 6) * 0.01
+
+        with pytest.raises(ParityError, match="random inputs, batch 7: output 'y' differs"):
+            check(last_row)
+
+    def test_golden_examples_are_checked(self) -> None:
+        with pytest.raises(ParityError, match="golden example 1: output 'y'"):
+            check(lambda x: torch.where(x < 0, x, x * 2))
+
+    def test_what_the_tolerance_allows_is_by_the_item(self) -> None:
+        """A large item in the batch does not excuse a small one."""
+        sizes = definition(
+            random_inputs=lambda rng, batch: {
+                "x": np.where(np.arange(batch)[:, None] == 0, 1000, 1)
+                .repeat(2, 1)
+                .astype("float32")
+            },
+            golden_inputs=lambda: [{"x": np.full(2, 1000, np.float32)}],
+        )
+        loose = Tolerance(absolute=0, relative=0, of_range=0.1)
+        assert check(lambda x: x * 2.1, sizes, max_batch=3, tolerance=loose).max_absolute > 99
+        with pytest.raises(ParityError, match="batch 2: output 'y' differs by up to 1 "):
+            check(lambda x: x * 2 + (x == 1), sizes, max_batch=3, tolerance=loose)
+
+    def test_nan_on_the_exported_side(self) -> None:
+        with pytest.raises(ParityError, match="example 0: output 'y' is not finite, eager's is"):
+            check(lambda x: x * float("nan"), tolerance=TOLERANCES["int8"])
+
+    def test_it_tells_how_far_it_is(self) -> None:
+        told: list[tuple[int, int, str]] = []
+        against = verify.reference(eager, TINY, 3, quiet)
+        verify.check_parity(
+            lambda x: x * 2 + 1e-6,
+            against,
+            FLOAT32,
+            lambda done, total, note: told.append((done, total, note)),
+        )
+        assert [(done, total) for done, total, _ in told] == [(n, 5) for n in range(1, 6)]
+        assert told[-1][2].startswith("largest difference ")
+
+
+class TestAgree:
+    @pytest.mark.parametrize(("error", "same"), [(0, True), (1e-5, True), (1e-3, False)])
+    def test_two_forms_are_compared_with_each_other(self, error: float, same: bool) -> None:
+        against = verify.reference(eager, TINY, 3, quiet)
+        for third in (lambda x: x * 2 + error * (len(x) == 3), lambda x: x * 2 + error * (x == -1)):
+            assert verify.agree(eager, third, against, FLOAT32) is same
+
+
+ONES = {"x": np.ones((3, 2), np.float32)}
+
+
+class TestRun:
+    def test_outputs_by_name(self) -> None:
+        model = definition(outputs=(spec("y", shape=(-1, 2)), spec("z", shape=(-1,))))
+        for made in (lambda x: (x, x.sum(dim=1)), lambda x: [x, x.sum(dim=1)]):
+            found = verify.run(made, model, ONES)
+            assert {name: array.tolist() for name, array in found.items()} == {
+                "y": [[1, 1]] * 3,
+                "z": [2] * 3,
+            }
+
+    def test_inputs_in_the_order_of_the_definition(self) -> None:
+        inputs: Arrays = {"index": np.zeros(1, np.int64), "x": np.ones((1, 2), np.float32)}
+        found = verify.run(lambda x, index: (x, index), MIXED, inputs)
+        assert found["row"].tolist() == [[1, 1]]
+
+    @pytest.mark.parametrize(
+        ("forward", "message"),
+        [
+            (lambda x: (x, x), "^the model returned 2 outputs, but 1 are declared$"),
+            (lambda x: (), "^the model returned 0 outputs, but 1 are declared$"),
+            (
+                lambda x: {"y": x},
+                r"^the model returns a dict; it must return a tensor, or a tuple of",
+            ),
+            (lambda x: None, r"^the model returns a NoneType; it must return a tensor"),
+            (lambda x: ("y",), "^output 'y' is not a tensor but str$"),
+            (lambda x: x.double(), r"^output 'y' is torch\.float64, not float32$"),
+            (lambda x: x.sum(dim=1), r"is float32\[3\] for a batch of 3, declared as float32\[-1,"),
+            (lambda x: x[:2], r"is float32\[2, 2\] for a batch of 3, declared as float32\[-1, 2\]"),
+            (lambda x: x.reshape(4, 4), r"^the model fails on x \[3, 2\]: shape '\[4, 4\]'"),
+            (lambda x: {"x": x}["y"], r"^the model fails on x \[3, 2\]: KeyError: 'y'$"),
+        ],
+    )
+    def test_outputs_that_were_not_declared(self, forward: Forward, message: str) -> None:
+        with pytest.raises(ParityError, match=message):
+            verify.run(forward, TINY, ONES)
+
+    def test_the_inputs_are_left_alone(self) -> None:
+        verify.run(lambda x: x.mul_(5), TINY, ONES)
+        assert ONES["x"].max() == 1
+
+
+class TestAccuracy:
+    def test_it_is_the_share_of_right_winners(self) -> None:
+        inputs = np.array([[1, 0], [0, 1], [5, 3], [2, 9]], np.float32)
+        held_out = HeldOut({"x": inputs}, np.array([0, 1, 1, 1]))
+        assert verify.accuracy(eager, TINY, held_out) == 0.75
+
+    @pytest.mark.parametrize("count", [1, 64, 65, 200])
+    def test_every_item_counts_however_many_there_are(self, count: int) -> None:
+        labels = np.arange(count) % 2
+        inputs = np.eye(2, dtype=np.float32)[labels]
+        assert verify.accuracy(eager, TINY, HeldOut({"x": inputs}, labels)) == 1
+        labels[-1] = 1 - labels[-1]
+        wrong = verify.accuracy(eager, TINY, HeldOut({"x": inputs}, labels))
+        assert wrong == pytest.approx(1 - 1 / count)
+
+    def test_a_set_may_judge_all_outputs_in_its_own_way(self) -> None:
+        inputs = np.arange(140, dtype=np.float32).reshape(70, 2)
+
+        def score(outputs: Arrays, labels: Array) -> float:
+            assert outputs["y"].tolist() == (2 * inputs).tolist()
+            return float(labels.mean())
+
+        held_out = HeldOut({"x": inputs}, np.full(70, 0.25), score)
+        assert verify.accuracy(eager, TINY, held_out) == 0.25
+
+    def test_an_empty_set_is_a_mistake(self) -> None:
+        empty = HeldOut({"x": np.zeros((0, 2), np.float32)}, np.zeros(0, int))
+        with pytest.raises(ExportError, match="the held-out set is empty"):
+            verify.accuracy(eager, TINY, empty)
+
+    def test_scores_that_are_not_finite_win_nothing(self) -> None:
+        held_out = HeldOut({"x": np.zeros((2, 2), np.float32)}, np.zeros(2, int))
+        with pytest.raises(ParityError, match="held-out set: output 'y' is not finite"):
+            verify.accuracy(lambda x: x / 0, TINY, held_out)

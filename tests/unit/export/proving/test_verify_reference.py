@@ -1,0 +1,107 @@
+"""The eager reference, which must be finite and independent of the batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+
+from export.errors import ExportError, ParityError
+from export.proving import verify
+from models.tensors import Arrays, Dimension
+from tests.unit.export.definitions import CATALOG, definition, quiet
+from tests.unit.models.manifests import spec
+
+Forward = Callable[..., object]
+TINY = CATALOG["tiny"]
+
+
+def eager(x: torch.Tensor) -> torch.Tensor:
+    return x * 2
+
+
+class TestReference:
+    def test_it_tells_how_far_it_is(self) -> None:
+        told: list[tuple[int, int, str]] = []
+        verify.reference(eager, TINY, 3, lambda *each: told.append(each))
+        assert told == [(2, 3, "batch 2"), (3, 3, "batch 3")]
+
+    @pytest.mark.parametrize("budget", ["EVERY_SIZE_BUDGET_S", "EVERY_SIZE_BUDGET_BYTES"])
+    @pytest.mark.parametrize(
+        ("max_batch", "sizes"),
+        [
+            (1, (1,)),
+            (6, (1, 2, 3, 4, 5, 6)),
+            (64, (1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64)),
+            (100, (1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65, 100)),
+        ],
+    )
+    def test_beyond_the_budget_only_sizes_around_powers_of_two(
+        self, monkeypatch: pytest.MonkeyPatch, budget: str, max_batch: int, sizes: tuple[int, ...]
+    ) -> None:
+        monkeypatch.setattr(verify, budget, 0)
+        assert verify.reference(eager, TINY, max_batch, quiet).batch_sizes == sizes
+
+    def test_nan_of_eager_proves_nothing(self) -> None:
+        with pytest.raises(ParityError, match="eager model's output 'y' is not finite; nothing"):
+            verify.reference(lambda x: x / 0, TINY, 2, quiet)
+
+    def test_nan_at_one_batch_size(self) -> None:
+        with pytest.raises(ParityError, match="random inputs, batch 3: the eager model's output"):
+            verify.reference(lambda x: x / 0 if len(x) == 3 else x, TINY, 4, quiet)
+
+    @pytest.mark.parametrize(
+        "mixing",
+        [
+            lambda x: x * 2 + x.mean(),
+            lambda x: x - x.mean(0),
+            lambda x: x.flip(0),
+            lambda x: x.softmax(0),
+            lambda x: (
+                torch.nn.functional.batch_norm(x, None, None, training=True) if len(x) > 1 else x
+            ),
+        ],
+    )
+    def test_eager_that_mixes_what_is_in_a_batch(self, mixing: Forward) -> None:
+        message = (
+            "^random inputs, batch 2: eager's output 'y' of the last item in its batch, .* must "
+            r"not depend on what else is in its batch: call model\.eval\(\), and keep operations "
+            "off axis 0$"
+        )
+        with pytest.raises(ParityError, match=message):
+            verify.reference(mixing, TINY, 3, quiet)
+
+    @pytest.mark.parametrize(
+        ("inputs", "message"),
+        [
+            ({"z": np.ones((1, 2), np.float32)}, r"gives \['z'\], but declares \['x'\]"),
+            ({}, r"gives \[\], but declares \['x'\]"),
+            (
+                {"x": np.ones((1, 2))},
+                r"gives 'x' as float64\[1, 2\] for a batch of 1, but declares x=float32\[-1,2\]$",
+            ),
+            ({"x": np.ones((1, 3), np.float32)}, r"gives 'x' as float32\[1, 3\] for a batch of 1"),
+            ({"x": np.ones((2, 2), np.float32)}, r"gives 'x' as float32\[2, 2\] for a batch of 1"),
+        ],
+    )
+    def test_inputs_that_were_not_declared(self, inputs: Arrays, message: str) -> None:
+        model = definition(random_inputs=lambda rng, batch: inputs)
+        with pytest.raises(ExportError, match=f"^random inputs, batch 1: the definition {message}"):
+            verify.reference(eager, model, 2, quiet)
+
+    def test_golden_inputs_that_were_not_declared(self) -> None:
+        model = definition(golden_inputs=lambda: [{"x": np.ones(3, np.float32)}])
+        with pytest.raises(ExportError, match="golden example 0: the definition gives 'x' as"):
+            verify.reference(eager, model, 2, quiet)
+
+    def test_a_free_dimension_larger_than_it_may_be(self) -> None:
+        model = definition(
+            inputs=(
+                spec("x", shape=(-1, -1)).model_copy(update={"dimensions": (Dimension(most=1),)}),
+            ),
+            golden_inputs=list,
+        )
+        with pytest.raises(ExportError, match=r"but declares x=float32\[-1,-1<=1\]$"):
+            verify.reference(eager, model, 2, quiet)

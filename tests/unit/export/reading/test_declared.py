@@ -1,0 +1,72 @@
+"""The option --input, and its mistakes."""
+
+from __future__ import annotations
+
+import pytest
+
+from export.errors import UsageError
+from export.reading.declared import read_inputs
+
+
+@pytest.mark.parametrize(
+    ("given", "shown"),
+    [
+        (["float32[-1,3,224,224]"], ["input=float32[-1,3,224,224]"]),
+        (["float32[-1]", "x=bool[ -1 , 2 ]"], ["input_0=float32[-1]", "x=bool[-1,2]"]),
+        (["int64[-1,seq]"], ["input=int64[-1,seq<=1024]"]),
+        (["int64[-1,2<=seq<=512] in 0..49"], ["input=int64[-1,2<=seq<=512] in 0..49"]),
+        (["int64[-1,seq] in ..49"], ["input=int64[-1,seq<=1024] in ..49"]),
+        (["int64[-1,seq] in -5.."], ["input=int64[-1,seq<=1024] in -5.."]),
+        (["int64[-1] in .."], ["input=int64[-1]"]),
+        (
+            ["ids=int64[-1,seq<=512]", "mask=bool[-1,2<=seq]"],
+            ["ids=int64[-1,2<=seq<=512]", "mask=bool[-1,2<=seq<=512]"],
+        ),
+        (["float32[-1,n,n,-1]"], ["input=float32[-1,n<=1024,n<=1024,-1]"]),
+        (["float32[-1,7<=-1<=64]"], ["input=float32[-1,7<=-1<=64]"]),
+        (["float32[-1,h<=8192]"], ["input=float32[-1,h<=8192]"]),
+        (["float32[-1,2000<=h]"], ["input=float32[-1,2000<=h<=2000]"]),
+    ],
+)
+def test_inputs_are_shown_as_they_are_said(given: list[str], shown: list[str]) -> None:
+    inputs = read_inputs(given)
+    assert [str(each.spec) for each in inputs] == shown
+    again = read_inputs(shown)  # and can be said again as they are shown
+    assert [each.spec for each in again] == [each.spec for each in inputs]
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (
+            ["int64[-1,se q]"],
+            "'se q' is not a size: a size is a whole number, -1 if it is free, or",
+        ),
+        (["int64[-1,seq<512]"], "'seq<512' is not a size"),
+        (["int64[-1,seq>=2]"], "'seq>=2' is not a size"),
+        (["int64[-1,512>=seq]"], "such as 1<=seq<=512"),
+        (["int64[-1,]"], "'' is not a size"),
+        (["int64[-1,99999999999]"], "'99999999999' is not a size"),
+        (["int64[batch,seq]"], "axis 0 is the batch and must be -1, got 'batch'"),
+        (["int64[-1,9<=seq<=8]"], "sizes of 9 to 8: the range is empty"),
+        (["int64[-1,seq<=0]"], "greater than or equal to 1"),
+        (["int64[-1] in 5..4"], "the range 5..4 is empty, or outside of int64"),
+        (
+            ["int8[-1] in 0..300"],
+            "the range 0..300 is empty, or outside of int8, which is -128..127",
+        ),
+        (["float32[-1] in 0..1"], "only integers have a range, not float32"),
+        (["bool[-1] in 0..1"], "only integers have a range, not bool"),
+        (["int64[-1] in 0-49"], "is not dtype[shape], such as --input 'float32[-1,3,224,224]', or"),
+        (["int64[-1] 0..49"], "or NAME=dtype[shape] in LEAST..MOST for integers"),
+        (
+            ["a=int64[-1,seq<=4]", "b=int64[-1,seq<=5]"],
+            "'seq' is at most 4 in one place and 5 in another; one name has one size",
+        ),
+    ],
+)
+def test_what_is_wrong_is_told(given: list[str], message: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        read_inputs(given)
+    assert str(caught.value).startswith("--input")
+    assert message in str(caught.value)

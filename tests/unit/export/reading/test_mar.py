@@ -1,0 +1,199 @@
+"""TorchServe archives: what is adopted, warned about and rejected; none of it is run."""
+
+from __future__ import annotations
+
+import io
+import json
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from export.errors import ExportError
+from export.reading import mar as module
+from export.reading.mar import DEFAULT_HANDLERS, IMAGE_CLASSIFIER, PLAIN, Mar, labels_of, read_mar
+from models.archive import check_archive
+from tests.unit.export.torchscripts import MODEL, SUMS, archived, mar
+
+FILES = {"sums.pt": SUMS}
+HANDLER = b"raise SystemExit('this must never run')"
+
+
+def read(data: bytes) -> Mar:
+    return read_mar(data, check_archive(io.BytesIO(data), "it.mar"), "it.mar")
+
+
+def rejected(data: bytes) -> str:
+    with pytest.raises(ExportError) as caught:
+        read(data)
+    return str(caught.value)
+
+
+class TestOfTheArchiver:
+    """What the public torch-model-archiver writes."""
+
+    def test_everything_is_read(self, tmp_path: Path) -> None:
+        labels = json.dumps({"1": "less", "0": ["n01", "more"]}).encode()
+        files = {"sums.pt": SUMS, "index_to_name.json": labels, "notes.txt": b"hm"}
+        got = read(archived(tmp_path, files, "--handler", "text_classifier").read_bytes())
+        assert (got.model, got.version, got.handler) == ("packed", "1.0", "text_classifier")
+        assert (got.serialized_file, got.data) == ("sums.pt", SUMS)
+        assert got.labels == ("more", "less")
+        assert got.defaults == PLAIN
+        assert got.ignored == ("notes.txt",)
+
+    @pytest.mark.parametrize("form", ["default", "zip-store"])
+    def test_of_both_zip_formats(self, tmp_path: Path, form: str) -> None:
+        options = ("--handler", "image_classifier", "--archive-format", form)
+        got = read(archived(tmp_path, FILES, *options).read_bytes())
+        assert got.data == SUMS
+        assert got.defaults == IMAGE_CLASSIFIER
+        assert got.labels is None
+        assert got.warnings() == ()
+
+    @pytest.mark.parametrize("handler", ["own.py", "own", "own.py:start"])
+    def test_a_handler_of_its_own_is_named_and_not_run(self, tmp_path: Path, handler: str) -> None:
+        (tmp_path / "own.py").write_bytes(HANDLER)
+        if handler == "own.py:start":  # which the archiver writes unchanged, next to the file
+            model = MODEL | {"handler": handler}
+            got = read(mar({**FILES, "own.py": HANDLER}, model))
+        else:
+            got = read(archived(tmp_path, FILES, "--handler", handler).read_bytes())
+        assert got.defaults == PLAIN
+        (warning,) = got.warnings()
+        assert f"the archive's own handler {handler!r} is not run: describe what it does" in warning
+
+    def test_an_eager_model_is_told_what_to_do(self, tmp_path: Path) -> None:
+        (tmp_path / "net.py").write_bytes(HANDLER)
+        options = ("--handler", "image_classifier", "--model-file", "net.py")
+        data = archived(tmp_path, {"net.pth": b"weights"}, *options).read_bytes()
+        message = rejected(data)
+        assert "packed" not in message
+        assert "it.mar holds an eager model: weights, and the Python class in 'net.py'" in message
+        assert "torch.jit.script(model.eval()).save('model.pt')" in message
+
+    def test_requirements_and_settings_are_named(self, tmp_path: Path) -> None:
+        (tmp_path / "requirements.txt").write_text("numpy")
+        (tmp_path / "settings.yaml").write_text("{}")
+        options = ("--requirements-file", "requirements.txt", "--config-file", "settings.yaml")
+        data = archived(tmp_path, FILES, "--handler", "base_handler", *options).read_bytes()
+        told = "these files of the archive are not used: requirements.txt, settings.yaml"
+        assert read(data).warnings() == (told,)
+
+
+class TestHandlers:
+    @pytest.mark.parametrize("handler", sorted(DEFAULT_HANDLERS))
+    def test_default_handlers(self, handler: str) -> None:
+        got = read(mar(FILES, MODEL | {"handler": handler}))
+        told = got.warnings()
+        assert got.defaults == (IMAGE_CLASSIFIER if handler == "image_classifier" else PLAIN)
+        if handler in ("base_handler", "image_classifier"):
+            assert told == ()
+        else:
+            assert len(told) == 1
+            assert told[0].startswith(f"the handler {handler!r} is not run: ")
+
+    @pytest.mark.parametrize("handler", ["object_detector", "image_segmenter"])
+    def test_names_of_other_things_than_the_first_output_are_no_labels(self, handler: str) -> None:
+        files = {**FILES, "index_to_name.json": b'["a"]'}
+        got = read(mar(files, MODEL | {"handler": handler}))
+        assert got.labels is None
+        assert got.ignored == ("index_to_name.json",)
+
+    def test_of_many_files_some_are_named_and_all_are_counted(self) -> None:
+        files = {f"extra/{index:02}.bin": b"x" for index in range(13)}
+        (told,) = read(mar({**FILES, **files, "extra/": b""})).warnings()
+        assert told.endswith("extra/08.bin, extra/09.bin and 3 more")
+
+
+class TestRejected:
+    @pytest.mark.parametrize(
+        ("manifest", "message"),
+        [
+            (b"{", "MAR-INF/MANIFEST.json is not JSON: "),
+            (b"\xff\xfe", "MAR-INF/MANIFEST.json is not JSON: "),
+            (b"[" * 100_000, "MAR-INF/MANIFEST.json is not JSON: "),
+            (b"1" * 10_000, "MAR-INF/MANIFEST.json is not JSON: "),
+            (b"[]", 'it.mar: MAR-INF/MANIFEST.json has no object "model"'),
+            (b'{"model": "sums"}', 'has no object "model"'),
+        ],
+        ids=["open", "encoding", "deep", "long", "list", "text"],
+    )
+    def test_manifests(self, manifest: bytes, message: str) -> None:
+        assert message in rejected(mar(FILES, manifest=manifest))
+
+    @pytest.mark.parametrize("key", ["modelName", "serializedFile", "handler"])
+    @pytest.mark.parametrize("value", [None, "", 3, ["x"]])
+    def test_manifests_that_lack_something(self, key: str, value: object) -> None:
+        message = rejected(mar(FILES, MODEL | {key: value}))
+        assert f"it.mar: MAR-INF/MANIFEST.json names no {key}" in message
+
+    def test_a_file_that_is_not_there(self) -> None:
+        message = rejected(mar(FILES, MODEL | {"serializedFile": "../../sums.pt"}))
+        assert message == "it.mar has no file '../../sums.pt', which its manifest names"
+
+    def test_a_damaged_entry(self) -> None:
+        data = mar({"sums.pt": b"0123456789" * 30})
+        at = data.index(b"sums.pt") + len("sums.pt") + 4
+        assert "it.mar is damaged: " in rejected(data[:at] + b"\xff\xff" + data[at + 2 :])
+
+    @pytest.mark.parametrize("name", ["MAR-INF/MANIFEST.json", "index_to_name.json"])
+    def test_json_of_any_length_is_not_read(
+        self, name: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(module, "MAX_MANIFEST_BYTES", 200)
+        monkeypatch.setattr(module, "MAX_LABELS_BYTES", 200)
+        model, labels = dict(MODEL), b'["a", "b"]'
+        assert read(mar({**FILES, "index_to_name.json": labels}, model)).labels == ("a", "b")
+        if name == "index_to_name.json":
+            labels += b" " * 200
+        else:
+            model["padding"] = "x" * 200
+        message = rejected(mar({**FILES, "index_to_name.json": labels}, model))
+        assert message.startswith(f"{name} has ")
+        assert message.endswith(" bytes; at most 200 are read")
+
+    def test_an_archive_without_a_manifest(self) -> None:
+        buffer = io.BytesIO()
+        with zipfile.ZipFile(buffer, "w") as archive:
+            archive.writestr("sums.pt", SUMS)
+        assert "it.mar is damaged: " in rejected(buffer.getvalue())
+
+
+class TestLabels:
+    @pytest.mark.parametrize(
+        ("value", "labels"),
+        [
+            (["cat", "dog"], ("cat", "dog")),
+            ({"0": "cat", "1": "dog"}, ("cat", "dog")),
+            ({str(index): f"l{index}" for index in reversed(range(12))}, None),
+            ({"0": ["n01440764", "tench"], "1": ["n01443537", "goldfish"]}, ("tench", "goldfish")),
+            ({"object_type_names": ["cat", "dog"]}, ("cat", "dog")),
+            (["crane", "crane"], ("crane", "crane")),
+        ],
+    )
+    def test_in_order_of_the_index(self, value: object, labels: tuple[str, ...] | None) -> None:
+        wanted = labels or tuple(f"l{index}" for index in range(12))
+        assert labels_of(value, "labels.json") == wanted
+
+    @pytest.mark.parametrize(
+        ("value", "message"),
+        [
+            ([], "labels.json is neither a list of labels nor an object of index -> label"),
+            ({}, "labels.json is neither a list"),
+            ("cat", "labels.json is neither a list"),
+            (None, "labels.json is neither a list"),
+            ({"0": "cat", "2": "dog"}, "2 labels, but none for the index 1: the indices must be 0"),
+            ({"1": "cat", "2": "dog"}, "none for the index 0: the indices must be 0 to 1"),
+            ({"cat": "0"}, "none for the index 0"),
+            (["cat", 3], "labels.json: the label of the index 1 is not text: 3"),
+            (["cat", ""], "the label of the index 1 is not text: ''"),
+            ([["n01", None]], "the label of the index 0 is not text: None"),
+            ([[]], "the label of the index 0 is not text: []"),
+            ({"object_type_names": 3}, "labels.json is neither a list"),
+        ],
+    )
+    def test_refused(self, value: object, message: str) -> None:
+        with pytest.raises(ExportError) as caught:
+            labels_of(value, "labels.json")
+        assert message in str(caught.value)

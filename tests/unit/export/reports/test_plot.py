@@ -1,0 +1,99 @@
+"""The plot of a report."""
+
+from __future__ import annotations
+
+import re
+from xml.etree import ElementTree as ET
+
+import matplotlib as mpl
+import pytest
+
+from export.reports.plot import styles, svg_of
+from models.plan import Form, Step
+from models.processor import Processor
+from tests.unit.export.measured import COMPILED, MIXED, OPTIMIZED, SCRIPT, device_plan, per_item
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+@pytest.fixture(scope="module")
+def svg() -> str:
+    return svg_of(MIXED, "cpu")
+
+
+def texts(svg: str) -> list[str]:
+    return ["".join(each.itertext()) for each in ET.fromstring(svg).iter(f"{SVG}text")]
+
+
+def test_it_is_one_svg_element_with_a_title(svg: str) -> None:
+    root = ET.fromstring(svg)
+    assert root.tag == f"{SVG}svg"
+    assert root.attrib["role"] == "img"
+    title = root.find(f"{SVG}title")
+    assert title is not None
+    assert title.text == "Time per item on A processor, 2 threads"
+
+
+def test_every_form_size_and_axis_has_its_words(svg: str) -> None:
+    words = texts(svg)
+    for word in ("batch size (items)", "time per item (us)", "the plan's form, per precision"):
+        assert word in words
+    assert [str(times.form) in words for times in MIXED.times] == [True] * 4
+    assert {"1", "2", "4"} <= set(words)
+
+
+def test_the_style_sheet_gives_all_colours(svg: str) -> None:
+    assert re.findall(r"#[0-9a-fA-F]{6}\b", svg) == []
+    assert "currentColor" in svg
+    assert {f"var(--series-{index})" for index in range(3)} <= set(re.findall(r"var\([^)]*\)", svg))
+
+
+def test_variants_differ_by_marker_too_and_forms_of_one_share_it() -> None:
+    found = styles(MIXED)
+    assert found[SCRIPT] == found[OPTIMIZED]
+    assert len({marker for _, marker in found.values()}) == 3
+    assert found[COMPILED][0] != found[SCRIPT][0]
+
+
+def test_more_variants_than_colours_can_be_drawn() -> None:
+    forms = [Form(variant=f"v{index}") for index in range(10)]
+    many = device_plan(
+        [per_item(form, (10 + index,)) for index, form in enumerate(forms)],
+        Step(up_to=1, form=forms[0]),
+    )
+    assert "v9" in texts(svg_of(many, "many"))
+
+
+def test_it_is_the_same_bytes_each_time_without_a_date(svg: str) -> None:
+    assert svg_of(MIXED, "cpu") == svg
+    assert "<metadata" not in svg
+    assert "date" not in svg.lower()
+
+
+def test_a_prefix_keeps_the_ids_of_two_plots_apart(svg: str) -> None:
+    other = svg_of(MIXED, "cuda")
+    ids = [set(re.findall(r'\bid="([^"]*)"', each)) for each in (svg, other)]
+    assert not ids[0] & ids[1]
+    for each, own in zip((svg, other), ids, strict=True):
+        assert set(re.findall(r"(?:url\(|href=\")#([^\")]*)", each)) <= own
+
+
+def test_settings_of_matplotlib_are_left_as_they_were(svg: str) -> None:
+    before = dict(mpl.rcParams)
+    assert svg_of(MIXED, "cpu") == svg
+    assert dict(mpl.rcParams) == before
+
+
+def test_times_close_together_and_a_plan_without_steps_are_drawn() -> None:
+    flat = device_plan([per_item(SCRIPT, (61, 62, 63))])
+    words = texts(svg_of(flat, "flat"))
+    assert {"50", "100"} <= set(words)
+    assert "the plan's form, per precision" not in words
+
+
+def test_a_hostile_name_stays_text() -> None:
+    name = '</title><script>alert("x")</script> $\\frac{1$'
+    device = MIXED.model_copy(update={"processor": Processor(kind="cpu", name=name, threads=1)})
+    svg = svg_of(device, "cpu")
+    assert "<script" not in svg
+    assert name in "".join(ET.fromstring(svg).itertext())

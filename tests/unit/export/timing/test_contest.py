@@ -1,0 +1,139 @@
+"""What is made of the times of all shapes and sizes; no clock is read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from export.timing.contest import Key, Measured, contests
+from export.timing.tune import plan_steps
+from models.manifest import Manifest, NativeCode
+from models.plan import GIL_LIMIT_S, Form
+from models.timing import QUIET, Timing
+from tests.unit.models.manifests import make_manifest, make_variant, steps
+
+SCRIPT, COMPILED, INT8 = Form(variant="script"), Form(variant="compiled"), Form(variant="int8")
+SLOW_S, LONG_S = 1.0, 2 * GIL_LIMIT_S
+
+
+@pytest.fixture
+def manifest() -> Manifest:
+    native = NativeCode(architecture="x86_64", requires=())
+    variants = {
+        "script": make_variant(),
+        "compiled": make_variant("compiled.pt2", native=native),
+        "int8": make_variant("int8.pt", "int8"),
+    }
+    return make_manifest().model_copy(update={"variants": variants})
+
+
+def timing(
+    *times: tuple[Form, Sequence[float]], disturbed: float = 0.0, share: float = 0.0
+) -> Timing[Key]:
+    """Per form its times by shape, the same in each of three rounds."""
+    seconds = {
+        (form, shape): [time] * 3 for form, shapes in times for shape, time in enumerate(shapes)
+    }
+    return Timing(
+        seconds, {key: [disturbed] * 3 for key in seconds}, took_s=10, waited_s=10 * share
+    )
+
+
+def measured(manifest: Manifest, **sizes: Timing[Key]) -> Measured:
+    """By `of_1=...`."""
+    found = Measured(manifest)
+    for name, each in sizes.items():
+        found.add(int(name.removeprefix("of_")), each)
+    return found
+
+
+def test_over_the_shapes_the_mean_and_the_slowest(manifest: Manifest) -> None:
+    found = measured(manifest, of_1=timing((SCRIPT, [1.0, 2.0, 6.0])))
+    assert found.rounds == {1: {SCRIPT: [3.0] * 3}}
+    assert found.slowest == {1: {SCRIPT: [6.0] * 3}}
+
+
+def test_forms_compete_within_a_precision_and_where_they_may_run(manifest: Manifest) -> None:
+    rounds = {
+        1: {SCRIPT: [SLOW_S], COMPILED: [GIL_LIMIT_S], INT8: [SLOW_S]},
+        2: {SCRIPT: [SLOW_S], COMPILED: [LONG_S], INT8: [SLOW_S]},
+    }
+    assert contests(manifest, rounds, rounds) == {
+        "float32": {1: {SCRIPT: [SLOW_S], COMPILED: [GIL_LIMIT_S]}, 2: {SCRIPT: [SLOW_S]}},
+        "int8": {1: {INT8: [SLOW_S]}, 2: {INT8: [SLOW_S]}},
+    }
+
+
+class TestLoad:
+    def test_a_quiet_machine_is_not_worth_a_word(self, manifest: Manifest) -> None:
+        found = measured(manifest, of_1=timing((SCRIPT, [1.0]), share=QUIET))
+        assert (found.kept_waiting, found.unsettled) == (None, ())
+
+    def test_how_long_it_was_kept_waiting(self, manifest: Manifest) -> None:
+        found = measured(
+            manifest,
+            of_1=timing((SCRIPT, [1.0]), share=0.25),
+            of_2=timing((SCRIPT, [1.0]), share=0.5),
+        )
+        assert (found.kept_waiting, found.unsettled) == (0.375, ())
+
+    @pytest.mark.parametrize(("share", "unsettled"), [(0.0, ()), (0.25, (1,))])
+    def test_what_seems_faster_and_is_not_clearly_is_uncertain_under_load(
+        self, manifest: Manifest, share: float, unsettled: tuple[int, ...]
+    ) -> None:
+        found = timing((SCRIPT, [GIL_LIMIT_S]), (COMPILED, [GIL_LIMIT_S]), share=share)
+        found.seconds[COMPILED, 0][:] = [share * GIL_LIMIT_S for share in (0.9, 0.9, 1.1)]
+        assert measured(manifest, of_1=found).unsettled == unsettled
+
+    @pytest.mark.parametrize(
+        ("script_s", "compiled_s", "unsettled"),
+        [
+            (1.0, GIL_LIMIT_S, ()),  # it won every round, whatever it waited
+            (GIL_LIMIT_S, GIL_LIMIT_S, (2,)),
+            (9.0, 2 * GIL_LIMIT_S, (2,)),  # perhaps it is short, and it only waited
+        ],
+    )
+    def test_where_it_cannot_tell(
+        self,
+        manifest: Manifest,
+        script_s: float,
+        compiled_s: float,
+        unsettled: tuple[int, ...],
+    ) -> None:
+        times = ((SCRIPT, [script_s]), (COMPILED, [compiled_s]))
+        found = measured(manifest, of_1=timing(*times), of_2=timing(*times, disturbed=0.5))
+        assert found.unsettled == unsettled
+
+
+class TestStops:
+    """The larger sizes of a slow model."""
+
+    def test_where_forms_are_slow_and_grow_with_the_batch(self, manifest: Manifest) -> None:
+        one = timing((SCRIPT, [SLOW_S]), (COMPILED, [SLOW_S]))
+        two = timing((SCRIPT, [2 * SLOW_S]), (COMPILED, [2 * SLOW_S]))
+        assert not Measured(manifest).can_stop(1)
+        assert not measured(manifest, of_1=one).can_stop(2)
+        found = measured(manifest, of_1=one, of_2=two)
+        assert found.can_stop(4)
+        assert plan_steps(found, 64) == {"float32": steps((64, SCRIPT))}
+
+    def test_not_while_machine_code_is_short_enough_to_run(self, manifest: Manifest) -> None:
+        """At some larger size it is no longer."""
+        one = timing((SCRIPT, [SLOW_S]), (COMPILED, [GIL_LIMIT_S / 2]))
+        two = timing((SCRIPT, [2 * SLOW_S]), (COMPILED, [GIL_LIMIT_S]))
+        assert not measured(manifest, of_1=one, of_2=two).can_stop(4)
+
+    def test_several_shapes_take_as_many_times_as_long(self, manifest: Manifest) -> None:
+        def at(size: int, shapes: int) -> Timing[Key]:
+            return timing((SCRIPT, [0.1 * size] * shapes))
+
+        for shapes, stops in ((1, False), (2, True)):
+            found = measured(manifest, of_1=at(1, shapes), of_2=at(2, shapes))
+            assert found.can_stop(4) is stops
+
+    def test_a_form_banned_at_the_largest_size_is_not_extended(self, manifest: Manifest) -> None:
+        found = measured(
+            manifest, of_1=timing((COMPILED, [GIL_LIMIT_S])), of_2=timing((COMPILED, [LONG_S]))
+        )
+        assert plan_steps(found, 64) == {"float32": steps((1, COMPILED))}

@@ -1,0 +1,191 @@
+"""The CPU layout of a plan: measured with the forms that a server would run."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import pytest
+import torch
+
+from export.timing import layout as module
+from export.timing import tune
+from export.timing.layout import best_layout
+from export.timing.tune import TuneOptions
+from models.cpu_layout import Layout, MeasuredLayout, layouts
+from models.manifest import Manifest
+from models.plan import DevicePlan, Form, Step
+from tests.artifacts import write_artifact
+from tests.unit.export.definitions import quiet
+from tests.unit.export.measured import (
+    COMPILED,
+    INT8,
+    MIXED,
+    OPTIMIZED,
+    SCRIPT,
+    device_plan,
+    measured_manifest,
+    per_item,
+)
+
+FORMS = (SCRIPT, OPTIMIZED, COMPILED, INT8)
+FOUR_CORES = layouts(4, 4)
+
+
+class Comparison:
+    """Stands for `best`: notes which form ran each layout, and finds the last layout the best."""
+
+    def __init__(self, others: float = 0.0) -> None:
+        self.others = others
+        self.forms: dict[Layout, Form] = {}
+        self.ran: list[tuple[Form, int]] = []
+
+    def forward(self, form: Form) -> Callable[[torch.Tensor], torch.Tensor]:
+        def run(x: torch.Tensor) -> torch.Tensor:
+            self.ran.append((form, len(x)))
+            return x
+
+        return run
+
+    def best(
+        self, candidates: Mapping[Layout, Callable[[], object]], items: int, *_: object
+    ) -> tuple[MeasuredLayout, float]:
+        for layout, forward in candidates.items():
+            forward()
+            self.forms[layout], size = self.ran[-1]
+            assert size == items
+        found = tuple(candidates)
+        rates = tuple(float(n) for n in range(len(found)))
+        return MeasuredLayout(
+            chosen=found[-1], layouts=found, items_per_s=rates, batch_size=items
+        ), self.others
+
+
+@pytest.fixture
+def comparison(monkeypatch: pytest.MonkeyPatch) -> Comparison:
+    """Of a machine with four cores."""
+    made = Comparison()
+    monkeypatch.setattr(module, "best", made.best)
+    monkeypatch.setattr(module, "usable_cores", lambda: 4)
+    return made
+
+
+def measure(
+    comparison: Comparison, plan: DevicePlan = MIXED, manifest: Manifest | None = None
+) -> tuple[MeasuredLayout | None, list[str]]:
+    told: list[str] = []
+    forms = {form: comparison.forward(form) for form in FORMS}
+    manifest = manifest or measured_manifest(plan)
+    return best_layout(manifest, plan, "float32", forms, told.append), told
+
+
+def test_each_layout_runs_the_plans_form(comparison: Comparison) -> None:
+    found, told = measure(comparison)
+    assert found is not None
+    assert (found.layouts, found.batch_size) == (FOUR_CORES, 4)
+    assert comparison.forms == dict.fromkeys(FOUR_CORES, OPTIMIZED)
+    assert not told
+
+
+def test_several_replicas_run_the_fastest_form_that_leaves_the_gil(comparison: Comparison) -> None:
+    plan = device_plan(MIXED.times, Step(up_to=2, form=COMPILED))
+    found, _ = measure(comparison, plan)
+    assert found is not None
+    assert found.batch_size == 2
+    assert comparison.forms == {
+        each: COMPILED if each.replicas == 1 else SCRIPT for each in FOUR_CORES
+    }
+
+
+def test_the_only_form_runs_every_layout(comparison: Comparison) -> None:
+    plan = device_plan([per_item(COMPILED, (40, 50, 60))], Step(up_to=4, form=COMPILED))
+    measure(comparison, plan)
+    assert comparison.forms == dict.fromkeys(FOUR_CORES, COMPILED)
+
+
+def test_a_slow_model_is_measured_with_single_items(comparison: Comparison) -> None:
+    """No batch takes less than 50 ms."""
+    plan = device_plan([per_item(SCRIPT, (60_000, 60_000))], Step(up_to=2, form=SCRIPT))
+    found, _ = measure(comparison, plan)
+    assert found is not None
+    assert found.batch_size == 1
+
+
+def test_memory_bounds_the_replicas(
+    comparison: Comparison, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The weight files have 1,631,000 bytes; half of what is left is for copies of them."""
+    monkeypatch.setattr("models.cpu_layout.memory_left_bytes", lambda: 2 * 2 * 1_631_000)
+    found, _ = measure(comparison)
+    assert found is not None
+    assert found.layouts == layouts(4, 2)
+
+
+def test_what_is_uncertain_is_not_stored(comparison: Comparison) -> None:
+    comparison.others = 0.3
+    found, told = measure(comparison)
+    assert found is None
+    assert told == [
+        "cpu layout: not stored, other processes used 30% of the cores; the server measures it"
+    ]
+
+
+def test_forms_that_cannot_run_in_parallel_cost_no_export(
+    comparison: Comparison, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object) -> object:
+        raise RuntimeError("one at a time")
+
+    monkeypatch.setattr(module, "best", fails)
+    found, told = measure(comparison)
+    assert found is None
+    assert told == ["cpu layout: not measured: one at a time"]
+
+
+def test_there_may_be_no_choice(comparison: Comparison, monkeypatch: pytest.MonkeyPatch) -> None:
+    staged = measured_manifest()
+    script = staged.variants["script"].model_copy(update={"later_stages": ("rest.pt",)})
+    staged = staged.model_copy(update={"variants": staged.variants | {"script": script}})
+    in_stages = device_plan(MIXED.times, Step(up_to=4, form=SCRIPT))
+    assert measure(comparison, in_stages, staged) == (None, [])
+    assert measure(comparison, device_plan(MIXED.times)) == (None, [])
+    monkeypatch.setattr(module, "usable_cores", lambda: 1)
+    assert measure(comparison) == (None, [])
+    assert not comparison.ran
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="needs Linux's affinity")
+def test_a_replica_computes_with_its_threads_on_its_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    core = min(os.sched_getaffinity(0))
+    monkeypatch.setattr(module, "cores_of", lambda *_: frozenset({core}))
+    seen: list[tuple[int, set[int]]] = []
+
+    def look() -> None:
+        module.begin_replica(0, Layout(1, 2))
+        seen.append((torch.get_num_threads(), os.sched_getaffinity(0)))
+
+    before = torch.get_num_threads(), os.sched_getaffinity(0)
+    thread = threading.Thread(target=look)
+    thread.start()
+    thread.join()
+    assert seen == [(2, {core})]
+    assert (torch.get_num_threads(), os.sched_getaffinity(0)) == before
+
+
+@pytest.mark.parametrize(("threads", "stored"), [(None, True), (1, False)])
+def test_the_plan_has_it_unless_the_threads_are_given(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, threads: int | None, stored: bool
+) -> None:
+    """With real forwards on two cores; a server with a fixed number of threads has no choice."""
+    monkeypatch.setattr(module, "usable_cores", lambda: 2)
+    folder = write_artifact(tmp_path, "double")
+    manifest = Manifest.model_validate_json((folder / "manifest.json").read_bytes())
+    options = TuneOptions(max_batch=2, threads=threads)
+    device = tune.measure(folder, manifest, options, quiet).on("cpu")
+    assert device is not None
+    assert (device.layout is not None) == stored
+    if device.layout is not None:
+        assert device.layout.layouts == layouts(2, 2)
+        assert all(rate > 0 for rate in device.layout.items_per_s)

@@ -1,0 +1,80 @@
+"""Evaluation of a plan's times."""
+
+from __future__ import annotations
+
+import pytest
+
+from export.timing.timings import best_single, plan_line, standings, three_digits
+from models.plan import Step
+from tests.unit.export.measured import (
+    COMPILED,
+    MIXED,
+    ONE_WINS,
+    OPTIMIZED,
+    SCRIPT,
+    device_plan,
+    per_item,
+)
+
+
+def test_at_each_size_the_plan_stands_against_the_fastest_form() -> None:
+    found = standings(MIXED, "float32", [])
+    assert [each.size for each in found] == [1, 2, 4]
+    assert [each.chosen for each in found] == [COMPILED, COMPILED, OPTIMIZED]
+    assert [each.fastest for each in found] == [COMPILED, COMPILED, OPTIMIZED]
+    assert [each.runner_up for each in found] == [SCRIPT, SCRIPT, COMPILED]
+    assert all(each.within_noise for each in found)
+    assert [each.ratio(SCRIPT) for each in found] == pytest.approx([40 / 80, 50 / 75, 30 / 70])
+
+
+def test_a_little_slower_is_noise_and_more_is_not() -> None:
+    steps = [Step(up_to=4, form=SCRIPT)]
+    times = [per_item(SCRIPT, (100, 100, 100)), per_item(OPTIMIZED, (98, 90, 97.5))]
+    found = standings(device_plan(times, *steps), "float32", [])
+    assert [each.within_noise for each in found] == [True, False, True]
+    wide = [per_item(SCRIPT, (100,), spread=0.2), per_item(OPTIMIZED, (90,), spread=0.2)]
+    assert standings(device_plan(wide, *steps), "float32", [])[0].within_noise
+
+
+def test_the_best_single_form_has_the_least_geometric_mean() -> None:
+    # 80 * 75 * 70 = 420,000; 200 * 100 * 30 = 600,000; 40 * 50 * 60 = 120,000
+    assert best_single(standings(MIXED, "float32", [])) == COMPILED
+
+
+def test_what_holds_the_gil_for_too_long_is_no_rival() -> None:
+    times = [per_item(SCRIPT, (900, 900, 900)), per_item(COMPILED, (600, 600, 600))]
+    steps = [Step(up_to=1, form=COMPILED), Step(up_to=4, form=SCRIPT)]
+    found = standings(device_plan(times, *steps), "float32", ["compiled"])
+    assert [sorted(map(str, each.held_back)) for each in found] == [[], ["compiled"], ["compiled"]]
+    assert [each.fastest for each in found] == [COMPILED, SCRIPT, SCRIPT]
+    assert found[2].runner_up is None
+    assert best_single(found) == SCRIPT
+
+
+def test_no_single_form_where_none_was_measured_at_every_size() -> None:
+    times = [per_item(SCRIPT, (10, 10)), per_item(OPTIMIZED, (20,))]
+    steps = [Step(up_to=1, form=OPTIMIZED), Step(up_to=2, form=SCRIPT)]
+    found = standings(device_plan(times, *steps), "float32", ["script"])
+    assert best_single(found) == SCRIPT
+    assert best_single([]) is None
+
+
+def test_sizes_without_times_of_the_chosen_form_are_left_out() -> None:
+    times = [per_item(SCRIPT, (10, 10, 10)), per_item(OPTIMIZED, (20,))]
+    steps = [Step(up_to=4, form=OPTIMIZED)]
+    assert [each.size for each in standings(device_plan(times, *steps), "float32", [])] == [1]
+
+
+def test_the_plan_reads_as_ranges_of_sizes() -> None:
+    assert plan_line(MIXED.steps["float32"]) == "1..2 compiled; 3..4 script, optimized at load"
+    assert plan_line(ONE_WINS.steps["float32"]) == "1..4 script"
+    single = (Step(up_to=1, form=SCRIPT), Step(up_to=2, form=COMPILED))
+    assert plan_line(single) == "1 script; 2 compiled"
+
+
+@pytest.mark.parametrize(
+    ("value", "wanted"),
+    [(4.412, "4.41"), (9.999, "10.0"), (18.53, "18.5"), (99.96, "100"), (1360.2, "1,360")],
+)
+def test_numbers_keep_three_digits(value: float, wanted: str) -> None:
+    assert three_digits(value) == wanted

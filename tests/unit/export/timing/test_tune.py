@@ -1,0 +1,318 @@
+"""A plan from measurements of every form at every size, with one precision by default."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from export.errors import ExportError, UsageError
+from export.timing import tune
+from export.timing.contest import Key
+from export.timing.tune import TuneOptions
+from models.manifest import Manifest, NativeCode, Variant
+from models.plan import Form, Plan
+from models.processor import Processor, machine
+from models.timing import Timing
+from tests.artifacts import write_artifact
+from tests.unit.export.definitions import Moody, definition, quiet
+from tests.unit.export.jobs import make
+from tests.unit.models.manifests import make_manifest, spec
+
+CPU = torch.device("cpu")
+SCRIPT = make_manifest().variants["script"]
+COMPILED = SCRIPT.model_copy(
+    update={
+        "file": "compiled.pt2",
+        "format": "aotinductor",
+        "native": NativeCode(architecture="pdp11", requires=("eis",)),
+    }
+)
+INT8 = SCRIPT.model_copy(update={"file": "int8.pt", "precision": "int8"})
+
+
+def read(folder: Path) -> Manifest:
+    return Manifest.model_validate_json((folder / "manifest.json").read_bytes())
+
+
+def with_variants(manifest: Manifest, **variants: Variant) -> Manifest:
+    return manifest.model_copy(update={"variants": variants})
+
+
+@pytest.fixture
+def artifact(tmp_path: Path) -> tuple[Path, Manifest]:
+    return doubles(tmp_path)
+
+
+def doubles(root: Path) -> tuple[Path, Manifest]:
+    """A model that doubles, in a plain and an optimized form, and once more as int8."""
+    folder = write_artifact(root, "double")
+    manifest = read(folder)
+    script = manifest.variants["script"]
+    script = script.model_copy(update={"optimized": script.parity})
+    int8 = script.model_copy(update={"precision": "int8", "optimized": None})
+    return folder, with_variants(manifest, script=script, int8=int8)
+
+
+def measure(artifact: tuple[Path, Manifest], options: TuneOptions) -> Plan:
+    return tune.measure(*artifact, options, quiet)
+
+
+class TestMeasure:
+    def test_every_form_at_every_size(self, artifact: tuple[Path, Manifest]) -> None:
+        plan = measure(artifact, TuneOptions(max_batch=6))
+        device = plan.on("cpu")
+        assert device is not None
+        assert [(each.form, each.precision) for each in device.times] == [
+            (Form(variant="script"), "float32"),
+            (Form(variant="script", optimized=True), "float32"),
+            (Form(variant="int8"), "int8"),
+        ]
+        for each in device.times:
+            assert each.batch_sizes == (1, 2, 4, 6)
+            for low, middle, high in zip(each.low_us, each.median_us, each.high_us, strict=True):
+                assert 0 < low <= middle <= high
+
+    def test_each_precision_has_its_own_steps(self, artifact: tuple[Path, Manifest]) -> None:
+        device = measure(artifact, TuneOptions(max_batch=6)).on("cpu")
+        assert device is not None
+        assert set(device.steps) == {"float32", "int8"}
+        for precision, steps in device.steps.items():
+            assert steps[-1].up_to == 6
+            names = {step.form.variant for step in steps}
+            assert names == {"script" if precision == "float32" else "int8"}
+
+    @pytest.mark.parametrize("threads", [1, 2])
+    def test_it_says_where_it_was_measured_and_leaves_the_threads_alone(
+        self, artifact: tuple[Path, Manifest], threads: int
+    ) -> None:
+        before = torch.get_num_threads()
+        device = measure(artifact, TuneOptions(max_batch=1, threads=threads)).on("cpu")
+        assert device is not None
+        assert (device.processor.kind, device.processor.threads) == ("cpu", threads)
+        assert device.torch_version == torch.__version__
+        assert torch.get_num_threads() == before
+
+    def test_it_tells_how_far_it_is(self, artifact: tuple[Path, Manifest]) -> None:
+        told: list[tuple[int, int, str]] = []
+        tune.measure(*artifact, TuneOptions(max_batch=3), lambda *each: told.append(each))
+        assert told[:3] == [(n, 3, f"cpu, batch {size}") for n, size in ((1, 1), (2, 2), (3, 3))]
+
+    def test_of_several_shapes_it_is_the_mean(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Of three shapes that take one, two and six seconds."""
+        shapes = [np.ones((count, 2), np.float32) for count in (1, 2, 3, 2)]
+        folder = write_artifact(
+            tmp_path,
+            "double",
+            inputs=(spec("x", shape=(-1, -1, 2)),),
+            outputs=(spec("y", shape=(-1, -1, 2)),),
+            golden=[{"x": array} for array in shapes],
+        )
+
+        def timed(runs: Iterable[Key], *_: object, **__: object) -> Timing[Key]:
+            return Timing({(form, shape): [(1.0, 2.0, 6.0)[shape]] * 5 for form, shape in runs}, {})
+
+        monkeypatch.setattr("export.timing.contest.take_turns", timed)
+        device = tune.measure(folder, read(folder), TuneOptions(max_batch=2), quiet).on("cpu")
+        assert device is not None
+        assert device.times[0].median_us == (3e6, 3e6)
+
+    def test_slow_forms_are_timed_until_growth_is_proportional(
+        self, artifact: tuple[Path, Manifest], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        sizes = iter((1, 2, 4))
+
+        def timed(runs: Iterable[Key], *_: object, **__: object) -> Timing[Key]:
+            size = next(sizes)
+            return Timing({key: [1.0 * size] * 3 for key in runs}, {})
+
+        monkeypatch.setattr("export.timing.contest.take_turns", timed)
+        told: list[tuple[int, int, str]] = []
+        options = TuneOptions(max_batch=64)
+        device = tune.measure(*artifact, options, lambda *each: told.append(each)).on("cpu")
+        assert device is not None
+        assert {times.batch_sizes for times in device.times} == {(1, 2)}
+        assert {steps[-1].up_to for steps in device.steps.values()} == {64}
+        assert told[-1] == (
+            7,
+            7,
+            "cpu, batches of 4 and more: not timed, they run like smaller ones",
+        )
+
+    def test_a_plan_that_was_made_under_load_says_so(
+        self, artifact: tuple[Path, Manifest], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """At batch 2 most samples were disturbed, and the faster form did not win all of them."""
+        busy = iter((False, True))
+        names = {False: "script", True: "script, optimized at load"}
+
+        def timed(runs: Iterable[Key], *_: object, **__: object) -> Timing[Key]:
+            wait = 0.5 if next(busy) else 0.0
+            seconds = {
+                (form, shape): [0.5, 0.5, 0.5, 0.5, 1.1] if form.optimized else [1.0] * 5
+                for form, shape in runs
+            }
+            return Timing(seconds, {key: [wait] * 5 for key in seconds}, 1.0, wait)
+
+        monkeypatch.setattr("export.timing.contest.take_turns", timed)
+        device = measure(artifact, TuneOptions(max_batch=2)).on("cpu")
+        assert device is not None
+        assert (device.kept_waiting, device.unsettled) == (0.25, (2,))
+        assert [(step.up_to, str(step.form)) for step in device.steps["float32"]] == [
+            (2, names[True])  # it had its place already
+        ]
+        busy = iter((True, False))
+        device = measure(artifact, TuneOptions(max_batch=2)).on("cpu")
+        assert device is not None
+        assert [(step.up_to, str(step.form)) for step in device.steps["float32"]] == [
+            (1, names[False]),
+            (2, names[True]),
+        ]
+
+    def test_what_holds_the_gil_for_long_is_measured_and_not_planned(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """With the same clock, on which a forward of a second is a thousand times too long."""
+        tiny = definition(train=None)
+        made = make(tmp_path, tiny, "script", "compiled", tuning=TuneOptions(max_batch=1))
+        preferred = {name: made.manifest.variants[name] for name in ("compiled", "script")}
+        manifest = with_variants(made.manifest, **preferred)
+        ticks = itertools.count()
+        monkeypatch.setattr("models.timing.time.perf_counter", lambda: float(next(ticks)))
+        device = tune.measure(made.folder, manifest, TuneOptions(max_batch=1), quiet).on("cpu")
+        assert device is not None
+        assert "compiled" in {times.form.variant for times in device.times}
+        assert {step.form.variant for step in device.steps["float32"]} == {"script"}
+
+    def test_machine_code_for_another_machine_is_not_measured(
+        self, artifact: tuple[Path, Manifest]
+    ) -> None:
+        folder, manifest = artifact
+        manifest = with_variants(manifest, compiled=COMPILED, **manifest.variants)
+        device = measure((folder, manifest), TuneOptions(max_batch=1)).on("cpu")
+        assert device is not None
+        assert {each.form.variant for each in device.times} == {"script", "int8"}
+
+    def test_and_it_is_said(self, artifact: tuple[Path, Manifest]) -> None:
+        folder, manifest = artifact
+        manifest = with_variants(manifest, compiled=COMPILED, **manifest.variants)
+        notes: list[str] = []
+        options = TuneOptions(max_batch=1)
+        tune.measure(folder, manifest, options, lambda done, total, note: notes.append(note))
+        assert notes[0].startswith("without compiled: compiled.pt2 is compiled for pdp11")
+
+    def test_an_unloadable_package_is_left_out(self, artifact: tuple[Path, Manifest]) -> None:
+        """As if the temporary folder forbids execution."""
+        folder, manifest = artifact
+        (folder / "compiled.pt2").write_bytes(b"garbage")
+        native = NativeCode(architecture=machine(), requires=())
+        compiled = COMPILED.model_copy(
+            update={"native": native, "torch_version": torch.__version__}
+        )
+        manifest = with_variants(manifest, compiled=compiled, **manifest.variants)
+        notes: list[str] = []
+        options = TuneOptions(max_batch=1)
+        plan = tune.measure(folder, manifest, options, lambda *each: notes.append(each[2]))
+        device = plan.on("cpu")
+        assert device is not None
+        assert {each.form.variant for each in device.times} == {"script", "int8"}
+        assert notes[0].startswith("compiled cannot be loaded here: ")
+        assert notes[0].endswith("a temporary folder (TMPDIR) that allows execution")
+
+    def test_nothing_that_runs_here(self, artifact: tuple[Path, Manifest]) -> None:
+        folder, manifest = artifact
+        with pytest.raises(ExportError, match="no variant runs on this machine, so there is"):
+            measure((folder, with_variants(manifest, compiled=COMPILED)), TuneOptions())
+
+    def test_a_file_that_torch_cannot_read(self, artifact: tuple[Path, Manifest]) -> None:
+        (artifact[0] / "script.pt").write_bytes(b"garbage")
+        before = torch.get_num_threads()
+        with pytest.raises(ExportError, match="script cannot be loaded here: "):
+            measure(artifact, TuneOptions(threads=2))
+        assert torch.get_num_threads() == before
+
+    def test_a_batch_that_fails(self, tmp_path: Path) -> None:
+        folder = write_artifact(tmp_path, "moody", module=Moody())
+        message = r"^a batch of 4 cannot be timed: ValueError: more than three$"
+        with pytest.raises(ExportError, match=message):
+            tune.measure(folder, read(folder), TuneOptions(max_batch=8), quiet)
+
+
+@pytest.fixture(scope="module")
+def planned(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Manifest]:
+    """Up to 4 on the CPU, up to 8 on another kind of device: do not change."""
+    folder, manifest = made = doubles(tmp_path_factory.mktemp("planned"))
+    plan = measure(made, TuneOptions(max_batch=4))
+    device = measure(made, TuneOptions(max_batch=8)).devices[0]
+    elsewhere = device.model_copy(
+        update={"processor": Processor(kind="cuda", name="a large one", threads=1)}
+    )
+    plan = plan.model_copy(update={"devices": (elsewhere, *plan.devices)})
+    return folder, manifest.model_copy(update={"plan": plan})
+
+
+class TestAgain:
+    """An artifact that has a plan: measurements from elsewhere are kept."""
+
+    @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
+    def test_the_plan_of_a_kind_that_is_not_at_hand_stays(
+        self, planned: tuple[Path, Manifest]
+    ) -> None:
+        assert planned[1].plan is not None
+        again = measure(planned, TuneOptions(max_batch=1))
+        assert [device.processor.kind for device in again.devices] == ["cpu", "cuda"]
+        assert again.on("cuda") == planned[1].plan.on("cuda")
+        assert again.on("cpu") != planned[1].plan.on("cpu")
+
+    def test_it_reaches_as_far_as_before_unless_another_size_is_wanted(
+        self, planned: tuple[Path, Manifest]
+    ) -> None:
+        for wanted, sizes in ((None, (1, 2, 4)), (2, (1, 2))):
+            device = measure(planned, TuneOptions(max_batch=wanted)).on("cpu")
+            assert device is not None
+            assert device.times[0].batch_sizes == sizes
+
+    @pytest.mark.parametrize("keep", [True, False])
+    def test_the_default_size_comes_from_another_kind(
+        self, planned: tuple[Path, Manifest], keep: bool
+    ) -> None:
+        folder, manifest = planned
+        assert manifest.plan is not None
+        plan = manifest.plan.model_copy(update={"devices": manifest.plan.devices[:keep]})
+        device = measure((folder, manifest.model_copy(update={"plan": plan})), TuneOptions()).on(
+            "cpu"
+        )
+        assert device is not None
+        assert device.times[0].batch_sizes[-1] == (8 if keep else 64)
+
+
+class TestPrecision:
+    @pytest.mark.parametrize(
+        ("variants", "wanted", "chosen"),
+        [
+            ({"script": SCRIPT, "int8": INT8}, None, "float32"),
+            ({"int8": INT8, "script": SCRIPT}, None, "float32"),
+            ({"int8": INT8}, None, "int8"),
+            ({"script": SCRIPT, "int8": INT8}, "int8", "int8"),
+        ],
+    )
+    def test_float32_unless_there_is_none_or_another_is_wanted(
+        self, variants: dict[str, Variant], wanted: None, chosen: str
+    ) -> None:
+        assert tune.default_precision(variants, wanted) == chosen
+
+    def test_one_that_no_variant_has(self, artifact: tuple[Path, Manifest]) -> None:
+        message = "^--plan-precision bf16: no variant has it; there are: float32, int8$"
+        with pytest.raises(UsageError, match=message):
+            measure(artifact, TuneOptions(precision="bf16"))
+
+    def test_it_is_the_plans(self, artifact: tuple[Path, Manifest]) -> None:
+        assert measure(artifact, TuneOptions(max_batch=1)).precision == "float32"
+        wanted = TuneOptions(max_batch=1, precision="int8")
+        assert measure(artifact, wanted).precision == "int8"

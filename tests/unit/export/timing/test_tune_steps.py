@@ -1,0 +1,118 @@
+"""What is timed, and which steps follow from the times."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from export.timing import tune
+from export.timing.contest import Measured, runner
+from models.golden import golden_batches
+from models.manifest import Manifest, NativeCode, Variant
+from models.plan import Form
+from tests.unit.models.manifests import example, make_manifest, spec
+
+SCRIPT = make_manifest().variants["script"]
+COMPILED = SCRIPT.model_copy(
+    update={
+        "file": "compiled.pt2",
+        "format": "aotinductor",
+        "native": NativeCode(architecture="pdp11", requires=("eis",)),
+    }
+)
+PLAIN, OPTIMIZED = Form(variant="script"), Form(variant="script", optimized=True)
+MACHINE = Form(variant="compiled")
+
+
+def with_variants(manifest: Manifest, **variants: Variant) -> Manifest:
+    return manifest.model_copy(update={"variants": variants})
+
+
+class TestSteps:
+    """From what was measured, in seconds; no clock is read."""
+
+    @pytest.mark.parametrize(("precision", "mixes"), [("bf16", False), ("float32", True)])
+    def test_forms_that_answer_differently_are_not_mixed(self, precision: str, mixes: bool) -> None:
+        """Each is faster at one size; the optimized one by more."""
+        variant = SCRIPT.model_copy(
+            update={
+                "precision": precision,
+                "optimized": SCRIPT.parity,
+                "interchangeable": False,
+            }
+        )
+        rounds = {1: {PLAIN: [2.0] * 5, OPTIMIZED: [3.0] * 5}, 2: {PLAIN: [9.0], OPTIMIZED: [4.0]}}
+        manifest = with_variants(make_manifest(), script=variant)
+        (steps,) = tune.plan_steps(Measured(manifest, rounds, rounds), 2).values()
+        expected = [(1, PLAIN), (2, OPTIMIZED)] if mixes else [(2, OPTIMIZED)]
+        assert [(step.up_to, step.form) for step in steps] == expected
+
+    def test_lossy_forms_that_answer_alike_are(self) -> None:
+        variant = SCRIPT.model_copy(update={"precision": "bf16", "optimized": SCRIPT.parity})
+        rounds = {1: {PLAIN: [2.0] * 5, OPTIMIZED: [3.0] * 5}, 2: {PLAIN: [9.0], OPTIMIZED: [4.0]}}
+        manifest = with_variants(make_manifest(), script=variant)
+        (steps,) = tune.plan_steps(Measured(manifest, rounds, rounds), 2).values()
+        assert [step.form for step in steps] == [PLAIN, OPTIMIZED]
+
+    @pytest.mark.parametrize(("slowest", "form"), [(0.9e-3, MACHINE), (1.1e-3, PLAIN)])
+    def test_the_slowest_shape_decides_about_the_gil_limit(
+        self, slowest: float, form: Form
+    ) -> None:
+        manifest = with_variants(make_manifest(), script=SCRIPT, compiled=COMPILED)
+        mean = {1: {PLAIN: [0.8e-3] * 5, MACHINE: [0.4e-3] * 5}}
+        worst = {1: {PLAIN: [5e-3] * 5, MACHINE: [slowest] * 5}}
+        steps = tune.plan_steps(Measured(manifest, mean, worst), 1)["float32"]
+        assert [(step.up_to, step.form) for step in steps] == [(1, form)]
+
+    def test_where_a_dimension_is_free_no_machine_code_is_planned(self) -> None:
+        manifest = make_manifest(
+            inputs=[spec("x", shape=(-1, -1))],
+            golden=[example({"x": np.ones(3, np.float32)}, {"value": np.zeros(1, np.float32)})],
+        )
+        manifest = with_variants(manifest, script=SCRIPT, compiled=COMPILED)
+        rounds = {1: {PLAIN: [0.8e-3] * 5, MACHINE: [0.1e-3] * 5}}
+        steps = tune.plan_steps(Measured(manifest, rounds, rounds), 2)["float32"]
+        assert [step.form for step in steps] == [PLAIN]
+
+
+class TestGoldenBatches:
+    def test_one_of_each_shape_of_different_examples_in_turn(self) -> None:
+        arrays = [
+            np.full((count, 1), value, np.float32)
+            for count, value in ((1, 10), (2, 20), (1, 11), (1, 12))
+        ]
+        manifest = make_manifest(
+            inputs=[spec("x", shape=(-1, -1, 1))],
+            golden=[example({"x": array}, {"value": np.zeros(1, np.float32)}) for array in arrays],
+        )
+        batches = golden_batches(manifest, 4)
+        assert [batch["x"][:, 0, 0].tolist() for batch in batches] == [[10, 11, 12, 10], [20] * 4]
+        assert [batch["x"].shape for batch in batches] == [(4, 1, 1), (4, 2, 1)]
+
+    def test_several_inputs_in_their_order(self) -> None:
+        manifest = make_manifest(
+            inputs=[spec("b"), spec("a", "int64", (-1,))],
+            golden=[
+                example(
+                    {"a": np.array(7), "b": np.ones(1, np.float32)},
+                    {"value": np.zeros(1, np.float32)},
+                )
+            ],
+        )
+        (batch,) = golden_batches(manifest, 2)
+        assert list(batch) == ["b", "a"]
+        assert batch["a"].tolist() == [7, 7]
+
+
+def test_a_runner_gives_its_batch_to_the_model_each_time() -> None:
+    seen: list[list[float]] = []
+
+    def forward(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        seen.append([*a.tolist(), *b.tolist()])
+        return a, b
+
+    run = runner(forward, {"a": np.array([1]), "b": np.array([2])}, torch.device("cpu"))
+    run()
+    run()
+    assert seen == [[1, 2], [1, 2]]
