@@ -22,7 +22,7 @@ PYTEST_ARGS ?=
 # workers would else spin against each other.
 TEST_WORKERS ?= 3
 ifneq ($(filter-out 1,$(TEST_WORKERS)),)
-PARALLEL := --numprocesses $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder
+PARALLEL := --numprocesses $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder --max-worker-restart 0
 endif
 CHAOS_REQUESTS ?= 200000
 CHAOS_MINUTES ?= 30
