@@ -16,6 +16,8 @@ from grpc import StatusCode as Code
 
 from app.access.entries import make_key
 from app.api.oip.grpc import infer, reading, streams
+from app.api.oip.grpc import server as grpc_server
+from app.api.oip.grpc.adapter import AioServer
 from app.api.oip.grpc.call import ROUTE
 from app.api.oip.grpc.protos import inference_pb2 as pb
 from tests.artifacts import write_artifact
@@ -128,7 +130,7 @@ class TestTime:
             await until(lambda: 2 in double.batches[-1])
             abandoned = await counted("abandoned")
             waiting = ask(3)
-            await asyncio.sleep(0.05)
+            await until(lambda: server.listening.service.metrics.requests_open == 2)
             found = await refused(Code.RESOURCE_EXHAUSTED, ask(4), "queue")
             milliseconds = float(found["retry-after-ms"])
             assert milliseconds > 0
@@ -173,16 +175,13 @@ class TestLimits:
         await refused(Code.RESOURCE_EXHAUSTED, asked, "metadata")
         assert numbers(await server.infer(row())) == [2, 4]
 
-    async def test_messages_that_do_not_come(
-        self, held: tuple[Server, Doubles], monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    async def test_messages_that_do_not_come(self, held: tuple[Server, Doubles]) -> None:
         """As many as fit into the limit of bodies wait; quick ones are still answered."""
-        monkeypatch.setattr(reading, "QUICK_S", 0.02)
         server, _ = held
         key = (("x-api-key", SECRET),)
         begin = server.channel.stream_unary(f"/{INFERENCE}/ModelInfer")
         waiting = [begin(metadata=key) for _ in range(8)]
-        await asyncio.sleep(0.2)
+        await asyncio.sleep(4 * reading.QUICK_S)
         ended = [each for each in waiting if each.done()]
         assert 0 < len(ended) < len(waiting)
         for each in ended:
@@ -276,3 +275,27 @@ class TestLimits:
         assert b"grpc-status" in await raw.status()
         await raw.close()
         assert numbers(await server.infer(row())) == [2, 4]
+
+
+async def test_a_stop_never_shuts_down_twice_at_once(
+    models: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first to end frees the server in grpcio; the other would crash the process."""
+    running, most = 0, 0
+
+    class Watched(AioServer):
+        async def shutdown(self, grace: float | None) -> None:
+            nonlocal running, most
+            running += 1
+            most = max(most, running)
+            try:
+                await super().shutdown(grace)
+            finally:
+                running -= 1
+
+    monkeypatch.setattr(grpc_server, "AioServer", Watched)
+    async with serving(models, head_timeout_s=0.3) as server:
+        await server.infer(row())
+        raw = await RawConnection.open(server.port)
+    await raw.close()
+    assert most == 1

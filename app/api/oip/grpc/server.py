@@ -121,10 +121,13 @@ class GrpcServer:
         self._reader.close()
         self._streams.close()
         stopping = asyncio.create_task(server.shutdown(budget_s))
-        while server.calls and not stopping.done():  # noqa: ASYNC110  # grpcio does not tell
+        while server.calls and not stopping.done():  # noqa: ASYNC110  # grpcio has no event for it
             await asyncio.sleep(0.01)
-        # It waits for idle clients too: they have a moment to take notice.
-        await asyncio.gather(stopping, server.shutdown(min(FAREWELL_S, budget_s)))
+        # One shutdown at a time: the first to end frees the server that the other would crash on.
+        stopping.cancel()
+        await asyncio.wait((stopping,))
+        # Idle clients have a moment to disconnect.
+        await server.shutdown(min(FAREWELL_S, budget_s))
 
     def _methods(self) -> dict[str, grpc.RpcMethodHandler[Any, Any]]:
         ids = RequestIds()
