@@ -1,4 +1,4 @@
-"""`staged`: the model as a chain of TorchScript files, each of which may have its own device."""
+"""`staged`: the model as a chain of TorchScript files, each with its own device if needed."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def _stages(subject: Subject) -> list[nn.Module]:
 def _given(
     where: str, stage: nn.Module, example: tuple[torch.Tensor, ...]
 ) -> tuple[torch.Tensor, ...]:
-    """The outputs of a stage, which are the inputs of the next one."""
+    """Run a stage; its outputs are the inputs of the next one."""
     try:
         with torch.inference_mode():
             made: Any = stage(*example)

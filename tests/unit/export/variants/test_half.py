@@ -173,7 +173,7 @@ def test_where_it_does_not_apply(tmp_path: Path, model: Definition, why: str) ->
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
 def test_fp16_needs_a_cuda_device(tmp_path: Path) -> None:
-    with pytest.raises(NotApplicable, match="made and proved on a CUDA device, and there is none"):
+    with pytest.raises(NotApplicable, match="built and verified on a CUDA device, and there is none"):
         Half("fp16").make(subject(digits.DEFINITION), tmp_path)
 
 
