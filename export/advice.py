@@ -8,7 +8,7 @@ from typing import get_args
 from models.tensors import Dtype
 
 HOW = (
-    "create a TorchScript file with the model's Python code: torch.jit.script(model.eval())"
+    "create a TorchScript file from the model's Python code: torch.jit.script(model.eval())"
     ".save('model.pt'), or torch.jit.trace(model.eval(), example_input).save('model.pt')"
 )
 NO_SIZE = (

@@ -1,7 +1,7 @@
-"""The contract between export and app: everything that a server knows about a model.
+"""The contract between export and app: everything a server knows about a model.
 
-The manifest travels inside the artifact as `manifest.json`. A server relies on nothing else:
-it never imports the Python class of the model.
+The manifest is in the artifact as `manifest.json`. A server relies on nothing else: it never
+imports the Python class of the model.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ SCHEMA_VERSION: Literal[2] = 2
 MANIFEST_FILE = "manifest.json"
 DIGEST_FILE = "manifest.sha256"
 SIGNATURE_FILE = "manifest.sig"
-# Read whole into memory. Golden examples make it large: one of 3 x 224 x 224 numbers has 800 KB.
+# It is read into memory. Golden examples make it large: one of 3 x 224 x 224 numbers has 800 KB.
 MAX_MANIFEST_BYTES = 256 * 1024 * 1024
 
 
@@ -36,7 +36,7 @@ class GoldenExample(Part):
 
 
 class Difference(Part):
-    """The largest differences of one output, over everything that was compared."""
+    """The largest differences of one output, over all comparisons."""
 
     max_absolute: float
     max_relative: float
@@ -68,7 +68,7 @@ class FileDigest(Part):
 
 
 class NativeCode(Part):
-    """Requirements of compiled code; elsewhere it crashes, so it is not loaded there."""
+    """Requirements of compiled code, which would crash on machines that do not meet them."""
 
     architecture: str = Field(description="in the form of `uname -m`, such as x86_64")
     requires: tuple[str, ...] = Field(
@@ -79,9 +79,9 @@ class NativeCode(Part):
 class Variant(Part):
     """One executable form of the model in its own file.
 
-    `optimized` is the proof of its form after `torch.jit.optimize_for_inference` at load; None: not
-    to be used. `native` is for compiled code only. `later_stages` are the files that run after
-    `file`, each on the outputs of the one before: each may have its own device.
+    `optimized` is the parity of its form after `torch.jit.optimize_for_inference` at load; None: do
+    not use that form. `native` is only for compiled code. `later_stages` are the files that run
+    after `file`, each on the outputs of its predecessor; each may have its own device.
     """
 
     file: FileName
@@ -125,19 +125,19 @@ class Variant(Part):
 
     @property
     def files(self) -> tuple[FileName, ...]:
-        """All its files, in the order in which they run."""
+        """All its files, in the order of execution."""
         return (self.file, *self.later_stages)
 
 
 class LeftOut(Part):
-    """A variant that is not in the artifact, and why."""
+    """A variant that is not in the artifact, and the reason."""
 
     variant: Name
     reason: str
 
 
 class TrainedEpoch(Part):
-    """The means of one epoch; what was not a number is None."""
+    """The means of one epoch; None for NaN or infinity."""
 
     epoch: int = Field(ge=1)
     seconds: float = Field(ge=0)
@@ -212,12 +212,12 @@ class Manifest(Part):
         return self
 
     def public(self) -> dict[str, JsonValue]:
-        """The part that a client may see: without golden data, digests and the training run."""
+        """Return the part for clients, without golden data, digests and the training run."""
         return self.model_dump(mode="json", exclude={"golden", "files", "training"})
 
 
 def forms_of(variants: Mapping[str, Variant]) -> dict[Form, Variant]:
-    """Every proved form, in the order of the variants, plain before optimized."""
+    """Return every verified form, in the order of the variants, plain before optimized."""
     forms = {}
     for name, variant in variants.items():
         forms[Form(variant=name)] = variant

@@ -115,13 +115,13 @@ class TestFolder:
         assert run(*train[:2], *train[4:], "--resume", "--epochs", "2", catalog=CATALOG)[0] == 2
         assert "--epochs 2: the run began with 1" in capsys.readouterr().err
         assert run("train", "whole", *train[4:], "--resume", catalog=CATALOG)[0] == 2
-        assert "is of 'tiny', not of 'whole'" in capsys.readouterr().err
+        assert "belongs to 'tiny', not to 'whole'" in capsys.readouterr().err
 
     @pytest.mark.parametrize(
         ("changes", "told"),
         [
             ({}, "lacks data that --resume needs"),
-            ({"step": 1, "steps": 3}, "had 3 steps per epoch, now there are 16"),
+            ({"step": 1, "steps": 3}, "had 3 steps per epoch and now has 16"),
         ],
     )
     def test_that_cannot_go_on(

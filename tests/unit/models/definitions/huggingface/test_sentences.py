@@ -104,7 +104,7 @@ def test_poolings_by_name_and_by_flag(tmp_path: Path, config: Any, pooling: str)
         (
             "modules",
             [{"type": "custom_st.Transformer", "path": ""}],
-            "has custom_st.Transformer, code",
+            "has custom_st.Transformer, the model's own",
         ),
         ("modules", [{"type": f"{ST}.Transformer", "path": "a\0b"}], "path .* is malformed"),
         ("modules", [{"type": f"{ST}.Transformer", "path": "a" * 5000}], "path .* is malformed"),
