@@ -12,10 +12,10 @@ from loadtests.capacity.cases import NAMES, SERVERS, USUAL
 from loadtests.traffic.workloads import WORKLOADS
 
 LOADS = (0.7, 1.0, 2.0, 4.0)
-# At 10 the best of servers would have to refuse 0.3 % of a load of 0.7, and at 6 one whose core
-# is a tenth slower when it wakes than when it never sleeps: see docs/load-testing.md.
+# At 10 even the best server would have to reject 0.3 % of a load of 0.7; at 6 so would a server
+# whose core is a tenth slower when it wakes than when it never sleeps: see docs/load-testing.md.
 ITEM_MS = 5.0
-LOWEST_RATE_PER_S = 1.0  # a server that cannot keep up so little has no capacity
+LOWEST_RATE_PER_S = 1.0  # a server that cannot sustain this has no capacity
 
 
 def _add_common(parser: argparse.ArgumentParser, out: str) -> None:
@@ -28,24 +28,24 @@ def _add_common(parser: argparse.ArgumentParser, out: str) -> None:
         "--timeout-s",
         type=above_zero,
         default=2.0,
-        help="a request without an answer for so long has failed (default: 2)",
+        help="a request without an answer after this time has failed (default: 2)",
     )
     parser.add_argument(
-        "--connections", type=at_least_one, default=512, help="the most at once (default: 512)"
+        "--connections", type=at_least_one, default=512, help="most at once (default: 512)"
     )
     parser.add_argument(
         "--seed",
         type=from_zero,
         default=int.from_bytes(os.urandom(4)),
-        help="of arrivals and inputs (default: drawn; with one used before, a server's cache has "
-        "the answers already)",
+        help="of arrivals and inputs (default: random; with a reused seed, the server's cache "
+        "already has the answers)",
     )
     parser.add_argument(
         "--fail-ratio",
         type=share,
         default=0.001,
-        help="highest share of failed requests (default: 0.001: one in the thousand that every "
-        "trial of a search has at least)",
+        help="highest share of failed requests (default: 0.001: one in a thousand, the fewest "
+        "requests of a search's trial)",
     )
     parser.add_argument("--out", type=Path, default=Path(out), help=f"folder (default: {out})")
 
@@ -54,7 +54,7 @@ def add_search(parser: argparse.ArgumentParser) -> None:
     """Add the options of the search."""
     _add_common(parser, "reports/capacity")
     parser.add_argument(
-        "--budget-s", type=above_zero, default=120.0, help="for the whole search (default: 120)"
+        "--budget-s", type=above_zero, default=120.0, help="of the whole search (default: 120)"
     )
     parser.add_argument(
         "--start-rate", type=above_zero, default=100.0, help="first rate tried (default: 100)"
@@ -65,7 +65,7 @@ def add_search(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--min-capacity",
         type=above_zero,
-        help="exit code 1 below this number of requests/s, or if the capacity is not confirmed",
+        help="exit code 1 below this rate in requests/s, or if the capacity is not confirmed",
     )
 
 
@@ -74,11 +74,11 @@ def add_run(parser: argparse.ArgumentParser) -> None:
     _add_common(parser, "reports/run")
     parser.add_argument("--rate", type=above_zero, required=True, help="requests per second")
     parser.add_argument("--seconds", type=above_zero, default=10.0, help="measured (default: 10)")
-    parser.add_argument("--fail-p99-ms", type=above_zero, help="exit code 1 above it")
+    parser.add_argument("--fail-p99-ms", type=above_zero, help="exit code 1 above this")
 
 
 def a_rate(text: str) -> float:
-    """A rate that a search can end at."""
+    """Parse a rate at which a search can end."""
     value = above_zero(text)
     if value < LOWEST_RATE_PER_S:
         raise argparse.ArgumentTypeError(f"{text!r} is below {LOWEST_RATE_PER_S:g}")
@@ -87,7 +87,7 @@ def a_rate(text: str) -> float:
 
 def add_overload(parser: argparse.ArgumentParser) -> None:
     """Add the options of the overload table."""
-    parser.add_argument("--quick", action="store_true", help="2 s a load, ours alone")
+    parser.add_argument("--quick", action="store_true", help="2 s per load, ours alone")
     parser.add_argument(
         "--models",
         nargs="+",

@@ -71,5 +71,5 @@ def test_a_compiled_server_must_be_of_these_very_sources(tmp_path: Path) -> None
     native.write_bytes(source)
     with (tmp_path / "app/types.py").open("a") as file:
         file.write("# of yesterday\n")
-    with pytest.raises(SetupError, match=r"app/types\.py has changed since .* or ask for --pure"):
+    with pytest.raises(SetupError, match=r"app/types\.py has changed since .* or use --pure"):
         check_sources(tmp_path)
