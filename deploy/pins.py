@@ -29,7 +29,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for line in wrong:
         sys.stderr.write(f"{file.name}: {line}\n")
     if wrong:
-        sys.stderr.write("`make constraints` pins what is installed now\n")
+        sys.stderr.write("`make constraints` pins the installed versions\n")
     return 1 if wrong else 0
 
 

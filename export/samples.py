@@ -20,7 +20,7 @@ from models.tensors import Array, Arrays, Axis, TensorSpec
 GOLDEN = 3
 SEED = 11
 EXAMPLE_PICTURE = 16  # pixels to a side
-MAX_EXAMPLE = 4096  # numbers; nobody would read more, and the example is in many documents
+MAX_EXAMPLE = 4096  # numbers; more are unreadable, and the example is in many documents
 DECIMALS = 2  # of an example's numbers, which are for people and may be many
 
 # The shapes of one item: one for each input, in order.

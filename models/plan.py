@@ -1,6 +1,6 @@
 """The fastest form of a model at each batch size: measured, chosen, written down.
 
-A form is a variant as it is in its file, or that variant after `optimize_for_inference`, which
+A form is a variant as in its file, or that variant after `optimize_for_inference`, which
 cannot be saved and is applied at load. Export, and a server on another processor, measure; both
 choose with the code in this file.
 """

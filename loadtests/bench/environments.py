@@ -42,9 +42,9 @@ def why_not(peer: str) -> str | None:
     advice = "`make bench-peers` creates it"
     made = ENVIRONMENTS / peer / REQUIREMENTS
     if not made.exists():
-        return f"its environment {ENVIRONMENTS / peer} is not there; {advice}"
+        return f"its environment {ENVIRONMENTS / peer} does not exist; {advice}"
     if made.read_bytes() != (PEERS / peer / REQUIREMENTS).read_bytes():
-        return f"its environment {ENVIRONMENTS / peer} is of other versions; {advice} anew"
+        return f"its environment {ENVIRONMENTS / peer} has other versions; {advice} again"
     return None
 
 

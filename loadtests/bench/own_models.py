@@ -113,7 +113,7 @@ def _adopted(
 
 def _run(*arguments: str) -> None:
     command = [sys.executable, *arguments]
-    done = subprocess.run(  # nosec B603 # this very program
+    done = subprocess.run(  # nosec B603 # this program
         command, capture_output=True, text=True, check=False
     )
     if done.returncode != 0:

@@ -186,7 +186,7 @@ class _Measuring:
         """Find the capacity and offer multiples of it.
 
         Raises:
-            LoadTestError: if a number would not mean what it says.
+            LoadTestError: if a number would be invalid.
         """
         capacity_per_s, trials = self._capacity()
         if self.server == MOSEC:

@@ -104,7 +104,7 @@ def sentence_parts(
     found = ((name, folder.fields(f"{weights_in}{name}")) for name in LENGTHS)
     file, length = next(((name, fields) for name, fields in found if fields), ("", {}))
     if length.get("do_lower_case"):
-        raise FolderError(f"{file} asks for do_lower_case; do it in tokenizer.json's normalizer")
+        raise FolderError(f"{file} sets do_lower_case; do it in tokenizer.json's normalizer")
     longest = length.get("max_seq_length")
     if longest is not None and not (isinstance(longest, int) and longest > 0):
         raise FolderError(f"{file}: max_seq_length is malformed")
