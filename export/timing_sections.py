@@ -38,7 +38,7 @@ def load_lines(device: DevicePlan, artifact: str) -> Iterator[str]:
     share = "" if device.kept_waiting is None else f" for {device.kept_waiting:.0%} of the time"
     yield (
         f"Measured under load: other work kept the forwards from running{share}. Disturbed samples "
-        "were taken again."
+        "were repeated."
     )
     if device.unsettled:
         sizes = ", ".join(map(str, device.unsettled))

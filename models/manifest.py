@@ -48,7 +48,7 @@ class Parity(Part):
     outputs: dict[Name, Difference] = Field(min_length=1)
     batch_sizes: tuple[int, ...] = Field(min_length=1)
     batch_invariance: float = Field(
-        description="largest difference between an item's answer alone and inside a batch"
+        description="largest difference between an item's answer alone and in a batch"
     )
     padded_to: tuple[int, ...] = Field(
         default=(), description="sizes to which batches of smaller items were padded"
@@ -70,9 +70,9 @@ class FileDigest(Part):
 class NativeCode(Part):
     """Requirements of compiled code, which would crash on machines that do not meet them."""
 
-    architecture: str = Field(description="in the form of `uname -m`, such as x86_64")
+    architecture: str = Field(description="in the form of `uname -m`, for example x86_64")
     requires: tuple[str, ...] = Field(
-        description="CPU flags as /proc/cpuinfo names them; on CUDA the one architecture, as sm_90"
+        description="CPU flags as in /proc/cpuinfo; on CUDA the architecture, such as sm_90"
     )
 
 
@@ -95,13 +95,13 @@ class Variant(Part):
     parity: Parity
     optimized: Parity | None = None
     accuracy: float | None = Field(
-        default=None, ge=0, le=1, description="on held-out data; of its forms, the lower one's"
+        default=None, ge=0, le=1, description="on held-out data; the lower one of its forms"
     )
     native: NativeCode | None = None
     interchangeable: bool = Field(
         default=True,
-        description="whether the optimized form answers as the plain one does, to float32: only "
-        "then may a plan mix the two",
+        description="whether the optimized form's answers equal the plain one's within float32's "
+        "tolerance: only then may a plan mix the two",
     )
     reload_growth_bytes: int | None = Field(
         default=None, description="memory that is not released when the file is loaded again"
@@ -154,7 +154,7 @@ class TrainingRun(Part):
     hyperparameters: dict[str, JsonValue]
     kept: int = Field(ge=0, description="the epoch whose weights these are; 0: none was complete")
     epochs: tuple[TrainedEpoch, ...]
-    peak_bytes: int = Field(default=0, description="memory of the process that used most")
+    peak_bytes: int = Field(default=0, description="highest memory of a process")
 
 
 class Manifest(Part):

@@ -74,10 +74,10 @@ class DevicePlan(Part):
         ge=0,
         le=1,
         description="share of time in which other work kept the measuring process from running; "
-        "none: hardly any",
+        "none: almost none",
     )
     unsettled: tuple[int, ...] = Field(
-        default=(), description="batch sizes at which hardly a sample was undisturbed"
+        default=(), description="batch sizes at which almost all samples were disturbed"
     )
     layout: MeasuredLayout | None = Field(
         default=None, description="of CPU replicas that run the plan's default precision"

@@ -48,7 +48,7 @@ class Dimension(Part):
     least: int = Field(default=0, ge=0, le=MAX_SIZE)
     most: int = Field(default=FREE_MOST, ge=1, le=MAX_SIZE)
     mask: Name | None = Field(
-        default=None, description="the input that tells data (1) from padding (0); null: no padding"
+        default=None, description="the input that is 1 for data and 0 for padding; null: no padding"
     )
 
     @model_validator(mode="after")
@@ -256,8 +256,8 @@ class Tolerance(Part):
     of_range: float = Field(default=0, ge=0)
     exact_integers: bool = Field(
         default=True,
-        description="integer and boolean outputs must be equal; if false they are not compared: if "
-        "a lossy precision changes an index of two near-equal scores, accuracy decides",
+        description="integer and boolean outputs must be equal; if false they are not compared: a "
+        "lossy precision may change an index of two near-equal scores, so accuracy decides",
     )
 
     def __str__(self) -> str:

@@ -71,7 +71,7 @@ def find() -> str:
     path = shutil.which("wrk")
     if path is None:
         raise LoadError(
-            "wrk, which makes the load, is not installed: `apt-get install wrk`, `brew install "
+            "wrk, the load generator, is not installed: `apt-get install wrk`, `brew install "
             "wrk`, or https://github.com/wg/wrk"
         )
     return path
