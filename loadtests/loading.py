@@ -65,7 +65,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rate", type=above_zero, default=200, help="requests/s (default: 200)")
     parser.add_argument("--seconds", type=above_zero, default=40, help="longest load (default: 40)")
     parser.add_argument("--seed", type=from_zero, default=1)
-    parser.add_argument("--artifacts", type=Path, default=Path("artifacts"), help="with digits")
+    parser.add_argument("--artifacts", type=Path, default=Path("artifacts"), help="has digits")
     parser.add_argument(
         "--slow",
         type=Path,

@@ -69,7 +69,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--microbatches", type=whole, metavar="N", help="of a pipeline (default: 2 per stage)"
     )
     parser.add_argument("--precision", choices=PRECISIONS, default="32-true")
-    parser.add_argument("--compile", action="store_true", help="by torch.compile")
+    parser.add_argument("--compile", action="store_true", help="use torch.compile")
     parser.add_argument("--deterministic", action="store_true", help="only deterministic kernels")
     parser.add_argument(
         "--detect-anomaly", action="store_true", help="stop at the first NaN and name its operation"

@@ -49,18 +49,18 @@ class Options:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the benchmark's options."""
     parser.add_argument(
-        "--workloads", nargs="+", choices=NAMES, metavar="NAME", help=f"of {', '.join(NAMES)}"
+        "--workloads", nargs="+", choices=NAMES, metavar="NAME", help=f"of: {', '.join(NAMES)}"
     )
     parser.add_argument(
         "--servers",
         nargs="+",
         choices=(OURS, *SERVERS),
         metavar="NAME",
-        help=f"of {', '.join(SERVERS)}",
+        help=f"servers to measure with ours: {', '.join(SERVERS)}",
     )
     parser.add_argument("--rounds", type=at_least_one, help=f"default: {ROUNDS}")
     parser.add_argument(
-        "--seconds", type=at_least_one, default=1, help="whole ones, each turn; default: 1"
+        "--seconds", type=at_least_one, default=1, help="per turn, a whole number; default: 1"
     )
     parser.add_argument(
         "--quick",
@@ -78,5 +78,5 @@ def add_common(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--pure", action="store_true", help="run ours from the checkout, not compiled"
     )
-    parser.add_argument("--artifacts", type=Path, default=Path("artifacts"), help="with digits")
+    parser.add_argument("--artifacts", type=Path, default=Path("artifacts"), help="has digits")
     parser.add_argument("--out", type=Path, default=Path("reports"), help="for .json and .html")

@@ -112,7 +112,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of the load and its time."""
     parser.add_argument("--workload", choices=WORKLOAD_NAMES, default=WORKLOAD_NAMES[0])
     parser.add_argument("--rounds", type=at_least_one, default=7, help="default: 7")
-    parser.add_argument("--seconds", type=above_zero, default=2.0, help="each turn; default: 2")
+    parser.add_argument("--seconds", type=above_zero, default=2.0, help="per turn; default: 2")
     add_common(parser)
 
 

@@ -19,7 +19,7 @@ LOWEST_RATE_PER_S = 1.0  # a server that cannot sustain this has no capacity
 
 
 def _add_common(parser: argparse.ArgumentParser, out: str) -> None:
-    parser.add_argument("--url", default="http://127.0.0.1:8000", help="of the server")
+    parser.add_argument("--url", default="http://127.0.0.1:8000", help="the server")
     parser.add_argument("--model", help="default: the server's own default model")
     parser.add_argument("--workload", choices=list(WORKLOADS), default="unique")
     parser.add_argument("--arrivals", choices=("poisson", "uniform"), default="poisson")
@@ -73,7 +73,7 @@ def add_run(parser: argparse.ArgumentParser) -> None:
     """Add the options of a single run."""
     _add_common(parser, "reports/run")
     parser.add_argument("--rate", type=above_zero, required=True, help="requests per second")
-    parser.add_argument("--seconds", type=above_zero, default=10.0, help="measured (default: 10)")
+    parser.add_argument("--seconds", type=above_zero, default=10.0, help="time (default: 10)")
     parser.add_argument("--fail-p99-ms", type=above_zero, help="exit code 1 above this")
 
 
@@ -94,14 +94,14 @@ def add_overload(parser: argparse.ArgumentParser) -> None:
         choices=NAMES,
         default=USUAL,
         metavar="MODEL",
-        help=f"of {', '.join(NAMES)} (default: {' '.join(USUAL)})",
+        help=f"the models: {', '.join(NAMES)} (default: {' '.join(USUAL)})",
     )
     parser.add_argument(
         "--servers",
         nargs="+",
         choices=SERVERS,
         metavar="SERVER",
-        help=f"of {', '.join(SERVERS)} (default: all of the model's)",
+        help=f"the servers: {', '.join(SERVERS)} (default: all for the model)",
     )
     parser.add_argument(
         "--loads",
@@ -109,20 +109,20 @@ def add_overload(parser: argparse.ArgumentParser) -> None:
         type=above_zero,
         default=LOADS,
         metavar="TIMES",
-        help="times the capacity (default: 0.7 1 2 4)",
+        help="multiples of the capacity (default: 0.7 1 2 4)",
     )
     parser.add_argument(
         "--seconds",
         type=above_zero,
-        help="of each load; 8 times that below capacity, else of linear 3 times (default: 5)",
+        help="time per load (default: 5); 8 times as long below capacity, else 3 times for linear",
     )
     parser.add_argument(
-        "--budget-s", type=above_zero, help="of each search for a capacity (default: 20)"
+        "--budget-s", type=above_zero, help="time per search for a capacity (default: 20)"
     )
     parser.add_argument(
-        "--deadline-ms", type=at_least_one, default=100, help="of every request (default: 100)"
+        "--deadline-ms", type=at_least_one, default=100, help="of each request (default: 100)"
     )
     parser.add_argument(
-        "--item-ms", type=above_zero, default=ITEM_MS, help="of the linear model (default: 5)"
+        "--item-ms", type=above_zero, default=ITEM_MS, help="cost in the linear model (default: 5)"
     )
     add_common(parser)
