@@ -1,22 +1,22 @@
-# Three images from one file: `api` serves, `export` makes artifacts, `load` measures.
+# Three images from one file: `api` serves models, `export` creates artifacts, `load` runs load tests.
 #
 #   docker build --target api --tag torchlane .
 #
-# EXTRAS           extras of the serving image, such as "grpc text"
-# EXPORT_EXTRAS    extras of the export image, such as huggingface
+# EXTRAS           extras of the serving image, for example "grpc text"
+# EXPORT_EXTRAS    extras of the export image, for example huggingface
 # BASE_IMAGE       a Debian image with Python 3.11, 3.12 or 3.13 at /usr/local/bin/python
-# TORCH_INDEX_URL  where to take torch from, such as an index of CPU-only wheels; unset: pip's own, which brings CUDA
-# PIP_INDEX_URL    a mirror for everything else; unset: pip's own
-# --build-context wheels=DIR       wheels to take before an index is asked
-# --secret id=extra_ca,src=FILE    certificates that pip and apt shall trust, for a mirror of one's own; not in the image
+# TORCH_INDEX_URL  the index for torch, for example one of CPU-only wheels; default: pip's own, which has CUDA builds
+# PIP_INDEX_URL    the index for everything else; default: pip's own
+# --build-context wheels=DIR       wheels to use before any index
+# --secret id=extra_ca,src=FILE    certificates that pip and apt trust, for a private mirror; not stored in the image
 ARG BASE_IMAGE=python:3.11-slim-bookworm
 
 FROM scratch AS wheels
 
 
-# --- the dependencies: pinned, and a layer before any source ---
+# --- the dependencies: pinned, in layers below the sources ---
 
-# What each image asks for, as a file each: later layers are made anew when these change, and not at every change of
+# One requirements file for each image: later layers are rebuilt when its requirements change, not at every change of
 # pyproject.toml.
 FROM ${BASE_IMAGE} AS requirements
 ARG EXTRAS EXPORT_EXTRAS
@@ -30,7 +30,7 @@ FROM ${BASE_IMAGE} AS build
 WORKDIR /build
 ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore
 COPY constraints.txt ./
-# Everything below installs with this: pip of the base image, into an environment that has none itself.
+# All stages below install with this: the base image's pip, into an environment without pip.
 COPY --chmod=755 <<'SCRIPT' /usr/local/bin/install-into
 #!/bin/sh
 set -eu
@@ -40,7 +40,7 @@ environment=$1; shift
 exec pip --python "$environment/bin/python" install --quiet --find-links /wheels --constraint constraints.txt "$@"
 SCRIPT
 
-# What torch itself needs comes with the rest, from the index for everything.
+# torch's own dependencies are installed with the rest, from PIP_INDEX_URL.
 FROM build AS serving-environment
 ARG TORCH_INDEX_URL PIP_INDEX_URL
 RUN --mount=type=secret,id=extra_ca --mount=type=bind,from=wheels,target=/wheels \
@@ -51,7 +51,7 @@ RUN --mount=type=secret,id=extra_ca --mount=type=bind,from=wheels,target=/wheels
     --mount=type=cache,target=/root/.cache/pip \
     install-into /opt/venv -r api.txt
 
-# What serving never opens: torch's headers, its own tests, and its tools but the one that `import torch` looks for.
+# Removes files that serving never opens: torch's headers, tests, and tools except the one that `import torch` needs.
 FROM serving-environment AS slim-environment
 RUN cd /opt/venv/lib/python3*/site-packages/torch \
     && rm -rf include test \
@@ -64,7 +64,7 @@ RUN --mount=type=secret,id=extra_ca --mount=type=bind,from=wheels,target=/wheels
     --mount=type=cache,target=/root/.cache/pip \
     install-into /opt/venv -r export.txt
 
-# Load is made without torch and without the server.
+# Load generation needs neither torch nor the server.
 FROM build AS load-environment
 ARG PIP_INDEX_URL
 COPY --from=requirements /requirements/load.txt ./
@@ -73,7 +73,7 @@ RUN --mount=type=secret,id=extra_ca --mount=type=bind,from=wheels,target=/wheels
     install-into /opt/venv -r load.txt
 
 
-# --- the sources, as installed packages: each image gets the programs that it runs ---
+# --- the sources, as installed packages: each image contains only what it runs ---
 
 FROM build AS packaging
 ARG PIP_INDEX_URL
@@ -89,7 +89,7 @@ set -eu
 pip --python "$1/bin/python" install --quiet --no-index --no-deps --target "$2" dist/*.whl
 SCRIPT
 
-# With the request path as machine code, made next to all that it imports.
+# With the request path compiled to machine code, which needs everything that it imports.
 FROM serving-environment AS app-package
 ARG PIP_INDEX_URL
 RUN --mount=type=secret,id=extra_ca \
@@ -105,7 +105,7 @@ RUN --mount=type=secret,id=extra_ca --mount=type=bind,from=wheels,target=/wheels
 COPY --from=packaging /usr/local/bin/package-into /usr/local/bin/
 COPY --from=packaging /build ./
 COPY app app
-# without models/definitions: what is served needs no Python code of a model
+# without models/definitions: serving needs no Python code of a model
 COPY models/*.py models/
 RUN TORCHLANE_PURE=0 package-into /opt/venv /opt/torchlane
 
@@ -135,7 +135,7 @@ COPY deploy/docker/healthcheck.py /opt/healthcheck.py
 WORKDIR /opt/torchlane
 ENV PATH=/opt/venv/bin:$PATH PYTHONPATH=/opt/torchlane PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
 USER 10001:10001
-# It passes signals on, reaps what is orphaned, and ends with the server: the restart policy sees how it ended.
+# tini forwards signals, reaps orphans, and exits with the server's status for the restart policy.
 ENTRYPOINT ["tini", "--"]
 
 
@@ -154,7 +154,7 @@ VOLUME /artifacts
 CMD ["python", "-m", "export", "digits", "--out", "/artifacts"]
 ARG VERSION=0.1.0 REVISION=unknown
 LABEL org.opencontainers.image.title="Torchlane export" \
-      org.opencontainers.image.description="Makes verified, self-describing artifacts of PyTorch models" \
+      org.opencontainers.image.description="Creates verified, self-describing artifacts from PyTorch models" \
       org.opencontainers.image.licenses="Apache-2.0" \
       org.opencontainers.image.version="$VERSION" \
       org.opencontainers.image.revision="$REVISION"
@@ -173,7 +173,7 @@ LABEL org.opencontainers.image.title="Torchlane load" \
       org.opencontainers.image.revision="$REVISION"
 
 
-# The last one is what a build without --target makes.
+# The last stage: the default of a build without --target.
 FROM runtime AS api
 COPY --from=slim-environment /opt/venv /opt/venv
 COPY --from=app-package /opt/torchlane /opt/torchlane

@@ -1,7 +1,7 @@
 # The front door. `make help` lists the targets.
 #
-# PYTHON           the interpreter to make the environment with (3.11 to 3.13)
-# TORCH_INDEX_URL  where to take torch from, such as an index of CPU-only wheels; unset: pip's own
+# PYTHON           the interpreter for the environment (3.11 to 3.13)
+# TORCH_INDEX_URL  the index for torch, for example one of CPU-only wheels; default: pip's own
 .DEFAULT_GOAL := help
 SHELL := /bin/bash
 PYTHON ?= python3
@@ -18,8 +18,8 @@ OVERLOAD_ARGS ?=
 FUZZ_SECONDS ?= 60
 FUZZ_TARGETS ?=
 PYTEST_ARGS ?=
-# A file at a time for each; 1: all in one process, as --pdb and -s want it. Threads that wait for work sleep: those of two
-# workers would else spin against each other.
+# Each worker runs one file at a time; 1: all in one process, as --pdb and -s need. OMP_WAIT_POLICY=PASSIVE below lets
+# idle threads sleep; else the threads of two workers would spin against each other.
 TEST_WORKERS ?= 3
 ifneq ($(filter-out 1,$(TEST_WORKERS)),)
 PARALLEL := --numprocesses $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder --max-worker-restart 0
@@ -39,11 +39,11 @@ $(READY): pyproject.toml constraints.txt
 	TORCHLANE_PURE=1 $(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
 	@touch $@
 
-# Machine code of these very sources is made if there is none yet; where it cannot be, one line says why.
+# Builds machine code of the current sources if there is none; if that fails, prints one line with the reason.
 COMPILE := $(BIN)/python deploy/compile.py
 
 .PHONY: setup
-setup: $(READY) ## make the virtual environment .venv with all dependencies, and the server's machine code
+setup: $(READY) ## create the virtual environment .venv with all dependencies, and compile the server
 	@$(COMPILE)
 
 .PHONY: export
@@ -53,41 +53,41 @@ export: $(READY) ## train and export MODEL (default: digits) to OUT (default: ar
 ARTIFACTS := ls artifacts/*/*/manifest.json >/dev/null 2>&1 || $(MAKE) --no-print-directory export
 
 .PHONY: serve
-serve: $(READY) ## serve what is in artifacts/, exports digits first if nothing is there; SERVE_ARGS='--port 9000': flags
+serve: $(READY) ## serve artifacts/, after an export of digits if it is empty; SERVE_ARGS='--port 9000': flags
 	@$(if $(findstring --model-dir,$(SERVE_ARGS)),:,$(ARTIFACTS))
 	@exec $(COMPILE) --run -m app $(SERVE_ARGS)
 
 .PHONY: serve-python
-serve-python: $(READY) ## serve with the sources as they are, without machine code: for those who edit them
+serve-python: $(READY) ## serve from the sources without machine code, for development
 	@$(if $(findstring --model-dir,$(SERVE_ARGS)),:,$(ARTIFACTS))
 	@exec $(BIN)/python -m app $(SERVE_ARGS)
 
 .PHONY: compiled
-compiled: $(READY) ## the machine code in .compiled, as `make setup` makes it; fails where it cannot be made
+compiled: $(READY) ## build the machine code in .compiled, as `make setup` does, but fail if that is not possible
 	@$(COMPILE) --required
 
 .PHONY: wheels
-wheels: $(READY) ## dist/: a wheel with machine code for this machine and this Python, one without, the sources
+wheels: $(READY) ## build dist/: a wheel with machine code for this platform and Python, one without, and the sources
 	TORCHLANE_PURE=0 $(BIN)/python -m hatchling build --target wheel --directory dist
 	TORCHLANE_PURE=1 $(BIN)/python -m hatchling build --target wheel --target sdist --directory dist
 
 .PHONY: test-compiled
-test-compiled: compiled ## run the tests of the server's parts on it
+test-compiled: compiled ## run the tests of the server's parts on the machine code
 	OMP_WAIT_POLICY=PASSIVE $(BIN)/python -P -m pytest -o 'pythonpath=.compiled .' $(PARALLEL) $(PYTEST_ARGS) \
 	  tests/unit/app/api tests/unit/app/codecs tests/unit/app/engine tests/unit/app/processes tests/unit/app/metrics/test_tally.py \
 	  tests/integration
 
 .PHONY: test
-test: $(READY) ## run the tests, TEST_WORKERS (3) files at a time; PYTEST_ARGS='-k NAME -x': some, until one fails
+test: $(READY) ## run the tests, TEST_WORKERS (3) files at a time; PYTEST_ARGS='-k NAME -x': a selection, until one fails
 	OMP_WAIT_POLICY=PASSIVE $(BIN)/python -m pytest $(PARALLEL) $(PYTEST_ARGS) -m 'not soak and not compose'
 
 .PHONY: test-fast
-test-fast: $(READY) ## the quick tests of the server's parts, in less than a minute: what to run at each save
+test-fast: $(READY) ## run the quick tests of the server's parts, in less than a minute, for every save
 	OMP_WAIT_POLICY=PASSIVE $(BIN)/python -m pytest $(PARALLEL) $(PYTEST_ARGS) -m 'not slow and not soak' \
 	  $(addprefix tests/unit/app/,access api codecs engine metrics processes registry)
 
 .PHONY: test-compose
-test-compose: $(READY) ## build the images and prove the compose stack in the container engine that answers
+test-compose: $(READY) ## build the images and test the compose stack in the running container engine
 	$(BIN)/python -m pytest $(PYTEST_ARGS) -m 'compose and not soak' -rPs tests/compose
 
 .PHONY: soak
@@ -95,15 +95,15 @@ soak: $(READY) ## run the long tests
 	$(BIN)/python -m pytest $(PYTEST_ARGS) -m soak
 
 .PHONY: fuzz
-fuzz: $(READY) ## fuzz what reads strangers' bytes, FUZZ_SECONDS (60) in all; FUZZ_TARGETS=json: only that
+fuzz: $(READY) ## fuzz the parsers of untrusted bytes, for FUZZ_SECONDS (60) in all; FUZZ_TARGETS=json: only that one
 	$(BIN)/python -m tests.fuzz --seconds $(FUZZ_SECONDS) $(FUZZ_TARGETS)
 
 .PHONY: fuzz-native
-fuzz-native: $(READY) ## fuzz the reader of JSON numbers in C++ with AddressSanitizer and UBSan, FUZZ_SECONDS (60)
+fuzz-native: $(READY) ## fuzz the C++ parser of JSON numbers with AddressSanitizer and UBSan, for FUZZ_SECONDS (60)
 	$(BIN)/python -m tests.fuzz --sanitize --seconds $(FUZZ_SECONDS)
 
 .PHONY: chaos
-chaos: $(READY) ## a real server under faults and clients of every kind, CHAOS_REQUESTS of them; a seed is drawn and printed
+chaos: $(READY) ## test a real server with faults and CHAOS_REQUESTS requests from clients of every kind; prints its random seed
 	$(BIN)/python -m tests.chaos --requests $(CHAOS_REQUESTS) --minutes $(CHAOS_MINUTES) \
 	  $(if $(CHAOS_SEED),--seed $(CHAOS_SEED)) $(if $(CHAOS_ROUND),--round $(CHAOS_ROUND)) $(CHAOS_ARGS)
 
@@ -112,7 +112,7 @@ cover: $(READY) ## run the tests and print branch coverage
 	$(BIN)/python -m pytest $(PYTEST_ARGS) -m 'not soak and not compose' --cov --cov-report=term
 
 .PHONY: check
-check: $(READY) ## format, lint, types, layers, insecure code, pins, generated code
+check: $(READY) ## check format, lint, types, layers, security, pins, generated code
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
@@ -123,11 +123,11 @@ check: $(READY) ## format, lint, types, layers, insecure code, pins, generated c
 	$(BIN)/python deploy/protos.py --check
 
 .PHONY: audit
-audit: $(READY) ## ask the internet whether a pinned package has a known vulnerability
+audit: $(READY) ## check the pinned packages for known vulnerabilities (needs the internet)
 	$(BIN)/python deploy/audit.py
 
 .PHONY: protos
-protos: $(READY) ## make the Python modules of the gRPC interface from its .proto file
+protos: $(READY) ## generate the Python modules of the gRPC interface from its .proto file
 	$(BIN)/python deploy/protos.py
 
 .PHONY: format
@@ -136,66 +136,66 @@ format: $(READY) ## rewrite the code in the house format
 	$(BIN)/ruff format .
 
 .PHONY: load
-load: $(READY) ## 30 s of Locust against a running server; its report under reports/
+load: $(READY) ## run Locust for 30 s against a running server; report under reports/
 	@mkdir -p reports
 	$(BIN)/locust --headless --locustfile loadtests/locustfile.py --host $(HOST) \
 	  --users 32 --spawn-rate 32 --run-time 30s --stop-timeout 10 --only-summary \
 	  --html reports/load.html --csv reports/load $(LOAD_ARGS)
 
 .PHONY: capacity
-capacity: $(READY) ## the highest rate that a running server holds within an SLO; table, page and JSON under reports/
+capacity: $(READY) ## find the highest rate at which a running server meets an SLO; table, page and JSON under reports/
 	$(BIN)/python -m loadtests find-capacity --url $(HOST) $(CAPACITY_ARGS)
 
 .PHONY: bench
-bench: compiled ## this server and others on the same work, in turns of a second; BENCH_ARGS=--quick: about two minutes
+bench: compiled ## compare this server with others on the same work, in turns of a second; BENCH_ARGS=--quick: about two minutes
 	$(BIN)/python -m loadtests bench $(BENCH_ARGS)
 
 .PHONY: bench-tail
-bench-tail: compiled ## p50, p99, p99.9 of this server, mosec and plain FastAPI at the same offered rates, in an open loop
+bench-tail: compiled ## compare p50, p99, p99.9 of this server, mosec and plain FastAPI at the same offered rates, in an open loop
 	$(BIN)/python -m loadtests tail $(BENCH_ARGS)
 
 .PHONY: bench-start
-bench-start: compiled ## the parts of a cold start, from the process to the first answer
+bench-start: compiled ## time the parts of a cold start, from process start to the first answer
 	$(BIN)/python -m loadtests cold-start $(BENCH_ARGS)
 
 .PHONY: overload
-overload: compiled ## 0.7 to 4 times of what servers hold, next to others, as `make bench`; OVERLOAD_ARGS=--quick: a minute
+overload: compiled ## compare servers, as `make bench`, at 0.7 to 4 times their capacity; OVERLOAD_ARGS=--quick: a minute
 	$(BIN)/python -m loadtests overload $(OVERLOAD_ARGS)
 
 .PHONY: bench-loading
-bench-loading: $(READY) ## latencies of digits before and while a slow model is loaded next to it
+bench-loading: $(READY) ## compare latencies of digits before and during the load of a slow second model
 	$(BIN)/python -m loadtests loading $(BENCH_ARGS)
 
 .PHONY: bench-devices
-bench-devices: $(READY) ## two CPU devices next to one: replicas, bare forwards, a pipeline; the engine alone, without HTTP
+bench-devices: $(READY) ## compare two CPU devices with one: replicas, bare forwards, a pipeline; the engine alone, without HTTP
 	$(BIN)/python -m tests.devices $(BENCH_ARGS)
 
 .PHONY: bench-gpu
-bench-gpu: $(READY) ## a GPU next to bare forwards on it: throughput, copies that are hidden (traces under reports/), graphs
+bench-gpu: $(READY) ## compare a GPU with bare forwards on it: throughput, hidden copies (traces under reports/), graphs
 	$(BIN)/python -m tests.devices.gpu $(BENCH_ARGS)
 
 .PHONY: bench-peers
-bench-peers: $(READY) ## install the other servers of `make bench` (mosec, LitServe, MLServer, PyTriton, KServe, infinity), an environment each
+bench-peers: $(READY) ## install the other servers of `make bench` (mosec, LitServe, MLServer, PyTriton, KServe, infinity), each in its own environment
 	$(BIN)/python -m loadtests bench-peers
 
 .PHONY: ray-env
-ray-env: $(READY) ## .ray: an environment with Ray on top of .venv; without it its tests are skipped
+ray-env: $(READY) ## create .ray, an environment with Ray on top of .venv; without it the Ray tests are skipped
 	$(BIN)/python -m tests.ray
 
 .PHONY: screenshots
-screenshots: $(READY) ## pictures of the page for the README, of a server under load; needs chromium and an export of digits
+screenshots: $(READY) ## take the README's screenshots of the page under load; needs chromium and an export of digits
 	$(BIN)/python -m tests.browser.screenshots
 
 .PHONY: constraints
-constraints: $(READY) ## pin what is installed now
+constraints: $(READY) ## pin the installed packages
 	{ sed -n '/^#/p' constraints.txt; $(BIN)/python -m pip freeze --all --exclude pip --exclude-editable \
 	  | sed -E 's/^(torch==[0-9.]+)\+.*/\1/'; } > constraints.new && mv constraints.new constraints.txt
 
 .PHONY: clean
-clean: ## remove what can be made again, but not artifacts/ and not .venv
+clean: ## remove generated files, except artifacts/ and .venv
 	rm -rf reports dist .builds .compiled .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .coverage .hypothesis
 	find . -name __pycache__ -not -path './.venv/*' -prune -exec rm -rf {} +
 
 .PHONY: help
-help: ## this list
+help: ## show this list
 	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20

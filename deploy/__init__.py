@@ -1,1 +1,1 @@
-"""Tools that build, check and deploy; no part of what is installed."""
+"""Tools that build, check and deploy; not part of the installed package."""

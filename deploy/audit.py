@@ -2,8 +2,8 @@
 
 python deploy/audit.py [FILE]
 
-Exit code 0: none is known. 1: some are, with a list. 3: the database could not be asked, with the
-reason: pip-audit needs the internet. `make check` does the part that works offline: see pins.py.
+Exit code 0: no known vulnerability. 1: prints a list of them. 3: prints why the database could not
+be queried: pip-audit needs the internet. `make check` runs the offline part, pins.py.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the audit; returns the exit code."""
+    """Run the audit; return the exit code."""
     parser = argparse.ArgumentParser(prog="python deploy/audit.py")
     parser.add_argument("file", nargs="?", type=Path, default=ROOT / "constraints.txt")
     file: Path = parser.parse_args(arguments).file
@@ -42,7 +42,7 @@ def verdict(answer: str, complaint: str) -> tuple[int, str]:
     """Interpret pip-audit's output: the exit code, and what to print.
 
     Args:
-        answer: its stdout: JSON, or nothing if it could not ask.
+        answer: its stdout: JSON, or nothing if the query failed.
         complaint: its stderr.
     """
     try:
@@ -51,7 +51,7 @@ def verdict(answer: str, complaint: str) -> tuple[int, str]:
         last = (complaint.strip().splitlines() or ["it printed nothing"])[-1]
         return NOT_ASKED, f"not audited: pip-audit could not reach its database: {last[:300]}"
     skipped = [each["name"] for each in packages if "skip_reason" in each]
-    if len(skipped) == len(packages):  # such as from a mirror of the index, without its database
+    if len(skipped) == len(packages):  # for example a mirror of the index without its database
         return NOT_ASKED, "not audited: the database knows none of these packages"
     found = [
         f"{each['name']} {each['version']}: {flaw['id']}, fixed in "

@@ -1,13 +1,13 @@
-"""Machine code of the request path, made from the same source by mypyc.
+"""Compiles the request path to machine code with mypyc.
 
 python deploy/compile.py [--required] [--root FOLDER] [--run ARGUMENTS]
 
-`.compiled` becomes a link to a copy of `app` and `models` in which the compiled modules lie next to
-their sources: tracebacks show these, and without the modules they run just the same. The copy's
-name is a digest of what it was made of, so a copy of other sources is never taken.
+`.compiled` becomes a link to a copy of `app` and `models` that has the compiled modules next to
+their sources. Tracebacks show the sources, which behave the same without the modules. The copy is
+named by a digest of everything it was built from, so a copy of other sources is never used.
 
-Where it cannot be made, one line says why, and what to do. ARGUMENTS are for Python, which runs
-from the copy, or else from the checkout. Why all this: docs/adr/0011-machine-code.md.
+If compiling fails, one line gives the reason and the fix. Python then runs ARGUMENTS from the copy,
+or from the checkout if there is no copy. Background: docs/adr/0011-machine-code.md.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("app", "models")
-# Digested with the packages: mypy's settings, the types of libraries, this file.
+# Part of the digest in addition to the packages: mypy's settings, library versions, this file.
 DIGESTED = ("constraints.txt", "deploy/compile.py", "pyproject.toml")
 BUILDS = ".builds"
-KEPT = 4  # builds, such as those of other branches
+KEPT = 4  # builds, for example those of other branches
 LINK = ".compiled"
-HELD = "constraints.txt"  # in each build: locked for as long as a server runs from it
+HELD = "constraints.txt"  # in each build: locked while a server runs from it
 INSTALL = "install g++ and Python's headers (Debian: apt install g++ python3-dev)"
-# Everything that a request passes, except what belongs to prometheus_client, and most codecs, whose
-# work is done by numpy, Pillow and tokenizers.
+# Everything that a request passes through, except prometheus_client's part and most codecs, which
+# leave the work to numpy, Pillow and tokenizers.
 COMPILED = (
     "app/access/guard.py",
     "app/api/bodies.py",
@@ -109,14 +109,14 @@ NATIVE = ("app/codecs/json_numbers.cpp",)
 
 
 class CompileError(Exception):
-    """There is no machine code; the message says why, and how to mend it."""
+    """There is no machine code; the message gives the reason and the fix."""
 
     def __init__(self, why: str, fix: str) -> None:
         super().__init__(f"{why}. Fix: {fix}")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Compile what has changed; returns the exit code."""
+    """Compile changed sources; return the exit code."""
     parser = argparse.ArgumentParser(prog="python deploy/compile.py")
     parser.add_argument("--required", action="store_true", help="fail without machine code")
     parser.add_argument("--root", type=Path, default=ROOT, metavar="FOLDER", help="the checkout")
@@ -149,20 +149,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def compiled(root: Path, *, serve: bool = False) -> Path:
-    """The folder with the machine code of the sources in a checkout; made if there is none.
+    """Return the folder with the machine code of a checkout's sources; build it if there is none.
 
-    This process, and what it becomes by execve, keeps the folder from being pruned. To `serve`, a
-    build that failed is not tried again, and `.compiled` is not needed.
+    This process, also after an execve, protects the folder from being pruned. With `serve`, a
+    failed build is not tried again, and a missing `.compiled` is no error.
 
     Raises:
-        CompileError: if it cannot be made.
+        CompileError: if it cannot be built.
     """
     folder = root / BUILDS / digest(root)
     try:
         if not _hold(folder):
             folder.parent.mkdir(exist_ok=True)
             with _one_build(folder.parent):
-                if not _hold(folder):  # else made by another process meanwhile
+                if not _hold(folder):  # else another process has built it meanwhile
                     folder = _make(root, folder, serve=serve)
         with contextlib.suppress(OSError):  # a folder of another user
             os.utime(folder)
@@ -178,12 +178,12 @@ def compiled(root: Path, *, serve: bool = False) -> Path:
 
 
 def _hold(folder: Path) -> bool:
-    """Keep a build from being pruned until this process ends; returns whether it exists."""
+    """Protect a build from being pruned until this process ends; return whether it exists."""
     with contextlib.suppress(OSError):  # there is none, or its file system has no locks
         handle = os.open(folder / HELD, os.O_RDONLY)
         os.set_inheritable(handle, True)
         fcntl.flock(handle, fcntl.LOCK_SH)
-    return folder.exists()  # asked last: it may have been pruned before it was locked
+    return folder.exists()  # checked last: it may have been pruned before it was locked
 
 
 @contextlib.contextmanager
@@ -202,14 +202,14 @@ def _link(root: Path, folder: Path) -> None:
     if link.is_symlink() and link.readlink() == folder.relative_to(root):
         return
     if link.is_dir() and not link.is_symlink():
-        shutil.rmtree(link)  # of an older version
+        shutil.rmtree(link)  # left by an older version
     with tempfile.TemporaryDirectory(dir=root / BUILDS) as scratch:
         (Path(scratch) / LINK).symlink_to(folder.relative_to(root))
         (Path(scratch) / LINK).replace(link)
 
 
 def digest(root: Path) -> str:
-    """A digest of all that the machine code depends on: the sources, and this Python."""
+    """Return a digest of everything the machine code depends on: the sources and this Python."""
     this_python = (sys.version, sysconfig.get_platform(), platform.libc_ver())
     found = hashlib.sha256(repr(this_python).encode())
     for file in _sources(root):
@@ -229,10 +229,10 @@ def _sources(root: Path) -> Iterator[Path]:
 
 
 def check_compilers() -> None:
-    """Let the compilers read Python's headers, which takes a moment, before minutes are spent.
+    """Check within a moment that the compilers can read Python's headers, before a long build.
 
     Raises:
-        CompileError: if one does not.
+        CompileError: if one cannot.
     """
     for variable, language in (("CC", "c"), ("CXX", "c++")):
         _check_compiler(variable, language)
@@ -242,7 +242,7 @@ def _check_compiler(variable: str, language: str) -> None:
     command = shlex.split(os.environ.get(variable) or sysconfig.get_config_var(variable) or "cc")
     include = f"-I{sysconfig.get_path('include')}"
     try:
-        done = subprocess.run(  # nosec B603 # the compiler that setuptools takes
+        done = subprocess.run(  # nosec B603 # the compiler that setuptools uses
             [*command, include, "-fsyntax-only", "-x", language, "-"],
             input="#include <Python.h>\n",
             capture_output=True,
@@ -252,16 +252,16 @@ def _check_compiler(variable: str, language: str) -> None:
     except OSError as error:
         raise CompileError(f"there is no compiler {command[0]}", INSTALL) from error
     if done.returncode:
-        said = [*done.stderr.splitlines(), "it says nothing"]
+        said = [*done.stderr.splitlines(), "it printed no error"]
         why = next((line for line in said if "error" in line), said[0])
         raise CompileError(f"{shlex.join(command)} cannot read Python.h ({why})", INSTALL)
 
 
 def _make(root: Path, folder: Path, *, serve: bool) -> Path:
-    """Compile a copy of the sources, and give it the name of its digest once it is whole.
+    """Compile a copy of the sources, and name it by its digest once it is complete.
 
     Raises:
-        CompileError: if compiling fails, or has failed before.
+        CompileError: if compiling fails or has failed before.
     """
     failed = folder.with_suffix(".failed")
     fix = f"read {failed}, then run `make compiled`"
@@ -269,7 +269,7 @@ def _make(root: Path, folder: Path, *, serve: bool) -> Path:
         raise CompileError("compiling these sources has failed before", fix)
     check_compilers()
     sys.stderr.write("compile: compiling the request path (one to two minutes)\n")
-    for left in folder.parent.glob("scratch-*"):  # by a build that was killed
+    for left in folder.parent.glob("scratch-*"):  # from a killed build
         shutil.rmtree(left, ignore_errors=True)
     with tempfile.TemporaryDirectory(
         prefix="scratch-", dir=folder.parent, ignore_cleanup_errors=True
@@ -281,7 +281,7 @@ def _make(root: Path, folder: Path, *, serve: bool) -> Path:
             shutil.copyfile(file, target)
         folder = folder.with_name(digest(copy))  # the sources may have changed meanwhile
         command = [sys.executable, str(copy / "deploy/compile.py"), "--in-place"]
-        environment = os.environ | {"TMPDIR": scratch}  # goes with it if the compiler is killed
+        environment = os.environ | {"TMPDIR": scratch}  # deleted even if the compiler is killed
         with log.open("w") as output:
             done = subprocess.run(  # nosec B603 # this file
                 command, cwd=copy, env=environment, stdout=output, stderr=output, check=False
@@ -299,26 +299,26 @@ def _make(root: Path, folder: Path, *, serve: bool) -> Path:
 
 
 def prune(builds: Path) -> None:
-    """Delete all but the newest builds, and those from which a server runs."""
+    """Delete all builds except the newest and those that a server runs from."""
     names = (each for each in builds.iterdir() if re.fullmatch("[0-9a-f]{32}", each.name))
     made = sorted(names, key=lambda each: each.stat().st_mtime)
     for old in made[:-KEPT]:
         with (
-            contextlib.suppress(OSError),  # it is held, or of another user
+            contextlib.suppress(OSError),  # it is in use, or belongs to another user
             (old / HELD).open("r+") as file,
             tempfile.TemporaryDirectory(dir=builds, ignore_cleanup_errors=True) as scratch,
         ):
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            old.rename(Path(scratch) / "old")  # so that half of it is never found by its name
+            old.rename(Path(scratch) / "old")  # never leave half a build at its name
 
 
 def _build() -> None:
-    """Compile the files, which are below the working directory, in place.
+    """Compile the files below the working directory in place.
 
     Raises:
         SystemExit: raised by mypyc and setuptools for any error.
     """
-    # Not at the top: they take longer than all else where nothing has changed.
+    # Not at the top: importing them takes longer than everything else if nothing has changed.
     from mypyc.build import mypycify  # noqa: PLC0415
     from setuptools import Extension, setup  # noqa: PLC0415
 
@@ -340,7 +340,7 @@ def _build() -> None:
             )
             for file in NATIVE
         ]
-        Path("pyproject.toml").unlink()  # the copy's: setuptools would take it as its own
+        Path("pyproject.toml").unlink()  # the copy's: setuptools would read it as its own
         setup(
             name="torchlane-compiled",
             packages=[],

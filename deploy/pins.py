@@ -2,7 +2,7 @@
 
 python deploy/pins.py [FILE]
 
-An unpinned package may be another version tomorrow, and is not audited.
+The version of an unpinned package may change, and such a package is not audited.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from importlib.metadata import distributions
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-# pip comes with Python; torchlane is the project; torch's wheel pins the rest: constraints.txt.
+# pip comes with Python; torchlane is the project; torch's wheel pins the rest: see constraints.txt.
 NOT_PINNED = re.compile(r"pip|torchlane|triton|nvidia-.*|cuda-.*")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Check; returns the exit code."""
+    """Run the check; return the exit code."""
     parser = argparse.ArgumentParser(prog="python deploy/pins.py")
     parser.add_argument("file", nargs="?", type=Path, default=ROOT / "constraints.txt")
     file: Path = parser.parse_args(arguments).file
@@ -29,19 +29,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for line in wrong:
         sys.stderr.write(f"{file.name}: {line}\n")
     if wrong:
-        sys.stderr.write("`make constraints` pins what is installed now\n")
+        sys.stderr.write("`make constraints` pins the installed versions\n")
     return 1 if wrong else 0
 
 
 def pins(lines: Iterable[str]) -> dict[str, str]:
-    """Normalized package name -> version."""
+    """Map normalized package names to versions."""
     written = [line.partition("#")[0].strip() for line in lines]
     parted = [line.partition("==") for line in written if line]
     return {_name(name): version for name, _, version in parted}
 
 
 def differences(pinned: Mapping[str, str], installed: Mapping[str, str]) -> list[str]:
-    """The differences, one line per package; a build suffix such as +cpu is not one."""
+    """List the differences, one line per package; ignore a build suffix such as +cpu."""
     wrong = []
     for name, version in sorted(installed.items()):
         wanted = pinned.get(_name(name))

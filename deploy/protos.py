@@ -1,8 +1,8 @@
-"""Makes the Python modules of the gRPC interface from its .proto file.
+"""Generates the Python modules of the gRPC interface from its .proto file.
 
 python deploy/protos.py [--check]
 
-With --check nothing is written: exit code 1 tells that the modules are not what the file makes.
+--check writes nothing: exit code 1 means that the modules do not match the .proto file.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ PROTO = Path("app/api/oip/grpc/protos/inference.proto")  # its name in the descr
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Make or check the modules; returns the exit code."""
+    """Generate or check the modules; return the exit code."""
     parser = argparse.ArgumentParser(prog="python deploy/protos.py")
     parser.add_argument("--check", action="store_true", help="write nothing, only compare")
     check: bool = parser.parse_args(arguments).check
     with tempfile.TemporaryDirectory() as scratch:
         options = [f"--proto_path={ROOT}", f"--python_out={scratch}", f"--pyi_out={scratch}"]
         if protoc.main(["protoc", *options, str(PROTO)]):
-            return 2  # it has said why
+            return 2  # protoc has printed the reason
         made = {PROTO.parent / each.name: each for each in Path(scratch, PROTO.parent).iterdir()}
         wrong = [name for name, file in made.items() if _text(ROOT / name) != file.read_text()]
         if not check:
@@ -35,7 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 (ROOT / name).write_text(made[name].read_text())
             return 0
     for name in wrong:
-        sys.stderr.write(f"{name} is not what {PROTO.name} makes: run `make protos`\n")
+        sys.stderr.write(f"{name} does not match {PROTO.name}: run `make protos`\n")
     return 1 if wrong else 0
 
 

@@ -1,6 +1,6 @@
-"""A build hook of hatchling: machine code in wheels that are built where there is a compiler.
+"""A build hook for hatchling: adds machine code to wheels if there is a compiler.
 
-TORCHLANE_PURE=1 makes a wheel of Python alone in any case, TORCHLANE_PURE=0 fails rather than that.
+TORCHLANE_PURE=1 always builds a pure Python wheel; with TORCHLANE_PURE=0 the build fails instead.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from typing import Any
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))  # a build's frontend does not
+sys.path.insert(0, str(ROOT))  # the build frontend does not do this
 from deploy.compile import CompileError, check_compilers, compiled  # noqa: E402
 
 PURE = os.environ.get("TORCHLANE_PURE")
 COMPILERS = {"mypy", "setuptools", "types-cachetools"}
-WITHOUT = {"torch"}  # of the project's dependencies: no compiled module knows its types
+WITHOUT = {"torch"}  # a dependency whose types no compiled module uses
 
 
 class BuildHook(BuildHookInterface[Any]):
-    """Adds the modules that deploy/compile.py makes."""
+    """Adds the modules that deploy/compile.py builds."""
 
     def dependencies(self) -> list[str]:
-        """The compilers and the packages whose types they read, as constraints.txt has them."""
+        """Return the pins of the compilers and of the packages whose types they read."""
         try:
             check_compilers()
         except CompileError:

@@ -1,1 +1,1 @@
-"""From a model in models/definitions to a verified, self-describing artifact."""
+"""Turns a model in models/definitions into a verified, self-describing artifact."""

@@ -12,5 +12,5 @@ if __name__ == "__main__":
         code = main(sys.argv[1:], CATALOG)
     except KeyboardInterrupt:
         sys.stderr.write("export: interrupted; nothing was written\n")
-        code = 130  # as a shell says of SIGINT
+        code = 130  # the shell's convention for SIGINT
     sys.exit(code)

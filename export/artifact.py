@@ -1,4 +1,4 @@
-"""Writes an artifact folder: under a temporary name, fsynced, then renamed, so it is complete."""
+"""Writes an artifact folder: under a temporary name, synced, then renamed, so it is complete."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MAX_VERSION = 999_999_999  # a repository reads folders named with up to nine di
 
 
 def versions(model_folder: Path) -> list[int]:
-    """The version numbers below a model's folder, ascending."""
+    """Return the version numbers in a model's folder, ascending."""
     if not model_folder.is_dir():
         return []
     names = (entry.name for entry in model_folder.iterdir() if entry.is_dir())
@@ -32,7 +32,7 @@ def versions(model_folder: Path) -> list[int]:
 
 
 def any_artifact(out: Path) -> Path | None:
-    """The folder of an artifact in the repository; None: there is none."""
+    """Return the folder of any artifact in the repository; None: there is none."""
     for model in sorted(out.iterdir()) if out.is_dir() else ():
         for version in versions(model):
             if (model / str(version) / MANIFEST_FILE).is_file():
@@ -41,7 +41,7 @@ def any_artifact(out: Path) -> Path | None:
 
 
 def choose_version(model_folder: Path, wanted: int | None) -> int:
-    """The wanted version, or the one after the highest.
+    """Return the wanted version, or the one after the highest.
 
     Raises:
         UsageError: if the wanted version is out of range or exists already.
@@ -55,20 +55,20 @@ def choose_version(model_folder: Path, wanted: int | None) -> int:
     if wanted in taken:
         raise UsageError(
             f"version {wanted} exists in {model_folder} , and artifacts never change; "
-            f"omit --version to make version {following}"
+            f"omit --version to write version {following}"
         )
     return wanted
 
 
 def digest_of(path: Path) -> FileDigest:
-    """Size and SHA-256 of a file."""
+    """Return size and SHA-256 of a file."""
     with path.open("rb") as file:
         sha256 = hashlib.file_digest(file, "sha256").hexdigest()
     return FileDigest(sha256=sha256, bytes=path.stat().st_size)
 
 
 def write_file(file: Path, data: bytes) -> None:
-    """Write a whole file; torch's own writers abort the process if the disk is full.
+    """Write a whole file; torch's own writers would abort the process if the disk is full.
 
     Raises:
         ExportError: if it cannot be written.
@@ -81,7 +81,7 @@ def write_file(file: Path, data: bytes) -> None:
 
 @contextlib.contextmanager
 def staging_folder(out: Path, model: str) -> Iterator[Path]:
-    """A temporary folder next to the versions of a model; always removed, see `scratch_folder`.
+    """Provide a temporary folder next to a model's versions; always removed: `scratch_folder`.
 
     Raises:
         UsageError: if the folder cannot be created or written to.
@@ -111,7 +111,7 @@ def publish(staging: Path, manifest: Manifest, sign: Sign | None = None) -> Path
     Args:
         staging: has all other files already.
         manifest: of the artifact.
-        sign: makes the signature file; None: not signed.
+        sign: returns the content of the signature file; None: not signed.
 
     Raises:
         ExportError: if the version appeared meanwhile, or cannot be written.
@@ -131,9 +131,9 @@ def publish(staging: Path, manifest: Manifest, sign: Sign | None = None) -> Path
             (staging / SIGNATURE_FILE).write_bytes(sign(text))
         for path in [*staging.iterdir(), staging]:
             sync(path)
-        staging.chmod(0o755)  # mkdtemp makes it private; a server may run as another user
+        staging.chmod(0o755)  # mkdtemp creates it private; a server may run as another user
         if target.exists():
-            raise ExportError(f"{target} was made by another export meanwhile; run this one again")
+            raise ExportError(f"another export has written {target} meanwhile; run this one again")
         staging.rename(target)
         sync(target.parent)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""What a checkpoint says of its run, and its weights; knows no Lightning."""
+"""Reads a checkpoint's weights and the record of its run, without Lightning."""
 
 from __future__ import annotations
 
@@ -16,31 +16,31 @@ from models.manifest import TrainingRun
 
 BEST, LAST = "best.ckpt", "last.ckpt"
 KEY = "torchlane"  # our part of a checkpoint
-PREFIX = "module."  # before the name of each weight: the trainer's own module is around it
+PREFIX = "module."  # before the name of each weight: the trainer wraps the model in a module
 
 
 def read(file: Path, model: str) -> dict[str, Any]:
-    """A checkpoint of a run of this model.
+    """Read a checkpoint of a run of this model.
 
-    Nothing in it is run: only tensors and plain data are unpickled.
+    Runs no code in it: only tensors and plain data are unpickled.
 
     Raises:
-        UsageError: if it cannot be read, or is none of this model.
+        UsageError: if it cannot be read, or belongs to another model.
     """
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # about the kind of file that it is not
+            warnings.simplefilter("ignore")  # about other kinds of files
             found = torch.load(file, map_location="cpu", weights_only=True)
     except OSError as error:
         raise UsageError(f"{file}: {error.strerror}") from error
     except pickle.UnpicklingError as error:
-        raise UsageError(f"{file} holds more than tensors and plain data, or is damaged") from error
+        raise UsageError(f"{file} has more than tensors and plain data, or is damaged") from error
     except Exception as error:  # damaged bytes make torch raise errors of many classes
-        raise UsageError(f"{file} is no checkpoint, or is damaged") from error
+        raise UsageError(f"{file} is not a checkpoint, or is damaged") from error
     if not isinstance(found, dict) or not isinstance(found.get(KEY), dict):
         raise UsageError(f"{file} was not written by `python -m export train`")
     if found[KEY].get("model") != model:
-        raise UsageError(f"{file} is of {found[KEY].get('model')!r}, not of {model!r}")
+        raise UsageError(f"{file} belongs to {found[KEY].get('model')!r}, not to {model!r}")
     _run(file, found)
     return found
 
@@ -54,10 +54,10 @@ def _run(file: Path, found: dict[str, Any]) -> TrainingRun:
 
 
 def load(file: Path, model: str, module: nn.Module) -> TrainingRun:
-    """Load the weights of a run into a module; what the run was.
+    """Load the weights of a run into a module; return the record of the run.
 
     Raises:
-        UsageError: if the file is none of this model.
+        UsageError: if the file does not belong to this model.
     """
     found = read(file, model)
     try:

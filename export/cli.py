@@ -34,17 +34,17 @@ from models.manifest import SIGNATURE_FILE
 from models.plan import Precision
 
 EPILOG = """\
-commands other than model names (each explains itself with --help):
-  train MODEL   train a model that declares how, on one device or many, and keep the run in a folder
-  adopt FILE    export a TorchScript file, a TorchServe .mar or a Hugging Face folder made elsewhere
-  tune FOLDER   time an artifact's variants on this machine; the new plan is a new version
+commands other than model names (--help explains each):
+  train MODEL   train a model with a declared training, on one or more devices, in a run's folder
+  adopt FILE    export a TorchScript file, a TorchServe .mar or a Hugging Face folder
+  tune FOLDER   time an artifact's variants on this machine; writes the plan as a new version
   show FOLDER   print the report of an artifact
   profile FOLDER  print which operators a forward spends its time in; write a trace
   keygen FILE   create a key pair for signing artifacts
   sign FOLDER   sign an artifact, for servers that accept only signed ones
   compare       time eager, batched, scripted and compiled forms of two small functions
 
-exit codes: 0 done; 1 failed, nothing was left behind; 2 wrong usage.
+exit codes: 0 done; 1 failed and left nothing behind; 2 wrong usage.
 
 example: python -m export digits --out artifacts
 """
@@ -72,7 +72,7 @@ def main(
     console = console or stdout()
     try:
         with warnings.catch_warnings():
-            # TorchScript is made here; torch 2.13 announces its deprecation at every call.
+            # Export creates TorchScript; torch 2.13 announces its deprecation at every call.
             warnings.filterwarnings("ignore", "`torch.jit.*is deprecated")
             command = COMMANDS.get(arguments[0]) if arguments else None
             if command is not None:
@@ -86,7 +86,7 @@ def main(
         return 2 if isinstance(error, UsageError) else 1
     except KeyboardInterrupt:
         sys.stderr.write("export: interrupted; nothing was written\n")
-        return 130  # as a shell says of SIGINT
+        return 130  # the shell's convention for SIGINT
     return 0
 
 
@@ -98,7 +98,7 @@ class _Parser(argparse.ArgumentParser):
 def _export(arguments: Sequence[str], catalog: Mapping[str, Definition], console: Console) -> None:
     parser = _Parser(
         prog="python -m export",
-        description="Make a verified, self-describing artifact of a model.",
+        description="Create a verified, self-describing artifact of a model.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -110,7 +110,7 @@ def _export(arguments: Sequence[str], catalog: Mapping[str, Definition], console
         type=values.points,
         default=0.5,
         metavar="POINTS",
-        help="leave out variants less accurate than eager by more, in hundredths (default: 0.5)",
+        help="leave out variants that lose more accuracy than this, in hundredths (default: 0.5)",
     )
     parser.add_argument(
         "--weights",
@@ -122,12 +122,12 @@ def _export(arguments: Sequence[str], catalog: Mapping[str, Definition], console
         "--checkpoint",
         type=Path,
         metavar="FILE",
-        help="take the weights of a run of `python -m export train`, such as RUN/best.ckpt",
+        help="load the weights of a run of `python -m export train`, such as RUN/best.ckpt",
     )
     parser.add_argument(
         "--if-empty",
         action="store_true",
-        help="do nothing if the repository already holds an artifact of any model",
+        help="do nothing if the repository already has an artifact of any model",
     )
     _add_tuning(parser)
     parsed = parser.parse_args(arguments)
@@ -137,7 +137,7 @@ def _export(arguments: Sequence[str], catalog: Mapping[str, Definition], console
             f"or a command: {', '.join((TRAIN, *COMMANDS))}"
         )
     if parsed.weights and parsed.checkpoint:
-        raise UsageError("--weights and --checkpoint contradict each other: use one")
+        raise UsageError("--weights and --checkpoint are mutually exclusive: use one")
     if parsed.if_empty and (there := any_artifact(parsed.out)):
         console.print(f"{escape(str(there))} exists; nothing to do", highlight=False)
         return
@@ -166,7 +166,7 @@ def _train(arguments: Sequence[str], catalog: Mapping[str, Definition], console:
     from export.training.run import train  # noqa: PLC0415 # only this command needs the extra
 
     if found.rank:
-        console = Console(file=io.StringIO())  # one process speaks for all
+        console = Console(file=io.StringIO())  # only one process prints
     with shown_on(console) as stage:
         code, lines = train(parsed, definition, found, stage, console)
     for line in lines:
@@ -181,7 +181,7 @@ def _adopt(arguments: Sequence[str], console: Console) -> None:
     _add_variants(parser)
     _add_tuning(parser)
     parsed = parser.parse_args(arguments)
-    with console.status("Running the model on samples, a minute at most"):  # on a terminal only
+    with console.status("Running the model on samples (at most a minute)"):  # on a terminal only
         found = adopt.adopt(parsed)
     told = [f"warning: {warning}" for warning in found.warnings]
     told += [f"hint: {found.hint}"] if found.hint else []
@@ -203,7 +203,7 @@ def _adopt(arguments: Sequence[str], console: Console) -> None:
 def _tune(arguments: Sequence[str], console: Console) -> None:
     parser = _Parser(
         prog="python -m export tune",
-        description="Time an artifact's variants on this machine; the new plan is a new version.",
+        description="Time an artifact's variants on this machine; write the plan as a new version.",
     )
     parser.add_argument("folder", type=Path, help="an artifact, such as artifacts/digits/1")
     _add_tuning(parser, again=True)
@@ -225,7 +225,7 @@ def _show(arguments: Sequence[str], console: Console) -> None:
         "--trusted-keys",
         type=Path,
         metavar="PATH",
-        help="public keys, a PEM file or a folder of them: reject what none of them signed",
+        help="public keys, a PEM file or a folder of them: accept only what they signed",
     )
     parsed = parser.parse_args(arguments)
     trusted = signing.trusted_keys(parsed.trusted_keys)
@@ -280,7 +280,7 @@ def _add_variants(parser: argparse.ArgumentParser) -> None:
         "--variants",
         type=values.names,
         metavar="A,B",
-        help=f"which variants to make, of {', '.join(MAKERS)} (default: all that the model and "
+        help=f"which variants to build, of {', '.join(MAKERS)} (default: all that the model and "
         "this machine allow; trace only if script fails)",
     )
 
@@ -315,13 +315,13 @@ def _add_tuning(parser: argparse.ArgumentParser, *, again: bool = False) -> None
         metavar="N",
         help=f"time batches of up to N (default: the largest of its plan, else {MAX_BATCH})"
         if again
-        else f"prove and time batches of up to N (default: {MAX_BATCH})",
+        else f"verify and time batches of up to N (default: {MAX_BATCH})",
     )
     parser.add_argument(
         "--threads",
         type=values.positive,
         metavar="N",
-        help="time with N threads on the CPU (default: as many as a server with one replica uses, "
+        help="time with N threads on the CPU (default: as many as a server with one replica uses: "
         "all usable cores but one)",
     )
     if not again:

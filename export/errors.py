@@ -1,8 +1,8 @@
-"""Errors of an export, by who has to act; and a torch error's message in one line.
+"""Errors of an export, by whoever must act; and torch's messages, reduced to one line.
 
 ExportError
 |-- UsageError       the command line is wrong: exit 2
-`-- ParityError      the made file and eager PyTorch give different answers: exit 1
+`-- ParityError      the exported file and eager PyTorch give different answers: exit 1
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ import re
 from collections.abc import Sequence
 
 LONGEST = 300  # characters of a reason: it must fit into a table and a progress line
-HERE = "<--- HERE"  # TorchScript points at the place in the model's source
-CALLED = "The following call raised this error:"  # so does torch.export, by file and line
+HERE = "<--- HERE"  # TorchScript marks the place in the model's source
+CALLED = "The following call raised this error:"  # torch.export names the file and line
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 FOLDERS = re.compile(r"(?<![\w.~:/-])(?:/[\w.+@~-]+)+/(?=[\w.+@~-])")  # reasons are published
@@ -26,7 +26,7 @@ class ExportError(Exception):
 
 
 class UsageError(ExportError):
-    """The command asks for something impossible; the message says what would be right."""
+    """The command is impossible to carry out; the message gives a correct form."""
 
 
 class ParityError(ExportError):
@@ -34,10 +34,10 @@ class ParityError(ExportError):
 
 
 def reason(error: BaseException) -> str:
-    """The one line that says what is wrong, from what torch, its compilers or a model raised.
+    """Extract the line that says what is wrong from an error of torch, a compiler or a model.
 
-    Such messages have up to hundreds of lines, and each kind has the important one elsewhere.
-    Folders are removed, so that the line tells nothing about this machine.
+    Such messages have up to hundreds of lines, and the important one is in a different place in
+    each kind. Folders are removed, so that the line reveals nothing about this machine.
     """
     text = FOLDERS.sub("", str(error))
     lines = [line.strip() for line in text.splitlines() if line.strip()]
@@ -51,13 +51,13 @@ def reason(error: BaseException) -> str:
         said = _compiler_error(lines)
     else:
         said = _first(lines)
-    if isinstance(error, KeyError | AssertionError):  # whose texts are not sentences
+    if isinstance(error, KeyError | AssertionError):  # their texts are not sentences
         said = f"{type(error).__name__}: {said}"
     return said if len(said) <= LONGEST else f"{said[: LONGEST - 4].rsplit(' ', 1)[0]} ..."
 
 
 def _raised_in_script(lines: Sequence[str]) -> str:
-    """The last line of a traceback that names an exception."""
+    """Return the last line of a traceback that names an exception."""
     for line in reversed(lines):
         found = RAISED.fullmatch(line)
         if found is not None:
@@ -66,23 +66,23 @@ def _raised_in_script(lines: Sequence[str]) -> str:
 
 
 def _script_error(lines: Sequence[str]) -> str:
-    """The message of the script compiler, with the line of source that it marks."""
+    """Return the script compiler's message, with the line of source that it marks."""
     what = lines[0].rstrip(".: ")
     wanted = next((line for line in lines if line.startswith("Expected a value of type")), None)
-    if wanted is not None:  # of several signatures, the first
+    if wanted is not None:  # the first of several signatures
         what = f"{what}: {wanted.rstrip('.')}"
     marked = next(index for index, line in enumerate(lines) if line.endswith(HERE))
     return f"{what}, in: {lines[marked - 1]}"
 
 
 def _compiler_error(lines: Sequence[str]) -> str:
-    """The compiler's own first error, which follows the command."""
+    """Return the compiler's first error, which follows the command."""
     found = next((line for line in lines if re.search(r"\berror: ", line)), None)
     return "C++ compile error" + (f": {found.partition('error: ')[2]}" if found else "")
 
 
 def _first(lines: Sequence[str]) -> str:
-    """The first line, with the detail that torch.export adds: a list entry or a line of source."""
+    """Return the first line with torch.export's detail: a list entry or a line of source."""
     what = ADVICE.sub("", lines[0].partition(" (unhinted: ")[0]).rstrip(":! ")
     if len(lines) > 1 and (lines[1].startswith("- ") or lines[0].endswith(":")):
         return f"{what}: {ADVICE.sub('', lines[1].removeprefix('- '))}"

@@ -1,4 +1,4 @@
-"""Ed25519 key pairs in PEM files: created, read, and used to sign manifests.
+"""Creates and reads Ed25519 key pairs in PEM files, and signs manifests with them.
 
 Messages never contain private keys or passphrases: they name the file that cannot be read.
 """
@@ -27,7 +27,7 @@ from models.signatures import DOMAIN, MAX_KEY_BYTES, TrustedKeys, fingerprint_of
 PRIVATE_MODE, PUBLIC_MODE = 0o600, 0o644
 READ_BY_OTHERS = 0o077
 
-Ask = Callable[[], bytes]  # asks for the passphrase of a key
+Ask = Callable[[], bytes]  # prompts for the passphrase of a key
 
 
 class Signer:
@@ -47,7 +47,7 @@ class Signer:
         self.own = TrustedKeys({self.fingerprint: key.public_key()}, {self.fingerprint: "--key"})
 
     def sign(self, manifest: bytes) -> bytes:
-        """The content of `manifest.sig` for the bytes of a manifest."""
+        """Return the content of `manifest.sig` for the bytes of a manifest."""
         return signature_file(self.fingerprint, self._key.sign(DOMAIN + manifest))
 
 
@@ -55,7 +55,7 @@ def make_keys(private: Path, passphrase: bytes | None) -> tuple[Path, str]:
     """Write a new key pair; existing files are never overwritten.
 
     Args:
-        private: the file for the private key; the public one gets its name, with `.pub.pem`.
+        private: the file for the private key; the public key's file has `.pub.pem` appended.
         passphrase: encrypts the private key; None: not encrypted.
 
     Returns:
@@ -82,7 +82,7 @@ def read_signer(private: Path, ask: Ask) -> Signer:
 
     Args:
         private: the file.
-        ask: asks for its passphrase, if it has one.
+        ask: prompts for its passphrase, if it has one.
 
     Raises:
         UsageError: if there is no such key, or the passphrase is wrong.
@@ -101,7 +101,7 @@ def read_signer(private: Path, ask: Ask) -> Signer:
 
 
 def is_read_by_others(private: Path) -> bool:
-    """Whether its mode lets others than its owner read it."""
+    """Whether its mode lets users other than its owner read it."""
     return bool(private.stat().st_mode & READ_BY_OTHERS)
 
 
@@ -122,7 +122,7 @@ def _loaded(private: Path, data: bytes, ask: Ask) -> object:
 
 def _write(path: Path, data: bytes, mode: int) -> None:
     try:
-        # With this mode from the start, and never into a file that appeared meanwhile.
+        # Create with this mode, and never write into a file that has appeared meanwhile.
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
         with os.fdopen(descriptor, "wb") as file:
             file.write(data)

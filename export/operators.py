@@ -1,4 +1,4 @@
-"""Record the forwards of an artifact's forms, and list the operators that take the time."""
+"""Record the forwards of an artifact's forms, and list the operators that take the most time."""
 
 from __future__ import annotations
 
@@ -46,13 +46,13 @@ TOLD = (
 
 @dataclass(frozen=True, slots=True)
 class Operator:
-    """What an operator took, on inputs of one shape, per forward.
+    """The cost of an operator on inputs of one shape, per forward.
 
     Attributes:
         shapes: of its inputs.
         calls: how often it runs.
         cpu_us: on the CPU, without the operators that it calls.
-        device_us: on the device, likewise.
+        device_us: the same on the device.
     """
 
     name: str
@@ -82,7 +82,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--length",
         type=values.positive,
         metavar="N",
-        help="items of this length, such as tokens of a text (default: as the golden examples are)",
+        help="items of this length, such as tokens of a text (default: as in the golden examples)",
     )
     parser.add_argument(
         "--device", choices=("cpu", "cuda"), default="cpu", help="where to run (default: cpu)"
@@ -91,7 +91,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--threads",
         type=values.positive,
         metavar="N",
-        help="compute with N threads on the CPU (default: as a server with one replica)",
+        help="compute with N threads on the CPU (default: as many as a server with one replica)",
     )
     parser.add_argument(
         "--rows",
@@ -104,8 +104,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--trace",
         type=Path,
         metavar="FILE",
-        help="write what was recorded for ui.perfetto.dev or chrome://tracing; gzip if FILE ends "
-        "in .gz",
+        help="write the trace for ui.perfetto.dev or chrome://tracing; gzip if FILE ends in .gz",
     )
 
 
@@ -118,7 +117,7 @@ def run(parsed: argparse.Namespace, console: Console) -> None:
     """
     manifest = open_artifact(parsed.folder)
     if parsed.device not in kinds_here():
-        raise UsageError(f"--device {parsed.device}: there is none here")
+        raise UsageError(f"--device {parsed.device}: this machine has none")
     device = torch.device(parsed.device)
     _check_variants(parsed.variant, manifest)
     batches = {size: _batch(manifest, size, parsed.length) for size in parsed.batch_size}
@@ -147,7 +146,7 @@ def run(parsed: argparse.Namespace, console: Console) -> None:
 
 
 def environment(device: torch.device, threads: int) -> Iterator[str]:
-    """What decides how fast torch computes here, in lines."""
+    """Describe what determines torch's speed on this machine, in lines."""
     yield f"{processor_of(device, threads)}, {os.cpu_count()} cores"
     libraries = {
         "oneDNN": torch.backends.mkldnn.is_available(),  # type: ignore[no-untyped-call]
@@ -166,10 +165,10 @@ def environment(device: torch.device, threads: int) -> Iterator[str]:
 
 
 def operators(recorded: torch.profiler.profile) -> list[Operator]:
-    """The operators of recorded forwards, those that take the most time first.
+    """Return the operators of recorded forwards, those that take the most time first.
 
-    What runs outside of operators, such as an interpreter or compiled kernels, is in the entry of
-    the whole forward.
+    Time outside of operators, such as in an interpreter or compiled kernels, is in the entry of the
+    whole forward.
     """
     found = [
         Operator(
@@ -195,7 +194,7 @@ def _check_variants(wanted: tuple[str, ...] | None, manifest: Manifest) -> None:
 def _load(
     parsed: argparse.Namespace, manifest: Manifest, device: torch.device, tell: tune.Tell
 ) -> dict[Form, Forward]:
-    """The forms to choose from: those of the wanted variants, or those that a plan may name."""
+    """Load the forms of the wanted variants, or all that a plan may name."""
     kept = {
         name: variant
         for name, variant in manifest.variants.items()
@@ -216,7 +215,7 @@ def _at(
     size: int,
     forms: dict[Form, Forward],
 ) -> list[Form]:
-    """The forms to record at a batch size."""
+    """Return the forms to record at a batch size."""
     if parsed.variant is not None:
         return list(forms)
     planned = (
@@ -229,7 +228,7 @@ def _at(
 
 
 def _batch(manifest: Manifest, size: int, length: int | None) -> Arrays:
-    """Golden examples as a batch; the longest ones, or repeated or cut to a length."""
+    """Batch golden examples: the longest ones, or repeated or cut to a length."""
     batch = max(
         golden_batches(manifest, size), key=lambda each: sum(a.nbytes for a in each.values())
     )
@@ -291,12 +290,12 @@ def _show(
 
 
 def _shapes(shapes: Any) -> str:
-    """The shapes of the tensors among an operator's inputs."""
+    """Format the shapes of the tensors among an operator's inputs."""
     return " ".join(str(list(each)).replace(" ", "") for each in shapes or () if each)
 
 
 def _named(trace: dict[str, Any], name: str) -> dict[str, Any]:
-    """The trace whose ranges of whole forwards say what ran."""
+    """Name the trace's ranges of whole forwards after what ran."""
     for event in trace["traceEvents"]:
         if event.get("name") == WHOLE:
             event["name"] = name
@@ -304,7 +303,7 @@ def _named(trace: dict[str, Any], name: str) -> dict[str, Any]:
 
 
 def _join(trace: dict[str, Any], more: dict[str, Any]) -> None:
-    """Add the events of another recording; all count from one time in a process."""
+    """Add the events of another recording; in one process all have the same time base."""
     events = trace.get("traceEvents", [])
     trace.update(more)
     trace["traceEvents"] = [*events, *more["traceEvents"]]

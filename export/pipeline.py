@@ -1,4 +1,4 @@
-"""Build -> learn -> make each variant -> prove it -> time it -> plan -> report -> publish."""
+"""Build -> train -> build each variant -> verify it -> time it -> plan -> report -> publish."""
 
 from __future__ import annotations
 
@@ -46,18 +46,18 @@ Stage = Callable[[str], Progress]
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What to export and where to: the parsed command line.
+    """What to export and where: the parsed command line.
 
     Attributes:
         model: its name.
         definition: of the model.
         out: the repository to write to.
-        version: the number to write; None: the next one.
+        version: the version number to write; None: the next one.
         weights: a state_dict to load instead of training.
-        checkpoint: of a run of `python -m export train`, instead of training.
-        proof: which variants, and what they must fulfil.
+        checkpoint: of a run of `python -m export train`, to load instead of training.
+        proof: which variants to build, and their requirements.
         tuning: how to time them.
-        profile: whether to write profiles of every form next to them.
+        profile: whether to write profiles of every form.
     """
 
     model: str
@@ -80,7 +80,7 @@ class Made:
 
 
 def export(job: Job, stage: Stage) -> Made:
-    """Carry out a job.
+    """Export a model as the job describes.
 
     Args:
         job: what to do.
@@ -88,8 +88,8 @@ def export(job: Job, stage: Stage) -> Made:
 
     Raises:
         UsageError: if the job is impossible.
-        ParityError: if a file and the eager model give different answers; nothing is left.
-        ExportError: if the artifact cannot be made for another reason; nothing is left.
+        ParityError: if a file and the eager model give different answers; leaves nothing behind.
+        ExportError: if the export fails for another reason; leaves nothing behind.
     """
     _check(job)
     version = choose_version(job.out / job.model, job.version)
@@ -109,11 +109,11 @@ def export(job: Job, stage: Stage) -> Made:
 
 
 def open_artifact(folder: Path, verifier: Verifier | None = None) -> Manifest:
-    """The manifest of an artifact whose every file is intact.
+    """Return the manifest of an artifact after checking that every file is intact.
 
     Args:
         folder: the artifact.
-        verifier: checks its signature; None: it is not checked.
+        verifier: checks its signature; None: unchecked.
 
     Raises:
         UsageError: if it is not intact or not signed by a trusted key; the message names the file.
@@ -129,12 +129,12 @@ def open_artifact(folder: Path, verifier: Verifier | None = None) -> Manifest:
 def finish(staging: Path, manifest: Manifest, sign: Sign | None = None) -> Made:
     """Write report and digests, then publish the folder.
 
-    Files that have a digest keep it: they were proved, or verified, with it.
+    Files that already have a digest keep it: they were verified with it.
 
     Args:
-        staging: has the files.
+        staging: the folder with the files.
         manifest: of the artifact, without the digests of the report and other new files.
-        sign: makes the signature file; None: not signed.
+        sign: returns the content of the signature file; None: not signed.
 
     Raises:
         ExportError: if a file cannot be written.
@@ -152,7 +152,7 @@ def finish(staging: Path, manifest: Manifest, sign: Sign | None = None) -> Made:
 
 
 def renewed(manifest: Manifest, **changes: object) -> Manifest:
-    """A copy of a manifest with some fields changed, validated as a whole."""
+    """Return a copy of a manifest with some fields changed, validated as a whole."""
     if "version" in changes:
         changes["created_at"] = dt.datetime.now(dt.UTC)
     fields = {name: getattr(manifest, name) for name in Manifest.model_fields}
@@ -160,7 +160,7 @@ def renewed(manifest: Manifest, **changes: object) -> Manifest:
 
 
 def _check(job: Job) -> None:
-    """Check what can be checked before training, which may take long."""
+    """Run the checks that need no training, which may take long."""
     wanted, precision = wanted_variants(job.proof.variants, job.definition), job.tuning.precision
     if precision is not None and all(MAKERS[name].precision != precision for name in wanted):
         raise UsageError(
@@ -185,7 +185,7 @@ def _check_precision(precision: Precision | None, proof: Proof) -> None:
 
 
 def _manifest(job: Job, version: int, subject: Subject, proof: Proof, staging: Path) -> Manifest:
-    """The manifest with everything that is known before timing."""
+    """Return the manifest with everything known before timing."""
     definition = job.definition
     try:
         return Manifest(
@@ -267,7 +267,7 @@ def _golden(eager: nn.Module, definition: Definition) -> tuple[GoldenExample, ..
 
 
 def git_commit() -> str | None:
-    """The commit of the code that made the artifact; None outside a git checkout."""
+    """Return the commit of the exporting code; None outside a git checkout."""
     try:
         found = subprocess.run(  # nosec B603 B607 # no input from outside, git from PATH
             ["git", "rev-parse", "HEAD"],

@@ -1,4 +1,4 @@
-"""The progress of long commands: a bar for each step, or a line where there is no terminal."""
+"""Shows the progress of long commands: a bar for each step, or a line without a terminal."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from rich.text import Text
 
 from export.pipeline import Stage
 
-UNBOUNDED = 10_000  # columns: output to a file or a pipe is never cut or wrapped
+UNBOUNDED = 10_000  # columns, so that output to a file or a pipe is never cut or wrapped
 
 
 class _Trimmed:
-    """A file wrapper that strips trailing spaces, with which tables are padded."""
+    """A file wrapper that strips trailing spaces, the padding of tables."""
 
     def __init__(self, file: TextIO) -> None:
         self._file = file
@@ -32,7 +32,7 @@ class _Trimmed:
 
 
 def stdout() -> Console:
-    """The console for commands: as wide as the terminal, or unbounded without one."""
+    """Return the console for commands: as wide as the terminal, or unbounded without one."""
     console = Console()
     if console.is_terminal:
         return console

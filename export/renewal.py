@@ -1,4 +1,4 @@
-"""New versions of an existing artifact: with another plan, or with a signature."""
+"""Writes new versions of an existing artifact, with another plan or with a signature."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from models.signatures import TrustedKeys
 
 
 def tune_again(folder: Path, options: tune.TuneOptions, stage: Stage) -> Made:
-    """Time an artifact's variants on this machine; the plan is written as a new version.
+    """Time an artifact's variants on this machine, and write the plan as a new version.
 
     Raises:
         UsageError: if the artifact is not intact, or no variant has the wanted precision.
@@ -34,14 +34,14 @@ def tune_again(folder: Path, options: tune.TuneOptions, stage: Stage) -> Made:
 
 
 def sign_anew(folder: Path, signer: Signer, trusted: TrustedKeys | None = None) -> Made:
-    """Sign an artifact; since artifacts never change, the signed one is a new version.
+    """Sign an artifact, as a new version because artifacts never change.
 
-    An existing signature must be valid, or an altered artifact would become a trusted one.
+    An existing signature must be valid, or an altered artifact would become trusted.
 
     Args:
         folder: an artifact, signed or not.
         signer: signs the new version, and is trusted to have signed the old one.
-        trusted: others who may have signed it; then a signature is required. None: only the signer.
+        trusted: other accepted keys; then a signature is required. None: only the signer's.
 
     Raises:
         UsageError: if the artifact is not intact, or its signature is not trusted.
@@ -58,12 +58,12 @@ def sign_anew(folder: Path, signer: Signer, trusted: TrustedKeys | None = None) 
 
 @contextlib.contextmanager
 def _copied(folder: Path, verifier: Verifier | None = None) -> Iterator[tuple[Manifest, Path, int]]:
-    """An artifact's manifest, a staging copy of its files, and the next version number."""
+    """Provide an artifact's manifest, a staging copy of its files, and the next version number."""
     old = open_artifact(folder, verifier)
     folder = folder.resolve()  # "." has no parents to write to
     if folder.parent.name != old.model:
         raise UsageError(
-            f"{folder} holds the model {old.model!r}, so its new version would not be next to it; "
+            f"{folder} has the model {old.model!r}, so its new version would not be next to it; "
             "keep artifacts in folders named MODEL/VERSION"
         )
     version = choose_version(folder.parent, None)
@@ -73,7 +73,7 @@ def _copied(folder: Path, verifier: Verifier | None = None) -> Iterator[tuple[Ma
 
 
 def _copy(folder: Path, manifest: Manifest, staging: Path) -> None:
-    """Copy everything but the report, which depends on the version and the plan."""
+    """Copy everything except the report, which depends on the version and the plan."""
     for name, digest in manifest.files.items():
         if name == REPORT_FILE:
             continue

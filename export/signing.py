@@ -20,9 +20,9 @@ from models.manifest import SIGNATURE_FILE
 from models.signatures import KeyFileError, TrustedKeys, claimed_key
 
 KEYGEN = "Create a pair of Ed25519 keys: a private one for signing, a public one for servers."
-SIGN = "Sign an artifact; since artifacts never change, the signed one is a new version."
+SIGN = "Sign an artifact, as a new version because artifacts never change."
 # Not TORCHLANE_...: a server in the same environment would reject it as an unknown setting.
-PASSPHRASE = "EXPORT_KEY_PASSPHRASE"  # nosec B105 # the variable that holds it
+PASSPHRASE = "EXPORT_KEY_PASSPHRASE"  # nosec B105 # the variable's name
 
 
 def add_keygen_arguments(parser: argparse.ArgumentParser) -> None:
@@ -36,7 +36,7 @@ def add_keygen_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--passphrase",
         action="store_true",
-        help=f"encrypt the private key; the passphrase comes from {PASSPHRASE}, or is asked for",
+        help=f"encrypt the private key; the passphrase comes from {PASSPHRASE}, or from a prompt",
     )
 
 
@@ -44,7 +44,7 @@ def keygen(parsed: argparse.Namespace, console: Console) -> None:
     """Run `keygen`.
 
     Raises:
-        UsageError: see `make_keys`; or if no passphrase can be read.
+        UsageError: if no passphrase can be read, and see `make_keys`.
     """
     passphrase = _new_passphrase() if parsed.passphrase else None
     public, fingerprint = make_keys(parsed.private, passphrase)
@@ -61,15 +61,15 @@ def add_sign_arguments(parser: argparse.ArgumentParser) -> None:
         type=Path,
         required=True,
         metavar="PRIVATE.pem",
-        help="an Ed25519 key made by keygen; its passphrase, if it has one, comes from "
-        f"{PASSPHRASE}, or is asked for",
+        help="an Ed25519 key from keygen; its passphrase, if it has one, comes from "
+        f"{PASSPHRASE}, or from a prompt",
     )
     parser.add_argument(
         "--trusted-keys",
         type=Path,
         metavar="PATH",
-        help="public keys, a PEM file or a folder of them: sign only what one of them or --key "
-        "signed before (default: also unsigned artifacts, but none that others signed)",
+        help="public keys, a PEM file or a folder of them: sign only artifacts that one of them or "
+        "--key signed before (default: also unsigned artifacts, but not those of other signers)",
     )
 
 
@@ -88,7 +88,7 @@ def sign(parsed: argparse.Namespace, console: Console) -> None:
 
 
 def trusted_keys(path: Path | None) -> TrustedKeys | None:
-    """The keys of the option --trusted-keys.
+    """Read the keys of the option --trusted-keys.
 
     Raises:
         UsageError: if it names no keys.
@@ -100,7 +100,7 @@ def trusted_keys(path: Path | None) -> TrustedKeys | None:
 
 
 def told_of(folder: Path, *, checked: bool) -> str:
-    """The report's text about an artifact's signature.
+    """Return the report's text about an artifact's signature.
 
     Args:
         folder: the artifact.
@@ -118,7 +118,7 @@ def told_of(folder: Path, *, checked: bool) -> str:
 
 
 def _passphrase(private: Path) -> bytes:
-    """The passphrase of an existing key."""
+    """Read the passphrase of an existing key."""
     return _given(os.environ.get(PASSPHRASE) or _prompt(f"Passphrase of {private}: "))
 
 
@@ -127,7 +127,7 @@ def _new_passphrase() -> bytes:
     if not found:
         found = _prompt("Passphrase of the new key: ")
         if found != _prompt("Repeat the passphrase: "):
-            raise UsageError("the two passphrases differ; no key was made")
+            raise UsageError("the two passphrases differ; no key was created")
     return _given(found)
 
 
@@ -138,7 +138,7 @@ def _given(passphrase: str) -> bytes:
 
 
 def _prompt(question: str) -> str:
-    if not sys.stdin.isatty():  # getpass would read it from elsewhere, and echo it
+    if not sys.stdin.isatty():  # getpass would read from another source, and echo
         raise UsageError(f"a passphrase is required: set {PASSPHRASE}, or run this in a terminal")
     return getpass.getpass(question)
 

@@ -1,4 +1,4 @@
-"""The summary at the end of an export: some ten lines on what was made, and how to serve it."""
+"""Prints the summary of an export: about ten lines on the artifact and how to serve it."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ def print_summary(console: Console, manifest: Manifest, folder: Path) -> None:
     """Print what was written, which form serves which sizes, what was left out, how to serve it.
 
     Args:
-        console: where to.
+        console: where to print.
         manifest: of the artifact.
-        folder: where it lies: repository/model/version.
+        folder: of the artifact: repository/model/version.
     """
     console.print(plain(f"{manifest.model} version {manifest.version}"), style="bold")
     for word, what in _rows(manifest, folder):
@@ -60,7 +60,7 @@ def _rows(manifest: Manifest, folder: Path) -> Iterator[tuple[str, str]]:
 
 
 def _proved(manifest: Manifest) -> Iterator[tuple[str, str]]:
-    """The proof by precision: forms of one precision differ from eager by about the same."""
+    """Summarize by precision: forms of one precision differ about equally from eager."""
     worst: dict[str, float] = {}
     sizes: set[int] = set()
     padded: set[int] = set()
@@ -104,7 +104,7 @@ def _planned(manifest: Manifest, folder: Path) -> Iterator[tuple[str, str]]:
 
 
 def _faster(device: DevicePlan, precision: Precision, than: Precision) -> str:
-    """How many times as fast a precision is, at the smallest and the largest batch of both."""
+    """Format a precision's speed-up at the smallest and the largest batch of both."""
     one, other = (_best(device, each) for each in (precision, than))
     sizes = sorted(one.keys() & other.keys())
     ends = sizes[:1] + sizes[1:][-1:]
@@ -113,7 +113,7 @@ def _faster(device: DevicePlan, precision: Precision, than: Precision) -> str:
 
 
 def _best(device: DevicePlan, precision: Precision) -> dict[int, float]:
-    """Batch size -> the time of the fastest form of a precision."""
+    """Map each batch size to the time of a precision's fastest form."""
     best: dict[int, float] = {}
     for times in device.times:
         if times.precision == precision:
@@ -123,7 +123,7 @@ def _best(device: DevicePlan, precision: Precision) -> dict[int, float]:
 
 
 def _served(out: Path, python: str) -> str:
-    """The command that serves a repository: in a checkout the one that uses machine code."""
+    """Return the command that serves a repository; in a checkout it uses machine code."""
     flags = "" if out == DEFAULT_OUT else f"--model-dir {shlex.quote(str(out))}"
     if Path.cwd() == CHECKOUT and (CHECKOUT / "Makefile").exists():
         return f"make serve SERVE_ARGS={shlex.quote(flags)}" if flags else "make serve"
@@ -131,6 +131,6 @@ def _served(out: Path, python: str) -> str:
 
 
 def _python() -> str:
-    """The path of this interpreter, as short as possible."""
+    """Return the path of this interpreter, as short as possible."""
     here, used = Path.cwd(), Path(sys.executable)
     return str(used.relative_to(here) if used.is_relative_to(here) else used)

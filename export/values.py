@@ -12,19 +12,19 @@ def names(text: str) -> tuple[str, ...]:
 
 
 def positive(text: str) -> int:
-    """A whole number above 0."""
+    """Parse a whole number above 0."""
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"must be a whole number, at least 1, got {text!r}")
     return int(text)
 
 
 def positives(text: str) -> tuple[int, ...]:
-    """Comma-separated whole numbers above 0."""
+    """Parse comma-separated whole numbers above 0."""
     return tuple(map(positive, names(text) or (text,)))
 
 
 def points(text: str) -> float:
-    """Hundredths, from 0 to 100."""
+    """Parse hundredths, from 0 to 100."""
     try:
         value = float(text)
     except ValueError:

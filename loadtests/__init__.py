@@ -1,1 +1,1 @@
-"""What the service holds: Locust users, payloads and benchmarks."""
+"""Load tests of the service: Locust users, payloads and benchmarks."""

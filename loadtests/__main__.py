@@ -39,22 +39,22 @@ COMMANDS: dict[str, tuple[str, Act, Callable[[argparse.ArgumentParser], None]]] 
         tail.add_arguments,
     ),
     "cold-start": (
-        "Measure the time from the start of our process to its first answer, by its parts",
+        "Measure the parts of the time from the start of our process to its first answer",
         cold_start.cold_start,
         cold_start.add_arguments,
     ),
     "bench-peers": (
-        "Make the environments of the other servers",
+        "Create the environments of the other servers",
         environments.set_up,
         environments.add_arguments,
     ),
     "overload": (
-        "Offer servers 0.7 to 4 times what they hold",
+        "Offer servers 0.7 to 4 times their capacity",
         overload.overload,
         options.add_overload,
     ),
     "loading": (
-        "Measure what loading a slow model takes from one that serves",
+        "Measure how loading a slow model slows one that serves",
         loading.loading,
         loading.add_arguments,
     ),
@@ -62,10 +62,10 @@ COMMANDS: dict[str, tuple[str, Act, Callable[[argparse.ArgumentParser], None]]] 
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Do what the command line says; returns the exit code."""
+    """Run the command line; return the exit code."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     given = parser().parse_args(arguments)
-    # a log of CI has no width of its own; rich would cut tables at 80 characters
+    # a CI log has no width; rich would cut tables at 80 characters
     width = None if sys.stdout.isatty() else LOG_WIDTH
     console = Console(highlight=False, soft_wrap=True, width=width, record=True)
     command = shlex.join(["python", "-m", "loadtests", *arguments])
@@ -82,7 +82,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """Build the parser of the command line."""
     top = argparse.ArgumentParser("python -m loadtests", epilog="See docs/load-testing.md.")
     below = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, (what, _, add_arguments) in COMMANDS.items():
@@ -92,12 +92,12 @@ def parser() -> argparse.ArgumentParser:
 
 @contextlib.contextmanager
 def _ended_by_signals() -> Iterator[None]:
-    """Leave on SIGTERM and SIGHUP too, so that no server is left behind asleep."""
+    """Exit on SIGTERM and SIGHUP too, so that no stopped server is left behind."""
 
     def leave(number: int, _: FrameType | None) -> None:
         sys.exit(128 + number)
 
-    heard = [  # nohup has SIGHUP ignored
+    heard = [  # nohup ignores SIGHUP
         each for each in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(each) != signal.SIG_IGN
     ]
     before = {each: signal.signal(each, leave) for each in heard}

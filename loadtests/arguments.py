@@ -1,4 +1,4 @@
-"""Types of command-line arguments that the instruments share."""
+"""Types of command-line arguments that the load tests share."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ from collections.abc import Callable
 
 
 def above_zero(text: str) -> float:
-    """A finite number above zero."""
+    """Parse a finite number above zero."""
     return _checked(text, lambda value: value > 0, "a number above zero")
 
 
 def at_least_one(text: str) -> int:
-    """A whole number from 1."""
+    """Parse a whole number from 1."""
     return int(_checked(text, lambda value: value >= 1 and value == int(value), "a whole number"))
 
 
 def from_zero(text: str) -> int:
-    """A whole number from 0."""
+    """Parse a whole number from 0."""
     if not (text.isascii() and text.isdigit()):
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 0")
     return int(text)
 
 
 def share(text: str) -> float:
-    """A number from 0 to 1."""
+    """Parse a number from 0 to 1."""
     return _checked(text, lambda value: 0 <= value <= 1, "from 0 to 1")
 
 

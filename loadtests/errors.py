@@ -1,11 +1,11 @@
-"""What may go wrong for a reason that a user can do something about; anything else is a bug."""
+"""Errors that a user can fix; all others are bugs."""
 
 from __future__ import annotations
 
 
 class LoadTestError(Exception):
-    """The load test cannot go on; the message says why and what to do."""
+    """The load test cannot continue; the message gives the reason and the fix."""
 
 
 class UsageError(LoadTestError):
-    """Options that make no sense on this machine, alone or together."""
+    """Options that are invalid on this machine, alone or in combination."""

@@ -1,7 +1,7 @@
-"""What loading a slow model takes from one that serves: latencies before and meanwhile, as a ratio.
+"""Measures how loading a slow model slows one that serves: latencies before and meanwhile.
 
-`make bench-loading`: serves digits to an open loop, moves a slow model into the repository
-and waits until it is ready. Server and generator share all cores.
+`make bench-loading` serves digits in an open loop, moves a slow model into the repository and waits
+until it is ready. Server and generator share all cores.
 """
 
 from __future__ import annotations
@@ -34,21 +34,21 @@ from models.manifest import Manifest
 from models.processor import cpu_name
 from models.resources import usable_cores
 
-ALLOWED_TIMES = 3.0  # the p99 before, plus one forward of a single item
+ALLOWED_TIMES = 3.0  # factor for the p99 before; one forward of a single item is added
 LEAD_S, BEFORE_S, AFTER_S = 2.0, 10.0, 2.0
 LOOK_S = 0.1
-MAX_BATCH = 64  # of the model that is made: what a server allows by default
+MAX_BATCH = 64  # of the built model: a server's default limit
 OK = 200
 SINGLES = Workload("binary", "raw bytes", "binary", 1, ())
 
 
 @dataclass(frozen=True, slots=True)
 class Loading:
-    """When the model was put into the repository, and when it was ready.
+    """The times at which the model was put into the repository and was ready.
 
     Attributes:
         began_s, ready_s: seconds from the first request.
-        item_ms: a forward of a single item, by the plan of its artifact.
+        item_ms: time of a single item's forward, from the artifact's plan.
     """
 
     began_s: float
@@ -57,30 +57,28 @@ class Loading:
 
 
 class NotLoaded(LoadTestError):
-    """The slow model was not ready in time; the message says how far it came."""
+    """The slow model was not ready in time; the message has its state."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add which load, and which model is loaded meanwhile."""
+    """Add the options of the load and the slow model."""
     parser.add_argument("--rate", type=above_zero, default=200, help="requests/s (default: 200)")
-    parser.add_argument(
-        "--seconds", type=above_zero, default=40, help="that the load may take (default: 40)"
-    )
+    parser.add_argument("--seconds", type=above_zero, default=40, help="longest load (default: 40)")
     parser.add_argument("--seed", type=from_zero, default=1)
-    parser.add_argument("--artifacts", type=Path, default=Path("artifacts"), help="with digits")
+    parser.add_argument("--artifacts", type=Path, default=Path("artifacts"), help="has digits")
     parser.add_argument(
         "--slow",
         type=Path,
         metavar="MODEL/VERSION",
-        help="the artifact to load (default: a model that is made for it)",
+        help="the artifact to load (default: a model built for this)",
     )
     parser.add_argument(
-        "--item-ms", type=above_zero, default=60, help="of an item of that model (default: 60)"
+        "--item-ms", type=above_zero, default=60, help="per item of that model (default: 60)"
     )
 
 
 def loading(given: argparse.Namespace, console: Console, _: str) -> int:
-    """Measure it; returns the exit code: 1 where more was taken than is allowed."""
+    """Measure; return the exit code, 1 if the slowdown is larger than allowed."""
     console.print(f"{cpu_name()}, {usable_cores()} cores")
     with tempfile.TemporaryDirectory() as folder:
         slow = given.slow or linear_artifact(Path(folder), given.item_ms, MAX_BATCH)
@@ -89,7 +87,7 @@ def loading(given: argparse.Namespace, console: Console, _: str) -> int:
 
 
 def measure(digits: Path, slow: Path, given: argparse.Namespace, console: Console) -> bool:
-    """Load the slow model next to digits and print what came of it; returns whether it is allowed.
+    """Load the slow model next to digits and print the result; return whether it is allowed.
 
     Raises:
         NotLoaded: if it is not ready within `given.seconds`.
@@ -134,7 +132,7 @@ async def _load(
     state = "not found"
     while time.perf_counter() - start_s < seconds - AFTER_S:
         path = f"/models/{target.name}"
-        # a stall is what this measures: it may last as long as the load
+        # this measures stalls, which may last as long as the load
         reply = await asyncio.to_thread(exchange, server.url, "GET", path, timeout_s=seconds)
         state = json.loads(reply.body).get("state") if reply.status == OK else state
         if state in ("ready", "failed"):
@@ -177,7 +175,7 @@ def _report(sent: Sent, loading: Loading, console: Console) -> bool:
 
 
 def _item_ms(manifest: Manifest) -> float:
-    """The quickest forward of a single item that export has timed; 0 without a plan."""
+    """Return the fastest single-item forward that export has timed; 0 without a plan."""
     devices = manifest.plan.devices if manifest.plan else ()
     singles = [t.median_us[0] for d in devices for t in d.times if t.batch_sizes[0] == 1]
     return min(singles, default=0.0) / 1000

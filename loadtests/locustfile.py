@@ -1,8 +1,8 @@
-"""Locust's users; `loadtests.traffic` makes what they send, see docs/load-testing.md.
+"""Locust's users, whose requests `loadtests.traffic` creates; see docs/load-testing.md.
 
     locust --headless --locustfile loadtests/locustfile.py --host http://127.0.0.1:8000 Batches
 
-Without names of classes, all of them load that the model can take.
+Without class names, all classes that suit the model run.
 """
 
 from __future__ import annotations
@@ -16,25 +16,25 @@ listen(events)
 
 
 class UniqueSingles(ModelUser):
-    """Every request has an input of its own: nothing but the model can answer it."""
+    """Every request has a new input, which only the model can answer."""
 
     workload_name = "unique"
 
 
 class RepeatedSingles(ModelUser):
-    """Popular inputs come again and again (Zipf): cache and single-flight at work."""
+    """Popular inputs repeat (Zipf), for cache and single-flight."""
 
     workload_name = "repeated"
 
 
 class Batches(ModelUser):
-    """Batches of new items, half of which are duplicates."""
+    """Batches of new items, half of them duplicates."""
 
     workload_name = "batch"
 
 
 class BinarySingles(ModelUser):
-    """New items as raw bytes, answered as raw bytes: the price of JSON left out."""
+    """New items as raw bytes, answered as raw bytes, without the cost of JSON."""
 
     workload_name = "binary"
 
@@ -46,7 +46,7 @@ class NpySingles(ModelUser):
 
 
 class Images(ModelUser):
-    """PNG files, popular ones and new ones: decoding and preprocessing at work."""
+    """PNG files, popular and new ones, for decoding and preprocessing."""
 
     workload_name = "image"
 
@@ -58,6 +58,6 @@ class Texts(ModelUser):
 
 
 class MixedWithBadInput(ModelUser):
-    """All that the model can take, and two in a hundred requests that must be refused."""
+    """Everything that the model accepts, and two in a hundred requests that must be rejected."""
 
     workload_name = "mixed"

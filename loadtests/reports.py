@@ -1,4 +1,4 @@
-"""What every report holds: the conditions of a measurement, and the files that are written."""
+"""The common parts of all reports: the conditions of a measurement, and the written files."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from models.resources import usable_cores
 
 SETTINGS = "TORCHLANE_"
 DISTRIBUTIONS = ("torch", "numpy", "fastapi", "uvicorn", "uvloop", "httptools", "orjson")
-BUSY_SHARE = 0.25  # of the cores, in use before the measurement begins
+BUSY_SHARE = 0.25  # of the cores in use before the measurement
 Json = dict[str, Any]
 Verdict = Literal["aim met", "met", "missed", "not judged", "not measured"]
 
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """What this project demands of itself, and what was measured.
+    """A demand of this project on itself, with the measurement.
 
     Attributes:
         of: the workload or model.
@@ -41,7 +41,7 @@ class Judged:
         measured: empty if it was not.
         verdict: whether it is met.
         doubt: why a miss proves nothing, or nothing was judged.
-        group: demands of one group are alternatives: one of them met is enough.
+        group: demands of one group are alternatives: one that is met is enough.
     """
 
     of: str
@@ -54,7 +54,7 @@ class Judged:
 
 
 def conditions(command: str) -> Json:
-    """Command, date, machine and versions of a measurement that starts now; of settings the names.
+    """Return command, date, machine, versions and names of settings for a measurement.
 
     The values of settings may be secrets.
     """
@@ -71,18 +71,18 @@ def conditions(command: str) -> Json:
 
 
 def warnings(load_average: float, cores: int) -> list[str]:
-    """What may spoil the measurement, told before it begins."""
+    """Return what may spoil the measurement, before it begins."""
     if load_average <= BUSY_SHARE * cores:
         return []
     note = (
         f"Note: the load average is {load_average:.1f} on {cores} cores: something else uses this "
-        "machine, and figures will come out lower, and different each time."
+        "machine, so figures will be lower, and vary between runs."
     )
     return [note]
 
 
 def check_writable(folder: Path) -> None:
-    """Make the folder of the results, before anything is measured for it.
+    """Create the folder of the results before the measurement.
 
     Raises:
         UsageError: if nothing can be written there.
@@ -93,12 +93,12 @@ def check_writable(folder: Path) -> None:
 
 
 def write(folder: Path, name: str, found: Json, console: Console) -> None:
-    """Write NAME.json, and NAME.html with all that a recording console has printed.
+    """Write NAME.json, and NAME.html with everything that a recording console has printed.
 
     Raises:
         UsageError: if they cannot be written.
     """
-    with _writing(folder):  # the figures first: they are what cannot be made again
+    with _writing(folder):  # the figures first, because they cannot be reproduced
         content = orjson.dumps(found, option=orjson.OPT_INDENT_2 | orjson.OPT_NON_STR_KEYS)
         (folder / f"{name}.json").write_bytes(content + b"\n")
         console.save_html(str(folder / f"{name}.html"))
@@ -106,7 +106,7 @@ def write(folder: Path, name: str, found: Json, console: Console) -> None:
 
 
 def cut_short() -> str | None:
-    """In a `finally`: why the measurement ends too early; None where it does not."""
+    """Return, in a `finally`, why the measurement ended early; None if it did not."""
     error = sys.exception()
     if isinstance(error, KeyboardInterrupt | SystemExit):
         return "interrupted"
@@ -114,7 +114,7 @@ def cut_short() -> str | None:
 
 
 def table_of(columns: Sequence[str], title: str | None = None, *, names: int = 1) -> Table:
-    """An empty table: the first columns are names, to the left; all others are figures."""
+    """Create a table: the first columns are names, aligned left; all others are figures."""
     table = Table(box=box.SIMPLE, title=title, title_justify="left", pad_edge=False)
     table.collapse_padding = True
     for at, column in enumerate(columns):
@@ -123,7 +123,7 @@ def table_of(columns: Sequence[str], title: str | None = None, *, names: int = 1
 
 
 def print_judged(console: Console, lines: Sequence[Judged]) -> None:
-    """Every demand with its verdict, and why some were not judged."""
+    """Print every demand with its verdict, and why some were not judged."""
     table = table_of(("of", "figure", "wanted", "measured", ""), "acceptance", names=5)
     met = {line.group for line in lines if line.group and line.verdict in ("met", "aim met")}
     for line in lines:
@@ -136,7 +136,7 @@ def print_judged(console: Console, lines: Sequence[Judged]) -> None:
 
 
 def _version(name: str) -> str | None:
-    """None where it is not installed, as in the image of the load tests."""
+    """Return a package's version; None if it is not installed, as in the load image."""
     with contextlib.suppress(ModuleNotFoundError):
         return version(name)
     return None

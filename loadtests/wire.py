@@ -1,4 +1,4 @@
-"""Just enough HTTP/1.1 to read the answers of a server that sends Content-Length, one at a time."""
+"""A minimal HTTP/1.1 parser for answers with Content-Length, one at a time."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ MAX_BODY_BYTES = 64 * 1024 * 1024
 
 
 class WireError(Exception):
-    """The bytes are not an answer that the generator can read."""
+    """The generator cannot read the bytes as an answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,8 +20,8 @@ class Response:
     """One answer.
 
     Attributes:
-        body: as long as its Content-Length said.
-        head: status line and header lines as they came, without the empty line at the end.
+        body: with the length of its Content-Length.
+        head: status line and header lines as received, without the empty line at the end.
     """
 
     status: int
@@ -29,30 +29,30 @@ class Response:
     head: bytes = field(default=b"", compare=False)
 
     def headers(self) -> dict[str, str]:
-        """Header values by lower-case name; of a name that comes twice, the last."""
+        """Header values by lower-case name; the last one of repeated names."""
         lines = self.head.decode("latin-1").split("\r\n")[1:]
         pairs = (line.partition(":") for line in lines)
         return {name.strip().lower(): value.strip() for name, _, value in pairs}
 
     @property
     def closes(self) -> bool:
-        """Whether the server closes the connection after it."""
+        """Whether the server closes the connection after this answer."""
         return CLOSES in self.head.lower()
 
 
 class ResponseParser:
-    """Reads one response after the other from the pieces that a socket gives."""
+    """Reads successive responses from the pieces that a socket delivers."""
 
     def __init__(self) -> None:
-        self._received = bytearray()  # an incomplete response; grows without being copied
-        self._needed = 0  # bytes of the whole response; 0 before its head is complete
+        self._received = bytearray()  # an incomplete response; grows without copies
+        self._needed = 0  # size of the whole response; 0 until its head is complete
 
     def feed(self, data: bytes) -> Response | None:
-        """Take what has arrived; the response, once it is complete.
+        """Add received data; return the response once it is complete.
 
         Raises:
-            WireError: at what is not HTTP/1.1, has no Content-Length or too large a one, or goes
-                on after the response: with one request in the air nothing may follow.
+            WireError: for data that is not HTTP/1.1, a missing or too large Content-Length, or data
+                after the response, which cannot follow with one request in flight.
         """
         received: bytes | bytearray = data
         if self._received:
@@ -84,17 +84,17 @@ class ResponseParser:
 
 
 def _head(head: bytes) -> tuple[int, int]:
-    """Status and Content-Length."""
+    """Parse status and Content-Length."""
     if not (head.startswith(b"HTTP/1.1 ") and head[9:12].isdigit()):
         raise WireError(f"not an HTTP/1.1 response: {head[:40]!r}")
     lowered = head.lower()
     at = lowered.find(LENGTH)
     if at < 0:
-        raise WireError("a response without Content-Length; the generator reads no other")
+        raise WireError("a response without Content-Length, which the generator needs")
     value = lowered[at + len(LENGTH) :].partition(b"\r\n")[0].strip()
     if not value.isdigit():
         raise WireError(f"Content-Length is {value!r}")
-    # the digits are counted first: Python refuses to read thousands of them
+    # count the digits first: Python refuses to parse thousands of them
     length = int(value) if len(value) <= len(str(MAX_BODY_BYTES)) else MAX_BODY_BYTES + 1
     if length > MAX_BODY_BYTES:
         raise WireError(f"an answer of more than {MAX_BODY_BYTES >> 20} MiB")

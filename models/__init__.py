@@ -1,1 +1,1 @@
-"""What export and app agree on (manifest, preprocess), and what export can build (catalog)."""
+"""Code that export and app share (manifest, preprocess), and export's models (catalog)."""

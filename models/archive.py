@@ -1,4 +1,4 @@
-"""Checks zip files from elsewhere before anything unpacks them: `.pt`, `.pt2` and `.mar`."""
+"""Checks untrusted zip files before anything unpacks them: `.pt`, `.pt2` and `.mar`."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from typing import IO
 
 BEGINNING = b"PK\x03\x04"
 MAX_ENTRIES = 100_000
-# torch deflates only the text of the code, to a tenth at best. An archive within an archive may
-# unpack to as much again, so a small file can become some hundred megabytes at most.
+# torch deflates only the text of the code, to a tenth at best. A nested archive may multiply that
+# again, so a small file can unpack to a few hundred megabytes at most.
 MAX_RATIO = 10
-# What torch writes uncompressed: tensors, in these folders below the archive's root, and libraries.
+# torch stores tensors, in these folders below the archive's root, and libraries uncompressed.
 STORED_FOLDERS = ("data", "constants")
 STORED_SUFFIX = ".so"
 FREE_BYTES = 16 * 1024 * 1024  # small files may have any ratio
@@ -43,15 +43,15 @@ class ArchiveError(ValueError):
 
 
 def check_archive(file: IO[bytes], what: str, *, of_torch: bool = True) -> list[str]:
-    """Check the directory of a zip archive; nothing is unpacked, the file is read from its start.
+    """Check the directory of a zip archive without unpacking anything.
 
-    It rejects paths that lead out of the folder they are unpacked in, links and devices, duplicate
-    names, encrypted entries, and contents out of proportion to the file (zip bombs). The proportion
-    is to the file's real size, because packed sizes in its directory may be false. In an archive of
-    torch, tensors and libraries must be stored, as torch writes them.
+    It rejects paths that leave the target folder, links and devices, duplicate names, encrypted
+    entries, and contents too large for the file (zip bombs). The limit is relative to the file's
+    real size, because packed sizes in its directory may be false. In an archive by torch, tensors
+    and libraries must be stored uncompressed, as torch writes them.
 
     Args:
-        file: open for reading, seekable; left at its start.
+        file: open for reading, seekable; read from its start, and left there.
         what: the file's name, for messages.
         of_torch: whether it is a `.pt` or `.pt2`; False: another archive, such as a `.mar`.
 
@@ -86,7 +86,7 @@ def check_archive(file: IO[bytes], what: str, *, of_torch: bool = True) -> list[
 
 
 def _directory(file: IO[bytes], what: str) -> tuple[list[zipfile.ZipInfo], int]:
-    """The archive's entries, and the size of the file in bytes."""
+    """Return the archive's entries, and the size of the file in bytes."""
     try:
         size = file.seek(0, os.SEEK_END)
         file.seek(0)
@@ -105,9 +105,9 @@ def _directory(file: IO[bytes], what: str) -> tuple[list[zipfile.ZipInfo], int]:
 
 
 def _check_end(file: IO[bytes], size: int, what: str) -> None:
-    """Check that every reader finds the same directory: one end, right behind the directory.
+    """Check that every reader finds the same directory: a single end, right after the directory.
 
-    Python takes the ZIP64 record before the locator, torch the one that the locator points to.
+    Python reads the ZIP64 record before the locator, torch the one that the locator points to.
     """
     file.seek(max(0, size - END.size))
     fields = END.unpack(file.read(END.size).rjust(END.size, b"\0"))

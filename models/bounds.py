@@ -1,6 +1,6 @@
-"""Limits of an item beyond dtypes and shapes: integers of a range, sizes that are shared.
+"""Limits of an item beyond dtypes and shapes: ranges of integers, shared sizes.
 
-Axes of one name have one size in an item, in whichever inputs they are.
+Axes with the same name have the same size in an item, across all its inputs.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from models.tensors import Array, Dimension, TensorSpec
 
 
 class Place(NamedTuple):
-    """An axis of an item: the input, and the number of the axis."""
+    """An axis of an item: the input and the axis number."""
 
     input: str
     axis: int
 
 
 class Mismatch(NamedTuple):
-    """Two axes of one name that differ in size."""
+    """Two axes with the same name but different sizes."""
 
     name: str
     first: Place
@@ -37,10 +37,10 @@ class Mismatch(NamedTuple):
 
 
 def check_same_bounds(specs: Sequence[TensorSpec]) -> None:
-    """Check that axes of one name have the same bounds, in all inputs.
+    """Check that axes with the same name have the same bounds, in all inputs.
 
     Raises:
-        ValueError: naming the first that differ.
+        ValueError: at the first two that differ.
     """
     known: dict[str, Dimension] = {}
     for spec in specs:
@@ -54,7 +54,7 @@ def check_same_bounds(specs: Sequence[TensorSpec]) -> None:
 
 
 def shared_axes(specs: Sequence[TensorSpec]) -> dict[str, list[Place]]:
-    """The names that several axes share, with these axes."""
+    """Return the names that several axes share, with these axes."""
     places: dict[str, list[Place]] = {}
     for spec in specs:
         for at, axis in enumerate(spec.axes):
@@ -66,11 +66,11 @@ def shared_axes(specs: Sequence[TensorSpec]) -> dict[str, list[Place]]:
 def mismatch(
     shared: Mapping[str, Sequence[Place]], shapes: Mapping[str, Sequence[int]]
 ) -> Mismatch | None:
-    """The first two axes of one name that differ in size; None: all are equal.
+    """Return the first two axes with one name and different sizes; None: all are equal.
 
     Args:
         shared: from `shared_axes`.
-        shapes: input name -> shape of an item, of the right number of axes.
+        shapes: input name -> shape of an item, with the right number of axes.
     """
     for name, (first, *others) in shared.items():
         size = shapes[first.input][first.axis]
@@ -82,7 +82,7 @@ def mismatch(
 
 
 def out_of_range(spec: TensorSpec, array: Array) -> int | None:
-    """The smallest or the largest number of an array, if it is out of the input's range."""
+    """Return the smallest or the largest number of an array if it is out of the input's range."""
     if array.size == 0:
         return None
     if spec.minimum is not None and (smallest := int(array.min())) < spec.minimum:
@@ -93,10 +93,10 @@ def out_of_range(spec: TensorSpec, array: Array) -> int | None:
 
 
 def safe_range(spec: TensorSpec) -> tuple[int, int]:
-    """The smallest and largest number to draw for an input of integers or bools.
+    """Return the smallest and largest number to draw for an input of integers or bools.
 
-    Its range; if one end is open, the two numbers next to 0, because it is not known which others
-    the model takes: integers may be indices into a table.
+    That is its range, or if one end is open, the two numbers nearest to 0: integers may be indices
+    into a table, so it is unknown which others the model accepts.
     """
     if spec.minimum is not None and spec.maximum is not None:
         return spec.minimum, spec.maximum
@@ -104,7 +104,7 @@ def safe_range(spec: TensorSpec) -> tuple[int, int]:
 
 
 def near_zero(spec: TensorSpec) -> tuple[int, int]:
-    """The two numbers nearest to 0 in the range of integers or bools: 0 and 1, if allowed."""
+    """Return the two numbers nearest to 0 in a range of integers or bools: 0 and 1 if allowed."""
     if spec.dtype == "bool":
         return 0, 1
     whole = np.iinfo(spec.dtype)

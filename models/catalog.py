@@ -1,10 +1,10 @@
-"""What `python -m export NAME` can build: a literal table, one line per model."""
+"""The models that `python -m export NAME` can build: a literal table, one line per model."""
 
 from __future__ import annotations
 
 from models.definitions.loading import Definitions
 
-# Name -> the module in which it is defined. A module is imported when its model is asked for.
+# Name -> the module of the definition, which is imported only when the model is requested.
 CATALOG = Definitions(
     {
         "digits": "models.definitions.digits",

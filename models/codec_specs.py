@@ -1,4 +1,4 @@
-"""What the items of a model are to its clients, and how its first output becomes an answer."""
+"""Describes a model's items for clients, and how its first output becomes an answer."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ Scores = Literal["softmax", "sigmoid", "none"]
 
 
 class PicturePreprocess(Part):
-    """How a picture becomes an array [channels, height, width]; see `models.preprocess`.
+    """How to convert a picture to an array [channels, height, width]; see `models.preprocess`.
 
-    The array is (value / 255 - mean) / std, per channel. Polarity says what the model was trained
-    on and what to expect: `auto` examines the border of the picture and turns dark-on-light into
-    light-on-dark; the two fixed ones state the input, and `dark-on-light` pictures are inverted.
+    The array is (value / 255 - mean) / std, per channel. The model expects light-on-dark pictures.
+    Polarity describes the input: `auto` examines the border of the picture and inverts
+    dark-on-light ones; the two fixed values state the input, and `dark-on-light` is inverted.
 
-    Fit says how a picture of another shape becomes width x height: `pad` scales the whole picture
-    to fit inside and fills the rest; `crop` scales its shorter side to `resize_shorter` pixels and
-    cuts out the middle.
+    Fit selects how to change the shape to width x height: `pad` scales the whole picture to fit
+    inside and fills the rest; `crop` scales its shorter side to `resize_shorter` pixels and cuts
+    out the middle.
     """
 
     width: int = Field(ge=1, le=4096)
@@ -56,16 +56,15 @@ class PicturePreprocess(Part):
 
 
 class CodecPart(Part):
-    """What every codec has: labels of the first output, and how it becomes scores.
+    """The common part of all codecs: labels of the first output, and how it becomes scores.
 
     `scores` names the function that the codec applies to the first output: `softmax`, `sigmoid`, or
     `none` if the output already is the score. `top_k` is the number of highest scores in JSON
     answers unless the caller asks for another number; None: all.
 
-    Of outputs with counted rows, such as the boxes of a detector: `ranked_by` is the output with
-    the score of each row. JSON answers then have the rows in descending order, the `top_k` highest,
-    and none below `threshold`. `classes` is the output with the class of each row, an index into
-    `labels`.
+    For outputs with counted rows, such as the boxes of a detector: `ranked_by` is the output with
+    the score of each row. JSON answers then have the `top_k` highest rows in descending order, none
+    below `threshold`. `classes` is the output with the class of each row, an index into `labels`.
     """
 
     labels: tuple[str, ...] | None = None
@@ -87,11 +86,11 @@ class CodecPart(Part):
 
     @property
     def score_labels(self) -> tuple[str, ...] | None:
-        """Labels of the first output, which is one score for each; None: it is no such output."""
+        """Labels of the first output if it has one score per label; None: it does not."""
         return self.labels if self.classes is None else None
 
     def has_scores(self, first: TensorSpec) -> bool:
-        """Whether there are scores to choose the highest from: of classes, or of counted rows."""
+        """Whether there are scores to rank, of classes or of counted rows."""
         if self.ranked_by is not None:
             return True
         scored = self.score_labels is not None or self.scores != "none"
@@ -99,13 +98,13 @@ class CodecPart(Part):
 
 
 class TensorCodecSpec(CodecPart):
-    """Items are tensors: nested or flat numbers, or raw bytes."""
+    """Items that are tensors: nested or flat numbers, or raw bytes."""
 
     kind: Literal["tensor"] = "tensor"
 
 
 class ImageCodecSpec(CodecPart):
-    """Items are PNG or JPEG pictures; preprocessed tensors are accepted too."""
+    """Items that are PNG or JPEG pictures; accepts preprocessed tensors too."""
 
     kind: Literal["image"] = "image"
     preprocess: PicturePreprocess
@@ -115,18 +114,18 @@ TextTask = Literal["embed", "classify", "rerank", "classify-tokens"]
 
 
 class TextCodecSpec(CodecPart):
-    """Items are texts, which a tokenizer turns into tokens; token ids are accepted too.
+    """Items that are texts, which a tokenizer converts to tokens; accepts token ids too.
 
     Attributes:
         tokenizer: a file of the artifact, in the format of Hugging Face `tokenizers`.
-        task: what the first output is: `embed`, a vector; `classify`, a score per label; `rerank`,
-            one score of a pair of texts; `classify-tokens`, a score per token and label.
-        max_tokens: tokens of one item at most, special ones included; longer texts are cut off.
+        task: the meaning of the first output: `embed`, a vector; `classify`, a score per label;
+            `rerank`, one score of a pair of texts; `classify-tokens`, a score per token and label.
+        max_tokens: most tokens of an item, including special ones; longer texts are truncated.
         pairs: whether an item is two texts.
-        prompt: what every text begins with.
-        ids: the input that takes the token ids.
-        mask: the input that takes 1 for every token; None: the model has none.
-        type_ids: the input that takes 0 for tokens of the first text and 1 for those of the second.
+        prompt: the prefix of every text.
+        ids: the input for the token ids.
+        mask: the input with 1 for every token; None: the model has none.
+        type_ids: the input with 0 for tokens of the first text and 1 for those of the second.
     """
 
     kind: Literal["text"] = "text"
@@ -141,12 +140,12 @@ class TextCodecSpec(CodecPart):
 
     @property
     def of_tokens(self) -> bool:
-        """Whether the first output has scores of each token."""
+        """Whether the first output has scores for each token."""
         return self.task == "classify-tokens"
 
     @property
     def inputs(self) -> tuple[Name, ...]:
-        """The names of the inputs that it feeds."""
+        """The names of the inputs that the codec fills."""
         return tuple(name for name in (self.ids, self.mask, self.type_ids) if name is not None)
 
 
@@ -160,12 +159,12 @@ def check_codec(
 
     Args:
         codec: of the model.
-        inputs: of it.
-        first: its first output.
-        files: of its artifact.
+        inputs: of the model.
+        first: the model's first output.
+        files: of the model's artifact.
 
     Raises:
-        ValueError: saying what contradicts what.
+        ValueError: with the contradiction.
     """
     _check_labels(codec, first)
     if codec.scores == "softmax" and not first.item_shape:

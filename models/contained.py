@@ -1,4 +1,4 @@
-"""Opens files of a folder and nothing else: no link that leads out, no pipe, no device."""
+"""Opens regular files of a folder only: no link out of the folder, no pipe, no device."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ from typing import BinaryIO
 
 NO_PART_OF_A_NAME = frozenset("/\\\0")
 FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
-# Without O_NONBLOCK, opening a pipe would wait for a writer, perhaps for ever.
+# Without O_NONBLOCK, opening a pipe would wait for a writer, perhaps forever.
 FILE_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
 
 class FileRejected(ValueError):
-    """The file must not be opened; the message names it without the folders that lead to it."""
+    """The file must not be opened; the message names it without its parent folders."""
 
 
 def open_inside(folder: Path, name: str, root: Path | None = None) -> BinaryIO:
     """Open a regular file of a folder for reading.
 
-    Links are followed as long as they stay inside: those of the file inside the folder, those of
-    the folder inside the root. Kubernetes mounts ConfigMaps that way, and the root itself may be a
-    link to anywhere. The resolved path is opened step by step without following further links, so
-    replacing one in between gains nothing.
+    Links are followed only inside: a file's within the folder, the folder's within the root.
+    Kubernetes mounts ConfigMaps that way, and the root itself may be a link to anywhere. The
+    resolved path is opened step by step without following further links, so that replacing a part
+    of it meanwhile gains an attacker nothing.
 
     Args:
         folder: must contain the file; if there is a root, a path below it.
         name: of the file, not a path.
-        root: must contain the folder; None: anywhere.
+        root: must contain the folder; None: no restriction.
 
     Raises:
         FileRejected: if it is elsewhere, or not a regular file.
@@ -56,7 +56,7 @@ def open_inside(folder: Path, name: str, root: Path | None = None) -> BinaryIO:
 
 
 def read_inside(folder: Path, name: str, limit: int, root: Path | None = None) -> bytes:
-    """Read a whole file, if it is within a size limit.
+    """Read a whole file if it is within a size limit.
 
     Args:
         folder: see `open_inside`.
@@ -72,11 +72,11 @@ def read_inside(folder: Path, name: str, limit: int, root: Path | None = None) -
         size = size_of(file)
         if size > limit:
             raise FileRejected(f"{name} has {size:,} bytes; at most {limit:,} are read")
-        return file.read(size)  # and no more, even if it grows meanwhile
+        return file.read(size)  # no more, even if the file grows meanwhile
 
 
 def size_of(file: BinaryIO) -> int:
-    """Bytes of an open file."""
+    """Return the size of an open file in bytes."""
     return os.fstat(file.fileno()).st_size
 
 
@@ -85,7 +85,7 @@ def _real(path: Path) -> Path:
 
 
 def _walk(base: Path, parts: tuple[str, ...]) -> int:
-    """Open a path below a folder, following no link on the way."""
+    """Open a path below a folder without following links."""
     at = os.open(base, FOLDER_FLAGS)
     try:
         for part in parts[:-1]:
@@ -105,7 +105,7 @@ def _check_kind(mode: int, name: str) -> None:
 
 
 def _where_it_leads_out(folder: Path, root: Path, base: Path) -> str:
-    """The message that names the folder below the root which is the link."""
+    """Return the message that names the folder below the root that is a link."""
     parts = folder.relative_to(root).parts
     leading = next(
         (

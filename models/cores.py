@@ -1,4 +1,4 @@
-"""How the cores of this process spend their time; known on Linux only."""
+"""Reads how the cores of this process spend their time; only on Linux."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ STAT = Path("/proc/stat")
 
 
 class CoreTime(NamedTuple):
-    """Seconds of all cores that this process may run on, together, up to a moment.
+    """Total seconds of all cores that this process may run on, up to a moment.
 
     Attributes:
-        stolen_s: time with work to run in which a hypervisor ran something else.
-        busy_s: time in which they ran something.
-        idle_s: time with nothing to run.
+        stolen_s: time in which they had work but a hypervisor ran something else.
+        busy_s: time in which they ran anything.
+        idle_s: time without work.
         own_s: time in which they ran this process.
     """
 
@@ -26,14 +26,14 @@ class CoreTime(NamedTuple):
     own_s: float = 0.0
 
     def stolen_since(self, before: CoreTime) -> float:
-        """The share of the time with something to run that was stolen, 0 to 1."""
+        """Return the stolen share of the time with work, 0 to 1."""
         stolen_s = self.stolen_s - before.stolen_s
         return _share(stolen_s, stolen_s + self.busy_s - before.busy_s)
 
     def others_since(self, before: CoreTime) -> float:
-        """The share of all time that other processes used and this one may have needed, 0 to 1.
+        """Return the share of all time that other processes used and this one may have needed.
 
-        Other processes do no harm while cores are idle.
+        It is 0 to 1; other processes do no harm while cores are idle.
         """
         busy_s, idle_s = self.busy_s - before.busy_s, self.idle_s - before.idle_s
         others_s = busy_s - (self.own_s - before.own_s) - idle_s
@@ -41,7 +41,7 @@ class CoreTime(NamedTuple):
 
 
 def core_time() -> CoreTime:
-    """The times now; all zero where the system does not report them."""
+    """Return the current times; all zero if the system does not report them."""
     if not hasattr(os, "sched_getaffinity"):
         return CoreTime()
     mine = {f"cpu{core}" for core in os.sched_getaffinity(0)}

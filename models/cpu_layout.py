@@ -1,6 +1,6 @@
-"""Measures how many CPU replicas to use, with how many threads each, on the served model.
+"""Measures on the served model how many CPU replicas to use, and how many threads for each.
 
-Export measures, and so does a server on another machine; both with the code in this file.
+Export and a server on another machine both measure with the code in this file.
 """
 
 from __future__ import annotations
@@ -19,26 +19,26 @@ from models.cores import core_time
 from models.resources import memory_left_bytes, numa_nodes
 from models.tensors import Part
 
-FORWARD_S = 0.05  # maximum of a measured forward, where a smaller batch can meet it
+FORWARD_S = 0.05  # longest measured forward, if a smaller batch can meet it
 WEIGHTS = (".pt", ".pt2")
-MEMORY_SHARE = 0.5  # of what is left, for the replicas' copies of the model
-# Event loop time for an item that comes alone: parsed, queued, answered. For digits as JSON it is
-# 110 us with the compiled request path, 220 us without (docs/performance.md). It needs a core for
-# that while replicas compute, and holds the GIL.
+MEMORY_SHARE = 0.5  # of the free memory, for the replicas' copies of the model
+# Event loop time for a single item: parse, queue, answer. For digits as JSON it is 110 us with the
+# compiled request path, 220 us without (docs/performance.md). Meanwhile the event loop needs a core
+# and holds the GIL.
 LOOP_S = 150e-6
-MIN_GAIN = 0.15  # needed to choose another layout than the usual one
+MIN_GAIN = 0.15  # needed to choose a layout other than the usual one
 ROUNDS = 5
 BUSY = 0.1  # share of the cores used by other processes: above it the result is uncertain
-PATIENCE = 3  # times as many rounds then
-SLICE_S = 0.1  # of one layout in one round, at least
+PATIENCE = 3  # factor for the number of rounds in that case
+SLICE_S = 0.1  # shortest measurement of one layout in one round
 MORE_ENDS = 4  # forwards in a slice, in addition to two of each replica
-BUDGET_S = 3.0  # for all layouts; forwards running by then are waited for
-POLL_S = 0.1  # between two checks whether time is up
+BUDGET_S = 3.0  # for all layouts; running forwards may finish
+POLL_S = 0.1  # between two checks of the time
 AHEAD = 2  # finished forwards of a replica that may wait for their answer
 
 
 class Layout(NamedTuple):
-    """A number of replicas, and the intra-op threads of each."""
+    """The number of replicas and the intra-op threads of each."""
 
     replicas: int
     threads: int
@@ -63,14 +63,14 @@ class MeasuredLayout(Part):
 
 
 Forward: TypeAlias = Callable[[], object]
-# Called first in the thread of a replica: sets its threads, and the cores that it stays on.
+# Called first in a replica's thread: sets its number of threads and its cores.
 Begin: TypeAlias = Callable[[int, Layout], None]
 
 
 def layouts(cores: int, most_replicas: int) -> tuple[Layout, ...]:
-    """Candidates for the best layout; the usual one first: all cores but the event loop's.
+    """Return the candidate layouts; the usual one first: all cores but the event loop's.
 
-    Layouts that leave more than one core idle are left out, unless memory limits the replicas.
+    Omits layouts that leave more than one core idle, unless memory limits the replicas.
 
     Args:
         cores: usable by this process.
@@ -88,7 +88,7 @@ def layouts(cores: int, most_replicas: int) -> tuple[Layout, ...]:
 
 
 def most_replicas(cores: int, nbytes: int) -> int:
-    """Number of replicas whose copies of the models fit into memory, one per core at most.
+    """Return how many replicas' copies of the models fit into memory, at most one per core.
 
     Args:
         cores: usable by this process.
@@ -99,10 +99,10 @@ def most_replicas(cores: int, nbytes: int) -> int:
 
 
 def cores_of(replica: int, layout: Layout) -> frozenset[int] | None:
-    """The cores that a CPU replica stays on: those of one NUMA node; None: all.
+    """Return the cores of a CPU replica, those of one NUMA node; None: all cores.
 
-    Each replica gets the node with the most free cores; if one replica does not fit into any node,
-    none is bound.
+    Each replica gets the node with the most free cores; if a replica fits into no node, no replica
+    is bound.
     """
     nodes = numa_nodes()
     if layout.replicas < 2 or len(nodes) < 2:
@@ -126,21 +126,21 @@ def throughput(
     until: float = math.inf,
     loop_s: float = LOOP_S,
 ) -> float:
-    """Items/s of replicas that compute in parallel, next to a simulated busy event loop.
+    """Measure items/s of replicas that run in parallel with a simulated busy event loop.
 
     Args:
         layout: number of replicas and threads.
         forward: one batch; called by all replicas at once.
         items: in a batch.
         begin: called first in the thread of each replica.
-        until: end of the measurement on `time.perf_counter`; running forwards are waited for.
+        until: end of the measurement by `time.perf_counter`; running forwards may finish.
         loop_s: event loop time for each item.
 
     Returns:
         0 if the time was up before enough forwards had ended.
 
     Raises:
-        Exception: whatever `forward` raises.
+        Exception: what `forward` raises.
     """
     done: queue.SimpleQueue[tuple[int, float] | BaseException] = queue.SimpleQueue()
     ahead = [threading.Semaphore(AHEAD) for _ in range(layout.replicas)]
@@ -199,11 +199,11 @@ def best(
     begin: Begin,
     stop: threading.Event | None = None,
 ) -> tuple[MeasuredLayout, float]:
-    """The fastest layout; the first one, unless another is clearly faster.
+    """Find the fastest layout: the first one, unless another is clearly faster.
 
-    They run in turns, so that noise affects all of them. A layout too slow to be measured in the
-    available time counts as zero. While other processes use the cores there are more rounds,
-    another layout must win each of them, and the result is uncertain.
+    They run in turns, so that noise affects all. A layout that is too slow to be measured in time
+    counts as zero. While other processes use the cores, there are more rounds, another layout must
+    win every one, and the result is uncertain.
 
     Args:
         candidates: the forward of each; the usual one first.
@@ -212,8 +212,8 @@ def best(
         stop: set when the result is no longer needed.
 
     Returns:
-        the measurements, and the share of the cores that other processes used: uncertain if it is
-        more than BUSY.
+        the measurements, and the share of the cores that other processes used; above BUSY the
+        measurements are uncertain.
     """
     rates: dict[Layout, list[float]] = {layout: [] for layout in candidates}
     began, cores, others = time.perf_counter(), core_time(), 0.0
@@ -222,7 +222,7 @@ def best(
         for layout, forward in candidates.items():
             if time.perf_counter() < until and not (stop and stop.is_set()):
                 rate = throughput(layout, forward, items, begin, until)
-                if rate > 0 or not rates[layout]:  # one that was cut off tells nothing more
+                if rate > 0 or not rates[layout]:  # an interrupted one adds no information
                     rates[layout].append(rate)
         others = core_time().others_since(cores)
         if done >= ROUNDS and others <= BUSY:
@@ -238,7 +238,7 @@ def best(
 
 
 def _clearly_best(rates: Mapping[Layout, Sequence[float]], *, always: bool) -> Layout:
-    """The layout with the highest rate; the first unless it loses clearly, or in each round."""
+    """Return the layout with the highest rate; the first unless it loses clearly or always."""
     usual = next(iter(rates))
     chosen = max(rates, key=lambda layout: _median(rates[layout]))
     clearly = _median(rates[chosen]) >= (1 + MIN_GAIN) * _median(rates[usual])

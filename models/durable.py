@@ -1,4 +1,4 @@
-"""Flushes files and folders to the disk: what was renamed is there after a power failure."""
+"""Flushes files and folders to the disk, so that a rename survives a power failure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ def sync(path: Path) -> None:
     """Flush a file, or the names in a folder, to the disk.
 
     Raises:
-        OSError: it cannot be.
+        OSError: if that fails.
     """
     handle = os.open(path, os.O_RDONLY)
     try:

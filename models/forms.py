@@ -1,4 +1,4 @@
-"""Turns a variant's file into a callable: the same code proves it and serves it."""
+"""Loads a variant's file as a callable; the same code verifies it and serves it."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ _HUSH = threading.Lock()  # two threads that restore warning filters could leave
 
 
 class WrongMachine(Exception):
-    """A compiled file that this machine, or this torch, must not run."""
+    """A compiled file that this machine or this torch must not run."""
 
 
 def kinds_here() -> tuple[DeviceKind, ...]:
-    """The kinds of device on this machine."""
+    """Return the kinds of device on this machine."""
     return ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",)
 
 
 def load_torchscript(data: bytes, device: torch.device, *, optimized: bool = False) -> Forward:
-    """A TorchScript file as a callable on a device.
+    """Load a TorchScript file as a callable on a device.
 
     Args:
         data: the file's bytes.
@@ -51,7 +51,7 @@ def load_torchscript(data: bytes, device: torch.device, *, optimized: bool = Fal
 
     Raises:
         ArchiveError: if the file must not be unpacked.
-        RuntimeError: if torch cannot read it, or optimize it.
+        RuntimeError: if torch cannot read or optimize it.
     """
     check_archive(io.BytesIO(data), "the TorchScript file")
     hush_quantized_tensors()  # int8 files create some
@@ -61,15 +61,15 @@ def load_torchscript(data: bytes, device: torch.device, *, optimized: bool = Fal
     module.eval()
     if not optimized:
         return module  # type: ignore[no-any-return]
-    with _hushed():  # it warns about each pass that does not apply
-        # It changes its argument in place, and what it makes cannot be saved: hence at load.
+    with _hushed():  # torch warns about each pass that does not apply
+        # At load, because it changes its argument in place and its result cannot be saved.
         made: Forward = torch.jit.optimize_for_inference(module)
         return made
 
 
 @contextlib.contextmanager
 def _named(data: bytes) -> Iterator[str | io.BytesIO]:
-    """The given bytes as a file that torch can open by name, where the system supports that.
+    """Provide the bytes as a file that torch can open by name, if the system supports that.
 
     Torch holds the GIL while it loads: 192 MiB take 0.12 s by name, 1.3 s from a Python
     object (torch 2.13, AMD EPYC).
@@ -84,17 +84,17 @@ def _named(data: bytes) -> Iterator[str | io.BytesIO]:
 
 
 def hush_quantized_tensors() -> None:
-    """Trigger and hide the warning that quantized tensors are deprecated.
+    """Trigger and suppress the deprecation warning for quantized tensors.
 
-    Torch 2.13 writes it once per process to stderr when an int8 file is loaded, amid structured
-    logs. Called from Python it is a warning, which can be ignored.
+    Torch 2.13 writes it to stderr once per process when it loads an int8 file, between structured
+    logs. Triggered from Python, it is a warning that can be ignored.
     """
     ignore_warnings(message=QUANTIZED)
     torch.quantize_per_tensor(torch.zeros(1), 1.0, 0, torch.quint8)
 
 
 def input_tensors(arrays: Arrays, inputs: Sequence[TensorSpec]) -> list[torch.Tensor]:
-    """The inputs of a forward, in their order.
+    """Return the inputs of a forward, in their order.
 
     They share the arrays' memory; a read-only array is copied, because torch warns about it.
     """
@@ -103,12 +103,12 @@ def input_tensors(arrays: Arrays, inputs: Sequence[TensorSpec]) -> list[torch.Te
 
 
 def sequence_of(made: Any) -> Sequence[Any]:
-    """The outputs of a forward as a sequence, even a single one."""
+    """Return the outputs of a forward as a sequence, even a single one."""
     return made if isinstance(made, tuple | list) else (made,)
 
 
 class Stages:
-    """Parts of a model, run one after the other; each takes the outputs of the one before it.
+    """Parts of a model that run one after the other, each on the outputs of its predecessor.
 
     Args:
         parts: in order.
@@ -118,7 +118,7 @@ class Stages:
         self._parts = tuple(parts)
 
     def __call__(self, *tensors: torch.Tensor) -> Any:
-        """One forward through all of them."""
+        """Run one forward through all parts."""
         made: Any = tensors
         for part in self._parts:
             made = part(*sequence_of(made))
@@ -126,11 +126,11 @@ class Stages:
 
 
 class Compiled:
-    """A loaded package that checks its inputs, which the package itself would not do.
+    """A loaded package with checks of its inputs, which the package itself does not do.
 
     Args:
-        loader: from `Packages.load`, or from `load_package` if one thread alone uses it.
-        inputs: what the package was compiled for.
+        loader: from `Packages.load`, or from `load_package` if only one thread uses it.
+        inputs: the specs that the package was compiled for.
     """
 
     def __init__(self, loader: Any, inputs: Sequence[TensorSpec]) -> None:
@@ -142,10 +142,10 @@ class Compiled:
         self._shared = shared_axes(inputs)
 
     def __call__(self, *tensors: torch.Tensor) -> Sequence[torch.Tensor]:
-        """One forward.
+        """Run one forward.
 
         Raises:
-            ValueError: if a tensor is not what the package was compiled for.
+            ValueError: if the package was not compiled for such a tensor.
         """
         if len(tensors) != len(self._inputs):
             raise ValueError(f"{len(tensors)} inputs given, but {len(self._inputs)} are expected")
@@ -177,15 +177,15 @@ def load_form(
     optimized: bool = False,
     packages: Packages | None = None,
 ) -> Forward:
-    """Any variant's file as a callable on a device.
+    """Load any variant's file as a callable on a device.
 
     Args:
-        data: the file; or those of its stages, in their order.
+        data: the file, or those of its stages in their order.
         file_format: its format.
         inputs: of the model.
         device: where it runs.
         optimized: apply `optimize_for_inference` to a TorchScript file.
-        packages: the loaded compiled packages; None: load it again.
+        packages: the loaded compiled packages; None: always load the file.
 
     Raises:
         ArchiveError: if the file must not be unpacked.
@@ -203,25 +203,25 @@ def load_form(
 
 
 def compute_in_float32() -> None:
-    """Make torch compute float32 in float32, also in convolutions on CUDA devices.
+    """Make torch compute float32 exactly, even in convolutions on CUDA devices.
 
-    Their default in torch is TF32, which has 10 bits for the fraction instead of 23.
+    Torch's default for these is TF32, which has 10 bits for the fraction instead of 23.
     """
     torch.backends.cudnn.allow_tf32 = False
 
 
 def processor_of(device: torch.device, threads: int) -> Processor:
-    """The processor that times on a device refer to; `threads` counts on the CPU only."""
+    """Return the processor that a device's times refer to; `threads` matters only on the CPU."""
     if device.type == "cpu":
         return this_cpu(threads)
     return Processor(kind="cuda", name=torch.cuda.get_device_name(device), threads=1)
 
 
 def check_runs_here(variant: Variant, device: torch.device, torch_version: str) -> None:
-    """Check that this machine may run a variant; compiled code fits one family of processors.
+    """Check that this machine may run a variant: compiled code is for one processor family.
 
     Raises:
-        WrongMachine: saying what is required and what is here.
+        WrongMachine: with what is required and what this machine has.
     """
     if device.type not in variant.device_kinds:
         kinds = ", ".join(variant.device_kinds)
@@ -231,13 +231,13 @@ def check_runs_here(variant: Variant, device: torch.device, torch_version: str) 
         if not same_release(variant.torch_version, torch_version):
             raise WrongMachine(
                 f"{variant.file} was compiled by torch {variant.torch_version} and runs only with "
-                f"that; here is {torch_version}"
+                f"that version; this is {torch_version}"
             )
 
 
 @contextlib.contextmanager
 def intra_op_threads(count: int) -> Iterator[None]:
-    """Compute with this number of threads in this thread, then restore the former one."""
+    """Compute with this number of threads in this thread, then restore the previous one."""
     before = torch.get_num_threads()
     torch.set_num_threads(count)
     try:
@@ -247,7 +247,7 @@ def intra_op_threads(count: int) -> Iterator[None]:
 
 
 def named_outputs(made: object, specs: Sequence[TensorSpec]) -> dict[str, np.ndarray[Any, Any]]:
-    """The outputs of a forward as host arrays, by name.
+    """Return the outputs of a forward as host arrays, by name.
 
     Raises:
         ValueError: if they do not match the specs.
@@ -257,7 +257,7 @@ def named_outputs(made: object, specs: Sequence[TensorSpec]) -> dict[str, np.nda
 
 
 def declared_outputs(made: object, specs: Sequence[TensorSpec]) -> list[torch.Tensor]:
-    """The outputs of a forward as tensors on its device, in the order of the specs.
+    """Return the outputs of a forward as tensors on its device, in the order of the specs.
 
     Raises:
         ValueError: if they do not match the specs.

@@ -1,4 +1,4 @@
-"""Batches of golden examples, on which forms are timed, profiled and compared."""
+"""Builds batches of golden examples for timing, profiling and comparing forms."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from models.tensors import Arrays, stack
 
 
 def golden_batches(manifest: Manifest, size: int) -> list[Arrays]:
-    """One batch for each shape of the golden examples, which take turns in it."""
+    """Return one batch for each shape of the golden examples, repeated in turn."""
     by_shape: dict[tuple[tuple[int, ...], ...], list[Arrays]] = {}
     for example in manifest.golden:
         item = {spec.name: example.inputs[spec.name].array() for spec in manifest.inputs}

@@ -1,4 +1,4 @@
-"""Checks that every byte of an artifact is as export wrote it, and who signed it."""
+"""Checks that every byte of an artifact is as export wrote it, and which key signed it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from models.manifest import (
     Manifest,
 )
 
-SHOWN = 100  # characters of a file that may hold anything
+SHOWN = 100  # characters of a file with unknown content
 PIECE = 256 * 1024
 MAX_SMALL_BYTES = 4096  # of a digest or a signature
 ADVICE = "the artifact was altered or damaged; export it again"
@@ -30,7 +30,7 @@ class IntegrityError(ValueError):
 
 
 class Untrusted(IntegrityError):
-    """The manifest has no signature by a trusted key."""
+    """The manifest has no signature from a trusted key."""
 
 
 class Verifier(Protocol):
@@ -44,15 +44,15 @@ class Verifier(Protocol):
             signature: the bytes of the signature's file; None: there is no such file.
 
         Returns:
-            the fingerprint of the key that made it.
+            the fingerprint of the signing key.
 
         Raises:
-            Untrusted: saying why the manifest is not trusted.
+            Untrusted: with the reason.
         """
 
 
 class Intact(NamedTuple):
-    """An artifact whose every byte is as it was written.
+    """An unaltered artifact.
 
     Attributes:
         manifest: of the artifact.
@@ -68,10 +68,10 @@ class Intact(NamedTuple):
 def read_artifact(
     folder: Path, root: Path | None = None, verifier: Verifier | None = None
 ) -> Intact:
-    """Check signature and every digest; reads all files, large ones in pieces.
+    """Check the signature and every digest; read all files, large ones in pieces.
 
-    Only the manifest and its signature are opened before the signature is found to be valid, and
-    the manifest is not even parsed before.
+    Until the signature is verified, only the manifest and its signature are opened, and the
+    manifest is not parsed.
 
     Args:
         folder: the artifact.
@@ -99,7 +99,7 @@ def read_artifact(
 
 
 def read_manifest(folder: Path, root: Path | None = None) -> Manifest:
-    """The manifest alone, of which nothing is checked: for estimates.
+    """Read only the manifest, without any check, for estimates.
 
     Raises:
         IntegrityError: if it cannot be read.
@@ -108,7 +108,7 @@ def read_manifest(folder: Path, root: Path | None = None) -> Manifest:
 
 
 def read_verified(folder: Path, name: str, wanted: FileDigest) -> bytes:
-    """The bytes of a file of an artifact, exactly those that were digested.
+    """Return the bytes of an artifact's file, exactly those that were digested.
 
     Raises:
         IntegrityError: if they differ from the manifest.
@@ -124,7 +124,7 @@ def read_verified(folder: Path, name: str, wanted: FileDigest) -> bytes:
 
 
 def _check_file(folder: Path, name: str, wanted: FileDigest, root: Path | None) -> None:
-    """Check a file in pieces: weights may be larger than the free memory."""
+    """Check a file in pieces, because weights may be larger than the free memory."""
     try:
         with open_inside(folder, name, root) as file:
             _check_size(name, size_of(file), wanted.bytes)
@@ -135,7 +135,7 @@ def _check_file(folder: Path, name: str, wanted: FileDigest, root: Path | None) 
 
 
 def _sha256(file: BinaryIO, size: int) -> str:
-    """Digest a limited number of bytes, so that appending to a file cannot prolong this."""
+    """Digest a limited number of bytes, so that a growing file cannot prolong this."""
     digest, left = hashlib.sha256(), size
     while piece := file.read(min(PIECE, left)):
         digest.update(piece)
@@ -192,6 +192,6 @@ def _parse(text: bytes) -> Manifest:
 
 
 def _shown(text: str) -> str:
-    """Text from a manifest, made printable and shortened for a sentence."""
+    """Return text from a manifest, printable and shortened for a sentence."""
     shown = "".join(each if each.isprintable() else "?" for each in text)
     return shown if len(shown) <= 3 * SHOWN else f"{shown[: 3 * SHOWN]} ..."

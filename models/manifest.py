@@ -1,7 +1,7 @@
-"""The contract between export and app: everything that a server knows about a model.
+"""The contract between export and app: everything a server knows about a model.
 
-The manifest travels inside the artifact as `manifest.json`. A server relies on nothing else:
-it never imports the Python class of the model.
+The manifest is in the artifact as `manifest.json`. A server relies on nothing else: it never
+imports the Python class of the model.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ SCHEMA_VERSION: Literal[2] = 2
 MANIFEST_FILE = "manifest.json"
 DIGEST_FILE = "manifest.sha256"
 SIGNATURE_FILE = "manifest.sig"
-# Read whole into memory. Golden examples make it large: one of 3 x 224 x 224 numbers has 800 KB.
+# It is read into memory. Golden examples make it large: one of 3 x 224 x 224 numbers has 800 KB.
 MAX_MANIFEST_BYTES = 256 * 1024 * 1024
 
 
@@ -36,7 +36,7 @@ class GoldenExample(Part):
 
 
 class Difference(Part):
-    """The largest differences of one output, over everything that was compared."""
+    """The largest differences of one output, over all comparisons."""
 
     max_absolute: float
     max_relative: float
@@ -48,7 +48,7 @@ class Parity(Part):
     outputs: dict[Name, Difference] = Field(min_length=1)
     batch_sizes: tuple[int, ...] = Field(min_length=1)
     batch_invariance: float = Field(
-        description="largest difference between an item's answer alone and inside a batch"
+        description="largest difference between an item's answer alone and in a batch"
     )
     padded_to: tuple[int, ...] = Field(
         default=(), description="sizes to which batches of smaller items were padded"
@@ -68,20 +68,20 @@ class FileDigest(Part):
 
 
 class NativeCode(Part):
-    """Requirements of compiled code; elsewhere it crashes, so it is not loaded there."""
+    """Requirements of compiled code, which would crash on machines that do not meet them."""
 
-    architecture: str = Field(description="in the form of `uname -m`, such as x86_64")
+    architecture: str = Field(description="in the form of `uname -m`, for example x86_64")
     requires: tuple[str, ...] = Field(
-        description="CPU flags as /proc/cpuinfo names them; on CUDA the one architecture, as sm_90"
+        description="CPU flags as in /proc/cpuinfo; on CUDA the architecture, such as sm_90"
     )
 
 
 class Variant(Part):
     """One executable form of the model in its own file.
 
-    `optimized` is the proof of its form after `torch.jit.optimize_for_inference` at load; None: not
-    to be used. `native` is for compiled code only. `later_stages` are the files that run after
-    `file`, each on the outputs of the one before: each may have its own device.
+    `optimized` is the parity of its form after `torch.jit.optimize_for_inference` at load; None: do
+    not use that form. `native` is only for compiled code. `later_stages` are the files that run
+    after `file`, each on the outputs of its predecessor; each may have its own device.
     """
 
     file: FileName
@@ -95,13 +95,13 @@ class Variant(Part):
     parity: Parity
     optimized: Parity | None = None
     accuracy: float | None = Field(
-        default=None, ge=0, le=1, description="on held-out data; of its forms, the lower one's"
+        default=None, ge=0, le=1, description="on held-out data; the lower one of its forms"
     )
     native: NativeCode | None = None
     interchangeable: bool = Field(
         default=True,
-        description="whether the optimized form answers as the plain one does, to float32: only "
-        "then may a plan mix the two",
+        description="whether the optimized form's answers equal the plain one's within float32's "
+        "tolerance: only then may a plan mix the two",
     )
     reload_growth_bytes: int | None = Field(
         default=None, description="memory that is not released when the file is loaded again"
@@ -125,19 +125,19 @@ class Variant(Part):
 
     @property
     def files(self) -> tuple[FileName, ...]:
-        """All its files, in the order in which they run."""
+        """All its files, in the order of execution."""
         return (self.file, *self.later_stages)
 
 
 class LeftOut(Part):
-    """A variant that is not in the artifact, and why."""
+    """A variant that is not in the artifact, and the reason."""
 
     variant: Name
     reason: str
 
 
 class TrainedEpoch(Part):
-    """The means of one epoch; what was not a number is None."""
+    """The means of one epoch; None for NaN or infinity."""
 
     epoch: int = Field(ge=1)
     seconds: float = Field(ge=0)
@@ -154,7 +154,7 @@ class TrainingRun(Part):
     hyperparameters: dict[str, JsonValue]
     kept: int = Field(ge=0, description="the epoch whose weights these are; 0: none was complete")
     epochs: tuple[TrainedEpoch, ...]
-    peak_bytes: int = Field(default=0, description="memory of the process that used most")
+    peak_bytes: int = Field(default=0, description="highest memory of a process")
 
 
 class Manifest(Part):
@@ -212,12 +212,12 @@ class Manifest(Part):
         return self
 
     def public(self) -> dict[str, JsonValue]:
-        """The part that a client may see: without golden data, digests and the training run."""
+        """Return the part for clients, without golden data, digests and the training run."""
         return self.model_dump(mode="json", exclude={"golden", "files", "training"})
 
 
 def forms_of(variants: Mapping[str, Variant]) -> dict[Form, Variant]:
-    """Every proved form, in the order of the variants, plain before optimized."""
+    """Return every verified form, in the order of the variants, plain before optimized."""
     forms = {}
     for name, variant in variants.items():
         forms[Form(variant=name)] = variant

@@ -1,4 +1,4 @@
-"""AOTInductor packages: compiled models in a `.pt2`, which torch unpacks and maps into memory."""
+"""Loads AOTInductor packages: compiled models in a `.pt2`, which torch unpacks and maps."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from models.archive import check_archive
 from models.processor import mapped_files
 from models.resources import resident_bytes
 
-# Where torch unpacks a package, below TMPDIR: the folder, then the path within every package.
+# Where torch unpacks a package below TMPDIR: the folder, then the path within the package.
 UNPACKED = re.compile(r"(.+/aotinductor_\w{6})/[^/]+/data/aotinductor/model/[^/]+\.so")
 _LOADING = threading.Lock()
 
 
 class Package:
-    """A loaded package, for one thread at a time.
+    """A loaded package for one thread at a time.
 
-    A thread that waits for its runner holds the GIL, and the thread that has the runner may release
-    the GIL and want it back: two threads inside a package can deadlock the process. Here they wait
-    outside of it, without the GIL.
+    A thread that waits for the runner inside a package holds the GIL, while the thread that has the
+    runner may release the GIL and need it again: this can deadlock the process. Here threads wait
+    outside of the package, without the GIL.
 
     Args:
         loader: from `load_package`.
@@ -39,16 +39,16 @@ class Package:
         self._lock = threading.Lock()
 
     def boxed_run(self, tensors: list[torch.Tensor]) -> Sequence[torch.Tensor]:
-        """Run one forward; it takes the tensors out of the list."""
+        """Run one forward; this removes the tensors from the list."""
         with self._lock:
             made: Sequence[torch.Tensor] = self._run(tensors)
             return made
 
 
 class Packages:
-    """The AOTInductor packages of a process: each is loaded once and stays.
+    """The AOTInductor packages of a process; each is loaded once and stays.
 
-    Loading a package again leaks what it mapped before, weights included (torch 2.13), so a package
+    Loading a package again leaks its previous mapping, weights included (torch 2.13), so a package
     is kept even when it is no longer used. Loading needs a temporary folder that allows execution:
     torch unpacks the package's code there.
     """
@@ -58,7 +58,7 @@ class Packages:
         self._lock = threading.Lock()
 
     def load(self, data: bytes, device: torch.device) -> Package:
-        """The package on a device; several threads may share it.
+        """Return the package on a device; several threads may share it.
 
         Args:
             data: the `.pt2` file; equal bytes are loaded once.
@@ -78,8 +78,8 @@ class Packages:
 def load_package(data: bytes, device: torch.device) -> Any:
     """Load a package, even if it was loaded before.
 
-    torch._inductor.aoti_load_package ends in the same loader, but imports the whole compiler on the
-    way (2 s, 80 MB) and adds 18 us to each call.
+    torch._inductor.aoti_load_package uses the same loader, but first imports the whole compiler
+    (2 s, 80 MB), and adds 18 us to each call.
     """
     names = check_archive(io.BytesIO(data), "the compiled package")
     index = -1 if device.index is None else device.index
@@ -94,15 +94,15 @@ def load_package(data: bytes, device: torch.device) -> Any:
             _remove_unpacked(_folders() - folders, names)
             raise
         if device.type == "cpu":  # kernels for CUDA are read from there at their first launch
-            # Torch removes the folder together with the loader, which here lives as long as the
-            # process: each start of a server would leave code and weights on the disk.
+            # Torch removes the folder with the loader, which lives as long as the process here:
+            # each start of a server would leave code and weights on the disk.
             for folder in _unpacked() - others:
                 shutil.rmtree(folder, ignore_errors=True)
     return loader
 
 
 def growth_per_reload(data: bytes, device: torch.device, times: int = 8) -> int | None:
-    """Bytes of memory that each further load of a package keeps; None: unknown."""
+    """Measure the bytes of memory that each further load of a package keeps; None: unknown."""
     load_package(data, device)
     before = resident_bytes()
     for _ in range(times):
@@ -112,12 +112,12 @@ def growth_per_reload(data: bytes, device: torch.device, times: int = 8) -> int 
 
 
 def _folders() -> set[Path]:
-    """The folders of unpacked packages, of this process and of others."""
+    """Return the folders of unpacked packages, of this process and others."""
     return set(Path(tempfile.gettempdir()).glob("aotinductor_??????"))
 
 
 def _remove_unpacked(folders: set[Path], names: Sequence[str]) -> None:
-    """Remove the folders that torch leaves when it cannot load a package."""
+    """Remove the folders that torch leaves behind when it cannot load a package."""
     library = next((name for name in names if name.endswith(".so")), None)
     for folder in folders:
         if library is not None and (folder / library).exists():
@@ -125,5 +125,5 @@ def _remove_unpacked(folders: set[Path], names: Sequence[str]) -> None:
 
 
 def _unpacked() -> set[str]:
-    """Folders of packages whose code is mapped into this process."""
+    """Return the folders of packages whose code is mapped into this process."""
     return {found[1] for path in mapped_files() if (found := UNPACKED.fullmatch(path))}

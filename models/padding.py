@@ -1,6 +1,6 @@
-"""Padding: items of different sizes share a batch where a mask tells data from padding.
+"""Pads items of different sizes to share a batch, with a mask that marks data and padding.
 
-Written once, for the proof by export and for serving.
+Export's verification and serving share this code.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ import numpy as np
 
 from models.tensors import Array, Arrays, Dimension, TensorSpec
 
-# Sizes per doubling at which items are grouped: padding to the next one is a ninth at most.
+# Size classes per doubling for grouping items: padding to the next one is at most a ninth.
 STEPS = 8
 
 
 class _Padded(NamedTuple):
-    """An input with a padded axis: its name, that axis of an item, and what fills it."""
+    """An input with a padded axis: its name, that axis of an item, and the fill value."""
 
     name: str
     axis: int
@@ -28,12 +28,12 @@ class Padding:
     """How items of one model are padded along the one dimension that has a mask.
 
     Args:
-        dimension: the one with the mask.
+        dimension: the dimension with the mask.
         inputs: of the model.
         outputs: of the model.
 
     Attributes:
-        dimension: the padded one.
+        dimension: the padded dimension.
         trims: whether an output has the padded dimension.
     """
 
@@ -58,15 +58,15 @@ class Padding:
         self._first, self._axis = first.name, first.axis
 
     def size(self, item: Arrays) -> int:
-        """The size of an item, input name -> array without the batch axis, along the dimension."""
+        """Return an item's size (input name -> array without the batch axis) in the dimension."""
         return int(item[self._first].shape[self._axis])
 
     def stack(self, items: Sequence[Arrays], into: Arrays | None = None) -> dict[str, Array]:
-        """Items as a batch, padded to the largest: input name -> array with the batch axis.
+        """Batch items, padded to the largest: input name -> array with the batch axis.
 
         Args:
             items: at least one; input name -> array without the batch axis.
-            into: arrays of the batch's shapes to put them into; None: new ones.
+            into: target arrays of the batch's shapes; None: new ones.
         """
         shapes = self.batch_shapes(items)
         made = {}
@@ -85,7 +85,7 @@ class Padding:
         return made
 
     def batch_shapes(self, items: Sequence[Arrays]) -> Mapping[str, tuple[int, ...]]:
-        """The shapes of the batch that `stack` makes of the items."""
+        """Return the shapes of the batch that `stack` builds from the items."""
         largest = max(map(self.size, items))
         shapes = {}
         for name, first in items[0].items():
@@ -96,7 +96,7 @@ class Padding:
         return shapes
 
     def trimmed(self, outputs: Arrays, size: int) -> Arrays:
-        """The outputs of an item of this size, without the batch axis and without padding."""
+        """Remove the padding from the outputs, without the batch axis, of an item of this size."""
         cut = dict(outputs)
         for name, axis in self._outputs:
             cut[name] = cut[name][(*(slice(None),) * axis, slice(size))]
@@ -104,16 +104,16 @@ class Padding:
 
 
 def padding_of(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> Padding | None:
-    """The padding of a model; None: none of its dimensions has a mask."""
+    """Return the padding of a model; None: no dimension has a mask."""
     masked = [each for spec in inputs for each in spec.dimensions if each.mask is not None]
     return Padding(masked[0], inputs, outputs) if masked else None
 
 
 def check_padding(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> None:
-    """Check what a manifest says of padding.
+    """Check a manifest's declaration of padding.
 
     Raises:
-        ValueError: saying what contradicts what.
+        ValueError: with the contradiction.
     """
     masked = {each.name: each for spec in inputs for each in spec.dimensions if each.mask}
     if len(masked) > 1:
@@ -123,7 +123,7 @@ def check_padding(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -
             raise ValueError(f"the padded {name!r} must have a least size of 1, not 0")
         mask = next((spec for spec in inputs if spec.name == dimension.mask), None)
         if mask is None:
-            raise ValueError(f"the mask of {name!r} is {dimension.mask!r}, which is no input")
+            raise ValueError(f"the mask of {name!r} is {dimension.mask!r}, which is not an input")
         if [axis.name for axis in mask.axes] != [name]:
             raise ValueError(f"the mask {mask.name!r} must have the shape [-1,{name}]")
         if mask.fill != 0:
@@ -135,14 +135,14 @@ def check_padding(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -
         for each in spec.dimensions:
             if each.name is not None and each.name not in masked:
                 raise ValueError(
-                    f"output {spec.name!r} has an axis {each.name!r}, which is no padded dimension"
+                    f"output {spec.name!r}: its axis {each.name!r} is not a padded dimension"
                 )
 
 
 def size_class(size: int) -> int:
-    """The size up to which items are grouped with one of this size.
+    """Return the largest size that is grouped with this size.
 
-    Up to STEPS each size is its own class; from there on STEPS classes per doubling.
+    Up to STEPS each size is its own class; above, there are STEPS classes per doubling.
     """
     if size <= STEPS:
         return size

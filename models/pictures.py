@@ -1,7 +1,7 @@
-"""Keeps only the parts of a PNG or JPEG file that make its pixels; the rest is skipped unread.
+"""Keeps only the parts of a PNG or JPEG file that its pixels need, and skips the rest unread.
 
-Pillow reads comments, profiles, resources and anything between them one by one, in Python: a file
-of sixteen megabytes of them keeps it busy for seconds, and a compressed one grows.
+Pillow reads comments, profiles, resources and anything between them one by one, in Python: sixteen
+megabytes of them keep it busy for seconds, and compressed ones grow.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ PNG = b"\x89PNG\r\n\x1a\n"
 JPEG = b"\xff\xd8\xff"
 # Header, palette, pixels, end; transparency; EXIF for the orientation.
 PNG_CHUNKS = frozenset((b"IHDR", b"PLTE", b"IDAT", b"IEND", b"tRNS", b"eXIf"))
-MAX_CHUNKS = 10_000  # encoders make one for each 8 KB or more
+MAX_CHUNKS = 10_000  # encoders write one per 8 KB or more
 MAX_EXIF_BYTES = 64 << 10  # the maximum in a JPEG file
 MAX_EXIF_ENTRIES = 200  # cameras write about 15, sorted by tag; few come before the orientation's
 EXIF_ENTRY = 12  # bytes: tag, type, count, value
@@ -24,7 +24,7 @@ BYTE_ORDERS: dict[bytes, Literal["little", "big"]] = {b"II": "little", b"MM": "b
 INTEGER_BYTES = {3: 2, 4: 4}  # of the types SHORT and LONG
 XMP_ORIENTATION = re.compile(rb'tiff:Orientation(?:="|>)([0-9])')
 CHUNK_FRAME = 12  # bytes of a chunk besides its data: length, kind, checksum
-# Of an interlaced PNG's seven pictures: the first column and row, and the steps to the next ones.
+# The seven pictures of an interlaced PNG: first column and row, and the steps to the next ones.
 INTERLACED = (
     *((0, 0, 8, 8), (4, 0, 8, 8), (0, 4, 4, 8), (2, 0, 4, 4)),
     *((0, 2, 2, 4), (1, 0, 2, 2), (0, 1, 1, 2)),
@@ -38,22 +38,22 @@ JFIF, APP1, ADOBE = 0xE0, 0xE1, 0xEE
 START_OF_SCAN, END_OF_IMAGE = 0xDA, 0xD9
 BASELINE, PROGRESSIVE = 0xC0, 0xC2  # headers of frames; between them: sequential
 OTHER_FRAMES = frozenset((0xC3, *range(0xC5, 0xCC), 0xCD, 0xCE, 0xCF))
-# Eight bytes of ones, which begin no Huffman code, and no marker: libjpeg reads so far ahead.
+# Eight bytes of ones, which begin no Huffman code and no marker: libjpeg reads that far ahead.
 ONES = b"\xff\0" * 8
 WITHOUT_DATA = frozenset((0x01, *range(0xD0, 0xD9)))
-EXIF, XMP = b"Exif\0\0", b"http://ns.adobe.com/xap/1.0/\0"  # both may contain the orientation
-LEFT_OUT = frozenset((*range(0xE1, 0xEE), 0xEF, 0xFE))  # applications' data, comments
+EXIF, XMP = b"Exif\0\0", b"http://ns.adobe.com/xap/1.0/\0"  # either may contain the orientation
+LEFT_OUT = frozenset((*range(0xE1, 0xEE), 0xEF, 0xFE))  # application data, comments
 MAX_SEGMENTS = 2000
 FRAME_HEAD = 9  # bytes of a frame's marker, size and number of components, before these
 MAX_TABLE_BYTES = 64 << 10  # of segments that are neither metadata nor pixels; they take about 1 KB
 
 
 class PictureError(ValueError):
-    """The bytes are not a readable picture; the message says why, and is fit for the sender."""
+    """The bytes are not a readable picture; clients may see the message, which says why."""
 
 
 class Essential(NamedTuple):
-    """What remains of a file.
+    """The essential content of a file.
 
     Attributes:
         data: the file without the parts that its pixels do not need.
@@ -65,10 +65,10 @@ class Essential(NamedTuple):
 
 
 def essential(data: bytes) -> Essential:
-    """Take a file apart; one that is neither PNG nor JPEG stays as it is.
+    """Reduce a PNG or JPEG file to its essential parts; leave others unchanged.
 
-    libjpeg fills a scan that ends early with grey and only warns. Where a JPEG file has one scan,
-    its end marker is taken away: then Pillow finds that the file is truncated.
+    libjpeg fills a scan that ends early with grey and only warns. If a JPEG file has a single scan,
+    its end marker is removed, so that Pillow detects a truncated file.
 
     Raises:
         PictureError: if it is damaged, or has more parts than any encoder writes.
@@ -79,7 +79,7 @@ def essential(data: bytes) -> Essential:
 
 
 def _orientation(exif: bytes, xmp: bytes) -> int:
-    """The orientation that EXIF tells, or else XMP. Pillow would parse every entry, in Python."""
+    """Read the orientation from EXIF, or else XMP; Pillow would parse every entry, in Python."""
     exif = exif.removeprefix(EXIF).removeprefix(EXIF)  # some programs write it twice
     if exif:
         order = BYTE_ORDERS.get(exif[:2])
@@ -118,10 +118,10 @@ def _essential_png(data: bytes) -> Essential:
 
 
 def _check_chunk(kind: bytes, chunk: memoryview, size: int, *, first: bool) -> None:
-    """Check what Pillow leaves unchecked.
+    """Check what Pillow does not check.
 
     Raises:
-        PictureError: if it is not complete or intact, or the header is not the first, or not alone.
+        PictureError: if it is incomplete or damaged, or the header is not first, or repeated.
     """
     if len(chunk) < size:
         raise PictureError("the picture is damaged: it ends before its pixels do")
@@ -134,9 +134,9 @@ def _check_chunk(kind: bytes, chunk: memoryview, size: int, *, first: bool) -> N
 
 
 def check_rows(data: bytes) -> None:
-    """Check that a PNG file has all rows that its header announces; takes as long as inflating it.
+    """Check that a PNG file has all rows of its header; takes as long as inflating it.
 
-    Pillow leaves rows black that are missing. Other files are not looked at.
+    Pillow leaves missing rows black. Other files are not checked.
 
     Args:
         data: what `essential` returned.
@@ -160,7 +160,7 @@ def check_rows(data: bytes) -> None:
 
 
 def _inflated(inflater: zlib._Decompress, piece: bytes, enough: int) -> int:
-    """How many bytes a piece of compressed data becomes, up to about `enough`."""
+    """Return the inflated size of a piece of compressed data, up to about `enough`."""
     total = 0
     try:
         while piece and total < enough and not inflater.eof:
@@ -172,7 +172,7 @@ def _inflated(inflater: zlib._Decompress, piece: bytes, enough: int) -> int:
 
 
 def _row_bytes(data: bytes) -> int:
-    """Bytes of all rows of a PNG file, inflated."""
+    """Return the bytes of all rows of a PNG file, inflated."""
     width, height = int.from_bytes(data[16:20]), int.from_bytes(data[20:24])
     bits = data[24] * PNG_CHANNELS.get(data[25], 0)
     total = 0
@@ -191,7 +191,7 @@ def _essential_jpeg(data: bytes) -> Essential:
         at, marker = found.end(), found[1][0]
         if marker == END_OF_IMAGE:
             break
-        if marker == START_OF_SCAN:  # from here on it is for the decoder
+        if marker == START_OF_SCAN:  # the rest is for the decoder
             left = b"".join((*parts, _scans(data, at, frame)))
             return Essential(left, _orientation(exif, xmp))
         segments += 1
@@ -224,21 +224,21 @@ def _essential_jpeg(data: bytes) -> Essential:
 
 
 def _scans(data: bytes, at: int, frame: bytes) -> bytes:
-    """The scans of a JPEG file: without an end marker if there is one scan.
+    """Return the scans of a JPEG file, without the end marker if there is one scan.
 
     Args:
         data: the file.
-        at: behind the marker of the first scan.
+        at: the offset after the marker of the first scan.
         frame: the marker of the frame's header and its segment; empty: there is none.
 
     Raises:
-        PictureError: if a scan is missing that the picture needs, or bytes are.
+        PictureError: if a needed scan, or bytes, are missing.
     """
     if len(frame) <= FRAME_HEAD:
         raise PictureError("the picture is damaged: it has no header before its pixels")
     height, width = int.from_bytes(frame[4:6]), int.from_bytes(frame[6:8])
     is_progressive = frame[0] == PROGRESSIVE
-    missing = set(frame[FRAME_HEAD::3])  # components whose pixels no scan has begun
+    missing = set(frame[FRAME_HEAD::3])  # components not yet in any scan
     start, scans, begun, is_refined, is_single = at - 2, 0, 0, False, False
     for marker, end, segment in _parts(data, start):
         if not missing and not begun:
@@ -255,13 +255,13 @@ def _scans(data: bytes, at: int, frame: bytes) -> bytes:
                 missing.difference_update(segment[3:behind:2])
     if not begun or (is_progressive and not is_refined):
         raise PictureError("the picture is damaged: it ends before its pixels do")
-    if 8 * begun < -(-width // 8) * -(-height // 8):  # one bit for each block, at least
+    if 8 * begun < -(-width // 8) * -(-height // 8):  # at least one bit for each block
         raise PictureError("the picture is damaged: it has too few bytes for its size")
     return data[start:end] + ONES if is_single else data[start : end + 2]
 
 
 def _parts(data: bytes, at: int) -> Iterator[tuple[int, int, bytes]]:
-    """Markers of a JPEG file behind its header, where they begin, and their segments."""
+    """Yield the markers after a JPEG file's header, with their offsets and segments."""
     for _ in range(MAX_SEGMENTS):
         found = MARKER_BEHIND_SCAN.search(data, at)
         if found is None:

@@ -1,8 +1,8 @@
 """The fastest form of a model at each batch size: measured, chosen, written down.
 
-A form is a variant as it is in its file, or that variant after `optimize_for_inference`, which
-cannot be saved and is applied at load. Export measures, and so does a server on another processor;
-both choose with the code in this file.
+A form is a variant as in its file, or that variant after `optimize_for_inference`, which
+cannot be saved and is applied at load. Export, and a server on another processor, measure; both
+choose with the code in this file.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from models.timing import lasts_s
 
 Precision = Literal["float32", "bf16", "fp16", "int8"]
 
-MIN_GAIN = 0.03  # a form replaces another only if it takes at least this share of time less
-THIRDS, ROUNDS_OF_A_THIRD = 3, 4  # at least, to compare the lower quartiles of two forms
-# A compiled package holds the GIL while it runs, and with it the event loop: no longer than this.
+MIN_GAIN = 0.03  # a form replaces another only if it takes less time by at least this share
+THIRDS, ROUNDS_OF_A_THIRD = 3, 4  # minimum to compare the lower quartiles of two forms
+# A compiled package holds the GIL, and so blocks the event loop, for no longer than this.
 GIL_LIMIT_S = 1e-3
 
 
@@ -63,7 +63,7 @@ class Step(Part):
 
 
 class DevicePlan(Part):
-    """Measurements on one processor, and per precision the fastest form by batch size."""
+    """Measurements on one processor, and the fastest form by precision and batch size."""
 
     processor: Processor
     torch_version: str
@@ -74,10 +74,10 @@ class DevicePlan(Part):
         ge=0,
         le=1,
         description="share of time in which other work kept the measuring process from running; "
-        "none: hardly any",
+        "none: almost none",
     )
     unsettled: tuple[int, ...] = Field(
-        default=(), description="batch sizes at which hardly a sample was undisturbed"
+        default=(), description="batch sizes at which almost all samples were disturbed"
     )
     layout: MeasuredLayout | None = Field(
         default=None, description="of CPU replicas that run the plan's default precision"
@@ -92,7 +92,7 @@ class DevicePlan(Part):
         return self
 
     def quick_batch(self, most: int) -> int:
-        """The largest batch size up to `most` that some form ran in FORWARD_S; else 1."""
+        """Return the largest batch size up to `most` that some form ran in FORWARD_S; else 1."""
         quick = (
             size
             for times in self.times
@@ -105,15 +105,15 @@ class DevicePlan(Part):
 class Plan(Part):
     """The form for each batch size, per kind of device.
 
-    A server follows one precision for all batch sizes, by default `precision`: an answer does not
-    depend on how busy the server is.
+    A server uses one precision for all batch sizes, by default `precision`, so that an answer does
+    not depend on the server's load.
     """
 
     precision: Precision
     devices: tuple[DevicePlan, ...]
 
     def on(self, kind: DeviceKind) -> DevicePlan | None:
-        """The measurements on this kind of device."""
+        """Return the measurements on this kind of device."""
         return next((each for each in self.devices if each.processor.kind == kind), None)
 
 
@@ -122,20 +122,20 @@ Rounds: TypeAlias = Mapping[int, Mapping[Form, Sequence[float]]]
 
 
 def form_at(steps: Sequence[Step], size: int) -> Form:
-    """The form that runs a batch of `size`; beyond the measured sizes that of the last step."""
+    """Return the form for a batch of `size`; beyond the measured sizes, that of the last step."""
     return next((step.form for step in steps if size <= step.up_to), steps[-1].form)
 
 
 def choose(
     rounds: Rounds, candidates: Sequence[Form], unsettled: Collection[int] = ()
 ) -> tuple[Step, ...]:
-    """Choose the fastest candidate by batch size; within the noise a form keeps its place.
+    """Choose the fastest candidate by batch size; keep a form if another wins only by noise.
 
     Args:
-        rounds: the measurements; a form that may not run at a size is missing there.
+        rounds: the measurements, without forms that may not run at a size.
         candidates: in order of preference: the first is replaced only by a faster one.
-        unsettled: sizes at which the machine was too busy: there a form is replaced only by one
-            that was clearly faster (`always` of `is_faster`).
+        unsettled: sizes at which the machine was too busy: there only a clearly faster form
+            replaces another (`always` of `is_faster`).
 
     Returns:
         ascending steps, as few as possible; empty if no candidate was measured.
@@ -157,20 +157,19 @@ def choose(
 
 
 def extended(steps: tuple[Step, ...], largest: int) -> tuple[Step, ...]:
-    """The same steps, the last one up to `largest`, for sizes that need no measurement."""
+    """Extend the last step up to `largest`, for sizes that need no measurement."""
     return (*steps[:-1], Step(up_to=max(largest, steps[-1].up_to), form=steps[-1].form))
 
 
 def choose_one(
     rounds: Rounds, candidates: Sequence[Form], unsettled: Collection[int] = ()
 ) -> tuple[Step, ...]:
-    """Choose one form for every size, for forms whose answers differ: the best overall.
+    """Choose the best form overall for every size, if the forms' answers differ.
 
     Args:
         rounds: the measurements.
         candidates: in order of preference: the first is replaced only by a faster one.
-        unsettled: sizes at which the machine was too busy: there it must have been clearly
-            faster.
+        unsettled: sizes at which the machine was too busy: there it must be clearly faster.
 
     Returns:
         one step, up to the largest size; empty if no candidate was measured at every size.
@@ -190,7 +189,7 @@ def choose_one(
 
 
 def _better(taken: Mapping[Form, Sequence[float]], current: Form, *, always: bool) -> Form | None:
-    """The fastest form that beats the current one; the fastest of all may be too noisy for that."""
+    """Return the fastest form that beats the current one; the fastest may be too noisy to do so."""
     limit = statistics.median(taken[current])
     medians = {
         form: median
@@ -204,15 +203,15 @@ def _better(taken: Mapping[Form, Sequence[float]], current: Form, *, always: boo
 def is_faster(times: Sequence[float], others: Sequence[float], *, always: bool = False) -> bool:
     """Whether a form beats another by more than the noise.
 
-    It does if the median ratio of their times shows the gain, and it wins three quarters of the
+    It does if the median ratio of their times shows the gain and it wins three quarters of the
     rounds. On a busy machine each form has its own noise, which only adds; then its lower quartile
-    must show the gain, and be lower in each third of enough rounds.
+    must show the gain and be lower in each third of enough rounds.
 
     Args:
         times: of the form, one per round.
         others: of the other form, in the same rounds.
-        always: whether it must win all rounds, or of enough rounds three quarters must be faster
-            than three quarters of the other's: one hiccup is not to decide.
+        always: whether it must win all rounds; or, with enough rounds, three quarters must be
+            faster than three quarters of the other's, so that one hiccup does not decide.
     """
     ratios = sorted(own / other for own, other in zip(times, others, strict=True))
     median = statistics.median(ratios)
@@ -233,14 +232,14 @@ def is_faster(times: Sequence[float], others: Sequence[float], *, always: bool =
 
 
 def _apart(times: Sequence[float], others: Sequence[float]) -> bool:
-    """Whether the upper quartile of some is below the lower quartile of others."""
+    """Whether the upper quartile of `times` is below the lower quartile of `others`."""
     return sorted(times)[3 * len(times) // 4] < sorted(others)[len(others) // 4]
 
 
 def within_limits(
     rounds: Rounds, holds_gil: Collection[Form]
 ) -> dict[int, dict[Form, list[float]]]:
-    """The rounds without forms that hold the GIL longer than GIL_LIMIT_S."""
+    """Remove forms that hold the GIL longer than GIL_LIMIT_S from the rounds."""
     return {
         size: {
             form: list(times)
@@ -252,7 +251,7 @@ def within_limits(
 
 
 def summary(rounds: Rounds, form: Form, precision: Precision) -> FormTimes:
-    """The times of one form, in microseconds, with the spread of the middle half of the rounds."""
+    """Return one form's times in microseconds, with the spread of the middle half of the rounds."""
     measured = {
         size: sorted(taken[form]) for size, taken in sorted(rounds.items()) if form in taken
     }
@@ -273,12 +272,12 @@ def summary(rounds: Rounds, form: Form, precision: Precision) -> FormTimes:
 
 
 def same_release(one: str, other: str) -> bool:
-    """Whether two torch versions differ at most in their build, as 2.13.0+cpu and 2.13.0 do."""
+    """Whether two torch versions are equal except for their build, like 2.13.0+cpu and 2.13.0."""
     return one.partition("+")[0] == other.partition("+")[0]
 
 
 def batch_sizes(largest: int) -> tuple[int, ...]:
-    """1, 2, 4 ... and `largest`: the sizes that are measured, and that a server warms."""
+    """Return 1, 2, 4 ... and `largest`: the sizes to measure, and to warm in a server."""
     sizes = [1]
     while sizes[-1] < largest:
         sizes.append(min(2 * sizes[-1], largest))

@@ -1,4 +1,4 @@
-"""Turns a picture into an array, for training, export, load payloads and serving."""
+"""Converts a picture to an array, for training, export, load payloads and serving."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from models.codec_specs import PicturePreprocess
 from models.pictures import ORIENTATION, PictureError, check_rows, essential
 from models.quiet import ignore_warnings
 
-# Read from the header, before any pixel is decoded. JPEG files can be decoded at a fraction
-# of their size, so photographs are taken as cameras make them.
+# Checked in the header, before any pixel is decoded. JPEG files can be decoded at a fraction of
+# their size, so unmodified photographs are accepted.
 MAX_PIXELS = 4_000_000  # to decode
-MAX_JPEG_PIXELS = 50_000_000  # in the file, where it is not progressive: that saves no work
-MAX_JPEG_SCANS = 20  # encoders make about ten; each costs a pass over all pixels
-MAX_SIDE = 20_000  # each row costs time of its own: 20 ns to decode, and more at the border
-ROW_BYTES = 16  # what a row costs, as bytes of pixels
-FILE_COST = 24 << 10  # what any picture costs, however small, as bytes of pixels
-VALUE_COST = 2  # what a value of the array costs to scale and normalise, as bytes of pixels
-STRIP_PIXELS = 100_000  # laid on white at once: Pillow holds the GIL for it, about half a ms
-# Of longer pictures only the part that a crop keeps is scaled: all of a picture of one pixel by
-# MAX_SIDE would fill the memory. Its values may then be off by one level of 256.
+MAX_JPEG_PIXELS = 50_000_000  # in a file, unless it is progressive, where that saves no work
+MAX_JPEG_SCANS = 20  # encoders write about ten; each costs a pass over all pixels
+MAX_SIDE = 20_000  # each row costs extra time: 20 ns to decode, and more at the border
+ROW_BYTES = 16  # cost of a row, as bytes of pixels
+FILE_COST = 24 << 10  # minimum cost of a picture, as bytes of pixels
+VALUE_COST = 2  # cost to scale and normalise a value of the array, as bytes of pixels
+STRIP_PIXELS = 100_000  # put on white at once, while Pillow holds the GIL for about half a ms
+# Of longer pictures only the part that a crop keeps is scaled: scaling a whole picture of one pixel
+# by MAX_SIDE would fill the memory. The values may then be off by one level of 256.
 MAX_ASPECT = 4
 START_OF_SCAN = b"\xff\xda"  # cannot occur in compressed data, where 0 follows each 255
 FORMATS = ("PNG", "JPEG")
-TRANSPOSES = {  # what makes each orientation upright
+TRANSPOSES = {  # turn each orientation upright
     2: Image.Transpose.FLIP_LEFT_RIGHT,
     3: Image.Transpose.ROTATE_180,
     4: Image.Transpose.FLIP_TOP_BOTTOM,
@@ -38,7 +38,7 @@ TRANSPOSES = {  # what makes each orientation upright
     7: Image.Transpose.TRANSVERSE,
     8: Image.Transpose.ROTATE_90,
 }
-PILLOW = r"PIL\."  # warns about large and damaged pictures: clients could fill the log
+PILLOW = r"PIL\."  # warns about large and damaged pictures, so clients could fill the log
 # Raised by Pillow's parsers of headers and pixels for invalid bytes.
 DAMAGE = (
     *(OSError, ValueError, SyntaxError, TypeError, LookupError, ArithmeticError, EOFError),
@@ -49,14 +49,14 @@ DAMAGE = (
 def preprocess(
     picture: bytes | Opened | Image.Image, how: PicturePreprocess
 ) -> npt.NDArray[np.float32]:
-    """Turn a picture into the array that a model takes.
+    """Convert a picture to the array that a model accepts.
 
-    Orientation from EXIF or XMP is applied, transparency is laid on white, colours become
-    `how.channels`; its polarity is settled, it is scaled (aspect kept, bilinear) and padded with
-    its own border's median, or cropped, and its values are normalised.
+    Applies the orientation from EXIF or XMP, puts transparency on white, converts colours to
+    `how.channels`, determines the polarity, scales (bilinear, aspect kept) and pads with the
+    border's median or crops, and normalises the values.
 
     Args:
-        picture: the bytes of a PNG or JPEG file, what `open_picture` made of them, or pixels.
+        picture: the bytes of a PNG or JPEG file, the result of `open_picture`, or pixels.
         how: size, channels, normalisation and polarity, from the manifest.
 
     Returns:
@@ -87,12 +87,12 @@ def preprocess(
 
 
 class Opened(NamedTuple):
-    """A picture of which only the header was read.
+    """A picture whose header was read.
 
     Attributes:
-        picture: with the size that it will be decoded at.
+        picture: with the size at which it will be decoded.
         cost: of decoding and preprocessing it, as the bytes of its pixels in the file; 128 KiB take
-            about a millisecond, or less.
+            about a millisecond or less.
         data: the file, see `models.pictures.essential`.
         orientation: how the camera was held, as EXIF numbers it.
     """
@@ -106,9 +106,9 @@ class Opened(NamedTuple):
 def open_picture(data: bytes, how: PicturePreprocess) -> Opened:
     """Read only the header.
 
-    A JPEG file is decoded at the smallest fraction of its size that is still twice as large as its
-    scaled size. Where pictures are cropped, this applies only above `MAX_PIXELS`, so that an
-    adopted model gets the very pixels that it got elsewhere.
+    A JPEG file is decoded at the smallest fraction of its size that is at least twice its scaled
+    size. For cropped pictures this applies only above `MAX_PIXELS`, so that an adopted model gets
+    exactly the pixels that it got elsewhere.
 
     Raises:
         PictureError: if the bytes are not a PNG or JPEG, or have too many pixels or parts.
@@ -144,14 +144,14 @@ def open_picture(data: bytes, how: PicturePreprocess) -> Opened:
 
 
 def _pixel_bytes(picture: ImageFile.ImageFile) -> int:
-    """Bytes of a pixel in the file, or in memory where transparency adds channels."""
+    """Return the bytes of a pixel in the file, or in memory if transparency adds channels."""
     is_deep = any("16" in str(tile.args) for tile in picture.tile)  # Pillow's mode may be 8 bits
     bands = 4 if "transparency" in picture.info else len(picture.getbands())
     return bands * (2 if is_deep else 1)
 
 
 def _scaling_cost(size: tuple[int, int], how: PicturePreprocess) -> int:
-    """What it costs to scale a picture for the model, as bytes of pixels."""
+    """Return the cost of scaling a picture for the model, as bytes of pixels."""
     cost = VALUE_COST * how.width * how.height * how.channels
     if how.resize_shorter is not None:
         longer = how.resize_shorter * max(size) // max(1, min(size))
@@ -161,12 +161,12 @@ def _scaling_cost(size: tuple[int, int], how: PicturePreprocess) -> int:
 
 
 def _draft(picture: Image.Image, how: PicturePreprocess) -> None:
-    """Choose the fraction of a JPEG file, never less than its scaled size."""
+    """Choose the fraction for decoding a JPEG file, never less than its scaled size."""
     shorter = how.resize_shorter
     if shorter is None:
         picture.draft(None, (2 * how.width, 2 * how.height))
     elif picture.width * picture.height > MAX_PIXELS:
-        twice = min(picture.size) >= 4 * shorter  # a half of it is then twice what is needed
+        twice = min(picture.size) >= 4 * shorter  # half of it is then twice the needed size
         picture.draft(None, (2 * shorter, 2 * shorter) if twice else (shorter, shorter))
 
 
@@ -197,7 +197,7 @@ def _flatten(picture: Image.Image, mode: str) -> Image.Image:
 
 
 def _on_white(picture: Image.Image) -> Image.Image:
-    """Lay an RGBA picture on white, in strips: between them other threads get the GIL."""
+    """Put an RGBA picture on white, in strips between which other threads get the GIL."""
     rows = max(1, STRIP_PIXELS // picture.width)
     for top in range(0, picture.height, rows):
         strip = picture.crop((0, top, picture.width, min(top + rows, picture.height)))
@@ -207,7 +207,7 @@ def _on_white(picture: Image.Image) -> Image.Image:
 
 
 def _border(picture: Image.Image) -> npt.NDArray[np.uint8]:
-    """The pixels of the four sides, corners twice; only they are copied."""
+    """Copy only the pixels of the four sides, corners twice."""
     width, height = picture.size
     rows = [(0, top, width, top + 1) for top in (0, height - 1)]
     columns = [(left, 0, left + 1, height) for left in (0, width - 1)]
@@ -237,7 +237,7 @@ def _pad(
 
 
 def _crop(picture: Image.Image, size: tuple[int, int], shorter: int) -> Image.Image:
-    """The middle of the picture, scaled so that its shorter side has `shorter` pixels.
+    """Return the middle of the picture, scaled so that its shorter side has `shorter` pixels.
 
     Sizes and corners are rounded as torchvision's Resize (down) and CenterCrop (half to even) do.
     """

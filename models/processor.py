@@ -1,6 +1,6 @@
-"""Identifies this processor: a plan applies to the one it was measured on, native code to a family.
+"""Identifies this processor: a plan is for one processor, native code for a family of them.
 
-This is what the operating system reports; the names of CUDA devices come from torch, in callers.
+Uses what the operating system reports; callers get the names of CUDA devices from torch.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from pydantic import Field
 from models.tensors import Part
 
 CPUINFO = Path("/proc/cpuinfo")
-# Distinguish CPUs of one name, on x86 and on ARM; some generations of Xeons, which have other
-# instruction sets, differ only by stepping.
+# These distinguish CPUs with one name, on x86 and on ARM; some Xeon generations, which have
+# different instruction sets, differ only by stepping.
 NUMBERS = (
     *("cpu family", "model", "stepping"),
     *("CPU implementer", "CPU variant", "CPU part", "CPU revision"),
@@ -26,7 +26,7 @@ DeviceKind = Literal["cpu", "cuda"]
 
 
 class Processor(Part):
-    """The processor that a time was measured on; equal ones can share a plan."""
+    """The processor of a measurement; equal ones can share a plan."""
 
     kind: DeviceKind
     name: str
@@ -38,18 +38,18 @@ class Processor(Part):
 
 
 def this_cpu(threads: int) -> Processor:
-    """This machine's CPU with a number of threads."""
+    """Return this machine's CPU with a number of threads."""
     return Processor(kind="cpu", name=cpu_name(), threads=threads)
 
 
 def machine() -> str:
-    """The architecture in the form of `uname -m`."""
+    """Return the architecture in the form of `uname -m`."""
     return platform.machine()
 
 
 @functools.cache
 def cpu_name() -> str:
-    """The CPU's name and numbers: virtual machines hide the name, ARM has only numbers."""
+    """Return the CPU's name and numbers: virtual machines hide the name, ARM has only numbers."""
     fields = _cpuinfo()
     name = fields.get("model name") or platform.processor() or "unknown CPU"
     numbers = [f"{key} {fields[key]}" for key in NUMBERS if key in fields]
@@ -58,13 +58,13 @@ def cpu_name() -> str:
 
 @functools.cache
 def cpu_flags() -> frozenset[str]:
-    """The instruction sets of this CPU, in Linux's names; empty where they are not known."""
+    """Return this CPU's instruction sets, in Linux's names; empty if unknown."""
     fields = _cpuinfo()
     return frozenset((fields.get("flags") or fields.get("Features") or "").split())
 
 
 def mapped_files() -> set[str]:
-    """Paths of the files that are mapped into this process; empty on other systems than Linux."""
+    """Return the paths of the files mapped into this process; empty except on Linux."""
     try:
         lines = MAPS.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
@@ -73,7 +73,7 @@ def mapped_files() -> set[str]:
 
 
 def _cpuinfo() -> dict[str, str]:
-    """The first core's lines of /proc/cpuinfo; empty on other systems than Linux."""
+    """Return the first core's lines of /proc/cpuinfo; empty except on Linux."""
     try:
         text = CPUINFO.read_text(encoding="utf-8", errors="replace")
     except OSError:

@@ -5,21 +5,21 @@ from __future__ import annotations
 import re
 import warnings
 
-# Deprecations that torch 2.13 announces for what is used here on purpose: TorchScript at every
+# Deprecation warnings of torch 2.13 for features that are used on purpose: TorchScript at every
 # call, quantized tensors once per process.
 QUANTIZED = r"torch\.quantize_per_tensor"
 DEPRECATIONS = ("`torch.jit.*is deprecated", QUANTIZED)
 
 
 def ignore_warnings(*, message: str = "", module: str = "") -> None:
-    """Ignore such warnings from now on, in the whole process; cheap if they are ignored already.
+    """Ignore such warnings from now on in the whole process; cheap if they already are.
 
     Not `warnings.catch_warnings`, which replaces the filters of the whole process and restores
     them: with two threads, one may restore the temporary filters of the other.
 
     Args:
-        message: a pattern that the text begins with; empty: any.
-        module: a pattern that the name of the module that warns begins with; empty: any.
+        message: a pattern for the beginning of the text; empty: any.
+        module: a pattern for the beginning of the warning module's name; empty: any.
     """
     wanted = (
         "ignore",
@@ -28,10 +28,10 @@ def ignore_warnings(*, message: str = "", module: str = "") -> None:
         re.compile(module) if module else None,
         0,
     )
-    for each in warnings.filters:  # the first that fits decides
+    for each in warnings.filters:  # the first match decides
         if each == wanted:
             return
         if each[0] != "ignore":
             break
-    # The first call; or a thread has restored earlier filters, or other filters were set.
+    # The first call, or a thread has restored earlier filters, or others were set.
     warnings.filterwarnings("ignore", message=message, module=module)

@@ -1,4 +1,4 @@
-"""The resources that this process may use, on its machine or in its container."""
+"""Determines the resources that this process may use, on its machine or in its container."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ KIB = 1024
 
 
 def usable_cores() -> int:
-    """Cores that this process may use: those it may run on, or fewer if a container has a quota.
+    """Return the number of cores that this process may use, considering a container's quota.
 
-    A quota of 1.5 cores counts as one: with more threads they use up their time early in each of
-    the kernel's periods (100 ms), and then all of them stand still.
+    A quota of 1.5 cores counts as one: more threads would use up their time early in each of the
+    kernel's periods (100 ms), and then all of them would pause.
     """
     if hasattr(os, "sched_getaffinity"):
         allowed = len(os.sched_getaffinity(0))
@@ -30,14 +30,14 @@ def usable_cores() -> int:
 
 
 def serving_threads() -> int:
-    """Intra-op threads of a server with one CPU replica: one core is for the event loop."""
+    """Return the intra-op threads of a server with one CPU replica: the event loop has a core."""
     return max(1, usable_cores() - 1)
 
 
 def numa_nodes() -> tuple[frozenset[int], ...]:
-    """The cores of each NUMA node that this process may use; empty where they are not known.
+    """Return the cores of each NUMA node that this process may use; empty if unknown.
 
-    A core reaches the memory of its own node faster than that of another one.
+    A core accesses the memory of its own node faster.
     """
     if not hasattr(os, "sched_getaffinity"):
         return ()
@@ -51,7 +51,7 @@ def numa_nodes() -> tuple[frozenset[int], ...]:
 
 
 def memory_left_bytes() -> int | None:
-    """Memory that this process can still use; None: not known."""
+    """Return the memory that this process can still use; None: unknown."""
     left = [room for group in _groups("memory") if (room := _room(group)) is not None]
     with contextlib.suppress(OSError, ValueError, KeyError):
         lines = (line.split() for line in MEMINFO.read_text().splitlines())
@@ -60,7 +60,7 @@ def memory_left_bytes() -> int | None:
 
 
 def resident_bytes() -> int | None:
-    """Resident memory of this process, on Linux; None elsewhere."""
+    """Return the resident memory of this process on Linux; None elsewhere."""
     try:
         pages = int(STATM.read_text().split()[1])
     except OSError:
@@ -69,7 +69,7 @@ def resident_bytes() -> int | None:
 
 
 def _groups(controller: str) -> Iterator[Path]:
-    """The folders of this process's control groups and of those above them."""
+    """Yield the folders of this process's control groups and their parents."""
     try:
         groups = [line.split(":", 2)[1:] for line in CGROUP.read_text().splitlines()]
     except OSError:
@@ -79,14 +79,14 @@ def _groups(controller: str) -> Iterator[Path]:
             continue
         # Version 1 has a tree per controller.
         root = CGROUPS / controller if controllers else CGROUPS
-        # A container may see its own group as the root, but its path from outside: missing
+        # A container may see its own group as the root, but its path from outside, so missing
         # folders are skipped.
         group = Path(path.lstrip("/"))
         yield from (root / group, *(root / above for above in group.parents))
 
 
 def _quota(group: Path) -> float | None:
-    """A control group's limit in cores; None: no limit."""
+    """Return a control group's limit in cores; None: no limit."""
     with contextlib.suppress(OSError, ValueError):
         quota, period = (group / "cpu.max").read_text().split()
         return float(quota) / float(period) if quota != "max" else None
@@ -98,7 +98,7 @@ def _quota(group: Path) -> float | None:
 
 
 def _room(group: Path) -> int | None:
-    """Bytes that a control group may still use; None: no limit.
+    """Return the bytes that a control group may still use; None: no limit.
 
     Cached files do not count: the kernel drops them first.
     """
@@ -119,7 +119,7 @@ def _room(group: Path) -> int | None:
 
 
 def _cpulist(text: str) -> set[int]:
-    """The numbers in a list: `0-3,8` is 0, 1, 2, 3 and 8."""
+    """Parse a list of numbers: `0-3,8` is 0, 1, 2, 3 and 8."""
     cores: set[int] = set()
     for part in filter(None, text.strip().split(",")):
         first, _, last = part.partition("-")

@@ -1,6 +1,6 @@
-"""Outputs with as many rows as the model found, such as the boxes of a detector.
+"""Describes outputs with as many rows as the model found, such as the boxes of a detector.
 
-The model pads them to one size, and another output says how many of them count.
+The model pads them to one size, and another output has the number of valid rows.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from models.tensors import Name, TensorSpec
 
 
 def answered(outputs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
-    """The outputs that JSON answers have: those that count are left out, counted rows are free."""
+    """Return the outputs in JSON answers: without counts, with a free number of counted rows."""
     counts = {spec.count for spec in outputs}
     return tuple(
         spec
@@ -28,16 +28,16 @@ def check_rows(
     ranked_by: Name | None,
     classes: Name | None,
 ) -> None:
-    """Check what a manifest says of counted rows.
+    """Check a manifest's declaration of counted rows.
 
     Args:
-        inputs: of the model; none of them is counted.
+        inputs: of the model; an input cannot have a count.
         outputs: of the model.
         ranked_by: the output whose numbers rank the rows.
         classes: the output with the class of each row.
 
     Raises:
-        ValueError: saying what contradicts what.
+        ValueError: with the contradiction.
     """
     named = {spec.name: spec for spec in outputs}
     if counted := [spec.name for spec in inputs if spec.count is not None]:
@@ -50,7 +50,7 @@ def check_rows(
     if ranked_by is not None:
         ranked = _one_per_row("ranked_by", ranked_by, named)
         if not ranked.dtype.startswith("float"):
-            raise ValueError(f"ranked_by needs numbers of floating point, not {ranked.dtype}")
+            raise ValueError(f"ranked_by needs floating-point numbers, not {ranked.dtype}")
     if classes is not None:
         kinds = _one_per_row("classes", classes, named)
         if not kinds.dtype.startswith(("int", "uint")):
@@ -62,7 +62,7 @@ def check_rows(
 def _check_count(spec: TensorSpec, named: dict[str, TensorSpec]) -> None:
     count = named.get(spec.count or "")
     if count is None:
-        raise ValueError(f"the count of {spec.name!r} is {spec.count!r}, which is no output")
+        raise ValueError(f"the count of {spec.name!r} is {spec.count!r}, which is not an output")
     if count.item_shape or not count.dtype.startswith(("int", "uint")) or count.count is not None:
         raise ValueError(
             f"the count {count.name!r} must be integers of shape [-1], one for each item, got "
@@ -75,5 +75,5 @@ def _check_count(spec: TensorSpec, named: dict[str, TensorSpec]) -> None:
 def _one_per_row(field: str, name: Name, named: dict[str, TensorSpec]) -> TensorSpec:
     spec = named.get(name)
     if spec is None or spec.count is None or len(spec.item_shape) != 1:
-        raise ValueError(f"{field} is {name!r}, which is no counted output with a number per row")
+        raise ValueError(f"{field} is {name!r}, not a counted output with a number per row")
     return spec

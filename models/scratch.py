@@ -1,4 +1,4 @@
-"""Temporary folders that the next process removes if theirs was killed."""
+"""Creates temporary folders that a later process removes if their owner was killed."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 @contextlib.contextmanager
 def scratch_folder(prefix: str, parent: Path) -> Iterator[Path]:
-    """A private folder, removed at the end; folders that killed processes left are removed first.
+    """Provide a private folder, removed at the end; first remove those of killed processes.
 
-    A process holds a lock on its folder, which the kernel releases however the process ends. Other
-    containers that share the parent folder see the lock too. Where the file system has no locks
+    A process holds a lock on its folder, which the kernel releases however the process ends.
+    Containers that share the parent folder see the lock too. If the file system has no locks,
     nothing is removed.
 
     Args:
-        prefix: for folders of this function alone; eight characters follow it.
-        parent: the folder to make it in.
+        prefix: used only for folders of this function; eight characters follow it.
+        parent: the folder to create it in.
 
     Raises:
-        OSError: if it cannot be made.
+        OSError: if it cannot be created.
     """
     for left in parent.glob(f"{glob.escape(prefix)}????????"):
         _remove_unlocked(left)
@@ -40,7 +40,7 @@ def scratch_folder(prefix: str, parent: Path) -> Iterator[Path]:
 
 
 def _make(prefix: str, parent: Path) -> tuple[Path, int]:
-    """Make and lock a folder, again if another process removed it before it was locked."""
+    """Create and lock a folder; retry if another process removed it before it was locked."""
     while True:
         folder = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
         try:
@@ -55,16 +55,16 @@ def _make(prefix: str, parent: Path) -> tuple[Path, int]:
 
 
 def _remove_unlocked(folder: Path) -> None:
-    """Remove a folder of this user that no process holds; follows no link."""
+    """Remove a folder of this user that no process holds, without following links."""
     try:
         lock = os.open(folder, FLAGS)
-    except OSError:  # it is a link or a file, belongs to somebody else, or is gone
+    except OSError:  # a link or a file, another user's, or gone
         return
     try:
         if os.fstat(lock).st_uid == os.geteuid():
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             shutil.rmtree(folder, ignore_errors=True)
-    except OSError:  # another process holds it
+    except OSError:  # in use by another process
         return
     finally:
         os.close(lock)

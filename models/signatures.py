@@ -1,4 +1,4 @@
-"""Ed25519 signatures over manifests: their format, and whether a trusted key made them."""
+"""Ed25519 signatures over manifests: their format, and their verification with trusted keys."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ from models.contained import FileRejected, read_inside
 from models.integrity import Untrusted
 from models.manifest import MANIFEST_FILE, SIGNATURE_FILE
 
-# Put before the manifest, so that nothing else that a key signs can pass as a manifest.
+# Prefix of the signed manifest, so that nothing else that a key signs can pass as a manifest.
 DOMAIN = b"torchlane artifact manifest 1\0"
-MAX_KEY_BYTES = 64 * 1024  # of a file of public keys; one has 113
-# One spelling for each signature: with base64 or capitals several files would be equivalent.
+MAX_KEY_BYTES = 64 * 1024  # of a file of public keys; a key has 113
+# One spelling per signature: base64 or capitals would allow several equivalent files.
 SIGNATURE = re.compile(rb"ed25519 ([0-9a-f]{64}) ([0-9a-f]{128})\n")
 PUBLIC_KEY = re.compile(rb"-----BEGIN PUBLIC KEY-----.+?-----END PUBLIC KEY-----", re.DOTALL)
 COMMENT = re.compile(rb"^\s*#.*$", re.MULTILINE)
 SIGN_IT = "sign it with `python -m export sign`"
-GET_IT = "get the artifact again from where it was signed"  # signing it would hide the change
+GET_IT = "get the artifact again from where it was signed"  # signing would hide the change
 
 
 class KeyFileError(ValueError):
-    """A file of keys is invalid; the message names it."""
+    """A key file is invalid; the message names it."""
 
 
 class TrustedKeys:
-    """The public keys whose signatures count; satisfies `models.integrity.Verifier`.
+    """The trusted public keys; satisfies `models.integrity.Verifier`.
 
     Args:
         keys: fingerprint -> key; see `fingerprint_of`.
@@ -51,10 +51,10 @@ class TrustedKeys:
     def read(cls, path: Path) -> TrustedKeys:
         """Read a file with one or more PEM public keys, or a folder of such files.
 
-        Entries of a folder whose names begin with a dot are skipped: Kubernetes mounts some.
+        Skips entries whose names begin with a dot, because Kubernetes mounts some.
 
         Raises:
-            KeyFileError: if there is no key, or anything other than keys.
+            KeyFileError: if there is no key, or anything except keys.
         """
         try:
             folder = path.is_dir()
@@ -75,7 +75,7 @@ class TrustedKeys:
         return cls(keys, origins)
 
     def and_also(self, other: TrustedKeys) -> TrustedKeys:
-        """These keys and another object's keys."""
+        """Return these keys and another object's keys."""
         return TrustedKeys(self._keys | other._keys, self.origins | other.origins)
 
     def verify(self, manifest: bytes, signature: bytes | None) -> str:
@@ -104,17 +104,17 @@ class TrustedKeys:
 
 
 def signature_file(fingerprint: str, raw: bytes) -> bytes:
-    """The content of `manifest.sig`.
+    """Return the content of `manifest.sig`.
 
     Args:
         fingerprint: of the key.
-        raw: its signature of `DOMAIN` and the manifest, 64 bytes.
+        raw: the key's signature of `DOMAIN` and the manifest, 64 bytes.
     """
     return f"ed25519 {fingerprint} {raw.hex()}\n".encode("ascii")
 
 
 def claimed_key(signature: bytes) -> str:
-    """The fingerprint in a signature file; only `verify` tells whether it is true.
+    """Return the fingerprint in a signature file, which only `verify` checks.
 
     Raises:
         Untrusted: if it is not a signature file.
@@ -123,7 +123,7 @@ def claimed_key(signature: bytes) -> str:
 
 
 def fingerprint_of(key: Ed25519PublicKey) -> str:
-    """SHA-256 in hex of the key in DER: `openssl pkey -pubin -in FILE -outform DER | sha256sum`."""
+    """Return the key's SHA-256: `openssl pkey -pubin -in FILE -outform DER | sha256sum`, in hex."""
     der = key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
     return hashlib.sha256(der).hexdigest()
 
@@ -132,7 +132,7 @@ def _parsed(signature: bytes) -> tuple[str, bytes]:
     found = SIGNATURE.fullmatch(signature)
     if found is None:
         raise Untrusted(
-            f"{SIGNATURE_FILE} is malformed: it was cut off, altered, or made by another "
+            f"{SIGNATURE_FILE} is malformed: it was cut off, altered, or written by another "
             f"release; {GET_IT}"
         )
     return found[1].decode("ascii"), bytes.fromhex(found[2].decode("ascii"))
@@ -140,7 +140,7 @@ def _parsed(signature: bytes) -> tuple[str, bytes]:
 
 def _public_keys(folder: Path, name: str) -> list[Ed25519PublicKey]:
     try:
-        # A link may lead anywhere: the operator chose the folder and its content.
+        # A link may lead anywhere, because the operator chose the folder and its content.
         real = Path(os.path.realpath(folder / name))
         data = read_inside(real.parent, real.name, MAX_KEY_BYTES)
     except OSError as error:

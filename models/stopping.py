@@ -11,16 +11,16 @@ from models.plan import MIN_GAIN, Form, Rounds, is_faster
 from models.timing import MIN_ROUNDS, WARM_RUNS, lasts_s
 
 FAR = 1.5  # a form that takes this many times as long in every round needs no more rounds
-MOST = 10  # times the budget: a size that would take longer is never timed
+MOST = 10  # in budgets: a size that would take longer is never timed
 CLEARLY = 1.1  # a slow form that takes this many times as long in every round has lost
-STEADY = 0.1  # times per item that differ by a smaller share count as equal
+STEADY = 0.1  # times per item are equal if they differ by a smaller share
 
 # Form -> seconds of one forward, one number per round: the measurements at one size.
 Taken: TypeAlias = Mapping[Form, Sequence[float]]
 
 
 def is_decided(taken: Taken, far: float = FAR) -> bool:
-    """Whether more rounds change nothing: each form but one took `far` times as long in each."""
+    """Whether more rounds change nothing: all forms but one took `far` times as long in each."""
     if not taken:
         return True
     best = min(taken, key=lambda form: statistics.median(taken[form]))
@@ -40,7 +40,7 @@ def loses(form: Form, taken: Taken) -> bool:
 
 
 def is_told(taken: Taken) -> bool:
-    """Whether each form is as fast as the fastest by its lower quartile, or beaten clearly."""
+    """Whether each form equals the fastest by its lower quartile, or is clearly slower."""
     if not taken:
         return True
     best = min(taken, key=lambda form: lasts_s(taken[form]))
@@ -55,13 +55,13 @@ def can_stop(
 ) -> bool:
     """Whether batches of `size` and larger ones need not be timed.
 
-    Fast ones are timed in any case, slow ones only while larger batches may change the plan, and
-    those that would take MOST times the budget never, once two sizes are known.
+    Fast sizes are always timed, slow ones only while larger batches may change the plan, and those
+    that would take MOST times the budget never, once two sizes are known.
 
     Args:
         contests: the measurements so far, for each precision, which has its own plan.
         size: the next size, larger than all measured ones.
-        budget_s: sizes that can be timed within it are fast.
+        budget_s: sizes that can be timed within this are fast.
         warm_runs: runs of each form before it is timed.
     """
     known = [rounds for rounds in contests if rounds]
@@ -75,7 +75,7 @@ def can_stop(
 def in_proportion(rounds: Rounds) -> bool:
     """Whether larger batches would change nothing.
 
-    That is so if the same forms were measured at the two largest sizes, each took the same time per
+    This holds if the same forms were measured at the two largest sizes, each took the same time per
     item, and each beat the same others.
     """
     if len(rounds) < 2:
@@ -92,6 +92,6 @@ def in_proportion(rounds: Rounds) -> bool:
 
 
 def _forwards_s(rounds: Rounds, size: int) -> float:
-    """The expected time of one forward of every form at a larger size, in proportion."""
+    """Extrapolate the total time of one forward of every form to a larger size."""
     largest = max(rounds)
     return sum(lasts_s(times) for times in rounds[largest].values()) * size / largest

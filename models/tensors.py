@@ -1,4 +1,4 @@
-"""Specs of arrays: their shapes, their exact encoding, and how far they may differ."""
+"""Specs of arrays: shapes, exact encoding, and tolerances."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ FREE_MOST = 1024  # default for a free axis of an input
 
 
 class Part(BaseModel):
-    """Base of every part: immutable, strict about names; JSON cannot carry NaN or infinity."""
+    """Base of every part: immutable, strict about names, without NaN and infinity as JSON."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
@@ -38,17 +38,17 @@ class Part(BaseModel):
 class Dimension(Part):
     """A free axis: its name, and its possible sizes in an item.
 
-    Axes of one name have one size in an item, in all of its inputs. With a `mask` items of
-    different sizes may share a batch: they are padded along the axis, and the input of that name
-    has 1 where an item has data and 0 where it is padded. An axis of an output that bears the name
-    of a padded one has the item's size: what belongs to padding is cut off.
+    Axes with the same name have the same size in an item, in all of its inputs. With a `mask` items
+    of different sizes may share a batch: they are padded along the axis, and the input with the
+    mask's name is 1 where an item has data and 0 where it is padded. An output's axis with the name
+    of a padded one has the item's size: its padding is cut off.
     """
 
     name: Name | None = None
     least: int = Field(default=0, ge=0, le=MAX_SIZE)
     most: int = Field(default=FREE_MOST, ge=1, le=MAX_SIZE)
     mask: Name | None = Field(
-        default=None, description="the input that tells data (1) from padding (0); null: no padding"
+        default=None, description="the input that is 1 for data and 0 for padding; null: no padding"
     )
 
     @model_validator(mode="after")
@@ -75,12 +75,12 @@ class TensorSpec(Part):
     """An input or output: axis 0 is the batch, -1 a free axis.
 
     Attributes:
-        dimensions: name and bounds of the free axes, in order; empty: not known.
-        minimum: of an input of integers: the smallest number that the model takes; None: any.
-        maximum: of an input of integers: the largest.
-        fill: of an input: the number in padded places.
-        count: of an output: the output that says how many of its rows count, along the first axis
-            of an item; the others only fill it. None: all count.
+        dimensions: name and bounds of the free axes, in order; empty: unknown.
+        minimum: for an input of integers: the smallest number that the model accepts; None: any.
+        maximum: for an input of integers: the largest.
+        fill: for an input: the number in padded places.
+        count: for an output: the output with the number of its valid rows, along the first axis of
+            an item; the others are filler. None: all are valid.
     """
 
     name: Name
@@ -95,7 +95,7 @@ class TensorSpec(Part):
     @model_validator(mode="before")
     @classmethod
     def _without_free_max(cls, data: Any) -> Any:
-        """Read an older manifest: it has one largest size for all free axes."""
+        """Read an older manifest, which has one largest size for all free axes."""
         if not isinstance(data, Mapping) or not isinstance(data.get("free_max"), int):
             return data
         fields = {name: value for name, value in data.items() if name != "free_max"}
@@ -141,7 +141,7 @@ class TensorSpec(Part):
         return self
 
     def __str__(self) -> str:
-        """The form that `adopt --input` reads, such as `ids=int64[-1,1<=seq<=512] in 0..49`."""
+        """Format for `adopt --input`, for example `ids=int64[-1,1<=seq<=512] in 0..49`."""
         sizes = ["-1", *map(_shown, self.item_shape, self.axes)]
         low, high = ("" if each is None else str(each) for each in (self.minimum, self.maximum))
         range_ = f" in {low}..{high}" if low or high else ""
@@ -149,7 +149,7 @@ class TensorSpec(Part):
 
     @property
     def item_shape(self) -> tuple[int, ...]:
-        """The shape of one item: without the batch axis."""
+        """The shape of one item, without the batch axis."""
         return self.shape[1:]
 
     @property
@@ -168,7 +168,7 @@ class TensorSpec(Part):
 
     @property
     def item_bytes(self) -> int:
-        """Bytes of one item of a fixed shape.
+        """The bytes of one item with a fixed shape.
 
         Raises:
             ValueError: if the shape has a free axis.
@@ -190,7 +190,7 @@ class TensorSpec(Part):
 
 
 def fits(axes: Sequence[Axis], shape: tuple[int, ...]) -> bool:
-    """Whether an item of this shape has these axes; names are ignored."""
+    """Whether an item of this shape has these axes; ignores names."""
     return len(shape) == len(axes) and all(
         axis.least <= size <= axis.most for axis, size in zip(axes, shape, strict=True)
     )
@@ -208,7 +208,7 @@ def _shown(size: int, axis: Axis) -> str:
 
 
 class EncodedArray(Part):
-    """An array kept exactly: little-endian, row-major bytes in base64."""
+    """An exactly encoded array: little-endian, row-major bytes in base64."""
 
     dtype: Dtype
     shape: tuple[Annotated[int, Field(ge=0, le=MAX_SIZE)], ...]
@@ -247,8 +247,8 @@ class Tolerance(Part):
     """Allowed distance of one item's output from the expected one, element by element.
 
     |got - expected| <= absolute + relative * |expected| + of_range * max |expected|, where the
-    maximum is over the elements of the item's output: a lossy precision errs by a share of the
-    largest values that it adds up, even if their sum is small.
+    maximum is over the elements of the item's output: the error of a lossy precision is a share of
+    the largest values that it adds up, even if their sum is small.
     """
 
     absolute: float = Field(ge=0)
@@ -256,8 +256,8 @@ class Tolerance(Part):
     of_range: float = Field(default=0, ge=0)
     exact_integers: bool = Field(
         default=True,
-        description="integer and boolean outputs must be equal; if false they are not compared: if "
-        "a lossy precision changes an index of two near-equal scores, accuracy decides",
+        description="integer and boolean outputs must be equal; if false they are not compared: a "
+        "lossy precision may change an index of two near-equal scores, so accuracy decides",
     )
 
     def __str__(self) -> str:
@@ -265,7 +265,7 @@ class Tolerance(Part):
         return f"{self.absolute:g} + {self.relative:g} * |value|{in_range}"
 
     def excess(self, expected: Array, got: Array) -> str | None:
-        """How `got` breaks the tolerance; None: it does not.
+        """Describe how `got` exceeds the tolerance; None: it does not.
 
         Args:
             expected: one item's output, without the batch axis.
@@ -282,11 +282,11 @@ class Tolerance(Part):
         absolute = self.absolute + self.of_range * largest
         if np.allclose(wide_got, wide_expected, self.relative, absolute, equal_nan=True):
             return None
-        with np.errstate(invalid="ignore"):  # infinity less infinity: the worst is then "nan"
+        with np.errstate(invalid="ignore"):  # infinity minus infinity: the worst is then "nan"
             worst = float(np.max(np.abs(wide_got - wide_expected)))
         return f"differs by up to {worst:.3g} (allowed: {self})"
 
 
 def stack(items: Sequence[Arrays]) -> Arrays:
-    """Items of one shape as a batch: input name -> array with a new batch axis in front."""
+    """Batch items of one shape: input name -> array with a new batch axis in front."""
     return {name: np.stack([item[name] for item in items]) for name in items[0]}

@@ -1,9 +1,9 @@
-"""Measures how long a forward takes, even on a machine with other work.
+"""Measures the time of a forward, even on a machine with other work.
 
-Forms are timed in turns, in short samples, so that all of them meet the same load. Linux counts for
-each thread how long it was ready to run but had no core. So a disturbed sample is detected and
-taken again, and the time of serial code is corrected. If most samples are disturbed, measuring
-takes longer and reports that. Where the system does not count, all samples count as undisturbed.
+Forms are timed in turns, in short samples, so that all meet the same load. Linux counts how long
+each thread was ready to run but had no core. So disturbed samples are detected and repeated, and
+the time of serial code is corrected. If most samples are disturbed, measuring takes longer and
+reports that. If the system does not count these waits, all samples are treated as undisturbed.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from models.cores import core_time
 Key = TypeVar("Key", bound=Hashable)
 
 TASKS = Path("/proc/self/task")
-SAMPLE_S = 1e-3  # one sample repeats a forward until it takes about this long: clocks are coarse
+SAMPLE_S = 1e-3  # a sample repeats a forward for about this long, because clocks are coarse
 MAX_REPEATS = 50
-SLOW_S = 10 * SAMPLE_S  # longer than a scheduler's time slice: no second try would be quieter
+SLOW_S = 10 * SAMPLE_S  # longer than a scheduler's time slice: a second try would not be quieter
 MIN_ROUNDS = 3  # fewer cannot tell a gain from noise
 WARM_RUNS = 3  # TorchScript's profiling executor specialises on the second and third call
 QUIET = 0.05  # a sample that waited for a larger share of its time was disturbed
 TRIES = 4  # of one sample, until one is quiet
-PATIENCE = 3  # times as many rounds, and as much time, if most samples are disturbed
+PATIENCE = 3  # factor for rounds and time if most samples are disturbed
 
-# Thread -> nanoseconds for which it was ready to run but had no core, since it began.
+# Thread -> nanoseconds since its start for which it was ready to run but had no core.
 Watch: TypeAlias = Callable[[], Mapping[int, int]]
 
 
@@ -41,12 +41,12 @@ def nothing() -> None:
 
 
 def this_thread() -> dict[int, int]:
-    """Time that the calling thread has waited for a core; enough for serial code."""
+    """Return the time that the calling thread has waited for a core; enough for serial code."""
     return _waited([str(threading.get_native_id())])
 
 
 def all_threads() -> dict[int, int]:
-    """Time that each thread of this process has waited: a forward may wait for its helpers."""
+    """Return the time that each thread here has waited: a forward may wait for its helpers."""
     try:
         return _waited(os.listdir(TASKS))
     except OSError:
@@ -58,10 +58,10 @@ class Limits:
     """Limits of a measurement.
 
     Attributes:
-        rounds: maximum, on a quiet machine.
+        rounds: maximum number, on a quiet machine.
         budget_s: no further round begins after this time, except for the first MIN_ROUNDS. If most
             samples are disturbed, both limits are PATIENCE times as large.
-        warm_runs: of each form, before it is timed; 0: all are warm.
+        warm_runs: of each form before it is timed; 0: all are warm.
     """
 
     rounds: int
@@ -74,12 +74,12 @@ class Timing(Generic[Key]):
     """The result of a measurement.
 
     Attributes:
-        seconds: form -> seconds of one forward, one number per round; for serial code without the
-            time that it waited for a core.
-        disturbed: form -> the share of each sample that it waited, 0 to 1; 0 for slow serial code,
-            which is always interrupted and whose time without the wait is good enough.
-        took_s: all samples together, including repeated ones.
-        waited_s: the part of it in which they waited for a core.
+        seconds: form -> seconds of one forward, one number per round; for serial code without its
+            waits for a core.
+        disturbed: form -> the waiting share of each sample, 0 to 1; 0 for slow serial code, which
+            is always interrupted and whose time without the wait is good enough.
+        took_s: total time of all samples, including repeated ones.
+        waited_s: the part of it spent waiting for a core.
     """
 
     seconds: dict[Key, list[float]]
@@ -102,7 +102,7 @@ class Timing(Generic[Key]):
 
 
 def share_waited(timings: Iterable[Timing[Key]]) -> float:
-    """The share of the time of several timings in which the process was kept from running."""
+    """Return the share of several timings in which the process was kept from running."""
     each = [(timing.waited_s, timing.took_s) for timing in timings]
     took_s = sum(took for _, took in each)
     return min(1.0, sum(waited for waited, _ in each) / took_s) if took_s else 0.0
@@ -122,10 +122,10 @@ def take_turns(
         limits: how long to measure.
         between: called before each sample, and before each untimed run.
         threads: CPU threads of a forward. With 1 it does nothing while its thread waits, with more
-            it may wait for others. None: not known, or another device computes.
-        enough: asked after each round whether the seconds so far suffice; not before MIN_ROUNDS are
-            done, and not while most samples are disturbed. Then, and while other work keeps the
-            process waiting, there may be PATIENCE times as many rounds. None: make all rounds.
+            it may wait for others. None: unknown, or another device computes.
+        enough: called after each round, returns whether the seconds so far suffice; not called for
+            the first MIN_ROUNDS, nor while most samples are disturbed. Then, and while other work
+            keeps the process waiting, the limit is PATIENCE times as many rounds. None: run all.
     """
     turns = {form: _turn(run, limits.warm_runs, between, threads) for form, run in runs.items()}
     timing: Timing[Key] = Timing({form: [] for form in runs}, {form: [] for form in runs})
@@ -158,7 +158,7 @@ def time_interleaved(
     budget_s: float = math.inf,
     between: Callable[[], None] = nothing,
 ) -> dict[Key, list[float]]:
-    """The seconds of `take_turns`, without an early end.
+    """Return the seconds of `take_turns`, without an early end.
 
     Returns:
         form -> seconds of one forward, one number per round.
@@ -167,12 +167,12 @@ def time_interleaved(
 
 
 def lasts_s(times: Sequence[float]) -> float:
-    """Time of one forward by its samples: their lower quartile, because load only adds."""
+    """Estimate the time of a forward by its samples' lower quartile, because load only adds."""
     return sorted(times)[round((len(times) - 1) / 4)]
 
 
 def seconds_of(run: Callable[[], object], repeats: int = 1) -> float:
-    """Seconds of one call, the mean of several in a row."""
+    """Return the seconds of one call, the mean of several in a row."""
     begin = time.perf_counter()
     for _ in range(repeats):
         run()
@@ -180,13 +180,13 @@ def seconds_of(run: Callable[[], object], repeats: int = 1) -> float:
 
 
 class _Turn(NamedTuple):
-    """A form that is warm.
+    """A warm form.
 
     Attributes:
         run: one forward.
         repeats: forwards in one sample.
-        tries: maximum number of tries for a quiet sample.
-        watch: the threads whose waits matter.
+        tries: most tries for a quiet sample.
+        watch: reads the waits of the relevant threads.
         serial: whether a forward does nothing while its thread waits.
     """
 
@@ -209,7 +209,7 @@ class _Sample(NamedTuple):
 def _turn(
     run: Callable[[], object], warm_runs: int, between: Callable[[], None], threads: int | None
 ) -> _Turn:
-    """Warm a form and estimate its time, for which the warm-up of a slow form suffices."""
+    """Warm up a form and estimate its time; for a slow form the warm-up suffices."""
     shortest_s = math.inf
     for warmed in range(warm_runs + 1):
         if warmed < warm_runs or shortest_s < SLOW_S or warm_runs == 0:
@@ -221,12 +221,12 @@ def _turn(
 
 
 def _quietest(turn: _Turn, between: Callable[[], None], timing: Timing[Key]) -> _Sample:
-    """The least disturbed of several tries; the time of all of them is counted."""
+    """Return the least disturbed of several tries; count the time of all of them."""
     samples: list[_Sample] = []
     while len(samples) < turn.tries and (not samples or samples[-1].disturbed > QUIET):
         between()
         if turn.tries > 1:
-            turn.run()  # not timed: what ran before has filled the caches, more so under load
+            turn.run()  # not timed: earlier code has filled the caches, more so under load
             between()
         samples.append(sample := _sample(turn))
         timing.took_s += sample.wall_s
@@ -235,7 +235,7 @@ def _quietest(turn: _Turn, between: Callable[[], None], timing: Timing[Key]) -> 
 
 
 def _sample(turn: _Turn) -> _Sample:
-    """Repeat a forward for SLOW_S at most: if it is kept waiting, it may take much longer."""
+    """Repeat a forward for at most SLOW_S: if it is kept waiting, it may take much longer."""
     before = turn.watch()
     done, wall_s, begin = 0, 0.0, time.perf_counter()
     while done < turn.repeats and wall_s < SLOW_S:
@@ -246,7 +246,7 @@ def _sample(turn: _Turn) -> _Sample:
     waits = (after - before[each] for each, after in turn.watch().items() if each in before)
     waited_s = min(wall_s, max(waits, default=0) / 1e9)
     forward_s = max(wall_s - waited_s if turn.serial else wall_s, 1e-9) / done  # never 0: a divisor
-    # A slow serial forward is hardly affected except for its wait, which is known.
+    # Apart from its wait, which is known, load hardly affects a slow serial forward.
     disturbed = 0.0 if wall_s == 0 or (turn.serial and turn.tries == 1) else waited_s / wall_s
     return _Sample(wall_s, waited_s, forward_s, disturbed)
 

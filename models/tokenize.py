@@ -1,4 +1,4 @@
-"""Turns texts into tokens, for export, load payloads and serving."""
+"""Converts texts to tokens, for export, load payloads and serving."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ import numpy as np
 from models.codec_specs import TextCodecSpec
 from models.tensors import Array, Arrays
 
-# `encode` of the package holds the GIL: about a millisecond for this `weight`, two at worst.
+# The package's `encode` holds the GIL: about a millisecond for this `weight`, two at worst.
 # `encode_batch` releases it.
 MAX_GIL_WEIGHT = 4096
-NOT_ASCII_WEIGHT = 6  # of a character, at most: some become several when they are normalized
+NOT_ASCII_WEIGHT = 6  # most of a character: normalization turns some into several
 MISSING = "models that read text need the package `tokenizers`: pip install 'torchlane[text]'"
 
 
 class TextError(Exception):
-    """The text, or the tokenizer, cannot be used; the message says why."""
+    """The text or the tokenizer cannot be used; the message gives the reason."""
 
 
 class Tokens(NamedTuple):
@@ -29,8 +29,8 @@ class Tokens(NamedTuple):
         ids: int64 [n].
         type_ids: int64 [n]: 0 for tokens of the first text, 1 for those of the second.
         cut: how many tokens were cut off.
-        spans: int32 [n, 2]: where each token stands in its text, first character and the one
-            after the last; equal for tokens that do not. None, unless tokens are classified.
+        spans: int32 [n, 2]: each token's place in its text, the first character and the one after
+            the last; equal for tokens that are not in it. None unless tokens are classified.
     """
 
     ids: Array
@@ -40,17 +40,17 @@ class Tokens(NamedTuple):
 
 
 class Tokenizer:
-    """The tokenizer of one model; it may be called from several threads.
+    """The tokenizer of one model; thread-safe.
 
-    Padding and truncation that its file asks for are ignored: the model's `max_tokens` counts, and
-    the engine pads.
+    Ignores padding and truncation in its file: the model's `max_tokens` is the limit, and the
+    engine pads.
 
     Args:
         data: the file, as `tokenizers` writes it.
-        codec: says how many tokens an item has at most, and which inputs take them.
+        codec: has the most tokens of an item, and the inputs for them.
 
     Raises:
-        TextError: if the package is missing, or the file is no tokenizer, or its special tokens
+        TextError: if the package is missing, the file is not a tokenizer, or its special tokens
             leave no room for others.
     """
 
@@ -59,11 +59,11 @@ class Tokenizer:
             import tokenizers  # noqa: PLC0415 - an extra
         except ImportError as error:
             raise TextError(MISSING) from error
-        # Else `encode_batch` starts a thread for each core, which would compete with the replicas.
+        # Else `encode_batch` starts a thread per core, which would compete with the replicas.
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
         try:
             self._tokenizer = tokenizers.Tokenizer.from_buffer(data)
-        except BaseException as error:  # the package raises nothing more exact
+        except BaseException as error:  # the package raises nothing more specific
             _check_raised(error)
             raise TextError(f"{codec.tokenizer}: not a file of `tokenizers`: {error}") from error
         self._tokenizer.no_padding()
@@ -75,16 +75,16 @@ class Tokenizer:
 
     @property
     def vocabulary(self) -> int:
-        """The largest id of a token, plus 1: some ids below may belong to no token."""
+        """The largest token id plus 1; some smaller ids may be unused."""
         return max(self._tokenizer.get_vocab(with_added_tokens=True).values(), default=-1) + 1
 
     def tokens(self, text: str, second: str | None = None) -> Tokens:
-        """The tokens of a text, or of a pair of texts, special ones included.
+        """Tokenize a text or a pair of texts, with special tokens.
 
-        A text that is too long is cut off at its end; of a pair, the longer text is cut first.
+        A text that is too long is cut off at its end; the longer text of a pair is cut first.
 
         Raises:
-            TextError: if a text has surrogates that are not in pairs, or the tokenizer fails.
+            TextError: if a text has unpaired surrogates, or the tokenizer fails.
         """
         prompted = self._codec.prompt + text
         try:
@@ -93,8 +93,8 @@ class Tokenizer:
             else:
                 given = prompted if second is None else (prompted, second)
                 (whole,) = self._tokenizer.encode_batch([given])
-        except TypeError as error:  # what the package says of half a pair of surrogates
-            raise TextError("the text has an unpaired surrogate, which is no character") from error
+        except TypeError as error:  # the package's error for an unpaired surrogate
+            raise TextError("the text has an unpaired surrogate, which is not text") from error
         except BaseException as error:
             _check_raised(error)
             raise TextError(f"the tokenizer fails on the text: {error}") from error
@@ -108,21 +108,21 @@ class Tokenizer:
         return Tokens(ids, type_ids, cut, spans)
 
     def arrays(self, tokens: Tokens) -> Arrays:
-        """The model's inputs, without the batch axis, of some tokens."""
+        """Return the model's inputs for some tokens, without the batch axis."""
         return inputs_of(self._codec, tokens.ids, tokens.type_ids)
 
     def _spans(self, offsets: Sequence[tuple[int, int]]) -> Array:
-        """The spans in the text, without the prompt in front of it."""
-        places = np.array(offsets, np.int32).reshape(-1, 2)  # also where there are no tokens
+        """Return the spans in the text, without the prompt in front of it."""
+        places = np.array(offsets, np.int32).reshape(-1, 2)  # also without tokens
         return np.maximum(places - len(self._codec.prompt), 0)
 
     def _kept(self, sequences: Sequence[int | None]) -> Array:
-        """The indices of the tokens that are kept where there are too many.
+        """Return the indices of the tokens to keep if there are too many.
 
-        The package's own truncation would also build every part that is cut off, in its full size.
+        The package's own truncation would also build every removed part in full size.
 
         Args:
-            sequences: of each token, to which text it belongs; None: it is special.
+            sequences: the text of each token; None: a special token.
         """
         first, second = sequences.count(0), sequences.count(1)
         special = len(sequences) - first - second
@@ -133,7 +133,7 @@ class Tokenizer:
 
 
 def weight(text: str) -> int:
-    """How long a text takes to tokenise, as characters of ASCII, at 0.25 us each."""
+    """Estimate the time to tokenize a text, in ASCII characters at 0.25 us each."""
     return len(text) if text.isascii() else NOT_ASCII_WEIGHT * len(text)
 
 
@@ -144,7 +144,7 @@ def _check_raised(error: BaseException) -> None:
 
 
 def inputs_of(codec: TextCodecSpec, ids: Array, type_ids: Array | None = None) -> Arrays:
-    """The model's inputs, without the batch axis, of token ids; without type ids all are 0."""
+    """Return the model's inputs for token ids, without the batch axis; default type ids are 0."""
     made = {codec.ids: ids}
     if codec.mask is not None:
         made[codec.mask] = np.ones(len(ids), np.int64)
@@ -154,7 +154,7 @@ def inputs_of(codec: TextCodecSpec, ids: Array, type_ids: Array | None = None) -
 
 
 def _limits(first: int, second: int, room: int) -> tuple[int, int]:
-    """How many tokens of two texts are kept, none of the second if there is one text only.
+    """Return how many tokens of two texts to keep; 0 for the second if there is only one.
 
     The longer text is cut first.
     """

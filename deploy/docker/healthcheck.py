@@ -1,8 +1,8 @@
-"""Health checks of the containers: exit code 0 and a word, or 1 and the reason.
+"""Health checks of the containers: exit code 0 with a word, or 1 with the reason.
 
-    healthcheck.py ready          the server in this container can answer predictions
-    healthcheck.py get URL        something answers 200 there
-    healthcheck.py worker URL     this container's Locust worker is known to the master at URL
+    healthcheck.py ready          whether the server in this container can answer predictions
+    healthcheck.py get URL        whether URL answers 200
+    healthcheck.py worker URL     whether the master at URL knows this container's Locust worker
 
 Uses only the standard library, so that `python -I -S` runs it in tens of milliseconds.
 """
@@ -22,14 +22,14 @@ READY = "/health/ready"
 
 
 class Unhealthy(Exception):
-    """The reason, in a sentence."""
+    """The check failed; the message is the reason."""
 
 
 def check(arguments: Sequence[str], environment: Mapping[str, str]) -> str:
     """Run one check.
 
     Returns:
-        a word to show.
+        a word to print.
 
     Raises:
         Unhealthy: if it fails.
@@ -47,11 +47,11 @@ def check(arguments: Sequence[str], environment: Mapping[str, str]) -> str:
 
 
 def _worker(stats: Mapping[str, list[Mapping[str, str]]], host: str) -> str:
-    """The state of this host's worker at the master; its id begins with the host name."""
+    """Return the master's state for this host's worker, whose id begins with the host name."""
     states = [worker["state"] for worker in stats["workers"] if worker["id"].startswith(host)]
     if not states:
         raise Unhealthy(f"the master knows no worker of {host}")
-    # A restarted worker has a new id; the old one stays for a while as missing.
+    # A restarted worker has a new id; the old one is listed as missing for a while.
     present = [state for state in states if state != "missing"]
     if not present:
         raise Unhealthy(f"the master has lost the worker of {host}")
@@ -59,7 +59,7 @@ def _worker(stats: Mapping[str, list[Mapping[str, str]]], host: str) -> str:
 
 
 def _get(url: str) -> bytes:
-    """The body of a 200; no proxy is used, because the checked servers are in this network."""
+    """Return the body of a 200; uses no proxy, because the checked servers are in this network."""
     parts = urlsplit(url)
     connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=TIMEOUT_S)
     try:
@@ -76,7 +76,7 @@ def _get(url: str) -> bytes:
 
 
 def main(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
-    """Print the result; returns the exit code."""
+    """Print the result; return the exit code."""
     try:
         sys.stdout.write(f"{check(arguments, environment)}\n")
     except Unhealthy as problem:

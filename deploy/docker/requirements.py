@@ -1,4 +1,4 @@
-"""Prints the requirements in pyproject.toml, one a line, for an image layer of their own.
+"""Prints the requirements in pyproject.toml, one per line, for a separate image layer.
 
 python requirements.py pyproject.toml [--extra NAME ...] [--without NAME ...]
 """
@@ -20,7 +20,7 @@ OWN = re.compile(r"torchlane\[([a-z,]+)\]")  # extras that another extra include
 def requirements(
     project: dict[str, Any], extras: Sequence[str], without: Sequence[str]
 ) -> list[str]:
-    """The requirements of the project and of some extras, without the excluded names.
+    """Return the requirements of the project and of some extras, without the excluded names.
 
     Args:
         project: the table `project` of pyproject.toml.
@@ -33,9 +33,9 @@ def requirements(
     found: list[str] = list(project["dependencies"])
     optional: dict[str, list[str]] = project["optional-dependencies"]
     wanted = list(dict.fromkeys(extras))
-    for extra in wanted:  # which grows
+    for extra in wanted:  # grows while it is iterated
         if extra not in optional:
-            raise ValueError(f"there is no extra {extra!r}; there are: {', '.join(optional)}")
+            raise ValueError(f"there is no extra {extra!r}; available: {', '.join(optional)}")
         for each in optional[extra]:
             own = OWN.fullmatch(each)
             if own is None:
@@ -56,7 +56,7 @@ def _name(requirement: str) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print the requirements; returns the exit code."""
+    """Print the requirements; return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("file", type=Path)
     parser.add_argument("--extra", action="append", default=[])

@@ -1,5 +1,4 @@
-# An image that is nothing but a model: what export wrote, and `cp`. The build context is the repository
-# folder itself:
+# An image with only the models that export wrote, and `cp`. The build context is the model repository:
 #
 #   docker build --file deploy/kubernetes/model.Dockerfile --tag torchlane-model:digits-1 artifacts
 ARG BASE_IMAGE=busybox:1.37

@@ -1,1 +1,1 @@
-"""The service on a cluster of Ray: docs/ray.md."""
+"""The service on a Ray cluster: docs/ray.md."""

@@ -1,7 +1,7 @@
-"""The service as an application of Ray Serve: `serve run deploy/ray/config.yaml`.
+"""The service as a Ray Serve application: `serve run deploy/ray/config.yaml`.
 
-Each replica is a whole server without its own socket: Serve's proxies call the ASGI application,
-and settings come as TORCHLANE_* variables of the replica.
+Each replica is a complete server without a socket: Serve's proxies call the ASGI application, and
+the replica's TORCHLANE_* variables are the settings.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ POLL_S = 0.05
 
 
 def build() -> FastAPI:
-    """Build the application of a replica; it has started once its models answer."""
+    """Build a replica's application, which has started once its models answer."""
     settings = load_settings(os.environ)
     configure_logs(settings.log_level, settings.log_format)
     app = create_app(settings)
@@ -36,12 +36,12 @@ def build() -> FastAPI:
 
 
 class Replica:
-    """A replica; Serve asks for its health, and replaces it after three failures."""
+    """A replica; Serve checks its health, and replaces it after three failures."""
 
     app: FastAPI
 
     async def check_health(self) -> None:
-        """As `GET /health/ready`.
+        """Check what `GET /health/ready` checks.
 
         Raises:
             RuntimeError: a required model does not answer.
@@ -59,7 +59,7 @@ application = deployment.bind()
 async def _ready(
     lifespan: AbstractAsyncContextManager[Any], lifecycle: Lifecycle
 ) -> AsyncIterator[None]:
-    """Serve sends requests to a replica as soon as it has started, so wait until it is ready."""
+    """Wait until the replica is ready, because Serve sends requests as soon as it has started."""
     async with lifespan:
         try:
             async with asyncio.timeout(START_S):

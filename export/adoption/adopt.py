@@ -1,8 +1,8 @@
-"""`python -m export adopt FILE`: exports a model that was made elsewhere.
+"""`python -m export adopt FILE`: exports a model that was created elsewhere.
 
-FILE is a program of torch.export, TorchScript, a TorchServe archive that contains one of them, or a
-folder in Hugging Face's format. None of its Python code is run and nothing is unpickled; the
-outputs are found by running the model on samples.
+FILE is a torch.export program, TorchScript, a TorchServe archive that contains one of them, or a
+folder in Hugging Face's format. Its Python code is never run and nothing is unpickled; the outputs
+are found by running the model on samples.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ class Adopted:
 
     Attributes:
         name: its name in the repository.
-        definition: like one in `models/definitions`; `build` returns TorchScript as it is.
-        warnings: a sentence on each thing that could not be adopted.
+        definition: like one in `models/definitions`; `build` returns TorchScript unchanged.
+        warnings: a sentence on each part that could not be adopted.
         hint: a sentence on an option that may have been forgotten.
-        learned: a sentence on each fact found by running the model, and finally the options that
-            state the same.
-        variants: to make; None: all that the model and the machine allow.
+        learned: a sentence on each fact found by running the model, then the options that state
+            the same.
+        variants: to build; None: all that the model and the machine allow.
     """
 
     name: str
@@ -61,7 +61,7 @@ class Adopted:
 
 @dataclass(frozen=True, slots=True)
 class _Source:
-    """The content of the file; `origin` is a sentence on where it comes from."""
+    """The content of the file; `origin` is a sentence about its source."""
 
     data: bytes
     what: str
@@ -80,7 +80,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "file",
         type=Path,
         metavar="FILE",
-        help="a program of torch.export (.pt2), a TorchScript file (.pt), an archive (.mar), or a "
+        help="a torch.export program (.pt2), a TorchScript file (.pt), an archive (.mar), or a "
         "folder",
     )
     add(
@@ -96,14 +96,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "repeat it for each input, in the model's order. [NAME=]dtype[shape]: axis 0 is the batch, "
         "-1; any other -1 is a free size. A name (seq) is a free size too, the same wherever it "
         "occurs; 1<=seq<=512 bounds it (either end may be omitted). `in LEAST..MOST` is the range "
-        "of integers (0.. and ..9 are open at one end, .. at both). What is not given is found by "
+        "of integers (0.. and ..9 are open at one end, .. at both). Export finds what you omit by "
         "trial: which sizes are equal, the largest and smallest that work, and the range",
     )
     add(
         "--pad",
         metavar="NAME=MASK",
         help="let items that differ in the free size NAME share a batch: they are padded, and the "
-        "input MASK has 1 where an item has data, 0 where it is padded. Export proves that this "
+        "input MASK is 1 where an item has data and 0 where it is padded. Export checks that this "
         "changes no answer",
     )
     add(
@@ -111,7 +111,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         metavar="NAME",
         help="a name for an output; repeat it for each output, in the model's order. For a dict or "
-        "a NamedTuple: which of its outputs to serve, in which order. NAME=FILE: this one comes "
+        "a NamedTuple: which of its outputs to serve, in which order. NAME=FILE: this output comes "
         "first and has the labels in FILE",
     )
     add(
@@ -132,7 +132,7 @@ def adopt(parsed: argparse.Namespace) -> Adopted:
         parsed: from a parser with `add_arguments`.
 
     Returns:
-        the model to export; nothing is written yet.
+        the model to export; writes nothing.
 
     Raises:
         UsageError: if the arguments are wrong.
@@ -212,7 +212,7 @@ def _open(file: Path) -> _Source:
 
 
 def _unpacked(archive: _Source, names: list[str]) -> _Source:
-    """The model in a TorchServe archive, with what the archive says about it."""
+    """Return the model in a TorchServe archive, with the archive's information about it."""
     mar = read_mar(archive.data, names, archive.what)
     version = f", version {mar.version}" if mar.version else ""
     return _Source(
@@ -246,7 +246,7 @@ def _name(wanted: str | None, suggested: str | None) -> str:
 
 
 def _wanted(parsed: argparse.Namespace) -> tuple[tuple[str, ...], str | None, Path | None]:
-    """The names of outputs, the one that comes first, and the file of its labels."""
+    """Return the names of outputs, the first one of them, and the file of its labels."""
     pairs = [text.partition("=") for text in parsed.output or ()]
     names = tuple(name for name, _, _ in pairs)
     labelled = [(name, Path(file)) for name, equals, file in pairs if equals]

@@ -1,4 +1,4 @@
-"""Runs a model that was made elsewhere on samples, and finds out what it returns."""
+"""Runs a model that was created elsewhere on samples, and finds out what it returns."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ BATCHES = (1, 2, 3)
 OTHER_BATCHES = (*range(1, 9), 16, 32, 64)  # tried if it runs on none of those, to say why
 # Pairs of sizes for free axes. Samples have the first pair on which the model runs: a network that
 # halves its picture five times needs more than a few pixels, and an even number. The larger pairs
-# show which axes of the outputs differ: of few pixels a stride of 8 always leaves one.
+# show which axes of the outputs differ: with few pixels a stride of 8 always leaves one.
 FREE_SIZES = ((3, 5), (16, 24), (64, 96), (224, 256))
 MAX_SAMPLE_BYTES = 256 * 1024 * 1024  # one batch of the largest of BATCHES
 MAX_LARGER_BYTES = 8 * 1024 * 1024  # the same, for pairs after the first one that runs
-LARGER_BUDGET_S = 20.0  # a pair that would take longer, by the size of its samples, is left out
+LARGER_BUDGET_S = 20.0  # pairs that would take longer, by the size of their samples, are left out
 
 Sizes: TypeAlias = tuple[int, Shapes]  # the batch size, and the shapes of its items
 
@@ -52,17 +52,17 @@ def infer(
         inputs: of the model.
         codec: how pictures are normalised.
         names: of the wanted outputs, see `by_name`.
-        original: of which the model is a rewritten form, and must give the same answers.
+        original: the model before it was rewritten, which must give the same answers.
 
     Returns:
-        its outputs, in which every axis that differed is free; and samples like the smallest on
+        its outputs, with every axis that differed as a free one; and samples like the smallest on
         which it ran.
 
     Raises:
-        UsageError: if the model takes another number of inputs, a sample would be too large, or
+        UsageError: if the model accepts another number of inputs, a sample would be too large, or
             the names do not fit.
-        ExportError: if it fails on the samples, is not deterministic, answers unlike the original,
-            or returns what cannot be served.
+        ExportError: if it fails on the samples, is not deterministic, answers differently from the
+            original, or returns something that cannot be served.
     """
     _check_inputs(module, inputs)
     traces.check_evaluating(module)
@@ -91,7 +91,7 @@ def infer(
 
 
 def _affordable(inputs: tuple[TensorSpec, ...]) -> list[tuple[Shapes, ...]]:
-    """The shapes of samples whose batches fit into memory; the smallest must fit.
+    """Return the shapes of samples whose batches fit into memory; the smallest must fit.
 
     Free axes have two sizes each, or one if their bounds allow no other.
     """
@@ -116,7 +116,7 @@ def _runs(
     names: Sequence[str],
     original: nn.Module | None,
 ) -> dict[Sizes, Made]:
-    """Outputs for batches of every size, without the numbers: dtypes and shapes."""
+    """Return dtypes and shapes of the outputs for batches of every size."""
     rng = np.random.default_rng(SEED)
     runs: dict[Sizes, Made] = {}
     for shapes in several:
@@ -181,7 +181,7 @@ def _with_cause(
     codec: CodecSpec,
     shapes: Shapes,
 ) -> DoesNotRun:
-    """The error, with a batch size on which the model does run, if there is one."""
+    """Add a batch size on which the model does run to the error, if there is one."""
     rng = np.random.default_rng(SEED)
     runs: dict[int, bool] = {}
     for batch in OTHER_BATCHES:
@@ -246,7 +246,7 @@ def _output(
 def _dimensions(
     shape: Sequence[int], made: Mapping[Sizes, torch.Tensor], inputs: Sequence[TensorSpec]
 ) -> tuple[Dimension, ...]:
-    """The padded dimension on each axis of an output that always has its size."""
+    """Return the padded dimension for each axis of an output that always has its size."""
     padding = padding_of(inputs, ())
     if padding is None or -1 not in shape[1:]:
         return ()

@@ -1,4 +1,4 @@
-"""Adopts a folder, or a repository, of a model in Hugging Face's format."""
+"""Adopts a folder or a repository with a model in Hugging Face's format."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from models.definitions.huggingface.encoder import Wanted
 from models.definitions.huggingface.folder import MISSING, FolderError, ModelFolder, cause
 
 REPOSITORY = re.compile(r"[\w.-]+/[\w.-]+")
-NO_NAME = re.compile(r"[^A-Za-z0-9_-]+")  # what a model's name cannot have
-# What a model needs; pickles only if they are asked for, code never.
+NO_NAME = re.compile(r"[^A-Za-z0-9_-]+")  # not allowed in a model's name
+# The files that a model needs; pickles only on request, code never.
 FILES = ("*.json", "*.safetensors")
 PICKLES = ("*.bin",)
 OF_FILES = ("input", "output", "labels", "pad", "codec", "scores", "top_k")
@@ -28,27 +28,27 @@ OF_FOLDERS = ("pooling", "normalize", "max_tokens", "allow_pickle")
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of folders in Hugging Face's format."""
     group = parser.add_argument_group(
-        "for a folder in Hugging Face's format, or a repository OWNER/NAME on its hub"
+        "for a folder in Hugging Face's format, or a repository OWNER/NAME on the hub"
     )
     add = group.add_argument
     add("--task", choices=get_args(TextTask), help="what the model is for (required)")
     add(
         "--pooling",
         choices=get_args(Pooling),
-        help="for embed: how tokens become one vector (default: as sentence-transformers' files "
-        "say, else mean)",
+        help="for embed: how tokens become one vector (default: from sentence-transformers' files, "
+        "else mean)",
     )
     add(
         "--normalize",
         action=argparse.BooleanOptionalAction,
-        help="for embed: scale vectors to the length 1, or leave their length as it is (default: "
-        "as sentence-transformers' files say, else 1)",
+        help="for embed: scale vectors to the length 1, or keep their length (default: from "
+        "sentence-transformers' files, else 1)",
     )
     add(
         "--max-tokens",
         type=values.positive,
         metavar="N",
-        help="tokens of one item at most (default: as the files say)",
+        help="most tokens of one item (default: from the files)",
     )
     add(
         "--allow-pickle",
@@ -59,13 +59,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def is_meant(parsed: argparse.Namespace) -> bool:
-    """Whether the command names a folder, or a repository of the hub."""
+    """Whether the command names a folder or a repository of the hub."""
     file: Path = parsed.file
     return file.is_dir() or parsed.task is not None
 
 
 def check_options(parsed: argparse.Namespace) -> None:
-    """Raise UsageError for options that the kind of model, a folder or a file, does not have."""
+    """Raise UsageError for options that do not apply to this kind of model, a folder or a file."""
     folder = is_meant(parsed)
     kind, names = ("folder", OF_FILES) if folder else ("file", OF_FOLDERS)
     for name in names:
@@ -74,7 +74,7 @@ def check_options(parsed: argparse.Namespace) -> None:
 
 
 def adopt_folder(parsed: argparse.Namespace) -> tuple[str, Definition]:
-    """The name and the definition of the model in a folder.
+    """Return the name and the definition of the model in a folder.
 
     Raises:
         UsageError: if the task is missing, or neither a folder nor a repository is named.
@@ -108,20 +108,20 @@ def adopt_folder(parsed: argparse.Namespace) -> tuple[str, Definition]:
 
 
 def _downloaded(repository: str, wanted: Wanted) -> Path:
-    """The folder in Hugging Face's cache with the files of a repository."""
+    """Return the folder in Hugging Face's cache with the files of a repository."""
     if REPOSITORY.fullmatch(repository) is None:
-        raise UsageError(f"{repository} does not exist, and is no OWNER/NAME on Hugging Face's hub")
+        raise UsageError(f"{repository} does not exist, and is not OWNER/NAME of a hub repository")
     try:
         import huggingface_hub  # noqa: PLC0415 - an extra
     except ImportError as error:
         raise ExportError(MISSING) from error
     patterns = [*FILES, *(PICKLES if wanted.allow_pickle else ())]
     try:
-        # The user names the repository; what arrives is read as any folder is, and never run.
+        # The user names the repository; its files are read like those of any folder, and never run.
         found = huggingface_hub.snapshot_download(repository, allow_patterns=patterns)  # nosec B615
         return Path(found)
-    except Exception as error:  # of the hub, of the network, of the disk
+    except Exception as error:  # from the hub, the network or the disk
         raise ExportError(
-            f"{repository} is no folder here, and cannot be downloaded: {cause(error)}; copy the "
+            f"{repository} is not a folder and cannot be downloaded: {cause(error)}; copy the "
             "model's folder to this machine and name it instead"
         ) from error

@@ -1,8 +1,8 @@
-"""Names a model's outputs, however it wraps them, and builds a module that returns a tuple.
+"""Names a model's outputs in any structure, and builds a module that returns a tuple.
 
-A server takes a tensor, or a tuple of tensors in the manifest's order. A model may also return a
-dict or a NamedTuple, and the command may name, select and order its outputs: then the model is
-wrapped in a module that does only that.
+A server accepts a tensor, or a tuple of tensors in the manifest's order. A model may also return a
+dict or a NamedTuple, and the command may name, select and order its outputs. Such a model is
+wrapped in a module that only does this.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from models.forms import input_tensors
 from models.tensors import Name, stack
 
 Made = dict[str, torch.Tensor]
-# How an output is taken from what a model returns: a function, and what it takes: `made[0]`,
+# How to get an output from a model's result: a function and its argument: `made[0]`,
 # `made["boxes"]`, `made.boxes`.
 Way: TypeAlias = tuple[Callable[..., Any], int | str]
 
@@ -42,7 +42,7 @@ DETECTOR = (
 
 
 def is_name(text: object) -> bool:
-    """Whether a manifest accepts it as a name."""
+    """Whether a manifest accepts the text as a name."""
     try:
         TypeAdapter(Name).validate_python(text)
     except ValidationError:
@@ -51,16 +51,16 @@ def is_name(text: object) -> bool:
 
 
 def by_name(made: object, wanted: Sequence[str] = ()) -> Made:
-    """The outputs of a forward, by name.
+    """Map names to the outputs of a forward.
 
     Args:
         made: a tensor, or several in a tuple, list, dict or NamedTuple.
-        wanted: of a dict or NamedTuple, which of its names to take; otherwise a name for each
-            tensor. Empty: all of them, under their own names, or as output_0 and so on.
+        wanted: which names of a dict or NamedTuple to use; otherwise a name for each tensor.
+            Empty: all of them, under their own names, or as output_0 and so on.
 
     Raises:
         UsageError: if the names do not fit.
-        ExportError: if it is not made of tensors; the message says what to change.
+        ExportError: if it does not consist of tensors; the message says what to change.
     """
     own = tuple(made) if isinstance(made, dict) else getattr(made, "_fields", None)
     if isinstance(made, list) and any(isinstance(each, dict) for each in made):
@@ -79,12 +79,12 @@ def by_name(made: object, wanted: Sequence[str] = ()) -> Made:
 def ways(
     module: nn.Module, found: Sequence[str], order: Sequence[str], *, picked: bool
 ) -> tuple[Way, ...] | None:
-    """The ways to the wanted outputs; None: the model can stay as it is.
+    """Return the ways to the wanted outputs; None: the model needs no wrapper.
 
     Args:
         module: the model.
         found: the names from `by_name`.
-        order: the same names, in the order in which they are to be served.
+        order: the same names, in the order to serve.
         picked: whether names were given, so a NamedTuple may have more.
 
     Raises:
@@ -114,14 +114,14 @@ def ways(
 
 
 def around(module: nn.Module, inputs: int, given: Sequence[Way]) -> fx.GraphModule:
-    """A module that calls the model and returns what the given ways lead to.
+    """Build a module that calls the model and returns the outputs at the given ways.
 
-    It can be scripted, traced and exported as the model itself can.
+    It can be scripted, traced and exported if the model can.
 
     Args:
         module: the model.
-        inputs: how many tensors it takes.
-        given: the ways, such as those of `ways`.
+        inputs: how many tensors it accepts.
+        given: the ways, for example from `ways`.
     """
     graph = fx.Graph()
     arguments = tuple(graph.placeholder(f"x{index}") for index in range(inputs))
@@ -132,13 +132,13 @@ def around(module: nn.Module, inputs: int, given: Sequence[Way]) -> fx.GraphModu
 
 
 def in_order(module: nn.Module, definition: Definition) -> nn.Module:
-    """A definition's model, which returns a plain tuple in the order of the declared outputs.
+    """Wrap a definition's model so that it returns a tuple in the declared order of outputs.
 
-    Those of a dict or a NamedTuple are found by their names. AOTInductor cannot write the class of
-    a NamedTuple into its package, so even one in the right order is wrapped.
+    Outputs in a dict or a NamedTuple are found by their names. AOTInductor cannot write the class
+    of a NamedTuple into its package, so even one in the right order is wrapped.
 
     Raises:
-        ExportError: if the names are not those of the definition.
+        ExportError: if the names differ from the definition's.
     """
     if definition.stages is not None or isinstance(module, torch.jit.ScriptModule):
         return module
@@ -182,7 +182,7 @@ def _tensors(parts: Mapping[Any, Any]) -> Made:
             raise ExportError(
                 f"the model returns {type(value).__name__} for {name!r}, but an answer consists of "
                 f"tensors: {ADVICE.get(type(value), 'return a tensor')}. Wrap the model in a "
-                "module that does so, and script that"
+                "module that does so, and script that module"
             )
         if value.is_sparse:
             raise ExportError(f"{name!r} is sparse: call to_dense() on it in the model")

@@ -1,7 +1,7 @@
-"""Time small functions as an eager loop, batched, scripted and compiled, next to published ratios.
+"""Time small functions as an eager loop, batched, scripted and compiled, with published ratios.
 
-Two functions: all squared distances of a[100,2] and b[200,2], and ten squarings of a vector of
-five. The results of all forms are compared before anything is timed.
+There are two functions: all squared distances of a[100,2] and b[200,2], and ten squarings of a
+vector of five. The results of all forms are compared before any is timed.
 """
 
 from __future__ import annotations
@@ -92,9 +92,9 @@ def run(
 
 
 def compare(case: Case, console: Console, *, rounds: int, graph: bool) -> None:
-    """Make the forms of a case, compare their answers, time them, print.
+    """Build the forms of a case, compare their answers, time them, and print the times.
 
-    Without a C++ compiler one line says so, and the other forms are compared.
+    Without a C++ compiler one line reports that, and the other forms are compared.
 
     Raises:
         ParityError: if two forms give different answers.
@@ -159,7 +159,7 @@ def _times(ratio: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Three digits and a unit: 438 ms, 322 us, 4.41 us."""
+    """Format as three digits and a unit: 438 ms, 322 us, 4.41 us."""
     for factor, unit in ((1.0, "s"), (1e3, "ms"), (1e6, "us")):
         if seconds * factor >= 1:
             return f"{three_digits(seconds * factor)} {unit}"

@@ -64,7 +64,7 @@ def distances(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 
 
 def squarings(x: torch.Tensor) -> torch.Tensor:
-    """Ten squarings of x [n], one after the other: all of it can be fused."""
+    """Ten squarings of x [n], one after the other: all can be fused."""
     for _ in range(10):
         x = x * x
     return x
@@ -76,7 +76,7 @@ def squarings_loop(x: torch.Tensor) -> torch.Tensor:
 
 
 def cases(rows: int = 100, columns: int = 200, length: int = 5) -> tuple[Case, ...]:
-    """The two functions on inputs of these sizes; the published times are of the default ones."""
+    """Return the two functions with inputs of these sizes; published times are for the defaults."""
     generator = torch.Generator().manual_seed(0)
     points = [torch.rand(count, 2, generator=generator) for count in (rows, columns)]
     near_one = torch.linspace(0.995, 1.005, length)  # its power of 1024 is neither 0 nor infinite
@@ -99,7 +99,7 @@ def cases(rows: int = 100, columns: int = 200, length: int = 5) -> tuple[Case, .
 
 
 def compiled(case: Case, package: Path) -> Callable[..., torch.Tensor]:
-    """The batched form as a compiled package, as in an artifact.
+    """Compile the batched form to a package, as in an artifact.
 
     Raises:
         NotApplicable: without a C++ compiler, or if it fails.
@@ -109,10 +109,10 @@ def compiled(case: Case, package: Path) -> Callable[..., torch.Tensor]:
 
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # the compiler's own, about its own code
+            warnings.simplefilter("ignore")  # the compiler's warnings about its own code
             program = torch.export.export(_Module(case.batched), case.inputs)
             aoti_compile_and_package(program, package_path=str(package))
-    except Exception as error:  # torch.export and its compiler raise classes of many kinds
+    except Exception as error:  # torch.export and its compiler raise many classes
         raise NotApplicable(f"torch.export or AOTInductor failed: {reason(error)}") from error
     call = load_package(package.read_bytes(), torch.device("cpu")).boxed_run
 
@@ -124,7 +124,7 @@ def compiled(case: Case, package: Path) -> Callable[..., torch.Tensor]:
 
 
 def agree(case: Case, forms: Mapping[str, Callable[..., torch.Tensor]]) -> float:
-    """The largest absolute difference of any form's answer from the loop's.
+    """Return the largest absolute difference of any form's answer from the loop's.
 
     Raises:
         ParityError: if one exceeds what rounding explains.
@@ -142,13 +142,13 @@ def agree(case: Case, forms: Mapping[str, Callable[..., torch.Tensor]]) -> float
 def timed(
     case: Case, forms: Mapping[str, Callable[..., object]], rounds: int
 ) -> dict[str, list[float]]:
-    """Seconds of one call by form, one number per round; all forms in turns."""
+    """Time one call of each form in seconds, one number per round; all forms in turns."""
     runs = {name: (lambda form=form: form(*case.inputs)) for name, form in forms.items()}
     return time_interleaved(runs, rounds)
 
 
 class _Module(nn.Module):
-    """A function in the form that torch.export takes."""
+    """A function in the form that torch.export accepts."""
 
     def __init__(self, function: Callable[..., torch.Tensor]) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Finds operations of a function that run as one: in TorchScript, and in a compiled package."""
+"""Finds operations of a function that are fused, in TorchScript and in a compiled package."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from models.timing import WARM_RUNS
 # Wheels of torch since 2.1 are built without LLVM, which TorchScript's fuser needs on the CPU:
 # https://github.com/pytorch/pytorch/issues/124383
 HAS_LLVM = bool(torch._C._llvm_enabled())
-# Run by an interpreter one after the other instead, a fused group takes some hundred times as long:
-# https://github.com/pytorch/pytorch/issues/52264
+# If an interpreter runs a fused group's operations one by one, it takes about a hundred times as
+# long: https://github.com/pytorch/pytorch/issues/52264
 WITHOUT_LLVM = (
     "This build of torch has no LLVM, so TorchScript fuses nothing on the CPU: each operation "
     "stays a separate call, and scripting saves only Python's part."
@@ -40,7 +40,7 @@ class Fused:
 
 
 def executed(function: Callable[..., Any], inputs: Sequence[torch.Tensor]) -> Fused:
-    """What this build executes of a function, once it is scripted and warm.
+    """Return what this build executes for a function, once it is scripted and warm.
 
     Raises:
         RuntimeError: if TorchScript cannot compile the function.
@@ -49,7 +49,7 @@ def executed(function: Callable[..., Any], inputs: Sequence[torch.Tensor]) -> Fu
 
 
 def fusible(function: Callable[..., Any], inputs: Sequence[torch.Tensor]) -> Fused:
-    """What the fuser combines where it can generate code; elsewhere its interpreter runs it.
+    """Return what the fuser combines if it can generate code; else its interpreter runs it.
 
     Raises:
         RuntimeError: if TorchScript cannot compile the function.
@@ -59,7 +59,7 @@ def fusible(function: Callable[..., Any], inputs: Sequence[torch.Tensor]) -> Fus
 
 
 def kernels(package: Path) -> str:
-    """The C++ loops of a compiled package (`.pt2`); empty if it has none.
+    """Return the C++ loops of a compiled package (`.pt2`); empty if it has none.
 
     Raises:
         zipfile.BadZipFile: if it is not a package.
@@ -67,7 +67,7 @@ def kernels(package: Path) -> str:
     with zipfile.ZipFile(package) as archive:
         files = [name for name in sorted(archive.namelist()) if name.endswith(".kernel.cpp")]
         sources = [archive.read(name).decode() for name in files]
-    # From the first function to the comments on how it was built, which name this machine.
+    # From the first function up to the build comments, which name this machine.
     loops = [
         re.search(r'extern "C".*?(?=\n// Compile cmd|\Z)', text, re.DOTALL) for text in sources
     ]
@@ -95,7 +95,7 @@ def _executed(scripted: Callable[..., Any], inputs: Sequence[torch.Tensor]) -> F
 
 @contextlib.contextmanager
 def _fuser_on() -> Iterator[None]:
-    """Enable fusion on the CPU, with or without LLVM, and show groups as groups; then restore."""
+    """Enable fusion on the CPU, with or without LLVM, and keep groups visible; then restore."""
     native: Any = torch._C
     before = (
         native._jit_can_fuse_on_cpu(),

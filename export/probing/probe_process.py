@@ -1,4 +1,4 @@
-"""Probing in a process of its own: a model that crashes or hangs ends that process alone."""
+"""Probes in a separate process: a model that crashes or hangs ends only that process."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from models.quiet import DEPRECATIONS, ignore_warnings
 from models.resources import memory_left_bytes
 
 LIMIT_S = BUDGET_S + 30.0  # includes the time to import torch
-COPIES = 4  # of the file that must fit into memory: in both processes, as bytes and as a model
-MAX_MEMORY_BYTES = 4 << 30  # that the model may use while it is probed
+COPIES = 4  # of the file that must fit into memory: bytes and a model, in both processes
+MAX_MEMORY_BYTES = 4 << 30  # for the model while it is probed
 
 
 def learn(
@@ -41,7 +41,7 @@ def learn(
         limit_s: time limit.
 
     Raises:
-        UsageError: if it does not take the declared inputs.
+        UsageError: if it does not accept the declared inputs.
     """
     learned = Learned(tuple(inputs))
     if not any(each.free or each.dtype.startswith("int") or each.range for each in inputs):
@@ -64,7 +64,7 @@ def learn(
 
 
 def _received(ours: Connection, process: BaseProcess, learned: Learned, limit_s: float) -> Learned:
-    """The last message of the process; what it could not finish stays open."""
+    """Return the last message of the process; unfinished findings stay open."""
     ends_at = time.monotonic() + limit_s
     while ours.poll(max(0.0, ends_at - time.monotonic())):
         try:
@@ -99,7 +99,7 @@ def _probe(
     inputs: tuple[DeclaredInput, ...],
     shapes: tuple[Shapes, ...],
 ) -> None:
-    """Runs in the process; sends each new finding, and None at the end."""
+    """Run in the process; send each new finding, and None at the end."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
     for each in DEPRECATIONS:
         ignore_warnings(message=each)
@@ -113,7 +113,7 @@ def _probe(
 
 
 def _bound_memory() -> None:
-    """Make allocations beyond the limit fail, as far as the system supports that."""
+    """Make allocations beyond the limit fail, if the system supports that."""
     if sys.platform != "linux":
         return
     import resource  # noqa: PLC0415  # not on all systems

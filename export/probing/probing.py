@@ -1,7 +1,7 @@
-"""Learns about a model's inputs by running it: equal sizes, bounds of sizes, ranges.
+"""Probes a model's inputs by running it: equal sizes, bounds of sizes, ranges.
 
-A limit is claimed only if it was seen to fail, and if everything tried beyond it fails as well; the
-rest stays open. What was given on the command line is checked and never changed.
+A limit is reported only if a value beyond it failed, and everything tried further fails as well;
+the rest stays open. Values from the command line are checked and never changed.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from models.tensors import Array, TensorSpec
 
 LARGEST_SIZE = 4096
 LARGEST_NUMBER = 2**20  # the vocabularies of language models have up to 2**18 entries
-MAX_PLACES = 1024  # of an item in which a number is tried alone
-MAX_UNITS = 7  # free axes of which all combinations of two sizes are tried
+MAX_PLACES = 1024  # places of an item at which a number is tried alone
+MAX_UNITS = 7  # free axes whose combinations of two sizes are all tried
 BUDGET_S = 40.0
 NAMES = ("n", "m", "k", "p", "q", "r")
 
@@ -38,7 +38,7 @@ class Learned:
     """The findings so far.
 
     Attributes:
-        inputs: with the findings.
+        inputs: including the findings.
         notes: a sentence on each finding.
         trying: what is tried next.
     """
@@ -52,10 +52,10 @@ class Prober:
     """Runs a model on samples that grow, shrink and differ, one item at a time.
 
     Args:
-        module: on the CPU; it takes samples of `shapes`.
+        module: on the CPU; it accepts samples of `shapes`.
         inputs: as declared.
         shapes: one or two, on which it ran.
-        tell: told of everything that was learned, as soon as it was.
+        tell: called with each finding at once.
     """
 
     def __init__(
@@ -73,10 +73,10 @@ class Prober:
         self._ends_at = time.perf_counter() + BUDGET_S
 
     def learn(self) -> Learned:
-        """Try everything; returns the findings.
+        """Try everything; return the findings.
 
         Raises:
-            UsageError: if the model does not take the declared inputs.
+            UsageError: if the model does not accept the declared inputs.
         """
         for trying, learn in self._steps():
             if time.perf_counter() > self._ends_at:
@@ -206,9 +206,9 @@ class Prober:
     def _end_of_range(
         self, at: int, attempt: Try, inside: int, ways: Sequence[int]
     ) -> tuple[int, str] | None:
-        """The last accepted number and a sentence on it, if it is so for all sizes and places.
+        """Return the last accepted number and a sentence on it, if valid for all sizes and places.
 
-        Otherwise None, as when a number is a length, or each column has its own table.
+        Otherwise return None: a number may be a length, or each column may have its own table.
         """
         limit = self._trials.limit(attempt, inside, ways)
         if limit is None:
@@ -224,7 +224,7 @@ class Prober:
         return limit, f"the numbers of {name!r} are at {end} {limit}: {self._why(attempt, further)}"
 
     def _is_taken(self, at: int, number: int) -> bool:
-        """Whether a number is accepted in any place of an item, or there are too many to try."""
+        """Whether a number is accepted at any place of an item, or there are too many to try."""
         name, shapes = self._inputs[at].name, self._shapes[0]
         sample = sample_of(self._specs(), shapes)[name]
         for place in range(sample.size):
@@ -240,7 +240,7 @@ class Prober:
         """Check that a declared value works.
 
         Raises:
-            UsageError: if it does not; the message says what does.
+            UsageError: if it does not; the message says which value does.
         """
         outcome = attempt(said)
         if outcome is Outcome.UNCLEAR:
@@ -264,7 +264,7 @@ class Prober:
         return [each.spec for each in self._inputs]
 
     def _lowest(self, shapes: Shapes) -> dict[str, Array]:
-        """Integers that are all 0, or the lowest declared ones."""
+        """Return integers that are all 0, or the lowest declared ones."""
         return {
             spec.name: np.full((1, *shape), near_zero(spec)[0], spec.dtype)
             for spec, shape in zip(self._specs(), shapes, strict=True)
@@ -279,7 +279,7 @@ class Prober:
         return self._shapes[0][number][axis], self._shapes[-1][number][axis]
 
     def _sized(self, sizes: Mapping[Unit, int]) -> Shapes:
-        """The first shapes, with these sizes changed."""
+        """Return the first shapes, with these sizes changed."""
         shapes = [list(shape) for shape in self._shapes[0]]
         for unit, size in sizes.items():
             for number, axis in unit.places:
@@ -288,13 +288,13 @@ class Prober:
 
 
 def _up(above: int, most: int) -> list[int]:
-    """Powers of two above a number, and finally the largest number."""
+    """Return the powers of two above a number, and then the largest number."""
     powers = [2**power for power in range(most.bit_length())]
     return sorted({number for number in (*powers, most) if above < number <= most})
 
 
 def _down_to_0(below: int) -> list[int]:
-    """Repeated halves of a number, down to 0."""
+    """Halve a number repeatedly, down to 0."""
     numbers = []
     while below > 0:
         below //= 2

@@ -1,4 +1,4 @@
-"""Inputs for a model of which only the shapes of its inputs are known."""
+"""Draws inputs for a model of which only the input shapes are known."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from models.tensors import Array, Arrays, Axis, TensorSpec
 GOLDEN = 3
 SEED = 11
 EXAMPLE_PICTURE = 16  # pixels to a side
-MAX_EXAMPLE = 4096  # numbers; more would not be read, and the example is in many documents
-DECIMALS = 2  # of an example's numbers, which people read and which may be many
+MAX_EXAMPLE = 4096  # numbers; more are unreadable, and the example is in many documents
+DECIMALS = 2  # of an example's numbers, which are for people and may be many
 
-# Of one item: a shape for each input, in their order.
+# The shapes of one item: one for each input, in order.
 Shapes: TypeAlias = tuple[tuple[int, ...], ...]
 
 
@@ -34,11 +34,11 @@ def draw(
     batch: int,
     shapes: Shapes,
 ) -> Arrays:
-    """A batch of random inputs.
+    """Draw a batch of random inputs.
 
     Args:
         inputs: of the model.
-        codec: pictures are drawn as pixels and normalised as it says.
+        codec: says how to normalise pictures, which are drawn as pixels.
         rng: source of randomness.
         batch: its size.
         shapes: of each item.
@@ -61,7 +61,7 @@ def draw(
 
 
 def sample_bytes(inputs: Sequence[TensorSpec], batch: int, shapes: Shapes) -> int:
-    """The number of bytes that `draw` would return."""
+    """Return the number of bytes that `draw` would return."""
     return batch * sum(
         math.prod(shape) * np.dtype(spec.dtype).itemsize
         for spec, shape in zip(inputs, shapes, strict=True)
@@ -69,7 +69,7 @@ def sample_bytes(inputs: Sequence[TensorSpec], batch: int, shapes: Shapes) -> in
 
 
 def narrowed(inputs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
-    """Ranges reduced to the two numbers next to 0: it is not known yet whether the others work."""
+    """Reduce ranges to the two numbers nearest to 0: it is unknown whether the others work."""
     return tuple(
         spec.model_copy(update=dict(zip(("minimum", "maximum"), near_zero(spec), strict=True)))
         if spec.minimum is not None or spec.maximum is not None
@@ -79,10 +79,10 @@ def narrowed(inputs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
 
 
 def two_shapes(inputs: Sequence[TensorSpec], sizes: tuple[int, int]) -> tuple[Shapes, Shapes]:
-    """Shapes with the first and the second size on free axes, or with others within their bounds.
+    """Return shapes with the first and the second size on free axes, adjusted to their bounds.
 
     All free axes get the same two sizes if their bounds allow it: inputs often share sizes,
-    declared or not, as tokens and their mask do.
+    declared or not, like tokens and their mask.
     """
     free = [axis for spec in inputs for axis in _free(spec)]
     low = max((axis.least for axis in free), default=0)
@@ -107,7 +107,7 @@ def two_shapes(inputs: Sequence[TensorSpec], sizes: tuple[int, int]) -> tuple[Sh
 
 
 def _within(least: int, most: int, sizes: tuple[int, int]) -> tuple[int, int]:
-    """Two sizes from `least` to `most`, near the given ones, and different if possible."""
+    """Return two sizes from `least` to `most`, near the given ones, and different if possible."""
     small, large = (max(least, min(size, most)) for size in sizes)
     if small == large and small > least:
         small -= 1
@@ -121,10 +121,10 @@ def _free(spec: TensorSpec) -> list[Axis]:
 
 
 def _numbers_of(spec: TensorSpec, rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
-    """Normally distributed numbers, or integers in the input's range.
+    """Draw normally distributed numbers, or integers in the input's range.
 
     Without a range, integers may be indices into a table of any length, so they are 0 or 1. torch
-    does not index with 8-bit numbers, so a uint8 is a pixel or a byte.
+    does not index with uint8, so such numbers are pixels or bytes.
     """
     if np.dtype(spec.dtype).kind == "f":
         return rng.standard_normal(shape, np.float32).astype(spec.dtype)
@@ -154,16 +154,16 @@ class Samples:
         return draw(self.inputs, self.codec, rng, batch, shapes)
 
     def golden_inputs(self) -> list[Arrays]:
-        """See `Definition.golden_inputs`; the same at every call, of every shape."""
+        """See `Definition.golden_inputs`; of every shape, and the same at every call."""
         rng = np.random.default_rng(SEED)
         shapes = [self.shapes[index % len(self.shapes)] for index in range(GOLDEN)]
         batches = [draw(self.inputs, self.codec, rng, 1, each) for each in shapes]
         return [{name: array[0] for name, array in batch.items()} for batch in batches]
 
     def example(self) -> JsonValue:
-        """See `Definition.example`: a small PNG in base64, or the first golden item in numbers.
+        """See `Definition.example`: a small PNG in base64, or the first golden item as numbers.
 
-        None if that would be more than 4096 numbers: too large to show.
+        None for more than 4096 numbers, which are too many to show.
         """
         if isinstance(self.codec, ImageCodecSpec):
             return _png(self.codec.preprocess.channels)
@@ -175,13 +175,13 @@ class Samples:
 
 
 def _normalised(pixels: Array, how: PicturePreprocess) -> Array:
-    """Levels [n, channels, h, w] as `models.preprocess` passes them to the model."""
+    """Normalise levels [n, channels, h, w] as `models.preprocess` does for the model."""
     mean, std = (np.array(each, np.float32)[:, None, None] for each in (how.mean, how.std))
     return np.asarray((pixels.astype(np.float32) / 255 - mean) / std)
 
 
 def _numbers(array: Array) -> JsonValue:
-    if array.dtype.kind == "f":  # by way of float64: a rounded float32 has many digits in JSON
+    if array.dtype.kind == "f":  # as float64: a rounded float32 has many digits in JSON
         array = array.astype(np.float64).round(DECIMALS)
     numbers: JsonValue = array.tolist()
     return numbers

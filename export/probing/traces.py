@@ -24,7 +24,7 @@ def check_evaluating(module: nn.Module) -> None:
     module the mode is an attribute, which `eval` can still change.
 
     Raises:
-        ExportError: naming the layer, and what to do.
+        ExportError: with the layer and the fix.
     """
     if isinstance(module, fx.GraphModule):
         for node in module.graph.nodes:

@@ -1,4 +1,4 @@
-"""Runs a model on inputs that may be too much for it, and finds where that begins."""
+"""Runs a model on inputs that may exceed its limits, and finds these limits."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from models.forms import input_tensors
 from models.tensors import Array, Arrays, TensorSpec
 
 MAX_SAMPLE_BYTES = 64 * 1024 * 1024
-SLOW_S = 0.5  # a run that takes longer is the last on the way to larger ones
-# Messages about memory, which depend on the machine, not on the model. They are searched in one
-# line: the whole message may contain the model's source.
+SLOW_S = 0.5  # after a run that takes longer, no larger input is tried
+# Messages about memory, which depend on the machine, not on the model. They are searched in a
+# single line: the whole message may contain the model's source.
 NO_MEMORY = ("can't allocate memory", "bad_alloc", "could not create", "out of memory", "overflow")
 
 
@@ -65,7 +65,7 @@ class Trials:
         Args:
             inputs: of the model.
             shapes: of the item.
-            numbers: by input, with the batch axis, in place of drawn ones.
+            numbers: by input, with the batch axis, instead of drawn ones.
             finite: whether NaN or infinity counts as a failure.
         """
         if sample_bytes(inputs, 1, shapes) > MAX_SAMPLE_BYTES:
@@ -90,12 +90,12 @@ class Trials:
         return Outcome.WORKS
 
     def limit(self, attempt: Try, inside: int, ways: Sequence[int]) -> int | None:
-        """The last number that works, if all tried numbers beyond it fail.
+        """Return the last number that works, if all tried numbers beyond it fail.
 
         Args:
             attempt: tries a number.
             inside: a number that works.
-            ways: numbers further and further away from it.
+            ways: numbers at increasing distance from it.
         """
         outside: int | None = None
         for number in ways:
@@ -113,11 +113,11 @@ class Trials:
         if edge is None or outside is None:
             return None
         before = edge - 1 if outside > edge else edge + 1
-        # Otherwise sizes may have to be multiples of something.
+        # If it fails, sizes may have to be multiples of some number.
         return edge if attempt(before) is Outcome.WORKS else None
 
     def edge(self, attempt: Try, inside: int, outside: int) -> int | None:
-        """The last number that works between one that does and one that does not."""
+        """Return the last working number between one that works and one that fails."""
         while abs(outside - inside) > 1:
             middle = (inside + outside) // 2
             outcome = attempt(middle)
@@ -131,7 +131,7 @@ class Trials:
 
 
 def sample_of(inputs: Sequence[TensorSpec], shapes: Shapes) -> Arrays:
-    """The same item at every call, with numbers that any model should take, and a batch axis."""
+    """Draw the same item at every call, with numbers for any model, and a batch axis."""
     rng = np.random.default_rng(SEED)
     return draw(narrowed(inputs), TensorCodecSpec(), rng, 1, shapes)
 

@@ -1,4 +1,4 @@
-"""Proves that padding changes no answer: items of different sizes in one batch, and each alone."""
+"""Checks that padding changes no answer, with items of different sizes batched and alone."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from models.tensors import Arrays, Dimension, TensorSpec, Tolerance, stack
 SEED = 2
 MOST_ITEMS = 8  # of a batch
 MOST_PLACES = 4096  # of a batch with more than two items: their number times the largest size
-BUDGET_S = 10.0  # of eager; a larger size that would take longer, except the largest, is left out
+BUDGET_S = 10.0  # of eager; sizes that would exceed it are left out, except the largest
 
 Run = Callable[[Arrays], Arrays]  # a batch's inputs -> its outputs
 
 
 @dataclass(frozen=True, slots=True)
 class PaddedBatch:
-    """Items of different sizes, and eager's answers to each of them alone.
+    """Items of different sizes, and eager's answer to each alone.
 
     Attributes:
         padding: of the model.
         items: input name -> array without the batch axis.
         expected: of each item: output name -> array without the batch axis.
-        to: the size that all are padded to.
+        to: the padded size of all.
     """
 
     padding: Padding
@@ -46,16 +46,16 @@ def padded_batches(
     max_batch: int,
     progress: Progress,
 ) -> tuple[PaddedBatch, ...]:
-    """Batches padded to larger and larger sizes; none if no dimension is padded.
+    """Build batches padded to increasing sizes; none if no dimension is padded.
 
-    The largest size is always among them, with two items if there is no time for more.
+    The largest size is always included, with two items if there is no time for more.
 
     Args:
         definition: says which dimension is padded.
-        draw: makes an item of any size; it is repeated, or cut, to the wanted one.
+        draw: returns an item of any size, which is repeated or cut to the wanted size.
         eager: the model.
-        max_batch: items of a batch at most, but always two.
-        progress: told of each batch.
+        max_batch: most items of a batch, but at least two.
+        progress: called for each batch.
 
     Raises:
         ParityError: if padding changes one of eager's answers.
@@ -83,12 +83,12 @@ def padded_batches(
     if not tops:
         return ()
     progress(0, len(tops), f"{dimension.name} {least} and {most}")
-    made = {most: proved((least, most), most)}  # however long it takes; it also warms up
+    made = {most: proved((least, most), most)}  # regardless of time; also the warm-up
     ends_at = time.perf_counter() + BUDGET_S
     took_s = before = 0.0
     for done, top in enumerate(tops, start=1):
         began = time.perf_counter()
-        # Attention takes time by the square of the size.
+        # The time of attention grows with the square of the size.
         if before and began + took_s * (top / before) ** 2 > ends_at:
             break
         made[top] = proved(rng.permutation(_spread(least, top, max_batch)).tolist(), top)
@@ -100,17 +100,17 @@ def padded_batches(
 def largest_change(
     what: str, batch: PaddedBatch, run: Run, tolerance: Tolerance, advice: str = ""
 ) -> float:
-    """The largest difference between an item's answer in a padded batch and the expected one.
+    """Return the largest difference between an item's answer in a padded batch and the expected.
 
     Args:
         what: the beginning of a message.
-        batch: of `padded_batches`.
+        batch: from `padded_batches`.
         run: the model, or a form of it.
         tolerance: how far an answer may be from the expected one.
         advice: the end of a message on a number that changes.
 
     Raises:
-        ParityError: at the first answer that is further away.
+        ParityError: at the first answer that differs by more.
     """
     padding = batch.padding
     got = run(padding.stack(batch.items))
@@ -135,7 +135,7 @@ def largest_change(
 
 
 def _tops(least: int, most: int) -> Iterator[int]:
-    """The sizes to pad to: each twice the one before, and the largest."""
+    """Return the sizes to pad to: each twice the one before, and the largest."""
     top = 2 * least
     while top < most:
         yield top
@@ -145,13 +145,13 @@ def _tops(least: int, most: int) -> Iterator[int]:
 
 
 def _spread(least: int, top: int, max_batch: int) -> list[int]:
-    """Sizes of one batch, all different: from the smallest to the largest, by equal ratios."""
+    """Return different sizes for one batch, from smallest to largest, in equal ratios."""
     count = max(2, min(MOST_ITEMS, max_batch, MOST_PLACES // top))
     return sorted({round(size) for size in np.geomspace(least, top, count).tolist()})
 
 
 def _resized(dimension: Dimension, inputs: Sequence[TensorSpec], item: Arrays, size: int) -> Arrays:
-    """An item of this size: repeated, or cut, along the padded axes."""
+    """Repeat or cut an item along the padded axes to this size."""
     made = dict(item)
     for spec in inputs:
         for at, axis in enumerate(spec.axes):

@@ -1,4 +1,4 @@
-"""Makes every variant, proves it, and keeps those that pass."""
+"""Builds every variant, verifies it, and keeps those that pass."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from models.plan import GIL_LIMIT_S, Precision
 from models.processor import DeviceKind
 from models.resources import serving_threads
 
-# Each load leaks all of the weights: no more loads than needed to measure that.
+# Each load leaks all weights, so load only as often as the measurement of that leak needs.
 RELOADS = 3
-# No compiler makes a forward 40 times faster, and finding out takes minutes.
+# No compiler makes a forward 40 times faster, and trying takes minutes.
 HOPELESS_S = 40 * GIL_LIMIT_S
 
 Stage = Callable[[str], Progress]
@@ -33,7 +33,7 @@ Stage = Callable[[str], Progress]
 
 @dataclass(frozen=True, slots=True)
 class ProofOptions:
-    """What to make, and what it must fulfil.
+    """Which variants to build, and their requirements.
 
     Attributes:
         variants: names of the wanted ones; None: all that the model and the machine allow.
@@ -84,35 +84,35 @@ def prove_variants(
     stage: Stage,
     threads: int | None = None,
 ) -> Proof:
-    """Make the wanted variants' files in a folder; those that fail are removed.
+    """Write the wanted variants' files to a folder; remove those that fail.
 
-    Everything runs with a server's number of threads: by default those of one replica.
+    Everything runs with the server's number of threads, by default that of one replica.
 
     Raises:
         UsageError: if a wanted variant is unknown, or none is wanted.
-        ParityError: if a float32 variant, or one that was asked for, answers unlike eager.
+        ParityError: if a float32 or explicitly requested variant answers differently from eager.
         ExportError: if none is left.
     """
     definition = subject.definition
     wanted = wanted_variants(options.variants, definition)
     threads = threads or serving_threads()
-    with intra_op_threads(threads):  # on all cores each forward would wait for the busiest of them
+    with intra_op_threads(threads):  # on all cores each forward would wait for the busiest core
         against = verify.reference(subject.eager, definition, options.max_batch, stage("eager"))
         held_out = definition.held_out() if definition.held_out else None
         accuracy = verify.accuracy(subject.eager, definition, held_out) if held_out else None
         work = _Work(subject, options, folder, stage, threads, against, held_out, accuracy)
         for name in wanted:
             if name == "trace" and options.variants is None and "script" in work.variants:
-                continue  # it would be the same without control flow
+                continue  # it would lose control flow and gain nothing
             _attempt(work, name, MAKERS[name])
     if not work.variants:
         reasons = "; ".join(f"{name}: {why}" for name, why in work.left_out.items())
-        raise ExportError(f"no variant of {subject.name!r} could be made: {reasons}")
+        raise ExportError(f"no variant of {subject.name!r} could be built: {reasons}")
     return Proof(work.variants, work.left_out, accuracy)
 
 
 def _attempt(work: _Work, name: str, maker: Maker) -> None:
-    """Make and prove one variant; record it, or the reason why it is left out."""
+    """Build and verify one variant; record it, or the reason for leaving it out."""
     progress = work.stage(name)
     progress(0, 1, "making")
     if name == "compiled" and work.options.variants is None:
@@ -137,7 +137,7 @@ def _attempt(work: _Work, name: str, maker: Maker) -> None:
 
 
 def _without(work: _Work, name: str) -> str:
-    """The advice if one variant prevents the export of all others."""
+    """Return advice for when one variant prevents the export of all others."""
     others = [
         other
         for other in wanted_variants(work.options.variants, work.subject.definition)
@@ -154,10 +154,10 @@ def _leave_out(work: _Work, name: str, why: str, progress: Progress) -> None:
 
 
 def _accuracy(work: _Work, form: Forward, kind: DeviceKind) -> float | None:
-    """The accuracy on the held-out set, if there is one.
+    """Return the accuracy on the held-out set, if there is one.
 
     Raises:
-        NotApplicable: if it is further below eager's than allowed.
+        NotApplicable: if it is lower than eager's by more than allowed.
     """
     if work.held_out is None or work.accuracy is None:
         return None
@@ -174,7 +174,7 @@ def _accuracy(work: _Work, form: Forward, kind: DeviceKind) -> float | None:
 def _prove(
     work: _Work, name: str, precision: Precision, draft: Draft, progress: Progress
 ) -> Variant:
-    """Prove the written file, loaded as a server loads it, on every kind of device here."""
+    """Verify the written file, loaded as a server loads it, on every kind of device here."""
     data = [(work.folder / file).read_bytes() for file in draft.files]
     parity = accuracy = None
     for kind in (kind for kind in kinds_here() if kind in draft.device_kinds):
@@ -186,7 +186,7 @@ def _prove(
         here = _accuracy(work, plain, kind)
         accuracy = here if accuracy is None or here is None else min(accuracy, here)
     if parity is None:
-        raise ExportError(f"bug: {name} was made for no device that is here")
+        raise ExportError(f"bug: {name} was built for no device of this machine")
     optimized, interchangeable, its_accuracy = _optimized(
         work, name, precision, draft, data, progress
     )
@@ -222,10 +222,10 @@ def _optimized(
     data: Sequence[bytes],
     progress: Progress,
 ) -> tuple[Parity | None, bool, float | None]:
-    """Prove the form that a server makes at load; None, with a reason, if it fails.
+    """Verify the form that a server creates at load; None, with a reason, if it fails.
 
     Also returns whether a plan may mix it with the plain form, and its accuracy. In float32 both
-    equal eager within the tolerance; in a lossy precision each errs differently, so the two are
+    equal eager within the tolerance; in a lossy precision their errors differ, so the two are
     compared.
     """
     if draft.format != "torchscript" or "cpu" not in draft.device_kinds or draft.later_stages:
@@ -261,7 +261,7 @@ def _check_short(
 
 
 def _longest(work: _Work, form: Forward, device: torch.device) -> tuple[float, bool]:
-    """Seconds of a forward of one item of the slowest shape, and whether that is certain."""
+    """Return the seconds of one item of the slowest shape, and whether they are certain."""
     by_shape: dict[Hashable, Callable[[], object]] = {
         tuple(array.shape for array in each.inputs.values()): partial(
             verify.run, form, work.subject.definition, each.inputs, device
@@ -295,7 +295,7 @@ def _load(
     """Load a form of the written file.
 
     Raises:
-        NotApplicable: if this machine cannot load it: it may forbid executing unpacked files.
+        NotApplicable: if this machine cannot load it; it may forbid executing unpacked files.
     """
     inputs = work.subject.definition.inputs
     try:
@@ -305,7 +305,7 @@ def _load(
 
 
 def _worse(one: Parity, other: Parity) -> Parity:
-    """The larger of each difference."""
+    """Return the larger one of each difference."""
     return Parity(
         outputs={
             name: Difference(

@@ -1,4 +1,4 @@
-"""Proves that an exported form gives the eager model's answers, at every batch size."""
+"""Verifies that an exported form gives the eager model's answers, at every batch size."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from models.padding import check_padding
 from models.tensors import Array, Arrays, TensorSpec, Tolerance, stack
 
 SEED = 1
-# Every size up to the largest batch is compared, unless eager takes longer than this for them all,
-# or they take more memory: then powers of two and their neighbours, where kernels change.
+# Every size up to the largest batch is compared, unless that takes eager longer than this, or more
+# memory: then only powers of two and their neighbours, where kernels change.
 EVERY_SIZE_BUDGET_S = 30.0
 EVERY_SIZE_BUDGET_BYTES = 1 << 30
 # The share of a lossy tolerance by which a form's answers to an item alone, in a batch and padded
 # may differ. Kernels add in another order: one unit in the last place of bf16 is up to 0.8 %, which
-# a fifth of its tolerance allows.
+# is within a fifth of its tolerance.
 STEADY = 0.2
 ALONE = "compared with the item's answer alone: "
 TINY = 1e-6  # relative differences use at least this magnitude
@@ -69,7 +69,7 @@ class Reference:
 def run(
     module: Runnable, definition: Definition, inputs: Arrays, device: torch.device = CPU
 ) -> dict[str, Array]:
-    """One forward: input name -> array with batch axis, to output name -> array with batch axis.
+    """Run a forward: input name -> array with batch axis, to output name -> array with batch axis.
 
     Raises:
         ParityError: if the module fails, or its outputs differ from the definition.
@@ -80,7 +80,7 @@ def run(
     try:
         with torch.inference_mode():
             made = module(*tensors)
-    except Exception as error:  # a model's own code raises what it likes
+    except Exception as error:  # a model's own code may raise anything
         raise ParityError(f"the model fails on {shapes}: {reason(error)}") from error
     if not isinstance(made, torch.Tensor | tuple | list):
         raise ParityError(
@@ -105,7 +105,7 @@ def run(
 def reference(
     eager: Runnable, definition: Definition, max_batch: int, progress: Progress
 ) -> Reference:
-    """Eager's outputs for random inputs of every batch size, and for the golden examples.
+    """Compute eager's outputs for random inputs of every batch size and the golden examples.
 
     Raises:
         ExportError: if the definition's inputs differ from its declaration.
@@ -143,7 +143,7 @@ def reference(
         began = time.perf_counter()
         compare(what, inputs, 1)
         took_s.append(time.perf_counter() - began)
-    one_s = statistics.fmean(took_s[1:])  # without the first, which warms up
+    one_s = statistics.fmean(took_s[1:])  # without the first, the warm-up
     sizes = _sizes(max_batch, one_s, _bytes(comparisons[-1]))
     for done, size in enumerate(sizes[1:], start=2):
         compare(f"random inputs, batch {size}", definition.random_inputs(rng, size), size)
@@ -172,9 +172,9 @@ def check_parity(
         the largest observed differences.
 
     Raises:
-        ParityError: at the first answer that is not finite, that differs by more than the tolerance
-            from eager's, or by more than float32's, or a fifth of a lossy one, from the same item's
-            alone.
+        ParityError: at the first answer that is not finite, or that differs from eager's by more
+            than the tolerance, or from the same item's answer alone by more than float32's
+            tolerance or a fifth of a lossy one.
     """
     definition = against.definition
     steady = tolerance
@@ -236,7 +236,7 @@ def agree(one: Runnable, other: Runnable, against: Reference, tolerance: Toleran
 def accuracy(
     module: Runnable, definition: Definition, held_out: HeldOut, device: torch.device = CPU
 ) -> float:
-    """The share of the held-out set whose largest first output is at the label, or its own score.
+    """Return the share of the held-out set whose highest first output is the label, or its score.
 
     Raises:
         ExportError: if the set is empty.
@@ -262,7 +262,7 @@ def accuracy(
 
 
 def _sizes(max_batch: int, one_s: float, one_bytes: int) -> tuple[int, ...]:
-    """The batch sizes to compare, by what a batch of one takes."""
+    """Return the batch sizes to compare, by the cost of a batch of one."""
     items = max_batch * (max_batch + 1) / 2
     if items * one_s <= EVERY_SIZE_BUDGET_S and items * one_bytes <= EVERY_SIZE_BUDGET_BYTES:
         return tuple(range(1, max_batch + 1))
@@ -315,19 +315,19 @@ def _is_finite(array: Array) -> bool:
 
 
 def _first(batch: Arrays) -> dict[str, Array]:
-    """The first item, without the batch axis."""
+    """Return the first item, without the batch axis."""
     return {name: array[0] for name, array in batch.items()}
 
 
 def _last(batch: Arrays) -> dict[str, Array]:
-    """The last item, as a batch of one."""
+    """Return the last item, as a batch of one."""
     return {name: array[-1:] for name, array in batch.items()}
 
 
 def _moved(
     what: str, definition: Definition, tolerance: Tolerance, alone: Arrays, together: Arrays
 ) -> float:
-    """The largest difference between the last item's answers alone and in its batch."""
+    """Return the largest difference between the last item's answers alone and in its batch."""
     largest = 0.0
     for spec in definition.outputs:
         one, inside = alone[spec.name][-1], together[spec.name][-1]

@@ -8,22 +8,22 @@ from typing import get_args
 from models.tensors import Dtype
 
 HOW = (
-    "make a TorchScript file where the model's Python code is: torch.jit.script(model.eval())"
+    "create a TorchScript file from the model's Python code: torch.jit.script(model.eval())"
     ".save('model.pt'), or torch.jit.trace(model.eval(), example_input).save('model.pt')"
 )
 NO_SIZE = (
     "do not write a batch size into the model, as x.view(4, -1) does; x.flatten(1) and "
     "x.view(x.shape[0], -1) keep the actual one"
 )
-TEXT = "let the client turn text into numbers, such as int64 token ids"
+TEXT = "let the client convert text to numbers, such as int64 token ids"
 COMPLEX = ("complex32", "complex64", "complex128")
 INPUTS: Mapping[str, str] = {
     **dict.fromkeys(
         COMPLEX,
-        "take real and imaginary part as float32[..., 2], and torch.view_as_complex in the model",
+        "accept real and imaginary part as float32[..., 2], and call torch.view_as_complex on it",
     ),
     **dict.fromkeys(("str", "string", "text"), TEXT),
-    "bfloat16": "take float32, and convert it in the model",
+    "bfloat16": "accept float32, and convert it in the model",
 }
 OUTPUTS: Mapping[str, str] = {
     **dict.fromkeys(COMPLEX, "return torch.view_as_real of it"),
@@ -32,27 +32,27 @@ OUTPUTS: Mapping[str, str] = {
 
 
 def of_input(dtype: str) -> str:
-    """Advice for an input whose dtype clients cannot send; empty if there is none."""
+    """Return advice for an input whose dtype clients cannot send; empty if there is none."""
     return f"; {INPUTS[dtype]}" if dtype in INPUTS else ""
 
 
 def of_output(dtype: str) -> str:
-    """Advice for an output whose dtype answers cannot carry."""
+    """Return advice for an output whose dtype answers cannot contain."""
     either = f"convert it in the model to one of {', '.join(get_args(Dtype))}"
     return OUTPUTS.get(dtype, either)
 
 
 def of_argument(name: str, kind: str) -> str:
-    """Advice for a model that takes something other than tensors."""
-    change = TEXT if kind == "str" else "take each tensor as an argument of its own"
+    """Return advice for a model that accepts something other than tensors."""
+    change = TEXT if kind == "str" else "accept each tensor as a separate argument"
     return (
         f"the model's argument {name!r} is {kind}, but a server passes only tensors: {change}. "
-        "Wrap the model in a module that takes tensors, and script that"
+        "Wrap the model in a module that accepts tensors, and script that module"
     )
 
 
 def of_batch_axis(name: str, batch: int, shape: Sequence[int], *, scalars: bool) -> str:
-    """Advice for an output whose first axis is not the batch.
+    """Return advice for an output whose first axis is not the batch.
 
     Args:
         name: of the output.
@@ -73,25 +73,25 @@ def of_batch_axis(name: str, batch: int, shape: Sequence[int], *, scalars: bool)
     return (
         f"the model's output does not follow the batch axis: for a batch of {batch}, {name} has "
         f"shape {list(shape)}, but its axis 0 should be {batch}. Keep the batch axis first; "
-        f"{NO_SIZE}; and if a model returns as many rows as it finds, as nonzero does, return a "
-        "fixed number for each item, padded, and how many of them count"
+        f"{NO_SIZE}; if a model returns as many rows as it finds, as nonzero does, return a fixed "
+        "number for each item, padded, and how many of them are valid"
     )
 
 
 def of_data(data: bytes, what: str) -> str | None:
-    """Advice for files that are not zip archives but are often taken for one."""
+    """Return advice for files that are not zip archives but are often mistaken for one."""
     if data.startswith(b"\x80"):
         return f"{what} is a pickle, as old versions of torch.save wrote them; {HOW}"
     if data.startswith(b"\x1f\x8b"):
         return (
-            f"{what} is a gzip file; a model archive must be a zip file: make it with "
+            f"{what} is a gzip file; a model archive must be a zip file: create it with "
             "torch-model-archiver --archive-format default"
         )
     return None
 
 
 def of_files(files: set[str], what: str) -> str:
-    """Advice for a zip archive, by the names in it, without the first folder."""
+    """Return advice for a zip archive, by the names in it, without the first folder."""
     if "data.pkl" in files:
         return (
             f"{what} was written by torch.save, a state_dict or a pickled model, not TorchScript; "

@@ -1,4 +1,4 @@
-"""What clients send to an adopted model and what they get: the options, and their meaning."""
+"""The options for what clients send to an adopted model and what they receive."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--count",
         action="append",
         metavar="COUNT=NAME,NAME",
-        help="the output COUNT says how many rows of the named outputs count; answers leave out "
+        help="the output COUNT has the number of valid rows of these outputs; answers leave out "
         "the others",
     )
     add("--ranked-by", metavar="NAME", help="the output with the score of each row: best first")
@@ -86,7 +86,7 @@ def codec_of(
     inputs: tuple[TensorSpec, ...],
     labels: tuple[str, ...] | None,
 ) -> CodecSpec:
-    """The codec, from the options and an archive's defaults.
+    """Return the codec, from the options and an archive's defaults.
 
     Raises:
         UsageError: if the options contradict each other, or the inputs.
@@ -119,7 +119,7 @@ def _checked(codec: type[TensorCodecSpec | ImageCodecSpec], **fields: object) ->
 
 
 def counted(parsed: argparse.Namespace, outputs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
-    """The outputs with what `--count` says of them; those that count come last.
+    """Apply `--count` to the outputs; counting outputs come last.
 
     Raises:
         UsageError: if it names an output that does not exist.
@@ -131,7 +131,7 @@ def counted(parsed: argparse.Namespace, outputs: Sequence[TensorSpec]) -> tuple[
     known = [spec.name for spec in outputs]
     if strays := [name for name in counts if name not in known]:
         raise UsageError(
-            f"--count: {strays[0]!r} is no output; give COUNT=NAME,NAME with names of these: "
+            f"--count: {strays[0]!r} is not an output; give COUNT=NAME,NAME with names of these: "
             f"{', '.join(known)}"
         )
     said = [spec.model_copy(update={"count": counts.get(spec.name)}) for spec in outputs]
@@ -171,7 +171,7 @@ def _preprocess(
 def _figures(
     parsed: argparse.Namespace, defaults: Defaults, channels: int
 ) -> dict[str, tuple[float, ...]]:
-    """Mean and std; if one is ImageNet's, so is the other, unless it is given too."""
+    """Return mean and std; if one is ImageNet's, so is the other unless it is given too."""
     if IMAGENET in (parsed.mean, parsed.std):
         if channels != len(IMAGENET_MEAN):
             raise UsageError(f"imagenet has 3 channels, the input has {channels}")
@@ -194,7 +194,7 @@ def _floats(option: str, text: str | None) -> tuple[float, ...] | None:
 
 
 def hint(parsed: argparse.Namespace, codec: CodecSpec, inputs: Sequence[TensorSpec]) -> str | None:
-    """A hint if clients could send pictures but no codec was given."""
+    """Return a hint if clients could send pictures but no codec was given."""
     if parsed.codec is not None or isinstance(codec, ImageCodecSpec) or len(inputs) != 1:
         return None
     shape = inputs[0].item_shape
@@ -209,7 +209,7 @@ def hint(parsed: argparse.Namespace, codec: CodecSpec, inputs: Sequence[TensorSp
 
 
 def check_outputs(codec: CodecSpec, outputs: Sequence[TensorSpec], *, by_command: bool) -> None:
-    """Raise if labels or scores do not fit; the error's class depends on where they came from."""
+    """Raise if labels or scores do not fit; the error's class depends on their source."""
     try:
         check_rows((), outputs, codec.ranked_by, codec.classes)
     except ValueError as error:
@@ -232,5 +232,5 @@ def check_outputs(codec: CodecSpec, outputs: Sequence[TensorSpec], *, by_command
 
 
 def first_of(error: ValidationError) -> str:
-    """The first problem, in one sentence."""
+    """Return the first problem, in one sentence."""
     return error.errors(include_url=False)[0]["msg"].removeprefix("Value error, ")

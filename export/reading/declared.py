@@ -1,6 +1,6 @@
 """Parses `adopt --input`, such as `ids=int64[-1,1<=seq<=512] in 0..30521`.
 
-What is not given stays open here: running the model may find it, see `probing.py`.
+Omitted facts stay open here: running the model may find them, see `probing.py`.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class FreeAxis:
 
     Attributes:
         at: index of the axis in an item.
-        mask: the input that tells data from padding; None: it is not padded.
+        mask: the input that marks data and padding; None: it is not padded.
     """
 
     at: int
@@ -49,7 +49,7 @@ class FreeAxis:
 
 @dataclass(frozen=True, slots=True)
 class DeclaredInput:
-    """An input as far as it is known; `range` is None if it was not given."""
+    """What is known of an input; `range` is None if it was not given."""
 
     name: str
     dtype: Dtype
@@ -59,7 +59,7 @@ class DeclaredInput:
 
     @property
     def spec(self) -> TensorSpec:
-        """The input in the manifest's form; what is not known has the defaults.
+        """The input in the manifest's form, with defaults for what is unknown.
 
         Raises:
             ValidationError: if it is inconsistent.
@@ -78,7 +78,7 @@ class DeclaredInput:
 
     @property
     def _fill(self) -> int:
-        """What padded places have: 0, or the number of the range that is next to it."""
+        """The value of padded places: 0, or the number in the range nearest to it."""
         least, most = self.range or (None, None)
         if not any(axis.mask for axis in self.free):
             return 0
@@ -87,7 +87,7 @@ class DeclaredInput:
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """Free axes of one size: those of one name, or a single one without a name.
+    """Free axes of one size: all axes of one name, or one axis without a name.
 
     Attributes:
         places: (input, axis of an item), by index.
@@ -102,7 +102,7 @@ class Unit:
 
 
 def read_inputs(given: Sequence[str], pad: str | None = None) -> tuple[DeclaredInput, ...]:
-    """The inputs that the options describe, in order.
+    """Parse the inputs that the options describe, in order.
 
     Args:
         given: each `--input`.
@@ -133,7 +133,7 @@ def read_inputs(given: Sequence[str], pad: str | None = None) -> tuple[DeclaredI
 
 
 def units_of(inputs: Sequence[DeclaredInput]) -> list[Unit]:
-    """All free axes, grouped by name, in order."""
+    """Return all free axes, grouped by name, in order."""
     units: dict[object, Unit] = {}
     for number, each in enumerate(inputs):
         for axis in each.free:
@@ -152,7 +152,7 @@ def changed(
     least: int | None,
     most: int | None,
 ) -> tuple[DeclaredInput, ...]:
-    """The inputs with this name and these bounds for the axes of a unit."""
+    """Return the inputs with this name and these bounds for the axes of a unit."""
     return tuple(
         replace(
             each,
@@ -206,7 +206,7 @@ def _whole(text: str | None) -> int | None:
 
 
 def _with_bounds(inputs: Sequence[DeclaredInput]) -> tuple[DeclaredInput, ...]:
-    """Apply what is given for a name in one place to all its places."""
+    """Apply the bounds given for a name in one place to all its places."""
     said: dict[str, FreeAxis] = {}
     for axis in (axis for each in inputs for axis in each.free):
         if axis.name is not None:
@@ -236,7 +236,7 @@ def _said_once(name: str, end: str, one: int | None, other: int | None) -> int |
 
 
 def _padded(inputs: Sequence[DeclaredInput], pad: str) -> tuple[DeclaredInput, ...]:
-    """The inputs, whose axes of the name in `--pad NAME=MASK` are padded; their least size is 1."""
+    """Mark the axes of the name in `--pad NAME=MASK` as padded; their least size is 1."""
     name, _, mask = pad.partition("=")
     names = {axis.name for each in inputs for axis in each.free if axis.name is not None}
     if name not in names or not mask:

@@ -1,7 +1,7 @@
-"""TorchServe's model archives, `.mar`: read, never run.
+"""Reads TorchServe's model archives, `.mar`, and never runs them.
 
-This follows their archiver (torch-model-archiver 0.12) and the server's
-own handlers: https://github.com/pytorch/serve, `ts/torch_handler` and `docs/default_handlers.md`.
+Follows its archiver (torch-model-archiver 0.12) and the server's own handlers:
+https://github.com/pytorch/serve, `ts/torch_handler` and `docs/default_handlers.md`.
 """
 
 from __future__ import annotations
@@ -21,27 +21,27 @@ MANIFEST = "MAR-INF/MANIFEST.json"
 LABELS = "index_to_name.json"
 MAX_MANIFEST_BYTES = 1024 * 1024
 MAX_LABELS_BYTES = 16 * 1024 * 1024
-NAMED = 10  # files named in a warning; the rest is counted
+NAMED = 10  # files named in a warning; the others are counted
 
-# The server's default handlers, and what a model loses whose archive names one; None: nothing.
-# `base_handler` takes and returns nested numbers, as this server does.
+# TorchServe's default handlers, each with the replacement for what it does; None: nothing is lost.
+# `base_handler` accepts and returns nested numbers, as this server does.
 DEFAULT_HANDLERS: dict[str, str | None] = {
     "base_handler": None,
     "image_classifier": None,
-    "text_classifier": "turn text into the model's numbers in the client",
+    "text_classifier": "convert text to the model's numbers in the client",
     "object_detector": "pictures are not decoded: send tensors, and read boxes from the outputs",
     "image_segmenter": "send tensors, or use --codec image with --mean, --std and --fit",
     "dali_image_classifier": "use --codec image with --mean, --std and --fit, or send tensors",
-    "vllm_handler": "text is not turned into tokens: send tensors",
-    "trt_llm_handler": "text is not turned into tokens: send tensors",
+    "vllm_handler": "text is not tokenized: send tensors",
+    "trt_llm_handler": "text is not tokenized: send tensors",
 }
-# Handlers whose index_to_name.json names found objects, or pixels, rather than the first output.
+# Handlers whose index_to_name.json labels detected objects or pixels, not the first output.
 LABELS_ELSEWHERE = ("object_detector", "image_segmenter")
 
 
 @dataclass(frozen=True, slots=True)
 class Defaults:
-    """Defaults for what the command leaves out; None: it must be given.
+    """Defaults for omitted options; None: the option is required.
 
     Attributes:
         mean, std: None means 0 and 1 in every channel.
@@ -56,12 +56,12 @@ class Defaults:
 
 
 PLAIN = Defaults()
-# Red, green, blue: figures of the pictures that most published models were trained on.
+# Red, green, blue: statistics of the pictures that most published models were trained on.
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
 # `ts/torch_handler/image_classifier.py`: the shorter side is resized to 256 (bilinear), the middle
-# 224 x 224 cut out, values scaled to 0 .. 1 and normalised with the figures of ImageNet; the answer
-# is a softmax. (It keeps the five best; here all scores are answered.)
+# 224 x 224 cut out, values scaled to 0 .. 1 and normalised with ImageNet's mean and std; the answer
+# is a softmax. (TorchServe returns the five best; this server returns all scores.)
 IMAGE_CLASSIFIER = Defaults(
     codec="image",
     inputs=("float32[-1,3,224,224]",),
@@ -77,12 +77,12 @@ class Mar:
     """The content of an archive.
 
     Attributes:
-        model: its own name.
-        version: its own version; empty if it has none.
+        model: the model's name.
+        version: the model's version; empty if it has none.
         handler: the name of a default handler, or of a Python file.
         serialized_file: the name of the model's file.
         data: that file's bytes.
-        labels: of the first output, from index_to_name.json; None: it has none.
+        labels: of the first output, from index_to_name.json; None: there are none.
         ignored: the names of all other files.
     """
 
@@ -96,11 +96,11 @@ class Mar:
 
     @property
     def defaults(self) -> Defaults:
-        """What the archive's handler does, as far as it is supported here."""
+        """The supported part of what the archive's handler does."""
         return IMAGE_CLASSIFIER if self.handler == "image_classifier" else PLAIN
 
     def warnings(self) -> tuple[str, ...]:
-        """A sentence on each thing that is not adopted."""
+        """Return a sentence on each part that is not adopted."""
         told = []
         if self.handler not in DEFAULT_HANDLERS:
             told.append(
@@ -118,7 +118,7 @@ class Mar:
 
 
 def read_mar(data: bytes, names: list[str], what: str) -> Mar:
-    """Read an archive that was checked already; its Python files are not read.
+    """Read an archive that was already checked, without its Python files.
 
     Args:
         data: the archive.
@@ -126,15 +126,15 @@ def read_mar(data: bytes, names: list[str], what: str) -> Mar:
         what: its name, for messages.
 
     Raises:
-        ExportError: if it is damaged, or not made by torch-model-archiver.
+        ExportError: if it is damaged, or not written by torch-model-archiver.
     """
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             model = _model_part(_json(archive, MANIFEST, MAX_MANIFEST_BYTES), what)
             if "modelFile" in model:
                 raise ExportError(
-                    f"{what} holds an eager model: weights, and the Python class in "
-                    f"{model['modelFile']!r}, which is not run here. Save the model as "
+                    f"{what} has an eager model: weights, and the Python class in "
+                    f"{model['modelFile']!r}, which is never run. Save the model as "
                     "TorchScript, torch.jit.script(model.eval()).save('model.pt'), and adopt "
                     "that file, or archive it without --model-file"
                 )
@@ -145,7 +145,7 @@ def read_mar(data: bytes, names: list[str], what: str) -> Mar:
             labels = None
             if LABELS in names and handler not in LABELS_ELSEWHERE:
                 labels = labels_of(_json(archive, LABELS, MAX_LABELS_BYTES), LABELS)
-            script = handler.partition(":")[0]  # file:function; the ending may be left out
+            script = handler.partition(":")[0]  # file:function; the suffix is optional
             told = {MANIFEST, file, script, f"{script}.py"} | ({LABELS} if labels else set())
             return Mar(
                 model=_text(model, "modelName", what),
@@ -161,12 +161,12 @@ def read_mar(data: bytes, names: list[str], what: str) -> Mar:
 
 
 def labels_of(value: object, what: str) -> tuple[str, ...]:
-    """Labels from JSON: a list, or an object index -> label; a label may be a list of names.
+    """Parse labels from JSON: a list, or an object index -> label; a label may be a list of names.
 
-    Of several names the last one is for people, as in `{"0": ["n01440764", "tench"]}`.
+    The last of several names is for people, as in `{"0": ["n01440764", "tench"]}`.
 
     Args:
-        value: as json.loads gave it.
+        value: from json.loads.
         what: the file's name, for messages.
 
     Raises:
@@ -194,7 +194,7 @@ def labels_of(value: object, what: str) -> tuple[str, ...]:
 
 
 def parse_json(data: bytes, what: str) -> object:
-    """The value in a JSON file.
+    """Parse a JSON file.
 
     Raises:
         ExportError: if it is not JSON.

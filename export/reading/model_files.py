@@ -1,4 +1,4 @@
-"""Opens files of models that were made elsewhere; nothing in them is ever unpickled."""
+"""Opens files of models that were created elsewhere; never unpickles anything in them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from export.reading.programs import read_program
 from models.archive import ArchiveError, check_archive
 from models.forms import load_torchscript
 
-ARCHIVE_FORMAT = "archive_format"  # a file of archives that torch.export writes
+ARCHIVE_FORMAT = "archive_format"  # a file in archives that torch.export writes
 # Raised by torch for an invalid file, and for inputs that do not fit.
 FAILURES = (
     *(torch.jit.Error, RuntimeError, ValueError, TypeError),
@@ -23,7 +23,7 @@ FAILURES = (
 
 
 def archive_names(data: bytes, what: str, *, of_torch: bool = False) -> list[str]:
-    """The names in a zip archive, which is checked before it is unpacked.
+    """Check a zip archive before it is unpacked, and return the names in it.
 
     Args:
         data: the file.
@@ -40,21 +40,21 @@ def archive_names(data: bytes, what: str, *, of_torch: bool = False) -> list[str
 
 
 def is_program(names: Iterable[str]) -> bool:
-    """Whether a file with these names in it is one that torch.export writes."""
+    """Whether an archive with these names was written by torch.export."""
     return any(name.partition("/")[2] == ARCHIVE_FORMAT for name in names)
 
 
 def load(data: bytes, what: str) -> nn.Module:
-    """The module in a file, on the CPU, in eval mode.
+    """Load the module in a file, on the CPU, in eval mode.
 
-    A ScriptModule of a TorchScript file, a GraphModule of a program of torch.export.
+    Returns a ScriptModule for a TorchScript file, a GraphModule for a torch.export program.
 
     Args:
         data: the file.
         what: its name, for messages.
 
     Raises:
-        ExportError: if it is something else; the message says what, and what to do.
+        ExportError: if it is something else; the message says what it is and what to do.
     """
     names = archive_names(data, what, of_torch=True)
     if is_program(names):

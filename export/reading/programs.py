@@ -1,10 +1,10 @@
-"""Reads programs of torch.export (`.pt2`) that were made elsewhere, as plain modules.
+"""Reads torch.export programs (`.pt2`) that were created elsewhere, as plain modules.
 
-`torch.export.load` must not see a file from elsewhere as it is: in torch 2.13 it unpickles without
-limits (sample inputs, weights and constants of some kinds), loads native code that the archive may
-have, evaluates sizes as Python, and executes the guards when the module is made. So only what a
-program consists of is taken from the archive: operators of aten, raw tensors, and sizes that are
-plain arithmetic. All else is dropped, or refused.
+`torch.export.load` must not read an untrusted file directly: in torch 2.13 it unpickles without
+limits (sample inputs, weights and constants of some kinds), loads native code in the archive,
+evaluates sizes as Python, and executes the guards when it creates the module. So only the parts of
+a program are read from the archive: operators of aten, raw tensors, and sizes that are plain
+arithmetic. Everything else is dropped or rejected.
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ class Program:
     """A program from elsewhere.
 
     Attributes:
-        module: takes the inputs as tensors, and returns a tensor, a tuple, or a dict of them.
-        inputs: as `adopt --input` takes them, with the bounds that the program has.
-        original: the program as torch runs it, which the module is compared with.
+        module: accepts the inputs as tensors, and returns a tensor, a tuple, or a dict of them.
+        inputs: in the form of `adopt --input`, with the program's bounds.
+        original: the program as torch runs it, the reference for the module.
     """
 
     module: fx.GraphModule
@@ -62,10 +62,10 @@ class Program:
 
 
 def read_program(data: bytes, what: str) -> Program:
-    """The program in a `.pt2` file of `torch.export.save`.
+    """Read the program in a `.pt2` file of `torch.export.save`.
 
     Args:
-        data: the file, whose directory was checked by `models.archive`.
+        data: the file, whose directory `models.archive` has checked.
         what: its name, for messages.
 
     Raises:
@@ -84,18 +84,18 @@ def read_program(data: bytes, what: str) -> Program:
 
 
 def _clean(data: bytes, what: str) -> bytes:
-    """The archive, reduced to the parts of a program.
+    """Reduce an archive to the parts of a program.
 
     Raises:
-        ExportError: if something else is needed to load it.
+        ExportError: if loading it needs anything else.
     """
     made = io.BytesIO()
     with zipfile.ZipFile(io.BytesIO(data)) as old, zipfile.ZipFile(made, "w") as new:
         names = {name.partition("/")[2]: name for name in old.namelist()}
         if missing := [name for name in (MODEL, *CONFIGS) if name not in names]:
             raise ExportError(
-                f"{what} has no {missing[0]}: it is not what torch.export.save of torch "
-                f"{torch.__version__} writes; a package of AOTInductor is machine code and is not "
+                f"{what} has no {missing[0]}: it was not written by torch.export.save of torch "
+                f"{torch.__version__}; a package of AOTInductor is machine code and is not "
                 "adopted"
             )
         for name in CONFIGS:
@@ -128,10 +128,10 @@ def _check_tensors(config: Any, what: str) -> None:
 
 
 def _check_model(model: Any, what: str) -> None:
-    """Check whatever torch would evaluate, and drop what it does not need.
+    """Check everything that torch would evaluate, and drop what it does not need.
 
     Raises:
-        ExportError: at the first thing that is not allowed.
+        ExportError: at the first part that is not allowed.
     """
     for name in model.get("range_constraints", {}):
         if not SYMBOL.fullmatch(name):
@@ -163,7 +163,7 @@ def _check_spec(text: Any, what: str) -> None:
 
 
 def _parts(value: Any) -> Iterator[dict[str, Any]]:
-    """All objects in a JSON value."""
+    """Yield all objects in a JSON value."""
     left = [value]
     while left:
         each = left.pop()
@@ -175,10 +175,10 @@ def _parts(value: Any) -> Iterator[dict[str, Any]]:
 
 
 def _inputs(program: torch.export.ExportedProgram, what: str) -> Iterator[str]:
-    """Each input as `adopt --input` takes it; free sizes are called n, m, k and so on.
+    """Yield each input in the form of `adopt --input`; free sizes are called n, m, k and so on.
 
     Raises:
-        ExportError: if an input is no tensor, or its batch is fixed.
+        ExportError: if an input is not a tensor, or its batch is fixed.
     """
     names: dict[str, str] = {}
     for node in program.graph.nodes:
@@ -186,12 +186,12 @@ def _inputs(program: torch.export.ExportedProgram, what: str) -> Iterator[str]:
             continue
         value = node.meta["val"]
         if not isinstance(value, torch.Tensor) or not value.ndim:
-            raise ExportError(f"{what} takes {node.name!r}, which is no tensor with a batch axis")
+            raise ExportError(f"{what}: input {node.name!r} is not a tensor with a batch axis")
         sizes: list[Any] = list(value.shape)
         batch = sizes.pop(0)
         if isinstance(batch, int):
             raise ExportError(
-                f"{what} takes {node.name!r} in batches of {batch} only: export it with a free "
+                f"{what} accepts {node.name!r} only in batches of {batch}: export it with a free "
                 "batch, torch.export.export(model, example, dynamic_shapes=({0: "
                 "torch.export.Dim('batch')}, ...)), and with an example of at least two items"
             )
@@ -201,12 +201,12 @@ def _inputs(program: torch.export.ExportedProgram, what: str) -> Iterator[str]:
 
 
 def _size(size: Any, ranges: Mapping[Any, Any], names: dict[str, str]) -> str:
-    """A fixed size, or the name and the bounds of a free one."""
+    """Return a fixed size, or the name and the bounds of a free one."""
     if isinstance(size, int):
         return str(size)
     symbol = size.node.expr
     if not symbol.is_Symbol:
-        return "-1"  # such as twice another size; adopt finds out what works
+        return "-1"  # for example twice another size; adopt finds out what works
     free = next(each for each in (*NAMES, str(symbol)) if each not in names.values())
     name = names.setdefault(str(symbol), free)
     bounds = ranges.get(symbol)

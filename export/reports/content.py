@@ -24,7 +24,7 @@ class Content:
 
 
 def content_of(manifest: Manifest) -> Content:
-    """Everything in the manifest, in the order in which a reader asks."""
+    """Return everything in the manifest, in the order of a reader's questions."""
     return Content(
         title=f"{manifest.model} version {manifest.version}",
         description=manifest.description,
@@ -85,7 +85,7 @@ def _share(size: int, against: int) -> str:
 
 
 def _largest_full(manifest: Manifest) -> int:
-    """Bytes of the largest float32 file, a compiled one only if there is no other; or 0."""
+    """Return the bytes of the largest float32 file, compiled only if there is no other; or 0."""
     sizes = [
         (variant.format == "torchscript", sum(manifest.files[f].bytes for f in variant.files))
         for variant in manifest.variants.values()
@@ -183,13 +183,13 @@ def _other_files(manifest: Manifest) -> Iterator[Section]:
 
 
 def quality(manifest: Manifest) -> str:
-    """What the accuracy on held-out data is called: of embeddings, the cosine with eager's."""
+    """Return the name of the accuracy on held-out data; for embeddings: cosine with eager's."""
     codec = manifest.codec
     return "cosine" if isinstance(codec, TextCodecSpec) and codec.task == "embed" else "accuracy"
 
 
 def ranges(sizes: Collection[int]) -> str:
-    """Whole numbers, with neighbours combined: `1..8, 16`."""
+    """Format whole numbers, with neighbours combined: `1..8, 16`."""
     runs: list[list[int]] = []
     for size in sorted(set(sizes)):
         if runs and size == runs[-1][-1] + 1:

@@ -16,12 +16,12 @@ COLOURS = ("#0b63b0", "#b3470b", "#00735c", "#9b2f8f", "#7a5c00", "#c01f4a", "#3
 
 
 def curves_of(epochs: Sequence[TrainedEpoch], prefix: str) -> str:
-    """An `svg` element for a page, see `export.reports.plot.svg_of`."""
+    """Return an `svg` element for a page, see `export.reports.plot.svg_of`."""
     return as_element(_drawn(epochs), prefix, "Loss and metrics by epoch")
 
 
 def page_of(epochs: Sequence[TrainedEpoch]) -> str:
-    """A file of its own, with colours of its own."""
+    """Return a separate file, with its own colours."""
     drawn = _drawn(epochs).replace(INK, "#1c1f23")
     for placeholder, colour in zip(SERIES, COLOURS, strict=True):
         drawn = drawn.replace(placeholder, colour)

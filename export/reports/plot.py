@@ -1,7 +1,7 @@
-"""The plot of a report: time per item over batch size, as SVG inside the page.
+"""Plots time per item over batch size, as SVG inside the report's page.
 
-The page's style sheet sets the colours, so that the plot follows its dark mode: `INK` becomes the
-colour of the text around it, each of `SERIES` a CSS variable.
+The page's style sheet sets the colours, so the plot follows its dark mode: `INK` becomes the colour
+of the surrounding text, each of `SERIES` a CSS variable.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import math
 import re
 from collections.abc import Mapping
 from typing import Any
-from xml.sax.saxutils import escape  # nosec B406 # it writes, and parses nothing
+from xml.sax.saxutils import escape  # nosec B406 # only writes, parses nothing
 
 import matplotlib as mpl
 from matplotlib.axes import Axes
@@ -28,9 +28,9 @@ RING = "the plan's form, per precision"
 WIDTH_INCHES, HEIGHT_INCHES = 7.6, 5.0
 
 SETTINGS: dict[Any, Any] = {  # the stubs list the keys, and no wider type fits
-    "svg.hashsalt": "torchlane",  # the same plot is the same bytes
-    "svg.fonttype": "none",  # text stays text: it can be read aloud, found and copied
-    "font.family": ["DejaVu Sans"],  # ships with matplotlib: its metrics are known
+    "svg.hashsalt": "torchlane",  # equal plots give equal bytes
+    "svg.fonttype": "none",  # text stays text for screen readers, search and copying
+    "font.family": ["DejaVu Sans"],  # ships with matplotlib, so its metrics are known
     "font.size": 10,
     "text.color": INK,
     "axes.labelcolor": INK,
@@ -44,13 +44,13 @@ NO_METADATA = dict.fromkeys(("Creator", "Date", "Format", "Type"))
 
 
 def svg_of(device: DevicePlan, prefix: str) -> str:
-    """Time per item in microseconds over the batch size, both logarithmic, for every form.
+    """Plot time per item in microseconds over the batch size, both logarithmic, for every form.
 
     Bars span the middle half of the rounds; a ring marks the plan's form at each size.
 
     Args:
         device: the measured times and the plan.
-        prefix: put before every id, so that a page can hold several plots.
+        prefix: of every id, so that a page can have several plots.
 
     Returns:
         an `svg` element without prolog; styled by the variables --series-0 ... and by `color`.
@@ -74,7 +74,7 @@ def svg_of(device: DevicePlan, prefix: str) -> str:
 
 
 def styles(device: DevicePlan) -> Mapping[Form, tuple[str, str]]:
-    """Colour and marker of each form: one pair per variant, optimized or not."""
+    """Return colour and marker of each form: one pair per variant, optimized or not."""
     variants = list(dict.fromkeys(times.form.variant for times in device.times))
     return {
         times.form: (
@@ -148,7 +148,7 @@ def _finish(axes: Axes, device: DevicePlan) -> None:
 
 
 def _round_limits(device: DevicePlan) -> tuple[float, float]:
-    """Limits of 1, 2 or 5 times a power of ten around all bars: both ends get a label."""
+    """Return limits of 1, 2 or 5 times a power of ten around all bars: both ends get a label."""
     points = [point for times in device.times for point in per_item(times).values()]
     low = max(0.95 * min(point.low_us for point in points), 1e-3)
     high = 1.05 * max(point.high_us for point in points)
@@ -160,7 +160,7 @@ def _round_limits(device: DevicePlan) -> tuple[float, float]:
 
 
 def as_element(svg: str, prefix: str, title: str) -> str:
-    """Turn a document into an element of a page: own ids, a title, colours of the style sheet."""
+    """Convert an SVG document to an element of a page: own ids, a title, the page's colours."""
     svg = svg[svg.index("<svg") :].strip()
     svg = re.sub(r'\bid="', f'id="{prefix}-', svg)
     svg = re.sub(r'(url\(|href=")#', rf"\1#{prefix}-", svg)

@@ -1,4 +1,4 @@
-"""The report on the terminal."""
+"""Prints the report on the terminal."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def print_report(
         console: where to print; tables fold to its width.
         manifest: of the artifact.
         folder: of the artifact.
-        signature: text about it; None: nothing.
+        signature: text about the signature; None: nothing.
     """
     content = content_of(manifest)
     console.print(plain(content.title), style="bold")
@@ -61,5 +61,5 @@ def _print_section(console: Console, section: Section) -> None:
 
 
 def plain(text: str) -> Text:
-    """Text without markup and terminal commands, whatever its source."""
+    """Return text without markup and terminal commands, whatever its source."""
     return Text("".join(each if each.isprintable() or each == "\n" else "?" for each in text))

@@ -1,4 +1,4 @@
-"""The report as one self-contained page: no script, no font, no network."""
+"""Renders the report as one self-contained page: no script, no font, no network."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from models.plan import DevicePlan
 
 
 def render(manifest: Manifest) -> str:
-    """The page of a manifest: the same content as on the terminal, and a plot per device.
+    """Render a manifest: the same content as on the terminal, and a plot per device.
 
-    The manifest need not be finished: a page cannot contain its own digest, so it is rendered
+    The manifest need not be complete: a page cannot contain its own digest, so it is rendered
     before its file is in the manifest.
 
     Args:
-        manifest: its texts are shown as text, whatever they contain.
+        manifest: all its texts are escaped.
 
     Returns:
         HTML; the same manifest gives the same page.

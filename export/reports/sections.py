@@ -10,7 +10,7 @@ from models.plan import DevicePlan
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """The head of a column; numbers are aligned to the right."""
+    """The header of a column; numbers are aligned to the right."""
 
     title: str
     numeric: bool = False

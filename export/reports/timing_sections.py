@@ -1,4 +1,4 @@
-"""The report's sections on the plan: what was chosen, and the times that show why."""
+"""The report's sections on the plan: the chosen forms, and the times behind the choice."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ HELD_BACK = "!"  # marks a form that holds the GIL too long at this size
 
 
 def plan_sections(manifest: Manifest) -> Iterator[Section]:
-    """Per device the plan with its plot, then a table of times per precision."""
+    """Yield per device the plan with its plot, then a table of times per precision."""
     if manifest.plan is None:
         first = next(iter(manifest.variants))
         yield Section("Plan", (f"No form was timed: {first} runs batches of every size.",))
@@ -27,18 +27,18 @@ def plan_sections(manifest: Manifest) -> Iterator[Section]:
 
 
 def load_lines(device: DevicePlan, artifact: str) -> Iterator[str]:
-    """Notes on a plan that was made on a busy machine, and what to do; otherwise none.
+    """Yield notes and advice on a plan that was measured on a busy machine.
 
     Args:
         device: its measurements.
-        artifact: its folder, as a user would name it.
+        artifact: its folder, as a user would write it.
     """
     if device.kept_waiting is None and not device.unsettled:
         return
     share = "" if device.kept_waiting is None else f" for {device.kept_waiting:.0%} of the time"
     yield (
         f"Measured under load: other work kept the forwards from running{share}. Disturbed samples "
-        "were taken again."
+        "were repeated."
     )
     if device.unsettled:
         sizes = ", ".join(map(str, device.unsettled))
@@ -140,7 +140,7 @@ def _explained(
 
 
 def _one_wins(found: Sequence[Standing], winner: Form, *, mixable: bool) -> Iterator[str]:
-    """Why the plan has a single form, with the figures that show it."""
+    """Explain with figures why the plan has a single form."""
     if mixable and all(each.within_noise for each in found):
         yield f"{winner} runs at every size: no other form wins by more than the noise at any."
     for each in found:

@@ -9,7 +9,7 @@ from models.manifest import TrainingRun
 
 
 def training_sections(run: TrainingRun | None) -> Iterator[Section]:
-    """What it learned from, with which settings, and its curves; nothing for an untrained model."""
+    """Yield its data, settings and curves; nothing for an untrained model."""
     if run is None:
         return
     settings = ", ".join(f"{name} {value}" for name, value in run.hyperparameters.items())
@@ -22,7 +22,7 @@ def training_sections(run: TrainingRun | None) -> Iterator[Section]:
             f"Settings: {settings}.",
             f"Commit: {run.git_commit or 'unknown: not trained in a git checkout'}.",
             f"These are the weights after epoch {run.kept}.",
-            f"The process that used most memory used {run.peak_bytes:,} bytes of it.",
+            f"Peak memory of a process: {run.peak_bytes:,} bytes.",
         ),
         columns=tuple(Column(title, numeric=True) for title in titles),
         rows=tuple(

@@ -18,7 +18,7 @@ from models.timing import QUIET, Limits, Timing, lasts_s, share_waited, take_tur
 
 ROUNDS = 21
 BUDGET_S = 3.0  # per batch size: a large model gets fewer rounds
-SHORT = Limits(rounds=11, budget_s=1.0)  # to find out whether a forward is short enough
+SHORT = Limits(rounds=11, budget_s=1.0)  # to determine whether a forward is short enough
 
 Key = tuple[Form, int]  # a form, and which of the golden shapes
 
@@ -47,7 +47,7 @@ class Measured:
 
     @property
     def kept_waiting(self) -> float | None:
-        """The share of time in which other work kept it from running; None: hardly any."""
+        """The share of time in which other work kept it from running; None: almost none."""
         share = share_waited(self.timings.values())
         return round(share, 3) if share > QUIET else None
 
@@ -128,10 +128,10 @@ def time_forms(
 def longest_forward(
     runs: Mapping[Hashable, Callable[[], object]], device: torch.device, threads: int
 ) -> tuple[float, bool]:
-    """Seconds of a forward of the slowest shape, and whether that is certain.
+    """Return the seconds of a forward of the slowest shape, and whether they are certain.
 
-    It is timed as a server runs it: on all cores it would wait for the slowest of them, which takes
-    long on a busy machine. The result is uncertain if most samples were disturbed.
+    It is timed as a server runs it: on all cores it would wait for the slowest core, which is slow
+    on a busy machine. The result is uncertain if most samples were disturbed.
 
     Args:
         runs: one forward of each shape.
@@ -146,10 +146,10 @@ def longest_forward(
 def contests(
     manifest: Manifest, rounds: Rounds, slowest: Rounds
 ) -> dict[Precision, dict[int, dict[Form, list[float]]]]:
-    """The competing forms: those of one precision, at the sizes where they may run.
+    """Return the competing forms: those of one precision, at the sizes where they may run.
 
-    A compiled form holds the GIL, so it may run only where its slowest shape stays within the
-    limit, and never with a free dimension: a client's item may be larger than all golden ones.
+    A compiled form holds the GIL, so it may run only if its slowest shape stays within the limit,
+    and never with a free dimension: a client's item may be larger than all golden ones.
 
     Args:
         manifest: of the measured artifact.
@@ -170,7 +170,7 @@ def contests(
 
 
 def holders_of_gil(manifest: Manifest) -> tuple[Form, ...]:
-    """The forms that hold the GIL while they run."""
+    """Return the forms that hold the GIL while they run."""
     return tuple(
         Form(variant=name)
         for name, variant in manifest.variants.items()
@@ -179,7 +179,7 @@ def holders_of_gil(manifest: Manifest) -> tuple[Form, ...]:
 
 
 def runner(forward: Forward, batch: Arrays, device: torch.device) -> Callable[[], object]:
-    """A function that runs one forward of a batch, from host memory to host memory."""
+    """Return a function that runs one forward of a batch, from host memory to host memory."""
     tensors = [torch.from_numpy(np.array(array)) for array in batch.values()]
 
     def run() -> None:
@@ -194,7 +194,7 @@ def runner(forward: Forward, batch: Arrays, device: torch.device) -> Callable[[]
 def _over_shapes(
     seconds: Mapping[Key, Sequence[float]], one_of: Callable[[Sequence[float]], float]
 ) -> dict[Form, list[float]]:
-    """One number for all shapes, per form and round."""
+    """Combine all shapes into one number per form and round."""
     by_form: dict[Form, list[Sequence[float]]] = {}
     for (form, _), times in seconds.items():
         by_form.setdefault(form, []).append(times)

@@ -1,4 +1,4 @@
-"""Measures the CPU layout of a plan: how many replicas a server should have, and their threads."""
+"""Measures the CPU layout of a plan: how many replicas and threads a server should have."""
 
 from __future__ import annotations
 
@@ -36,17 +36,17 @@ def best_layout(
     forms: Mapping[Form, Forward],
     tell: Callable[[str], None],
 ) -> MeasuredLayout | None:
-    """The best layout for the forms of a plan on this machine.
+    """Measure the best layout for the forms of a plan on this machine.
 
     Args:
         manifest: of the artifact.
         plan: of the CPU, with the usual number of threads.
         precision: the default one.
         forms: every form that runs here.
-        tell: called with the reason why it could not be measured.
+        tell: called with the reason if it could not be measured.
 
     Returns:
-        None if there is no choice, or the result is uncertain; a server then measures.
+        None if there is no choice or the result is uncertain; then the server measures it.
     """
     cores, steps = usable_cores(), plan.steps.get(precision)
     if cores < 2 or not steps or manifest.variants[steps[0].form.variant].later_stages:
@@ -61,7 +61,7 @@ def best_layout(
     forwards = {each: alone if each.replicas == 1 else several for each in candidates}
     try:
         found, others = best(forwards, size, begin_replica)
-    except Exception as error:  # a form may fail in any way where several threads run it
+    except Exception as error:  # a form may fail in any way when several threads run it
         tell(f"cpu layout: not measured: {reason(error)}")
         return None
     if others > BUSY:
@@ -74,7 +74,7 @@ def best_layout(
 def _without_gil(
     manifest: Manifest, plan: DevicePlan, precision: Precision, one: Form, size: int
 ) -> Form:
-    """The form for several replicas: none that holds the GIL, if there is another."""
+    """Return the form for several replicas: one that does not hold the GIL, if there is one."""
     holders = holders_of_gil(manifest)
     if one not in holders:
         return one

@@ -1,4 +1,4 @@
-"""What happens inside a forward: a trace to view and its operators, per form."""
+"""Profiles forwards: a trace for a viewer and a table of operators, per form."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from torch.profiler import ProfilerActivity, record_function
 from export.errors import ExportError
 from models.timing import WARM_RUNS
 
-FORWARDS = 10  # recorded of each form
+FORWARDS = 10  # recorded per form
 WHOLE = "whole forward"  # the range around each
-# The parts of a trace that a viewer needs. The rest names the machine: its host, and the path.
+# The parts of a trace that a viewer needs. The rest contains the machine's host name and path.
 KEPT = ("schemaVersion", "deviceProperties", "displayTimeUnit", "baseTimeNanoseconds")
 
 
 def profile(forms: Mapping[str, Callable[[], object]], folder: Path) -> list[Path]:
-    """Record ten forwards of each form, after a few that are not recorded.
+    """Record ten forwards of each form, after a few unrecorded ones.
 
     Each form gets `profile-NAME.json.gz`, a trace in Chrome's format for chrome://tracing or
     ui.perfetto.dev, and `profile-NAME.txt`, its operators by the time spent in each alone. No trace
@@ -33,14 +33,14 @@ def profile(forms: Mapping[str, Callable[[], object]], folder: Path) -> list[Pat
     artifact's file become dashes.
 
     Args:
-        forms: name -> one forward, which returns when its result is there.
-        folder: where to write to.
+        forms: name -> one forward, which returns once its result is complete.
+        folder: where to write.
 
     Returns:
         the files, two per form.
 
     Raises:
-        ValueError: if two names become the same, or a name has no letter or digit.
+        ValueError: if two names become equal, or a name has no letter or digit.
         ExportError: if a file cannot be written, or nothing was recorded.
     """
     stems = {name: _stem(name) for name in forms}
@@ -58,8 +58,8 @@ def profile(forms: Mapping[str, Callable[[], object]], folder: Path) -> list[Pat
 
 
 def record(run: Callable[[], object], *, shapes: bool = False) -> torch.profiler.profile:
-    """Record ten forwards, after a few that are not recorded; `shapes`: of the inputs, too."""
-    # The recorder logs each start and stop on stderr, at the highest level but this.
+    """Record ten forwards after a few unrecorded ones; `shapes` adds those of the inputs."""
+    # Below this level, the recorder logs each start and stop on stderr.
     os.environ.setdefault("KINETO_LOG_LEVEL", "6")
     activities = [ProfilerActivity.CPU]
     if torch.cuda.is_available():
@@ -68,7 +68,7 @@ def record(run: Callable[[], object], *, shapes: bool = False) -> torch.profiler
         warnings.simplefilter("ignore")  # about what it cannot record here
         for _ in range(WARM_RUNS):
             run()
-        # acc_events: without it, it warns about a coming default
+        # acc_events: avoids a warning about a future default
         recorded = torch.profiler.profile(
             activities=activities, acc_events=True, record_shapes=shapes
         )
@@ -82,7 +82,7 @@ def record(run: Callable[[], object], *, shapes: bool = False) -> torch.profiler
 
 
 def trace_of(recorded: torch.profiler.profile) -> dict[str, Any]:
-    """The trace in Chrome's format, without what names this machine."""
+    """Return the trace in Chrome's format, without data that identifies this machine."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "trace.json"
         recorded.export_chrome_trace(str(file))
@@ -93,7 +93,7 @@ def trace_of(recorded: torch.profiler.profile) -> dict[str, Any]:
 
 
 def compressed(trace: dict[str, Any]) -> bytes:
-    """A trace as a file; equal traces give equal bytes."""
+    """Compress a trace; equal traces give equal bytes."""
     return gzip.compress(json.dumps(trace, separators=(",", ":")).encode(), mtime=0)
 
 
@@ -106,7 +106,7 @@ def _record(name: str, run: Callable[[], object], trace: Path, table: Path) -> N
     table.write_text(
         f"{name}: {FORWARDS} forwards on torch {torch.__version__}, "
         f"{torch.get_num_threads()} intra-op threads. `{WHOLE}` is one whole call; kernels "
-        "that a compiler made are not operators: their time is counted there.\n\n"
+        "that a compiler generated are not operators: their time is counted there.\n\n"
         + events.table(sort_by="self_cpu_time_total", row_limit=-1)
     )
 

@@ -1,4 +1,4 @@
-"""Evaluates the times of a plan: which form is the fastest where, and what the plan gains."""
+"""Evaluates the times of a plan: the fastest form per batch size, and what the plan gains."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Standing:
     Attributes:
         size: of the batch.
         times: every form that was measured at this size.
-        held_back: the forms among them that may not run at this size (they hold the GIL too long).
+        held_back: forms that may not run at this size because they hold the GIL too long.
         chosen: the plan's form.
     """
 
@@ -41,7 +41,7 @@ class Standing:
 
     @property
     def runner_up(self) -> Form | None:
-        """The fastest form other than the plan's; None: there is no other."""
+        """The fastest form other than the plan's; None if there is none."""
         others = [form for form in self._allowed() if form != self.chosen]
         return min(others, key=self._median, default=None)
 
@@ -53,7 +53,7 @@ class Standing:
         return not needed or chosen.low_us <= fastest.high_us
 
     def ratio(self, form: Form) -> float:
-        """The time of the plan's form over that of another one."""
+        """The time of the plan's form divided by that of another one."""
         return self._median(self.chosen) / self._median(form)
 
     def _allowed(self) -> Iterator[Form]:
@@ -66,7 +66,7 @@ class Standing:
 def standings(
     device: DevicePlan, precision: Precision, holds_gil: Collection[str]
 ) -> tuple[Standing, ...]:
-    """One per batch size at which the plan's form was measured.
+    """Return one standing per batch size at which the plan's form was measured.
 
     Args:
         device: the measured times and the plan.
@@ -93,7 +93,7 @@ def standings(
 
 
 def per_item(times: FormTimes) -> dict[int, PerItem]:
-    """Batch size -> time per item."""
+    """Map each batch size to its time per item."""
     rows = zip(times.batch_sizes, times.median_us, times.low_us, times.high_us, strict=True)
     return {
         size: PerItem(median / size, low / size, high / size) for size, median, low, high in rows
@@ -101,9 +101,9 @@ def per_item(times: FormTimes) -> dict[int, PerItem]:
 
 
 def best_single(found: Sequence[Standing]) -> Form | None:
-    """The best form for all sizes, by the geometric mean of its times.
+    """Return the best form for all sizes, by the geometric mean of its times.
 
-    None if no form may run, or was measured, at every size.
+    Returns None if no form was measured, or may run, at every size.
     """
     if not found:
         return None
@@ -120,7 +120,7 @@ def best_single(found: Sequence[Standing]) -> Form | None:
 
 
 def plan_line(steps: Sequence[Step]) -> str:
-    """The steps in words: `1..4 compiled; 5..64 script, optimized at load`."""
+    """Format steps in words: `1..4 compiled; 5..64 script, optimized at load`."""
     parts, first = [], 1
     for step in steps:
         sizes = str(first) if step.up_to == first else f"{first}..{step.up_to}"
@@ -130,7 +130,7 @@ def plan_line(steps: Sequence[Step]) -> str:
 
 
 def three_digits(value: float) -> str:
-    """Three significant digits: 4.41, 18.5, 322, 1,360."""
+    """Format with three significant digits: 4.41, 18.5, 322, 1,360."""
     if value >= 99.95:
         return f"{value:,.0f}"
     return f"{value:.1f}" if value >= 9.995 else f"{value:.2f}"

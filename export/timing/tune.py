@@ -1,7 +1,7 @@
 """Times every form at every batch size, and plans which form runs which size.
 
-Everything needed is in the artifact: tuning again on another machine works without the Python
-model.
+The artifact has everything that tuning needs, so it can be tuned on another machine without the
+Python model.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from models.plan import (
 from models.processor import DeviceKind
 from models.resources import serving_threads
 
-MAX_BATCH = 64  # unless told otherwise
+MAX_BATCH = 64  # the default
 
 Tell = Callable[[str], None]
 
@@ -64,15 +64,15 @@ class TuneOptions:
 
 
 def measure(folder: Path, manifest: Manifest, options: TuneOptions, progress: Progress) -> Plan:
-    """Time all forms on the golden examples, on every kind of device at hand.
+    """Time all forms on the golden examples, on every kind of device of this machine.
 
-    The manifest's own plan for kinds of device that are not here is kept.
+    Keeps the manifest's plan for kinds of device that this machine does not have.
 
     Args:
-        folder: has the variants' files.
+        folder: with the variants' files.
         manifest: of the artifact.
         options: how to measure.
-        progress: called after each batch size, and with what cannot be timed here.
+        progress: called after each batch size, and for each form that cannot be timed here.
 
     Raises:
         UsageError: if no variant has the wanted precision.
@@ -92,7 +92,7 @@ def measure(folder: Path, manifest: Manifest, options: TuneOptions, progress: Pr
 
 
 def default_precision(variants: Mapping[str, Variant], wanted: Precision | None) -> Precision:
-    """The precision of a plan, which a server uses by default.
+    """Return the precision of a plan, which a server uses by default.
 
     Raises:
         UsageError: if no variant has the wanted precision.
@@ -123,7 +123,7 @@ def _measure_on(
         found = Measured(manifest)
         for done, size in enumerate(sizes, start=1):
             if found.can_stop(size):
-                why = f"{kind}, batches of {size} and more: not timed, they run like smaller ones"
+                why = f"{kind}, batches of {size} and more: not timed, same plan as smaller ones"
                 progress(len(sizes), len(sizes), why)
                 break
             batches = golden_batches(manifest, size)
@@ -152,12 +152,11 @@ def _measure_on(
 
 
 def plan_steps(measured: Measured, largest: int) -> dict[Precision, tuple[Step, ...]]:
-    """The form for each batch size, per precision.
+    """Choose the form for each batch size, per precision.
 
     Args:
         measured: the times.
-        largest: the batch size that the plan must reach; sizes above the measured ones change
-            nothing.
+        largest: the batch size that the plan must reach; unmeasured larger sizes get the last form.
     """
     manifest, made = measured.manifest, {}
     forms = dict.fromkeys(form for taken in measured.rounds.values() for form in taken)
@@ -176,7 +175,7 @@ def plan_steps(measured: Measured, largest: int) -> dict[Precision, tuple[Step, 
 
 
 def _largest(plan: Plan | None, kind: DeviceKind) -> int:
-    """The largest batch of the existing plan: on this kind of device, else on any."""
+    """Return the largest batch of the existing plan: on this kind of device, else on any."""
     if plan is None:
         return MAX_BATCH
     own = plan.on(kind)
@@ -191,11 +190,11 @@ def load_forms(
     """Load every form that runs on a device here.
 
     Args:
-        folder: has the variants' files.
+        folder: with the variants' files.
         manifest: of the artifact.
         device: where they will run.
-        tell: called with the reason why a form is missing. A compiled form may be for another
-            machine, or this one forbids executing unpacked files; a server does without it as well.
+        tell: called with the reason if a form is missing. A compiled form may be for another
+            machine, or this one forbids executing unpacked files; a server skips it too.
 
     Raises:
         ExportError: if a form that is not compiled cannot be loaded.

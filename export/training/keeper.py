@@ -1,4 +1,4 @@
-"""What happens between the steps of a run: curves, checkpoints, stopping and going on."""
+"""Handles what happens between the steps of a run: curves, checkpoints, stop and resume."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ from export.training.learner import Learner
 from models.manifest import TrainedEpoch
 
 CURVES, PLOT, REACHED = "curves.json", "curves.svg", "reached"
-ASK_EVERY = 8  # steps between two questions to the other processes whether one was told to stop
+ASK_EVERY = 8  # steps between two checks whether any process received a stop signal
 STOPPING = (signal.SIGINT, signal.SIGTERM)
 
 
 class AtomicIO(TorchCheckpointIO):
-    """A checkpoint is there as a whole or not at all, also after a power failure."""
+    """Writes checkpoints atomically, even if the power fails."""
 
     def save_checkpoint(
         self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None
     ) -> None:
-        """Write next to it, and rename."""
+        """Write next to the target, then rename."""
         whole = Path(path)
         new = whole.with_name(f".{whole.name}.new")
         try:
@@ -44,7 +44,7 @@ class AtomicIO(TorchCheckpointIO):
                 os.fsync(file.fileno())
             new.replace(whole)
         except BaseException:
-            new.unlink(missing_ok=True)  # a part of one would keep a full disk full
+            new.unlink(missing_ok=True)  # a partial file would keep a full disk full
             raise
 
 
@@ -53,7 +53,7 @@ class Keeper(Callback):
 
     Args:
         folder: of the run.
-        every: steps between two checkpoints; None: at the end of each epoch only.
+        every: steps between two checkpoints; None: only at the end of each epoch.
         progress: called on the first process.
     """
 
@@ -63,7 +63,7 @@ class Keeper(Callback):
         self.folder = folder
         self.every = every
         self.progress = progress
-        self.told = False  # a signal came
+        self.told = False  # whether a signal has arrived
         self.stopped = False
         self.began = time.monotonic()
         self.noted = 0.0
@@ -71,19 +71,19 @@ class Keeper(Callback):
         self.handlers: dict[int, Any] = {}
 
     def on_train_start(self, trainer: Trainer, module: LightningModule) -> None:
-        """From here on a signal ends the run at the end of a step."""
+        """Handle signals: from now on they end the run after a step."""
         self.handlers = {each: signal.signal(each, self._tell) for each in STOPPING}
         self.began = time.monotonic() - _of(module).record.get("seconds", 0.0)
 
     def on_train_end(self, trainer: Trainer, module: LightningModule) -> None:
-        """From here on it is as it was."""
+        """Restore the signal handlers."""
         for number, handler in self.handlers.items():
             signal.signal(number, handler)
 
     def on_exception(
         self, trainer: Trainer, module: LightningModule, exception: BaseException
     ) -> None:
-        """Also after an error."""
+        """Restore the signal handlers after an error too."""
         self.on_train_end(trainer, module)
 
     def _tell(self, number: int, frame: FrameType | None) -> None:
@@ -93,7 +93,7 @@ class Keeper(Callback):
     def on_train_batch_end(
         self, trainer: Trainer, module: LightningModule, outputs: Any, batch: Any, index: int
     ) -> None:
-        """After each step."""
+        """Report, save and stop as needed after each step."""
         learner = _of(module)
         learner.step += 1
         done, total = learner.step, learner.total
@@ -114,7 +114,7 @@ class Keeper(Callback):
             self._note(learner, done, total)
 
     def _note(self, learner: Learner, done: int, total: int) -> None:
-        """Reading the loss waits for the device: not after each step."""
+        """Report progress; not after each step, because reading the loss waits for the device."""
         now = time.monotonic()
         loss, samples = learner.losses.tolist() if now - self.noted > 0.5 else (0.0, 0.0)
         if samples:
@@ -149,7 +149,7 @@ class Keeper(Callback):
 
 
 def reached(folder: Path) -> int:
-    """The step that the run had done when it ended, however it ended."""
+    """Return the last completed step of a run, however it ended."""
     try:
         return int((folder / REACHED).read_text())
     except (OSError, ValueError):
@@ -158,12 +158,12 @@ def reached(folder: Path) -> int:
 
 def _of(module: LightningModule) -> Learner:
     if not isinstance(module, Learner):
-        raise TypeError(f"a bug: {type(module).__name__} is no Learner")
+        raise TypeError(f"a bug: {type(module).__name__} is not a Learner")
     return module
 
 
 def _best(epochs: list[dict[str, Any]]) -> int:
-    """The epoch with the lowest loss on the evaluation data, else on what it learns from."""
+    """Return the epoch with the lowest loss on the evaluation data, else on the training data."""
     losses: dict[int, float | None] = {
         each["epoch"]: each["loss"] if each["evaluation_loss"] is None else each["evaluation_loss"]
         for each in epochs
@@ -173,12 +173,12 @@ def _best(epochs: list[dict[str, Any]]) -> int:
 
 
 def _peak_bytes(device: torch.device) -> int:
-    """The most memory that this process has used: of its GPU, else of the machine."""
+    """Return this process's peak memory: of its GPU, else of the machine."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated()
     try:
         (line,) = re.findall(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())
-    except (OSError, ValueError):  # no Linux
+    except (OSError, ValueError):  # not on Linux
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return int(line) * 1024
 

@@ -1,4 +1,4 @@
-"""A declared training as Lightning's module: any strategy of its trainer can run it."""
+"""A declared training as a Lightning module, which any trainer strategy can run."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from torch.utils.data import DataLoader
 from export.checkpoints import KEY
 from models.definitions.training import Batch, Samples, Share, Training
 
-SHARDED_FROM = 50_000  # parameters of a layer that is gathered and freed alone
+SHARDED_FROM = 50_000  # fewest parameters of a layer that is gathered and freed separately
 
 
 class Learner(LightningModule):
-    """Loss and metrics are summed over samples; the sums are added up over processes.
+    """Sums loss and metrics over samples, then over processes.
 
     Args:
         module: the whole model.
-        how: what the definition declares.
-        data, evaluation: its samples; evaluation None: there are none.
+        how: the definition's declaration.
+        data, evaluation: its samples; None: no evaluation.
         loading: options of the data loaders.
     """
 
@@ -43,28 +43,28 @@ class Learner(LightningModule):
         self.loading = loading
         self.steps = how.steps(data)
         self.total = how.epochs * self.steps
-        self.step = 0  # done, since the beginning of the run
+        self.step = 0  # steps completed since the beginning of the run
         self.sharded = False
-        self.losses = torch.zeros(2, dtype=torch.float64)  # their sum, and of how many samples
+        self.losses = torch.zeros(2, dtype=torch.float64)  # sum of the losses, number of samples
         self.record: dict[str, Any] = {}  # our part of a checkpoint
 
     @property
     def learns(self) -> nn.Module:
-        """The part that learns."""
+        """The trained part of the model."""
         return self.how.part(self.module)
 
     @property
     def exact(self) -> torch.dtype:
-        """What sums are kept in; Apple's GPUs have no 64 bits."""
+        """The dtype of sums; Apple's GPUs have no 64-bit one."""
         return torch.float32 if self.device.type == "mps" else torch.float64
 
     @property
     def share(self) -> Share:
-        """The samples of a batch that this process gets."""
+        """This process's share of the samples of a batch."""
         return Share(self.global_rank, self.trainer.world_size)
 
     def configure_model(self) -> None:
-        """Called once the processes are there, before a checkpoint is read."""
+        """Prepare the model once the processes exist, before a checkpoint is read."""
         if self.device_mesh is None or self.sharded:
             return
         self.sharded = True
@@ -76,11 +76,11 @@ class Learner(LightningModule):
         fully_shard(self.learns, mesh=mesh)
 
     def train_dataloader(self) -> DataLoader[Batch]:
-        """From the step on that a checkpoint was at."""
+        """Load samples, starting at the checkpoint's step."""
         return self.how.learning_batches(self.data, self.share, first=self.step, **self.loading)
 
     def configure_optimizers(self) -> Any:
-        """As declared; the rate changes after each step."""
+        """Build the declared optimizer; its learning rate changes after each step."""
         optimizer = self.how.optimizer(self.parameters_here())
         if self.how.schedule is None:
             return optimizer
@@ -88,15 +88,15 @@ class Learner(LightningModule):
         return [optimizer], [{"scheduler": schedule, "interval": "step"}]
 
     def parameters_here(self) -> list[nn.Parameter]:
-        """Those that this process updates, or a part of."""
+        """The parameters that this process updates, wholly or in part."""
         return list(self.learns.parameters())
 
     def on_train_batch_start(self, batch: Batch, index: int) -> None:
-        """Seed by step, so that a run that goes on draws what it would have drawn."""
+        """Seed by step, so that a resumed run draws the same random numbers."""
         self.how.seed_step(self.step, self.global_rank)
 
     def training_step(self, batch: Batch, index: int) -> torch.Tensor:
-        """The loss; of uneven shares each counts by its size, since gradients are averaged."""
+        """Return the loss, weighted by the share's size because gradients are averaged."""
         loss = self.how.loss(self.learns(*batch.inputs), batch.target)
         self.count(loss.detach(), batch.counted)
         share = self.share
@@ -108,19 +108,19 @@ class Learner(LightningModule):
         self.losses += torch.stack([loss.to(self.exact), self.losses.new_ones(())]) * samples
 
     def summed(self, sums: torch.Tensor) -> torch.Tensor:
-        """The sums of all processes."""
+        """Add up the sums of all processes."""
         here = sums.to(self.device, self.exact)
         reduced: torch.Tensor = self.trainer.strategy.reduce(here, reduce_op="sum")
         return reduced.cpu()
 
     def take_losses(self) -> float:
-        """The mean loss since the last call."""
+        """Return the mean loss since the last call."""
         loss, samples = self.summed(self.losses).tolist()
         self.losses = torch.zeros(2, dtype=torch.float64)
         return loss / samples if samples else float("nan")
 
     def evaluate(self) -> list[float]:
-        """The means of the loss and of each metric on the evaluation data."""
+        """Return the means of the loss and of each metric on the evaluation data."""
         measured = (self.how.loss, *self.how.metrics.values())
         sums = torch.zeros(len(measured) + 1, dtype=torch.float64)
         self.learning(False)
@@ -140,11 +140,11 @@ class Learner(LightningModule):
         return [each / samples if samples else float("nan") for each in totals]
 
     def learning(self, on: bool) -> None:
-        """Switch what differs between learning and evaluating, such as dropout."""
+        """Switch between training and evaluation mode, for example for dropout."""
         self.module.train(on)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Say where the run is; the loops of the trainer need not know: batches follow from it."""
+        """Store the step, from which the batches follow; the trainer's loops are not needed."""
         checkpoint.pop("loops", None)
         losses = self.summed(self.losses).tolist()
         checkpoint[KEY] = self.record | {
@@ -154,28 +154,28 @@ class Learner(LightningModule):
         }
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Go on from there; one process has the sums of all."""
+        """Resume at the stored step; one process gets the sums of all."""
         self.record = dict(checkpoint[KEY])
         self.step = self.record["step"]
         if self.global_rank == 0:
             self.losses = torch.tensor(self.record["losses"], dtype=torch.float64)
 
     def outputs(self, batch: Batch) -> Any:
-        """Of a forward; None: another process has them."""
+        """Return the outputs of a forward; None: another process has them."""
         return self.learns(*batch.inputs)
 
     def transfer_batch_to_device(self, batch: Batch, device: torch.device, index: int) -> Batch:
-        """Without waiting, where the memory is pinned."""
+        """Move a batch, without waiting if its memory is pinned."""
         return move(batch, lambda each: each.to(device, non_blocking=True))
 
 
 def move(batch: Batch, to: Callable[[torch.Tensor], torch.Tensor]) -> Batch:
-    """The batch with its tensors elsewhere."""
+    """Return the batch with its tensors moved."""
     return Batch(tuple(to(each) for each in batch.inputs), to(batch.target), batch.counted)
 
 
 def first(outputs: Any, count: int) -> Any:
-    """The first items of a tensor, or of a tuple of tensors."""
+    """Return the first items of a tensor, or of a tuple of tensors."""
     if isinstance(outputs, torch.Tensor):
         return outputs[:count]
     return tuple(each[:count] for each in outputs)

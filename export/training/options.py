@@ -1,4 +1,4 @@
-"""The options of `python -m export train`, and what contradicts what; knows no Lightning."""
+"""The options of `python -m export train` and their checks, without Lightning."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ class Processes:
     """The processes of a run.
 
     Attributes:
-        kind: of the devices: cpu, cuda or mps; a process has one.
-        here: processes of this machine.
-        machines: how many there are.
+        kind: of the devices, one per process: cpu, cuda or mps.
+        here: processes on this machine.
+        machines: their number.
         rank: of this process, among all.
-        elastic: `torchrun` starts them, and starts them again when one is lost.
+        elastic: whether `torchrun` starts them, and restarts them when one is lost.
     """
 
     kind: Literal["cpu", "cuda", "mps"]
@@ -51,45 +51,43 @@ class Processes:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options."""
     whole = values.positive
-    parser.add_argument("model", help="what to train, a name of the catalog")
+    parser.add_argument("model", help="the model to train, a name in the catalog")
     parser.add_argument("--out", type=Path, required=True, metavar="RUN", help="the run's folder")
-    parser.add_argument("--resume", action="store_true", help="go on from RUN/last.ckpt")
+    parser.add_argument("--resume", action="store_true", help="continue from RUN/last.ckpt")
     parser.add_argument("--epochs", type=whole, metavar="N", help="default: as declared")
     parser.add_argument(
-        "--batch-size", type=whole, metavar="N", help="samples of a step, of all processes together"
+        "--batch-size", type=whole, metavar="N", help="samples of a step, over all processes"
     )
     parser.add_argument("--seed", type=int, metavar="N", help="default: as declared")
     parser.add_argument("--accelerator", choices=("auto", "cpu", "cuda", "mps"), default="auto")
     parser.add_argument(
         "--devices", type=whole, metavar="N", help="processes per machine (default: 1)"
     )
-    parser.add_argument(
-        "--num-nodes", type=whole, metavar="N", help="machines; torchrun knows it itself"
-    )
+    parser.add_argument("--num-nodes", type=whole, metavar="N", help="machines; set by torchrun")
     parser.add_argument("--strategy", choices=STRATEGIES, default="auto")
     parser.add_argument(
         "--microbatches", type=whole, metavar="N", help="of a pipeline (default: 2 per stage)"
     )
     parser.add_argument("--precision", choices=PRECISIONS, default="32-true")
-    parser.add_argument("--compile", action="store_true", help="by torch.compile")
+    parser.add_argument("--compile", action="store_true", help="use torch.compile")
     parser.add_argument("--deterministic", action="store_true", help="only deterministic kernels")
     parser.add_argument(
         "--detect-anomaly", action="store_true", help="stop at the first NaN and name its operation"
     )
-    parser.add_argument("--profile", action="store_true", help="print the operators, write a trace")
+    parser.add_argument("--profile", action="store_true", help="print operators, write a trace")
     parser.add_argument(
         "--workers", type=int, default=0, metavar="N", help="processes that load data (default: 0)"
     )
     parser.add_argument(
-        "--checkpoint-every", type=whole, metavar="N", help="steps, in addition to each epoch's end"
+        "--checkpoint-every", type=whole, metavar="N", help="steps, in addition to epoch ends"
     )
 
 
 def processes(parsed: argparse.Namespace) -> Processes:
-    """Which processes the run has.
+    """Determine the processes of the run.
 
     Raises:
-        UsageError: if there are fewer devices.
+        UsageError: if there are too few devices.
     """
     kind = parsed.accelerator
     usable = {
@@ -100,7 +98,7 @@ def processes(parsed: argparse.Namespace) -> Processes:
     if kind == "auto":
         kind = next(each for each, there in usable.items() if there)
     if not usable[kind]:
-        raise UsageError(f"--accelerator {kind}: there is none on this machine")
+        raise UsageError(f"--accelerator {kind}: this machine has none")
     by_torchrun = "TORCHELASTIC_RUN_ID" in os.environ
     here, machines = parsed.devices or 1, parsed.num_nodes or 1
     if by_torchrun:
@@ -115,7 +113,7 @@ def processes(parsed: argparse.Namespace) -> Processes:
         _check_restarts()
     elif machines > 1 and "NODE_RANK" not in os.environ:
         raise UsageError(
-            f"--num-nodes {machines}: start it by torchrun on each machine (docs/training.md), "
+            f"--num-nodes {machines}: start it with torchrun on each machine (docs/training.md), "
             "or set NODE_RANK, MASTER_ADDR and MASTER_PORT"
         )
     there = {"cuda": torch.cuda.device_count(), "mps": 1}.get(kind, here)
@@ -127,30 +125,30 @@ def processes(parsed: argparse.Namespace) -> Processes:
 
 
 def _check_restarts() -> None:
-    """Check that processes which are started again cannot find what those before them wrote.
+    """Check that restarted processes cannot find what their predecessors wrote.
 
-    torch 2.13 gives all of them one store, in which a process may read the address of one that has
-    ended: `DynamicRendezvousHandler.next_rendezvous` makes it once.
+    torch 2.13 gives all of them one store, in which a process may read the address of an ended
+    process: `DynamicRendezvousHandler.next_rendezvous` creates it once.
     """
     shared = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
     if shared and int(os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0")) > 0:
         raise UsageError(
             "set TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 for torchrun --max-restarts: without it "
-            "processes that are started again may wait for those that have ended"
+            "restarted processes may wait for ended ones"
         )
 
 
 def stages_of(definition: Definition) -> Any:
-    """What cuts the model into stages; None: nothing does."""
+    """Return the function that cuts the model into stages; None: there is none."""
     how = definition.training
     return (how.stages if how else None) or definition.stages
 
 
 def check(parsed: argparse.Namespace, definition: Definition, found: Processes) -> None:
-    """Check what can be checked before anything is built.
+    """Run the checks that need no model.
 
     Raises:
-        UsageError: in one sentence that says what would be right.
+        UsageError: with the correct form in one sentence.
     """
     if definition.training is None:
         raise UsageError(
@@ -162,7 +160,7 @@ def check(parsed: argparse.Namespace, definition: Definition, found: Processes) 
     if alone and strategy != "auto" and not found.elastic:  # all others may have left
         raise UsageError(f"--strategy {strategy} needs several processes: use --devices 2 or more")
     if parsed.compile and parsed.detect_anomaly:
-        raise UsageError("--detect-anomaly sees no operations in what --compile made: use one")
+        raise UsageError("--detect-anomaly sees no operations in compiled code: omit --compile")
     if parsed.workers < 0:
         raise UsageError(f"--workers must be 0 or more, got {parsed.workers}")
     if parsed.seed is not None and not 0 <= parsed.seed < 2**31:
@@ -174,11 +172,11 @@ def check(parsed: argparse.Namespace, definition: Definition, found: Processes) 
     elif parsed.microbatches is not None:
         raise UsageError("--microbatches is for --strategy pipeline")
     last = parsed.out / LAST
-    if found.rank == 0 and not found.elastic:  # the others may see what the first has written
+    if found.rank == 0 and not found.elastic:  # others may see what the first wrote
         if parsed.resume and not last.exists():
             raise UsageError(f"--resume: there is no {last}; omit --resume to begin")
         if not parsed.resume and last.exists():
-            raise UsageError(f"{parsed.out} holds a run: add --resume, or name another folder")
+            raise UsageError(f"{parsed.out} has a run: add --resume, or choose another folder")
 
 
 def _check_pipeline(parsed: argparse.Namespace, definition: Definition) -> None:
@@ -192,10 +190,10 @@ def _check_pipeline(parsed: argparse.Namespace, definition: Definition) -> None:
 
 
 def check_stages(module: nn.Module, stages: Sequence[nn.Module]) -> Sequence[nn.Module]:
-    """The stages, if each weight of the model is in one of them.
+    """Return the stages if each weight of the model is in exactly one of them.
 
     Raises:
-        UsageError: if one is shared, and would get two different values, or left out.
+        UsageError: if one is missing, or shared and would get two different values.
     """
     found = Counter(id(each) for stage in stages for each in stage.parameters())
     for name, each in module.named_parameters():
@@ -207,10 +205,10 @@ def check_stages(module: nn.Module, stages: Sequence[nn.Module]) -> Sequence[nn.
 
 
 def check_split(parsed: argparse.Namespace, batch: int, stages: int, found: Processes) -> int:
-    """How many microbatches a pipeline has; 0: it is none.
+    """Return the number of microbatches of a pipeline; 0: it is not a pipeline.
 
     Raises:
-        UsageError: if the batch or the processes cannot be divided so.
+        UsageError: if the batch or the processes cannot be divided that way.
     """
     if parsed.strategy != "pipeline":
         if batch < found.world:

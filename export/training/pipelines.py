@@ -1,7 +1,7 @@
-"""A model in stages learns as a pipeline, and several such pipelines as one: DDP over pipelines.
+"""Trains a model in stages as a pipeline, or as several pipelines with DDP over them.
 
-Ranks are ordered by pipeline, then by stage. A checkpoint has the whole model and the state of its
-optimizer, as one process would write them: whichever strategy reads it.
+Ranks are ordered by pipeline, then by stage. A checkpoint has the whole model and its optimizer's
+state, as a single process would write them, so every strategy can read it.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ Cut = Callable[[nn.Module], Sequence[nn.Module]]
 
 
 class Part(PipelineStage):
-    """Finds out the shapes without a trace: torch runs the stage, on memory as it finds it.
+    """Infers shapes without side effects, although torch runs the stage on uninitialized memory.
 
-    Batch norms would take up what happens to be there, also NaN, and dropout draw numbers.
+    Batch norms would add that memory to their statistics, even NaN, and dropout would draw numbers.
     """
 
     def _compute_outputs(self, *args: torch.Tensor, module: nn.Module, **kwargs: Any) -> Any:
@@ -47,8 +47,8 @@ class PipelineLearner(Learner):
     """Each process has one stage; the schedule runs forward and backward of all microbatches.
 
     Args:
-        cut: makes the stages.
-        microbatches: of the batch of a pipeline.
+        cut: splits the model into stages.
+        microbatches: of a pipeline's batch.
         options: see `Learner`.
     """
 
@@ -58,18 +58,18 @@ class PipelineLearner(Learner):
         self.cut = cut
         self.microbatches = microbatches
         self.mesh: DeviceMesh | None = None
-        self.mine: dict[str, torch.Tensor] = {}  # name in the model -> what this stage has of it
+        self.mine: dict[str, torch.Tensor] = {}  # name in the model -> this stage's tensor
 
     @property
     def share(self) -> Share:
-        """All stages of a pipeline see the same samples."""
+        """The samples of this pipeline, the same for all its stages."""
         if self.mesh is None:
-            raise RuntimeError("a bug: the share is asked for before there are processes")
+            raise RuntimeError("a bug: the share is read before the processes exist")
         data = self.mesh["data"]
         return Share(data.get_local_rank(), data.size())
 
     def become_stage(self, mesh: DeviceMesh) -> None:
-        """Keep one stage of the model, and free the others."""
+        """Keep one stage of the model and free the others."""
         self.mesh = mesh
         index, stages = mesh["stage"].get_local_rank(), mesh["stage"].size()
         own = self.cut(self.module)[index]
@@ -86,11 +86,11 @@ class PipelineLearner(Learner):
         self.schedule = Schedule1F1B(self.stage, self.microbatches, loss_fn=self.how.loss)
 
     def parameters_here(self) -> list[nn.Parameter]:
-        """Those of the stage."""
+        """The parameters of the stage."""
         return [each for each in self.mine.values() if isinstance(each, nn.Parameter)]
 
     def training_step(self, batch: Batch, index: int) -> None:  # type: ignore[override]
-        """A whole step: the schedule runs the backward, too."""
+        """Run a whole step: the schedule includes the backward."""
         optimizer: Any = self.optimizers()
         optimizer.zero_grad()
         losses: list[torch.Tensor] = []
@@ -104,18 +104,18 @@ class PipelineLearner(Learner):
             self.count(torch.stack(losses).mean().detach(), batch.counted)
 
     def learning(self, on: bool) -> None:
-        """Of the stage: it may have layers that the model itself has not."""
+        """Switch the mode of the stage, which may have layers that the model does not have."""
         self.stage.submod.train(on)
 
     def outputs(self, batch: Batch) -> Any:
-        """Those of the last stage."""
+        """Return the outputs of the last stage."""
         return self.schedule.eval(
             *(batch.inputs if self.stage.is_first else ()), target=batch.target, losses=[]
         )
 
 
 class PipelineStrategy(DDPStrategy):
-    """Processes as several pipelines of `stages` stages."""
+    """Arranges the processes as several pipelines of `stages` stages."""
 
     def __init__(self, stages: int, **options: Any) -> None:
         super().__init__(**options)
@@ -123,23 +123,23 @@ class PipelineStrategy(DDPStrategy):
 
     @property
     def learner(self) -> PipelineLearner:
-        """What it trains."""
+        """The trained module."""
         if not isinstance(self.lightning_module, PipelineLearner):
             raise TypeError("a bug: a pipeline needs a PipelineLearner")
         return self.lightning_module
 
     def configure_ddp(self) -> None:
-        """Called when the model is on its device: each process becomes a stage of a pipeline."""
+        """Make each process a stage of a pipeline, once the model is on its device."""
         sizes = (self.num_nodes * self.num_processes // self.stages, self.stages)
         mesh = init_device_mesh(self.root_device.type, sizes, mesh_dim_names=("data", "stage"))
         self.learner.become_stage(mesh)
 
     def lightning_module_state_dict(self) -> dict[str, Any]:
-        """The whole model, on the first process."""
+        """Return the whole model, on the first process."""
         return _joined({f"{PREFIX}{name}": each for name, each in self.learner.mine.items()})
 
     def optimizer_state(self, optimizer: Optimizer) -> dict[str, Any]:
-        """The state of all parameters, numbered as they are in the whole model."""
+        """Return the state of all parameters, numbered as in the whole model."""
         state: dict[str, Any] = super().optimizer_state(optimizer)
         numbers = self._numbers()
         found = _joined({numbers[own]: each for own, each in state["state"].items()})
@@ -147,7 +147,7 @@ class PipelineStrategy(DDPStrategy):
         return {"state": found, "param_groups": groups}
 
     def load_optimizer_state_dict(self, checkpoint: Mapping[str, Any]) -> None:
-        """Take what belongs to this stage."""
+        """Load the part that belongs to this stage."""
         (state,) = checkpoint["optimizer_states"]
         numbers = self._numbers()
         own = {
@@ -161,13 +161,13 @@ class PipelineStrategy(DDPStrategy):
         return list(range(len(list(self.learner.learns.parameters()))))
 
     def _numbers(self) -> list[int]:
-        """The place of each parameter of this stage among those of the whole model."""
+        """Return the index of each parameter of this stage in the whole model."""
         own = {id(each): at for at, each in enumerate(self.learner.learns.parameters())}
         return [own[id(each)] for each in self.learner.parameters_here()]
 
 
 def _joined(part: dict[Any, Any]) -> dict[Any, Any]:
-    """The parts of all processes; on the first one only, since it alone writes."""
+    """Join the parts of all processes, only on the first one, which writes them."""
     first = distributed.get_rank() == 0
     parts: list[Any] | None = [None] * distributed.get_world_size() if first else None
     distributed.gather_object(_on_cpu(part), parts)

@@ -1,4 +1,4 @@
-"""`python -m export train`: puts a declaration, the options and Lightning's trainer together."""
+"""`python -m export train`: combines a declaration, the options and Lightning's trainer."""
 
 from __future__ import annotations
 
@@ -30,22 +30,22 @@ from export.training.watching import NanWatch, Profiler
 from models.definitions.definition import Definition
 from models.definitions.training import Training
 
-OWN = ("epochs", "batch", "seed")  # what a run cannot change when it goes on
+OWN = ("epochs", "batch", "seed")  # options that a resumed run cannot change
 FLAGS = {"epochs": "epochs", "batch": "batch_size", "seed": "seed"}
-INTERRUPTED = 130  # as a shell says of SIGINT
+INTERRUPTED = 130  # the shell's convention for SIGINT
 
 
 def train(
     parsed: Namespace, definition: Definition, found: Processes, stage: Stage, console: Console
 ) -> tuple[int, list[str]]:
-    """Train; the exit code, and what to say at the end.
+    """Train a model; return the exit code and the lines to print at the end.
 
     Args:
         parsed: see `export.training.options.add_arguments`.
-        definition: of the model; declares a training.
+        definition: of the model, with a declared training.
         found: the processes of the run.
         stage: see `export.pipeline.export`.
-        console: for what is said meanwhile.
+        console: for lines during the run.
 
     Raises:
         UsageError: if the run is impossible.
@@ -74,32 +74,32 @@ def train(
         except (RuntimeError, ValueError, TypeError, OSError) as error:
             raise ExportError(f"training {parsed.model} fails: {reason(error)}") from error
     if keeper.stopped:
-        told = f"stopped after step {learner.step} of {learner.total}; --resume goes on from there"
+        told = f"stopped after step {learner.step} of {learner.total}; --resume continues there"
         return INTERRUPTED, [told]
     return 0, _summary(parsed, learner)
 
 
 def _resumes(parsed: Namespace, found: Processes) -> bool:
-    """Whether it goes on: under torchrun it always does, which starts lost processes again."""
+    """Whether the run resumes, as it always does under torchrun, which restarts lost processes."""
     return parsed.resume or (found.elastic and (parsed.out / LAST).exists())
 
 
 def _declared(parsed: Namespace, definition: Definition, resumed: Any) -> Training:
     how = definition.training
     if how is None:
-        raise RuntimeError("a bug: options.check lets no definition without training pass")
+        raise RuntimeError("a bug: options.check rejects definitions without training")
     wanted = {own: getattr(parsed, FLAGS[own]) for own in OWN}
     wanted = {own: each for own, each in wanted.items() if each is not None}
     if resumed is not None:
         began = resumed[KEY]["run"]["hyperparameters"]
         whole = "optimizer_states" in resumed and isinstance(resumed[KEY].get("step"), int)
         if not whole or not set(OWN) <= began.keys():
-            raise UsageError(f"{parsed.out / LAST} has not all that --resume needs, as best.ckpt")
+            raise UsageError(f"{parsed.out / LAST} lacks data that --resume needs, like best.ckpt")
         for own, each in wanted.items():
             if each != began[own]:
                 raise UsageError(
                     f"--{FLAGS[own].replace('_', '-')} {each}: the run began with {began[own]}; "
-                    "omit it, or begin another run"
+                    "omit it, or start a new run"
                 )
         wanted = {own: began[own] for own in OWN}
     return dataclasses.replace(how, **wanted)
@@ -122,7 +122,7 @@ def _learner(parsed: Namespace, definition: Definition, how: Training, found: Pr
 
 
 def _optimizer(how: Training, module: nn.Module) -> dict[str, Any]:
-    """Its class and its numbers, such as the learning rate."""
+    """Describe the optimizer: its class and its numbers, such as the learning rate."""
     made = how.optimizer(how.part(module).parameters())
     numbers = {name: each for name, each in made.defaults.items() if type(each) in (int, float)}
     return {"optimizer": type(made).__name__, **numbers}
@@ -131,7 +131,7 @@ def _optimizer(how: Training, module: nn.Module) -> dict[str, Any]:
 def _record(
     parsed: Namespace, how: Training, found: Processes, module: nn.Module
 ) -> dict[str, Any]:
-    """What a manifest says of the run, see `models.manifest.TrainingRun`."""
+    """Return the manifest's record of the run, see `models.manifest.TrainingRun`."""
     told = {own: getattr(how, own) for own in OWN} | {
         "strategy": parsed.strategy,
         "precision": parsed.precision,
@@ -156,8 +156,8 @@ def _is_finished(resumed: Any, learner: Learner, parsed: Namespace, console: Con
     step, steps = (resumed[KEY]["step"], resumed[KEY].get("steps")) if resumed else (0, None)
     if steps not in (None, learner.steps):
         raise UsageError(
-            f"{folder}: the data has changed: it had {steps} steps per epoch, now there are "
-            f"{learner.steps}; begin another run"
+            f"{folder}: the data has changed: it had {steps} steps per epoch and now has "
+            f"{learner.steps}; start a new run"
         )
     if step >= learner.total:
         return True
@@ -165,7 +165,7 @@ def _is_finished(resumed: Any, learner: Learner, parsed: Namespace, console: Con
     if not step and not repeated:
         return False
     told = f"steps {step + 1} to {step + repeated} are repeated" if repeated else "none is repeated"
-    line = Text(f"goes on after step {step} of {learner.total}; {told}")
+    line = Text(f"resumes after step {step} of {learner.total}; {told}")
     console.print(line, soft_wrap=True)
     return False
 
@@ -211,14 +211,14 @@ def _summary(parsed: Namespace, learner: Learner) -> list[str]:
     seconds = sum(each["seconds"] for each in epochs) / len(epochs)
     return [
         f"epoch {last['epoch']}: {told}",
-        f"{seconds:.1f} s per epoch, {peak:,.0f} MB per process at most",
+        f"{seconds:.1f} s per epoch, at most {peak:,.0f} MB per process",
         f"written: {parsed.out / BEST} (epoch {run['kept']}), {parsed.out / PLOT}",
         f"export it: python -m export {parsed.model} --checkpoint {parsed.out / BEST}",
     ]
 
 
 def _quiet() -> None:
-    """Lightning explains itself at length; what matters is said here."""
+    """Silence Lightning's long explanations; export prints the important facts."""
     for name in ("lightning.pytorch", "lightning.fabric", "torch.distributed"):
         logging.getLogger(name).setLevel(logging.ERROR)
     warnings.filterwarnings("ignore", module="lightning")

@@ -1,4 +1,4 @@
-"""Looks at every operation of a run: for the first NaN, or for how long it takes."""
+"""Watches every operation of a run, for the first NaN or for its time."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ LIBRARIES = tuple(str(Path(str(each.__file__)).parent) for each in (torch, light
 HERE = str(Path(__file__).parent)
 TRACE, TABLE = "profile.json.gz", "profile.txt"
 WARM, RECORDED, ROWS = 3, 10, 10  # steps, steps, operators
-UNWRITTEN = ("empty", "new_empty", "resize")  # have whatever the memory had
+UNWRITTEN = ("empty", "new_empty", "resize")  # return uninitialized memory
 
 
 class NanWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Raises at the first operation that makes a NaN, forward or backward."""
+    """Raises at the first operation that produces a NaN, forward or backward."""
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None
     ) -> Any:
-        """Run the operation, and look at what it made."""
+        """Run the operation and check its result."""
         made = func(*args, **(kwargs or {}))
         name: str = func.name().removeprefix("aten::")
         writes = func.namespace == "aten" and not name.startswith(UNWRITTEN)
@@ -47,8 +47,8 @@ def _has_nan(made: object) -> bool:
 
 
 def _told(name: str) -> str:
-    """The operation, with the line of the model or the loss that called it."""
-    node: Any = torch._C._current_autograd_node()  # of the backward, if it is running
+    """Describe the operation with the line of the model or the loss that called it."""
+    node: Any = torch._C._current_autograd_node()  # the backward's, if it is running
     if node is None:
         return f"`{name}` at {_place(traceback.extract_stack())}"
     frames = "".join(node.metadata.get("traceback_", ()))
@@ -70,7 +70,7 @@ def _place(stack: Sequence[traceback.FrameSummary]) -> str:
 
 
 class Profiler(Callback):
-    """Records ten steps of the first process, after three that it lets pass."""
+    """Records ten steps of the first process, after three unrecorded ones."""
 
     def __init__(self, folder: Path, console: Console) -> None:
         self.folder = folder
@@ -81,7 +81,7 @@ class Profiler(Callback):
     def on_train_batch_start(
         self, trainer: Trainer, module: LightningModule, batch: Any, index: int
     ) -> None:
-        """Begin after a few steps."""
+        """Start recording after a few steps."""
         if self.steps == WARM and trainer.is_global_zero:
             self.recording = torch.profiler.profile(acc_events=True)
             self.recording.start()
@@ -89,13 +89,13 @@ class Profiler(Callback):
     def on_train_batch_end(
         self, trainer: Trainer, module: LightningModule, outputs: Any, batch: Any, index: int
     ) -> None:
-        """End after ten more."""
+        """Stop recording after ten more."""
         self.steps += 1
         if self.steps == WARM + RECORDED:
             self._stop()
 
     def on_train_end(self, trainer: Trainer, module: LightningModule) -> None:
-        """A short run has fewer steps."""
+        """Stop recording in a run with fewer steps."""
         self._stop()
 
     def _stop(self) -> None:

@@ -1,1 +1,1 @@
-"""The variants that a model can be exported as: one file per way of making them."""
+"""The variants of an exported model: one file per way of building them."""

@@ -1,4 +1,4 @@
-"""The interface of a variant's maker, and its input."""
+"""The interface of variant makers, and their input."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from models.plan import Precision
 from models.processor import DeviceKind
 from models.tensors import Tolerance
 
-# How far a variant may be from eager float32. Explicit, and in the manifest: the server replays the
-# golden examples against them.
+# How far a variant may be from eager float32. Stored in the manifest, because the server replays
+# the golden examples against them.
 TOLERANCES: dict[Precision, Tolerance] = {
-    # Other kernels add in another order, nothing more.
+    # Only the order of additions differs between kernels.
     "float32": Tolerance(absolute=1e-5, relative=1e-4, of_range=1e-5),
     # 11 bits of mantissa, 8 bits, and 256 levels: errors are shares of the largest values summed.
-    # An index of two nearly equal scores may change; accuracy shows what that costs.
+    # The index of two nearly equal scores may change; accuracy shows the cost.
     "fp16": Tolerance(absolute=1e-3, relative=0, of_range=0.01, exact_integers=False),
     "bf16": Tolerance(absolute=0.01, relative=0, of_range=0.05, exact_integers=False),
     "int8": Tolerance(absolute=0.05, relative=0, of_range=0.25, exact_integers=False),
@@ -38,7 +38,7 @@ class Subject:
     Attributes:
         name: of the model.
         definition: its public contract and its data.
-        eager: the module itself: trained, in eval mode, float32, on the CPU. Makers work on copies.
+        eager: the trained module in eval mode, float32, on the CPU. Makers work on copies.
     """
 
     name: str
@@ -48,14 +48,14 @@ class Subject:
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """A file that a maker wrote, not yet proved.
+    """A file that a maker wrote, not yet verified.
 
     Attributes:
         file: its name in the folder.
         made_by: the functions used, for the manifest.
-        device_kinds: where it runs.
+        device_kinds: the kinds of device on which it runs.
         native: requirements of its compiled code; None: it has none.
-        later_stages: further files, which run after it.
+        later_stages: further files that run after it.
     """
 
     file: str

@@ -1,4 +1,4 @@
-"""`compiled`: torch.export and AOTInductor to a `.pt2` package, with a free batch axis."""
+"""`compiled`: a `.pt2` package by torch.export and AOTInductor, with a free batch axis."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ from models.plan import Precision
 from models.processor import DeviceKind, cpu_flags, machine
 
 MAX_BATCH = 65_536
-# Levels of x86-64 (psABI), as GCC and Clang know them: code for a level runs on every CPU that
-# supports it, code for this very machine would run on few others. Best first.
+# x86-64 levels (psABI) of GCC and Clang: code for a level runs on every CPU that supports it, while
+# code for exactly this machine would run on few others. Best first.
 X86_LEVELS = {
     "x86-64-v4": ("avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"),
     "x86-64-v3": ("abm", "avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "movbe"),
@@ -57,7 +57,7 @@ class Compiled:
             with _quiet():
                 march, native = self._target()
                 package = _compile(self._program(subject), march)
-        except Exception as error:  # torch.export and its compiler raise classes of many kinds
+        except Exception as error:  # torch.export and its compiler raise many classes
             full = isinstance(error, OSError) and error.errno in NO_SPACE
             if full or "No space left" in str(error):
                 where = tempfile.gettempdir()
@@ -81,7 +81,7 @@ class Compiled:
                     dims[at] = made if axis.name is None else named.setdefault(axis.name, made)
             free.append(dims)
         module = copy.deepcopy(subject.eager).to(self.kind)
-        # Sizes of 0 and 1 would become constants, so the example is larger on free axes.
+        # Sizes of 0 and 1 would become constants, so the example has larger sizes on free axes.
         example = tuple(
             torch.zeros(
                 [3, *(max(axis.least, min(3, axis.most)) for axis in spec.axes)],
@@ -94,7 +94,7 @@ class Compiled:
             return torch.export.export(module, example, dynamic_shapes=tuple(free))
 
     def _target(self) -> tuple[str | None, NativeCode]:
-        """The compiler target: -march, and what a machine needs to run the code."""
+        """Return the compiler target: -march, and the code's requirements on a machine."""
         if self.kind == "cuda":
             major, minor = torch.cuda.get_device_capability()
             return None, NativeCode(architecture=machine(), requires=(f"sm_{major}{minor}",))
@@ -108,7 +108,7 @@ class Compiled:
 
 
 def find_compiler() -> str:
-    """The name of the C++ compiler that torch would use, after a test run.
+    """Test the C++ compiler that torch would use, and return its name.
 
     Raises:
         NotApplicable: if there is none, or it does not work.
@@ -137,7 +137,7 @@ def find_compiler() -> str:
 
 
 def _vector_flags(flags: frozenset[str]) -> set[str]:
-    """The instruction sets that torch's code generator requests, in Linux's spelling.
+    """Return the instruction sets that torch's code generator requests, in Linux's spelling.
 
     It requests `-mavx512vnni`, which Linux calls `avx512_vnni`.
     """
@@ -153,8 +153,8 @@ def _compile(program: torch.export.ExportedProgram, march: str | None) -> bytes:
 
     options: dict[str, Any] = {
         "freezing": True,
-        # Serial code: it is for forwards under a millisecond, where threads cost more than they
-        # save, and must not fix this machine's number of cores.
+        # Serial code: its forwards take less than a millisecond, where threads cost more than they
+        # save, and the code must not depend on this machine's number of cores.
         "cpp.threads": 1,
     }
     package = io.BytesIO()

@@ -31,17 +31,17 @@ class Half:
         """See `Maker`."""
         kinds = KINDS[self.precision]
         if kinds == ("cuda",) and not torch.cuda.is_available():
-            raise NotApplicable("it is made and proved on a CUDA device, and there is none")
+            raise NotApplicable("it is built and verified on a CUDA device, and there is none")
         subject = in_python(subject)
         if not _computes_in_floats(subject):
-            raise NotApplicable("it has no weights of floating point and no float32 input")
+            raise NotApplicable("it has no floating-point weights and no float32 input")
         dtype = DTYPES[self.precision]
         try:
             inner = copy.deepcopy(subject.eager).to(dtype)
             for each in inner.modules():
                 if isinstance(each, fx.GraphModule):
                     _replace_dtype(each, dtype)
-        except Exception as error:  # modules may hold what cannot be copied
+        except Exception as error:  # modules may contain objects that cannot be copied
             raise NotApplicable(f"cannot make a copy in {dtype}: {reason(error)}") from error
         compiled, method = _compile(inner, dtype, subject)
         file = f"{self.precision}.pt"
@@ -50,7 +50,7 @@ class Half:
 
 
 def _replace_dtype(module: fx.GraphModule, dtype: torch.dtype) -> None:
-    """Let operators that ask for float32 give this dtype, as weights and inputs have it."""
+    """Let operators that request float32 return this dtype, the dtype of weights and inputs."""
     for node in module.graph.nodes:
         args = tuple(dtype if each is torch.float32 else each for each in node.args)
         kwargs = {k: dtype if each is torch.float32 else each for k, each in node.kwargs.items()}
@@ -75,7 +75,7 @@ def _compile(
         scripted = to_torchscript(outer.eval(), (), "script")
         scripted.define(_source(dtype, inputs, outputs))
         return scripted, "script"
-    except Exception:  # whatever torch raises, or the model's own code where it is traced
+    except Exception:  # anything from torch or the traced model's code
         try:
             cast = _Cast(inner, dtype, outputs).eval()
             return to_torchscript(cast, example_of(subject), "trace"), "trace"
@@ -86,7 +86,7 @@ def _compile(
 
 
 class _Cast(nn.Module):
-    """A module with casts around another one, to be traced."""
+    """A module with casts around another one, for tracing."""
 
     def __init__(self, inner: nn.Module, dtype: torch.dtype, outputs: Sequence[TensorSpec]) -> None:
         super().__init__()
@@ -101,7 +101,7 @@ class _Cast(nn.Module):
 
 
 def _source(dtype: torch.dtype, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> str:
-    """The same casts in TorchScript, which has no `*args`: one name per input is written out."""
+    """Write the same casts in TorchScript, with one name per input, because it has no `*args`."""
     names = [f"x{index}" for index in range(len(inputs))]
     taken = ", ".join(
         f"{name}.to({dtype})" if spec.dtype == "float32" else name

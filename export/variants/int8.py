@@ -1,9 +1,9 @@
 """`int8`: post-training quantization, saved as TorchScript.
 
-Static (weights and activations, calibrated on the model's own data) where there are convolutions.
-Without them linear layers scale each row of activations as it comes. Recurrent layers stay float32:
-torch scales their activations by the whole batch, so that other items would change an answer. Why:
-docs/adr/0008-quantization.md.
+Models with convolutions are quantized statically: weights and activations, calibrated on the
+model's data. In others, linear layers scale each row of activations at run time. Recurrent layers
+stay float32: torch scales their activations by the whole batch, so that other items would change an
+answer. Background: docs/adr/0008-quantization.md.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ class Int8:
         """See `Maker`.
 
         Raises:
-            NotApplicable: if there is nothing to quantize, or torch cannot.
+            NotApplicable: if there is nothing to quantize, or torch fails to.
             ExportError: if the definition's calibration data is empty.
         """
         subject = in_python(subject)
         layers = {type(layer) for layer in subject.eager.modules()}  # no subclasses, as in torch.ao
         with warnings.catch_warnings():
-            # torch.ao.quantization announces its successor at every call; the ADR explains its use.
+            # torch.ao.quantization announces its successor at every call; the ADR explains our use.
             warnings.simplefilter("ignore")
             if layers & CONVOLUTIONS:
                 module = _static(subject)
@@ -59,7 +59,7 @@ class Int8:
 
 
 def _engine() -> str:
-    engine: str = torch.backends.quantized.engine  # x86 or qnnpack: torch knows its processor
+    engine: str = torch.backends.quantized.engine  # x86 or qnnpack, chosen by torch
     return engine
 
 
@@ -78,7 +78,7 @@ def _static(subject: Subject) -> nn.Module:
             for batch in batches:
                 prepared(*input_tensors(batch, subject.definition.inputs))
         converted = convert_fx(prepared)
-    except Exception as error:  # whatever torch.fx, or the model's own code, raises meanwhile
+    except Exception as error:  # anything from torch.fx or the model's code
         raise NotApplicable(f"torch.fx cannot follow the model: {reason(error)}") from error
     for node in converted.graph.nodes:
         node.type = None  # TorchScript does not resolve the types that FX writes next to its names
@@ -89,7 +89,7 @@ def _static(subject: Subject) -> nn.Module:
 def _rowwise(subject: Subject) -> nn.Module:
     try:
         return replaced(copy.deepcopy(subject.eager), rowwise).eval()
-    except Exception as error:  # modules may hold what cannot be copied
+    except Exception as error:  # modules may contain objects that cannot be copied
         raise NotApplicable(f"quantization failed: {reason(error)}") from error
 
 

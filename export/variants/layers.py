@@ -8,11 +8,11 @@ from torch import nn
 
 
 def replaced(module: nn.Module, make: Callable[[nn.Module], nn.Module | None]) -> nn.Module:
-    """Replace layers in place; returns the module, or what takes its place.
+    """Replace layers in place; return the module or its replacement.
 
     Args:
-        module: whose layers, at any depth, are looked at, itself included.
-        make: the layer in the place of another one; None: keep it, and look into it.
+        module: itself and its layers at any depth are candidates.
+        make: returns the replacement of a layer; None: keep it, and search inside it.
     """
     made = make(module)
     if made is not None:

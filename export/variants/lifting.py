@@ -1,4 +1,4 @@
-"""Turns programs of torch.export, and TorchScript by way of them, into plain modules.
+"""Converts torch.export programs to plain modules, and TorchScript by way of such programs.
 
 `ExportedProgram.module()` can be neither scripted nor traced: it flattens its arguments in Python,
 and a trace of it would fix every size.
@@ -16,16 +16,16 @@ from torch import fx, nn
 
 from export.errors import ExportError
 
-# Made from nodes whose weights are parameters: int8 and others look for modules.
+# Built from nodes whose weights are parameters: int8 and other variants look for modules.
 LINEAR = torch.ops.aten.linear.default
 CONVOLUTION = torch.ops.aten.conv2d.default
 CHECKS = ("_assert_scalar", "_assert_tensor_metadata", "_assert_async", "sym_constrain_range")
 
 
 def plain_module(program: torch.export.ExportedProgram) -> fx.GraphModule:
-    """The program as a module that can be scripted, exported again and quantized.
+    """Return the program as a module that can be scripted, exported again and quantized.
 
-    Layers become modules again, sizes are asked of tensors, operators lose the names of their
+    Layers become modules again, sizes are read from tensors, and operators lose the names of their
     overloads, which TorchScript finds by itself.
 
     Raises:
@@ -52,17 +52,17 @@ def plain_module(program: torch.export.ExportedProgram) -> fx.GraphModule:
     for name, value in modules.items():
         _put(root, name, value)
     module = fx.GraphModule(root, graph).eval()
-    module.graph.eliminate_dead_code()  # what fed the checks
+    module.graph.eliminate_dead_code()  # the inputs of removed checks
     module.delete_all_unused_submodules()
     module.recompile()
     return module
 
 
 def converted(module: torch.jit.ScriptModule, example: tuple[torch.Tensor, ...]) -> fx.GraphModule:
-    """TorchScript as a module of Python, by way of torch's own converter to torch.export.
+    """Convert TorchScript to a Python module, with torch's own converter to torch.export.
 
     Raises:
-        Exception: of many classes: what the converter raises.
+        Exception: what the converter raises, of many classes.
     """
     from torch._export.converter import TS2EPConverter  # noqa: PLC0415 - slow, and not public
 
@@ -78,7 +78,7 @@ def _made(output: Any, values: Mapping[fx.Node, Any]) -> Any:
 
 
 def _returned(program: torch.export.ExportedProgram, flat: Sequence[Any]) -> Any:
-    """The outputs as the program returns them: one, a tuple, or a dict."""
+    """Return the outputs as the program does: one, a tuple, or a dict."""
     spec = program.call_spec.out_spec
     if spec is not None and spec.type is dict and len(spec.context) == len(flat):
         return dict(zip(map(str, spec.context), flat, strict=True))
@@ -94,7 +94,7 @@ def _node(
 ) -> Any:
     name = getattr(node.target, "_opname", "")
     if name in CHECKS:
-        return None  # of sizes, which the contract states; TorchScript does not know these checks
+        return None  # a size check, which TorchScript does not know; the contract has the sizes
     args = fx.node.map_arg(node.args, lambda each: values[each])
     kwargs = dict(fx.node.map_arg(dict(node.kwargs), lambda each: values[each]))
     if name == "sym_size":
@@ -106,17 +106,17 @@ def _node(
     if isinstance(node.target, torch._ops.OpOverload):
         kwargs.pop("pin_memory", None)
         if str(kwargs.get("device")) == "cpu":
-            kwargs.pop("device")  # the default; TorchScript cannot read how torch.fx writes it
-        if node.target._schema.is_mutable:  # of a packet torch.fx does not see it
+            kwargs.pop("device")  # the default; TorchScript cannot parse torch.fx's form of it
+        if node.target._schema.is_mutable:  # torch.fx does not see that on a packet
             fx.node.has_side_effect(node.target.overloadpacket)
         return graph.call_function(node.target.overloadpacket, args, kwargs)
     if not callable(node.target):
-        raise TypeError(f"bug: {node.target!r} is no function")
+        raise TypeError(f"bug: {node.target!r} is not a function")
     return graph.call_function(node.target, args, kwargs)
 
 
 def _layer(node: fx.Node, found: Any) -> Any:
-    """The layer that a node computes, if its weights are parameters of the model."""
+    """Return the layer that a node computes, if its weights are parameters of the model."""
     if node.target not in (LINEAR, CONVOLUTION) or node.kwargs:
         return None
     args: Sequence[Any] = node.args

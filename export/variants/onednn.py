@@ -1,7 +1,7 @@
-"""`onednn`: float32 linear layers by oneDNN, with weights laid out for the processor at load.
+"""`onednn`: float32 linear layers by oneDNN, with weights packed for the processor at load.
 
-Torch computes them with MKL by default, which does not use AVX-512 on processors that Intel has not
-made. Measurement decides where this one serves: docs/adr/0028-onednn.md.
+By default torch computes them with MKL, which does not use AVX-512 on processors by other vendors
+than Intel. Measurement decides where this variant serves: docs/adr/0028-onednn.md.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from export.variants.layers import replaced
 from export.variants.torchscript import example_of, in_python, save, script_or_trace
 from models.plan import Precision
 
-# Copies from and to oneDNN's layout cost more than a smaller layer saves: on an AMD EPYC one of
+# Copies to and from oneDNN's layout cost more than a smaller layer saves: on an AMD EPYC a layer of
 # 576 x 120 gains nothing, one of 384 x 384 is twice as fast.
 MIN_WEIGHTS = 1 << 17
-MIN_SHARE = 0.5  # of the weights that are multiplied: else other layers take the time
+MIN_SHARE = 0.5  # of the multiplied weights: below, other layers take most of the time
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class OneDnn:
             )
         try:
             module = replaced(copy.deepcopy(subject.eager), _packed)
-        except Exception as error:  # modules may hold what cannot be copied
+        except Exception as error:  # modules may contain objects that cannot be copied
             raise NotApplicable(f"cannot replace linear layers: {reason(error)}") from error
         compiled, method = script_or_trace(module, example_of(subject))
         # Not frozen: constants in oneDNN's layout cannot be saved.
@@ -57,11 +57,11 @@ class OneDnn:
 
 
 def _packed(module: nn.Module) -> nn.Module | None:
-    """The oneDNN layer for a large linear one; None for other layers, and for subclasses."""
+    """Return the oneDNN layer for a large linear one; None for other layers and subclasses."""
     if type(module) is not nn.Linear or module.weight.numel() < MIN_WEIGHTS:
         return None
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch's own use of torch.jit, at the first import
+        warnings.simplefilter("ignore")  # torch itself uses torch.jit at the first import
         from torch.utils.mkldnn import MkldnnLinear  # noqa: PLC0415
 
         made: nn.Module = MkldnnLinear(module, torch.float32)
@@ -69,7 +69,7 @@ def _packed(module: nn.Module) -> nn.Module | None:
 
 
 def _weights(module: nn.Module) -> tuple[int, int]:
-    """The weights of large linear layers, and of all others except tables that are looked up."""
+    """Count the weights of large linear layers, and all others except lookup tables."""
     large = others = 0
     for layer in module.modules():
         count = sum(weight.numel() for weight in layer.parameters(recurse=False))

@@ -27,12 +27,12 @@ MAKERS: dict[str, Maker] = {
 
 
 def wanted_variants(asked_for: tuple[str, ...] | None, definition: Definition) -> tuple[str, ...]:
-    """The names of the variants to make, in the order of preference.
+    """Return the names of the variants to build, in the order of preference.
 
-    By default a model with stages is made in stages only: it may be too large for anything else.
+    By default a model with stages is built only in stages: it may be too large for anything else.
 
     Raises:
-        UsageError: if one is unknown, or there is none.
+        UsageError: if a name is unknown, or there is none.
     """
     if asked_for is None:
         whole = tuple(name for name in MAKERS if name != STAGED)

@@ -5,19 +5,19 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-# Below, scaling the activations takes longer than it saves; such layers are often a model's last,
-# whose errors nothing evens out.
+# For smaller layers, scaling the activations costs more than it saves; they are often a model's
+# last layers, whose errors no later layer evens out.
 MIN_WEIGHTS = 4096
 
 
 class RowwiseLinear(nn.Module):
-    """Like the layer it is made from; [..., d] -> [..., e], float32.
+    """Replaces a linear layer; [..., d] -> [..., e], float32.
 
-    Each row of activations, such as a token's, has its own scale: an answer depends neither on what
-    else is in the batch nor on padding, and one large number costs only its own row precision.
+    Each row of activations, such as a token's, has its own scale: an answer depends neither on the
+    rest of the batch nor on padding, and one large number reduces only its own row's precision.
 
     Args:
-        layer: its weights are copied, as int8.
+        layer: the replaced one; its weights are copied as int8.
     """
 
     def __init__(self, layer: nn.Linear) -> None:
@@ -30,7 +30,7 @@ class RowwiseLinear(nn.Module):
         self.bias = nn.Buffer(bias.clone())
 
     def forward(self, values: torch.Tensor) -> torch.Tensor:
-        """The sums are exact: int32."""
+        """Compute the layer; sums are exact, in int32."""
         rows = values.reshape(-1, values.size(-1))
         scale = _scale(rows)
         sums = torch._int_mm((rows / scale).round().to(torch.int8), self.weight)
@@ -39,15 +39,15 @@ class RowwiseLinear(nn.Module):
 
 
 def pays(module: nn.Module) -> bool:
-    """Whether it is a linear layer, no subclass of one, that is large enough for int8 to pay."""
+    """Whether it is a linear layer, not a subclass, and large enough to gain from int8."""
     return type(module) is nn.Linear and module.weight.numel() >= MIN_WEIGHTS
 
 
 def rowwise(module: nn.Module) -> nn.Module | None:
-    """The layer that replaces one for which int8 pays; None: it does not pay."""
+    """Return the replacement of a layer that gains from int8; None: it does not."""
     return RowwiseLinear(module) if isinstance(module, nn.Linear) and pays(module) else None
 
 
 def _scale(rows: torch.Tensor) -> torch.Tensor:
-    """For each row of [n, d] what 1 of its int8 stands for, [n, 1]; of zeros, a tiny number."""
+    """Return the value of 1 in int8 for each row of [n, d], [n, 1]; a tiny number for zeros."""
     return rows.abs().amax(1, keepdim=True).clamp(min=1e-12) / 127

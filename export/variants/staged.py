@@ -1,4 +1,4 @@
-"""`staged`: the model as a chain of TorchScript files, each of which may have its own device."""
+"""`staged`: the model as a chain of TorchScript files, each with its own device if needed."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def _stages(subject: Subject) -> list[nn.Module]:
         raise NotApplicable("the definition declares no stages")
     try:
         stages = [stage.eval() for stage in subject.definition.stages(subject.eager)]
-    except Exception as error:  # the model's own code raises what it likes
+    except Exception as error:  # the model's own code may raise anything
         raise NotApplicable(f"the definition cannot split it: {reason(error)}") from error
     if len(stages) < 2:
         raise NotApplicable(f"the definition splits it into {len(stages)}; at least 2 are needed")
@@ -61,11 +61,11 @@ def _stages(subject: Subject) -> list[nn.Module]:
 def _given(
     where: str, stage: nn.Module, example: tuple[torch.Tensor, ...]
 ) -> tuple[torch.Tensor, ...]:
-    """The outputs of a stage, which are the inputs of the next one."""
+    """Run a stage; its outputs are the inputs of the next one."""
     try:
         with torch.inference_mode():
             made: Any = stage(*example)
-    except Exception as error:  # the model's own code raises what it likes
+    except Exception as error:  # the model's own code may raise anything
         raise NotApplicable(
             f"{where} fails on the first golden example: {reason(error)}"
         ) from error

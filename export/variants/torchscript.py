@@ -20,7 +20,7 @@ from models.plan import Precision
 from models.tensors import stack
 
 Method = Literal["script", "trace"]
-CONVERTED_BATCH = 3  # torch takes a size of 1 for a constant
+CONVERTED_BATCH = 3  # torch treats a size of 1 as a constant
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class TorchScript:
         file = f"{self.method}.pt"
         try:
             compiled = to_torchscript(subject.eager, example_of(subject), self.method)
-        except Exception as error:  # its own, or whatever the model's code raises meanwhile
+        except Exception as error:  # its own, or anything from the model's code
             raise NotApplicable(f"torch.jit.{self.method} failed: {reason(error)}") from error
         save(freeze(compiled), folder / file)
         given = isinstance(subject.eager, torch.jit.ScriptModule)
@@ -49,14 +49,14 @@ def to_torchscript(
     """Script a module, or trace it with an example input.
 
     Raises:
-        Exception: of any class: what torch, or the model's own code, raises.
+        Exception: what torch or the model's own code raises, of any class.
     """
     if isinstance(module, torch.jit.ScriptModule):
         return module
     compute_in_float32()  # a trace keeps the precision setting of its convolutions
     with torch.no_grad(), warnings.catch_warnings():
-        # Warnings: about a module that torch.fx made, about each place where a trace may depend on
-        # its example (the proof finds out), about properties of the model that torch looks at.
+        # Warnings: about a module from torch.fx, about each place where a trace may depend on its
+        # example (verification finds out), about properties of the model that torch reads.
         warnings.simplefilter("ignore")
         compiled: torch.jit.ScriptModule
         if method == "script":
@@ -68,16 +68,16 @@ def to_torchscript(
 
 
 def in_python(subject: Subject) -> Subject:
-    """The subject with a Python module, which variants other than TorchScript are made of.
+    """Return the subject with a Python module, which variants other than TorchScript need.
 
     Raises:
-        NotApplicable: if it is TorchScript that torch cannot convert.
+        NotApplicable: if torch cannot convert its TorchScript.
     """
     if not isinstance(subject.eager, torch.jit.ScriptModule):
         return subject
     try:
         module = converted(subject.eager, example_of(subject, CONVERTED_BATCH))
-    except Exception as error:  # torch's converter raises classes of many kinds
+    except Exception as error:  # torch's converter raises many classes
         raise NotApplicable(
             f"this TorchScript cannot be converted to a program of torch.export: {reason(error)}"
         ) from error
@@ -108,7 +108,7 @@ def script_or_trace(
 
 
 def freeze(module: torch.jit.ScriptModule) -> torch.jit.ScriptModule:
-    """Turn weights into constants and fold them; freezing again changes nothing.
+    """Convert weights to constants and fold them; freezing again changes nothing.
 
     Raises:
         NotApplicable: if torch cannot freeze it.
@@ -133,7 +133,7 @@ def save(module: torch.jit.ScriptModule, file: Path) -> None:
 
 
 def to_bytes(module: torch.jit.ScriptModule) -> bytes:
-    """The bytes of a module's `.pt` file.
+    """Return the bytes of a module's `.pt` file.
 
     Raises:
         NotApplicable: if torch cannot save the module.
@@ -146,6 +146,6 @@ def to_bytes(module: torch.jit.ScriptModule) -> bytes:
 
 
 def example_of(subject: Subject, batch: int = 1) -> tuple[torch.Tensor, ...]:
-    """The first golden example, `batch` times: one tensor per input."""
+    """Return the first golden example, `batch` times: one tensor per input."""
     golden = stack([subject.definition.golden_inputs()[0]] * batch)
     return tuple(input_tensors(golden, subject.definition.inputs))

@@ -1,6 +1,6 @@
-"""What this project demands of itself: the least and the aim of each figure, and whether it is met.
+"""This project's demands on itself: the minimum and the aim of each figure, and the verdicts.
 
-Every figure is a ratio within one round; its median over the rounds is what counts.
+Every figure is a ratio within one round; the median over the rounds decides.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ LEAST_ROUNDS = 3
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """One line of the acceptance.
+    """One line of the acceptance table.
 
     Attributes:
-        workload: of the table.
-        other: whose figure ours is compared with.
-        least: the lowest that meets it (the highest, where `lower` is better).
-        aim: what we want beyond that.
-        figure: requests per second, if nothing else is said.
-        what: in words, where it is not "over" the other.
-        group: demands of one group are alternatives: one of them met is enough.
+        workload: a name in the table.
+        other: the server to compare ours with.
+        least: the lowest figure that meets it (the highest if `lower` is better).
+        aim: the target beyond that.
+        figure: requests per second by default.
+        what: in words, if it is not "over" the other.
+        group: demands of one group are alternatives: one that is met is enough.
     """
 
     workload: str
@@ -55,7 +55,7 @@ class Demand:
     group: str | None = None
 
     def reached(self, value: float, wanted: float) -> bool:
-        """Whether a figure is as good as wanted."""
+        """Whether a figure is at least as good as `wanted`."""
         return value <= wanted if self.lower else value >= wanted
 
 
@@ -93,11 +93,11 @@ DEMANDS = (
 
 
 def judge(results: Results, conditions: Mapping[str, Any]) -> list[Judged]:
-    """Every demand, in the order of the table.
+    """Judge every demand, in the order of the table.
 
     Args:
         results: of the workloads.
-        conditions: under which they were measured.
+        conditions: of the measurement.
     """
     return [
         _judged(demand, results, pinned=conditions["server_core"] is not None) for demand in DEMANDS
@@ -130,19 +130,19 @@ def _verdict(demand: Demand, median: float) -> Verdict:
 
 
 def _doubt(figures: Sequence[float], *, pinned: bool) -> str:
-    """Why the numbers prove nothing; empty if they do."""
+    """Say why the numbers prove nothing; empty if they are valid."""
     if len(figures) < LEAST_ROUNDS:
         return f"{len(figures)} of {LEAST_ROUNDS} rounds"
     return "" if pinned else "cores not pinned"
 
 
 def _figures(demand: Demand, results: Results) -> list[float]:
-    """A number per round; none if it was not measured."""
+    """Return a number per round; empty if it was not measured."""
     rounds = results.get(demand.workload, [])
     found = ratios(rounds, demand.other, demand.figure)
     if demand.what == FORWARD:
-        # A server that only reads bodies, as the bare answer does, and runs forwards would take as
-        # long as both together. Where one was left out on the way no round has both.
+        # A server that only reads bodies, like the bare answer, and runs forwards would take both
+        # times in sum. If one was left out during the run, no round has both.
         bare = ratios(rounds, BARE, "requests_per_s")
         return [a + b for a, b in zip(bare, found, strict=True)] if len(bare) == len(found) else []
     return found

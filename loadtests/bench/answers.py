@@ -1,7 +1,7 @@
-"""Right answers, by the plain script in a process of its own, and requests that are judged by them.
+"""Correct answers, from the plain script in a separate process, and requests judged by them.
 
-Every server's answers are compared with these, also ours: with the model as export wrote it, not
-with its plan.
+All servers' answers are compared with these, including ours: they come from the model as export
+wrote it, not from its plan.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ from models.tensors import Array
 TOLERANCE = 1e-4
 LOSSY_TOLERANCE = 0.05  # of a vector of length 1 in bf16 or int8; two sentences differ by more
 LEAST_SPREAD = 1e-3  # between the answers to different inputs: equal ones would prove nothing
-LEAST_ITEMS = 8  # of which that can be told
+LEAST_ITEMS = 8  # needed to determine the spread
 CHUNK = 64  # items of one forward
 OK = 200
 Right = Callable[[Array], Array]  # float32 [n, *shape], or n texts -> scores [n, k]
-_scores: list[Right] = []  # of the process that knows them
+_scores: list[Right] = []  # in the reference process
 
 
 class CheckError(LoadTestError):
-    """A number of this benchmark would not mean what it says; the message says why."""
+    """A number of this benchmark would be invalid; the message gives the reason."""
 
 
 @contextlib.contextmanager
 def answers_of(folder: Path) -> Iterator[Right]:
-    """The right answers of an artifact; the process that knows them ends with the block."""
+    """Provide the correct answers of an artifact, from a process that ends with the block."""
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(1, context, _load, (folder,)) as pool:
 
@@ -51,13 +51,13 @@ def answers_of(folder: Path) -> Iterator[Right]:
             except BrokenProcessPool as error:
                 raise CheckError("the process that knows right answers ended") from error
 
-        right(np.zeros((0, 1), np.float32))  # it is ready before anything is measured
+        right(np.zeros((0, 1), np.float32))  # wait until it is ready, before any measurement
         yield right
 
 
 def _load(folder: Path) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all; the parent ends the run
-    # torch: in that process only
+    # torch only in this process
     from loadtests.bench.peers.encoder import Encoder  # noqa: PLC0415
     from loadtests.bench.peers.model import Model  # noqa: PLC0415
 
@@ -73,15 +73,15 @@ def _answer(items: Array) -> Array:
 
 
 class JudgedBodies:
-    """Requests to one server that are judged; see `loadtests.openloop.sender.Requests`.
+    """Requests to one server with judged answers; see `loadtests.openloop.sender.Requests`.
 
     Args:
         bodies: the requests.
         dialect: the server's.
-        right: the right answers.
+        right: the correct answers.
         numbers: of the requests, in order.
-        tolerance: how far a score may be from its right one.
-        deadline_ms: that the requests say; None: none.
+        tolerance: the largest allowed error of a score.
+        deadline_ms: sent in the requests; None: none.
     """
 
     def __init__(
@@ -106,10 +106,10 @@ class JudgedBodies:
         return request if self._deadline_ms is None else with_deadline(request, self._deadline_ms)
 
     def problems(self, responses: Sequence[Response | None]) -> list[str | None]:
-        """Compare each answer 200 with the right one.
+        """Compare each answer with status 200 with the correct one.
 
         Raises:
-            CheckError: if the model answers the same to all inputs.
+            CheckError: if the model gives the same answer to all inputs.
         """
         drawn, self._drawn = self._drawn, []
         found: list[str | None] = [
@@ -122,7 +122,7 @@ class JudgedBodies:
         scores = self._right(np.concatenate(items))
         if len(scores) >= LEAST_ITEMS and float(np.ptp(scores, axis=0).max()) < LEAST_SPREAD:
             raise CheckError(
-                f"{len(scores)} different inputs have one answer: a check proves nothing"
+                f"{len(scores)} different inputs have the same answer: a check proves nothing"
             )
         ends = np.cumsum([len(each) for each in items])[:-1]
         for (at, response), wanted in zip(answered, np.split(scores, ends), strict=True):
@@ -131,7 +131,7 @@ class JudgedBodies:
 
 
 def with_deadline(request: bytes, deadline_ms: int) -> bytes:
-    """An HTTP/1.1 request that says how long its answer is of use; others than ours ignore it."""
+    """Add a deadline to an HTTP/1.1 request; other servers ignore it."""
     header = b"\r\nX-Torchlane-Timeout-Ms: %d" % deadline_ms
     return request.replace(HEAD_END, header + HEAD_END, 1)
 
@@ -139,13 +139,13 @@ def with_deadline(request: bytes, deadline_ms: int) -> bytes:
 def problem(
     dialect: Dialect, content: bytes, right: Array, tolerance: float = TOLERANCE
 ) -> str | None:
-    """What is wrong with the body of an answer 200; None if it is right.
+    """Say what is wrong with the body of an answer with status 200; None if it is correct.
 
     Args:
         dialect: the server's.
         content: the body.
-        right: scores [items, k].
-        tolerance: how far a score may be from its right one.
+        right: correct scores [items, k].
+        tolerance: the largest allowed error of a score.
     """
     try:
         scores = dialect.scores(content, many=len(right) > 1)
@@ -157,6 +157,6 @@ def problem(
         return f"scores {list(scores.shape)} instead of {list(right.shape)}"
     gaps = np.abs(scores - right)
     at = np.unravel_index(np.argmax(np.where(np.isnan(gaps), np.inf, gaps)), gaps.shape)
-    if not gaps[at] <= tolerance:  # NaN is not either
+    if not gaps[at] <= tolerance:  # also true for NaN
         return f"score {scores[at]:.6g} instead of {right[at]:.6g} (item {at[0]}, class {at[1]})"
     return None

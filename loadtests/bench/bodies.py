@@ -1,4 +1,4 @@
-"""The requests of one run: prepared whole, but for the numbers that make each input its own."""
+"""The requests of one run: prepared, except for the numbers that make each input unique."""
 
 from __future__ import annotations
 
@@ -18,34 +18,33 @@ from models.tensors import Array
 
 TEMPLATES = 256  # different single inputs; fewer where they are large
 TEMPLATE_BYTES = 4 * 1024 * 1024
-NOISE = 0.3  # of a standard deviation: what is scribbled is still a digit
+NOISE = 0.3  # of a standard deviation: a noisy digit is still a digit
 DECIMALS = 5
-OWN_DIGITS = 7  # 0.0000000, 0.0000001 ... are all different in float32 too
+OWN_DIGITS = 7  # 0.0000000, 0.0000001 ... all differ in float32 too
 OWN_NUMBERS = 2**23  # and as many mantissas
-KNOWN_FROM = 8_000_000  # own numbers from here on: requests whose answers are compared
-MARK = 1234567.5  # in an item's first place, where no input ever comes near
+KNOWN_FROM = 8_000_000  # own numbers from here on are for requests whose answers are compared
+MARK = 1234567.5  # placeholder in an item's first place; no input is near it
 ZIPF_EXPONENT = 1.0
 FRAME = "Inference-Header-Content-Length"
-TEXTS = 16_384  # in all requests of a run; of an eighth of them the answers are compared
-SEED_TEXTS = 2**20  # numbers of sentences from one seed's first to the next one's
-TURNS = 20_000  # drawn by Zipf's law, and then repeated
+TEXTS = 16_384  # in all requests of a run; the answers to an eighth are compared
+SEED_TEXTS = 2**20  # sentence numbers between the first ones of two seeds
+TURNS = 20_000  # drawn by Zipf's law, then repeated
 
 
 class BodiesError(LoadTestError):
-    """Requests cannot be made of this model, or have run out; the message says why."""
+    """Requests for this model cannot be built, or have run out; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bodies:
-    """Requests to one server: number n is whole once its own numbers are put in.
+    """Requests to one server: number n is complete once its own numbers are filled in.
 
     Attributes:
-        form: `json`, `binary`, or `none` where requests repeat.
-        templates: HTTP requests, or messages of gRPC, in pieces; an own number stands between
-            two of them.
+        form: `json`, `binary`, or `none` if requests repeat.
+        templates: HTTP requests or gRPC messages, in pieces; an own number goes between each two.
         items: float32 [templates, items, *shape], without own numbers; or texts [templates, items].
-        order: which template the requests take, in turns.
-        known_from: the first request of those that are kept for comparing answers.
+        order: the templates of successive requests, repeated.
+        known_from: the first request reserved for comparing answers.
     """
 
     form: str
@@ -61,14 +60,14 @@ class Bodies:
 
     @property
     def request_bytes(self) -> int:
-        """Of the first request."""
+        """Bytes of the first request."""
         return len(self.request(0))
 
     def request(self, number: int) -> bytes:
-        """The whole HTTP request, or message.
+        """Return the complete HTTP request or message.
 
         Raises:
-            BodiesError: if there are no more different ones.
+            BodiesError: if there are no further different ones.
         """
         pieces = self.templates[self.order[number % len(self.order)]]
         parts = [pieces[0]]
@@ -77,7 +76,7 @@ class Bodies:
         return b"".join(parts)
 
     def inputs(self, number: int) -> Array:
-        """The items that the request holds, float32 [items, *shape]."""
+        """Return the items of the request, float32 [items, *shape]."""
         items: Array = self.items[self.order[number % len(self.order)]].copy()
         for item, own in zip(items, self._owns(number), strict=False):
             text = own_json(own) if self.form == "json" else b""
@@ -86,11 +85,11 @@ class Bodies:
         return items
 
     def one_after_the_other(self) -> Bodies:
-        """The same requests, each in its turn."""
+        """Return the same requests, each in turn."""
         return dataclasses.replace(self, order=tuple(range(len(self.templates))))
 
     def write(self, file: Path) -> None:
-        """For `wrk/requests.lua`, which describes the form."""
+        """Write the requests for `wrk/requests.lua`, which describes the format."""
         head = f"{len(self.templates)} {self.form} {len(self.order)}\n"
         lengths = (" ".join(str(len(piece)) for piece in each) for each in self.templates)
         with file.open("wb") as out:
@@ -107,32 +106,32 @@ class Bodies:
 
 
 def own_json(own: int) -> bytes:
-    """A number below 1 that float32 tells apart from all others."""
+    """Return a number below 1 that is distinct in float32."""
     return b"0.%07d" % own
 
 
 def own_binary(own: int) -> bytes:
-    """A little-endian float32 of 0.5 to 1 that is no other's."""
+    """Return a unique little-endian float32 of 0.5 to 1."""
     return bytes((own & 255, own >> 8 & 255, own >> 16 & 127, 63))
 
 
 def bodies_of(workload: Workload, manifest: Manifest, dialect: Dialect, seed: int) -> Bodies:
-    """The requests of a workload to one server.
+    """Build the requests of a workload to one server.
 
     Args:
         workload: says how many items and which form.
-        manifest: of the model; it has one input of floating-point numbers of a fixed shape.
+        manifest: of the model, which has one floating-point input of a fixed shape.
         dialect: the server's.
-        seed: of the noise; no two of them make the same inputs.
+        seed: of the noise; different seeds give different inputs.
 
     Raises:
-        BodiesError: if the model's input is another one.
+        BodiesError: if the model has other inputs.
     """
     if workload.is_text:
         return _text_bodies(workload, dialect, seed)
     spec = manifest.inputs[0]
     if len(manifest.inputs) > 1 or not spec.is_fixed or not spec.dtype.startswith("float"):
-        raise BodiesError(f"{manifest.model} does not take one float array of a fixed shape")
+        raise BodiesError(f"{manifest.model} does not accept one float array of a fixed shape")
     rng = np.random.default_rng(seed)
     item_bytes = 4 * int(np.prod(spec.item_shape))
     count = workload.repeated or _between(TEMPLATE_BYTES // (item_bytes * workload.items))
@@ -159,7 +158,7 @@ def bodies_of(workload: Workload, manifest: Manifest, dialect: Dialect, seed: in
 
 
 def _text_bodies(workload: Workload, dialect: Dialect, seed: int) -> Bodies:
-    """Requests made in advance: a text has no place for a number of its own."""
+    """Build complete requests: a text has no place for an own number."""
     count = workload.repeated or TEXTS // workload.items
     first, many = seed * SEED_TEXTS, workload.items > 1
     texts = [sentence(number) for number in range(first, first + count * workload.items)]
@@ -175,13 +174,13 @@ def _text_bodies(workload: Workload, dialect: Dialect, seed: int) -> Bodies:
 
 
 def _zipf(count: int, rng: np.random.Generator) -> tuple[int, ...]:
-    """Which of them come in which order, the first far more often than the last."""
+    """Draw an order in which the first items come far more often than the last."""
     weights = 1 / np.arange(1, count + 1) ** ZIPF_EXPONENT
     return tuple(rng.choice(count, TURNS, p=weights / weights.sum()).tolist())
 
 
 def _filled(whole: tuple[bytes, ...], items: Array, before: list[tuple[bytes, ...]]) -> bytes:
-    """A request that will be repeated: its own number is that of its place, for good."""
+    """Build a request that repeats: its own number is permanently that of its place."""
     own = own_json(len(before))
     items[len(before)].flat[0] = float(own)
     return own.join(whole)
@@ -192,18 +191,18 @@ def _between(fitting: int) -> int:
 
 
 def _noisy(manifest: Manifest, rng: np.random.Generator, count: int) -> Array:
-    """Golden inputs under noise, float32 [count, *shape], exact in a few decimals."""
+    """Add noise to golden inputs, float32 [count, *shape], exact in a few decimals."""
     name = manifest.inputs[0].name
     goldens = [example.inputs[name].array() for example in manifest.golden]
     base = np.stack([goldens[index % len(goldens)] for index in range(count)])
-    # a brightness of its own for each item, or the means of large items would all be about equal
+    # each item has its own brightness, or the means of large items would be about equal
     brightness = rng.normal(0, NOISE, (count, *(1 for _ in base.shape[1:])))
     noisy = base.astype(np.float64) + brightness + rng.normal(0, NOISE, base.shape)
     return np.round(noisy, DECIMALS).astype(np.float32)
 
 
 def _json_pieces(items: Array, dialect: Dialect, *, many: bool) -> tuple[bytes, ...]:
-    """A body without the first number of each item."""
+    """Split a JSON body at the first number of each item, which is removed."""
     marked = np.round(items.astype(np.float64), DECIMALS)  # short again: 0.1, not 0.10000000149
     marked.reshape(len(items), -1)[:, 0] = MARK
     text = orjson.dumps(dialect.json_body(marked, many=many))
@@ -211,7 +210,7 @@ def _json_pieces(items: Array, dialect: Dialect, *, many: bool) -> tuple[bytes, 
 
 
 def _binary_pieces(items: Array, dialect: Dialect) -> tuple[bytes, ...]:
-    """Float32 bodies without the first four bytes of each item."""
+    """Split a float32 body at the first four bytes of each item, which are removed."""
     return (dialect.framed(items), *(each.astype("<f4").tobytes()[4:] for each in items))
 
 

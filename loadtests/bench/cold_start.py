@@ -1,4 +1,4 @@
-"""`python -m loadtests cold-start`: from the start of a process to its first answer, by parts."""
+"""`python -m loadtests cold-start`: the parts from process start to the first answer."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ READY_MS = 2000.0
 LOOK_S = 0.005
 STALL_S = 0.5
 NONE: Array = np.zeros(2)
-SHARED = next(each for each in WORKLOADS if each.shared)  # its servers have all cores
-# A process that does nothing else, and says when it has done what, and at which processor time.
+SHARED = next(each for each in WORKLOADS if each.shared)  # its servers use all cores
+# A process that only imports, and prints the time and processor time after each step.
 IMPORTS = """
 import time
 def mark(): print(time.perf_counter(), time.process_time())
@@ -52,20 +52,20 @@ mark()
 """
 IMPORTED = ("interpreter", "import of torch", "our own imports")
 LISTENS, READY, ANSWER = "until it listens, with all of these", "ready", "first answer"
-OTHERS = "other workers"  # are still loading
-VERIFY = "verify"  # the first one, where nothing is told yet
+OTHERS = "other workers"  # still loading
+VERIFY = "verify"  # the first part, before any is reported
 STAGES = {VERIFY: "files checked", "load": "load", "warm": "warm-up", "prove": "proof"}
 Round = dict[str, Array]  # milliseconds of each part, and of its processor time
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add how often."""
+    """Add the number of rounds."""
     parser.add_argument("--rounds", type=at_least_one, default=5, help="default: 5")
     add_common(parser)
 
 
 def cold_start(given: argparse.Namespace, console: Console, command: str) -> int:
-    """Measure, print, write; returns the exit code."""
+    """Measure, print, write; return the exit code."""
     place, folder = prepare(given, console, command), newest_artifact(given.artifacts)
     serving = Serving(folder.absolute(), place.cores, place.package)
     spec, manifest = spec_of(Contestant(OURS), SHARED, serving), manifest_of(folder)
@@ -81,7 +81,7 @@ def cold_start(given: argparse.Namespace, console: Console, command: str) -> int
         told = f"{of.median:,.0f}", f"{of.low:,.0f}..{of.high:,.0f}", f"{cpu[name].median:,.0f}"
         table.add_row(name, *told)
     console.print(table)
-    console.print(f"medians of {given.rounds}; the core stood still for {stalled:.1%} of the time")
+    console.print(f"medians of {given.rounds}; the core was stalled for {stalled:.1%} of the time")
     median_ms = parts[READY].median
     verdict, doubt = verdict_of(median_ms <= READY_MS, stalled)
     wanted, measured = f"<= {READY_MS / 1000:g} s", f"{median_ms / 1000:.2f} s"
@@ -93,7 +93,7 @@ def cold_start(given: argparse.Namespace, console: Console, command: str) -> int
 
 
 def _round(spec: ServerSpec, manifest: Manifest) -> Round:
-    """The imports in a process of their own, then a whole start and the first answer."""
+    """Time the imports in a separate process, then a whole start and the first answer."""
     took = _imports(dict(spec.environment))
     began = time.perf_counter()
     with launched(spec) as server, contextlib.closing(_connection(server)) as connection:
@@ -127,19 +127,19 @@ def _imports(environment: Mapping[str, str]) -> Round:
         capture_output=True,
         text=True,
     )
-    # By mark: the time, and that of the processor.
+    # For each mark: time and processor time.
     at = np.array(done.stdout.split(), np.float64).reshape(-1, 2)
     took_ms = np.diff(at, axis=0, prepend=[(began, 0.0)]) * 1000
     return dict(zip(IMPORTED, took_ms, strict=True))
 
 
 def _connection(server: Server) -> http.client.HTTPConnection:
-    """A connection that is kept, so that one worker tells all stages; it opens when it is used."""
+    """Return a persistent connection, so that one worker reports all stages; it opens at use."""
     return http.client.HTTPConnection("127.0.0.1", server.port, timeout=READY_WITHIN_S)
 
 
 def _part(server: Server, connection: http.client.HTTPConnection, model: str, part: str) -> str:
-    """Which part it is in now: the one before, where it does not say.
+    """Return the current part; the previous one if the server does not report it.
 
     Raises:
         ServerError: if it has ended.
@@ -151,7 +151,7 @@ def _part(server: Server, connection: http.client.HTTPConnection, model: str, pa
             return READY
         status, body = _get(connection, f"/models/{model}")
     except (OSError, http.client.HTTPException):
-        connection.close()  # it does not listen yet
+        connection.close()  # the server does not listen yet
         return part
     told = orjson.loads(body) if status == OK else {}
     if told.get("state") == "ready":

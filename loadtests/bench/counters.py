@@ -1,4 +1,4 @@
-"""What our server's metrics must say after a run: every input computed, or every one cached."""
+"""Checks our server's metrics after a run: every input was computed, or every one was cached."""
 
 from __future__ import annotations
 
@@ -26,22 +26,22 @@ class Counters:
     joined: float
 
     def since(self, before: Counters) -> Counters:
-        """What was added."""
+        """Return the difference."""
         return Counters(
             self.computed - before.computed, self.hits - before.hits, self.joined - before.joined
         )
 
 
 def settled_counters(server: Server, model: str, batch_s: float) -> Counters:
-    """The counters of one model, once they stand still: what was cut off is still computed.
+    """Return the counters of one model once they are stable: abandoned requests still compute.
 
     Args:
-        server: has the metrics.
-        model: whose counters.
+        server: with the metrics.
+        model: its name.
         batch_s: upper bound on the seconds of a batch.
 
     Raises:
-        CheckError: if they do not, or if /metrics does not tell.
+        CheckError: if they never are, or /metrics lacks them.
     """
     give_up_at, before = time.monotonic() + SETTLE_S, None
     while time.monotonic() < give_up_at:
@@ -54,10 +54,10 @@ def settled_counters(server: Server, model: str, batch_s: float) -> Counters:
 
 
 def page_of(server: Server) -> str:
-    """The metrics of a server.
+    """Get the metrics of a server.
 
     Raises:
-        CheckError: if it answers something else.
+        CheckError: if it answers with another status.
     """
     reply = exchange(server.url, "GET", "/metrics", timeout_s=SETTLE_S)
     if reply.status != 200:
@@ -66,10 +66,10 @@ def page_of(server: Server) -> str:
 
 
 def check_compiled(text: str) -> None:
-    """Check that a page of metrics is of a compiled server.
+    """Check that a page of metrics comes from a compiled server.
 
     Raises:
-        CheckError: if it is not, or does not say.
+        CheckError: if it does not, or does not report it.
     """
     samples = (each for family in text_string_to_metric_families(text) for each in family.samples)
     told = [each.labels.get("compiled") for each in samples if each.name == BUILD]
@@ -78,10 +78,10 @@ def check_compiled(text: str) -> None:
 
 
 def parsed(text: str, model: str) -> Counters:
-    """The counters in a page of metrics.
+    """Parse the counters in a page of metrics.
 
     Raises:
-        CheckError: if it does not tell how many items were computed.
+        CheckError: if it has no number of computed items.
     """
     totals = defaultdict[tuple[str, str | None], float](float)
     for family in text_string_to_metric_families(text):
@@ -89,21 +89,21 @@ def parsed(text: str, model: str) -> Counters:
             if sample.labels.get("model") == model:
                 totals[sample.name, sample.labels.get("result")] += sample.value
     if (COMPUTED, None) not in totals:
-        raise CheckError(f"/metrics tells no {COMPUTED} of {model}")
+        raise CheckError(f"/metrics has no {COMPUTED} of {model}")
     return Counters(totals[COMPUTED, None], totals[LOOKUPS, "hit"], totals[LOOKUPS, "joined"])
 
 
 def check(added: Counters, least: int, most: int, *, cached: bool) -> None:
-    """Every input was answered by the cache, or every one by the model and none by another request.
+    """Check that the cache, or the model alone without joined requests, answered every input.
 
     Args:
         added: by the run.
         least: items that were answered.
-        most: items that were sent: some are cut off when the time is up.
-        cached: which of the two.
+        most: items that were sent: some are abandoned when the time is up.
+        cached: whether the cache must have answered.
 
     Raises:
-        CheckError: if not.
+        CheckError: if that is not so.
     """
     wanted, others = (added.hits, added.computed) if cached else (added.computed, added.hits)
     if not least <= wanted <= most or others or added.joined:

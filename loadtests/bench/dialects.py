@@ -1,4 +1,4 @@
-"""How each server wants its requests, and where its answer holds the scores."""
+"""The request format of each server, and the place of the scores in its answers."""
 
 from __future__ import annotations
 
@@ -38,22 +38,21 @@ JSON, OCTET_STREAM = "application/json", "application/octet-stream"
 
 
 class AnswerError(Exception):
-    """An answer is not what this server answers; the message shows it."""
+    """An answer is not in this server's format; the message shows it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """What differs from server to server.
+    """The differences between servers.
 
-    Items are [n, *shape], or n texts; `many` says that it is a batch.
+    Items are [n, *shape], or n texts; `many` means a batch.
 
     Attributes:
         single_path, batch_path: where requests go.
-        dumped: what is dumped as JSON, of items and `many`.
-        rows: the scores [n, k] in a parsed answer, by `many`; None where the server computes
-            nothing.
-        framed: what stands before the bytes of items in a binary request.
-        loads: reads an answer.
+        dumped: items and `many` -> the object to dump as JSON.
+        rows: a parsed answer and `many` -> scores [n, k]; None if the server computes nothing.
+        framed: returns the prefix of the items' bytes in a binary request.
+        loads: parses an answer.
     """
 
     single_path: str
@@ -64,24 +63,24 @@ class Dialect:
     loads: Callable[[bytes], Any] = orjson.loads
 
     def path(self, *, many: bool) -> str:
-        """Where requests go."""
+        """Return the path for requests."""
         return self.batch_path if many else self.single_path
 
     def json_body(self, items: Array, *, many: bool) -> Any:
-        """What is dumped as JSON."""
+        """Return the object to dump as JSON."""
         return self.dumped(items, many)
 
     def scores(self, content: bytes, *, many: bool) -> Array | None:
-        """The scores [n, k] of an answer; None where the server computes nothing.
+        """Return the scores [n, k] of an answer; None if the server computes nothing.
 
         Raises:
-            AnswerError: if it is no good answer.
+            AnswerError: if the answer is invalid.
         """
         try:
             found = self.rows(self.loads(content), many)
             return None if found is None else np.array(found, np.float64)
         except json.JSONDecodeError as error:
-            raise AnswerError(f"no JSON: {content[:200]!r}") from error
+            raise AnswerError(f"not JSON: {content[:200]!r}") from error
         except (AttributeError, LookupError, TypeError, ValueError, StopIteration) as error:
             raise AnswerError(f"no prediction with scores: {content[:200]!r}") from error
 
@@ -95,7 +94,7 @@ def _scores(answer: Any, many: bool) -> Any:
 
 
 def _ours(answer: Any, many: bool) -> Any:
-    """A model without labels answers its outputs."""
+    """Get scores from our answer; a model without labels answers with its outputs."""
     rows = answer["predictions"] if many else [answer["prediction"]]
     return [
         row["scores"] if "scores" in row else next(iter(row["outputs"].values())) for row in rows
@@ -125,7 +124,7 @@ def v2(model: str, name: str) -> Dialect:
 
 
 def by_grpc(model: str, name: str) -> Dialect:
-    """The same over gRPC: whole messages instead of HTTP bodies."""
+    """The same over gRPC: complete messages instead of HTTP bodies."""
 
     def framed(items: Array) -> bytes:
         return protobuf.infer_head(model, name, items.shape, 4 * items.size)
@@ -137,7 +136,7 @@ def by_grpc(model: str, name: str) -> Dialect:
 
 
 def openai(path: str, model: str) -> Dialect:
-    """Embeddings by OpenAI's call.
+    """Embeddings with OpenAI's API.
 
     Args:
         path: where requests go.
@@ -159,7 +158,7 @@ def _flat(answer: Any, many: bool) -> Any:
 
 
 def _with_bytes(content: bytes) -> Any:
-    """An answer whose only output is in its JSON, or in bytes behind that."""
+    """Parse an answer with its only output in JSON, or in bytes after it."""
     answer, end = json.JSONDecoder().raw_decode(content.decode("latin-1"))
     if "outputs" in answer and "data" not in answer["outputs"][0]:
         answer["outputs"][0]["data"] = np.frombuffer(content[end:], "<f4")
@@ -172,7 +171,7 @@ def _nothing(answer: Any, many: bool) -> None:
 
 
 TORCHLANE = Dialect("/predict", "/batch-predict", _inputs, _ours)
-PEER = "model", "input"  # what the peers of this protocol call theirs
+PEER = "model", "input"  # the names that peers with this protocol use
 V2_PEER = v2(*PEER)
 DIALECTS: Mapping[str, Dialect] = {
     OURS: TORCHLANE,
@@ -194,7 +193,7 @@ DIALECTS: Mapping[str, Dialect] = {
 
 
 def dialect_of(server: str, workload: Workload, manifest: Manifest) -> Dialect:
-    """How a server is asked in a workload."""
+    """Return the dialect of a server in a workload."""
     if workload.is_text and server in OUR_OWN and server != NATIVE:
         return openai("/v1/embeddings", manifest.model)
     if workload.v2 and server == OURS:

@@ -1,4 +1,4 @@
-"""An environment for each peer, as its file pins it: `make bench-peers`."""
+"""Creates an environment for each peer with its pinned versions: `make bench-peers`."""
 
 from __future__ import annotations
 
@@ -23,50 +23,50 @@ WITH_ENVIRONMENT = (MOSEC, LITSERVE, MLSERVER, PYTRITON, KSERVE, INFINITY)  # th
 SOURCES = (".py", ".cpp")
 REQUIREMENTS = "requirements.txt"
 TORCH = "torch=="
-INDEX_VARIABLE = "TORCH_INDEX_URL"  # as in the Makefile: where to take torch from
+INDEX_VARIABLE = "TORCH_INDEX_URL"  # as in the Makefile: the index for torch
 
 
 class SetupError(LoadTestError):
-    """A peer's environment cannot be made; the message says which command failed."""
+    """A peer's environment cannot be created; the message has the failed command."""
 
 
 def python_of(peer: str) -> Path:
-    """The interpreter of a peer's environment."""
+    """Return the interpreter of a peer's environment."""
     return ENVIRONMENTS / peer / "bin" / "python"
 
 
 def why_not(peer: str) -> str | None:
-    """Why a peer cannot run, and what to do; None if it can."""
+    """Say why a peer cannot run and what to do; None if it can."""
     if peer not in WITH_ENVIRONMENT:
         return None
-    advice = "`make bench-peers` makes it"
+    advice = "`make bench-peers` creates it"
     made = ENVIRONMENTS / peer / REQUIREMENTS
     if not made.exists():
-        return f"its environment {ENVIRONMENTS / peer} is not there; {advice}"
+        return f"its environment {ENVIRONMENTS / peer} does not exist; {advice}"
     if made.read_bytes() != (PEERS / peer / REQUIREMENTS).read_bytes():
-        return f"its environment {ENVIRONMENTS / peer} is of other versions; {advice} anew"
+        return f"its environment {ENVIRONMENTS / peer} has other versions; {advice} again"
     return None
 
 
 def check_sources(package: Path) -> None:
-    """Whether a folder holds our server, compiled from the very sources of this checkout.
+    """Check that a folder has our server, compiled from this checkout's current sources.
 
     Raises:
         SetupError: if not, with what to do.
     """
-    advice = "run `make compiled`, or ask for --pure, which runs the checkout"
+    advice = "run `make compiled`, or use --pure, which runs the checkout"
     check_machine_code(package, advice)
     sources = (file for name in ("app", "models") for file in (ROOT / name).rglob("*"))
     for file in sorted(file for file in sources if file.suffix in SOURCES):
         copy = package / file.relative_to(ROOT)
         if not copy.exists() or copy.read_bytes() != file.read_bytes():
             raise SetupError(
-                f"{file.relative_to(ROOT)} has changed since {package} was made: {advice}"
+                f"{file.relative_to(ROOT)} has changed since {package} was built: {advice}"
             )
 
 
 def check_machine_code(package: Path, advice: str) -> None:
-    """Whether a folder holds a compiled server, of whatever sources.
+    """Check that a folder has a compiled server, from any sources.
 
     Raises:
         SetupError: if not, with what to do.
@@ -76,19 +76,19 @@ def check_machine_code(package: Path, advice: str) -> None:
 
 
 def pins(peer: str) -> dict[str, str]:
-    """The versions that a peer runs with, by distribution."""
+    """Return the versions that a peer runs with, by distribution."""
     lines = (PEERS / peer / REQUIREMENTS).read_text().splitlines()
     pairs = (line.partition("==") for line in lines if "==" in line and line[0] != "#")
     return {name.strip(): version.strip() for name, _, version in pairs}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add which environments to make."""
+    """Add the environments to create."""
     parser.add_argument("peers", nargs="*", metavar="PEER", help=", ".join(WITH_ENVIRONMENT))
 
 
 def set_up(given: argparse.Namespace, console: Console, _: str) -> int:
-    """Make the environments that are not there, or of other versions; returns the exit code.
+    """Create environments that are missing or have other versions; return the exit code.
 
     Raises:
         SetupError: if a command fails.
@@ -99,7 +99,7 @@ def set_up(given: argparse.Namespace, console: Console, _: str) -> int:
         if why_not(peer) is None:
             console.print(f"{peer}: ready")
             continue
-        console.print(f"{peer}: making {ENVIRONMENTS / peer}, which takes some minutes")
+        console.print(f"{peer}: creating {ENVIRONMENTS / peer}, which takes some minutes")
         _make(peer)
         console.print(f"{peer}: made")
     return 0
@@ -110,10 +110,10 @@ def _make(peer: str) -> None:
     venv.create(folder, clear=True, with_pip=True)
     index = os.environ.get(INDEX_VARIABLE)
     torch = f"{TORCH}{pins(peer)['torch']}"
-    # torch first and alone, so that no range of another package takes one from elsewhere
+    # torch first and alone, so that no other package's requirement selects a different build
     _pip(peer, ["--no-deps", *(["--index-url", index] if index else []), torch])
     _pip(peer, ["--requirement", str(requirements)])
-    (folder / REQUIREMENTS).write_bytes(requirements.read_bytes())  # last: it says "ready"
+    (folder / REQUIREMENTS).write_bytes(requirements.read_bytes())  # last, as the mark "ready"
 
 
 def _pip(peer: str, arguments: Sequence[str]) -> None:

@@ -1,4 +1,4 @@
-"""Closed-loop load by gRPC for servers of the Open Inference Protocol, by a process of its own."""
+"""Closed-loop gRPC load from a separate process, for servers of the Open Inference Protocol."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from models.tensors import Array
 Call = grpc.aio.UnaryUnaryMultiCallable[bytes, bytes]  # of raw messages
 METHOD = "/inference.GRPCInferenceService/ModelInfer"
 CHANNELS = 4
-OPTIONS = (("grpc.use_local_subchannel_pool", 1),)  # a connection for each channel
-OK, FAILED = 200, 500  # as HTTP says it
+OPTIONS = (("grpc.use_local_subchannel_pool", 1),)  # one connection per channel
+OK, FAILED = 200, 500  # as HTTP statuses
 
 
 def problems(port: int, requests: Requests, due_s: Array) -> list[str | None]:
-    """Send requests when they are due, one at a time; what is wrong with each answer."""
+    """Send requests when due, one at a time; return what is wrong with each answer."""
     began, answers = time.monotonic(), list[Response | None]()
     with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
         call: grpc.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(METHOD)
@@ -41,13 +41,13 @@ def problems(port: int, requests: Requests, due_s: Array) -> list[str | None]:
 
 @contextlib.contextmanager
 def loading(port: int, bodies: Bodies, first: int, plan: LoadPlan) -> Iterator[Callable[[], Run]]:
-    """Load the server on 127.0.0.1 meanwhile; what is yielded waits for the end of the load.
+    """Load the server on 127.0.0.1 during the block; call the yielded function to wait for the end.
 
     Args:
-        port: where it listens.
+        port: of the server.
         bodies: the requests.
         first: the number of the first request.
-        plan: how many calls are in flight, and how long.
+        plan: the number of calls in flight, and the time.
     """
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(1, context) as pool:

@@ -1,4 +1,4 @@
-"""The servers: ours, its peers and the floor; how each is started, and what it cannot do."""
+"""The servers: ours, its peers and the baseline; how to start each, and its limitations."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ from loadtests.bench.workloads import (
 )
 from models.resources import usable_cores
 
-MOST_WORKERS = 4  # as `auto` chooses at most (app/processes/worker_count.py)
-# Of the others where all cores are shared: as many as ours may start too.
+MOST_WORKERS = 4  # the most that `auto` chooses (app/processes/worker_count.py)
+# Workers of other servers if all cores are shared: as many as ours may start.
 SHARED_WORKERS = tuple(sorted({1, min(usable_cores(), MOST_WORKERS)}))
 TITLES = {
     OURS: "Torchlane",
@@ -66,15 +66,15 @@ READY_PATHS = {
     PYTRITON: "/v2/models/model/ready",
     KSERVE: "/v2/models/model/ready",
 }
-EITHER_BODY = (BARE, MLSERVER, PYTRITON, KSERVE)  # each request says what it is
-SLEEPLESS = (PYTRITON,)  # idle it takes a quarter of a percent, and stopped its locks time out
+EITHER_BODY = (BARE, MLSERVER, PYTRITON, KSERVE)  # each request names its format
+SLEEPLESS = (PYTRITON,)  # uses a quarter of a percent when idle; if stopped, its locks time out
 ONE_PROCESS = (INFINITY,)  # its threads use all cores
 NO_BINARY = {
     LITSERVE: "LitServe reads JSON and forms, no binary bodies",
-    MLSERVER: "MLServer's REST reads JSON only; binary tensors come by gRPC",
+    MLSERVER: "MLServer's REST API reads only JSON; binary tensors need gRPC",
 }
-# In float32, without a cache on disk. BetterTransformer needs an older release of transformers;
-# torch.compile made it no faster, and compiles anew while it is loaded.
+# In float32, without a disk cache. BetterTransformer needs an older release of transformers;
+# torch.compile made it no faster, and compiles again under load.
 INFINITY_SETTINGS = (
     ("INFINITY_MODEL_ID", str(weights())),
     ("INFINITY_SERVED_MODEL_NAME", MINILM),
@@ -93,25 +93,25 @@ INFINITY_SETTINGS = (
 
 @dataclass(frozen=True, slots=True)
 class Contestant:
-    """A server, and how many of its processes run the model."""
+    """A server, and the number of its processes that run the model."""
 
     server: str
     workers: int = 1
 
     @property
     def key(self) -> str:
-        """In the report: `mosec`, or `mosec*2` with two workers."""
+        """Its name in the report: `mosec`, or `mosec*2` with two workers."""
         return self.server + (f"*{self.workers}" if self.workers > 1 else "")
 
 
 @dataclass(frozen=True, slots=True)
 class Serving:
-    """What the servers get.
+    """The input of the servers.
 
     Attributes:
         folder: the artifact of one version.
-        package: the folder from which ours runs; None: the checkout.
-        before: another folder of that kind.
+        package: the folder from which our server runs; None: the checkout.
+        before: another such folder.
     """
 
     folder: Path
@@ -120,18 +120,18 @@ class Serving:
     before: Path | None = None
 
     def package_of(self, server: str) -> Path | None:
-        """The folder from which our server runs; None: the checkout."""
+        """Return the folder from which our server runs; None: the checkout."""
         return {PYTHON: None, BEFORE: self.before}.get(server, self.package)
 
 
 def title_of(key: str) -> str:
-    """A server of the report, for people."""
+    """Return the title of a server in the report."""
     server, _, workers = key.partition("*")
     return TITLES[server] + (f", {workers} workers" if workers else "")
 
 
 def told_workers(ours: int) -> str:
-    """How many workers ours and the others have where all cores are shared."""
+    """Describe the workers of ours and the others if all cores are shared."""
     others = " and ".join(map(str, SHARED_WORKERS))
     return f"workers of {TITLES[OURS]}: {ours}; of the others: {others}"
 
@@ -139,12 +139,12 @@ def told_workers(ours: int) -> str:
 def contestants(
     workload: Workload, servers: tuple[str, ...], precisions: Container[str] = ()
 ) -> tuple[list[Contestant], dict[str, str]]:
-    """The servers that are measured with ours, and why others are not, by server.
+    """Return the servers to measure with ours, and the reasons against others, by server.
 
     Args:
-        workload: what is measured.
-        servers: that were asked for.
-        precisions: that the artifact has.
+        workload: to measure.
+        servers: the requested ones.
+        precisions: those of the artifact.
     """
     others: list[Contestant] = []
     left_out: dict[str, str] = {}
@@ -161,14 +161,14 @@ def contestants(
         if reason is not None:
             left_out[server] = reason
             continue
-        # cores shared: with one worker and with several, as it is not known which is better
+        # with shared cores: one worker and several, because either may be better
         several = workload.shared and server not in (*OUR_OWN, *ONE_PROCESS)
         others += [Contestant(server, workers) for workers in (SHARED_WORKERS if several else (1,))]
     return others, left_out
 
 
 def spec_of(contestant: Contestant, workload: Workload, serving: Serving) -> ServerSpec:
-    """How to start a contestant for a workload."""
+    """Return how to start a contestant for a workload."""
     core = None if workload.shared else serving.cores.server
     server = contestant.server
     if server in OUR_OWN:
@@ -213,8 +213,8 @@ def _own(serving: Serving, package: Path | None) -> tuple[tuple[str, str], ...]:
         ("TORCHLANE_PORT", "{port}"),
         ("TORCHLANE_MODEL_DIR", str(repository)),
         ("TORCHLANE_DEFAULT_MODEL", model),
-        ("CUDA_VISIBLE_DEVICES", ""),  # one core against one core, with a GPU too
-        # without the second, Python would take the working directory's packages first
+        ("CUDA_VISIBLE_DEVICES", ""),  # compare one core with one core, even if there is a GPU
+        # without the second, Python would prefer packages in the working directory
         *((("PYTHONPATH", str(package)), ("PYTHONSAFEPATH", "1")) if package else ()),
     )
 

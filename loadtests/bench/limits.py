@@ -1,4 +1,4 @@
-"""What parsing and the forward alone allow: no HTTP, no batcher, one thread, our plan's forward."""
+"""Measures parsing and the forward alone: no HTTP, no batcher, one thread, our plan's forward."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ from models.tensors import Array
 LIMIT_TEXTS = 256
 
 
-Limit = tuple[float, float]  # requests per second, and seconds of processor time of each
+Limit = tuple[float, float]  # requests per second, and seconds of processor time per request
 
 
 def limit(kind: LimitKind, folder: Path, core: int | None, seconds: float = 1.0) -> Limit:
-    """What a process of its own does on one core.
+    """Measure a separate process on one core.
 
     Args:
         kind: `batch` in JSON, one `image` in raw bytes, or one `text`, computed in batches of texts
-            of like lengths; `encoder`: the same by sentence-transformers.
+            of similar lengths; `encoder`: the same with sentence-transformers.
         folder: an artifact.
-        core: None: wherever the system likes.
-        seconds: for how long.
+        core: the core to use; None: any.
+        seconds: the measured time.
     """
     context = multiprocessing.get_context("spawn")
     with pinned(core), ProcessPoolExecutor(1, context) as pool:
@@ -41,7 +41,7 @@ def limit(kind: LimitKind, folder: Path, core: int | None, seconds: float = 1.0)
 
 
 def _measured(kind: LimitKind, folder: Path, seconds: float) -> Limit:
-    # torch: in that process only
+    # torch only in this process
     from loadtests.bench.peers.encoder import Encoder  # noqa: PLC0415
     from loadtests.bench.peers.model import Model  # noqa: PLC0415
 

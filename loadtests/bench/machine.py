@@ -1,4 +1,4 @@
-"""Where and with what the servers are measured, for machines and for people."""
+"""The place and conditions of a measurement, for machines and people."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class Place:
     """Where the servers run.
 
     Attributes:
-        package: the folder from which ours runs; None: the checkout, which is not compiled.
-        conditions: all of that, for the report.
+        package: the folder from which our server runs; None: the checkout, which is not compiled.
+        conditions: the full description for the report.
     """
 
     cores: Cores
@@ -29,10 +29,10 @@ class Place:
 
 
 def prepare(given: argparse.Namespace, console: Console, command: str) -> Place:
-    """Check what can be checked before anything is measured, and print the conditions.
+    """Run all checks before the measurement, and print its conditions.
 
     Raises:
-        LoadTestError: if the results cannot be written, or ours is not compiled as asked for.
+        LoadTestError: if the results cannot be written, or our server is not compiled as requested.
     """
     check_writable(given.out)
     package = None if given.pure else COMPILED
@@ -51,7 +51,7 @@ def prepare(given: argparse.Namespace, console: Console, command: str) -> Place:
 
 
 def _told(found: Json) -> str:
-    """What a reader of the table has to know first."""
+    """Describe what a reader of the table must know first."""
     lines = [f"{found['machine']}, {found['date']}, torch {found['versions']['torch']}"]
     if found["server_core"] is None:
         lines.append("only one core can be used: server and load share it, nothing is pinned")

@@ -33,7 +33,7 @@ from models.manifest import Manifest
 from models.tensors import Array
 
 WARM_UP_S = 1
-BEFORE = 8  # known requests before the load, at once
+BEFORE = 8  # simultaneous known requests before the load
 PATIENCE_S = 30.0
 OPEN = Limits(connections=4096, patience_s=2.0)  # of an open loop
 BATCH_S, TEXT_BATCH_S = 0.1, 1.0  # no batch takes longer
@@ -45,7 +45,7 @@ class Measured:
 
     Attributes:
         cpu_us: of all its processes, user and system, per request.
-        checked: answers under load that were compared with known ones.
+        checked: answers under load that were compared with known answers.
     """
 
     requests_per_s: float
@@ -56,18 +56,18 @@ class Measured:
 
     @property
     def busy(self) -> float:
-        """Cores kept busy; well below one on one core, it was not the server that was the limit."""
+        """Busy cores; well below one on one core, the server was not the limit."""
         return self.cpu_us * self.requests_per_s / 1e6
 
 
 @dataclass(slots=True)
 class Requests:
-    """What one process is asked in one workload, over all its turns; none is sent twice.
+    """The requests to one process in one workload, over all its turns; each is sent once.
 
     Attributes:
-        known: those whose answers are compared.
-        file: has the others, for wrk.
-        sent: of the others.
+        known: requests whose answers are compared.
+        file: with the other requests, for wrk.
+        sent: number of sent other requests.
     """
 
     bodies: Bodies
@@ -78,10 +78,10 @@ class Requests:
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """What all measurements of one model share.
+    """The common part of all measurements of one model.
 
     Attributes:
-        seconds: measured, of each turn.
+        seconds: measured per turn.
         scratch: a folder for files.
     """
 
@@ -95,33 +95,33 @@ class Bench:
 
     @property
     def precisions(self) -> frozenset[str]:
-        """Those of the artifact's variants."""
+        """The precisions of the artifact's variants."""
         return frozenset(variant.precision for variant in self.manifest.variants.values())
 
     def check_compiled(self, contestant: Contestant, workload: Workload) -> None:
-        """Ask our running server whether it is machine code.
+        """Check that our running server reports machine code.
 
         Raises:
-            CheckError: if it says something else.
+            CheckError: if it does not.
         """
         with self.fleet.awake(spec_of(contestant, workload, self.serving)) as server:
             counters.check_compiled(counters.page_of(server))
 
     def workers(self, contestant: Contestant, workload: Workload) -> int:
-        """How many processes serve, asked of our running server."""
+        """Return how many processes of our running server serve."""
         with self.fleet.awake(spec_of(contestant, workload, self.serving)) as server:
             return server.workers
 
     def measured(self, contestant: Contestant, workload: Workload, seed: int) -> Measured:
-        """Load by a closed loop: each connection sends its next request when it has its answer.
+        """Load in a closed loop: each connection sends its next request after its last answer.
 
         Args:
-            contestant: the server; in its first turn it is warmed up, and its answers are compared.
-            workload: what it is asked.
-            seed: of the inputs, which its first turn makes for all its turns; none is sent twice.
+            contestant: the server; its first turn includes a warm-up and a check of its answers.
+            workload: the requests.
+            seed: of the inputs, which the first turn creates for all turns; each is sent once.
 
         Raises:
-            LoadTestError: if a number would not mean what it says.
+            LoadTestError: if a number would be invalid.
         """
         core = None if workload.shared else self.serving.cores.generator
         spec = spec_of(contestant, workload, self.serving)
@@ -142,15 +142,15 @@ class Bench:
     def offered(
         self, contestant: Contestant, workload: Workload, plan: TrialPlan
     ) -> tuple[Outcomes, float]:
-        """Load by an open loop: requests are sent when they are due, whatever became of others.
+        """Load in an open loop: requests are sent when due, regardless of earlier ones.
 
         Args:
             contestant: the server.
-            workload: what it is asked.
-            plan: its seed is also that of the inputs.
+            workload: the requests.
+            plan: of the trial; its seed is also that of the inputs.
 
         Returns:
-            what became of the requests, and microseconds of processor time per request.
+            the outcomes of the requests, and microseconds of processor time per request.
         """
         dialect = dialect_of(contestant.server, workload, self.manifest)
         bodies = bodies_of(workload, self.manifest, dialect, plan.seed)
@@ -167,7 +167,7 @@ class Bench:
     def _requests_of(
         self, server: Server, contestant: Contestant, workload: Workload, seed: int
     ) -> Requests:
-        """The requests to a process, which is warmed up when it is asked for the first time."""
+        """Return the requests to a process, which is warmed up the first time."""
         key = contestant.key, server.process.pid, workload.name
         if (found := self._requests.get(key)) is not None:
             return found
@@ -179,7 +179,7 @@ class Bench:
         numbers = itertools.count(bodies.known_from)
         known = JudgedBodies(bodies, dialect, self.right, numbers=numbers, tolerance=tolerance)
         _check(server, workload, known, np.zeros(BEFORE))
-        if workload.repeated:  # so that the cache holds the answers
+        if workload.repeated:  # fill the cache
             each_once = JudgedBodies(bodies.one_after_the_other(), dialect, self.right)
             _check(server, workload, each_once, np.zeros(len(bodies.templates)))
         requests = Requests(bodies, known, self.scratch / contestant.key)
@@ -192,7 +192,7 @@ class Bench:
     def _loaded(
         self, server: Server, workload: Workload, requests: Requests
     ) -> tuple[Run, float, int]:
-        """The run, microseconds of processor time per answer, and how many answers were known."""
+        """Return the run, microseconds of processor time per answer, and known answers."""
         due_s = schedule("uniform", workload.checks_per_s, self.seconds, 0)
         before_s = server.cpu_s()
         with _loading(server, workload, requests, self.seconds) as load:
@@ -209,7 +209,7 @@ class Bench:
 def _loading(
     server: Server, workload: Workload, requests: Requests, seconds: int
 ) -> contextlib.AbstractContextManager[Callable[[], Run]]:
-    """Load it meanwhile, by the generator of the transport."""
+    """Load the server during the block, with the transport's generator."""
     plan = LoadPlan(workload.connections, seconds)
     if workload.body == "grpc":
         from loadtests.bench import grpc_load  # noqa: PLC0415  # its package is an extra
@@ -219,10 +219,10 @@ def _loading(
 
 
 def _check(server: Server, workload: Workload, requests: JudgedBodies, due_s: Array) -> None:
-    """Send requests when they are due, and compare the answers.
+    """Send requests when due, and compare the answers.
 
     Raises:
-        CheckError: if one is not right.
+        CheckError: if an answer is wrong.
     """
     if workload.body == "grpc":
         from loadtests.bench import grpc_load  # noqa: PLC0415  # its package is an extra
@@ -235,18 +235,18 @@ def _check(server: Server, workload: Workload, requests: JudgedBodies, due_s: Ar
         reasons = outcomes.reason
     reason = next(filter(None, reasons), None)
     if reason is not None:
-        raise CheckError(f"a good request was not answered rightly: {reason}")
+        raise CheckError(f"a valid request got a wrong answer: {reason}")
 
 
 def _check_run(run: Run, connections: int) -> None:
     """Check the counts of a closed loop.
 
     Raises:
-        CheckError: if an answer was not 200, or stayed out.
+        CheckError: if an answer was missing or not 200.
     """
     if run.not_200:
         raise CheckError(f"{run.not_200} of {run.answered} answers were not 200")
-    if run.sent > run.answered + connections + 1:  # at the end each may be owed one
+    if run.sent > run.answered + connections + 1:  # at the end each may lack one answer
         raise CheckError(
             f"{run.sent} requests were sent over {connections} connections, and "
             f"{run.answered} answered"

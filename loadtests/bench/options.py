@@ -14,12 +14,12 @@ ROUNDS, QUICK_ROUNDS = 7, 3
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What was asked for.
+    """The parsed options.
 
     Attributes:
-        servers: that are measured with ours.
-        seconds: measured, of each turn.
-        before: another compiled folder to measure ours with.
+        servers: to measure with ours.
+        seconds: measured per turn.
+        before: another compiled folder to compare ours with.
     """
 
     workloads: tuple[str, ...]
@@ -30,7 +30,7 @@ class Options:
 
     @classmethod
     def of(cls, given: argparse.Namespace) -> Options:
-        """From the command line."""
+        """Read the command line."""
         quick: bool = given.quick
         servers = given.servers or (QUICK_SERVERS if quick else SERVERS)
         without = {OURS, BEFORE} | ({PYTHON} if given.pure else set())  # the same as ours
@@ -49,18 +49,18 @@ class Options:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the benchmark's options."""
     parser.add_argument(
-        "--workloads", nargs="+", choices=NAMES, metavar="NAME", help=f"of {', '.join(NAMES)}"
+        "--workloads", nargs="+", choices=NAMES, metavar="NAME", help=f"of: {', '.join(NAMES)}"
     )
     parser.add_argument(
         "--servers",
         nargs="+",
         choices=(OURS, *SERVERS),
         metavar="NAME",
-        help=f"of {', '.join(SERVERS)}",
+        help=f"servers to measure with ours: {', '.join(SERVERS)}",
     )
     parser.add_argument("--rounds", type=at_least_one, help=f"default: {ROUNDS}")
     parser.add_argument(
-        "--seconds", type=at_least_one, default=1, help="whole ones, each turn; default: 1"
+        "--seconds", type=at_least_one, default=1, help="per turn, a whole number; default: 1"
     )
     parser.add_argument(
         "--quick",
@@ -74,9 +74,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def add_common(parser: argparse.ArgumentParser) -> None:
-    """Add the options of every instrument that starts its own servers and reports on them."""
+    """Add the options of every load test that starts its own servers and writes a report."""
     parser.add_argument(
-        "--pure", action="store_true", help="run ours from the checkout, not from what is compiled"
+        "--pure", action="store_true", help="run ours from the checkout, not compiled"
     )
-    parser.add_argument("--artifacts", type=Path, default=Path("artifacts"), help="with digits")
-    parser.add_argument("--out", type=Path, default=Path("reports"), help="of .json and .html")
+    parser.add_argument("--artifacts", type=Path, default=Path("artifacts"), help="has digits")
+    parser.add_argument("--out", type=Path, default=Path("reports"), help="for .json and .html")

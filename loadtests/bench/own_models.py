@@ -1,7 +1,7 @@
-"""The models of the instruments: digits as exported, and two that are made and adopted here.
+"""The models of the load tests: digits as exported, and two that are built and adopted here.
 
-`linear` costs the same per item in any batch and answers twice its input; `mean` has no weights and
-large items. They are adopted as docs/bring-your-own-model.md tells.
+`linear` costs the same per item in any batch and returns twice its input; `mean` has no weights and
+large items. They are adopted as described in docs/bring-your-own-model.md.
 `python -m loadtests.bench.own_models NAME FILE [MILLISECONDS]` writes one as TorchScript.
 """
 
@@ -27,18 +27,18 @@ MEAN_SHAPE = (3, 224, 224)
 LINEAR_WIDTH = 2  # numbers of an item
 SIDE = 256  # of the matrices of `linear`
 CALIBRATION = 200  # products
-MAX_BATCH = 4  # of `linear`, proved and timed at adoption: larger ones cost as much per item
+MAX_BATCH = 4  # of `linear`, verified and timed at adoption: larger ones cost the same per item
 
 
 class ModelError(LoadTestError):
-    """The model cannot be made; the message holds what was said about it."""
+    """The model cannot be built; the message has the output of the failed step."""
 
 
 def newest_artifact(artifacts: Path, name: str = DIGITS) -> Path:
-    """The folder of the newest version of a model of the catalog.
+    """Return the folder of the newest version of a model of the catalog.
 
     Raises:
-        ModelError: if there is none, or none that can be read.
+        ModelError: if there is none, or it cannot be read.
     """
     versions = [
         int(file.parent.name)
@@ -53,28 +53,28 @@ def newest_artifact(artifacts: Path, name: str = DIGITS) -> Path:
     try:
         manifest_of(folder)
     except ValidationError as error:
-        raise ModelError(f"{folder / MANIFEST_FILE} is damaged; run `make export` anew") from error
+        raise ModelError(f"{folder / MANIFEST_FILE} is damaged; run `make export` again") from error
     return folder
 
 
 def weights() -> Path | None:
-    """The folder with the weights of `minilm`, for other servers; None: not installed."""
+    """Return the folder with the weights of `minilm`, for other servers; None: not installed."""
     spec = importlib.util.find_spec(WEIGHTS)
     return Path(spec.origin).parent / "model" if spec and spec.origin else None
 
 
 def manifest_of(folder: Path) -> Manifest:
-    """The manifest of an artifact."""
+    """Read the manifest of an artifact."""
     return Manifest.model_validate_json((folder / MANIFEST_FILE).read_bytes())
 
 
 def linear_artifact(models: Path, item_ms: float, max_batch: int = MAX_BATCH) -> Path:
-    """Make `linear` and adopt it; the folder of its artifact.
+    """Build `linear` and adopt it; return the folder of its artifact.
 
     Args:
-        models: the repository to make it in.
-        item_ms: what an item shall cost on the core that this runs on.
-        max_batch: the largest batch that is proved and timed.
+        models: the target repository.
+        item_ms: the target cost of an item on the current core.
+        max_batch: the largest batch that is verified and timed.
 
     Raises:
         ModelError: if a step fails.
@@ -84,7 +84,7 @@ def linear_artifact(models: Path, item_ms: float, max_batch: int = MAX_BATCH) ->
 
 
 def mean_artifact() -> Path:
-    """The folder of `mean`; made where it is not there yet.
+    """Return the folder of `mean`; build it if it does not exist.
 
     Raises:
         ModelError: if a step fails.
@@ -113,7 +113,7 @@ def _adopted(
 
 def _run(*arguments: str) -> None:
     command = [sys.executable, *arguments]
-    done = subprocess.run(  # nosec B603 # this very program
+    done = subprocess.run(  # nosec B603 # this program
         command, capture_output=True, text=True, check=False
     )
     if done.returncode != 0:
@@ -121,8 +121,8 @@ def _run(*arguments: str) -> None:
 
 
 def write(name: str, file: Path, item_ms: float = 0.0) -> None:
-    """Write a TorchScript file, in the process that was started for it."""
-    import torch  # noqa: PLC0415  # in that process only
+    """Write a TorchScript file, in a process started for this."""
+    import torch  # noqa: PLC0415  # only in this process
 
     class Mean(torch.nn.Module):
         """float32 [n, 3, h, w] -> [n, 3]."""
@@ -131,7 +131,7 @@ def write(name: str, file: Path, item_ms: float = 0.0) -> None:
             return x.mean(dim=(2, 3))
 
     class Linear(torch.nn.Module):
-        """float32 [n, k] -> twice that; each item is computed by itself, and needs its input."""
+        """float32 [n, k] -> twice that; each item is computed separately, and needs its input."""
 
         def __init__(self, side: int, products: int) -> None:
             super().__init__()

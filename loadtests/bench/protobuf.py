@@ -1,4 +1,4 @@
-"""The messages of one gRPC call, by hand: the bench needs no generated code of a server."""
+"""Encodes the messages of one gRPC call, so that the benchmark needs no generated code."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ VARINT_BITS = 7
 
 
 def infer_head(model: str, name: str, shape: Sequence[int], size: int) -> bytes:
-    """A ModelInferRequest of one FP32 tensor, but for the `size` bytes of its values."""
+    """Encode a ModelInferRequest of one FP32 tensor, without the `size` bytes of its values."""
     packed = b"".join(varint(each) for each in shape)
     tensor = field(NAME, name.encode()) + field(DATATYPE, b"FP32") + field(SHAPE, packed)
     head = field(MODEL_NAME, model.encode()) + field(INPUTS, tensor)
@@ -21,7 +21,7 @@ def infer_head(model: str, name: str, shape: Sequence[int], size: int) -> bytes:
 
 
 def raw_output(message: bytes) -> bytes:
-    """The values of the first output of a ModelInferResponse.
+    """Return the values of the first output of a ModelInferResponse.
 
     Raises:
         StopIteration: if there are none.
@@ -31,15 +31,15 @@ def raw_output(message: bytes) -> bytes:
 
 
 def field(number: int, content: bytes) -> bytes:
-    """A field of bytes, text or a message."""
+    """Encode a field of bytes, text or a message."""
     return _tag(number) + varint(len(content)) + content
 
 
 def fields(message: bytes) -> Iterator[tuple[int, bytes]]:
-    """The fields of a message that has no others than of bytes, text or messages.
+    """Decode a message with fields of only bytes, text or messages.
 
     Raises:
-        ValueError: if it has, or is cut off.
+        ValueError: if it has other fields, or is truncated.
     """
     at = 0
     while at < len(message):
@@ -52,7 +52,7 @@ def fields(message: bytes) -> Iterator[tuple[int, bytes]]:
 
 
 def varint(number: int) -> bytes:
-    """A number of at least 0: seven bits a byte, the lowest first."""
+    """Encode a number of at least 0: seven bits per byte, the lowest first."""
     parts = []
     while number >> VARINT_BITS:
         parts.append(number & 127 | 128)

@@ -1,4 +1,4 @@
-"""Medians, spreads and ratios: tables for people, JSON for machines."""
+"""Reports medians, spreads and ratios: tables for people, JSON for machines."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ TITLES = {workload.name: workload.title for workload in WORKLOADS}
 
 
 def print_figures(console: Console, results: Results) -> None:
-    """A table for each workload: the medians, with the lowest and highest round."""
+    """Print a table for each workload: medians, with the lowest and highest round."""
     for name, rounds in results.items():
         table = table_of(COLUMNS, TITLES[name])
         for key in keys(rounds):
@@ -54,7 +54,7 @@ def print_figures(console: Console, results: Results) -> None:
 
 
 def as_json(results: Results, lines: Sequence[Judged], conditions: Json) -> Json:
-    """Everything that was measured, and under which conditions."""
+    """Return all measurements and their conditions."""
     return {
         **conditions,
         "workloads": {name: _workload(rounds) for name, rounds in results.items()},

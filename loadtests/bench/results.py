@@ -1,4 +1,4 @@
-"""Rounds and what they say: medians, spreads, and ratios within a round."""
+"""Evaluates rounds: medians, spreads, and ratios within a round."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from loadtests.bench.measuring import Measured
 from loadtests.bench.workloads import OURS
 
 Figure = Literal["requests_per_s", "p50_ms", "p99_ms", "cpu_us", "busy"]
-# By the key of each server, such as `mosec*2`, or `limit`; in the order in which they took turns.
+# By the key of each server, such as `mosec*2`, or `limit`; in the order of their turns.
 Round: TypeAlias = Mapping[str, Measured]
 Results: TypeAlias = Mapping[str, Sequence[Round]]  # by workload
 
@@ -28,31 +28,31 @@ class Spread:
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Spread:
-        """Of at least one value."""
+        """Summarize at least one value."""
         return cls(statistics.median(values), min(values), max(values))
 
 
 def turns(servers: Sequence[str], number: int) -> list[str]:
-    """The order of a round.
+    """Return the order of a round.
 
-    It changes so that no server always runs after the same one.
+    It varies so that no server always runs after the same one.
     """
     return [servers[at] for at in np.random.default_rng(number).permutation(len(servers))]
 
 
 def keys(rounds: Sequence[Round]) -> list[str]:
-    """The servers that were measured, ours first."""
+    """Return the measured servers, ours first."""
     found = dict.fromkeys(key for each in rounds for key in sorted(each))
     return sorted(found, key=lambda key: key != OURS)
 
 
 def values(rounds: Sequence[Round], key: str, figure: Figure) -> list[float]:
-    """A figure by round."""
+    """Return a figure by round."""
     return [getattr(each[key], figure) for each in rounds if key in each]
 
 
 def ratios(rounds: Sequence[Round], key: str, figure: Figure) -> list[float]:
-    """Ours over another's by round: what slows the machine for a while slows both, and cancels."""
+    """Return ours over another's by round: a temporary slowdown affects both and cancels out."""
     both = [each for each in rounds if key in each and OURS in each and key != OURS]
     pairs = zip(values(both, OURS, figure), values(both, key, figure), strict=True)
     return [ours / theirs for ours, theirs in pairs if theirs > 0]

@@ -1,7 +1,7 @@
-"""Starts servers on free ports and one core, keeps those asleep that are not measured, ends them.
+"""Starts servers on free ports and one core, pauses those that are not measured, and ends them.
 
-A server that idles is not free: some poll, and would take their share of the core from the one that
-is measured. So all but one are stopped by SIGSTOP, if they survive that.
+An idle server has a cost: some poll, and would take time on the core from the measured one. So all
+but one are stopped by SIGSTOP, if they survive that.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ TICKS_PER_S = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
 
 
 class ServerError(LoadTestError):
-    """A server did not start, or did not answer; the message holds the end of its log."""
+    """A server did not start or answer; the message has the end of its log."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,9 +39,9 @@ class ServerSpec:
 
     Attributes:
         command: `{port}` and `{other_port}` are replaced by free ports.
-        environment: over this process's own; the same is replaced.
+        environment: added to this process's own; ports are replaced here too.
         ready_path: answers 200 as soon as the server is ready.
-        core: that it runs on; None: wherever the system likes.
+        core: to run on; None: any.
         sleeps: whether it is stopped while others are measured.
     """
 
@@ -55,7 +55,7 @@ class ServerSpec:
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """One that runs, in a session of its own."""
+    """A running server, in a separate session."""
 
     name: str
     port: int
@@ -65,41 +65,41 @@ class Server:
 
     @property
     def url(self) -> str:
-        """Where it listens, for single requests."""
+        """Its URL, for single requests."""
         return f"http://127.0.0.1:{self.port}"
 
     @property
     def address(self) -> Address:
-        """Where it listens, for a load."""
+        """Its address, for a load."""
         return Address("127.0.0.1", self.port, "127.0.0.1")
 
     def log_tail(self) -> str:
-        """The end of what it has written."""
+        """Return the end of its output."""
         self.log.seek(0)
         return self.log.read()[-LOG_TAIL_BYTES:].decode(errors="replace")
 
     def cpu_s(self) -> float:
-        """Processor time that all its processes have taken, user and system, in seconds."""
+        """Return the processor time of all its processes, user and system, in seconds."""
         ticks = sum(int(stat[11]) + int(stat[12]) for _, stat in self._processes())
         return ticks / TICKS_PER_S
 
     def signal_all(self, number: signal.Signals) -> None:
-        """Send a signal to all its processes, if they are still there."""
+        """Send a signal to all its processes that still exist."""
         with contextlib.suppress(ProcessLookupError):
-            os.killpg(self.process.pid, number)  # all of them where there is no /proc
-        for pid, _ in self._processes():  # workers may have process groups of their own
+            os.killpg(self.process.pid, number)  # all of them if there is no /proc
+        for pid, _ in self._processes():  # workers may have their own process groups
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, number)
 
     @property
     def workers(self) -> int:
-        """How many processes of our server serve: several have a parent, which does not."""
+        """Return how many of its processes serve; several workers have a parent that does not."""
         return max(1, len(list(self._processes())) - 1)
 
     def _processes(self) -> Iterator[tuple[int, list[str]]]:
-        """The processes of its session, with what /proc tells of each from its state on."""
+        """Yield its session's processes, with their fields in /proc from the state on."""
         for file in Path("/proc").glob("[0-9]*/stat"):
-            with contextlib.suppress(OSError):  # a process may end while we look
+            with contextlib.suppress(OSError):  # a process may end meanwhile
                 stat = file.read_text().rpartition(")")[2].split()
                 if int(stat[3]) == self.process.pid:
                     yield int(file.parent.name), stat
@@ -107,14 +107,14 @@ class Server:
 
 @dataclass(frozen=True, slots=True)
 class Cores:
-    """Where to run; None: wherever the system likes."""
+    """The cores to run on; None: any."""
 
     server: int | None
     generator: int | None
 
 
 def choose_cores() -> Cores:
-    """The last usable core for the server, the first for the load; none if there is but one."""
+    """Return the last usable core for the server, the first for the load; none if only one."""
     if not hasattr(os, "sched_getaffinity"):
         return Cores(None, None)
     usable = sorted(os.sched_getaffinity(0))
@@ -123,7 +123,7 @@ def choose_cores() -> Cores:
 
 @contextlib.contextmanager
 def pinned(core: int | None) -> Iterator[None]:
-    """Run on one core, with all threads and processes that are started meanwhile."""
+    """Run the block on one core, with all threads and processes that it starts."""
     if core is None:
         yield
         return
@@ -137,9 +137,9 @@ def pinned(core: int | None) -> Iterator[None]:
 
 @dataclass(slots=True)
 class Fleet:
-    """The servers of a benchmark: each is started once, when it is first asked for.
+    """The servers of a benchmark; each is started once, at its first use.
 
-    Use it as a context: all servers are ended when it is left.
+    Use it as a context, which ends all servers at its exit.
     """
 
     _servers: dict[ServerSpec, Server] = field(default_factory=dict)
@@ -148,7 +148,7 @@ class Fleet:
         return self
 
     def __exit__(self, *_: object) -> None:
-        with contextlib.ExitStack() as stack:  # each, also if another one cannot be stopped
+        with contextlib.ExitStack() as stack:  # each, even if another one cannot be stopped
             for spec in list(self._servers):
                 stack.callback(self.stop, spec)
 
@@ -158,7 +158,7 @@ class Fleet:
         return tuple(self._servers)
 
     def start(self, spec: ServerSpec) -> None:
-        """Start it if it does not run; asleep as soon as it is ready.
+        """Start a server if it does not run; pause it once it is ready.
 
         Raises:
             ServerError: if it does not become ready.
@@ -177,12 +177,12 @@ class Fleet:
 
     @contextlib.contextmanager
     def awake(self, spec: ServerSpec) -> Iterator[Server]:
-        """One that was started, while all others sleep; errors meanwhile say which, and its log."""
+        """Wake a server while all others are paused; add its name and log to errors."""
         server = self._servers[spec]
         server.signal_all(signal.SIGCONT)
         try:
             yield server
-        except LoadTestError as error:  # of the same class: callers tell them apart
+        except LoadTestError as error:  # keep the class, which callers distinguish
             log = f"its log ends with:\n{server.log_tail()}"
             raise type(error)(f"{server.name}: {error}; {log}") from error
         finally:
@@ -196,7 +196,7 @@ class Fleet:
 
 @contextlib.contextmanager
 def launched(spec: ServerSpec) -> Iterator[Server]:
-    """A process of it, from its very start; ended with the block."""
+    """Provide a process of the server from its start; end it with the block."""
     server = _start(spec)
     try:
         yield server
@@ -257,6 +257,6 @@ def _stop(server: Server) -> None:
     server.process.terminate()
     with contextlib.suppress(subprocess.TimeoutExpired):
         server.process.wait(STOP_WITHIN_S)
-    server.signal_all(signal.SIGKILL)  # and what it may have left behind
+    server.signal_all(signal.SIGKILL)  # and any processes left behind
     server.process.wait()
     server.log.close()

@@ -1,4 +1,4 @@
-"""A whole benchmark: for each workload all servers at once, in turns, one awake at a time."""
+"""Runs a whole benchmark: for each workload all servers in turns, one awake at a time."""
 
 from __future__ import annotations
 
@@ -56,28 +56,28 @@ from loadtests.bench.workloads import (
 from loadtests.errors import LoadTestError
 from loadtests.reports import Json, cut_short, print_judged, write
 
-TABLE_WIDTH = 125  # a narrower terminal breaks lines: better than figures without their ends
+TABLE_WIDTH = 125  # a narrower terminal breaks lines, which is better than truncated figures
 STALL_S = 0.3
 NAN = float("nan")
 Say = Callable[[str], object]
 
 
 def bench(given: argparse.Namespace, console: Console, command: str) -> int:
-    """Measure, print, write; returns the exit code.
+    """Measure, print, write; return the exit code.
 
-    A missed demand is a result like any other: it is reported, and the exit code is 0.
+    A missed demand is an ordinary result: it is reported, and the exit code is 0.
     """
     console.width = max(console.width, TABLE_WIDTH)
     options, generator, folder = Options.of(given), wrk.version(), newest_artifact(given.artifacts)
     if options.before:
-        check_machine_code(options.before, "--before takes an earlier commit's .compiled")
+        check_machine_code(options.before, "--before needs an earlier commit's .compiled")
     place = prepare(given, console, command)
     console.print(f"{folder}; load by {generator}")
     console.print(f"{options.rounds} round(s), a turn of {options.seconds} s for each server")
     session = Session(options, place, folder, console.print)
     try:
         session.run()
-    finally:  # what there is, also if the rest is missing
+    finally:  # write the results so far, even if the rest is missing
         if session.results:
             found = {
                 **place.conditions,
@@ -101,15 +101,15 @@ def bench(given: argparse.Namespace, console: Console, command: str) -> int:
 
 @dataclass(slots=True)
 class Session:
-    """Measures what the options ask for.
+    """Runs the requested measurements.
 
     Attributes:
         results: by workload.
         left_out: why a server was not measured, by workload and server.
-        retried: what failed of others and was measured again, and why.
+        retried: failures of other servers that were measured again, with reasons.
         workers: of our server, by workload that shares all cores.
-        stalled: of each round, the share of the time before it in which the server's core did not
-            run what wanted it, while all servers slept.
+        stalled: for each round, the share of the time before it in which the server's core did not
+            run a ready process, while all servers were paused.
     """
 
     options: Options
@@ -124,10 +124,10 @@ class Session:
     _seeds: Iterator[int] = field(default_factory=lambda: itertools.count(1))
 
     def run(self) -> None:
-        """All workloads, in the order of the table.
+        """Measure all workloads, in the order of the table.
 
         Raises:
-            LoadTestError: if a number would not mean what it says.
+            LoadTestError: if a number would be invalid.
         """
         models: list[ModelName] = ["digits", "mean", "minilm"]
         for model in models:
@@ -147,7 +147,7 @@ class Session:
                     self._workload(bench, workload)
 
     def _folder(self, model: ModelName) -> Path:
-        """The artifact of a model."""
+        """Return the artifact of a model."""
         if model == "minilm":
             return newest_artifact(self.digits.parent.parent, MINILM)
         return self.digits if model == "digits" else mean_artifact()
@@ -188,11 +188,11 @@ class Session:
                     measured = self._run(bench, workload, contestant)
                     made |= {key: measured} if measured is not None else {}
             rounds.append(made)
-            self.results[workload.name] = rounds  # also if the next one is not finished
+            self.results[workload.name] = rounds  # even if the next one is not finished
             self.say(f"{workload.name}, round {number + 1}: {_told(made)}")
 
     def _start(self, bench: Bench, workload: Workload) -> None:
-        """Start the servers of this workload, end all others: each takes memory."""
+        """Start the servers of this workload and end all others, because each uses memory."""
         specs = self._specs(bench, workload)
         for spec in bench.fleet.specs:
             if spec not in specs.values():
@@ -210,7 +210,7 @@ class Session:
             self.say(f"{workload.name}: {told_workers(self.workers[workload.name])}")
 
     def _leave_out(self, workload: str, key: str, error: Exception) -> None:
-        """Go on without a reference that does not work; without ours there is no figure."""
+        """Continue without a failing reference; without ours there is no figure."""
         if key in OUR_OWN:
             raise error
         self.say(f"{workload}: {title_of(key)} is left out: {error}")
@@ -224,8 +224,8 @@ class Session:
     def _run(self, bench: Bench, workload: Workload, contestant: Contestant) -> Measured | None:
         """Measure one server; None: it is left out.
 
-        A reference that fails is started anew and gets one more chance, and the report says so.
-        Ours gets none: what it does under load is what this is about.
+        A failing reference is restarted and measured once more, which the report mentions. Ours is
+        not: its behaviour under load is the subject of the benchmark.
         """
         try:
             return bench.measured(contestant, workload, next(self._seeds))
@@ -233,7 +233,7 @@ class Session:
             if contestant.server in OUR_OWN:
                 raise
             title = title_of(contestant.key)
-            self.say(f"{workload.name}: {title} is started anew: {error}")
+            self.say(f"{workload.name}: {title} is restarted: {error}")
             self.retried.append(f"{workload.name}: {title}: {error}")
         spec = spec_of(contestant, workload, bench.serving)
         try:
@@ -245,7 +245,7 @@ class Session:
         return None
 
     def _limit(self, bench: Bench, workload: Workload, key: str) -> Measured:
-        """What parsing and the forward alone would allow."""
+        """Measure parsing and the forward alone."""
         if workload.limit is None:
             raise ValueError(f"bug: {workload.name} has no limit")
         kind: LimitKind = "encoder" if key == ENCODER_LIMIT else workload.limit
@@ -258,10 +258,10 @@ def _told(made: Round) -> str:
 
 
 def _where_and_when(found: Json) -> str:
-    """What tells a quiet hour from a busy one."""
+    """Describe how busy the machine was."""
     stalled = found["stalled"]
     return (
-        f"{found['machine']}, {found['date']}: the server's core stood still for "
+        f"{found['machine']}, {found['date']}: the server's core was stalled for "
         f"{stalled.median:.1%} ({stalled.low:.1%}..{stalled.high:.1%}) of the time without any "
         f"load; load average {found['load_average']} before, {found['load_average_after']} after"
     )

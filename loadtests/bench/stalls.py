@@ -1,6 +1,6 @@
-"""How long a core does not run a process that needs all of it: stalls by hypervisor or neighbours.
+"""Measures stalls by hypervisor or neighbours: times in which a core does not run a busy process.
 
-A latency's tail is no better than that, whatever the server does.
+The tail of a latency cannot be better, whatever the server does.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from loadtests.bench.servers import Cores, pinned
 from loadtests.reports import Verdict
 
 SECONDS = 1.0
-GAP_S = 0.001  # less is an interrupt
-MOST_STALLED = 0.005  # of the time: above it a tail says more about the machine than of the server
+GAP_S = 0.001  # shorter gaps are interrupts
+MOST_STALLED = 0.005  # of the time: above, a tail describes the machine rather than the server
 SPIN = """
 import sys, time
 end = time.monotonic() + float(sys.argv[1])  # also when the parent is gone
@@ -27,14 +27,14 @@ while time.monotonic() < end:
 
 
 def share_stalled(cores: Cores, seconds: float = SECONDS) -> float:
-    """The share of the time in which a loop that does nothing else did not run.
+    """Measure the share of the time in which a busy loop did not run.
 
-    The generator's core is kept busy meanwhile: virtual machines may have less time for two busy
-    cores than for one.
+    The generator's core is kept busy meanwhile, because virtual machines may have less time for two
+    busy cores than for one.
 
     Args:
-        cores: it runs on the server's, or wherever the kernel puts it.
-        seconds: for how long to look.
+        cores: the loop runs on the server's core, or on any.
+        seconds: the measured time.
     """
     lost_s = 0.0
     with _busy(cores.generator, seconds + 10), pinned(cores.server):
@@ -48,21 +48,21 @@ def share_stalled(cores: Cores, seconds: float = SECONDS) -> float:
 
 
 def doubt_of(stalled: float) -> str:
-    """Why a bad tail proves nothing at this share; empty if it does."""
+    """Say why a bad tail proves nothing at this share; empty if it is valid."""
     if stalled <= MOST_STALLED:
         return ""
-    return f"the server's core stood still for {stalled:.1%} of the time without any load"
+    return f"the server's core was stalled for {stalled:.1%} of the time without any load"
 
 
 def verdict_of(is_met: bool, stalled: float) -> tuple[Verdict, str]:
-    """The verdict on a demand that stalls could make missed, and the doubt if nothing is judged."""
+    """Return the verdict on a demand that stalls can spoil, and the doubt if it is not judged."""
     doubt = "" if is_met else doubt_of(stalled)
     return ("met" if is_met else "not judged" if doubt else "missed"), doubt
 
 
 @contextlib.contextmanager
 def _busy(core: int | None, seconds: float) -> Iterator[None]:
-    """Another process wants all of a core for that time at most; None: there is none."""
+    """Run another process that needs all of a core, for at most that time; None: no process."""
     if core is None:
         yield
         return

@@ -1,7 +1,7 @@
-"""`python -m loadtests tail`: latencies of all servers at the same offered rates, in turns.
+"""`python -m loadtests tail`: measures all servers' latencies at equal offered rates, in turns.
 
-The rates are shares of what mosec does in a closed loop; arrivals are those of a Poisson process,
-and latencies count from the moment at which a request was due.
+The rates are shares of mosec's rate in a closed loop. Arrivals follow a Poisson process, and
+latencies count from the moment at which a request was due.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ from models.tensors import Array
 WORKLOAD_NAMES = ("json-32", "binary-32", "json-64-shared")
 SHARES = (0.2, 0.4, 0.6, 0.8)
 CLOSED_ROUNDS = 3
-LEAD_S = 0.5  # of each turn: connections are made meanwhile
+LEAD_S = 0.5  # at the start of each turn, in which connections are opened
 STALL_S = 0.3
-MOST_UNSERVED = 0.001  # a short tail is worth nothing if the rest was refused or failed
-OVERLOADED = 0.1  # unserved: it has no tail at this rate, nor at a higher one
+MOST_UNSERVED = 0.001  # a short tail means nothing if the rest was rejected or failed
+OVERLOADED = 0.1  # unserved share above which a server is not measured at higher rates
 AT, P99_MS = 0.4, 5.0
 COLUMNS = (
     *("of mosec's", "server", "offered/s", "p50 ms", "p99 ms", "min..max", "p99.9 ms"),
@@ -50,12 +50,12 @@ COLUMNS = (
 
 @dataclass(slots=True)
 class Tail:
-    """One server at one rate, a turn after the other.
+    """One server at one rate, over all turns.
 
     Attributes:
-        latency_ms: of what was served rightly, by turn.
-        requests: that were due.
-        lag_ms: by how much the generator was late, the 99th percentile, by turn; a part of latency.
+        latency_ms: of correct answers, by turn.
+        requests: number of due requests.
+        lag_ms: delay of the generator, the 99th percentile, by turn; a part of latency.
         cpu_us: processor time of the server per request, by turn.
         reasons: why requests were not served.
     """
@@ -84,7 +84,7 @@ class Tail:
 
     @property
     def unserved(self) -> float:
-        """The share that was refused, failed, or not answered in time."""
+        """The share that was rejected, failed, or not answered in time."""
         return 1 - sum(map(len, self.latency_ms)) / max(1, self.requests)
 
     def percentiles(self, percent: float) -> list[float]:
@@ -92,7 +92,7 @@ class Tail:
         return [quantiles(each, (percent,))[0] for each in self.latency_ms]
 
     def told(self) -> Json:
-        """For the table and the file: medians of the turns, but p99.9 of all requests."""
+        """Return the figures for table and file: medians of the turns, but p99.9 of all."""
         p50, p99 = self.percentiles(50), self.percentiles(99)
         return {
             "share": self.share,
@@ -109,15 +109,15 @@ class Tail:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add which load, and for how long."""
+    """Add the options of the load and its time."""
     parser.add_argument("--workload", choices=WORKLOAD_NAMES, default=WORKLOAD_NAMES[0])
     parser.add_argument("--rounds", type=at_least_one, default=7, help="default: 7")
-    parser.add_argument("--seconds", type=above_zero, default=2.0, help="each turn; default: 2")
+    parser.add_argument("--seconds", type=above_zero, default=2.0, help="per turn; default: 2")
     add_common(parser)
 
 
 def tail(given: argparse.Namespace, console: Console, command: str) -> int:
-    """Measure, print, write; returns the exit code."""
+    """Measure, print, write; return the exit code."""
     console.width = max(console.width, 125)
     place, folder = prepare(given, console, command), newest_artifact(given.artifacts)
     workload = next(each for each in WORKLOADS if each.name == given.workload)
@@ -132,13 +132,13 @@ def tail(given: argparse.Namespace, console: Console, command: str) -> int:
         bench = Bench(fleet, serving, manifest_of(folder), right, 1, Path(scratch))
         try:
             measure(bench, workload, given, found, stalled, console.print)
-        finally:  # what there is, also if the rest is missing
+        finally:  # write the results so far, even if the rest is missing
             found = [each for each in found if each.latency_ms]
             if found:
                 still = Spread.of(stalled)
                 lines = judge(found, still.median)
                 stood = f"{still.median:.1%} ({still.low:.1%}..{still.high:.1%})"
-                print_tails(console, found, f"{workload.title}; the core stood still for {stood}")
+                print_tails(console, found, f"{workload.title}; the core was stalled for {stood}")
                 print_judged(console, lines)
                 made = place.conditions | {"workload": workload.name, "stalled": stalled}
                 made |= {"results": [each.told() for each in found], "incomplete": cut_short()}
@@ -158,7 +158,7 @@ def measure(
     """Fill `found`, and the stalls before each round."""
     others, left_out = contestants(workload, (MOSEC, PLAIN))
     if MOSEC in left_out:
-        raise CheckError(f"mosec says which rates are offered, but {left_out[MOSEC]}")
+        raise CheckError(f"mosec determines the offered rates, but {left_out[MOSEC]}")
     servers = {each.key: each for each in (Contestant(OURS), *others)}
     specs = {key: spec_of(each, workload, bench.serving) for key, each in servers.items()}
     for spec in specs.values():
@@ -190,11 +190,11 @@ def measure(
 
 
 def judge(found: Sequence[Tail], stalled: float) -> list[Judged]:
-    """The demands on ours.
+    """Judge the demands on ours.
 
     Args:
         found: of all servers.
-        stalled: share of the time in which the server's core stood still without any load.
+        stalled: share of the time in which the server's core was stalled without any load.
     """
     lines = []
     for ours in (each for each in found if each.server == OURS):
@@ -216,7 +216,7 @@ def judge(found: Sequence[Tail], stalled: float) -> list[Judged]:
 
 
 def _absent(found: Sequence[Tail]) -> list[Judged]:
-    """The demands at rates that ours was not asked at, since it left too much unserved before."""
+    """Judge rates at which ours was not measured, because it left too much unserved before."""
     dropped = [each for each in found if each.server == OURS and each.unserved > OVERLOADED]
     return [
         Judged(f"{share:.0%} of mosec's", "p99", "<= mosec's", "unserved", "missed")
@@ -226,7 +226,7 @@ def _absent(found: Sequence[Tail]) -> list[Judged]:
 
 
 def print_tails(console: Console, found: Sequence[Tail], title: str) -> None:
-    """A table of all rates, and why requests were not served."""
+    """Print a table of all rates, and why requests were not served."""
     table, last = table_of(COLUMNS, title, names=2), found[0].share
     for each in found:
         if each.share != last:
@@ -243,8 +243,8 @@ def print_tails(console: Console, found: Sequence[Tail], title: str) -> None:
     console.print(
         "open loop, Poisson arrivals, the same for all servers; latencies count from the moment at "
         "which a request was due; p50 and p99: medians of the turns; p99.9: of all their requests; "
-        "lag: how late the generator itself was, a part of all latencies; a server that leaves "
-        f"more than {OVERLOADED:.0%} unserved is not asked at higher rates"
+        "lag: delay of the generator itself, a part of all latencies; a server that leaves "
+        f"more than {OVERLOADED:.0%} unserved is not measured at higher rates"
     )
     for each in found:
         if each.reasons:

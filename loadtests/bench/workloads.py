@@ -1,4 +1,4 @@
-"""What is asked of the servers: which body, over how many connections, and of which others."""
+"""The workloads: the body, the number of connections, and the servers to compare."""
 
 from __future__ import annotations
 
@@ -12,20 +12,18 @@ LimitKind = Literal["batch", "image", "text", "encoder"]
 BATCH_ITEMS, BATCH_TEXTS = 64, 32
 ZIPF_BODIES = 100
 OURS, BARE = "torchlane", "bare_asgi"
-# `torchlane` is what `make serve` starts, with its default settings. The same from the sources, and
-# from another folder that `make compiled` has made, such as an earlier commit's:
+# `torchlane` is what `make serve` starts, with default settings. The same server from the sources,
+# and from another folder that `make compiled` built, for example from an earlier commit:
 PYTHON, BEFORE = "torchlane_python", "torchlane_before"
-NATIVE = (
-    "torchlane_native"  # by its own routes, where `torchlane` speaks the Open Inference Protocol
-)
+NATIVE = "torchlane_native"  # with its own routes, if `torchlane` uses the Open Inference Protocol
 BF16, INT8 = "torchlane_bf16", "torchlane_int8"
 PRECISIONS = {BF16: "bf16", INT8: "int8"}  # the others compute in float32
 OUR_OWN = (OURS, PYTHON, BEFORE, NATIVE, *PRECISIONS)
-LIMIT = "limit"  # no server: what parsing and the forward alone allow
-ENCODER_LIMIT = "limit_encoder"  # the same by sentence-transformers
+LIMIT = "limit"  # no server: only parsing and the forward
+ENCODER_LIMIT = "limit_encoder"  # the same with sentence-transformers
 MOSEC, PLAIN, LITSERVE, MLSERVER = "mosec", "plain_fastapi", "litserve", "mlserver"
 PYTRITON, KSERVE = "pytriton", "kserve"
-# Of sentences; the second is a plain FastAPI around sentence-transformers.
+# For sentences; the second is plain FastAPI around sentence-transformers.
 INFINITY, PLAIN_ENCODER = "infinity", "plain_encoder"
 SINGLES = (MOSEC, PLAIN, LITSERVE, MLSERVER, BARE, PYTHON, BEFORE)
 SERVERS = (*SINGLES, PYTRITON, KSERVE, NATIVE, INFINITY, PLAIN_ENCODER, *PRECISIONS)
@@ -38,17 +36,17 @@ class Workload:
     Attributes:
         name: as on the command line.
         title: for people.
-        body: the form of the request.
+        body: the format of the request.
         connections: of the closed loop.
-        others: the servers that are measured with ours.
-        items: of one request.
-        model: what is served: `mean` takes 3x224x224 numbers and has no weights, `minilm` takes
-            sentences.
+        others: the servers to measure with ours.
+        items: per request.
+        model: the served model: `mean` accepts 3x224x224 numbers and has no weights, `minilm`
+            accepts sentences.
         repeated: number of different bodies, drawn by Zipf's law and all cached; 0: none repeats.
         shared: server and generator share all cores, and nothing is pinned.
         checks_per_s: known requests sent with the load.
-        limit: what `loadtests.bench.limits` measures for it, if anything.
-        v2: ours is asked by the Open Inference Protocol, with binary answers to binary requests.
+        limit: the kind that `loadtests.bench.limits` measures for it, if any.
+        v2: ours is called with the Open Inference Protocol, with binary answers to binary requests.
     """
 
     name: str
@@ -66,7 +64,7 @@ class Workload:
 
     @property
     def is_text(self) -> bool:
-        """Whether items are sentences; ours is then asked by OpenAI's call, as infinity is."""
+        """Whether items are sentences; ours is then called with OpenAI's API, like infinity."""
         return self.model == "minilm"
 
 
@@ -117,7 +115,7 @@ WORKLOADS: tuple[Workload, ...] = (
         "json",
         1,
         (PLAIN, MOSEC, LITSERVE, MLSERVER, PYTHON),
-        checks_per_s=2.0,  # each of them delays the one connection
+        checks_per_s=2.0,  # each delays the only connection
     ),
     Workload(
         "image-binary",
@@ -210,5 +208,5 @@ QUICK_SERVERS = (MOSEC, BARE, NATIVE)
 
 
 def chosen(names: Sequence[str]) -> tuple[Workload, ...]:
-    """The workloads of these names, in the order of the table."""
+    """Return the workloads with these names, in the order of the table."""
     return tuple(workload for workload in WORKLOADS if workload.name in names)

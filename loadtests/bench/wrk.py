@@ -1,4 +1,4 @@
-"""Closed-loop load by wrk, a compiled generator: one thread, requests from `wrk/requests.lua`."""
+"""Closed-loop load with wrk, a compiled generator: one thread, requests from `wrk/requests.lua`."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from loadtests.errors import LoadTestError
 
 SCRIPT = Path(__file__).resolve().parent / "wrk" / "requests.lua"
 TIMEOUT_S = 30
-GRACE_S = 60.0  # beyond its time: it waits for nothing, so this much means that it hangs
+GRACE_S = 60.0  # beyond its time: wrk waits for nothing, so after this it hangs
 
 
 class LoadError(LoadTestError):
-    """The load could not be carried through; the message says what happened."""
+    """The load failed; the message says what happened."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class LoadPlan:
     """How to load a server.
 
     Attributes:
-        seconds: measured, in whole ones.
+        seconds: measured time, a whole number.
     """
 
     connections: int
@@ -38,12 +38,12 @@ class LoadPlan:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What came of it.
+    """The result of a load.
 
     Attributes:
-        seconds: that were measured.
-        answered: answers that came within them.
-        sent: requests, those without an answer too; at most one more for each connection.
+        seconds: measured time.
+        answered: answers within that time.
+        sent: requests, including those without an answer; at most one more for each connection.
         not_200: answers with another status.
         p50_ms: from the write of a request to the last byte of its answer.
         p99_ms: the same.
@@ -63,7 +63,7 @@ class Run:
 
 
 def find() -> str:
-    """Where wrk is.
+    """Find wrk.
 
     Raises:
         LoadError: if it is not installed.
@@ -71,14 +71,14 @@ def find() -> str:
     path = shutil.which("wrk")
     if path is None:
         raise LoadError(
-            "wrk, which makes the load, is not installed: `apt-get install wrk`, `brew install "
+            "wrk, the load generator, is not installed: `apt-get install wrk`, `brew install "
             "wrk`, or https://github.com/wg/wrk"
         )
     return path
 
 
 def version() -> str:
-    """What wrk calls itself."""
+    """Return wrk's own version text."""
     told = subprocess.run(  # nosec B603 # wrk, as shutil.which found it
         [find(), "-v"], capture_output=True, text=True, check=False
     )
@@ -93,17 +93,17 @@ def load(port: int, requests: Path, first: int, plan: LoadPlan) -> Run:
 
 @contextlib.contextmanager
 def loading(port: int, requests: Path, first: int, plan: LoadPlan) -> Iterator[Callable[[], Run]]:
-    """Load the server on 127.0.0.1 meanwhile; what is yielded waits for the end of the load.
+    """Load the server on 127.0.0.1 during the block; call the yielded function to wait for the end.
 
     Args:
-        port: where it listens.
-        requests: a file that `Bodies.write` wrote.
+        port: of the server.
+        requests: a file by `Bodies.write`.
         first: the number of the first request.
-        plan: how hard and how long.
+        plan: of the load.
 
     Raises:
         LoadError: if wrk is not installed; when waiting for the end, if connections break, answers
-            stay out, or wrk says nothing readable.
+            are missing, or wrk's output is unreadable.
     """
     command = [find(), "--threads", "1", "--connections", str(plan.connections)]
     command += ["--duration", f"{plan.seconds}s", "--timeout", f"{TIMEOUT_S}s"]
@@ -114,7 +114,7 @@ def loading(port: int, requests: Path, first: int, plan: LoadPlan) -> Iterator[C
         try:
             yield functools.partial(_result, process, plan.seconds)
         finally:
-            process.kill()  # unless it has ended
+            process.kill()  # if it still runs
 
 
 def _result(process: subprocess.Popen[bytes], seconds: int) -> Run:
@@ -126,10 +126,10 @@ def _result(process: subprocess.Popen[bytes], seconds: int) -> Run:
 
 
 def parsed(output: str) -> Run:
-    """The run that wrk's output tells.
+    """Parse the run from wrk's output.
 
     Raises:
-        LoadError: if it tells none, or one whose figures would not count.
+        LoadError: if there is none, or its figures would be invalid.
     """
     lines = [line for line in output.splitlines() if line.startswith('{"sent"')]
     try:

@@ -1,1 +1,1 @@
-"""Open-loop load: a constant-rate trial, and the search for the highest rate within an SLO."""
+"""Open-loop load: trials at a constant rate, and the search for the highest rate within an SLO."""

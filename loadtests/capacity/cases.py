@@ -1,4 +1,4 @@
-"""The models under overload: one of linear cost, one where HTTP costs as much, and one of texts."""
+"""The models for overload: one of linear cost, one dominated by HTTP cost, and one for texts."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ CaseName = Literal["linear", "digits", "minilm"]
 NAMES: tuple[CaseName, ...] = ("linear", "digits", "minilm")
 USUAL = NAMES[:2]  # measured by default
 SERVERS = (OURS, PLAIN, MOSEC, INFINITY, PLAIN_ENCODER)
-EXACT = 1e-6  # float32 as JSON says it; inputs of one template are 30 times as far apart
+EXACT = 1e-6  # float32 in JSON; inputs from one template are 30 times as far apart
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A model, and what is sent to it.
+    """A model and its requests.
 
     Attributes:
         folder: of its artifact.
-        workload: the form of all requests.
-        right: the right answers.
-        tolerance: how far an answer may be from them.
-        one_by_one: items cost the same in any batch, so that it can be said what must be refused.
+        workload: the format of all requests.
+        right: the correct answers.
+        tolerance: the largest allowed error of an answer.
+        one_by_one: items cost the same in any batch, so the share that must be rejected is known.
     """
 
     name: CaseName
@@ -51,7 +51,7 @@ class Case:
 
 @contextlib.contextmanager
 def linear(item_ms: float, cores: Cores) -> Iterator[Case]:
-    """The model of linear cost, made now.
+    """Build the model of linear cost.
 
     Raises:
         ModelError: if that fails.
@@ -60,13 +60,13 @@ def linear(item_ms: float, cores: Cores) -> Iterator[Case]:
     with tempfile.TemporaryDirectory() as folder:
         with pinned(cores.server):
             made = linear_artifact(Path(folder), item_ms)
-        title = f"a model of linear cost, some {item_ms:g} ms an item"
+        title = f"a model of linear cost, about {item_ms:g} ms per item"
         yield Case("linear", title, made, workload, lambda items: 2 * items, EXACT, True)
 
 
 @contextlib.contextmanager
 def digits(artifacts: Path) -> Iterator[Case]:
-    """The digits model, with a process that knows right answers."""
+    """Provide the digits model, with a process for correct answers."""
     workload = Workload("digits", "digits, single JSON", "json", 64, (PLAIN, MOSEC))
     folder = newest_artifact(artifacts)
     with answers_of(folder) as right:
@@ -76,7 +76,7 @@ def digits(artifacts: Path) -> Iterator[Case]:
 
 @contextlib.contextmanager
 def minilm(artifacts: Path) -> Iterator[Case]:
-    """The sentence encoder, with a process that knows right answers."""
+    """Provide the sentence encoder, with a process for correct answers."""
     others = (INFINITY, PLAIN_ENCODER)
     workload = Workload("minilm", "single sentences", "json", 64, others, model="minilm")
     folder = newest_artifact(artifacts, MINILM)

@@ -25,12 +25,12 @@ from loadtests.traffic.workloads import workload
 from models.resources import usable_cores
 
 OK, FAILED, INTERRUPTED = 0, 1, 130
-RUN_SETTLE_S = 1.0  # loaded before the measured time of a run
+RUN_SETTLE_S = 1.0  # load before the measured time of a run
 OTHER_FILES = 64  # open in addition to the connections: libraries, event loop, output
 
 
 def find_capacity(given: argparse.Namespace, console: Console, command: str) -> int:
-    """Search, print, write; returns the exit code."""
+    """Search, print, write; return the exit code."""
     check(given)
     gates = Gates(given.slo_ms, given.fail_ratio)
     address, target = reach(given.url), learn(given.url, given.model)
@@ -67,7 +67,7 @@ def find_capacity(given: argparse.Namespace, console: Console, command: str) -> 
 
 
 def run(given: argparse.Namespace, console: Console, command: str) -> int:
-    """One trial at a fixed rate; returns the exit code."""
+    """Run one trial at a fixed rate; return the exit code."""
     check(given)
     gates = Gates(given.fail_p99_ms or given.slo_ms, given.fail_ratio)
     address, target = reach(given.url), learn(given.url, given.model)
@@ -89,7 +89,7 @@ def run(given: argparse.Namespace, console: Console, command: str) -> int:
 
 
 def missed_gates(trial: Trial, p99_ms: float | None, fail_ratio: float) -> list[str]:
-    """Why a single run fails; wrong answers and a run without any answer always do."""
+    """Say why a single run fails; wrong answers and a run without any answer always fail."""
     missed = []
     if trial.wrong:
         missed.append(f"{trial.wrong} wrong answers, the first: {trial.first_wrong}")
@@ -103,10 +103,10 @@ def missed_gates(trial: Trial, p99_ms: float | None, fail_ratio: float) -> list[
 
 
 def exit_code(found: Found, min_capacity: float | None, console: Console) -> int:
-    """0 if there is a capacity, and enough of it.
+    """Return 0 if there is a sufficient capacity.
 
-    A least capacity is a demand, so it takes a confirmed one; unless it is asked for, a capacity
-    that is not confirmed is a result like any other.
+    --min-capacity needs a confirmed capacity; without it, an unconfirmed capacity is an ordinary
+    result.
     """
     if found.end == "interrupted":
         return INTERRUPTED
@@ -118,40 +118,39 @@ def exit_code(found: Found, min_capacity: float | None, console: Console) -> int
         return FAILED
     if min_capacity is not None and not found.answer.confirmed:
         console.print(
-            f"FAILED: --min-capacity {min_capacity:g} demands a confirmed capacity; "
-            f"{capacity:,.0f}/s is not"
+            f"FAILED: --min-capacity {min_capacity:g} needs a confirmed capacity; "
+            f"{capacity:,.0f}/s is not confirmed"
         )
         return FAILED
     return OK
 
 
 def check(given: argparse.Namespace) -> None:
-    """Check what can be checked before a server is asked.
+    """Run the checks that need no server.
 
     Raises:
-        UsageError: if nothing could be in time, or the connections need more files than are
-            allowed.
+        UsageError: if nothing could be in time, or the connections need too many open files.
     """
     for option in ("slo_ms", "fail_p99_ms"):
         allowed_ms = getattr(given, option, None)
         if allowed_ms is not None and given.timeout_s * 1000 <= allowed_ms:
             raise UsageError(
-                f"--timeout-s {given.timeout_s:g} has to be longer than "
+                f"--timeout-s {given.timeout_s:g} must be longer than "
                 f"--{option.replace('_', '-')} {allowed_ms:g}"
             )
     allowed = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     needed = given.connections + OTHER_FILES
     if allowed != resource.RLIM_INFINITY and allowed < needed:
         raise UsageError(
-            f"{given.connections} connections need {needed} open files, and {allowed} are "
-            f"allowed; raise it (ulimit -n {needed}), or lower --connections"
+            f"{given.connections} connections need {needed} open files, but the limit is "
+            f"{allowed}; raise it (ulimit -n {needed}), or lower --connections"
         )
 
 
 def _sender(
     given: argparse.Namespace, address: Address, target: Target, console: Console
 ) -> Sender:
-    """Ask the idle server for right answers, and make what sends the load."""
+    """Query the idle server for correct answers, and build the sender of the load."""
     references = ask(target)
     console.print(references.told(), markup=False)
     calls = JudgedCalls(address, workload(given.workload, target, given.seed, references))

@@ -1,4 +1,4 @@
-"""The search, acted out: trial after trial until the capacity is known or the time is over."""
+"""Runs the search: trial after trial until the capacity is known or the time is over."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from loadtests.openloop.generator import TrialTooLarge
 from loadtests.openloop.sender import Cost, Outcomes, TrialPlan
 from loadtests.openloop.trial import Gates, Trial, summarize
 
-NEAR = 1.35  # times the capacity: failed trials up to here are what bounds it
+NEAR = 1.35  # times the capacity: failed trials up to this rate bound it
 End = Literal["found", "wrong answers", "interrupted", "unreachable", "too large"]
 RunTrial = Callable[[TrialPlan], tuple[Outcomes, Cost]]
 Measure = Callable[[Step], Trial]
@@ -20,15 +20,15 @@ Measure = Callable[[Step], Trial]
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """All that a search has brought to light.
+    """The result of a search.
 
     Attributes:
-        answer: the capacity and how sure it is.
-        trials: in the order in which they were made.
+        answer: the capacity and its certainty.
+        trials: in the order of execution.
         end: why there was no further trial.
-        at_least: the capacity is no less; what ended the search was not the server.
-        seconds: that the search took.
-        reason: what cut it short, in words; empty where nothing did, or the user.
+        at_least: the capacity is a lower bound, because the server did not end the search.
+        seconds: duration of the search.
+        reason: what cut it short, in words; empty if nothing or the user did.
     """
 
     answer: Answer
@@ -39,7 +39,7 @@ class Found:
     reason: str = ""
 
     def at_capacity(self, gates: Gates) -> Trial | None:
-        """The trial that shows the capacity: the last one that passed nearest to it."""
+        """Return the trial that shows the capacity: the last passed one nearest to it."""
         capacity = self.answer.capacity_per_s
         passed = [t for t in self.trials if t.kind != "warm-up" and t.meets(gates)]
         if capacity is None or not passed:
@@ -48,7 +48,7 @@ class Found:
 
 
 def measuring(run_trial: RunTrial, settle_s: float, slo_ms: float, seed: int) -> Measure:
-    """Make trials of steps; each one draws other arrivals."""
+    """Return a function that runs a step's trial, each with other arrivals."""
     made = 0
 
     def measure(step: Step) -> Trial:
@@ -70,18 +70,18 @@ def find(
     clock: Callable[[], float],
     on_trial: Callable[[Trial], None],
 ) -> Found:
-    """Search for the capacity; ends early at the first wrong answer and at Ctrl-C.
+    """Search for the capacity; end early at the first wrong answer and at Ctrl-C.
 
-    A server that is gone, or a trial that does not fit into memory, is an end too: what was
-    measured until then is kept.
+    A lost server, or a trial that does not fit into memory, also ends the search; earlier
+    measurements are kept.
 
     Args:
-        search: decides.
-        measure: makes a trial.
-        gates: what a trial has to keep to.
-        budget_s: of time for the whole.
-        clock: seconds.
-        on_trial: is told of each trial.
+        search: decides the steps.
+        measure: runs a trial.
+        gates: the limits for a trial.
+        budget_s: time for the whole search.
+        clock: returns seconds.
+        on_trial: called after each trial.
     """
     begun = clock()
     trials: list[Trial] = []
@@ -112,7 +112,7 @@ def find(
 
 
 def _at_least(answer: Answer, trials: list[Trial], gates: Gates) -> bool:
-    """Whether the generator, or the end of the tried rates, was the limit, and not the server."""
+    """Whether the generator or the highest tried rate was the limit, and not the server."""
     capacity = answer.capacity_per_s
     if capacity is None:
         return False

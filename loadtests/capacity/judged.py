@@ -1,4 +1,4 @@
-"""Calls of a workload as whole HTTP requests, and what their expectations say of the answers."""
+"""Renders a workload's calls as HTTP requests, and judges the answers by their expectations."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ class JudgedCalls:
     """See `loadtests.openloop.sender.Requests`.
 
     Args:
-        address: of the server; what the Host header says.
-        workload: gives the calls.
+        address: of the server, for the Host header.
+        workload: the source of calls.
     """
 
     def __init__(self, address: Address, workload: Workload) -> None:
         self._address, self._workload = address, workload
         self._heads: dict[tuple[str, ...], bytes] = {}
-        self._expected: list[Expectation] = []  # without the calls: their bodies are rendered
+        self._expected: list[Expectation] = []  # without the calls, whose bodies are rendered
 
     def draw(self) -> bytes:
         """Draw a call and render it."""

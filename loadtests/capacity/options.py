@@ -12,14 +12,14 @@ from loadtests.capacity.cases import NAMES, SERVERS, USUAL
 from loadtests.traffic.workloads import WORKLOADS
 
 LOADS = (0.7, 1.0, 2.0, 4.0)
-# At 10 the best of servers would have to refuse 0.3 % of a load of 0.7, and at 6 one whose core
-# is a tenth slower when it wakes than when it never sleeps: see docs/load-testing.md.
+# At 10 even the best server would have to reject 0.3 % of a load of 0.7; at 6 so would a server
+# whose core is a tenth slower when it wakes than when it never sleeps: see docs/load-testing.md.
 ITEM_MS = 5.0
-LOWEST_RATE_PER_S = 1.0  # a server that cannot keep up so little has no capacity
+LOWEST_RATE_PER_S = 1.0  # a server that cannot sustain this has no capacity
 
 
 def _add_common(parser: argparse.ArgumentParser, out: str) -> None:
-    parser.add_argument("--url", default="http://127.0.0.1:8000", help="of the server")
+    parser.add_argument("--url", default="http://127.0.0.1:8000", help="the server")
     parser.add_argument("--model", help="default: the server's own default model")
     parser.add_argument("--workload", choices=list(WORKLOADS), default="unique")
     parser.add_argument("--arrivals", choices=("poisson", "uniform"), default="poisson")
@@ -28,24 +28,24 @@ def _add_common(parser: argparse.ArgumentParser, out: str) -> None:
         "--timeout-s",
         type=above_zero,
         default=2.0,
-        help="a request without an answer for so long has failed (default: 2)",
+        help="a request without an answer after this time has failed (default: 2)",
     )
     parser.add_argument(
-        "--connections", type=at_least_one, default=512, help="the most at once (default: 512)"
+        "--connections", type=at_least_one, default=512, help="most at once (default: 512)"
     )
     parser.add_argument(
         "--seed",
         type=from_zero,
         default=int.from_bytes(os.urandom(4)),
-        help="of arrivals and inputs (default: drawn; with one used before, a server's cache has "
-        "the answers already)",
+        help="of arrivals and inputs (default: random; with a reused seed, the server's cache "
+        "already has the answers)",
     )
     parser.add_argument(
         "--fail-ratio",
         type=share,
         default=0.001,
-        help="highest share of failed requests (default: 0.001: one in the thousand that every "
-        "trial of a search has at least)",
+        help="highest share of failed requests (default: 0.001: one in a thousand, the fewest "
+        "requests of a search's trial)",
     )
     parser.add_argument("--out", type=Path, default=Path(out), help=f"folder (default: {out})")
 
@@ -54,7 +54,7 @@ def add_search(parser: argparse.ArgumentParser) -> None:
     """Add the options of the search."""
     _add_common(parser, "reports/capacity")
     parser.add_argument(
-        "--budget-s", type=above_zero, default=120.0, help="for the whole search (default: 120)"
+        "--budget-s", type=above_zero, default=120.0, help="of the whole search (default: 120)"
     )
     parser.add_argument(
         "--start-rate", type=above_zero, default=100.0, help="first rate tried (default: 100)"
@@ -65,7 +65,7 @@ def add_search(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--min-capacity",
         type=above_zero,
-        help="exit code 1 below this number of requests/s, or if the capacity is not confirmed",
+        help="exit code 1 below this rate in requests/s, or if the capacity is not confirmed",
     )
 
 
@@ -73,12 +73,12 @@ def add_run(parser: argparse.ArgumentParser) -> None:
     """Add the options of a single run."""
     _add_common(parser, "reports/run")
     parser.add_argument("--rate", type=above_zero, required=True, help="requests per second")
-    parser.add_argument("--seconds", type=above_zero, default=10.0, help="measured (default: 10)")
-    parser.add_argument("--fail-p99-ms", type=above_zero, help="exit code 1 above it")
+    parser.add_argument("--seconds", type=above_zero, default=10.0, help="time (default: 10)")
+    parser.add_argument("--fail-p99-ms", type=above_zero, help="exit code 1 above this")
 
 
 def a_rate(text: str) -> float:
-    """A rate that a search can end at."""
+    """Parse a rate at which a search can end."""
     value = above_zero(text)
     if value < LOWEST_RATE_PER_S:
         raise argparse.ArgumentTypeError(f"{text!r} is below {LOWEST_RATE_PER_S:g}")
@@ -87,21 +87,21 @@ def a_rate(text: str) -> float:
 
 def add_overload(parser: argparse.ArgumentParser) -> None:
     """Add the options of the overload table."""
-    parser.add_argument("--quick", action="store_true", help="2 s a load, ours alone")
+    parser.add_argument("--quick", action="store_true", help="2 s per load, ours alone")
     parser.add_argument(
         "--models",
         nargs="+",
         choices=NAMES,
         default=USUAL,
         metavar="MODEL",
-        help=f"of {', '.join(NAMES)} (default: {' '.join(USUAL)})",
+        help=f"the models: {', '.join(NAMES)} (default: {' '.join(USUAL)})",
     )
     parser.add_argument(
         "--servers",
         nargs="+",
         choices=SERVERS,
         metavar="SERVER",
-        help=f"of {', '.join(SERVERS)} (default: all of the model's)",
+        help=f"the servers: {', '.join(SERVERS)} (default: all for the model)",
     )
     parser.add_argument(
         "--loads",
@@ -109,20 +109,20 @@ def add_overload(parser: argparse.ArgumentParser) -> None:
         type=above_zero,
         default=LOADS,
         metavar="TIMES",
-        help="times the capacity (default: 0.7 1 2 4)",
+        help="multiples of the capacity (default: 0.7 1 2 4)",
     )
     parser.add_argument(
         "--seconds",
         type=above_zero,
-        help="of each load; 8 times that below capacity, else of linear 3 times (default: 5)",
+        help="time per load (default: 5); 8 times as long below capacity, else 3 times for linear",
     )
     parser.add_argument(
-        "--budget-s", type=above_zero, help="of each search for a capacity (default: 20)"
+        "--budget-s", type=above_zero, help="time per search for a capacity (default: 20)"
     )
     parser.add_argument(
-        "--deadline-ms", type=at_least_one, default=100, help="of every request (default: 100)"
+        "--deadline-ms", type=at_least_one, default=100, help="of each request (default: 100)"
     )
     parser.add_argument(
-        "--item-ms", type=above_zero, default=ITEM_MS, help="of the linear model (default: 5)"
+        "--item-ms", type=above_zero, default=ITEM_MS, help="cost in the linear model (default: 5)"
     )
     add_common(parser)

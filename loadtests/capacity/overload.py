@@ -1,7 +1,7 @@
-"""`python -m loadtests overload`: what servers do with more than they hold.
+"""`python -m loadtests overload`: measures servers at more than their capacity.
 
-For each model every server is started on one core, the capacity search finds what it holds with a
-deadline, and then multiples of that are offered.
+For each model every server is started on one core, the capacity search finds its capacity with a
+deadline, and then multiples of that rate are offered.
 """
 
 from __future__ import annotations
@@ -44,31 +44,31 @@ from loadtests.openloop.sender import Cost, Outcomes, Sender, TrialPlan
 from loadtests.openloop.trial import Gates, Trial
 from loadtests.reports import cut_short, print_judged, write
 
-WIDTH = 175  # a narrower terminal breaks lines: better than figures without their ends
+WIDTH = 175  # a narrower terminal breaks lines, which is better than truncated figures
 SECONDS, QUICK_SECONDS = 5.0, 2.0
 BUDGET_S, QUICK_BUDGET_S = 20.0, 15.0
-HELD = 0.9  # answered in time, of what was offered: the server holds that rate
+HELD = 0.9  # share of offered requests answered in time at which the server sustains a rate
 START_PER_S, HIGHEST_PER_S = 100.0, 20_000.0
-LEAD_S = 0.5  # of each load: connections are made meanwhile, and queues fill
-# Times as long: below capacity, because refusals are rare there and one pause of the machine makes
-# a tail; above it where a second brings few answers, because one pause makes ten of them late.
+LEAD_S = 0.5  # of each load, in which connections open and queues fill
+# Factors for the time: below capacity, because rejections are rare and one pause of the machine
+# makes a tail; above it if answers per second are few, because one pause makes ten of them late.
 LONGER_BELOW, LONGER = 8, 3
 LIMITS = Limits(connections=4096, patience_s=2.0)
 STALL_S = 0.5
-MAX_BYTES = 256 * 1024 * 1024  # of one load's requests: they are made beforehand
+MAX_BYTES = 256 * 1024 * 1024  # of one load's requests, which are built beforehand
 
 
 def overload(given: argparse.Namespace, console: Console, command: str) -> int:
-    """Measure, print, write; returns the exit code.
+    """Measure, print, write; return the exit code.
 
-    A missed demand is a result like any other: it is reported, and the exit code is 0.
+    A missed demand is an ordinary result: it is reported, and the exit code is 0.
     """
     console.width = max(console.width, WIDTH)
     place = prepare(given, console, command)
     session = Session(given, place, console.print)
     try:
         session.run()
-    finally:  # what there is, also if the rest is missing
+    finally:  # write the results so far, even if the rest is missing
         if session.results:
             lines = judge(session.results, pinned=place.cores.server is not None)
             print_report(console, session.results)
@@ -83,11 +83,11 @@ def overload(given: argparse.Namespace, console: Console, command: str) -> int:
 
 @dataclass(slots=True)
 class Session:
-    """Measures what the options ask for.
+    """Runs the requested measurements.
 
     Attributes:
         say: prints progress.
-        results: what is there.
+        results: so far.
         left_out: why a server was not measured, by model and server.
     """
 
@@ -98,10 +98,10 @@ class Session:
     left_out: dict[str, dict[str, str]] = field(default_factory=dict)
 
     def run(self) -> None:
-        """Measure every server under each model, one after the other.
+        """Measure every server with each model, one after the other.
 
         Raises:
-            LoadTestError: if a number would not mean what it says.
+            LoadTestError: if a number would be invalid.
         """
         options = self.options
         for name in options.models:
@@ -122,7 +122,7 @@ class Session:
         return made(self.options.artifacts)
 
     def _measured(self, case: Case, server: str) -> str | None:
-        """Measure one server; why it could not be, if so. Without ours there is no table."""
+        """Measure one server, or return why that failed; without ours there is no table."""
         cores = self.place.cores
         serving = Serving(case.folder.absolute(), cores, self.place.package)
         spec = spec_of(Contestant(server), case.workload, serving)
@@ -140,7 +140,7 @@ class Session:
 
 @dataclass(slots=True)
 class _Measuring:
-    """One server under one model: a search, then loads, all sent from this process."""
+    """One server with one model: a search, then loads, all sent from this process."""
 
     options: argparse.Namespace
     cores: Cores
@@ -154,13 +154,13 @@ class _Measuring:
     _seeds: Iterator[int] = field(default_factory=lambda: itertools.count(1))
 
     def start_anew(self, spec: ServerSpec) -> None:
-        """Start it in this way from now on."""
+        """Restart the server, with this spec from now on."""
         self.fleet.stop(self.spec)
         self.spec = spec
         self.fleet.start(spec)
 
     def run(self, plan: TrialPlan) -> tuple[Outcomes, Cost]:
-        """Make one trial; its inputs were never sent before."""
+        """Run one trial, with new inputs."""
         manifest = manifest_of(self.case.folder)
         dialect = dialect_of(self.server, self.case.workload, manifest)
         requests = JudgedBodies(
@@ -178,7 +178,7 @@ class _Measuring:
                 outcomes, cost = sender.send()
             self.cpu_us = (server.cpu_s() - before_s) * 1e6 / max(1, len(outcomes.due_s))
         if UNANSWERED in outcomes.reason:
-            self.start_anew(self.spec)  # what it still owes would fall to the next trial
+            self.start_anew(self.spec)  # its pending work would slow the next trial
         self.due_s = outcomes.due_s.tolist()
         return outcomes, cost
 
@@ -186,7 +186,7 @@ class _Measuring:
         """Find the capacity and offer multiples of it.
 
         Raises:
-            LoadTestError: if a number would not mean what it says.
+            LoadTestError: if a number would be invalid.
         """
         capacity_per_s, trials = self._capacity()
         if self.server == MOSEC:
@@ -213,9 +213,9 @@ class _Measuring:
         )
 
     def _capacity(self) -> tuple[float, tuple[Trial, ...]]:
-        """The most that the server answers in time around the rate of which it holds nine tenths.
+        """Return the most timely answers near the highest rate that is sustained to nine tenths.
 
-        Short probes count only where there is no other trial: what they say is rough.
+        Short probes count only if there is no other trial, because they are imprecise.
         """
         options = self.options
         budget_s = options.budget_s or (QUICK_BUDGET_S if options.quick else BUDGET_S)
@@ -228,18 +228,18 @@ class _Measuring:
             raise KeyboardInterrupt
         wrong = next((each.first_wrong for each in found.trials if each.wrong), "")
         if found.at_capacity(gates) is None or wrong or found.end == "unreachable":
-            why = wrong or found.reason or f"no rate is held within {options.deadline_ms} ms"
+            why = wrong or found.reason or f"no rate is sustained within {options.deadline_ms} ms"
             raise CheckError(f"{self.spec.name} has no capacity: {why}")
         long = [each for each in found.trials if each.kind in ("search", "confirm")]
         holds_per_s = max(each.goodput_per_s for each in long or found.trials)
         self.say(
-            f"{self.case.name}, {TITLES[self.server]} holds {holds_per_s:,.0f}/s "
+            f"{self.case.name}, {TITLES[self.server]} sustains {holds_per_s:,.0f}/s "
             f"({len(found.trials)} trials in {found.seconds:.0f} s)"
         )
         return holds_per_s, found.trials
 
     def _seconds(self, times: float, rate_per_s: float) -> float:
-        """How long a load is counted."""
+        """Return the measured time of a load."""
         options = self.options
         seconds = options.seconds or (QUICK_SECONDS if options.quick else SECONDS)
         longer = LONGER_BELOW if times < 1 else LONGER if self.case.one_by_one else 1
@@ -250,10 +250,10 @@ class _Measuring:
         return float(min(seconds * longer, room_s))
 
     def _bounded(self, holds_per_s: float) -> ServerSpec:
-        """Mosec with its best settings for this deadline.
+        """Return mosec with its best settings for this deadline.
 
-        It drops what has waited for longer. In it are no more requests than it can answer in half
-        of that time, for each of them may find as many before it in a batch that runs.
+        It drops requests that have waited longer. It contains at most the requests that it can
+        answer in half of that time, because each may wait for as many in a running batch.
         """
         deadline_ms = self.options.deadline_ms
         most = max(1, round(holds_per_s * deadline_ms / 1000 / 2))
@@ -262,9 +262,9 @@ class _Measuring:
 
 
 def ideal_refused(due_s: list[float], lead_s: float, service_s: float, deadline_s: float) -> float:
-    """The share that must be refused if every item takes equally long, by itself.
+    """Return the share that must be rejected if every item takes equally long and runs alone.
 
-    An ideal server takes what it can answer in time, in the order of arrival, and knows everything.
+    An ideal server with full knowledge accepts what it can answer in time, in order of arrival.
     """
     free_s, refused, counted = 0.0, 0, 0
     for due in due_s:

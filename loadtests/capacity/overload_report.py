@@ -1,4 +1,4 @@
-"""The table of an overload measurement, for people and for machines."""
+"""Reports an overload measurement, for people and machines."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LEGEND = (
 
 
 def print_report(console: Console, results: Sequence[Measured]) -> None:
-    """A table for each model, the servers of each load side by side."""
+    """Print a table for each model, with the servers of each load side by side."""
     for case in dict.fromkeys(each.case for each in results):
         of_case = [each for each in results if each.case == case]
         table = table_of(COLUMNS, of_case[0].title, names=2)
@@ -40,7 +40,7 @@ def print_report(console: Console, results: Sequence[Measured]) -> None:
 
 
 def cells(measured: Measured, load: Load) -> tuple[str, ...]:
-    """One row, in the order of `COLUMNS`."""
+    """Return one row, in the order of `COLUMNS`."""
     trial, hints = load.trial, load.trial.hints
     told = f"{hints.median_ratio:.2f}, {hints.within / hints.judged:.0%}" if hints.judged else ""
     ideal = "" if load.ideal_refused is None else f" ({load.ideal_refused:.1%})"
@@ -65,18 +65,18 @@ def cells(measured: Measured, load: Load) -> tuple[str, ...]:
 
 
 def notes(of_case: Sequence[Measured]) -> list[str]:
-    """What a reader of one model's table has to know."""
+    """Return what a reader of one model's table must know."""
     holds = (f"{TITLES[each.server]} {each.capacity_per_s:,.0f}/s" for each in of_case)
     lines = [f"capacity: {', '.join(holds)}"]
     if any(load.ideal_refused is not None for each in of_case for load in each.loads):
         lines.append(
-            "refused, in brackets: what a server without any variance would have had to refuse of "
-            "the same arrivals"
+            "refused, in brackets: the share that a server without any variance would have had to "
+            "refuse of the same arrivals"
         )
     for each in of_case:
         for load in each.loads:
             where = f"{TITLES[each.server]} at {load.times:g}x"
-            lines += [f"* {where}: not what was to be offered: {d}" for d in load.trial.doubts()]
+            lines += [f"* {where}: not the intended load: {d}" for d in load.trial.doubts()]
             if load.trial.errors or load.trial.wrong:
                 told = [load.trial.first_wrong, *load.trial.failures]
                 lines.append(f"{where}: {'; '.join(filter(None, told))[:300]}")
@@ -84,7 +84,7 @@ def notes(of_case: Sequence[Measured]) -> list[str]:
 
 
 def as_json(results: Sequence[Measured], lines: Sequence[Judged], conditions: Json) -> Json:
-    """Everything that was measured, and under which conditions."""
+    """Return all measurements and their conditions."""
     return {
         "kind": "overload",
         "conditions": conditions,

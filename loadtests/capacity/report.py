@@ -1,4 +1,4 @@
-"""What a search or a run ends in: sentences, a table and JSON."""
+"""Reports the result of a search or a run: sentences, a table and JSON."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ COLUMNS = (
 
 
 def headline(found: Found, gates: Gates) -> str:
-    """The one sentence that a search is made for."""
+    """Return the result of a search in one sentence."""
     capacity, trial = found.answer.capacity_per_s, found.at_capacity(gates)
     slo = f"typical p99 of at most {gates.slo_ms:g} ms, at most {gates.fail_ratio:.2%} failed"
     if found.end == "wrong answers":
@@ -26,11 +26,11 @@ def headline(found: Found, gates: Gates) -> str:
         return f"{bad.wrong} wrong answers at {bad.rate_per_s:,.0f} requests/s: {bad.first_wrong}"
     if capacity is None or trial is None:
         if found.end == "interrupted":
-            return "Interrupted before anything was known"
+            return "Interrupted before there was any result"
         if found.reason:
-            return f"Cut short before anything was known: {found.reason}"
+            return f"Cut short before there was any result: {found.reason}"
         lowest = min((t.rate_per_s for t in found.trials), default=0.0)
-        return f"The server does not keep to the SLO ({slo}) even at {lowest:,.3g} requests/s"
+        return f"The server does not meet the SLO ({slo}) even at {lowest:,.3g} requests/s"
     number = _rate(capacity)
     sure = "" if found.answer.confirmed else ", not confirmed"
     if found.at_least:
@@ -39,7 +39,7 @@ def headline(found: Found, gates: Gates) -> str:
 
 
 def _bound(found: Found, gates: Gates) -> str:
-    """What kept the search from going higher, where it was not the server."""
+    """Say what limited the search if it was not the server."""
     if any(each.generator_bound(gates) for each in found.trials):
         return "the generator is the limit"
     if found.end == "too large":
@@ -48,22 +48,22 @@ def _bound(found: Found, gates: Gates) -> str:
 
 
 def notes(found: Found, gates: Gates) -> list[str]:
-    """What else a reader of the number has to know."""
+    """Return what else a reader of the number must know."""
     answer, trial = found.answer, found.at_capacity(gates)
     said = []
     if found.end == "interrupted":
-        said.append("Interrupted: this is what was known until then.")
+        said.append("Interrupted: this is the result so far.")
     if found.reason:
         said.append(f"Cut short: {found.reason}.")
     known = answer.capacity_per_s is not None and trial is not None
     if known and not found.at_least:
         said.append(
-            f"With a probability of 80 % the limit lies between {answer.low_per_s:,.4g} and "
+            f"With a probability of 80 % the limit is between {answer.low_per_s:,.4g} and "
             f"{answer.high_per_s:,.4g} requests/s."
         )
     if known and not answer.confirmed:
         said.append(
-            "Not confirmed: no long trial at that rate kept to the SLO; repeat it on a quieter "
+            "Not confirmed: no long trial at that rate met the SLO; repeat it on a quieter "
             "machine, or with a larger --budget-s."
         )
     if trial is not None:
@@ -79,7 +79,7 @@ def notes(found: Found, gates: Gates) -> list[str]:
 
 
 def print_trials(console: Console, trials: Sequence[Trial], gates: Gates) -> None:
-    """A table with a row for each trial."""
+    """Print a table with a row for each trial."""
     table = table_of(COLUMNS)
     for trial in trials:
         table.add_row(*cells_of(trial, gates))
@@ -87,7 +87,7 @@ def print_trials(console: Console, trials: Sequence[Trial], gates: Gates) -> Non
 
 
 def cells_of(trial: Trial, gates: Gates) -> list[str]:
-    """One row, in the order of `COLUMNS`."""
+    """Return one row, in the order of `COLUMNS`."""
     return [
         trial.kind,
         _rate(trial.rate_per_s),
@@ -104,7 +104,7 @@ def cells_of(trial: Trial, gates: Gates) -> list[str]:
 
 
 def verdict(trial: Trial, gates: Gates) -> str:
-    """A word or two on the outcome of a trial."""
+    """Return the outcome of a trial in a word or two."""
     if trial.wrong:
         return "wrong answers"
     if trial.meets(gates):
@@ -113,7 +113,7 @@ def verdict(trial: Trial, gates: Gates) -> str:
 
 
 def progress(trial: Trial, gates: Gates) -> str:
-    """A line per trial while a search goes on."""
+    """Return a line about a trial, for the progress of a search."""
     return (
         f"{trial.kind:>8} {trial.rate_per_s:>9,.1f}/s: p50 {trial.p50_ms:.1f}, p99 "
         f"{trial.typical_p99_ms:.1f} ms, {trial.failed} failed: {verdict(trial, gates)}"
@@ -121,7 +121,7 @@ def progress(trial: Trial, gates: Gates) -> str:
 
 
 def capacity_json(found: Found, gates: Gates, conditions: Json) -> Json:
-    """Everything, for machines."""
+    """Return everything, for machines."""
     trial = found.at_capacity(gates)
     return {
         "kind": "capacity",
@@ -140,7 +140,7 @@ def capacity_json(found: Found, gates: Gates, conditions: Json) -> Json:
 
 
 def run_json(trial: Trial, gates: Gates, conditions: Json) -> Json:
-    """One trial at a fixed rate, for machines."""
+    """Return one trial at a fixed rate, for machines."""
     return {
         "kind": "run",
         "conditions": conditions,
@@ -150,7 +150,7 @@ def run_json(trial: Trial, gates: Gates, conditions: Json) -> Json:
 
 
 def trial_json(trial: Trial, gates: Gates) -> Json:
-    """The figures of a trial, and whether it kept to the gates."""
+    """Return the figures of a trial, and whether it met the gates."""
     return {
         **dataclasses.asdict(trial),
         "goodput_per_s": trial.goodput_per_s,

@@ -1,9 +1,9 @@
-"""Where to measure next, and when the capacity is known: a search that noise cannot lead astray.
+"""Decides where to measure next, and when the capacity is known: a search that tolerates noise.
 
-Every trial is one uncertain yes or no, and whether a rate is kept up gets less likely with the
-rate. So the search holds a probability for every possible capacity, weighs it by each outcome
-(probabilistic bisection: Horstein 1963, Waeber, Frazier and Henderson 2013) and measures where
-it learns most: in the middle. One bad trial moves the estimate; it never cuts off the truth.
+Every trial is an uncertain yes or no, and a yes gets less likely with the rate. So the search has a
+probability for every possible capacity, updates it by each outcome (probabilistic bisection:
+Horstein 1963, Waeber, Frazier and Henderson 2013) and measures where it learns most: in the middle.
+One bad trial moves the estimate, but never excludes the correct answer.
 """
 
 from __future__ import annotations
@@ -18,28 +18,28 @@ from loadtests.openloop.trial import Purpose
 from models.tensors import Array
 
 STEP = 0.005  # of the grid of capacities, in natural logarithm: half a percent
-NOISE = 0.04  # how far the capacity of one trial lies from that of the next, about 4 %
-LAPSE = 0.03  # of the outcomes have nothing to do with the rate: a neighbour's hiccup
+NOISE = 0.04  # difference between the capacities of two trials, about 4 %
+LAPSE = 0.03  # share of outcomes unrelated to the rate, for example by a neighbour's hiccup
 PROBE_LAPSE = 0.15  # the same for the short probes
 GROWTH = 4.0  # from probe to probe
-NARROW = 1.07  # 80 % of the probability within 7 %: a further trial would say little
-OVERLOADED = 0.9  # of the offered rate served, or less: no hiccup, the server cannot keep up
-HINT_ABOVE = 0.2  # a capacity much above what is served under overload is unlikely,
+NARROW = 1.07  # 80 % of the probability within 7 %: a further trial would add little
+OVERLOADED = 0.9  # if at most this share of the rate is served, the server cannot sustain it
+HINT_ABOVE = 0.2  # a capacity much above the served rate under overload is unlikely,
 HINT_BELOW = 0.8  # one below it is not: a tight SLO is missed before the server is full
-CAUTION = 0.97  # the answer: 3 % below the middle, a rate kept up most times and not half of them
+CAUTION = 0.97  # the answer: 3 % below the middle, a rate that is usually sustained
 CONFIRMATIONS = 4
 TIMES_TWO = 2.0  # a confirmation is twice as long as a trial
 
 
 @dataclass(frozen=True, slots=True)
 class Lengths:
-    """How long things take, in seconds.
+    """Durations in seconds.
 
     Attributes:
-        probe_s: measured by a probe.
-        trial_s: measured by a trial.
-        settle_s: loaded before the clock of each starts.
-        longest_s: no probe or trial measures longer, however few its requests.
+        probe_s: measured time of a probe.
+        trial_s: measured time of a trial.
+        settle_s: load before each measured time.
+        longest_s: most measured time of a probe or trial, however few its requests.
     """
 
     probe_s: float
@@ -49,7 +49,7 @@ class Lengths:
 
     @classmethod
     def within(cls, budget_s: float) -> Lengths:
-        """Lengths with which about fifteen trials fit into the budget."""
+        """Return lengths with which about fifteen trials fit into the budget."""
         trial_s = min(max(budget_s / 24, 0.8), 20.0)
         return cls(0.4 * trial_s, trial_s, min(0.2 * trial_s, 1.0), 3 * trial_s)
 
@@ -65,12 +65,12 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What is known at the end.
+    """The result of a search.
 
     Attributes:
-        capacity_per_s: the answer; None where even the lowest rate was too much.
-        low_per_s, high_per_s: the capacity lies between them with a probability of 80 %.
-        confirmed: whether a long trial at that rate kept to the gates.
+        capacity_per_s: the answer; None if even the lowest rate was too high.
+        low_per_s, high_per_s: the capacity is between them with a probability of 80 %.
+        confirmed: whether a long trial at that rate met the gates.
     """
 
     capacity_per_s: float | None
@@ -80,13 +80,13 @@ class Answer:
 
 
 class Search:
-    """Ask `next_step`, measure, tell `record`; until there is no next step.
+    """Call `next_step`, measure and call `record`, until there is no next step.
 
     Args:
         lengths: of the trials.
-        start_per_s: the first rate, if it lies between the other two.
-        lowest_per_s: a server that cannot keep up this one has no capacity.
-        highest_per_s: no rate above it is tried.
+        start_per_s: the first rate, if it is between the other two.
+        lowest_per_s: a server that cannot sustain this rate has no capacity.
+        highest_per_s: the highest rate to try.
     """
 
     def __init__(
@@ -107,17 +107,17 @@ class Search:
         self._confirmed: float | None = None
 
     def warm_up(self) -> Step:
-        """What to begin with: it decides nothing, and connections and caches are made."""
+        """Return the first step, which decides nothing but opens connections and fills caches."""
         return self._step("warm-up", self._start, self._lengths.probe_s, 0)
 
     def next_step(self, left_s: float) -> Step | None:
-        """What to measure next.
+        """Return the next measurement.
 
         Args:
-            left_s: of the time for the whole search.
+            left_s: remaining time of the whole search.
 
         Returns:
-            the trial; None where the search is over.
+            the trial; None: the search is over.
         """
         if self._confirmed is not None or self._hopeless():
             return None
@@ -128,7 +128,7 @@ class Search:
         confirmation_s = self._stretch * (settle_s + TIMES_TWO * trial_s)
         if not self._confirming and not self._narrow() and left_s > cost_s + 2 * confirmation_s:
             return self._step("search", self._quantile(0.5), self._lengths.trial_s, 1000)
-        # at least one confirmation, even where the time is over
+        # at least one confirmation, even after the time is over
         if self._confirming and (self._confirming == CONFIRMATIONS or left_s < confirmation_s):
             return None
         return self._confirmation(self._cautious())
@@ -137,10 +137,10 @@ class Search:
         """Learn from a trial.
 
         Args:
-            step: what was measured.
-            passed: whether the gates were kept.
-            served_per_s: right answers per second; under overload, mostly close to the capacity.
-            spent_s: the time it took with all that belongs to it, such as drawing the requests.
+            step: the measured step.
+            passed: whether the gates were met.
+            served_per_s: correct answers per second; under overload, usually close to the capacity.
+            spent_s: the total time of the step, including for example drawing the requests.
         """
         if step.kind == "warm-up":
             return
@@ -148,7 +148,7 @@ class Search:
         if step.kind == "probe" and not passed:
             doubtful = served_per_s > OVERLOADED * step.rate_per_s
             if doubtful and self._doubted != step.rate_per_s:
-                self._doubted = step.rate_per_s  # it may have been a hiccup: once more
+                self._doubted = step.rate_per_s  # it may have been a hiccup: repeat it
                 return
         (self._passed if passed else self._failed).append(step.rate_per_s)
         lapse = PROBE_LAPSE if step.kind == "probe" else LAPSE
@@ -163,17 +163,17 @@ class Search:
                 self._confirmed = step.rate_per_s
 
     def answer(self) -> Answer:
-        """What is known so far."""
+        """Return the result so far."""
         low, high = self._quantile(0.1), self._quantile(0.9)
         if not self._passed:
             return Answer(None, low, high, confirmed=False)
         capacity = self._confirmed or min(self._cautious(), self._highest_per_s)
-        if not self._failed:  # it was never too much: all that is known is what was kept up
+        if not self._failed:  # no rate was too high: the only knowledge is the sustained rate
             capacity = max(self._passed)
         return Answer(capacity, low, high, self._confirmed is not None)
 
     def _probe(self, left_s: float) -> Step | None:
-        """Grow until it is too much, or shrink until it is not."""
+        """Grow the rate until it is too high, or shrink it until it is not."""
         known = self._passed or self._failed or self._doubted
         if self._doubted and self._doubted not in [*self._passed, *self._failed]:
             rate = self._doubted
@@ -193,13 +193,13 @@ class Search:
         return self._step("confirm", rate, TIMES_TWO * self._lengths.trial_s, 1000)
 
     def _step(self, kind: Purpose, rate: float, seconds: float, requests: int) -> Step:
-        """A trial that is long enough for this number of requests, if that is not too long."""
-        rate = min(rate, self._highest_per_s)  # the grid goes a little beyond it
+        """Return a trial that is long enough for this number of requests, within the limit."""
+        rate = min(rate, self._highest_per_s)  # the grid extends a little beyond it
         seconds = min(max(seconds, requests / rate), max(self._lengths.longest_s, seconds))
         return Step(kind, rate, seconds)
 
     def _hopeless(self) -> bool:
-        """Even the lowest rate was too much, twice."""
+        """Whether even the lowest rate was too high, twice."""
         lowest = math.exp(self._lowest) * 1.001
         return sum(rate <= lowest for rate in self._failed) >= 2 and not self._passed
 
@@ -210,10 +210,10 @@ class Search:
         return self._quantile(0.9) / self._quantile(0.1) < NARROW
 
     def _quantile(self, share: float) -> float:
-        """The rate below which the capacity lies with this probability."""
+        """Return the rate below which the capacity is with this probability."""
         log_weight = self._log_weight.copy()
         for served_per_s in self._hints:
-            # a server that sheds load may serve less than it is known to hold: that says nothing
+            # a server that sheds load may serve less than its known capacity: ignore that
             if served_per_s > max(self._passed, default=0.0):
                 over = self._grid - math.log(served_per_s)
                 log_weight -= np.where(over > 0, over / HINT_ABOVE, -over / HINT_BELOW)

@@ -1,4 +1,4 @@
-"""What this project demands of itself under overload, and whether it is met."""
+"""This project's demands on itself under overload, and the verdicts."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from loadtests.bench.workloads import INFINITY, OURS
 from loadtests.openloop.trial import Trial
 from loadtests.reports import Judged, Verdict
 
-HINTS_WITHIN = 0.95  # of the hints: a stall of the machine spoils a few that were right
+HINTS_WITHIN = 0.95  # of the hints: a stall of the machine spoils a few correct ones
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,12 +18,12 @@ class Load:
     """One load.
 
     Attributes:
-        times: of the capacity.
-        cpu_us: of all processes of the server, user and system, per request of whatever outcome.
-        stalled: share of the time before and after in which the server's core did not run what
-            wanted it, without any load.
-        ideal_refused: share that a server without any variance would have refused, of the same
-            arrivals; None where it is not known.
+        times: multiple of the capacity.
+        cpu_us: of all processes of the server, user and system, per request of any outcome.
+        stalled: share of the time before and after in which the server's core did not run a ready
+            process, without any load.
+        ideal_refused: share that a server without any variance would have rejected, for the same
+            arrivals; None: unknown.
     """
 
     times: float
@@ -34,17 +34,17 @@ class Load:
 
     @property
     def refused_share(self) -> float:
-        """Of all requests."""
+        """The rejected share of all requests."""
         return self.trial.refused / max(1, self.trial.requests)
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """One server under one model.
+    """One server with one model.
 
     Attributes:
         title: of the model.
-        capacity_per_s: the most right answers in time around the highest rate that is held.
+        capacity_per_s: most correct, timely answers near the highest sustained rate.
         loads: in ascending order.
         trials: of the search for the capacity.
     """
@@ -59,7 +59,7 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class _Figure:
-    """What was measured of a demand; `loads` are those that could cast doubt on it."""
+    """The measurement for a demand; `loads` are those that could make it doubtful."""
 
     measured: str
     is_met: bool
@@ -70,11 +70,11 @@ Figure = Callable[[Sequence[Load]], _Figure | None]
 
 
 def judge(results: Sequence[Measured], *, pinned: bool) -> list[Judged]:
-    """Every demand on ours, in the order of the table.
+    """Judge every demand on ours, in the order of the table.
 
     Args:
         results: of the servers.
-        pinned: whether server and generator had a core each; else only answers can be judged.
+        pinned: whether server and generator had separate cores; else only answers are judged.
     """
     ours = {each.case: each.loads for each in results if each.server == OURS}
     theirs = [each.loads for each in results if each.server == INFINITY]
@@ -146,7 +146,7 @@ def _refused_below_capacity(loads: Sequence[Load]) -> _Figure | None:
 
 
 def _tail_over(theirs: Sequence[Load]) -> Figure:
-    """Each at its own capacity."""
+    """Compare tails, each at its own capacity."""
 
     def figure(loads: Sequence[Load]) -> _Figure | None:
         pair = [each for some in (loads, theirs) for each in some if each.times == 0.7]

@@ -1,1 +1,1 @@
-"""Open-loop requests: sent when they are due, by one process; what the instruments share."""
+"""Open-loop requests, sent when due by one process; shared by the load tests."""

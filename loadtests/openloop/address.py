@@ -1,4 +1,4 @@
-"""Where the server is: looked up once, not for every connection."""
+"""The server's address, looked up once and not for every connection."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ REACH_S = 10.0  # for the first connection
 
 
 class Unreachable(LoadTestError):
-    """No server answers at the address; the message says where and why."""
+    """No server answers at the address; the message has the address and the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where the server listens.
+    """The address of the server.
 
     Attributes:
-        host: as the URL names it; what the Host header says.
-        port: of TCP.
-        ip: what the name stands for; empty where it was not looked up.
+        host: as in the URL, for the Host header.
+        port: TCP port.
+        ip: address of the host; empty if it was not looked up.
     """
 
     host: str
@@ -30,29 +30,29 @@ class Address:
     ip: str = ""
 
     def __str__(self) -> str:
-        """HOST:PORT as in a URL: IPv6 in brackets."""
+        """Format as HOST:PORT like in a URL, with IPv6 in brackets."""
         return _joined(self.host, self.port)
 
     @property
     def peer(self) -> str:
-        """IP:PORT that connections go to, written like a URL's."""
+        """IP:PORT of connections, written as in a URL."""
         return _joined(self.ip or self.host, self.port)
 
 
 def reach(url: str) -> Address:
-    """Host and port of http://HOST:PORT, looked up: the one of its addresses that answers.
+    """Look up the host and port of http://HOST:PORT, and choose an address that answers.
 
     Raises:
-        UsageError: if it is something else; TLS would measure the generator's cryptography.
-        Unreachable: if no server takes a connection there.
+        UsageError: if the URL has another form; TLS would measure the generator's cryptography.
+        Unreachable: if no server accepts a connection there.
     """
-    wanted = "--url has to be http://HOST:PORT"
+    wanted = "--url must be http://HOST:PORT"
     try:
         parts = urlsplit(url)
         port = parts.port
     except ValueError as error:
         raise UsageError(f"{wanted}, not {url!r}: {error}") from error
-    if "@" in parts.netloc:  # not shown: it may hold a password
+    if "@" in parts.netloc:  # not shown: it may contain a password
         raise UsageError(f"{wanted}, without user and password: they would not be sent")
     more = parts.path not in ("", "/") or parts.query or parts.fragment
     if parts.scheme != "http" or not parts.hostname or port == 0 or more:
@@ -61,14 +61,14 @@ def reach(url: str) -> Address:
     try:
         with socket.create_connection((host, port), REACH_S) as connection:
             return Address(host, port, str(connection.getpeername()[0]))
-    except (OSError, UnicodeError) as error:  # the latter of a name that is none
+    except (OSError, UnicodeError) as error:  # the latter for an invalid name
         raise Unreachable(
             f"cannot connect to {Address(host, port)}: {words_of(error)}; is the server running?"
         ) from error
 
 
 def words_of(error: Exception) -> str:
-    """What an error of the system says, without its number."""
+    """Return the text of a system error, without its number."""
     return getattr(error, "strerror", None) or str(error) or type(error).__name__
 
 

@@ -1,4 +1,4 @@
-"""When requests arrive: drawn before a trial, so that no answer can delay a request."""
+"""Draws the arrivals of requests before a trial, so that no answer can delay a request."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ ArrivalKind = Literal["poisson", "uniform"]
 
 
 def schedule(kind: ArrivalKind, rate_per_s: float, seconds: float, seed: int) -> Array:
-    """Arrival times of a constant mean rate.
+    """Draw arrival times with a constant mean rate.
 
     Args:
         kind: `poisson`: independent users, exponential gaps; `uniform`: equal gaps.

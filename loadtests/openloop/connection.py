@@ -1,4 +1,4 @@
-"""One connection of the generator: a request at a time, and what becomes of it."""
+"""One connection of the generator, with one request at a time."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ BROKEN, UNREADABLE = "connection broken", "unreadable answer"
 
 
 class Owner(Protocol):
-    """What is told of the events of a connection."""
+    """Receives the events of a connection."""
 
     def made(self, connection: Connection) -> None:
-        """It is open."""
+        """Handle an opened connection."""
 
     def lost(self, connection: Connection) -> None:
-        """It is gone."""
+        """Handle a lost connection."""
 
     def answered(self, connection: Connection, index: int, response: Response) -> None:
-        """The answer to the request with this number is complete."""
+        """Handle the complete answer to the request with this number."""
 
     def fail(self, index: int, fault: str) -> None:
-        """The request with this number will have no answer."""
+        """Handle a request with this number that will get no answer."""
 
 
 class Connection(asyncio.Protocol):
-    """One request at a time."""
+    """A connection with one request at a time."""
 
     def __init__(self, owner: Owner) -> None:
         self._owner = owner
@@ -39,23 +39,23 @@ class Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """See `asyncio.Protocol`."""
-        self._transport = cast(asyncio.Transport, transport)  # uvloop's is none by its type
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's does not inherit from it
         self._owner.made(self)
 
     def send(self, index: int, request: bytes) -> None:
-        """Write a request; the connection is busy until its answer is there."""
+        """Write a request; the connection is busy until its answer is complete."""
         self._index = index
         if self._transport is not None:
             self._transport.write(request)
 
     def abort(self) -> None:
-        """Close at once."""
+        """Close immediately."""
         self._index = None
         if self._transport is not None:
             self._transport.abort()
 
     def data_received(self, data: bytes) -> None:
-        """See `asyncio.Protocol`; an answer, or a piece of one."""
+        """See `asyncio.Protocol`; the data is an answer or a piece of one."""
         index = self._index
         if index is None:
             self.abort()  # an answer without a request
@@ -71,7 +71,7 @@ class Connection(asyncio.Protocol):
             self._owner.answered(self, index, response)
 
     def connection_lost(self, error: Exception | None) -> None:
-        """See `asyncio.Protocol`; what was out will have no answer."""
+        """See `asyncio.Protocol`; a pending request will get no answer."""
         if self._index is not None:
             why = "" if error is None else f": {words_of(error)}"
             self._owner.fail(self._index, f"{BROKEN}{why}")

@@ -1,4 +1,4 @@
-"""Open-loop load: requests go out when they are due, whatever has become of those before them."""
+"""Open-loop load: requests are sent when due, regardless of earlier ones."""
 
 from __future__ import annotations
 
@@ -19,26 +19,26 @@ from loadtests.wire import Response
 from models.tensors import Array
 
 TICK_S = 0.001  # the resolution of uvloop's timers; a shorter sleep would spin
-LONGEST_IDLE_S = 2.0  # below uvicorn's keep-alive of 5 s: nothing is sent into a closing connection
-MAX_ANSWER_BYTES = 512 * 1024 * 1024  # of one trial; they are judged after it
+LONGEST_IDLE_S = 2.0  # below uvicorn's keep-alive of 5 s, to never send on a closing connection
+MAX_ANSWER_BYTES = 512 * 1024 * 1024  # of one trial, after which they are judged
 UNANSWERED = "no answer in time"
 NOT_OPENED = "no connection"
 OUT_OF_OWN = "the generator could open no further connection"
-# of files, of the whole machine's files, of local ports, of memory for sockets: not the server's
+# exhausted here, not at the server: files, the machine's files, local ports, socket memory
 OWN_ERRORS = frozenset({errno.EMFILE, errno.ENFILE, errno.EADDRNOTAVAIL, errno.ENOBUFS})
 
 
 class TrialTooLarge(LoadTestError):
-    """A trial does not fit into memory; the message says what to do."""
+    """A trial does not fit into memory; the message gives the fix."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What bounds a trial.
+    """The limits of a trial.
 
     Attributes:
-        connections: the most at once; a request that finds none waits, and is counted.
-        patience_s: how long an answer is waited for, from the arrival of its request.
+        connections: most at once; a request without a free one waits, and is counted.
+        patience_s: longest wait for an answer, from the arrival of its request.
     """
 
     connections: int = 512
@@ -47,20 +47,20 @@ class Limits:
 
 @dataclass(slots=True)
 class Sent:
-    """What came of the requests, one entry each; times are seconds from the start of the schedule.
+    """The fate of the requests, one entry each; times are seconds from the schedule's start.
 
     Attributes:
         due_s: intended arrivals, shape (n,).
-        noticed_s: when the generator took it up; NaN where it never did. The difference to
-            `due_s` is the generator's own lag.
-        done_s: when the answer was complete, or the request was given up.
-        responses: the answers; None where there is none.
-        faults: why there is none, by request.
-        starved: requests that found every connection in use and no more allowed.
-        connections: that were opened.
+        noticed_s: when the generator processed it; NaN if it never did. The difference to `due_s`
+            is the generator's own lag.
+        done_s: when the answer was complete or the request was abandoned.
+        responses: the answers; None for missing ones.
+        faults: the reasons for missing answers, by request.
+        starved: requests that found all allowed connections in use.
+        connections: number of opened ones.
         cpu_s: processor time of this process up to the last arrival.
         span_s: wall time of the same.
-        connect_error: why the server took a connection not; of the last one, None if it took all.
+        connect_error: the last error of opening a connection; None if all were accepted.
         unopened: requests that failed because the generator itself could open no connection.
     """
 
@@ -83,20 +83,20 @@ async def send(
     requests: Sequence[bytes],
     limits: Limits,
 ) -> Sent:
-    """Send each request when it is due, on a free connection or a new one; wait for the answers.
+    """Send each request when due, on a free or new connection; wait for the answers.
 
     Args:
         address: of the server.
         due_s: ascending arrival times, seconds from the start, shape (n,).
-        requests: n whole HTTP/1.1 requests.
+        requests: n complete HTTP/1.1 requests.
         limits: of connections and patience.
 
     Raises:
-        Unreachable: if no connection at all could be opened.
-        TrialTooLarge: if the answers are more than memory should hold.
+        Unreachable: if no connection could be opened.
+        TrialTooLarge: if the answers need too much memory.
     """
     generator = _Generator(address, due_s, requests, limits)
-    gc.disable()  # a collection among millions of answers would be a stall of our own
+    gc.disable()  # a collection with millions of answers would stall the generator
     try:
         generator.begin()
         await generator.finished
@@ -112,7 +112,7 @@ async def send(
 
 
 class _Generator:
-    """The requests of one trial, and the connections that carry them."""
+    """The requests of one trial and their connections."""
 
     def __init__(
         self, address: Address, due_s: Array, requests: Sequence[bytes], limits: Limits
@@ -121,12 +121,12 @@ class _Generator:
         self._loop = asyncio.get_running_loop()
         self._address, self._limits = address, limits
         self._requests = requests
-        # lists: reading and writing single elements of an array costs several times as much
+        # lists: accessing single elements of an array costs several times as much
         self._due: list[float] = due_s.tolist()
         self._noticed = [float("nan")] * n
         self._done = [float("nan")] * n
         self._next = 0
-        self._open = n  # requests without an end
+        self._open = n  # unfinished requests
         self._waiting: deque[int] = deque()
         self._idle: list[Connection] = []
         self._connections: set[Connection] = set()
@@ -143,10 +143,10 @@ class _Generator:
         self._tick()
 
     def end(self) -> None:
-        """Give up what has not come; write down the times."""
+        """Abandon unanswered requests and record the times."""
         now = time.perf_counter() - self._start
         for index in range(self._next):
-            if self._done[index] != self._done[index]:  # NaN: it has no end yet
+            if self._done[index] != self._done[index]:  # NaN: unfinished
                 self._done[index] = now
                 self.sent.faults.setdefault(index, UNANSWERED)
         for task in self._opening:
@@ -157,7 +157,7 @@ class _Generator:
         self.sent.done_s = np.array(self._done)
 
     def _tick(self) -> None:
-        """Take up every request that is due, and sleep until the next one is."""
+        """Process every due request, and sleep until the next one is due."""
         if self.finished.done():
             return
         now = time.perf_counter() - self._start
@@ -178,7 +178,7 @@ class _Generator:
         self._finish_if_done()
 
     def _offer(self, index: int) -> None:
-        """Send it, or have it wait for a connection."""
+        """Send a request, or let it wait for a connection."""
         oldest_s = time.perf_counter() - LONGEST_IDLE_S
         while self._idle:
             connection = self._idle.pop()
@@ -191,7 +191,7 @@ class _Generator:
             self.sent.starved += 1
 
     def _open_one(self) -> bool:
-        """Open one more connection, if that is allowed."""
+        """Open one more connection if allowed."""
         if len(self._connections) + len(self._opening) >= self._limits.connections:
             return False
         task = self._loop.create_task(self._connect())
@@ -215,13 +215,13 @@ class _Generator:
                 self.fail(index, f"{OUT_OF_OWN if own else NOT_OPENED}: {why}")
 
     def made(self, connection: Connection) -> None:
-        """A connection is open."""
+        """Use an opened connection."""
         self.sent.connections += 1
         self._connections.add(connection)
         self._free(connection)
 
     def lost(self, connection: Connection) -> None:
-        """A connection is gone; what waits may need another one in its place."""
+        """Drop a lost connection; waiting requests may need a replacement."""
         self._connections.discard(connection)
         if connection in self._idle:
             self._idle.remove(connection)
@@ -229,7 +229,7 @@ class _Generator:
             self._open_one()
 
     def answered(self, connection: Connection, index: int, response: Response) -> None:
-        """An answer is complete."""
+        """Record a complete answer."""
         self._done[index] = time.perf_counter() - self._start
         self.sent.responses[index] = response
         self._answer_bytes += len(response.body)
@@ -247,7 +247,7 @@ class _Generator:
             self._free(connection)
 
     def fail(self, index: int, fault: str) -> None:
-        """A request will have no answer."""
+        """Record a request without an answer."""
         self._done[index] = time.perf_counter() - self._start
         self.sent.faults[index] = fault
         self._ended()

@@ -1,4 +1,4 @@
-"""One trial: draw the requests, send them when they are due, judge every answer afterwards."""
+"""Runs one trial: draws the requests, sends them when due, and judges every answer afterwards."""
 
 from __future__ import annotations
 
@@ -18,26 +18,26 @@ from loadtests.openloop.generator import UNANSWERED, Limits, Sent, TrialTooLarge
 from loadtests.wire import Response
 from models.tensors import Array
 
-MAX_REQUEST_BYTES = 512 * 1024 * 1024  # of one trial; they are all in memory before it starts
-LEAST_REQUEST_BYTES = 64  # of the shortest one: of more than fit even so, none is drawn
-GIVEN_UP = (408, 504)  # taken, and dropped when the time was over
+MAX_REQUEST_BYTES = 512 * 1024 * 1024  # of one trial, all in memory before it starts
+LEAST_REQUEST_BYTES = 64  # of the shortest request, to reject too many before drawing any
+GIVEN_UP = (408, 504)  # accepted, and dropped after the deadline
 REFUSED = (429, 503)  # at once
 SERVER_FAULT = 500
 EMPTY: Array = np.empty(0)
 
 
 class Kind(IntEnum):
-    """What a request came to."""
+    """The outcome of a request."""
 
     RIGHT = 0
-    WRONG = 1  # an answer of another content, or a good request that was called a bad one
+    WRONG = 1  # an answer with wrong content, or a valid request that was rejected as invalid
     GIVEN_UP = 2  # 408, 504, or no answer until the generator's patience was over
-    REFUSED = 3  # 429, or 503 unless it says another reason than `overloaded`
-    ERROR = 4  # another status from 500, or a broken connection
+    REFUSED = 3  # 429, or 503 unless its reason is not `overloaded`
+    ERROR = 4  # other statuses from 500, or a broken connection
 
 
 class Requests(Protocol):
-    """What a trial sends, and what is right as an answer."""
+    """The requests of a trial and the judgement of their answers."""
 
     def draw(self) -> bytes:
         """Draw the next whole HTTP/1.1 request."""
@@ -48,12 +48,12 @@ class Requests(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class TrialPlan:
-    """What is sent in one trial.
+    """The plan of one trial.
 
     Attributes:
         rate_per_s: mean rate of the arrivals.
-        settle_s: loaded before the measured time.
-        seconds: measured.
+        settle_s: load before the measured time.
+        seconds: measured time.
         seed: of the arrivals.
     """
 
@@ -69,11 +69,11 @@ class Outcomes:
 
     Attributes:
         due_s: intended arrivals, from the start of the settling time.
-        done_s: when the answer was complete, or the request was given up.
-        lag_s: how late the generator took it up; NaN where it never did.
+        done_s: when the answer was complete or the request was abandoned.
+        lag_s: how late the generator processed it; NaN if it never did.
         kind: `Kind`.
-        told_ms: `retry_after_ms` of a refusal; NaN where there is none.
-        reason: why it is not right; empty where it is.
+        told_ms: `retry_after_ms` of a rejection; NaN if there is none.
+        reason: what is wrong; empty if nothing.
     """
 
     due_s: Array
@@ -86,12 +86,12 @@ class Outcomes:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What the generator needed.
+    """The cost of the generator.
 
     Attributes:
         cpu: share of one core.
-        connections: opened.
-        starved: requests that found the pool of connections used up.
+        connections: number of opened ones.
+        starved: requests that found all allowed connections in use.
         unopened: measured requests that failed because it could open no connection for them.
     """
 
@@ -106,8 +106,8 @@ class Sender:
 
     Args:
         address: of the server.
-        requests: what is sent.
-        arrivals: of which kind.
+        requests: the source of requests.
+        arrivals: their kind.
         limits: of connections and patience.
     """
 
@@ -120,7 +120,7 @@ class Sender:
         self._requests: list[bytes] = []
 
     def prepare(self, plan: TrialPlan) -> None:
-        """Draw arrivals and requests, while nothing is measured.
+        """Draw arrivals and requests before the measurement.
 
         Raises:
             TrialTooLarge: if the requests are more than memory should hold.
@@ -141,19 +141,19 @@ class Sender:
             self._requests.append(self._source.draw())
             size += len(self._requests[-1])
             self._check_size(size)
-        gc.collect()  # now: there is no collection while requests are sent
+        gc.collect()  # now, because there is no collection while requests are sent
 
     def run(self, plan: TrialPlan) -> tuple[Outcomes, Cost]:
-        """Prepare and send; see both."""
+        """Prepare and send; see these methods."""
         self.prepare(plan)
         return self.send()
 
     def send(self) -> tuple[Outcomes, Cost]:
-        """Send what was prepared, and judge the answers.
+        """Send the prepared requests and judge the answers.
 
         Raises:
             Unreachable: if no server answers.
-            TrialTooLarge: if the answers are more than memory should hold.
+            TrialTooLarge: if the answers need too much memory.
         """
         sent = uvloop.run(send(self._address, self._due_s, self._requests, self._limits))
         cost = Cost(
@@ -192,7 +192,7 @@ class Sender:
 
 
 def _kind(status: int, said: dict[str, object]) -> Kind:
-    """Of an answer that is not right."""
+    """Classify a wrong answer."""
     if status in GIVEN_UP:
         return Kind.GIVEN_UP
     if status in REFUSED:
@@ -201,7 +201,7 @@ def _kind(status: int, said: dict[str, object]) -> Kind:
 
 
 def _said(response: Response) -> dict[str, object]:
-    """The object in a refusal's body; empty where it is none."""
+    """Parse the object in a rejection's body; empty if there is none."""
     try:
         found = orjson.loads(response.body)
     except orjson.JSONDecodeError:

@@ -1,4 +1,4 @@
-"""What one trial says: quantiles, failures, hints, and whether the generator can be trusted."""
+"""Evaluates one trial: quantiles, failures, hints, and the reliability of the generator."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from models.tensors import Array
 
 Purpose = Literal["warm-up", "probe", "search", "confirm", "run", "load"]
 WINDOWS = 5
-WINDOW_REQUESTS = 200  # at least, or the 99th percentile of a window is its maximum
-LAG_SHARE = 0.1  # of the SLO: a lag above it is a part of the measured latency that matters
-BUSY_CPU = 0.9  # of a core: a generator above it has no time left to be punctual
-LEAST_HINT_MS = 20.0  # below it the network alone varies as much
+WINDOW_REQUESTS = 200  # fewest, or the 99th percentile of a window would be its maximum
+LAG_SHARE = 0.1  # of the SLO: a larger lag is a relevant part of the measured latency
+BUSY_CPU = 0.9  # of a core: a busier generator cannot be punctual
+LEAST_HINT_MS = 20.0  # below, the network alone varies as much
 HINT_FACTOR = 2.0
 
 
 @dataclass(frozen=True, slots=True)
 class Gates:
-    """What a server has to keep to.
+    """The limits for a server.
 
     Attributes:
         slo_ms: highest 99th percentile of the latency.
         fail_ratio: highest share of failed requests.
-        in_time: instead of both, the least share of right answers within `slo_ms`.
+        in_time: instead of both, the least share of correct answers within `slo_ms`.
     """
 
     slo_ms: float
@@ -39,15 +39,15 @@ class Gates:
 
 @dataclass(frozen=True, slots=True)
 class Hints:
-    """How `retry_after_ms` compares with the truth, where either is above 20 ms.
+    """Compares `retry_after_ms` with the actual time if either is above 20 ms.
 
-    The truth is the time from the refusal until all was answered that had been sent before and was
-    accepted: what was accepted later does not count, however long it kept the server busy.
+    The actual time is from the rejection until all earlier accepted requests were answered. Later
+    ones do not count, however long they kept the server busy.
 
     Attributes:
-        judged: how many there are.
-        within: how many are within a factor 2.
-        median_ratio: of hint over truth; None without any.
+        judged: number of hints.
+        within: number within a factor of 2.
+        median_ratio: of hint over actual time; None without any.
     """
 
     judged: int
@@ -60,28 +60,28 @@ class Trial:
     """One constant-rate trial, in figures.
 
     Attributes:
-        kind: what it was for.
-        rate_per_s: that was asked for.
-        seconds: measured.
-        slo_ms: latency up to which an answer is in time.
-        requests: that arrived within the measured time.
+        kind: its purpose.
+        rate_per_s: requested rate.
+        seconds: measured time.
+        slo_ms: highest latency of an answer in time.
+        requests: number within the measured time.
         offered_per_s: `requests` over `seconds`.
-        achieved_per_s: right answers that came within the measured time, over `seconds`.
-        in_time: right answers within the SLO.
-        late: right answers after it, 408, 504, and no answer at all.
-        refused: 429, and 503 where it does not say another reason.
+        achieved_per_s: correct answers within the measured time, over `seconds`.
+        in_time: correct answers within the SLO.
+        late: correct answers after it, 408, 504, and missing answers.
+        refused: 429, and 503 unless it has another reason.
         errors: other statuses from 500, and broken connections.
-        wrong: answers with a wrong content, also those of the settling time.
-        p50_ms, p95_ms, p99_ms, max_ms: latency of all that were served or left waiting.
-        typical_p99_ms: median of the 99th percentiles of `windows` parts of the measured time; a
-            hiccup of the machine does not move it, an overload does.
-        unlagged_p99_ms: the same, counted from the moment that the generator took requests up.
-        refused_p99_ms: latency of refusals; None without any.
-        windows: how many parts.
-        failures: requests that failed, by reason.
+        wrong: answers with wrong content, including those of the settling time.
+        p50_ms, p95_ms, p99_ms, max_ms: latency of all requests that were served or left waiting.
+        typical_p99_ms: median of the 99th percentiles of `windows` parts of the measured time;
+            sensitive to an overload, but not to a hiccup of the machine.
+        unlagged_p99_ms: the same, counted from when the generator processed the requests.
+        refused_p99_ms: latency of rejections; None without any.
+        windows: number of parts.
+        failures: failed requests, by reason.
         first_wrong: what was wrong with the first wrong answer; empty if none.
-        lag_p99_ms: of the generator: taken up minus intended arrival.
-        hints: of refusals.
+        lag_p99_ms: of the generator: processing minus intended arrival.
+        hints: of rejections.
         cost: of the generator.
     """
 
@@ -113,21 +113,21 @@ class Trial:
 
     @property
     def goodput_per_s(self) -> float:
-        """Requests that were answered rightly and within the SLO."""
+        """Correct answers within the SLO, per second."""
         return self.in_time / self.seconds
 
     @property
     def failed(self) -> int:
-        """Requests that failed, for whatever reason."""
+        """Requests that failed for any reason."""
         return sum(self.failures.values())
 
     @property
     def fail_ratio(self) -> float:
-        """Share of the requests that failed."""
+        """The failed share of the requests."""
         return self.failed / self.requests if self.requests else 0.0
 
     def meets(self, gates: Gates) -> bool:
-        """Whether the server kept to the gates; a trial without requests proves nothing."""
+        """Whether the server met the gates; a trial without requests proves nothing."""
         if gates.in_time is not None:
             return self.in_time >= gates.in_time * self.requests > 0
         return (
@@ -137,10 +137,10 @@ class Trial:
         )
 
     def generator_bound(self, gates: Gates) -> bool:
-        """Whether the gates were missed because of the generator, or may have been.
+        """Whether the generator caused, or may have caused, missed gates.
 
-        It is so where the generator had no time left or could open no connection, or where
-        latencies that are counted from the moment of sending would have been short enough.
+        That is so if the generator had no time left or could open no connection, or if latencies
+        counted from the moment of sending would have been short enough.
         """
         of_the_server = self.failed - self.cost.unopened
         if self.meets(gates) or of_the_server > gates.fail_ratio * self.requests:
@@ -150,18 +150,18 @@ class Trial:
         return self.cost.cpu > BUSY_CPU or self.unlagged_p99_ms <= gates.slo_ms
 
     def doubts(self) -> list[str]:
-        """Why the figures are not to be trusted, and what to do; empty if they are."""
+        """Return why the figures are unreliable and what to do; empty if they are reliable."""
         found = []
         if self.lag_p99_ms > LAG_SHARE * self.slo_ms:
             found.append(
                 f"the generator sent late: 1 % of the requests by more than {self.lag_p99_ms:.1f} "
-                f"ms, which is above a tenth of the SLO; give it a core of its own or a machine "
-                "of its own"
+                "ms, which is above a tenth of the SLO; give it a separate core or a separate "
+                "machine"
             )
         if self.cost.cpu > BUSY_CPU:
             found.append(
                 f"the generator used {self.cost.cpu:.0%} of its core; lower the rate, or give it "
-                "a core of its own or a faster machine"
+                "a separate core or a faster machine"
             )
         if self.cost.unopened:
             found.append(
@@ -170,7 +170,7 @@ class Trial:
             )
         if self.cost.starved:
             found.append(
-                f"{self.cost.starved} requests waited for a connection, as all were in use; "
+                f"{self.cost.starved} requests waited for a connection, because all were in use; "
                 "allow more with --connections"
             )
         return found
@@ -184,13 +184,13 @@ def summarize(
     outcomes: Outcomes,
     cost: Cost,
 ) -> Trial:
-    """The figures of a trial.
+    """Compute the figures of a trial.
 
     Args:
-        kind: what it was for.
-        rate_per_s: that was asked for.
+        kind: its purpose.
+        rate_per_s: requested rate.
         measured_s: the settling time, and the measured time after it.
-        slo_ms: what goodput is counted by.
+        slo_ms: latency limit of goodput.
         outcomes: of all requests.
         cost: of the generator.
     """
@@ -239,10 +239,10 @@ def summarize(
 
 
 def quantiles(values: Array, percents: Sequence[float]) -> list[float]:
-    """Nearest-rank percentiles: the smallest value that at least `percent` do not exceed.
+    """Return nearest-rank percentiles: the smallest value that at least `percent` do not exceed.
 
     Args:
-        values: in any order, shape (n,); of none, all percentiles are 0.
+        values: in any order, shape (n,); if empty, all percentiles are 0.
         percents: above 0, up to 100.
     """
     if not len(values):
@@ -252,7 +252,7 @@ def quantiles(values: Array, percents: Sequence[float]) -> list[float]:
 
 
 def _typical_p99(values: Array, part_of: Array) -> float:
-    """The median of the 99th percentiles of the parts; `part_of` has the part of each value."""
+    """Return the median of the parts' 99th percentiles; `part_of` has the part of each value."""
     each = [quantiles(values[part_of == part], (99,)) for part in np.unique(part_of)]
     return float(np.median(each)) if each else 0.0
 

@@ -1,1 +1,1 @@
-"""The Locust half: users, shapes, gates, the plot of a run. Locust patches what imports it."""
+"""The Locust part: users, shapes, gates, listeners. Locust patches the process that imports it."""

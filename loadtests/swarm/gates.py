@@ -1,4 +1,4 @@
-"""Limits that a run must keep, for CI: exit code 1 and a sentence for each that it broke."""
+"""Limits for a run in CI: exit code 1 and a sentence for each broken one."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from loadtests.arguments import above_zero, share
 
 
 def broken(runner: Any, options: argparse.Namespace) -> list[str]:
-    """One sentence per limit that does not hold, with the measured value and the limit.
+    """Return one sentence per broken limit, with the measured value and the limit.
 
     Args:
-        runner: Locust's; a master's has the counts of its workers.
+        runner: Locust's; a master has the counts of its workers.
         options: of the command line.
     """
     total = runner.stats.total
     requests, failures = total.num_requests, total.num_failures
     if requests == 0:
-        return ["no request was sent, so nothing is known; see the errors above"]
+        return ["no request was sent, so there is no result; see the errors above"]
     p99_ms = float(total.get_response_time_percentile(0.99))
     answered_per_s = float(total.total_rps - total.total_fail_per_sec)
     exceptions = sum(each["count"] for each in runner.exceptions.values())
@@ -35,8 +35,8 @@ def broken(runner: Any, options: argparse.Namespace) -> list[str]:
         )
     if options.fail_min_rps is not None and answered_per_s < options.fail_min_rps:
         found.append(
-            f"{answered_per_s:.1f} requests/s were answered rightly, at least "
-            f"{options.fail_min_rps:g} are wanted (--fail-min-rps)"
+            f"{answered_per_s:.1f} requests/s were answered correctly, at least "
+            f"{options.fail_min_rps:g} are required (--fail-min-rps)"
         )
     if exceptions:
         found.append(f"the load test itself failed {exceptions} times; see the log")
@@ -45,7 +45,7 @@ def broken(runner: Any, options: argparse.Namespace) -> list[str]:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the gates to Locust's command line."""
-    group = parser.add_argument_group("Gates: exit code 1 where one is broken")
+    group = parser.add_argument_group("Gates: exit code 1 if one is broken")
     group.add_argument(
         "--fail-p99-ms", type=above_zero, help="if the 99th percentile of latency is above"
     )
@@ -58,5 +58,5 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--fail-min-rps",
         type=above_zero,
-        help="if fewer requests per second were answered rightly",
+        help="if fewer requests per second were answered correctly",
     )

@@ -1,6 +1,6 @@
-"""What happens around a run of Locust: arguments, preparation, shapes and gates.
+"""Locust event listeners for a run: arguments, preparation, shapes and gates.
 
-The master asks the idle server before any user starts, and hands the answers to its workers. A
+The master queries the idle server before any user starts, and sends the answers to its workers. A
 worker that cannot use them, or drops out, fails the run.
 """
 
@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 
 def listen(events: Any) -> None:
-    """Take part in a run; for Locust's `events`, once per locustfile."""
+    """Register the listeners with Locust's `events`, once per locustfile."""
     around = _Around()
     events.init_command_line_parser.add_listener(_add_arguments)
     for name in ("init", "test_start", "worker_connect", "test_stopping", "quitting"):
@@ -45,28 +45,28 @@ def _add_arguments(parser: Any, **_: object) -> None:
 class _Staged(LoadTestShape):
     """Goes through stages and ends the run after the last."""
 
-    abstract = True  # else Locust would take it from the locustfile, asked for or not
+    abstract = True  # else Locust would always use it from the locustfile
 
     def __init__(self, stages: shapes.Stages) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._stages = stages
 
     def tick(self) -> tuple[int, float] | None:
-        """Users and users per second; None at the end."""
+        """Return users and users per second; None at the end."""
         users = shapes.users_at(self._stages, self.get_run_time())  # type: ignore[no-untyped-call]
-        return None if users is None else (users, float(users))  # all are started at once
+        return None if users is None else (users, float(users))  # start all at once
 
 
 class _Around:
-    """Listens to one run; workers prepare and load, and leave all else to their master."""
+    """Listens to one run; workers only prepare and load, the master does the rest."""
 
     def __init__(self) -> None:
         self._master: Any = None  # the runner, in the master's process
-        self._message: Mapping[str, Any] | None = None  # handed out by it, or received from it
-        self._started_with: frozenset[str] = frozenset()  # ids of its workers
+        self._message: Mapping[str, Any] | None = None  # sent or received
+        self._started_with: frozenset[str] = frozenset()  # ids of the workers
 
     def init(self, environment: Any, **_: object) -> None:
-        """Choose the shape, and leave out the users that the model has no use for.
+        """Choose the shape, and leave out users that do not suit the model.
 
         Raises:
             SystemExit: if there is nothing to load.
@@ -81,7 +81,7 @@ class _Around:
         if stages:
             environment.shape_class = _Staged(stages)
             environment.shape_class.runner = environment.runner
-        if environment.host:  # without, the web page asks for it later
+        if environment.host:  # otherwise entered later on the web page
             try:
                 _keep_able(environment, _prepared(environment))
             except LoadTestError as error:
@@ -89,7 +89,7 @@ class _Around:
                 raise SystemExit(1) from error
 
     def test_start(self, environment: Any, **_: object) -> None:
-        """Ask the server, which is still idle, for right answers."""
+        """Query the idle server for correct answers."""
         runner, prepared = environment.runner, None
         try:
             if isinstance(runner, WorkerRunner):
@@ -109,12 +109,12 @@ class _Around:
             user_class.prepared = prepared
 
     def worker_connect(self, client_id: str, **_: object) -> None:
-        """Let a worker that comes during a run load, too."""
+        """Let a worker that connects during a run load too."""
         if self._message is not None:
             self._master.send_message(PREPARED, self._message, client_id)
 
     def test_stopping(self, environment: Any, **_: object) -> None:
-        """Fail a run that lost a worker: it was another load than asked for."""
+        """Fail a run that lost a worker, because its load was not the requested one."""
         if environment.runner is not self._master:
             return
         started, self._started_with, self._message = self._started_with, frozenset(), None
@@ -140,20 +140,20 @@ class _Around:
         self._message = msg.data
 
     def _received(self) -> Prepared:
-        """What the master handed out for this run."""
+        """Return the master's message for this run."""
         message, self._message = self._message, None
         if message is None:
-            raise TargetError("this worker was told nothing by its master; use one release on both")
+            raise TargetError("the master sent nothing to this worker; use one release on both")
         return from_message(message)
 
     def _hand_out(self, prepared: Prepared) -> None:
-        """Messages arrive in order, so workers have this one before they are told to start."""
+        """Send to the workers; messages are ordered, so they get this one before the start."""
         self._started_with = _workers_of(self._master)
         self._message = prepared.message
         self._master.send_message(PREPARED, self._message)
 
     def _worker_fails(self, environment: Any, msg: Any, **_: object) -> None:
-        if self._message is not None:  # else it was told nothing, because the master has failed
+        if self._message is not None:  # else nothing was sent, because the master has failed
             _fail(environment, f"worker {msg.node_id} cannot load: {msg.data['why']}")
 
 
@@ -171,12 +171,12 @@ def _workers_of(master: MasterRunner) -> frozenset[str]:
 
 def _prepared(environment: Any) -> Prepared:
     if not environment.host:
-        raise TargetError("no server is named; say --host http://127.0.0.1:8000")
+        raise TargetError("no server was given; add --host http://127.0.0.1:8000")
     return prepare(environment.host, environment.parsed_options.model)
 
 
 def _keep_able(environment: Any, prepared: Prepared) -> None:
-    """Leave out the user classes whose workload the model cannot take.
+    """Leave out the user classes whose workload does not suit the model.
 
     Raises:
         TargetError: if none is left.

@@ -1,4 +1,4 @@
-"""What is known before the load: the model and right answers; the master hands them to workers."""
+"""The model and its correct answers, prepared before the load; the master sends them to workers."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """What users need to know before they start.
+    """The data that users need before they start.
 
     Attributes:
-        target: what they load.
-        references: what the idle server answered.
-        message: the same for `from_message` in another process; msgpack can carry it.
+        target: the loaded model.
+        references: the idle server's answers.
+        message: the same for `from_message` in another process, encodable by msgpack.
     """
 
     target: Target
@@ -32,10 +32,10 @@ class Prepared:
 
 
 def prepare(url: str, model: str | None) -> Prepared:
-    """Learn what the server has loaded, and the right answers to some items.
+    """Query the server for the loaded model and the correct answers to some items.
 
     Raises:
-        TargetError: if it has not loaded the model, or does not answer as its manifest says.
+        TargetError: if it has not loaded the model, or contradicts its manifest.
     """
     target = learn(url, model)
     answers: list[tuple[bytes, int, bytes]] = []
@@ -55,10 +55,10 @@ def prepare(url: str, model: str | None) -> Prepared:
 
 
 def from_message(message: Mapping[str, Any]) -> Prepared:
-    """What another process has prepared; the server, which may be busy by now, is not asked.
+    """Restore what another process prepared, without querying the server, which may be busy.
 
     Raises:
-        TargetError: if this process would have asked for other items.
+        TargetError: if this process would have queried other items.
     """
     target = Target(**{name: value for name, value in message.items() if name != "answers"})
     answers = iter(message["answers"])
@@ -67,8 +67,8 @@ def from_message(message: Mapping[str, Any]) -> Prepared:
         asked, status, answer = next(answers, (b"", 0, b""))
         if asked != _digest(path, body):
             raise TargetError(
-                "this worker draws other items than its master asked for; give both the same "
-                "release of the load tests and of numpy"
+                "this worker draws other items than its master; use the same release of the load "
+                "tests and of numpy on both"
             )
         return Reply(status, {}, answer)
 
@@ -76,7 +76,7 @@ def from_message(message: Mapping[str, Any]) -> Prepared:
 
 
 def obstacle(prepared: Prepared, name: str) -> str | None:
-    """Why the model cannot take a workload; None where it can."""
+    """Say why a workload does not suit the model; None if it does."""
     try:
         workload(name, prepared.target, 0, prepared.references)
     except WorkloadError as error:

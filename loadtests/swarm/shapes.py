@@ -1,4 +1,4 @@
-"""How many users load at which time: `--shape ramp|spike|soak`; without it, Locust's --users."""
+"""The number of users over time: `--shape ramp|spike|soak`; without it, Locust's --users."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Stages: TypeAlias = Sequence[tuple[int, int]]  # users and seconds
 
 
 def stages_of(options: argparse.Namespace) -> Stages:
-    """The stages that the command line asks for; empty without `--shape`."""
+    """Return the stages that the command line selects; empty without `--shape`."""
     peak, step_s, soak_s = options.peak_users, options.step_s, options.soak_s
     steps, floor = min(RAMP_STEPS, peak), max(1, peak // SPIKE_FLOOR)
     shapes: dict[str | None, Stages] = {
@@ -28,7 +28,7 @@ def stages_of(options: argparse.Namespace) -> Stages:
 
 
 def users_at(stages: Stages, run_time_s: float) -> int | None:
-    """The users after this many seconds; None once all stages are over."""
+    """Return the users after this many seconds; None once all stages are over."""
     end_s = 0
     for users, seconds in stages:
         end_s += seconds
@@ -43,13 +43,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--shape",
         choices=("ramp", "spike", "soak"),
-        help="let the number of users follow a shape, not --users",
+        help="vary the number of users by a shape instead of --users",
     )
     group.add_argument(
-        "--peak-users", type=at_least_one, default=32, help="of --shape: the most at once"
+        "--peak-users", type=at_least_one, default=32, help="of --shape: most at once"
     )
     group.add_argument(
-        "--step-s", type=at_least_one, default=10, help="of --shape: seconds of a number of users"
+        "--step-s", type=at_least_one, default=10, help="of --shape: seconds per number of users"
     )
     group.add_argument(
         "--soak-s", type=at_least_one, default=600, help="of --shape soak: seconds at the peak"

@@ -1,4 +1,4 @@
-"""The user that sends calls and judges their answers; which calls, its subclasses say."""
+"""The user that sends calls and judges their answers; subclasses choose the calls."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ log = logging.getLogger(__name__)
 
 
 class ModelUser(FastHttpUser):
-    """Sends one workload, each call as soon as the one before it is answered.
+    """Sends one workload, each call after the previous answer.
 
     Attributes:
         workload_name: one of `loadtests.traffic.workloads.WORKLOADS`.
-        prepared: set before the users start; None where that failed, and then no user sends.
+        prepared: set before the users start; None if that failed, and then no user sends.
     """
 
     abstract = True
@@ -35,10 +35,10 @@ class ModelUser(FastHttpUser):
     prepared: ClassVar[Prepared | None] = None
 
     def on_start(self) -> None:
-        """Draw from a seed of one's own; stop where the model does not take such calls."""
+        """Draw a private seed; stop if the workload does not suit the model."""
         if self.prepared is None:
             raise StopUser
-        # Drawn here and not at import: Locust imports first and forks its workers afterwards.
+        # Not at import, because Locust forks its workers after the import.
         seed = int.from_bytes(os.urandom(8))
         try:
             self.calls = workload(
@@ -50,7 +50,7 @@ class ModelUser(FastHttpUser):
 
     @task
     def send_next(self) -> None:
-        """Send the next call of the workload; whatever is wrong with the answer is a failure."""
+        """Send the next call of the workload; report a wrong answer as a failure."""
         try:
             call = self.calls.draw()
         except WorkloadError as error:
@@ -69,7 +69,7 @@ class ModelUser(FastHttpUser):
             headers = {"content-type": response.headers.get("content-type", "")}
             problem = call.expected.problem(response.status_code, headers, response.content or b"")
             if problem is None:
-                response.success()  # of bad input, whose right answer is an error, too
+                response.success()  # even for invalid input, whose correct answer is an error
             else:
                 response.failure(problem)
 

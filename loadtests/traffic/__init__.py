@@ -1,1 +1,1 @@
-"""What is sent and whether the answers are right: calls of a workload, judged by content."""
+"""Creates the calls of a workload, and judges the answers by content."""

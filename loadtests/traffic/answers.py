@@ -1,4 +1,4 @@
-"""Whether an answer is right: compared by content with what the idle server said, and by form."""
+"""Judges answers: compares their content with the idle server's answers, and checks their form."""
 
 from __future__ import annotations
 
@@ -15,32 +15,32 @@ from models.tensors import Array, Tolerance
 
 OCTET_STREAM = "application/octet-stream"
 NPY = "application/x-npy"
-# float32: the reference's answer and the one under load may each lie as far from eager as export
-# allowed, on different sides. A lossy precision is allowed its tolerance once: forms of one are
-# mixed only where they agree as float32 does, so what is left is what rounding makes of a nudge.
+# float32: the reference's answer and the one under load may each differ from eager by the tolerance
+# of export, in opposite directions. A lossy precision gets its tolerance once: its forms are mixed
+# only if they agree like float32, so only the rounding of small changes remains.
 ALLOWANCE = {"float32": 2.0}
-# Of a picture with eight values changed by a grey level. On the digits model its scores move by up
-# to 0.0020 in float32, 0.0094 in bf16 and 0.074 in int8 (512 pictures each), while 99.9 % of two
-# pictures' scores lie further apart than this.
+# For a picture with eight values changed by a grey level. On the digits model its scores change by
+# up to 0.0020 in float32, 0.0094 in bf16 and 0.074 in int8 (512 pictures each), while 99.9 % of two
+# pictures' scores differ by more than this.
 PICTURE = Tolerance(absolute=0.01, relative=0, of_range=0.05)
-# A unit in the last place of a float16 is up to 1e-3 of it: 41 numbers that are moved by one each
-# move an answer by about as much of its own size, and by more where large terms cancel.
+# A unit in the last place of a float16 is up to 1e-3 of it: changing 41 numbers by one unit changes
+# an answer by about the same share of its size, and by more if large terms cancel.
 HALF = Tolerance(absolute=0.002, relative=0, of_range=0.02)
-SUM_SLACK = {"float64": 1e-4, "float32": 1e-3, "float16": 1e-2}  # of scores that are to sum to 1
-OPTIONAL = {"outputs", "details"}  # of several outputs, and of texts that were cut off
+SUM_SLACK = {"float64": 1e-4, "float32": 1e-3, "float16": 1e-2}  # of scores that must sum to 1
+OPTIONAL = {"outputs", "details"}  # for several outputs, and for truncated texts
 LABELLED = {"label", "score", "scores"}
 RANKED = LABELLED | {"labels", "indices"}
 
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """A right answer, and how far from it one may be.
+    """A correct answer, with its tolerance.
 
     Attributes:
         values: output name -> array without the batch axis.
-        low: the least that each may be.
-        high: the most that each may be.
-        labels: those that may be answered; more than one where the best scores are nearly equal.
+        low: smallest allowed values.
+        high: largest allowed values.
+        labels: allowed ones; several if the best scores are nearly equal.
     """
 
     values: Mapping[str, Array]
@@ -53,7 +53,7 @@ class Judge:
     """Reads and compares the predictions of one model.
 
     Args:
-        target: its manifest has outputs, labels and what export allowed each precision.
+        target: its manifest has outputs, labels and the tolerance of each precision.
     """
 
     def __init__(self, target: Target) -> None:
@@ -66,13 +66,13 @@ class Judge:
         self.tolerance = tolerance_of(target)
 
     def values(self, prediction: object) -> dict[str, Array]:
-        """Output name -> array, of a prediction in JSON.
+        """Parse a prediction in JSON: output name -> array.
 
         Raises:
-            WrongAnswer: if it is not of the manifest's form.
+            WrongAnswer: if it does not have the manifest's form.
         """
         if not isinstance(prediction, dict):
-            raise WrongAnswer(f"a prediction that is no object: {str(prediction)[:100]}")
+            raise WrongAnswer(f"a prediction that is not an object: {str(prediction)[:100]}")
         if "error" in prediction:
             raise WrongAnswer(f"the item failed: {prediction.get('code')}")
         outputs = prediction.get("outputs", {})
@@ -90,7 +90,7 @@ class Judge:
         return values
 
     def raw(self, media_type: str, body: bytes) -> Array:
-        """The first output, of an answer as bytes or as an .npy file.
+        """Parse the first output from an answer as bytes or an .npy file.
 
         Raises:
             WrongAnswer: if the bytes are not one array of the manifest's shape.
@@ -104,15 +104,15 @@ class Judge:
             )
         except NPY_ERRORS as error:
             raise WrongAnswer(
-                f"{len(body)} bytes of {media_type} are no {spec.dtype} of shape "
+                f"{len(body)} bytes of {media_type} are not {spec.dtype} of shape "
                 f"{list(spec.item_shape)}"
             ) from error
 
     def known(self, prediction: object, tolerance: Tolerance) -> Known:
-        """Take a prediction for the right one, once it is of the right form.
+        """Record a prediction as the correct one if it has the correct form.
 
         Raises:
-            WrongAnswer: if it is not.
+            WrongAnswer: if it does not.
         """
         problem = self.problem(prediction, None)
         if problem is not None:
@@ -135,8 +135,8 @@ class Judge:
         """Say what is wrong with a prediction in JSON.
 
         Args:
-            prediction: as it was parsed.
-            known: the right answer; None: only the form is checked.
+            prediction: parsed JSON.
+            known: the correct answer; None: check only the form.
         """
         try:
             values = self.values(prediction)
@@ -148,14 +148,14 @@ class Judge:
         return problem
 
     def difference(self, values: Mapping[str, Array], known: Known) -> str | None:
-        """Say how outputs differ from those that are right by more than they may."""
+        """Say how outputs differ from the correct ones by more than the tolerance."""
         for name, value in values.items():
             low, high = known.low[name], known.high[name]
             if value.shape != low.shape:
                 return f"{name} of shape {list(value.shape)} instead of {list(low.shape)}"
-            if not ((value >= low) & (value <= high)).all():  # NaN is in no bounds
+            if not ((value >= low) & (value <= high)).all():  # also true for NaN
                 far = np.abs(value.astype(np.float64) - known.values[name]).max()
-                # One digit: a report groups equal sentences.
+                # one digit, because a report groups equal sentences
                 return f"{name} differs by about {far:.0e} from the idle server's answer"
         return None
 
@@ -208,15 +208,15 @@ class Judge:
 
 
 def tolerance_of(target: Target) -> Tolerance:
-    """How far two answers to nearly the same item may lie apart, in the precision that is served.
+    """Return the allowed difference of two answers to almost equal items, in the served precision.
 
     Raises:
         TargetError: if no variant has that precision: the server and its manifest disagree.
     """
     if not target.tolerances:
         raise TargetError(
-            f"{target.url} serves {target.model!r} in {target.precision}, of which its manifest "
-            "has no variant, so nothing tells how far answers may be off; export the model again"
+            f"{target.url} serves {target.model!r} in {target.precision}, but its manifest has no "
+            "such variant, so there is no tolerance for answers; export the model again"
         )
     times = ALLOWANCE.get(target.precision, 1.0)
     return Tolerance(
@@ -228,7 +228,7 @@ def tolerance_of(target: Target) -> Tolerance:
 
 
 def wider(one: Tolerance, other: Tolerance) -> Tolerance:
-    """What allows both distances, one after the other."""
+    """Add two tolerances."""
     return Tolerance(
         absolute=one.absolute + other.absolute,
         relative=one.relative + other.relative,
@@ -238,9 +238,9 @@ def wider(one: Tolerance, other: Tolerance) -> Tolerance:
 
 
 def told_apart(known: Sequence[Known]) -> float:
-    """The share of pairs whose answers cannot be taken for each other, 0..1.
+    """Return the share of pairs with distinguishable answers, 0..1.
 
-    Each is compared with the eight before it: all pairs of 64 would take longer than asking.
+    Each is compared with the previous eight: all pairs of 64 would take longer than the queries.
     """
     pairs = [(a, b) for at, a in enumerate(known) for b in known[max(0, at - 8) : at]]
     apart = sum(not _within(a.values, b) for a, b in pairs)
@@ -256,7 +256,7 @@ def _within(values: Mapping[str, Array], known: Known) -> bool:
 
 
 def _slack(value: Array, tolerance: Tolerance) -> Array:
-    """How far each number may be off: 0 for an integer that must be equal."""
+    """Return the allowed error of each number: 0 for an integer that must be equal."""
     if value.dtype.kind != "f":
         return np.full(value.shape, 0 if tolerance.exact_integers else math.inf)
     size = np.abs(value)

@@ -1,4 +1,4 @@
-"""One request to be sent, and what its right answer is."""
+"""A request to send, and its correct answer."""
 
 from __future__ import annotations
 
@@ -11,32 +11,32 @@ import orjson
 JSON = "application/json"
 ERROR_FIELDS = {"error", "code", "request_id", "details"}
 MAX_SHOWN_CHARACTERS = 200  # of an answer, in a sentence about it
-# The server is loaded, not wrong: named by code, so that a report counts them together.
+# The server is overloaded, not wrong: named only by code, so that a report counts them together.
 UNAVAILABLE = (503, 504)
 
 
 class Expectation(Protocol):
-    """What is right as an answer to one call."""
+    """Judges the answer to one call."""
 
     def problem(self, status: int, headers: Mapping[str, str], body: bytes) -> str | None:
-        """Say in a sentence what is wrong with an answer, or None where nothing is.
+        """Say in a sentence what is wrong with an answer; None if nothing is.
 
         Args:
-            status: of HTTP.
-            headers: of the answer; names in lower case; only `content-type` is looked at.
-            body: the whole of it.
+            status: HTTP status.
+            headers: of the answer, names in lower case; only `content-type` is used.
+            body: the complete body.
         """
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A request POST, and what is right as its answer.
+    """A POST request and its correct answer.
 
     Attributes:
-        path: such as /models/digits/predict.
-        headers: Content-Type, and Accept where the answer shall not be JSON.
-        body: as it is sent.
-        items: how many predictions it asks for; 0 where it shall be refused.
+        path: for example /models/digits/predict.
+        headers: Content-Type, and Accept if the answer must not be JSON.
+        body: the bytes to send.
+        items: number of requested predictions; 0 if it must be rejected.
         expected: judges the answer.
     """
 
@@ -49,7 +49,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """Bad input: the right answer is an error with this status and code, in the house's shape."""
+    """Expects an error for invalid input with this status and code, in the service's format."""
 
     status: int
     code: str
@@ -72,7 +72,7 @@ class Refused:
 
 
 def failure(status: int, body: bytes) -> str:
-    """Name an answer that is not 200: by status and code; with its sentence where it is a fault."""
+    """Name an answer that is not 200 by status and code, with its message if it is a fault."""
     error = _error_of(body)
     if error is None or "code" not in error:
         return f"{status}: {_shown(body)}"

@@ -1,4 +1,4 @@
-"""The API key of a load test, where the server asks for one."""
+"""The API key of a load test, if the server requires one."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ VARIABLE = "TORCHLANE_LOAD_API_KEY"
 
 
 def with_key(headers: Mapping[str, str]) -> dict[str, str]:
-    """Headers of a request, and the key of the environment with them; calls do not have it.
+    """Add the environment's key to the headers of a request; calls do not have it.
 
     Raises:
-        UsageError: if no header can carry it; the message does not repeat it.
+        UsageError: if it is not valid in a header; the message does not repeat it.
     """
-    key = os.environ.get(VARIABLE, "").strip()  # files of secrets mostly end with a new line
+    key = os.environ.get(VARIABLE, "").strip()  # files of secrets usually end with a newline
     if not key:
         return dict(headers)
     if not key.isascii() or not key.isprintable() or " " in key:
-        raise UsageError(f"{VARIABLE} holds no API key: printable ASCII, without spaces")
+        raise UsageError(f"{VARIABLE} is not an API key: printable ASCII, without spaces")
     return {**headers, "Authorization": f"Bearer {key}"}

@@ -1,4 +1,4 @@
-"""Inputs that were never sent before: variants of the reference inputs, each drawn once."""
+"""Draws new inputs: variants of the reference inputs, each only once."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from loadtests.traffic.sentences import SENTENCES, text_json
 from loadtests.traffic.target import Target
 from models.codec_specs import TextCodecSpec
 
-MIN_INPUTS = 2**20  # fewer different ones would be used up within minutes
-MIN_BITS = 40  # of an item that has only zeros and ones
+MIN_INPUTS = 2**20  # fewer would be used up within minutes
+MIN_BITS = 40  # of an item with only zeros and ones
 
 
 class WorkloadError(LoadTestError):
-    """The model cannot take this workload; the message says why and what else there is."""
+    """The workload does not suit the model; the message has the reason and alternatives."""
 
 
 @dataclass
 class Source:
-    """What a workload draws from.
+    """The source of a workload's inputs.
 
     Attributes:
         target: the model.
-        references: items of it with known answers.
-        seed: two sources with one seed draw the same; with different ones, different inputs.
+        references: its items with known answers.
+        seed: equal seeds draw equal inputs, different seeds different ones.
     """
 
     target: Target
@@ -38,14 +38,14 @@ class Source:
     random: random.Random = field(init=False)
 
     def __post_init__(self) -> None:
-        self.random = random.Random(self.seed)  # nosec B311 # to be repeated, not to be secret
+        self.random = random.Random(self.seed)  # nosec B311 # repeatable, not secret
 
 
 class UniqueItems:
-    """Items of which no two are equal, as JSON.
+    """Draws distinct items, as JSON.
 
     Raises:
-        WorkloadError: if an item has too few numbers to be varied.
+        WorkloadError: if an item has too few numbers to vary.
     """
 
     def __init__(self, source: Source) -> None:
@@ -65,7 +65,7 @@ class UniqueItems:
             )
 
     def draw(self) -> tuple[bytes, Known | None]:
-        """The JSON value of a new item, and its right answer where that is known."""
+        """Return the JSON value of a new item, and its correct answer if known."""
         if self._text is not None:
             return text_json(self._text, next(self._numbers)), None
         if self._discrete:
@@ -77,7 +77,7 @@ class UniqueItems:
 
 
 class Variants:
-    """Which reference, and which of its variants: each pair comes once."""
+    """Draws pairs of a reference and one of its variants, each pair once."""
 
     def __init__(self, source: Source, variants: tuple[int, ...]) -> None:
         _check_enough(source, sum(variants), MIN_INPUTS)
@@ -87,7 +87,7 @@ class Variants:
         self._used = [0] * len(variants)
 
     def next(self) -> tuple[int, int]:
-        """The place of a reference, and the number of its variant.
+        """Return the index of a reference, and the number of its variant.
 
         Raises:
             WorkloadError: if all of them are used up.
@@ -96,7 +96,7 @@ class Variants:
         used = self._used[index]
         if used >= self._variants[index]:
             raise WorkloadError(
-                f"all {self._variants[index]} variants of an item are used up; load for less long"
+                f"all {self._variants[index]} variants of an item are used up; shorten the load"
             )
         self._used[index] = used + 1
         return index, self._start + used
@@ -105,6 +105,6 @@ class Variants:
 def _check_enough(source: Source, inputs: int, wanted: int) -> None:
     if inputs < wanted:
         raise WorkloadError(
-            f"an input of {source.target.model} can be varied in {inputs} ways only, {wanted} are "
+            f"an input of {source.target.model} has only {inputs} variants, but {wanted} are "
             "needed: a run would use them up; use `repeated`"
         )

@@ -1,4 +1,4 @@
-"""What is right as an answer to good input; for bad input see `loadtests.traffic.calls.Refused`."""
+"""Expectations for answers to valid input; for invalid input see `calls.Refused`."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from loadtests.traffic.calls import JSON, failure
 
 @dataclass(frozen=True, slots=True)
 class Predictions:
-    """A 200 in JSON with these predictions, in this order; see `calls.Expectation`.
+    """Expects a 200 in JSON with these predictions in order; see `calls.Expectation`.
 
     Attributes:
-        known: the right answers; None where only the form can be checked.
+        known: the correct answers; None if only the form can be checked.
         many: whether the call was /batch-predict.
-        twins: places of items that are equal, so that their answers must be.
+        twins: indices of equal items, whose answers must be equal.
     """
 
     judge: Judge
@@ -55,7 +55,7 @@ class Predictions:
 
 @dataclass(frozen=True, slots=True)
 class RawPrediction:
-    """A 200 with one array as bytes; see `calls.Expectation`."""
+    """Expects a 200 with one array as bytes; see `calls.Expectation`."""
 
     judge: Judge
     known: Known | None

@@ -1,4 +1,4 @@
-"""Items of any model, and bodies of them that can be varied without changing the right answer.
+"""Draws items of any model, and builds bodies that can vary without changing the correct answer.
 
 Pictures are in `loadtests.traffic.pictures`.
 """
@@ -19,28 +19,28 @@ import orjson
 from models.bounds import safe_range
 from models.tensors import Array, Arrays, TensorSpec
 
-FREE_SIZES = (1, 2, 3, 4, 5, 6, 7, 8)  # what a free dimension is drawn from, if it may be so long
-# A body has 2 ** 64 variants where the item is large enough for that: users that start anywhere
-# among them do not meet.
+FREE_SIZES = (1, 2, 3, 4, 5, 6, 7, 8)  # sizes for a free dimension, within its bounds
+# A body has 2 ** 64 variants if the item is large enough: users that start at random ones do not
+# collide.
 VARIANTS = 2**64
-# The most units in the last place by which an input number is changed, in either direction: where
-# an item has many numbers, 8 of 2 ** 24 (5e-7 of a float32); 256 (3e-5) where it has few; and one
-# of a float16, which has eleven bits only.
+# The largest change of an input number in either direction, in units in the last place: for an item
+# with many numbers 8 of 2 ** 24 (5e-7 of a float32), with few numbers 256 (3e-5), and one for a
+# float16, which has only eleven bits.
 ULPS, MOST_ULPS = 8, 256
 HALF_ULPS = 1
-LONG = 64  # a free dimension of an item that must be unlike all others by its integers
-# By what free axes share a size: their name, their place where they are aligned, or nothing.
+LONG = 64  # a free dimension of an item that must be unique by its integers
+# How free axes share a size: by name, by their place if they are aligned, or not at all.
 _Size: TypeAlias = str | int | tuple[str, int]
 NUMBER = re.compile(rb"-?\d[\d.eE+-]*")
 
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    """A body with places, at each of which one of several byte strings stands.
+    """A body with places, each of which takes one of several byte strings.
 
     Attributes:
-        segments: what lies before, between and after the places: one more than there are places.
-        choices: for every place what may stand there; the first is the item as it was drawn.
+        segments: the bytes before, between and after the places: one more than there are places.
+        choices: the byte strings for each place; the first gives the item as drawn.
     """
 
     segments: tuple[bytes, ...]
@@ -48,11 +48,11 @@ class Template:
 
     @property
     def variants(self) -> int:
-        """How many different bodies there are."""
+        """The number of different bodies."""
         return math.prod(len(options) for options in self.choices)
 
     def fill(self, number: int) -> bytes:
-        """The variant of this number; 0 is the item itself, and `variants` is 0 again."""
+        """Return the variant with this number; 0 is the item itself, and so is `variants`."""
         parts = [self.segments[0]]
         for options, after in zip(self.choices, self.segments[1:], strict=True):
             number, digit = divmod(number, len(options))
@@ -62,12 +62,12 @@ class Template:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A number of an item that may be changed a little.
+    """A number in an item that may change slightly.
 
     Attributes:
         name: of the input.
         index: of the number in the flattened array.
-        values: what it may be, of the input's dtype; the first is what it is.
+        values: the possible values, in the input's dtype; the first is the original.
     """
 
     name: str
@@ -78,13 +78,13 @@ class Place:
 def draw_item(
     specs: Sequence[TensorSpec], rng: np.random.Generator, *, aligned: bool = False
 ) -> Arrays:
-    """Normal numbers; integers of the input's range, zeros and ones where it has none.
+    """Draw normal numbers; integers in the input's range, zeros and ones without a range.
 
     Args:
         specs: of all inputs.
         rng: draws sizes and numbers.
-        aligned: give free axes without a name one size where they are the same axis of several
-            inputs, as sequences that belong together need.
+        aligned: give unnamed free axes with the same place in several inputs one size, which
+            related sequences need.
     """
     sizes = dict[_Size, int]()
     bounds = _bounds(specs, aligned=aligned)
@@ -103,17 +103,17 @@ def draw_item(
 
 
 def can_be_aligned(specs: Sequence[TensorSpec]) -> bool:
-    """Whether several inputs have a free axis without a name in the same place."""
+    """Whether several inputs have an unnamed free axis at the same place."""
     sizes = [size for spec in specs for size in _sizes_of(spec, aligned=True)]
     free = [size for size in sizes if isinstance(size, int)]
     return len(free) > len(set(free))
 
 
 def places_of(item: Arrays) -> tuple[Place, ...]:
-    """The numbers of an item that are changed to make it another one: as few as suffice.
+    """Return the numbers of an item to change for variants: as few as suffice.
 
     Returns:
-        Places spread over all floating-point numbers; none where there are only integers.
+        Places spread over all floating-point numbers; none if there are only integers.
     """
     floats = {name: array for name, array in item.items() if array.dtype.kind == "f"}
     total = sum(array.size for array in floats.values())
@@ -136,7 +136,7 @@ def places_of(item: Arrays) -> tuple[Place, ...]:
 
 
 def json_template(item: Arrays, places: Sequence[Place]) -> Template:
-    """The item as it stands in a JSON body: nested numbers, or an object of them by input name."""
+    """Return the item in a JSON body: nested numbers, or an object of them by input name."""
     segments, choices = [b""], list[tuple[bytes, ...]]()
     for position, (name, array) in enumerate(item.items()):
         if len(item) > 1:
@@ -156,7 +156,7 @@ def json_template(item: Arrays, places: Sequence[Place]) -> Template:
 
 
 def raw_template(array: Array, places: Sequence[Place]) -> Template:
-    """The item's bytes: little-endian, row-major."""
+    """Return the item's bytes: little-endian, row-major."""
     little = array.dtype.newbyteorder("<")
     data, size = array.astype(little).tobytes(), array.dtype.itemsize
     segments, after = [], 0
@@ -172,7 +172,7 @@ def _pieces(data: bytes, size: int) -> tuple[bytes, ...]:
 
 
 def npy_template(array: Array, places: Sequence[Place]) -> Template:
-    """The item as an .npy file."""
+    """Return the item as an .npy file."""
     buffer = io.BytesIO()
     little = np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
     np.lib.format.write_array_header_1_0(buffer, np.lib.format.header_data_from_array_1_0(little))
@@ -181,12 +181,12 @@ def npy_template(array: Array, places: Sequence[Place]) -> Template:
 
 
 def _starts(arrays: Arrays) -> list[int]:
-    """Where each array begins, if all were one."""
+    """Return each array's offset in their concatenation."""
     return [0, *itertools.accumulate(array.size for array in arrays.values())][:-1]
 
 
 def _near(values: Array, ulps: int) -> Array:
-    """A row for each value: itself, then its neighbours, up to `ulps` on either side."""
+    """Return a row for each value: itself, then its neighbours, up to `ulps` on either side."""
     up, down = [values], [values]
     most = np.array(np.inf, dtype=values.dtype)
     for _ in range(ulps):
@@ -197,11 +197,11 @@ def _near(values: Array, ulps: int) -> Array:
 
 def _text(array: Array) -> bytes:
     text = orjson.dumps(np.ascontiguousarray(array), option=orjson.OPT_SERIALIZE_NUMPY)
-    return text if array.ndim else text[1:-1]  # contiguous ones have at least one axis
+    return text if array.ndim else text[1:-1]  # contiguous arrays have at least one axis
 
 
 def _sizes_of(spec: TensorSpec, *, aligned: bool) -> list[_Size | None]:
-    """What each axis of an item shares its size by; None: it is fixed."""
+    """Return how each axis of an item shares its size; None: it is fixed."""
     return [
         None if size != -1 else axis.name or (at if aligned else (spec.name, at))
         for at, (size, axis) in enumerate(zip(spec.item_shape, spec.axes, strict=True))
@@ -209,7 +209,7 @@ def _sizes_of(spec: TensorSpec, *, aligned: bool) -> list[_Size | None]:
 
 
 def _bounds(specs: Sequence[TensorSpec], *, aligned: bool) -> dict[_Size, tuple[int, int]]:
-    """The smallest and largest size that all axes take that share it."""
+    """Return the smallest and largest size that all sharing axes accept."""
     bounds = dict[_Size, tuple[int, int]]()
     for spec in specs:
         for axis, size in zip(spec.axes, _sizes_of(spec, aligned=aligned), strict=True):
@@ -232,13 +232,13 @@ def _array(spec: TensorSpec, shape: tuple[int, ...], rng: np.random.Generator) -
 
 
 def discrete_numbers(specs: Sequence[TensorSpec]) -> int:
-    """How many numbers `discrete_item` has, each of them one of two."""
+    """Return how many two-valued numbers `discrete_item` has."""
     shapes = zip(specs, _long_shapes(specs), strict=True)
     return sum(math.prod(shape) for spec, shape in shapes if len(set(safe_range(spec))) > 1)
 
 
 def discrete_item(specs: Sequence[TensorSpec], number: int) -> Arrays:
-    """An item of integers and booleans: the binary digits of a number, the last digit first."""
+    """Return an item of integers and booleans: a number's binary digits, the lowest first."""
     item, left = dict[str, Array](), number
     for spec, shape in zip(specs, _long_shapes(specs), strict=True):
         size, (low, high) = math.prod(shape), safe_range(spec)
@@ -249,7 +249,7 @@ def discrete_item(specs: Sequence[TensorSpec], number: int) -> Arrays:
 
 
 def _long_shapes(specs: Sequence[TensorSpec]) -> list[tuple[int, ...]]:
-    """Free axes long enough for many different items, where they may be; aligned."""
+    """Return aligned shapes with free axes as long as needed for many different items."""
     bounds = _bounds(specs, aligned=True)
     return [
         tuple(

@@ -1,4 +1,4 @@
-"""Pictures for models that take some, and variants of them."""
+"""Draws pictures for models that accept them, and variants of these."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from PIL import Image
 from models.codec_specs import PicturePreprocess
 from models.tensors import Array
 
-COARSE = 5  # blobs of a picture across and down: smooth, as what models were trained on is
+COARSE = 5  # blobs across and down: smooth, like training data
 
 
 def draw_picture(how: PicturePreprocess, rng: np.random.Generator) -> Array:
-    """Soft blobs on black, uint8 [height, width] or [height, width, 3].
+    """Draw soft blobs on black, uint8 [height, width] or [height, width, 3].
 
-    It has the size that is not scaled, so that every pixel counts; its border is black, so that a
-    pixel more or less does not change what the model takes for the background.
+    It has the model's size, so it is not scaled and every pixel counts. Its border is black, so
+    that changed pixels do not change the detected background.
     """
     width, height = (how.resize_shorter or how.width), (how.resize_shorter or how.height)
     layers = []
@@ -31,20 +31,20 @@ def draw_picture(how: PicturePreprocess, rng: np.random.Generator) -> Array:
 
 
 def png(pixels: Array) -> bytes:
-    """A PNG file; packed lightly, because the time is the load generator's."""
+    """Encode a PNG file with little compression, because it costs the load generator time."""
     buffer = io.BytesIO()
     Image.fromarray(pixels).save(buffer, "PNG", compress_level=1)
     return buffer.getvalue()
 
 
 def picture_variants(pixels: Array) -> int:
-    """How many pictures `vary_picture` makes of one."""
+    """Return the number of pictures that `vary_picture` can derive from one."""
     groups, size = _groups(pixels)
     return int(size**groups)
 
 
 def vary_picture(pixels: Array, number: int) -> Array:
-    """A picture of which up to eight values are another grey level, by one; each number another."""
+    """Change up to eight values by one grey level; each number gives a different picture."""
     varied = pixels.copy()
     flat = varied.reshape(-1)
     groups, size = _groups(pixels)
@@ -55,6 +55,6 @@ def vary_picture(pixels: Array, number: int) -> Array:
 
 
 def _groups(pixels: Array) -> tuple[int, int]:
-    """How many groups of how many values: one value of each is changed."""
+    """Return the number and size of groups of values; one value of each changes."""
     groups = min(8, pixels.size)
     return groups, pixels.size // groups

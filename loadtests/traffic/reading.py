@@ -1,4 +1,4 @@
-"""From what an answer holds to arrays: nested numbers, .npy files, the highest scores in order."""
+"""Parses answers to arrays: nested numbers, .npy files, the highest scores in order."""
 
 from __future__ import annotations
 
@@ -10,39 +10,39 @@ import numpy as np
 
 from models.tensors import Array, TensorSpec
 
-ALL_SCORES = "?top_k=999999999"  # whatever number the manifest says
+ALL_SCORES = "?top_k=999999999"  # overrides the manifest's number
 NPY_HEADERS = {
     (1, 0): np.lib.format.read_array_header_1_0,
     (2, 0): np.lib.format.read_array_header_2_0,
 }
-# All that numpy was seen to raise at headers of random bytes, which it parses as Python.
+# The errors that numpy raises for headers of random bytes, which it parses as Python.
 NPY_ERRORS = (ValueError, TypeError, SyntaxError, tokenize.TokenError, RecursionError, MemoryError)
 
 
 class WrongAnswer(Exception):
-    """A prediction is not of the form that the manifest tells; the message says how."""
+    """A prediction does not have the manifest's form; the message says how."""
 
 
 def numbers(spec: TensorSpec, value: object) -> Array:
-    """An output in JSON.
+    """Parse an output in JSON.
 
     Raises:
-        WrongAnswer: if it is no array of numbers.
+        WrongAnswer: if it is not an array of numbers.
     """
     try:
         array = np.array(value)
     except ValueError as error:  # ragged
         raise WrongAnswer(f"{spec.name} is nested unevenly") from error
     if array.dtype.kind not in "fiub":
-        raise WrongAnswer(f"{spec.name} holds what is no number")  # NaN and infinity come as null
+        raise WrongAnswer(f"{spec.name} has a value that is not a number")  # null: NaN, infinity
     return array
 
 
 def npy(spec: TensorSpec, body: bytes) -> Array:
-    """The array of an .npy file, and of nothing else that numpy would load.
+    """Parse the array of an .npy file, rejecting other files that numpy would load.
 
     Raises:
-        NPY_ERRORS: if it is none.
+        NPY_ERRORS: if it is not an .npy file.
     """
     file = io.BytesIO(body)
     version = np.lib.format.read_magic(file)
@@ -58,15 +58,15 @@ def npy(spec: TensorSpec, body: bytes) -> Array:
 def in_place(
     ranked: Array, prediction: Mapping[str, object], labels: Sequence[str] | None
 ) -> Array:
-    """All scores in the manifest's order.
+    """Return all scores in the manifest's order.
 
     Args:
-        ranked: the scores as they came.
-        prediction: has their `indices`, and `labels` if the model has any.
+        ranked: the scores as received.
+        prediction: with their `indices`, and `labels` if the model has any.
         labels: of the manifest.
 
     Raises:
-        WrongAnswer: they do not descend, or indices or labels are not theirs.
+        WrongAnswer: if they do not descend, or indices or labels do not match.
     """
     count, indices = len(np.atleast_1d(ranked)), prediction.get("indices")
     wanted = sorted(map(str, range(count)))

@@ -1,4 +1,4 @@
-"""Items whose right answers are known, because the server was asked for them before the load."""
+"""Items with known correct answers, which the server gave before the load."""
 
 from __future__ import annotations
 
@@ -31,29 +31,29 @@ from models.tensors import Array, Arrays, Tolerance
 
 REFERENCES = 64
 MIN_REFERENCES = 8
-MOST_NUMBERS = 2_000_000  # in all references together: of large items there are fewer
-SEED = 0  # every process asks for the same ones
+MOST_NUMBERS = 2_000_000  # in all references together, so there are fewer large items
+SEED = 0  # every process queries the same items
 MIN_TOLD_APART = 0.5
 log = logging.getLogger(__name__)
 
-# Sends (path, headers, body) and brings the answer.
+# Sends (path, headers, body) and returns the answer.
 Send = Callable[[str, Mapping[str, str], bytes], Reply]
 
 
 class Refusal(TargetError):
-    """The server took the request for a bad one, or could not answer it."""
+    """The server rejected the request as invalid, or could not answer it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """An item, bodies of it, and its right answer.
+    """An item, its bodies, and its correct answer.
 
     Attributes:
-        text: its JSON value, in variants that have the same answer.
+        text: its JSON value, in variants with the same answer.
         raw: its bytes, in the same variants; None for several inputs, and for text.
         npy: an .npy file, in the same variants; None as for `raw`.
-        known: the answer to the very item.
-        varied: the answer to its variants; for float16 inputs within a wider tolerance.
+        known: the answer to the unchanged item.
+        varied: the answer to its variants; for float16 inputs with a wider tolerance.
     """
 
     text: Template
@@ -65,13 +65,13 @@ class Reference:
 
 @dataclass(frozen=True, slots=True)
 class PictureReference:
-    """A picture and its right answers.
+    """A picture and its correct answers.
 
     Attributes:
         pixels: uint8 [height, width] or [height, width, 3].
         file: as PNG.
-        known: the answer to the very picture.
-        varied: the answer to one with a few grey levels changed, within a wider tolerance.
+        known: the answer to the unchanged picture.
+        varied: the answer with a few changed grey levels, with a wider tolerance.
     """
 
     pixels: Array
@@ -82,12 +82,12 @@ class PictureReference:
 
 @dataclass(frozen=True, slots=True)
 class References:
-    """All of them; those with few numbers are many, so that few answers look alike.
+    """All references; small items are many, so that few answers are similar.
 
     Attributes:
         judge: of this model's answers.
         items: at least one.
-        pictures: none where the model takes no pictures.
+        pictures: empty if the model accepts no pictures.
     """
 
     judge: Judge
@@ -95,7 +95,7 @@ class References:
     pictures: tuple[PictureReference, ...]
 
     def told(self) -> str:
-        """How many there are, and whether an answer that was swapped would be noticed."""
+        """Describe their number, and whether swapped answers would be noticed."""
         share = self.told_apart
         warning = "" if share >= MIN_TOLD_APART else ": swapped answers may not be noticed"
         return (
@@ -105,19 +105,19 @@ class References:
 
     @property
     def told_apart(self) -> float:
-        """The share of the pairs of answers that differ enough."""
+        """Return the share of the pairs of answers that differ enough."""
         return told_apart([reference.varied for reference in self.items])
 
 
 def ask(target: Target, send: Send | None = None) -> References:
-    """Ask the server for some items, one at a time; it should have nothing else to do.
+    """Query the server for some items, one at a time; it should be idle otherwise.
 
     Args:
-        target: what to ask.
-        send: how to ask; None: each on a connection of its own.
+        target: the model to query.
+        send: sends a request; None: each on a separate connection.
 
     Raises:
-        TargetError: if the server does not answer, or not with a prediction of its manifest's form.
+        TargetError: if the server does not answer with a prediction in its manifest's form.
     """
     send = send or (lambda path, headers, body: exchange(target.url, "POST", path, headers, body))
     try:
@@ -125,7 +125,7 @@ def ask(target: Target, send: Send | None = None) -> References:
     except Refusal as error:
         if not can_be_aligned(target.inputs):
             raise
-        log.warning("%s; once more, with free dimensions of one size in all inputs", error)
+        log.warning("%s; trying again with one size for free dimensions in all inputs", error)
         return _ask(target, send, aligned=True)
 
 
@@ -133,7 +133,7 @@ def _ask(target: Target, send: Send, *, aligned: bool) -> References:
     judge, codec = Judge(target), target.codec
     if isinstance(codec, TextCodecSpec):
         if codec.task == "classify-tokens":
-            raise TargetError(f"{target.model} answers spans of text, which are not compared here")
+            raise TargetError(f"{target.model} returns spans of text, which are not compared here")
         texts = (text_json(codec, number) for number in range(_count(target)))
         return References(judge, tuple(_text(target, judge, send, text) for text in texts), ())
     rng = np.random.default_rng(SEED)
@@ -168,7 +168,7 @@ def _reference(target: Target, judge: Judge, send: Send, item: Arrays) -> Refere
 
 
 def _text(target: Target, judge: Judge, send: Send, text: bytes) -> Reference:
-    """A text, without variants: any change would make another text with another answer."""
+    """Query a text, without variants, because any change would change the answer."""
     prediction = _predict(target, send, JSON, b'{"input":%b}' % text)
     known = _known(judge, prediction, judge.tolerance)
     return Reference(Template((text,), ()), None, None, known, known)
@@ -197,7 +197,7 @@ def _predict(target: Target, send: Send, content_type: str, body: bytes) -> obje
     try:
         return orjson.loads(reply.body)["prediction"]
     except (orjson.JSONDecodeError, TypeError, KeyError) as error:
-        raise TargetError(f"the idle server's answer to {path} holds no prediction") from error
+        raise TargetError(f"the idle server's answer to {path} has no prediction") from error
 
 
 def _count(target: Target) -> int:

@@ -1,4 +1,4 @@
-"""Sentences of common words for models that read text; each word is one token to most of them."""
+"""Sentences of common words for models that read text; most models use one token per word."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ morning evening night hour week month year century moment season paper pencil le
 poem song music violin piano guitar drum camera picture film museum library
 """
 WORDS = tuple(LIST.split())
-LEAST_WORDS = 5  # they spell the number of a sentence
+LEAST_WORDS = 5  # they encode the number of a sentence
 MOST_WORDS = 250
 SENTENCES = len(WORDS) ** LEAST_WORDS
-# Lengths are log-normal. With the special tokens half of the sentences have up to 20 tokens.
+# Lengths are log-normal. With special tokens, half of the sentences have up to 20 tokens.
 MEDIAN_WORDS, SIGMA = 18, 0.6
 MIXER = 0x9E3779B97F4A7C15  # odd: a product with it modulo a power of two never collides
 
 
 def sentence(number: int) -> str:
-    """The sentence of a number; numbers below `SENTENCES` all have different ones."""
+    """Return the sentence of a number; all numbers below `SENTENCES` give different ones."""
     rng = random.Random(number)  # nosec B311 # repeatable, not secret
     length = round(MEDIAN_WORDS * math.exp(rng.gauss(0, SIGMA)))
     words = []
@@ -51,7 +51,7 @@ def sentence(number: int) -> str:
 
 
 def text_json(codec: TextCodecSpec, number: int) -> bytes:
-    """An item of a model that reads text, as JSON: a sentence, or two."""
+    """Return an item for a model that reads text, as JSON: one or two sentences."""
     if codec.pairs:
         return orjson.dumps([sentence(2 * number), sentence(2 * number + 1)])
     return orjson.dumps(sentence(number))

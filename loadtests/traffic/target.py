@@ -1,4 +1,4 @@
-"""What is loaded: one model of one server, as GET /models tells of it."""
+"""The target of a load: one model of one server, as described by GET /models."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ MAX_SHOWN_CHARACTERS = 300  # of a server's answer, in an error
 
 
 class TargetError(LoadTestError):
-    """There is nothing to load; the message says why and what to do."""
+    """There is nothing to load; the message gives the reason and the fix."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """An answer of the server; header names are in lower case."""
+    """An answer of the server, with header names in lower case."""
 
     status: int
     headers: Mapping[str, str]
@@ -44,8 +44,8 @@ class Target:
     Attributes:
         url: of the server, without a slash at its end.
         model: its name.
-        version: the one that is loaded.
-        precision: what its answers are computed in, such as `float32` or `int8`.
+        version: the loaded one.
+        precision: of its answers, for example `float32` or `int8`.
         manifest: the public part of its manifest.
     """
 
@@ -57,22 +57,22 @@ class Target:
 
     @cached_property
     def inputs(self) -> tuple[TensorSpec, ...]:
-        """Names, dtypes and shapes of what it takes."""
+        """Names, dtypes and shapes of its inputs."""
         return tuple(TensorSpec.model_validate(spec) for spec in self.manifest["inputs"])
 
     @cached_property
     def outputs(self) -> tuple[TensorSpec, ...]:
-        """Names, dtypes and shapes of what it answers."""
+        """Names, dtypes and shapes of its outputs."""
         return tuple(TensorSpec.model_validate(spec) for spec in self.manifest["outputs"])
 
     @cached_property
     def codec(self) -> CodecSpec:
-        """What an item is, its labels, and how its first output becomes scores."""
+        """The kind of its items, its labels, and how its first output becomes scores."""
         return TypeAdapter[CodecSpec](CodecSpec).validate_python(self.manifest["codec"])
 
     @cached_property
     def tolerances(self) -> tuple[Tolerance, ...]:
-        """What export allowed to the variants of the precision that is served."""
+        """The tolerances of the variants in the served precision."""
         return tuple(
             Tolerance.model_validate(variant["tolerance"])
             for variant in self.manifest["variants"].values()
@@ -80,30 +80,30 @@ class Target:
         )
 
     def path(self, route: str, *, binary: bool = False) -> str:
-        """Of `predict` or `batch-predict`, for this model and all of its scores.
+        """Return the path of `predict` or `batch-predict`, for this model and all its scores.
 
         Args:
             route: one of the two.
-            binary: whether the answer is an array, which is always the whole.
+            binary: whether the answer is an array, which is always complete.
         """
         query = ALL_SCORES if self.codec.top_k is not None and not binary else ""
         return f"/models/{self.model}/{route}{query}"
 
 
 def learn(url: str, model: str | None = None) -> Target:
-    """Ask a server what it has loaded.
+    """Query a server for its loaded model.
 
     Args:
-        url: of the server, such as http://127.0.0.1:8000.
+        url: of the server, for example http://127.0.0.1:8000.
         model: None: the server's default one.
 
     Raises:
-        TargetError: if nothing listens there, it is no Torchlane, or the model is not loaded.
+        TargetError: if nothing listens there, it is not a Torchlane, or has not loaded the model.
     """
     reply = exchange(url, "GET", MODELS)
     if reply.status in KEY_REFUSED:
         raise TargetError(
-            f"{url} asks for an API key, and answered {reply.status}: put a key with the scope "
+            f"{url} requires an API key, and answered {reply.status}: put a key with the scope "
             f"`predict` into the environment variable {VARIABLE}"
         )
     if reply.status != 200:
@@ -113,16 +113,16 @@ def learn(url: str, model: str | None = None) -> Target:
 
 
 def from_models(answer: bytes, url: str, wanted: str | None = None) -> Target:
-    """Choose a model from the body that GET /models answered.
+    """Choose a model from the body of GET /models.
 
     Raises:
-        TargetError: if that is no list of models, or the model is not among them, or not loaded.
+        TargetError: if it is not a list of models, or the model is missing or not loaded.
     """
     try:
         models = {info["name"]: info for info in orjson.loads(answer)["models"]}
     except (orjson.JSONDecodeError, TypeError, KeyError) as error:
         text = answer[:MAX_SHOWN_CHARACTERS].decode(errors="replace")
-        raise TargetError(f"GET {url}/models is no list of models: {text}") from error
+        raise TargetError(f"GET {url}/models is not a list of models: {text}") from error
     info = _chosen(models, url, wanted)
     if info.get("manifest") is None:
         raise TargetError(
@@ -138,7 +138,7 @@ def from_models(answer: bytes, url: str, wanted: str | None = None) -> Target:
             manifest=info["manifest"],
         )
     except KeyError as error:
-        raise TargetError(f"GET {url}/models tells no {error} of {info['name']!r}") from error
+        raise TargetError(f"GET {url}/models has no {error} of {info['name']!r}") from error
     _check_readable(target)
     return target
 
@@ -160,7 +160,7 @@ def _check_readable(target: Target) -> None:
         _ = target.inputs, target.outputs, target.codec, target.tolerances
     except (ValidationError, KeyError, TypeError, AttributeError) as error:
         raise TargetError(
-            f"the manifest of {target.model!r} at {target.url} is not understood; "
+            f"cannot read the manifest of {target.model!r} at {target.url}; "
             f"use the load tests of the server's own release: {error}"
         ) from error
 
@@ -173,11 +173,11 @@ def exchange(
     body: bytes | None = None,
     timeout_s: float = TIMEOUT_S,
 ) -> Reply:
-    """One request on a connection of its own.
+    """Send one request on a separate connection.
 
     Raises:
         TargetError: if it cannot be sent, or no answer comes within `timeout_s`.
-        UsageError: if the key of the environment is none.
+        UsageError: if the environment's key is invalid.
     """
     connection, prefix = _connection(url, timeout_s)
     try:
@@ -191,7 +191,7 @@ def exchange(
         raise TargetError(
             f"{method} {url}{path} was not answered within {timeout_s:g} s; is the server busy?"
         ) from error
-    except (OSError, http.client.HTTPException, ValueError) as error:  # of a name no DNS can hold
+    except (OSError, http.client.HTTPException, ValueError) as error:  # ValueError: a bad name
         raise TargetError(
             f"{method} {url}{path} failed: {error or type(error).__name__}"
         ) from error
@@ -200,14 +200,14 @@ def exchange(
 
 
 def _connection(url: str, timeout_s: float) -> tuple[http.client.HTTPConnection, str]:
-    """A connection that is not open yet, and the path before all paths."""
+    """Return a connection that is not open yet, and the prefix of all paths."""
     try:
         parts = urlsplit(url)
         host, port = parts.hostname, parts.port
     except ValueError as error:
-        raise TargetError(f"{url!r} is no address: {error}") from error
+        raise TargetError(f"{url!r} is not an address: {error}") from error
     if parts.scheme not in ("http", "https") or not host:
-        raise TargetError(f"{url!r} is no address such as http://127.0.0.1:8000")
+        raise TargetError(f"{url!r} is not an address like http://127.0.0.1:8000")
     secure = parts.scheme == "https"
     kind = http.client.HTTPSConnection if secure else http.client.HTTPConnection
     return kind(host, port, timeout=timeout_s), parts.path.rstrip("/")

@@ -1,4 +1,4 @@
-"""What is sent: named streams of calls, each of which knows its right answer."""
+"""Named streams of calls, each with its correct answer."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from loadtests.traffic.target import Target
 from models.codec_specs import TextCodecSpec
 
 BATCH_ITEMS = 16
-ZIPF_EXPONENT = 1.1  # the skew of popular inputs; web request popularity lies around 0.6 to 1.2
+ZIPF_EXPONENT = 1.1  # the skew of popular inputs; that of web requests is about 0.6 to 1.2
 BAD_SHARE = 0.02
 PNG, TEXT = "image/png", "text/plain"
 
 
 class Workload(Protocol):
-    """A stream of calls without an end; see `WORKLOADS`."""
+    """An endless stream of calls; see `WORKLOADS`."""
 
     def draw(self) -> Call:
-        """The next one."""
+        """Return the next call."""
 
 
 class Unique:
-    """JSON singles, each with an input of its own: nothing but the model can answer them."""
+    """JSON singles, each with a new input that only the model can answer."""
 
     def __init__(self, source: Source) -> None:
         self._source, self._items = source, UniqueItems(source)
@@ -60,7 +60,7 @@ class Repeated:
 
 
 class Batch:
-    """JSON batches in which half of the items stand twice or more; no item is in two batches."""
+    """JSON batches in which half of the items are duplicates; no item is in two batches."""
 
     def __init__(self, source: Source) -> None:
         self._source, self._items = source, UniqueItems(source)
@@ -88,24 +88,24 @@ class Batch:
 
 
 class Binary:
-    """Singles as raw little-endian bytes or .npy files; the answer comes in the same form.
+    """Singles as raw little-endian bytes or .npy files, with answers in the same format.
 
     Raises:
-        WorkloadError: if the model does not take such bodies.
+        WorkloadError: if the model does not accept such bodies.
     """
 
     def __init__(self, source: Source, media_type: str) -> None:
         target, self._source, self._type = source.target, source, media_type
         first = target.inputs[0]
         if len(target.inputs) > 1:
-            raise WorkloadError(f"{target.model} has several inputs, which only JSON can carry")
+            raise WorkloadError(f"{target.model} has several inputs, which need JSON")
         if media_type == OCTET_STREAM and not first.is_fixed:
             raise WorkloadError(
-                f"{target.model} takes inputs of shape {list(first.shape)}; raw bytes do not tell "
-                "free dimensions: use `npy`"
+                f"{target.model} accepts inputs of shape {list(first.shape)}; raw bytes do not "
+                "contain free dimensions: use `npy`"
             )
         if not first.dtype.startswith("float"):
-            raise WorkloadError(f"{target.model} takes {first.dtype}, which is varied in JSON only")
+            raise WorkloadError(f"{target.model} accepts {first.dtype}, which varies only in JSON")
         fixed = len(target.outputs) == 1 and target.outputs[0].is_fixed
         self._accept = media_type if fixed else JSON
         self._variants = Variants(
@@ -139,17 +139,17 @@ class Binary:
 
 
 class Pictures:
-    """PNG bodies: half of them popular ones (Zipf), half never sent before.
+    """PNG bodies: half of them popular (Zipf), half new.
 
     Raises:
-        WorkloadError: if the model takes no pictures.
+        WorkloadError: if the model accepts no pictures.
     """
 
     def __init__(self, source: Source) -> None:
         self._source, self._pictures = source, source.references.pictures
         if not self._pictures:
             raise WorkloadError(
-                f"{source.target.model} takes no pictures: its codec is {source.target.codec.kind}"
+                f"{source.target.model} accepts no pictures, its codec: {source.target.codec.kind}"
             )
         self._weights = _zipf(len(self._pictures))
         self._variants = Variants(
@@ -179,13 +179,13 @@ class Texts:
     """Single new texts as text/plain.
 
     Raises:
-        WorkloadError: if the model reads no text, or two at once.
+        WorkloadError: if the model reads no text, or pairs of texts.
     """
 
     def __init__(self, source: Source) -> None:
         codec = source.target.codec
         if not isinstance(codec, TextCodecSpec) or codec.pairs:
-            raise WorkloadError(f"{source.target.model} does not take single texts")
+            raise WorkloadError(f"{source.target.model} does not accept single texts")
         self._source, self._items = source, UniqueItems(source)
 
     def draw(self) -> Call:
@@ -201,7 +201,7 @@ class Texts:
 
 
 class Bad:
-    """Requests that must be refused, each with the right error."""
+    """Requests that must be rejected, each with the correct error."""
 
     def __init__(self, source: Source) -> None:
         self._source = source
@@ -231,10 +231,10 @@ class Bad:
 
 
 class Mixed:
-    """All of `SHARES` that the model can take, and some bad input.
+    """All of `SHARES` that suit the model, and some invalid input.
 
     Raises:
-        WorkloadError: if it can take none.
+        WorkloadError: if none suits the model.
     """
 
     def __init__(self, source: Source) -> None:
@@ -257,7 +257,7 @@ class Mixed:
         return self._random.choices(self._parts, cum_weights=self._weights)[0].draw()
 
 
-# Parts of a mixed load, by weight; `repeated` can be taken by every model.
+# Parts of a mixed load, by weight; `repeated` suits every model.
 SHARES = {"unique": 4, "repeated": 3, "batch": 1, "binary": 2, "image": 2, "text": 2}
 
 WORKLOADS: Mapping[str, Callable[[Source], Workload]] = {
@@ -273,16 +273,16 @@ WORKLOADS: Mapping[str, Callable[[Source], Workload]] = {
 
 
 def workload(name: str, target: Target, seed: int, references: References) -> Workload:
-    """Make a stream of calls.
+    """Create a stream of calls.
 
     Args:
         name: one of `WORKLOADS`.
-        target: the model that is loaded.
-        seed: two streams with one seed are equal; with different ones, their inputs differ.
-        references: of `loadtests.traffic.reference_inputs.ask`, for the same target.
+        target: the model to load.
+        seed: equal seeds give equal streams, different seeds different inputs.
+        references: from `loadtests.traffic.reference_inputs.ask`, for the same target.
 
     Raises:
-        WorkloadError: if there is no such workload, or the model cannot take it.
+        WorkloadError: if there is no such workload, or it does not suit the model.
     """
     make = WORKLOADS.get(name)
     if make is None:
@@ -301,5 +301,5 @@ def _json_single(source: Source, text: bytes, known: Known | None) -> Call:
 
 
 def _zipf(count: int) -> list[float]:
-    """Cumulative weights of the first, the second ... of `count`."""
+    """Return the cumulative weights of `count` items."""
     return list(itertools.accumulate(rank**-ZIPF_EXPONENT for rank in range(1, count + 1)))

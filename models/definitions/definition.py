@@ -19,7 +19,7 @@ class Progress(Protocol):
     """Called by a training loop with its progress."""
 
     def __call__(self, done: int, total: int, note: str) -> None:
-        """`done` of `total` steps are done; `note` is a word on the state, such as the loss."""
+        """Report `done` of `total` steps; `note` is a word on the state, such as the loss."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,10 +28,10 @@ class HeldOut:
 
     Attributes:
         inputs: input name -> array with the batch axis.
-        labels: int array [n], the right index on the last axis of the first output; with a
-            `score` whatever that compares outputs with, [n, ...].
-        score: how good outputs (name -> array [n, ...]) are, given the labels: 0 to 1; None: the
-            share of right indices.
+        labels: int array [n], the correct index on the last axis of the first output; with a
+            `score`, its reference for outputs, [n, ...].
+        score: rates outputs (name -> array [n, ...]) given the labels, 0 to 1; None: the share of
+            correct indices.
     """
 
     inputs: Arrays
@@ -46,22 +46,22 @@ class Definition:
     Attributes:
         description: one sentence for /models and the catalog.
         inputs, outputs, codec: the public contract, copied into the manifest.
-        build: makes the module, untrained, in eval mode.
-        train: fits the module in place at each export, such as `TRAINING.fit`; None: its weights
-            are as built, unless a checkpoint is given.
+        build: returns the untrained module, in eval mode.
+        train: fits the module in place at each export, for example `TRAINING.fit`; None: it keeps
+            its weights as built, unless a checkpoint is given.
         random_inputs: draws a batch of inputs (with the batch axis) that resemble real ones.
-        golden_inputs: the items (without the batch axis) that a server replays before it is
-            ready.
+        golden_inputs: returns the items (without the batch axis) that a server replays before it
+            is ready.
         example: one item as a client sends it in JSON; None: too large to show.
         held_out: the test set; None: accuracy is meaningless.
-        calibration: batches of real inputs (with the batch axis) that int8 learns its ranges from;
-            never the held-out ones. None: no static int8.
-        files: further files of the artifact, such as a tokenizer; None: there are none.
-        stages: splits the built module into modules to run one after the other, so that each may
-            have its own device: the first takes the inputs, each other one the outputs of the one
-            before it (a tensor, or a tuple of tensors), and the last returns the outputs. All keep
-            the batch on axis 0. None: it stays whole.
-        training: how `python -m export train` trains it; None: that cannot.
+        calibration: batches of real inputs (with the batch axis) for int8's ranges, never the
+            held-out ones. None: no static int8.
+        files: further files of the artifact, such as a tokenizer; None: no files.
+        stages: splits the built module into modules that run one after the other, so that each may
+            have its own device: the first accepts the inputs, each other one the outputs of its
+            predecessor (a tensor, or a tuple of tensors), and the last returns the outputs. All
+            keep the batch on axis 0. None: it stays whole.
+        training: how `python -m export train` trains it; None: it does not.
     """
 
     description: str

@@ -1,7 +1,7 @@
-"""Handwritten digits: a small network, and the 1,797 pictures that scikit-learn bundles.
+"""Handwritten digits: a small network, and the 1,797 pictures in scikit-learn.
 
 The pictures are 8x8 with 17 grey levels (E. Alpaydin and C. Kaynak, Optical Recognition of
-Handwritten Digits, UCI Machine Learning Repository, 1998); here they are fitted to 32x32.
+Handwritten Digits, UCI Machine Learning Repository, 1998), scaled to 32x32 here.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Digits(nn.Module):
         self.fc3 = nn.Linear(84, 10)
 
     def forward(self, image: torch.Tensor) -> torch.Tensor:
-        """Logits, not probabilities: the manifest says that scores are their softmax."""
+        """Return logits, not probabilities: by the manifest, scores are their softmax."""
         x = functional.max_pool2d(torch.relu(self.conv1(image)), 2)  # [n, 6, 15, 15]
         x = functional.max_pool2d(torch.relu(self.conv2(x)), 2)  # [n, 16, 6, 6]
         x = torch.relu(self.fc1(x.flatten(1)))
@@ -56,7 +56,7 @@ class Digits(nn.Module):
 
 @functools.cache
 def pictures() -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
-    """All pictures as uint8 [n, 8, 8], light on dark, and their labels [n]."""
+    """Return all pictures as uint8 [n, 8, 8], light on dark, and their labels [n]."""
     data = load_digits()
     levels = np.asarray(data.images, dtype=np.float64)  # 0 .. 16
     return np.round(levels * (255 / 16)).astype(np.uint8), np.asarray(data.target, dtype=np.int64)
@@ -64,7 +64,7 @@ def pictures() -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
 
 @functools.cache
 def split() -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
-    """Indices of the pictures to train on and of the held-out fifth, stratified by label."""
+    """Return the indices of the training pictures and the held-out fifth, stratified by label."""
     labels = pictures()[1]
     train, held_out = train_test_split(
         np.arange(len(labels)), test_size=0.2, random_state=SEED, stratify=labels
@@ -73,7 +73,7 @@ def split() -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
 
 
 def png(picture: npt.NDArray[np.uint8]) -> bytes:
-    """A greyscale picture [h, w] as the bytes of a PNG file."""
+    """Encode a greyscale picture [h, w] as a PNG file."""
     buffer = io.BytesIO()
     Image.fromarray(picture).save(buffer, "PNG")
     return buffer.getvalue()
@@ -85,7 +85,7 @@ def _arrays(indices: npt.NDArray[np.intp]) -> npt.NDArray[np.float32]:
 
 
 def _augment(inputs: Tensors, draws: torch.Tensor) -> Tensors:
-    """Small shifts, rotations and changes of size: a digit need not fill its picture exactly."""
+    """Shift, rotate and scale slightly: a digit need not fill its picture exactly."""
     (batch,) = inputs
     draw = draws.T  # [5, n]
     angle = (draw[0] - 0.5) * 0.4  # +- 0.2 rad, about 11 degrees
@@ -96,19 +96,19 @@ def _augment(inputs: Tensors, draws: torch.Tensor) -> Tensors:
         [torch.stack([cos, -sin, shift[0]], 1), torch.stack([sin, cos, shift[1]], 1)], 1
     )
     grid = functional.affine_grid(theta, list(batch.shape), align_corners=False)
-    floor = batch.amin()  # the background; padding must look like it, not like grey
+    floor = batch.amin()  # the background, which padding must match
     moved = functional.grid_sample(batch - floor, grid, align_corners=False) + floor
     as_it_is = (draw[4] < 0.3).view(-1, 1, 1, 1)
     return (torch.where(as_it_is, batch, moved),)
 
 
 def rows(indices: npt.NDArray[np.intp]) -> Rows:
-    """Some of the pictures and their labels, as the model takes them."""
+    """Return some of the pictures and their labels, in the model's format."""
     return Rows(torch.from_numpy(_arrays(indices)), torch.from_numpy(pictures()[1][indices]))
 
 
 def _stages(module: nn.Module) -> Sequence[nn.Module]:
-    """The convolutions, and the linear layers: a quarter of the work and three quarters of it."""
+    """Split into convolutions and linear layers: a quarter and three quarters of the work."""
     if not isinstance(module, Digits):
         raise TypeError(f"bug: not the network of digits but {type(module).__name__}")
     pool, relu = nn.MaxPool2d(2), nn.ReLU()
@@ -160,7 +160,7 @@ def _held_out() -> HeldOut:
 
 
 def _calibration() -> list[Arrays]:
-    """512 pictures of the training set, in batches of 64."""
+    """Return 512 pictures of the training set, in batches of 64."""
     indices = split()[0][:512]
     return [{"image": _arrays(indices[start : start + 64])} for start in range(0, 512, 64)]
 

@@ -1,4 +1,4 @@
-"""Heads of text models: what follows the vectors of the tokens, as part of the graph.
+"""Heads of text models: the layers after the token vectors, as part of the graph.
 
 Padded places never count.
 """
@@ -29,7 +29,7 @@ class Pool(nn.Module):
         self.how = how
 
     def forward(self, tokens: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-        """In the precision of the tokens, but sums are in float32."""
+        """Compute in the precision of the tokens, with sums in float32."""
         if self.how == "cls":
             return tokens[:, 0]
         if self.how == "last":
@@ -46,7 +46,7 @@ class Dense(nn.Module):
 
     Args:
         linear: from d to e numbers.
-        activation: follows it.
+        activation: applied to its result.
     """
 
     def __init__(self, linear: nn.Linear, activation: nn.Module) -> None:
@@ -55,14 +55,14 @@ class Dense(nn.Module):
         self.activation = activation
 
     def forward(self, vectors: torch.Tensor) -> torch.Tensor:
-        """Computes in the precision of its weights."""
+        """Compute in the precision of the weights."""
         result: torch.Tensor = self.activation(self.linear(vectors))
         return result
 
 
 class Normalize(nn.Module):
-    """Scales each vector of [n, d] to the length 1; zeros stay zeros."""
+    """Scale each vector of [n, d] to length 1; zeros stay zeros."""
 
     def forward(self, vectors: torch.Tensor) -> torch.Tensor:
-        """Computes in float32."""
+        """Compute in float32."""
         return functional.normalize(vectors.float(), dim=1)

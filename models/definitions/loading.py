@@ -1,4 +1,4 @@
-"""Definitions by name: a module is imported only when its model is asked for."""
+"""Looks up definitions by name; imports a module only when its model is requested."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Definitions(Mapping[str, Definition]):
         Raises:
             KeyError: if there is no such name.
             BrokenDefinition: if the module cannot be imported, or has no definition. The
-                definition's own functions raise it too, if they fail.
+                definition's own functions raise it too when they fail.
         """
         return _import(name, self._modules[name])
 
@@ -63,7 +63,7 @@ def _import(name: str, module: str) -> Definition:
     failed = f"the definition of {name!r} cannot be imported"
     try:
         found = getattr(importlib.import_module(module), "DEFINITION", None)
-    except (Exception, SystemExit) as error:  # anything that the module or its imports raise
+    except (Exception, SystemExit) as error:  # anything from the module or its imports
         raise BrokenDefinition(f"{failed}: {_cause(error, file)}") from error
     if not isinstance(found, Definition):
         what = "has no DEFINITION" if found is None else f"has a {type(found).__name__} there"
@@ -79,13 +79,13 @@ def _import(name: str, module: str) -> Definition:
 def _file_of(module: str) -> Path | None:
     try:
         spec = importlib.util.find_spec(module)
-    except ModuleNotFoundError:  # the package that it would be in
+    except ModuleNotFoundError:  # the parent package is missing
         return None
     return None if spec is None or spec.origin is None else Path(spec.origin)
 
 
 def _told(what: str, function: Callable[..., Any], file: Path) -> Callable[..., Any]:
-    """The same function, whose errors become one sentence."""
+    """Wrap a function so that its errors become one sentence."""
 
     @functools.wraps(function)
     def call(*arguments: Any) -> Any:
@@ -98,7 +98,7 @@ def _told(what: str, function: Callable[..., Any], file: Path) -> Callable[..., 
 
 
 def _cause(error: BaseException, file: Path) -> str:
-    """File, line and cause in one line: the last line of the definition that led to it."""
+    """Return cause, file and the definition's innermost line in the traceback, in one line."""
     text = str(error)
     if isinstance(error, ValidationError):  # its own text has several lines and a link
         text = error.errors(include_url=False)[0]["msg"]

@@ -18,7 +18,7 @@ class Pairwise(nn.Module):
     """a [n, p, 2], b [n, q, 2] -> squared distances [n, p, q]."""
 
     def forward(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-        """Differences first, then squares: exact even if points nearly coincide."""
+        """Compute differences, then squares: exact even if points nearly coincide."""
         difference = a.unsqueeze(2) - b.unsqueeze(1)  # [n, p, q, 2]
         return (difference * difference).sum(dim=3)
 

@@ -1,4 +1,4 @@
-"""English sentences to try text models on: those of Python's own reference, which ships with it."""
+"""English sentences for trying text models: Python's own reference, which ships with it."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ PROSE = re.compile(r"[A-Z][\w ,;:'()\"-]{20,300}[.?!]")
 
 @functools.cache
 def sentences() -> tuple[str, ...]:
-    """About 800 different sentences of 20 to 300 characters, always in the same order."""
-    # Imported here: it is half a megabyte of text, and most models have nothing to do with it.
+    """Return about 800 different sentences of 20 to 300 characters, always in the same order."""
+    # Imported here: it is half a megabyte of text, and most models do not need it.
     from pydoc_data.topics import topics  # noqa: PLC0415
 
     paragraphs = (

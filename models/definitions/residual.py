@@ -1,10 +1,10 @@
 """A residual network of 50 layers for pictures of 224x224; its weights are random.
 
 The architecture of K. He, X. Zhang, S. Ren, J. Sun, Deep Residual Learning for Image Recognition
-(2015), with the stride in the 3x3 convolution of a block. Its answers mean nothing: its size serves
-to measure devices. `python -m export residual --weights FILE` loads meaningful weights; the names
-are those of torchvision's `resnet50`, which has the same parts. `python -m export train residual`
-teaches it handwritten digits, small ones, to try ways of training with.
+(2015), with the stride in the 3x3 convolution of a block. Its answers are meaningless: its size is
+for measuring devices. `python -m export residual --weights FILE` loads meaningful weights, with the
+names of torchvision's `resnet50`, which has the same parts. `python -m export train residual`
+trains it on small handwritten digits, to try training strategies.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ CLASSES = 1000
 BLOCKS = (3, 4, 6, 3)
 WIDTHS = (64, 128, 256, 512)
 EXPANSION = 4
-# Of the last normalisation of a block: with 1 the variance would double with each of 16 blocks,
+# Scale of a block's last normalisation: with 1 the variance would double in each of 16 blocks,
 # because there are no statistics of data yet.
 BRANCH_SCALE = 0.25
 PREPROCESS = PicturePreprocess(
@@ -105,7 +105,7 @@ def _layer(channels: int, width: int, blocks: int, stride: int) -> nn.Sequential
 
 
 def _build() -> nn.Module:
-    """The same weights each time, without affecting other random numbers."""
+    """Build with the same weights each time, without affecting other random numbers."""
     with torch.random.fork_rng(devices=()):
         torch.manual_seed(SEED)
         module = Residual().eval()
@@ -118,7 +118,7 @@ def _build() -> nn.Module:
 
 
 def _picture(seed: int) -> Image.Image:
-    """A few random rectangles: a picture with edges and plains, of a few hundred bytes."""
+    """Draw a few random rectangles: a picture with edges and flat areas, a few hundred bytes."""
     rng = np.random.default_rng(seed)
     pixels = np.full((SIDE, SIDE, 3), rng.integers(0, 256, 3), np.uint8)
     for _ in range(6):
@@ -145,13 +145,13 @@ def _example() -> JsonValue:
 
 
 def _digits(train: bool) -> Rows:
-    """The pictures of `digits`: of 32x32 pixels, in three equal channels."""
+    """Return the pictures of `digits`: 32x32 pixels, in three equal channels."""
     images, labels = digits.rows(digits.split()[0 if train else 1]).tensors
     return Rows(images.expand(-1, 3, -1, -1), labels)
 
 
 def _stages(module: nn.Module) -> Sequence[nn.Module]:
-    """Two parts of about the same work: to the second group of blocks, and from the third on."""
+    """Split into two parts of about equal work: up to the second group of blocks, and the rest."""
     if not isinstance(module, Residual):
         raise TypeError(f"bug: not the residual network but {type(module).__name__}")
     stem = (module.conv1, module.bn1, module.relu, module.maxpool)

@@ -1,7 +1,7 @@
-"""A detector of small shapes: circles, squares and triangles on generated pictures of 64x64.
+"""A detector of circles, squares and triangles in generated pictures of 64x64.
 
-One point of a 16x16 grid answers for each shape, the one at its centre, where its class scores
-highest, as in CenterNet (X. Zhou et al., Objects as Points, arXiv:1904.07850).
+Each shape is found at one point of a 16x16 grid, its centre, where its class scores highest, as in
+CenterNet (X. Zhou et al., Objects as Points, arXiv:1904.07850).
 """
 
 from __future__ import annotations
@@ -29,24 +29,24 @@ SEED = 21
 SIDE = 64  # pixels of a picture
 STEP = 4  # pixels from one point of the grid to the next
 GRID = SIDE // STEP
-ROWS = 16  # shapes that are found at most
-MOST_SHAPES = 4  # of a generated picture
+ROWS = 16  # most shapes found in a picture
+MOST_SHAPES = 4  # in a generated picture
 RADIUS = (5, 11)  # of a shape, pixels
-SIZE = 32  # pixels that a predicted 1 stands for
-LEAST_SCORE = 0.05  # of a shape that is counted
+SIZE = 32  # pixels, the meaning of a predicted 1
+LEAST_SCORE = 0.05  # of a counted shape
 LABELS = ("circle", "square", "triangle")
 TRAINED_ON, HELD_OUT = 2400, 300
 PREPROCESS = PicturePreprocess(width=SIDE, height=SIDE, channels=1, mean=(0.3,), std=(0.25,))
 
 
 class Found(NamedTuple):
-    """What is found in each picture; rows after the counted ones are 0.
+    """The shapes found in each picture; rows after the counted ones are 0.
 
     Attributes:
         boxes: float32 [n, 16, 4]: left, top, right and bottom edge in pixels.
         scores: float32 [n, 16], 0 to 1.
         classes: int64 [n, 16], indices of LABELS.
-        found: int64 [n]: how many rows count.
+        found: int64 [n]: the number of valid rows.
     """
 
     boxes: torch.Tensor
@@ -76,7 +76,7 @@ class Shapes(nn.Module):
         self.register_buffer("centre_y", at.repeat_interleave(GRID))
 
     def forward(self, picture: torch.Tensor) -> Found:
-        """In the order of the grid, so that nearly equal scores cannot change places."""
+        """Return shapes in the order of the grid, so that nearly equal scores never swap."""
         made = self.grid(picture)
         score, kind = made[:, :3].sigmoid().max(dim=1)  # each [n, 16, 16]
         best = functional.max_pool2d(score, 3, stride=1, padding=1)
@@ -101,7 +101,7 @@ class Shapes(nn.Module):
 
 
 def drawn(rng: np.random.Generator) -> tuple[Image.Image, Array]:
-    """A picture of 1 to 4 shapes that do not touch, and its truth, see `pictures`."""
+    """Draw a picture of 1 to 4 separate shapes, with its truth, see `pictures`."""
     background = rng.integers(0, 90)
     picture = Image.new("L", (SIDE, SIDE), int(background))
     draw = ImageDraw.Draw(picture)
@@ -137,11 +137,11 @@ def _touch(one: list[int], other: list[float]) -> bool:
 
 
 def pictures(rng: np.random.Generator, count: int) -> tuple[Array, Array]:
-    """Pictures as the model takes them, and where their shapes are.
+    """Draw pictures in the model's format, with the places of their shapes.
 
     Returns:
-        float32 [n, 1, 64, 64]; and [n, 4, 5]: class, left, top, right, bottom, all -1 if there is
-        no further shape.
+        float32 [n, 1, 64, 64]; and [n, 4, 5]: class, left, top, right, bottom, all -1 for missing
+        shapes.
     """
     made = [drawn(rng) for _ in range(count)]
     images = np.stack([preprocess(picture, PREPROCESS) for picture, _ in made])
@@ -149,7 +149,7 @@ def pictures(rng: np.random.Generator, count: int) -> tuple[Array, Array]:
 
 
 def average_precision(found: Arrays, truth: Array) -> float:
-    """Mean over classes of the area under precision by recall; a box fits with an IoU of 0.5.
+    """Return the mean over classes of the area under precision by recall, at an IoU of 0.5.
 
     Args:
         found: see `Found`.
@@ -160,14 +160,14 @@ def average_precision(found: Arrays, truth: Array) -> float:
         ranked = sorted(_judged(found, truth, kind), reverse=True)
         right = np.cumsum([fits for _, fits in ranked])
         precision = right / np.arange(1, len(ranked) + 1)
-        envelope = np.maximum.accumulate(precision[::-1])[::-1]  # the best at this recall or more
+        envelope = np.maximum.accumulate(precision[::-1])[::-1]  # the best at this recall or higher
         fits = np.array([fits for _, fits in ranked], bool)
         areas.append(float(envelope[fits].sum()) / max(1, int((truth[:, :, 0] == kind).sum())))
     return float(np.mean(areas))
 
 
 def _judged(found: Arrays, truth: Array, kind: int) -> Iterator[tuple[float, bool]]:
-    """Score of each row of a class, and whether it fits a shape that no better row fits."""
+    """Yield each row's score in a class, and whether it fits a shape that no better row fits."""
     for index, count in enumerate(found["found"].tolist()):
         wanted = [each[1:] for each in truth[index] if each[0] == kind]
         rows = np.arange(count)[found["classes"][index, :count] == kind]
@@ -188,7 +188,7 @@ def _iou(one: Array, other: Array) -> bool:
 
 
 def _targets(truth: Array) -> torch.Tensor:
-    """[n, 8, 16, 16]: the heat of each class, four numbers of a box, where there is a centre."""
+    """Return [n, 8, 16, 16]: each class's heat, a box's four numbers, whether it is a centre."""
     made = np.zeros((len(truth), len(LABELS) + 5, GRID, GRID), np.float32)
     for index, row in np.argwhere(truth[:, :, 0] >= 0):
         kind, left, top, right, bottom = truth[index, row]
@@ -218,7 +218,7 @@ def _loss(made: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
 
 
 def _named(made: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-    """The share of centres at which the right class scores highest."""
+    """Return the share of centres at which the correct class scores highest."""
     right = made[:, :3].argmax(1) == target[:, :3].argmax(1)  # [n, 16, 16]
     centres = target[:, 7] > 0
     return (right & centres).sum() / centres.sum()

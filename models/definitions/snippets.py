@@ -1,4 +1,4 @@
-"""Snippets of text: C++, CMake, English or Python? The texts ship with torch and Python.
+"""Classifies text snippets as C++, CMake, English or Python; the texts ship with torch and Python.
 
 The model is a bag of words: the mean over its tokens of a small network on their embeddings.
 """
@@ -31,8 +31,8 @@ from models.tokenize import Tokenizer as Tokens
 
 SEED = 23
 VOCABULARY = 2000
-SNIPPETS = 1000  # of a language, at most
-FILES = 40  # of a language, at most: the shortest names first, which are the same everywhere
+SNIPPETS = 1000  # most per language
+FILES = 40  # most per language: the shortest names first, which are the same everywhere
 LABELS = ("c++", "cmake", "english", "python")
 COMMENTS = ("//", "/*", "*", "#")  # they are English
 CODEC = TextCodecSpec(
@@ -54,7 +54,7 @@ class Snippets(nn.Module):
         self.last = nn.Linear(64, len(LABELS))
 
     def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
-        """Logits: the manifest says that scores are their softmax."""
+        """Return logits: by the manifest, scores are their softmax."""
         tokens = torch.relu(self.hidden(self.embedding(input_ids)))  # [n, s, 64]
         pooled = self.pool(tokens, attention_mask)
         logits: torch.Tensor = self.last(pooled)
@@ -63,7 +63,7 @@ class Snippets(nn.Module):
 
 @functools.cache
 def texts() -> tuple[Labelled, Labelled]:
-    """Snippets to train on, and held-out ones: texts of every fifth file that no other file has."""
+    """Return training and held-out snippets: every fifth file's texts that no other file has."""
     torch_folder, standard = Path(torch.__file__).parent, Path(sysconfig.get_path("stdlib"))
     found = (
         _of_files((torch_folder / "include/ATen/core").glob("*.h")),
@@ -85,7 +85,7 @@ def texts() -> tuple[Labelled, Labelled]:
 
 
 def _of_files(files: Iterable[Path]) -> list[list[str]]:
-    """Of each file every third pair of lines, without comments."""
+    """Return every third pair of lines of each file, without comments."""
     made: list[list[str]] = []
     for file in sorted(files, key=lambda file: (len(file.name), file.name))[:FILES]:
         lines = [
@@ -99,7 +99,7 @@ def _of_files(files: Iterable[Path]) -> list[list[str]]:
 
 @functools.cache
 def tokenizer() -> bytes:
-    """Byte pairs of the texts to train on."""
+    """Train byte pairs on the training texts."""
     made = Tokenizer(BPE(unk_token="[UNK]"))  # nosec B106 # no password
     made.pre_tokenizer = BertPreTokenizer()
     trainer = BpeTrainer(
@@ -110,7 +110,7 @@ def tokenizer() -> bytes:
 
 
 def _arrays(labelled: Labelled) -> tuple[dict[str, Array], Array]:
-    """A batch of texts, padded to the longest, and their labels [n]."""
+    """Batch texts, padded to the longest, with their labels [n]."""
     alone = [(text, None) for text, _ in labelled]
     batch = text_batch(Tokens(tokenizer(), CODEC), INPUTS, alone)
     return batch, np.array([label for _, label in labelled])

@@ -1,4 +1,4 @@
-"""Inputs to prove a text model with: tokenized sentences, and random tokens of every length."""
+"""Inputs for verifying text models: tokenized sentences, and random tokens of every length."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from models.tokenize import TextError, Tokenizer
 
 GOLDEN_TOKENS = (4, 16, 64, 512)
 HELD_OUT = 128  # sentences
-HELD_OUT_TOKENS = 64  # of one, at most
+HELD_OUT_TOKENS = 64  # most per sentence
 
 
 def text_inputs(
     codec: TextCodecSpec, vocabulary: int, *, pad: int = 0, types: int = 2
 ) -> tuple[TensorSpec, ...]:
-    """The inputs of a text model, which share one dimension that is padded.
+    """Return the inputs of a text model, which share one padded dimension.
 
     Args:
-        codec: of the model; it has a mask.
+        codec: of the model, with a mask.
         vocabulary: how many tokens the model knows.
         pad: the token in padded places.
         types: how many types of tokens the model knows.
@@ -50,7 +50,7 @@ def text_inputs(
 def text_batch(
     tokenizer: Tokenizer, inputs: tuple[TensorSpec, ...], texts: Sequence[tuple[str, str | None]]
 ) -> dict[str, Array]:
-    """Texts, or pairs of them, as one batch that is padded to the longest.
+    """Batch texts, or pairs of them, padded to the longest.
 
     Args:
         tokenizer: of the model.
@@ -80,21 +80,21 @@ class TextSamples:
     texts: Sequence[str] = ()
 
     def golden_inputs(self) -> list[Arrays]:
-        """Texts of about four lengths, geometrically spread up to the longest."""
+        """Return texts of about four lengths, geometrically spread up to the longest."""
         long = " ".join(self._texts())
         made = []
         for tokens in sorted({min(tokens, self.codec.max_tokens) for tokens in GOLDEN_TOKENS}):
             try:
                 tokenizer = self._tokenizer(tokens)
-            except TextError:  # no room next to special tokens
+            except TextError:  # no room for the special tokens
                 continue
             made.append(tokenizer.arrays(tokenizer.tokens(long, self._second(long))))
         return made
 
     def random_inputs(self, rng: np.random.Generator, batch: int) -> Arrays:
-        """Random tokens of one length; the ends of about half of the items are masked out.
+        """Draw tokens of one length; mask out the ends of about half of the items.
 
-        Short lengths are as likely as long ones, in doublings.
+        Each doubling of the length is equally likely.
         """
         longest = min(self.codec.max_tokens, GOLDEN_TOKENS[-1])
         length = min(longest, round(math.exp(rng.uniform(0, math.log(longest + 0.5)))))
@@ -109,13 +109,13 @@ class TextSamples:
         return made
 
     def held_out_inputs(self) -> Arrays:
-        """Some texts as one batch, padded to the longest of them."""
+        """Return some texts as one batch, padded to the longest."""
         tokenizer = self._tokenizer(min(self.codec.max_tokens, HELD_OUT_TOKENS))
         texts = self._texts()[:HELD_OUT]
         return text_batch(tokenizer, self.inputs, [(text, self._second(text)) for text in texts])
 
     def example(self) -> JsonValue:
-        """A text, or a pair of them."""
+        """Return a text, or a pair of texts."""
         first, second = self._texts()[:2]
         return [first, second] if self.codec.pairs else first
 
@@ -130,7 +130,7 @@ class TextSamples:
 
 
 def mean_cosine(outputs: Arrays, vectors: Array) -> float:
-    """How near a model's embeddings are to the right vectors, [n, d]: 1 if they are the same."""
+    """Return the mean cosine of embeddings and the correct vectors, [n, d]: 1 if equal."""
     (found,) = outputs.values()
     lengths = np.linalg.norm(found, axis=1) * np.linalg.norm(vectors, axis=1)
     cosines = (found.astype(np.float64) * vectors).sum(1) / np.maximum(lengths, 1e-12)

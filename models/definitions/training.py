@@ -1,7 +1,7 @@
-"""How a model learns: one declaration, for the plain loop here and for the trainer of export.
+"""Declares how to train a model, for the plain loop here and for export's trainer.
 
-Order, shares and random numbers of a batch follow from the seed and the step alone. So a run may
-stop at any step and go on, on another number of processes, and sees the same samples.
+Order, shares and random numbers of a batch depend only on the seed and the step. So a run may stop
+at any step and resume on another number of processes, and sees the same samples.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from torch.utils.data import (
 )
 
 Tensors = tuple[torch.Tensor, ...]
-Samples = Dataset[Any] | Sequence[Any]  # a list is a map-style data set, too
+Samples = Dataset[Any] | Sequence[Any]  # a list is a map-style data set too
 Mean = Callable[[Any, torch.Tensor], torch.Tensor]  # outputs and target -> a mean over samples
 
 
 class Batch(NamedTuple):
-    """What a process gets of a batch: the first `counted` samples count, the rest fills it up."""
+    """A process's share of a batch: the first `counted` samples count, the rest is filler."""
 
     inputs: Tensors
     target: torch.Tensor
@@ -41,18 +41,18 @@ class Batch(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """Which part of each batch a process gets: that of `rank`, of `of` processes."""
+    """The part of each batch for process `rank` of `of` processes."""
 
     rank: int = 0
     of: int = 1
 
     def bounds(self, batch: int) -> tuple[int, int]:
-        """The first sample, and the one after the last."""
+        """Return the index of the first sample and of the one after the last."""
         return self.rank * batch // self.of, (self.rank + 1) * batch // self.of
 
 
 class Rows(Dataset[Tensors]):
-    """Samples in memory: the rows of tensors of one length."""
+    """Samples in memory: the rows of tensors of equal length."""
 
     def __init__(self, *tensors: torch.Tensor) -> None:
         self.tensors = tensors
@@ -64,49 +64,49 @@ class Rows(Dataset[Tensors]):
         return tuple(tensor[index] for tensor in self.tensors)
 
     def batch(self, indices: Sequence[int]) -> Tensors:
-        """Several rows at once."""
+        """Return several rows at once."""
         chosen = torch.as_tensor(indices)
         return tuple(tensor[chosen] for tensor in self.tensors)
 
 
 def share_right(outputs: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-    """The share of items whose highest output is the right index."""
+    """Return the share of items whose highest output is at the correct index."""
     return (outputs.argmax(-1) == target).float().mean()
 
 
 def whole(module: nn.Module) -> nn.Module:
-    """The module itself."""
+    """Return the module itself."""
     return module
 
 
 @dataclass(frozen=True, slots=True)
 class Training:
-    """How a model learns.
+    """How to train a model.
 
     Attributes:
         source: names the data, for the manifest.
-        data: the samples to learn from: a map-style data set (a list is one), or an
-            `IterableDataset`, which every worker of every process reads from its beginning, so
-            its order must be the same in all: it may follow from `set_epoch(epoch)`, if it has
-            that, but not from global random numbers.
+        data: the training samples: a map-style data set (a list is one), or an `IterableDataset`,
+            which every worker of every process reads from its beginning, so its order must be the
+            same in all: it may depend on `set_epoch(epoch)`, if it has that method, but not on
+            global random numbers.
             A sample is a tuple: the inputs of the model in their order, then the target.
         loss: outputs and target -> the mean loss.
-        optimizer: makes it for the parameters.
-        epochs, batch, seed: how often the data is seen; samples of a step, of all processes
-            together; what all random numbers follow from.
-        schedule: makes the schedule of the learning rate for a number of steps; it advances after
+        optimizer: builds the optimizer for the parameters.
+        epochs, batch, seed: passes over the data; samples of a step, over all processes; the
+            source of all random numbers.
+        schedule: builds the schedule of the learning rate for a number of steps; it advances after
             each step. None: the rate is constant.
-        evaluation: data that it never learns from; loss and metrics on it belong to the curves.
+        evaluation: data that is never trained on; the curves include loss and metrics on it.
         metrics: name -> outputs and target -> a mean over samples.
         keep: which weights `best.ckpt` has: those after the `last` epoch, or the `best`, with the
-            lowest loss on `evaluation`. Not `best` if that is also the held-out set: its accuracy
-            would flatter.
+            lowest loss on `evaluation`. Do not use `best` if `evaluation` is also the held-out
+            set: its accuracy would be too high.
         collate: several samples -> one batch of them.
         augment: inputs and random numbers [n, draws], 0 to 1, of the samples -> other inputs.
         draws: how many random numbers `augment` needs per sample.
-        part: the part of the module that learns: its forward gives what `loss` takes.
-        stages: where a pipeline cuts the module; None: as the definition's own `stages` do.
-        samples: of an epoch; iterable data does not know it.
+        part: returns the trained part of the module; its forward returns what `loss` accepts.
+        stages: splits the module for a pipeline; None: by the definition's own `stages`.
+        samples: of an epoch, for iterable data, which does not know it.
         as_built: keep the weights that the module is built with, such as pretrained ones.
     """
 
@@ -130,10 +130,10 @@ class Training:
     as_built: bool = False
 
     def steps(self, data: Samples) -> int:
-        """Steps of an epoch; samples that do not fill a batch wait for another epoch.
+        """Return the steps of an epoch; samples that do not fill a batch wait for the next one.
 
         Raises:
-            ValueError: if there is not one full batch, or the number of samples is not known.
+            ValueError: if there is no full batch, or the number of samples is unknown.
         """
         count = self.samples if isinstance(data, IterableDataset) else len(data)  # type: ignore[arg-type]
         if count is None:
@@ -143,7 +143,7 @@ class Training:
         return count // self.batch
 
     def start(self, module: nn.Module) -> None:
-        """Draw the weights that it starts with."""
+        """Draw the initial weights."""
         torch.manual_seed(self.seed)
         for layer in () if self.as_built else module.modules():
             reset = getattr(layer, "reset_parameters", None)
@@ -151,17 +151,17 @@ class Training:
                 reset()
 
     def seed_step(self, step: int, rank: int = 0) -> None:
-        """Seed what a forward draws, such as dropout."""
+        """Seed the random numbers of a forward, such as dropout's."""
         torch.manual_seed(self.seed_of(step, rank))
 
     def seed_of(self, step: int, rank: int) -> int:
-        """Another one for each step of each process."""
+        """Return a different seed for each step of each process."""
         return _seed(self.seed, step, rank)
 
     def learning_batches(
         self, data: Samples, share: Share = Share(), *, first: int = 0, **options: Any
     ) -> DataLoader[Batch]:
-        """Batches of all epochs, from step `first` on; `options` are those of the loader."""
+        """Return the batches of all epochs from step `first` on; `options` are for the loader."""
         steps = self.steps(data)
         if isinstance(data, IterableDataset):
             stream = _Stream(self, data, share, first, steps)
@@ -172,14 +172,14 @@ class Training:
     def evaluation_batches(
         self, data: Samples, share: Share = Share(), **options: Any
     ) -> DataLoader[Batch]:
-        """Every sample once, in order: as many batches of one size for every process."""
+        """Return every sample once, in order, in equally many equal batches for each process."""
         if isinstance(data, IterableDataset):
             return DataLoader(_Stream(self, data, share, 0, None), batch_size=None, **options)
         keys = _in_order(self.batch, len(data), share)  # type: ignore[arg-type]
         return DataLoader(_Fetched(self, data), sampler=keys, batch_size=None, **options)
 
     def fit(self, module: nn.Module, progress: Callable[[int, int, str], None]) -> None:
-        """Learn in this process; the same weights on every run on one machine and torch build."""
+        """Train in this process; with one machine and torch build, all runs give equal weights."""
         self.start(module)
         data, learner = self.data(), self.part(module)
         optimizer = self.optimizer(learner.parameters())
@@ -199,12 +199,12 @@ class Training:
 
 
 class _Key(NamedTuple):
-    """The samples that a process gets of a batch, and the random numbers that belong to them."""
+    """A process's samples of a batch, and their random numbers."""
 
     indices: Sequence[int]
     draws: torch.Tensor | None
     counted: int
-    seed: int | None = None  # of what the data set itself draws; None: to evaluate
+    seed: int | None = None  # for the data set's own random numbers; None: evaluation
 
 
 class _Fetched(Dataset[Batch]):
@@ -222,7 +222,7 @@ class _Fetched(Dataset[Batch]):
 
 
 class _Order(Sampler[_Key]):
-    """Shuffled anew in each epoch."""
+    """Shuffles again in each epoch."""
 
     def __init__(self, how: Training, count: int, share: Share, first: int, steps: int) -> None:
         self.how, self.count, self.share = how, count, share
@@ -246,14 +246,14 @@ class _Order(Sampler[_Key]):
 
 
 class _Stream(IterableDataset[Batch]):
-    """Every process and worker reads all of the data, and makes only what belongs to it.
+    """Reads all data in every process and worker, each of which builds only its own batches.
 
     Args:
         how: the declaration.
-        data: is read once per epoch.
+        data: read once per epoch.
         share: of this process.
-        first: the step to begin with.
-        steps: of an epoch; None: to evaluate, all samples once.
+        first: the first step.
+        steps: of an epoch; None: evaluation, all samples once.
     """
 
     def __init__(
@@ -265,7 +265,7 @@ class _Stream(IterableDataset[Batch]):
         worker = get_worker_info()
         number, workers = (worker.id, worker.num_workers) if worker else (0, 1)
         for at, samples in enumerate(self._batches()):
-            # the loader asks its workers in turn: so the batches stay in their order
+            # the loader reads from its workers in turn, so the batches stay in order
             if at % workers == number:
                 yield self._share(samples, self.first + at)
 
@@ -279,7 +279,7 @@ class _Stream(IterableDataset[Batch]):
             yield chunk
 
     def _epochs(self) -> Iterator[Any]:
-        """One after the other: what fills no batch of an epoch begins the next one."""
+        """Yield samples across epochs: those that fill no batch start the next epoch."""
         count = self.how.samples or 0
         begin, skipped = divmod(self.first * self.how.batch, count)
         for epoch in range(begin, self.how.epochs):
@@ -316,7 +316,7 @@ def _in_order(batch: int, count: int, share: Share) -> list[_Key]:
 
 
 def _draws(how: Training, step: int, low: int, high: int) -> torch.Tensor | None:
-    """The numbers of the samples of a process: a sample has the same ones in any of them."""
+    """Return the random numbers of a process's samples, the same for a sample in any process."""
     if how.augment is None:
         return None
     generator = torch.Generator().manual_seed(_seed(how.seed, step))
@@ -340,5 +340,5 @@ def _seed_all(seed: int) -> None:
 
 
 def _seed(*parts: int) -> int:
-    """Of 32 bits: generators on CPUs ignore all others."""
+    """Combine parts to a seed of 32 bits: generators on CPUs ignore further ones."""
     return int(np.random.SeedSequence([each & 0xFFFFFFFF for each in parts]).generate_state(1)[0])

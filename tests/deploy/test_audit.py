@@ -98,4 +98,4 @@ class TestPins:
         assert pins.main([str(tmp_path / "pins.txt")]) == 1
         said = capsys.readouterr().err
         assert ", 0.1 is pinned" in said
-        assert said.endswith("`make constraints` pins what is installed now\n")
+        assert said.endswith("`make constraints` pins the installed versions\n")

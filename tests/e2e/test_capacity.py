@@ -84,7 +84,7 @@ def test_ctrl_c_ends_with_what_was_found(server: Server, tmp_path: Path) -> None
         process.send_signal(signal.SIGINT)
         said += process.communicate(timeout=60)[0]
     assert process.returncode == 130
-    assert "Interrupted: this is what was known until then." in said
+    assert "Interrupted: this is the result so far." in said
     assert {file.name for file in (tmp_path / "out").iterdir()} == FILES
 
 

@@ -93,7 +93,7 @@ def test_users_of_no_use_to_a_model_are_left_out(repository: Path, tmp_path: Pat
         done = load(server.url, *users(4, 2), "--model", "pairwise", "--csv", str(tmp_path / "a"))
         none_left = load(server.url, *users(1, 2), "--model", "pairwise", "Images")
     assert done.returncode == 0, done.stderr
-    assert "Images is left out: pairwise takes no pictures" in done.stderr
+    assert "Images is left out: pairwise accepts no pictures" in done.stderr
     assert "BinarySingles is left out: pairwise has several inputs" in done.stderr
     assert int(rows(tmp_path / "a")["batch-predict (Batches)"]["Request Count"]) > 0
     assert none_left.returncode == 1
@@ -109,7 +109,7 @@ def test_a_broken_gate_fails_the_run_with_a_reason() -> None:
     assert "Shape test updating to 2 users" in done.stderr
     assert done.returncode == 1
     assert "at most 0.1 ms is allowed (--fail-p99-ms)" in done.stderr
-    assert "at least 1e+06 are wanted (--fail-min-rps)" in done.stderr
+    assert "at least 1e+06 are required (--fail-min-rps)" in done.stderr
     assert "--fail-ratio" not in done.stderr
 
 
@@ -138,7 +138,7 @@ def test_a_server_that_asks_for_keys_is_shown_the_one_of_the_environment(
         trial = ["--rate", "50", "--seconds", "1", "--out", str(tmp_path / "run")]
         assert main(["run", "--url", server.url, *trial, "--fail-ratio", "0"]) == 0
     assert rejected.returncode == 1
-    assert "asks for an API key, and answered 401: put a key" in rejected.stderr
+    assert "requires an API key, and answered 401: put a key" in rejected.stderr
     assert done.returncode == 0, done.stderr
     written = [each for each in (tmp_path / "run").iterdir() if each.is_file()]
     told = [done.stdout, done.stderr, *(each.read_bytes().decode("latin-1") for each in written)]

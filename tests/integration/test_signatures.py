@@ -85,15 +85,15 @@ WORKS = {
 REFUSED = {
     "a list of dicts": (theirs.Detector(), "float32[-1,3,8,8]", "pads its results to a fixed"),
     "one number for a batch": (theirs.Loss(), X3, "return one for each item, of shape [n], such"),
-    "text that is taken": (theirs.Reads(), "int64[-1]", "let the client turn text into numbers"),
-    "an input of text": (theirs.Reads(), "str[-1]", "let the client turn text into numbers"),
+    "text that is taken": (theirs.Reads(), "int64[-1]", "let the client convert text to numbers"),
+    "an input of text": (theirs.Reads(), "str[-1]", "let the client convert text to numbers"),
     "text that is given": (theirs.Says(), X3, "return the index of a class, and name the classes"),
     "complex numbers given": (
         theirs.Spectrum(),
         "float32[-1,8]",
         "return torch.view_as_real of it",
     ),
-    "complex numbers taken": (theirs.Scalar(), "complex64[-1,8]", "torch.view_as_complex in the"),
+    "complex numbers taken": (theirs.Scalar(), "complex64[-1,8]", "torch.view_as_complex on it"),
     "as many rows as there are": (
         theirs.Nonzero(),
         X3,

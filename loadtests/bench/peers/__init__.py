@@ -1,1 +1,1 @@
-"""Other servers on the same work, as users would write them; run by their own interpreters."""
+"""Other servers for the same work, as users would write them; run by their own interpreters."""

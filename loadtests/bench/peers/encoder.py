@@ -1,4 +1,4 @@
-"""Vectors of sentences by an artifact's own forwards, without any server."""
+"""Computes sentence vectors by an artifact's own forwards, without any server."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from models.padding import padding_of
 from models.tensors import Array
 from models.tokenize import Tokenizer
 
-TOGETHER = 32  # sentences of one forward
+TOGETHER = 32  # sentences per forward
 
 
 class Encoder:
@@ -23,10 +23,10 @@ class Encoder:
 
     Args:
         folder: an artifact; its codec is `text`, and its inputs have a mask.
-        forward: the plain script, or the forms of the plan.
+        forward: the plain script or the forms of the plan.
 
     Raises:
-        ValueError: the model is another one.
+        ValueError: if the model is of another kind.
     """
 
     def __init__(self, folder: Path, forward: Literal["script", "plan"]) -> None:
@@ -41,7 +41,7 @@ class Encoder:
         self._forward = forward_of(folder, manifest, forward)
 
     def vectors(self, texts: Array) -> Array:
-        """Texts [n] -> float32 [n, k]; texts of similar lengths are computed together."""
+        """Compute texts [n] -> float32 [n, k]; texts of similar lengths share a forward."""
         tokens = [self._tokenizer.tokens(text) for text in texts.tolist()]
         by_length = sorted(range(len(tokens)), key=lambda at: len(tokens[at].ids))
         rows: dict[int, Array] = {}

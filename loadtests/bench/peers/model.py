@@ -1,7 +1,7 @@
-"""What every peer computes: one artifact by the plain script, or by the very forms of the plan.
+"""The common computation of all peers: an artifact's plain script, or the forms of its plan.
 
-Runs in the peers' own environments, which hold torch, numpy and pydantic. What a peer has to know
-comes in environment variables, because some of them start their workers as new processes.
+Runs in the peers' own environments, which have torch, numpy and pydantic. Peers read their options
+from environment variables, because some start their workers as new processes.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ WORKERS = int(os.environ.get("BENCH_WORKERS", "1"))  # processes that run the mo
 MAX_BATCH = 64
 WARM_RUNS = 3  # TorchScript's profiling executor specialises on the second and third call
 SCRIPTS = ("script", "trace")
-Forward = Callable[..., torch.Tensor]  # takes the inputs in the order of the manifest
+Forward = Callable[..., torch.Tensor]  # accepts the inputs in the order of the manifest
 BodyKind = Literal["json", "binary"]
 Asked = tuple[bool, Array]  # whether a request is a batch, and its items [n, *shape]
 
 
 class Model:
-    """One artifact with one input and one output of interest, on one thread.
+    """One artifact with one input and one relevant output, on one thread.
 
     Attributes:
         shape: of one item.
-        labels: of the scores; none where the model has none.
+        labels: of the scores; empty if the model has none.
     """
 
     def __init__(self, folder: Path, forward: Literal["script", "plan"]) -> None:
@@ -59,11 +59,11 @@ class Model:
             return made
 
     def array(self, content: bytes) -> Array:
-        """Little-endian float32 of one or more items -> [n, *shape]."""
+        """Parse little-endian float32 of one or more items -> [n, *shape]."""
         return np.frombuffer(content, "<f4").reshape(-1, *self.shape)
 
     def predictions(self, scores: Array) -> list[dict[str, Any]]:
-        """What is answered for each item, from scores [n, k]."""
+        """Return the prediction for each item, from scores [n, k]."""
         rows: list[list[float]] = scores.tolist()
         if not self.labels:
             return [{"scores": row} for row in rows]
@@ -74,7 +74,7 @@ class Model:
         ]
 
     def answers(self, requests: list[Asked]) -> list[Any]:
-        """What is answered to each request, by one forward for the items of all of them."""
+        """Return the answer to each request, with one forward for the items of all."""
         items = [array for _, array in requests]
         scores = self.scores(items[0] if len(items) == 1 else np.concatenate(items))
         predictions = self.predictions(scores)
@@ -88,19 +88,19 @@ class Model:
 
 
 def asked_for(body: dict[str, Any]) -> Asked:
-    """What {"input": X} or {"inputs": [X, ...]} asks for."""
+    """Parse {"input": X} or {"inputs": [X, ...]}."""
     if "input" in body:
         return False, np.array([body["input"]], np.float32)
     return True, np.array(body["inputs"], np.float32)
 
 
 def model_here() -> Model:
-    """The model that the environment names."""
+    """Load the model that the environment names."""
     return Model(Path(os.environ[ARTIFACT]), "script")
 
 
 def forward_of(folder: Path, manifest: Manifest, forward: Literal["script", "plan"]) -> Forward:
-    """The artifact's plain script, or the forms of its plan, on one thread of this process."""
+    """Load the artifact's plain script, or its plan's forms, on one thread of this process."""
     warnings.filterwarnings("ignore", "`torch.jit.*is deprecated")
     warnings.filterwarnings("ignore", "The given NumPy array is not writable")
     torch.set_num_threads(1)
@@ -108,7 +108,7 @@ def forward_of(folder: Path, manifest: Manifest, forward: Literal["script", "pla
 
 
 def _script(folder: Path, manifest: Manifest) -> Forward:
-    """As a user would: `torch.jit.load`, and nothing else."""
+    """Load as a user would: only `torch.jit.load`."""
     name = next(name for name in SCRIPTS if name in manifest.variants)
     load: Callable[[str], Any] = torch.jit.load  # untyped in torch
     module = load(str(folder / manifest.variants[name].file)).eval()
@@ -116,7 +116,7 @@ def _script(folder: Path, manifest: Manifest) -> Forward:
 
 
 def _planned(folder: Path, manifest: Manifest) -> Forward:
-    """What our server runs: at each batch size the form that was the fastest at export."""
+    """Load what our server runs: at each batch size the fastest form at export."""
     steps = _steps(manifest)
     forwards = {}
     for form in {step.form for step in steps}:

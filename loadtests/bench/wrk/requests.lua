@@ -1,30 +1,30 @@
--- Requests for wrk, each with an input of its own, and the figures of a run as one line of JSON.
+-- Requests for wrk, each with a unique input, and the figures of a run as one line of JSON.
 --
 --   wrk ... -s requests.lua URL -- FILE FIRST
 --
--- FILE was written by loadtests/bench/bodies.py. Its first line says how many templates there are,
--- which form their own numbers have (json, binary, or none where requests repeat), and how many
--- entries the order has; the second line is the order in which templates take turns. Then a line
--- per template with the lengths of its pieces, and after them all pieces, one behind the other.
--- Between two pieces stands a number that no other request has; FIRST is the first request's number.
+-- loadtests/bench/bodies.py writes FILE. Its first line has the number of templates, the format of
+-- their own numbers (json, binary, or none if requests repeat), and the number of entries in the
+-- order; the second line is the order of the templates. Then comes a line per template with the
+-- lengths of its pieces, and then all pieces, one after the other.
+-- Between two pieces goes a number that no other request has; FIRST is the first request's number.
 
 local bit = require("bit")
 local ffi = require("ffi")
 
-local templates, order = {}, {} -- a template: a whole request, and where its own numbers stand
+local templates, order = {}, {} -- a template: a whole request, and the places of its own numbers
 local form
-local owners = 0 -- numbers of its own that one request holds
+local owners = 0 -- own numbers per request
 
-sent = 0 -- global: done() asks the thread for it
+sent = 0 -- global: done() reads it from the thread
 
 local first = 0
-local main -- the one thread
+local main -- the only thread
 
 function setup(thread)
   main = thread
 end
 
--- JSON: 0.0000000 to 0.9999999. Binary: float32 of 0.5 to 1, all bits of the mantissa in use.
+-- JSON: 0.0000000 to 0.9999999. Binary: float32 of 0.5 to 1, with all bits of the mantissa used.
 local function own(number)
   if form == "json" then
     return string.format("0.%07d", number)
@@ -67,8 +67,8 @@ function request()
   local number = first + sent
   sent = sent + 1
   local template = templates[order[number % #order + 1]]
-  -- In its place: strings of Lua cannot be changed otherwise, and to make a new one of a large body
-  -- would cost more than the server's work on it. wrk copies what is returned before it asks again.
+  -- In place: Lua strings cannot be changed otherwise, and a new string for a large body would cost
+  -- more than the server's work on it. wrk copies the returned string before its next call.
   local at = ffi.cast("char *", template.whole)
   for index, place in ipairs(template.places) do
     local text = own(number * owners + index - 1)

@@ -1,4 +1,4 @@
-"""Makes the definition of a model in Hugging Face's format."""
+"""Builds the definition of a model in Hugging Face's format."""
 
 from __future__ import annotations
 
@@ -40,15 +40,15 @@ ACTIVATED: Mapping[str, Scores] = {"Identity": "none", "Sigmoid": "sigmoid"}
 
 
 def definition_of(folder: ModelFolder, wanted: Wanted, description: str) -> Definition:
-    """Read a folder and make the definition of its model.
+    """Read a folder and build the definition of its model.
 
     Args:
         folder: with config.json, safetensors and tokenizer.json.
-        wanted: what the model is for.
+        wanted: the model's task and options.
         description: one sentence.
 
     Raises:
-        FolderError: if something is missing, broken or does not fit the task.
+        FolderError: if something is missing or broken, or does not fit the task.
     """
     parts = SentenceParts()
     if wanted.task in {"embed", "rerank"}:
@@ -102,7 +102,7 @@ def _codec(
     wanted: Wanted,
     parts: SentenceParts,
 ) -> TextCodecSpec:
-    """What clients send."""
+    """Return the codec for what clients send."""
     positions = _positions(encoder, config)
     said = parts.max_tokens or tokenizer_config.get("model_max_length")
     known = [each for each in (said, positions) if isinstance(each, int) and 0 < each <= 1_000_000]
@@ -123,7 +123,7 @@ def _codec(
 
 
 def _pad(config: Any) -> int:
-    """The token in padded places; any does, since they are masked."""
+    """Return the token for padded places; any works, because they are masked."""
     pad = getattr(config, "pad_token_id", None)
     if pad is None or pad == -1:
         return 0
@@ -135,9 +135,9 @@ def _pad(config: Any) -> int:
 
 
 def _positions(encoder: nn.Module, config: Any) -> int | None:
-    """How many positions the model has; None: any number.
+    """Return the number of the model's positions; None: unlimited.
 
-    Some count from behind the padding's index, so those up to it are not positions.
+    Some models count from after the padding's index, so the indices up to it are not positions.
     """
     for name, layer in encoder.named_modules():
         if name.endswith("position_embeddings") and isinstance(layer, nn.Embedding):
@@ -157,13 +157,13 @@ def _check_tokenizer(data: bytes, codec: TextCodecSpec, config: Any) -> None:
     largest = max(tokenizer.vocabulary - 1, *added.tolist())
     if largest >= config.vocab_size:
         raise FolderError(
-            f"{TOKENIZER} has the token id {largest:,}, but the model knows {config.vocab_size:,} "
-            "tokens: it belongs to another model"
+            f"{TOKENIZER} has the token id {largest:,}, but the model has {config.vocab_size:,} "
+            "tokens: the file belongs to another model"
         )
 
 
 def _compare_tokenizers(data: bytes, codec: TextCodecSpec, folder: Path) -> None:
-    """Raise FolderError unless AutoTokenizer, which reads further files, gives the same tokens."""
+    """Raise FolderError unless AutoTokenizer, which reads more files, gives the same tokens."""
     from transformers import AutoTokenizer  # noqa: PLC0415
 
     try:
@@ -184,15 +184,15 @@ def _compare_tokenizers(data: bytes, codec: TextCodecSpec, folder: Path) -> None
         types = made.get("token_type_ids") if codec.type_ids is not None else None
         if made["input_ids"] != found.ids.tolist() or types not in (None, found.type_ids.tolist()):
             raise FolderError(
-                f"AutoTokenizer makes other tokens of {text[:40]!r} than {TOKENIZER}, because of "
-                f"other files such as {TOKENIZER_CONFIG}; {ADVICE}"
+                f"AutoTokenizer and {TOKENIZER} give different tokens for {text[:40]!r}, because "
+                f"of other files such as {TOKENIZER_CONFIG}; {ADVICE}"
             )
 
 
 def _output(
     module: TextModel, samples: TextSamples, config: Any, wanted: Wanted, parts: SentenceParts
 ) -> tuple[TensorSpec, TextCodecSpec]:
-    """The output, whose size a forward tells, and the codec with labels and scores."""
+    """Return the output, with its size from a forward, and the codec with labels and scores."""
     codec, per_token = samples.codec, wanted.task == "classify-tokens"
     first = stack([samples.golden_inputs()[0]])
     try:
@@ -227,7 +227,7 @@ def _output(
 
 
 def _rerank_scores(config: Any, parts: SentenceParts) -> Scores:
-    """What sentence-transformers' CrossEncoder applies: a sigmoid, unless its files say none."""
+    """Return what sentence-transformers' CrossEncoder applies: a sigmoid, or as its files say."""
     said = getattr(config, "sentence_transformers", None) or {}
     if not isinstance(said, Mapping):
         raise FolderError(f"{CONFIG}: sentence_transformers is malformed")
@@ -235,5 +235,5 @@ def _rerank_scores(config: Any, parts: SentenceParts) -> Scores:
     name = str(parts.activation or said.get("activation_fn") or old or "Sigmoid")
     kind = name.rpartition(".")[2]
     if kind not in ACTIVATED:
-        raise FolderError(f"the score is made by {name}; {', '.join(ACTIVATED)} are known")
+        raise FolderError(f"unknown score activation {name}; known are: {', '.join(ACTIVATED)}")
     return ACTIVATED[kind]

@@ -1,4 +1,4 @@
-"""A model of transformers with its weights, and the head that its task needs."""
+"""A transformers model with its weights, and the head for its task."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FLOATS = {torch.float16, torch.bfloat16, torch.float32, torch.float64}
 CODE = {
     f"{start}{name}_implementation" for start in ("", "_") for name in ("attn", "experts")
 }  # fields of config.json that can name code to download and run
-# Task -> the class of transformers that picks the architecture.
+# Task -> the transformers class that selects the architecture.
 CLASSES: Mapping[TextTask, str] = {
     "embed": "AutoModel",
     "classify": "AutoModelForSequenceClassification",
@@ -34,9 +34,9 @@ class Wanted:
 
     Attributes:
         task: what it answers.
-        pooling: for `embed`; None: as its files say, else the mean.
-        normalize: for `embed`; None: as its files say, else yes.
-        max_tokens: of one item; None: as its files say.
+        pooling: for `embed`; None: from its files, else the mean.
+        normalize: for `embed`; None: from its files, else yes.
+        max_tokens: of one item; None: from its files.
         allow_pickle: read weights from a pickle of tensors.
     """
 
@@ -48,12 +48,12 @@ class Wanted:
 
 
 class TextModel(nn.Module):
-    """An encoder of transformers and its head: int64 inputs [n, s] -> one tensor.
+    """A transformers encoder and its head: int64 inputs [n, s] -> one tensor.
 
     Args:
-        encoder: a model of transformers.
-        pool: makes one vector of the tokens'; None: its first output is the answer.
-        layers: what follows.
+        encoder: a transformers model.
+        pool: combines the tokens' vectors to one; None: the encoder's first output is the answer.
+        layers: applied after the pooling.
     """
 
     def __init__(self, encoder: nn.Module, pool: Pool | None, layers: tuple[nn.Module, ...]):
@@ -68,7 +68,7 @@ class TextModel(nn.Module):
         attention_mask: torch.Tensor,
         token_type_ids: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """Without `token_type_ids` for encoders that do not take them."""
+        """Compute the answer; omit `token_type_ids` for encoders that do not accept them."""
         types = {} if token_type_ids is None else {"token_type_ids": token_type_ids}
         made: torch.Tensor = self.encoder(
             input_ids=input_ids, attention_mask=attention_mask, **types
@@ -81,13 +81,13 @@ class TextModel(nn.Module):
 
 
 def config_of(fields: Mapping[str, Any]) -> Any:
-    """The configuration as transformers has it.
+    """Return transformers' configuration object.
 
     Args:
         fields: of config.json.
 
     Raises:
-        FolderError: if transformers is missing, or does not know such a model.
+        FolderError: if transformers is missing, or does not know the model type.
     """
     try:
         from transformers.models.auto.configuration_auto import CONFIG_MAPPING  # noqa: PLC0415
@@ -97,31 +97,31 @@ def config_of(fields: Mapping[str, Any]) -> Any:
     if not fields or kind not in CONFIG_MAPPING:
         said = f"names the model type {kind!r}" if fields else "is missing"
         raise FolderError(
-            f"{CONFIG} {said}; it must be one that transformers itself has: code that comes with a "
-            "model is never run"
+            f"{CONFIG} {said}; transformers itself must have the model type: a model's own code is "
+            "never run"
         )
     if "quantization_config" in fields:
-        raise FolderError(f"{CONFIG}: its weights are quantized; adopt the ones that are not")
+        raise FolderError(f"{CONFIG}: its weights are quantized; adopt unquantized ones")
     try:
         config = CONFIG_MAPPING[kind].from_dict(_without_code(fields))
-    except Exception as error:  # transformers raises what it likes
+    except Exception as error:  # transformers may raise anything
         raise FolderError(f"transformers rejects {CONFIG}: {cause(error)}") from error
-    config.use_cache = False  # of a decoder: it only costs
+    config.use_cache = False  # a decoder's cache costs time and has no use here
     return config
 
 
 def _without_code(fields: Any) -> Any:
-    """The fields, at every depth, without those that choose code for attention or experts."""
+    """Remove fields, at every depth, that select code for attention or experts."""
     if not isinstance(fields, Mapping):
         return fields
     return {name: _without_code(each) for name, each in fields.items() if name not in CODE}
 
 
 def text_model(config: Any, weights: Weights, wanted: Wanted, parts: SentenceParts) -> TextModel:
-    """The encoder with its weights and its head, in float32 and eval mode.
+    """Build the encoder with its weights and its head, in float32 and eval mode.
 
     Raises:
-        FolderError: if the model type, or the weights, are not for the task.
+        FolderError: if the model type or the weights do not fit the task.
     """
     import transformers  # noqa: PLC0415
 
@@ -131,7 +131,7 @@ def text_model(config: Any, weights: Weights, wanted: Wanted, parts: SentencePar
         name = "AutoModelForTextEncoding"
     if name in (getattr(config, "auto_map", None) or ()):
         raise FolderError(
-            f"{CONFIG}: {name} is code that comes with the model (auto_map), which is never run; "
+            f"{CONFIG}: {name} is the model's own code (auto_map), which is never run; "
             "remove the entry only if transformers' own class gives the same answers"
         )
     classes = getattr(transformers, name)._model_mapping
@@ -176,11 +176,11 @@ def text_model(config: Any, weights: Weights, wanted: Wanted, parts: SentencePar
 
 
 def _check_weights(weights: Weights, config: Any) -> None:
-    """Raise FolderError if weights are quantized, or too few for the layers of the model."""
+    """Raise FolderError if weights are quantized, or too few for the model's layers."""
     for name, weight in weights.items():
         if weight.dtype not in FLOATS and weight.dtype not in {torch.int64, torch.bool}:
             raise FolderError(
-                f"{name} is {weight.dtype}: quantized weights are not supported; adopt the others"
+                f"{name} is {weight.dtype}: quantized weights are not supported; adopt others"
             )
     layers = getattr(config, "num_hidden_layers", None)
     if isinstance(layers, int) and layers > len(weights):
@@ -190,9 +190,9 @@ def _check_weights(weights: Weights, config: Any) -> None:
 
 
 def _check_loaded(encoder: Any, weights: Weights, unexpected: Iterable[str]) -> None:
-    """Raise FolderError if weights of the encoder were left out, or are not finite.
+    """Raise FolderError if weights of the encoder are missing or not finite.
 
-    Heads and poolers may be left out, and so may buffers.
+    Heads, poolers and buffers may be missing.
     """
     base = encoder.base_model
     own = {name for name, _ in base.named_children()} - {UNUSED.rstrip(".")}

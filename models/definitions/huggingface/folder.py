@@ -1,4 +1,4 @@
-"""Reads the files of a model in Hugging Face's format; runs none of its code, unpickles nothing."""
+"""Reads a model's files in Hugging Face's format; never runs its code or unpickles anything."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ Weights = dict[str, torch.Tensor]
 
 
 class FolderError(Exception):
-    """The folder cannot be used; the message says why, and what to do."""
+    """The folder cannot be used; the message gives the reason and the fix."""
 
 
 def cause(error: BaseException) -> str:
-    """What somebody else's code says, in one line."""
+    """Return an error of third-party code in one line."""
     text = " ".join(str(error).split()) or type(error).__name__
     return text if len(text) <= LONGEST else f"{text[: LONGEST - 4]} ..."
 
@@ -36,13 +36,13 @@ def cause(error: BaseException) -> str:
 class ModelFolder:
     """The files of one model.
 
-    Links that lead out of the folder are refused, except into the `blobs` of Hugging Face's cache.
+    Rejects links that lead out of the folder, except into the `blobs` of Hugging Face's cache.
 
     Args:
         path: of the folder.
 
     Raises:
-        FolderError: if there is none.
+        FolderError: if there is no such folder.
     """
 
     def __init__(self, path: Path) -> None:
@@ -55,7 +55,7 @@ class ModelFolder:
             self._roots.append(path.resolve().parent.parent / "blobs")
 
     def read(self, name: str) -> bytes | None:
-        """The bytes of a file; None: there is none.
+        """Return the bytes of a file; None: there is none.
 
         Raises:
             FolderError: if it leads out of the folder, is too large or cannot be read.
@@ -71,10 +71,10 @@ class ModelFolder:
             raise FolderError(f"cannot read {name}: {error.strerror}") from error
 
     def json(self, name: str) -> Any:
-        """The content of a JSON file; None: there is none.
+        """Return the content of a JSON file; None: there is none.
 
         Raises:
-            FolderError: as `read`, and if it is not JSON.
+            FolderError: see `read`; also if it is not JSON.
         """
         data = self.read(name)
         if data is None:
@@ -85,28 +85,28 @@ class ModelFolder:
             raise FolderError(f"{name} is not JSON: {cause(error)}") from error
 
     def fields(self, name: str) -> Mapping[str, Any]:
-        """The content of a file that holds a JSON object; empty: there is none.
+        """Return the content of a file with a JSON object; empty: there is none.
 
         Raises:
-            FolderError: as `json`, and if it holds anything else.
+            FolderError: see `json`; also if it has anything else.
         """
         found = self.json(name)
         if found is None:
             return {}
         if not isinstance(found, dict):
-            raise FolderError(f"{name} holds a {type(found).__name__} instead of an object")
+            raise FolderError(f"{name} has a {type(found).__name__} instead of an object")
         return found
 
     def weights(self, below: str = "", *, allow_pickle: bool = False) -> Weights:
-        """All weights: of one file of safetensors, or of several with an index.
+        """Return all weights, from one safetensors file, or from several with an index.
 
         Args:
-            below: the folder in this one that has them, with a slash at its end.
-            allow_pickle: take pytorch_model.bin, if there are no safetensors, by
+            below: the subfolder with the files, with a slash at its end.
+            allow_pickle: without safetensors, read pytorch_model.bin by
                 `torch.load(weights_only=True)`.
 
         Raises:
-            FolderError: if there are none, or only pickled ones, or they cannot be read.
+            FolderError: if there are none or only pickled ones, or they cannot be read.
         """
         if self._file(below + INDEX) is not None:
             made: Weights = {}
@@ -152,7 +152,7 @@ class ModelFolder:
             raise FolderError(MISSING) from error
         file = self._file(name)
         if file is None:
-            raise FolderError(f"{INDEX} names {name}, which is not there")
+            raise FolderError(f"{INDEX} names {name}, which does not exist")
         try:
             return load_file(file)
         except (SafetensorError, OSError) as error:
@@ -163,7 +163,7 @@ def _unpickled(file: Path) -> Weights:
     try:
         found = torch.load(file, map_location="cpu", weights_only=True)
     except (pickle.UnpicklingError, EOFError, OSError, RuntimeError) as error:
-        raise FolderError(f"{file.name} does not hold weights alone: {cause(error)}") from error
+        raise FolderError(f"{file.name} has more than weights: {cause(error)}") from error
     if not isinstance(found, dict) or not all(
         isinstance(each, torch.Tensor) for each in found.values()
     ):

@@ -1,4 +1,4 @@
-"""What sentence-transformers' files say of a model: pooling, dense layers, length, prompt."""
+"""Reads sentence-transformers' files: pooling, dense layers, length, prompt."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LENGTHS = tuple(
     f"sentence_{kind}_config.json"
     for kind in ["bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet"]
 )
-OURS = "sentence_transformers."  # the package; other types are code that comes with the model
+OURS = "sentence_transformers."  # the package; other types are the model's own code
 PROMPTS = "config_sentence_transformers.json"
 POOLINGS: Mapping[str, Pooling] = {"mean": "mean", "cls": "cls", "lasttoken": "last"}
 # Older files have a flag for each pooling.
@@ -36,15 +36,15 @@ ACTIVATIONS: Mapping[str, type[nn.Module]] = {
 
 @dataclass(frozen=True, slots=True)
 class SentenceParts:
-    """What the files say; without files nothing.
+    """The content of the files; without files it is empty.
 
     Attributes:
         weights_in: the folder with the encoder, with a slash at its end; empty: the model's own.
         pooling: how tokens become one vector.
-        layers: what follows: dense layers and normalisation.
+        layers: applied after the pooling: dense layers and normalisation.
         max_tokens: the longest input.
-        prompt: what every text begins with.
-        activation: what makes a score of a reranker's output, as a Python name; empty: not said.
+        prompt: the prefix of every text.
+        activation: converts a reranker's output to a score, as a Python name; empty: not given.
     """
 
     weights_in: str = ""
@@ -58,15 +58,15 @@ class SentenceParts:
 def sentence_parts(
     folder: ModelFolder, task: TextTask = "embed", *, allow_pickle: bool = False
 ) -> SentenceParts:
-    """Read them.
+    """Read the files.
 
     Args:
         folder: of the model.
         task: `embed`, or `rerank`, whose model has no further modules.
-        allow_pickle: of dense layers too.
+        allow_pickle: applies to dense layers too.
 
     Raises:
-        FolderError: if a file is broken, or asks for something that cannot be served.
+        FolderError: if a file is broken, or requests something that cannot be served.
     """
     modules = folder.json(MODULES)
     if modules is None:
@@ -104,7 +104,7 @@ def sentence_parts(
     found = ((name, folder.fields(f"{weights_in}{name}")) for name in LENGTHS)
     file, length = next(((name, fields) for name, fields in found if fields), ("", {}))
     if length.get("do_lower_case"):
-        raise FolderError(f"{file} asks for do_lower_case; do it in tokenizer.json's normalizer")
+        raise FolderError(f"{file} sets do_lower_case; do it in tokenizer.json's normalizer")
     longest = length.get("max_seq_length")
     if longest is not None and not (isinstance(longest, int) and longest > 0):
         raise FolderError(f"{file}: max_seq_length is malformed")
@@ -115,8 +115,7 @@ def sentence_parts(
 def _kind(name: str) -> str:
     if not name.startswith(OURS):
         raise FolderError(
-            f"{MODULES} has {name}, code that comes with the model, which is never run; "
-            f"{OURS}* are known"
+            f"{MODULES} has {name}, the model's own code, which is never run; {OURS}* are known"
         )
     return name.rpartition(".")[2]
 

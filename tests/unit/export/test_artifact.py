@@ -55,7 +55,7 @@ class TestVersions:
 
     def test_artifacts_never_change(self, tmp_path: Path) -> None:
         (tmp_path / "4").mkdir()
-        with pytest.raises(UsageError, match=r"version 4 exists .* to make version 5"):
+        with pytest.raises(UsageError, match=r"version 4 exists .* to write version 5"):
             choose_version(tmp_path, 4)
 
 
@@ -167,7 +167,7 @@ class TestPublish:
         before = {path.name: path.read_bytes() for path in folder.iterdir()}
         with staging_folder(tmp_path, "tiny") as staging:
             (staging / "script.pt").write_bytes(b"another")
-            with pytest.raises(ExportError, match="made by another export meanwhile"):
+            with pytest.raises(ExportError, match="another export has written"):
                 publish(staging, MANIFEST)
         assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
         assert [path.name for path in (tmp_path / "tiny").iterdir()] == ["3"]

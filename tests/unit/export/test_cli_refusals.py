@@ -118,7 +118,7 @@ class TestWrongUsage:
         run("tiny", "--out", tmp_path, *QUICK)
         before = (tmp_path / "tiny/1/manifest.json").read_bytes()
         message = rejected(2, ["tiny", "--out", tmp_path, "--version", 1], capsys)
-        assert "omit --version to make version 2" in message
+        assert "omit --version to write version 2" in message
         assert files(tmp_path) == complete("tiny/1")
         assert (tmp_path / "tiny/1/manifest.json").read_bytes() == before
 
@@ -196,7 +196,7 @@ class TestFailed:
             ("nan", "golden example 0: the eager model's output 'y' is not finite; nothing can"),
             (
                 "unscriptable",
-                "no variant of 'unscriptable' could be made: script: torch.jit.script",
+                "no variant of 'unscriptable' could be built: script: torch.jit.script",
             ),
         ],
     )

@@ -133,7 +133,7 @@ def test_what_cannot_be_recorded_is_said(
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
 def test_a_device_that_is_not_here(exported: Path, capsys: pytest.CaptureFixture[str]) -> None:
     told = refused(2, exported, "--device", "cuda", capsys=capsys)
-    assert "--device cuda: there is none here" in told
+    assert "--device cuda: this machine has none" in told
 
 
 def test_a_trace_that_cannot_be_written(

@@ -90,7 +90,7 @@ def test_from_inside_the_folder(old: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_a_folder_that_is_not_named_for_the_model(old: Path) -> None:
     moved = old.parent.rename(old.parent.with_name("other")) / "1"
-    with pytest.raises(UsageError, match="holds the model 'tiny', so its new version would not"):
+    with pytest.raises(UsageError, match="has the model 'tiny', so its new version would not"):
         tune_again(moved, TuneOptions(), stage)
     assert [path.name for path in moved.parent.iterdir()] == ["1"]
 

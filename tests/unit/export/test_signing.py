@@ -182,7 +182,7 @@ class TestPassphrase:
         assert run("keygen", tmp_path / "a.pem", "--passphrase")[0] == 0
         self.typed(monkeypatch, SECRET, "another")
         assert run("keygen", tmp_path / "b.pem", "--passphrase")[0] == 2
-        assert "the two passphrases differ; no key was made" in capsys.readouterr().err
+        assert "the two passphrases differ; no key was created" in capsys.readouterr().err
         assert not (tmp_path / "b.pem").exists()
 
     def test_neither_key_nor_passphrase_is_printed(

@@ -145,8 +145,8 @@ class TestRunsHere:
     @pytest.mark.parametrize("version", ["2.13.1", "2.12.0+cpu", "2.14.0a0"])
     def test_another_torch(self, version: str) -> None:
         message = (
-            "compiled.pt2 was compiled by torch 2.13.0+cpu and runs only with that; "
-            f"here is {version}"
+            "compiled.pt2 was compiled by torch 2.13.0+cpu and runs only with that "
+            f"version; this is {version}"
         )
         with pytest.raises(WrongMachine, match=re.escape(message)):
             check_runs_here(MACHINE_CODE, CPU, version)

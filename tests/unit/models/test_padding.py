@@ -73,7 +73,7 @@ def test_without_a_mask_there_is_no_padding() -> None:
 @pytest.mark.parametrize(
     ("inputs", "outputs", "problem"),
     [
-        ((IDS,), (SUM,), "the mask of 'seq' is 'mask', which is no input"),
+        ((IDS,), (SUM,), "the mask of 'seq' is 'mask', which is not an input"),
         ((IDS, MASK.model_copy(update={"fill": 1})), (SUM,), "padded with 0, not 1"),
         (
             (IDS, MASK.model_copy(update={"shape": (-1, 2, -1)})),

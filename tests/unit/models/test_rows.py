@@ -44,7 +44,7 @@ def test_an_input_is_not_counted() -> None:
 @pytest.mark.parametrize(
     ("outputs", "message"),
     [
-        ((BOXES,), "the count of 'boxes' is 'n', which is no output"),
+        ((BOXES,), "the count of 'boxes' is 'n', which is not an output"),
         ((BOXES, spec("n", "float32", (-1,))), r"integers of shape \[-1\], .* got float32\[-1\]"),
         ((BOXES, spec("n", "int64", (-1, 1))), r"one for each item, got int64\[-1, 1\]"),
         (
@@ -69,9 +69,9 @@ def test_wrong_counts(outputs: tuple[TensorSpec, ...], message: str) -> None:
         ({"threshold": 0.5}, "a threshold needs ranked_by"),
         ({"classes": "kinds"}, "classes is 'kinds', but there are no labels"),
         ({"ranked_by": "scores", "labels": ("a",)}, "labels of ranked rows need classes"),
-        ({"ranked_by": "other"}, "ranked_by is 'other', which is no counted output with a number"),
-        ({"ranked_by": "boxes"}, "ranked_by is 'boxes', which is no counted output"),
-        ({"ranked_by": "kinds"}, "ranked_by needs numbers of floating point, not int64"),
+        ({"ranked_by": "other"}, "ranked_by is 'other', not a counted output with a number"),
+        ({"ranked_by": "boxes"}, "ranked_by is 'boxes', not a counted output"),
+        ({"ranked_by": "kinds"}, "ranked_by needs floating-point numbers, not int64"),
         ({"classes": "scores", "labels": ("a",)}, "classes needs integers, not float32"),
         ({"top_k": 3}, "axis besides the batch; or ranked_by; got shape"),
     ],

@@ -1,1 +1,1 @@
-"""The floor: what HTTP alone costs under uvicorn."""
+"""The baseline: the cost of HTTP alone under uvicorn."""

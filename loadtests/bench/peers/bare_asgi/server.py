@@ -1,4 +1,4 @@
-"""The floor: what HTTP alone costs under uvicorn. Reads the whole body and answers `{}`."""
+"""The baseline: the cost of HTTP alone under uvicorn. Reads the whole body and answers `{}`."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""infinity: sentence encoders by torch, with batching and OpenAI's call; only its environment."""
+"""infinity: sentence encoders in torch, with batching and OpenAI's API; only its environment."""

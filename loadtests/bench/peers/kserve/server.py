@@ -1,4 +1,4 @@
-"""KServe's server on the same work: a forward for each request, as it forms no batches itself."""
+"""KServe's server for the same work: one forward per request, because it forms no batches."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from loadtests.bench.peers.model import PORT, WORKERS, model_here
 
 
 class Predict(Model):  # type: ignore[misc]
-    """Takes one FP32 input [n, *shape], answers one FP32 output [n, k]."""
+    """Accepts one FP32 input [n, *shape], returns one FP32 output [n, k]."""
 
     def __init__(self) -> None:
         super().__init__("model")
@@ -21,12 +21,12 @@ class Predict(Model):  # type: ignore[misc]
     async def predict(
         self, payload: InferRequest, headers: dict[str, str] | None = None, *_: object
     ) -> InferResponse:
-        """One forward on the event loop: a thread would cost more than it takes."""
+        """Run a forward on the event loop: a thread would cost more than the forward."""
         given = payload.inputs[0].as_numpy().astype(np.float32, copy=False)
         scores = self._model.scores(given.reshape(-1, *self._model.shape))
         made = InferOutput("scores", list(scores.shape), "FP32")
         made.set_data_from_numpy(scores, binary_data=payload.use_binary_outputs)
-        return InferResponse(payload.id or "none", self.name, [made])  # it rejects None
+        return InferResponse(payload.id or "none", self.name, [made])  # KServe rejects None
 
 
 if __name__ == "__main__":

@@ -1,1 +1,1 @@
-"""LitServe: FastAPI in front, a Python worker process."""
+"""LitServe: a FastAPI front end and a Python worker process."""

@@ -1,4 +1,4 @@
-"""LitServe on the same work: one worker process, batches of up to 64 within a millisecond."""
+"""LitServe for the same work: one worker process, batches of up to 64 within a millisecond."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TIMEOUT_S = 30.0
 
 
 class Predict(litserve.LitAPI):  # type: ignore[misc]
-    """Takes {"input": X} or {"inputs": [X, ...]}."""
+    """Accepts {"input": X} or {"inputs": [X, ...]}."""
 
     _model: Model
 
@@ -30,26 +30,26 @@ class Predict(litserve.LitAPI):  # type: ignore[misc]
         """Load the model, in the worker process."""
         self._model = model_here()
 
-    # LitServe takes an annotation of `request` for a query parameter or a pydantic body; without
-    # one it hands over the parsed JSON.
+    # LitServe treats an annotated `request` as a query parameter or a pydantic body; without an
+    # annotation it passes the parsed JSON.
     def decode_request(self, request):  # type: ignore[no-untyped-def]
-        """Whether it is a batch, and its items [n, *shape]."""
+        """Return whether it is a batch, and its items [n, *shape]."""
         return asked_for(request)
 
     def batch(self, inputs: list[Asked]) -> list[Asked]:
-        """Requests stay apart: they may hold different numbers of items."""
+        """Keep requests separate: they may have different numbers of items."""
         return inputs
 
     def predict(self, x: list[Asked]) -> list[Any]:
-        """One forward for the items of all requests."""
+        """Run one forward for the items of all requests."""
         return self._model.answers(x)
 
     def unbatch(self, output: list[Any]) -> list[Any]:
-        """They are apart already."""
+        """Do nothing: requests are already separate."""
         return output
 
     def encode_response(self, output: Any) -> Any:
-        """LitServe makes the JSON."""
+        """Leave the JSON to LitServe."""
         return output
 
 
@@ -60,7 +60,7 @@ if __name__ == "__main__":
         accelerator="cpu",
         workers_per_device=WORKERS,
         timeout=TIMEOUT_S,
-        fast_queue=False,  # its worker would spin, and take the core from the server
+        fast_queue=False,  # its worker would spin and take the core from the server
     )
     server.run(
         host="127.0.0.1",

@@ -1,4 +1,4 @@
-"""MLServer on the same work: a custom runtime under its adaptive batching, V2 protocol."""
+"""MLServer for the same work: a custom runtime with its adaptive batching, V2 protocol."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from loadtests.bench.peers.model import Model, model_here
 
 
 class Predict(MLModel):  # type: ignore[misc]
-    """Takes one FP32 input [n, *shape], answers one FP32 output [n, k]."""
+    """Accepts one FP32 input [n, *shape], returns one FP32 output [n, k]."""
 
     _model: Model
 
@@ -24,7 +24,7 @@ class Predict(MLModel):  # type: ignore[misc]
         return True
 
     async def predict(self, payload: InferenceRequest) -> InferenceResponse:
-        """One forward for a merged request."""
+        """Run one forward for a merged request."""
         given = payload.inputs[0]
         batch = np.array(given.data.root, np.float32).reshape(-1, *self._model.shape)
         scores = self._model.scores(batch)

@@ -1,1 +1,1 @@
-"""mosec: a Rust front, a Python worker process."""
+"""mosec: a Rust front end and a Python worker process."""

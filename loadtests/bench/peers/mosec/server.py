@@ -1,4 +1,4 @@
-"""mosec on the same work: one worker process, batches of up to 64."""
+"""mosec for the same work: one worker process, batches of up to 64."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from mosec import Server, Worker
 
 from loadtests.bench.peers.model import BODY, MAX_BATCH, PORT, WORKERS, Asked, asked_for, model_here
 
-# 0 is its best here, and `max_wait_time=0` would mean 10: only this option, which is deprecated,
-# says 0. A request that is alone does not wait, and the queue fills while the worker computes.
+# 0 is its best value here, but `max_wait_time=0` would mean 10: only this deprecated option can set
+# 0. A single request does not wait, and the queue fills while the worker computes.
 MAX_WAIT_MS = 0
-TIMEOUT_MS = os.environ.get("BENCH_TIMEOUT_MS", "30000")  # after it mosec drops a request
-CAPACITY = os.environ.get("BENCH_CAPACITY", "1024")  # requests that may be inside; more get 429
+TIMEOUT_MS = os.environ.get("BENCH_TIMEOUT_MS", "30000")  # mosec drops older requests
+CAPACITY = os.environ.get("BENCH_CAPACITY", "1024")  # most requests in mosec; more get 429
 MAX_BODY_BYTES = 64 * 1024 * 1024
 
 
 class Predict(Worker):  # type: ignore[misc]
-    """Takes {"input": X} or {"inputs": [X, ...]}, or float32 of one item or more."""
+    """Accepts {"input": X} or {"inputs": [X, ...]}, or float32 of one or more items."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -28,14 +28,14 @@ class Predict(Worker):  # type: ignore[misc]
         self._is_json = os.environ[BODY] == "json"
 
     def deserialize(self, data: bytes) -> Asked:
-        """Whether it is a batch, and its items [n, *shape]."""
+        """Return whether it is a batch, and its items [n, *shape]."""
         if not self._is_json:
             items = self._model.array(data)
             return len(items) > 1, items
         return asked_for(orjson.loads(data))
 
     def forward(self, data: list[Asked]) -> list[Any]:
-        """One forward for the items of all requests."""
+        """Run one forward for the items of all requests."""
         return self._model.answers(data)
 
     def serialize(self, data: Any) -> bytes:

@@ -1,1 +1,1 @@
-"""The handler that one would write first around sentence-transformers."""
+"""The simplest handler around sentence-transformers."""

@@ -1,6 +1,6 @@
 """Plain FastAPI around sentence-transformers: synchronous handlers, one `encode` per request.
 
-FastAPI runs such handlers in its thread pool. The same event loop and HTTP parser as ours.
+FastAPI runs such handlers in its thread pool. Event loop and HTTP parser are the same as ours.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ class Many(BaseModel):
 
 
 class Vector(BaseModel):
-    """Of a sentence."""
+    """The vector of a sentence."""
 
     scores: list[float]
 
 
 class Vectors(BaseModel):
-    """One for each input."""
+    """One vector for each input."""
 
     predictions: list[Vector]
 
 
 def create_here() -> FastAPI:
-    """The application with the model that the environment names."""
+    """Build the application with the model that the environment names."""
     app, model = FastAPI(), SentenceTransformer(os.environ[WEIGHTS], device="cpu")
 
     def encoded(texts: list[str]) -> list[Vector]:

@@ -1,1 +1,1 @@
-"""The handler that one would write first."""
+"""The simplest handler."""

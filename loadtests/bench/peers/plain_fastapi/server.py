@@ -1,7 +1,7 @@
 """Plain FastAPI: synchronous handlers, a pydantic body, one forward per request, one worker.
 
-FastAPI runs such handlers in its thread pool. The same event loop, HTTP parser and number of torch
-threads as ours.
+FastAPI runs such handlers in its thread pool. Event loop, HTTP parser and number of torch threads
+are the same as ours.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Item = list[list[list[float]]]
 
 
 class One(BaseModel):
-    """One picture, preprocessed: [channels, height, width]."""
+    """One preprocessed picture: [channels, height, width]."""
 
     input: Item
 
@@ -32,7 +32,7 @@ class Many(BaseModel):
 
 
 class Prediction(BaseModel):
-    """What Torchlane's prediction holds as well."""
+    """The same fields as Torchlane's prediction."""
 
     label: str
     score: float
@@ -40,13 +40,13 @@ class Prediction(BaseModel):
 
 
 class Predictions(BaseModel):
-    """One for each input."""
+    """One prediction for each input."""
 
     predictions: list[Prediction]
 
 
 def create_app(model: Model) -> FastAPI:
-    """The application for JSON bodies."""
+    """Build the application for JSON bodies."""
     app = FastAPI()
 
     @app.post("/predict")
@@ -63,7 +63,7 @@ def create_app(model: Model) -> FastAPI:
 
 
 def create_binary_app(model: Model) -> FastAPI:
-    """The application for float32 bodies."""
+    """Build the application for float32 bodies."""
     app = FastAPI()
 
     @app.post("/predict")
@@ -78,16 +78,16 @@ def create_binary_app(model: Model) -> FastAPI:
 
 
 def create_here() -> FastAPI:
-    """The application that the environment asks for."""
+    """Build the application that the environment selects."""
     create = create_app if os.environ[BODY] == "json" else create_binary_app
     return create(model_here())
 
 
 def serve(create: str) -> None:
-    """Serve an application with the event loop and the HTTP parser of Torchlane.
+    """Serve an application with Torchlane's event loop and HTTP parser.
 
     Args:
-        create: makes it; its name, as `module:function`.
+        create: the name of the function that builds it, as `module:function`.
     """
     uvicorn.run(
         create,

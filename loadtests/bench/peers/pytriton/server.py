@@ -1,4 +1,4 @@
-"""PyTriton on the same work: Triton's dynamic batcher, batches of up to 64, REST and gRPC."""
+"""PyTriton for the same work: Triton's dynamic batcher, batches of up to 64, REST and gRPC."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from models.tensors import Array
 if __name__ == "__main__":
     # Triton's backend loads libpython by its name: this interpreter's, not the system's
     os.environ["LD_LIBRARY_PATH"] = str(sysconfig.get_config_var("LIBDIR"))
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # which it cleans up after
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # PyTriton cleans up after it
     models = [model_here() for _ in range(WORKERS)]  # a function for each instance of the model
 
     def infer_by(which: int) -> object:
-        """The function of one instance: one forward for the items of all requests."""
+        """Return the function of one instance: one forward for the items of all requests."""
 
         @batch  # type: ignore[untyped-decorator]
         def infer(input: Array) -> dict[str, Array]:
@@ -42,7 +42,7 @@ if __name__ == "__main__":
             infer_func=[infer_by(which) for which in range(WORKERS)],
             inputs=[Tensor(name="input", dtype=np.float32, shape=models[0].shape)],
             outputs=[Tensor(name="scores", dtype=np.float32, shape=(-1,))],
-            # it forms batches of what is queued; it does not wait for more
+            # it forms batches of queued requests and does not wait for more
             config=ModelConfig(max_batch_size=MAX_BATCH, batcher=DynamicBatcher()),
         )
         triton.serve()

@@ -282,8 +282,8 @@ class TestCountedRows:
         ("options", "message"),
         [
             (["--classes", "kinds"], "--classes: classes is 'kinds', but there are no labels"),
-            (["--ranked-by", "boxes"], "ranked_by is 'boxes', which is no counted output"),
-            (["--count", "count=other"], "'other' is no output; give COUNT=NAME,NAME with names"),
+            (["--ranked-by", "boxes"], "ranked_by is 'boxes', not a counted output"),
+            (["--count", "count=other"], "'other' is not an output; give COUNT=NAME,NAME with"),
             (["--count", "kinds=boxes"], "the count 'kinds' must be integers of shape"),
         ],
     )

@@ -169,7 +169,7 @@ class TestRefusedFiles:
                 mar({"sums.pt": pickled(Sums().state_dict())}),
                 "sums.pt in model.pt was written by torch.s",
             ),
-            (mar({"net.pth": b""}, MODEL | {"modelFile": "net.py"}), "holds an eager model"),
+            (mar({"net.pth": b""}, MODEL | {"modelFile": "net.py"}), "has an eager model"),
             (
                 mar({"sums.pt": SUMS, "index_to_name.json": b'["a"]'}),
                 "1 labels need a first output of shape [-1, 1], 'output' is [-1, 2]; give --label",

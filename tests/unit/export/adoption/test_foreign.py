@@ -138,7 +138,7 @@ class TestLoad:
             (pickled(nn.Linear(2, 2)), "was written by torch.save, a state_dict or a pickled"),
             (pickled(Sums().state_dict(), is_zip=False), "is a pickle, as old versions of torch"),
             (b"\x1f\x8b\x08 and so on", "is a gzip file; a model archive must be a zip file"),
-            (zipped("a/b.txt"), "is a zip archive but not TorchScript; make a TorchScript file"),
+            (zipped("a/b.txt"), "is a zip archive but not TorchScript; create a TorchScript file"),
             (zipped("../b.txt"), "'../b.txt', a path that leads out"),
             (zipped("zeros", content=bytes(40_000_000)), "would unpack to 40,000,000 bytes"),
             (zipped("a/data.pkl", "a/constants.pkl"), "torch cannot read it.pt: "),

@@ -126,7 +126,7 @@ class TestRefused:
 
     def test_no_such_folder(self, capsys: pytest.CaptureFixture[str]) -> None:
         assert run("adopt", "no/such/folder", "--task", "embed")[0] == 2
-        assert "no/such/folder does not exist, and is no OWNER/NAME" in capsys.readouterr().err
+        assert "no/such/folder does not exist, and is not OWNER/NAME" in capsys.readouterr().err
 
     def test_a_hub_that_cannot_be_reached(
         self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -137,5 +137,5 @@ class TestRefused:
 
         monkeypatch.setattr("huggingface_hub.snapshot_download", offline)
         assert run("adopt", "owner/name", "--task", "embed")[0] == 1
-        said = "owner/name is no folder here, and cannot be downloaded: no network; copy"
+        said = "owner/name is not a folder and cannot be downloaded: no network; copy"
         assert said in capsys.readouterr().err

@@ -217,7 +217,7 @@ class TestAdopt:
         [
             ("seq", "--pad 'seq' is not NAME=MASK: a free size that --input names, and the input"),
             ("length=mask", "names of sizes are: seq"),
-            ("seq=other", "--pad seq=other: the mask of 'seq' is 'other', which is no input"),
+            ("seq=other", "--pad seq=other: the mask of 'seq' is 'other', which is not an input"),
         ],
     )
     def test_wrong_options(self, tmp_path: Path, pad: str, message: str) -> None:

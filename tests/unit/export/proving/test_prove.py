@@ -163,7 +163,7 @@ class TestAccuracy:
 
     def test_it_fails_the_export_where_nothing_else_was_asked_for(self, tmp_path: Path) -> None:
         model = definition(Close, train=None, held_out=close_calls)
-        message = r"^no variant of 'tiny' could be made: bf16: accuracy 0\.0000 is 100\.00 points"
+        message = r"^no variant of 'tiny' could be built: bf16: accuracy 0\.0000 is 100\.00 points"
         with pytest.raises(ExportError, match=message):
             prove(tmp_path, model, "bf16")
         assert names(tmp_path) == []
@@ -214,7 +214,7 @@ class TestRejected:
         assert names(tmp_path) == []
 
     def test_nothing_that_applies(self, tmp_path: Path) -> None:
-        message = "^no variant of 'tiny' could be made: int8: there is no convolution"
+        message = "^no variant of 'tiny' could be built: int8: there is no convolution"
         with pytest.raises(ExportError, match=message):
             prove(tmp_path, CATALOG["tiny"], "int8")
 

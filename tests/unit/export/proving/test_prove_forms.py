@@ -93,7 +93,7 @@ class TestWhatIsMadeAtLoad:
             raise RuntimeError("unknown format")
 
         monkeypatch.setattr("torch.jit.load", reject)
-        message = "could be made: script: script.pt cannot be loaded here: unknown format$"
+        message = "could be built: script: script.pt cannot be loaded here: unknown format$"
         with pytest.raises(ExportError, match=message):
             prove(tmp_path, CATALOG["tiny"], "script")
         assert names(tmp_path) == []

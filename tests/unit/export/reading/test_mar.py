@@ -69,7 +69,7 @@ class TestOfTheArchiver:
         data = archived(tmp_path, {"net.pth": b"weights"}, *options).read_bytes()
         message = rejected(data)
         assert "packed" not in message
-        assert "it.mar holds an eager model: weights, and the Python class in 'net.py'" in message
+        assert "it.mar has an eager model: weights, and the Python class in 'net.py'" in message
         assert "torch.jit.script(model.eval()).save('model.pt')" in message
 
     def test_requirements_and_settings_are_named(self, tmp_path: Path) -> None:

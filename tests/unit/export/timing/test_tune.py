@@ -142,7 +142,7 @@ class TestMeasure:
         assert told[-1] == (
             7,
             7,
-            "cpu, batches of 4 and more: not timed, they run like smaller ones",
+            "cpu, batches of 4 and more: not timed, same plan as smaller ones",
         )
 
     def test_a_plan_that_was_made_under_load_says_so(

@@ -46,7 +46,7 @@ RUN: dict[str, Any] = {
         (("tiny", "--resume"), "omit --resume to begin"),
         (("tiny", "--epochs", "0"), "at least 1"),
         (("tiny", "--seed", str(2**31)), "--seed must be 0 to 2147483647"),
-        (("tiny", "--num-nodes", "2"), "--num-nodes 2: start it by torchrun"),
+        (("tiny", "--num-nodes", "2"), "--num-nodes 2: start it with torchrun"),
         (("tiny", "--strategy", "magic"), "invalid choice: 'magic'"),
     ],
 )
@@ -64,7 +64,7 @@ def test_a_wrong_command(
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_a_device_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run("train", "tiny", "--accelerator", "cuda", "--out", tmp_path / "run", catalog=CATALOG)
-    assert "--accelerator cuda: there is none on this machine" in capsys.readouterr().err
+    assert "--accelerator cuda: this machine has none" in capsys.readouterr().err
 
 
 def test_more_devices_than_there_are(
@@ -111,17 +111,17 @@ class TestFolder:
         train = ("train", "tiny", "--epochs", "1", "--out", run_folder)
         assert run(*train, catalog=CATALOG)[0] == 0
         assert run(*train, catalog=CATALOG)[0] == 2
-        assert "holds a run: add --resume, or name another folder" in capsys.readouterr().err
+        assert "has a run: add --resume, or choose another folder" in capsys.readouterr().err
         assert run(*train[:2], *train[4:], "--resume", "--epochs", "2", catalog=CATALOG)[0] == 2
         assert "--epochs 2: the run began with 1" in capsys.readouterr().err
         assert run("train", "whole", *train[4:], "--resume", catalog=CATALOG)[0] == 2
-        assert "is of 'tiny', not of 'whole'" in capsys.readouterr().err
+        assert "belongs to 'tiny', not to 'whole'" in capsys.readouterr().err
 
     @pytest.mark.parametrize(
         ("changes", "told"),
         [
-            ({}, "has not all that --resume needs"),
-            ({"step": 1, "steps": 3}, "had 3 steps per epoch, now there are 16"),
+            ({}, "lacks data that --resume needs"),
+            ({"step": 1, "steps": 3}, "had 3 steps per epoch and now has 16"),
         ],
     )
     def test_that_cannot_go_on(
@@ -184,14 +184,14 @@ class TestCheckpoint:
     def test_that_would_run_code(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         file, mark = tmp_path / "best.ckpt", tmp_path / "ran"
         torch.save({"torchlane": Evil(mark)}, file)
-        assert "holds more than tensors and plain data" in self.told(file, capsys)
+        assert "has more than tensors and plain data" in self.told(file, capsys)
         assert not mark.exists()
 
     @pytest.mark.parametrize(
         ("content", "told"),
         [
             ({"weight": torch.zeros(2)}, "was not written by `python -m export train`"),
-            ({"torchlane": {"model": "digits"}}, "is of 'digits', not of 'tiny'"),
+            ({"torchlane": {"model": "digits"}}, "belongs to 'digits', not to 'tiny'"),
             ({"torchlane": {"model": "tiny"}}, "the record of its run is wrong"),
             ({"torchlane": {"model": "tiny", "run": RUN}}, "does not fit the model"),
             (
@@ -217,4 +217,4 @@ class TestCheckpoint:
     def test_next_to_weights(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         both = ("--weights", tmp_path, "--checkpoint", tmp_path)
         assert run("tiny", *both, "--out", tmp_path, catalog=CATALOG)[0] == 2
-        assert "contradict each other" in capsys.readouterr().err
+        assert "are mutually exclusive" in capsys.readouterr().err

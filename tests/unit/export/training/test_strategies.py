@@ -109,7 +109,7 @@ def test_a_worker_killed_mid_epoch_is_started_again(alone: Alone, tmp_path: Path
     worker.send_signal(signal.SIGKILL)
     printed, _ = process.communicate()
     assert process.returncode == 0, printed
-    assert re.search(r"goes on after step 32 of 96; steps 33 to \d+ are repeated", printed)
+    assert re.search(r"resumes after step 32 of 96; steps 33 to \d+ are repeated", printed)
     assert runs.curve(out)[-1]["epoch"] == 6
     assert runs.accuracy(out) == pytest.approx(runs.accuracy(alone("paced")), abs=0.005)
 
@@ -129,7 +129,7 @@ def test_machines_may_join_and_leave(alone: Alone, tmp_path: Path) -> None:
     second.communicate()
     printed, _ = first.communicate()
     assert first.returncode == 0, printed
-    assert printed.count("goes on after step") >= 1
+    assert printed.count("resumes after step") >= 1
     assert runs.accuracy(out) == pytest.approx(runs.accuracy(alone("paced")), abs=0.005)
 
 

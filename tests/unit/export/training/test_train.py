@@ -95,10 +95,10 @@ def test_told_to_stop_it_goes_on_with_the_same_curve(finished: Path, tmp_path: P
     done.set()
     sender.join()
     assert code == 130
-    (step,) = re.findall(r"stopped after step (\d+) of 64; --resume goes on from there", printed)
+    (step,) = re.findall(r"stopped after step (\d+) of 64; --resume continues there", printed)
     code, printed = train("tiny", out, "--resume")
     assert code == 0
-    assert f"goes on after step {step} of 64; none is repeated" in printed
+    assert f"resumes after step {step} of 64; none is repeated" in printed
     assert runs.curve(out) == runs.curve(finished)
     assert runs.largest_difference(out, finished) == 0
 

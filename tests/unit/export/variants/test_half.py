@@ -157,7 +157,7 @@ def test_what_needs_more_digits_is_outside_the_tolerance(tmp_path: Path) -> None
     [
         (
             of_indices(AddsOne, outputs=(spec("next", "int64", (-1,)),)),
-            r"^it has no weights of floating point and no float32 input$",
+            r"^it has no floating-point weights and no float32 input$",
         ),
         (definition(Locked), r"^cannot make a copy in torch\.bfloat16: cannot pickle"),
     ],
@@ -173,7 +173,7 @@ def test_where_it_does_not_apply(tmp_path: Path, model: Definition, why: str) ->
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
 def test_fp16_needs_a_cuda_device(tmp_path: Path) -> None:
-    with pytest.raises(NotApplicable, match="made and proved on a CUDA device, and there is none"):
+    with pytest.raises(NotApplicable, match="verified on a CUDA device, and there is none"):
         Half("fp16").make(subject(digits.DEFINITION), tmp_path)
 
 

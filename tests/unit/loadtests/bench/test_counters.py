@@ -22,7 +22,7 @@ torchlane_cache_lookups_total{model="digits",result="joined",version="1"} 1
 def test_counters_of_one_model_are_read() -> None:
     assert parsed(PAGE, "digits") == Counters(computed=42, hits=5, joined=1)
     assert Counters(50, 6, 1).since(Counters(42, 5, 1)) == Counters(8, 1, 0)
-    with pytest.raises(CheckError, match="tells no torchlane_items_computed_total of absent"):
+    with pytest.raises(CheckError, match="has no torchlane_items_computed_total of absent"):
         parsed(PAGE, "absent")
 
 

@@ -66,7 +66,7 @@ def test_where_all_cores_are_shared_they_run_with_one_worker_and_with_several() 
 def test_who_reads_no_binary_is_left_out_with_the_reason() -> None:
     others, left_out = contestants(BY_NAME["binary-32"], (MOSEC, MLSERVER, BARE))
     assert [each.key for each in others] == ["mosec", "bare_asgi"]
-    assert "reads JSON only" in left_out[MLSERVER]
+    assert "reads only JSON" in left_out[MLSERVER]
 
 
 def test_ours_is_started_as_its_users_do_on_one_core_or_on_all() -> None:

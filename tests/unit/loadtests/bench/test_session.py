@@ -123,7 +123,7 @@ def test_before_must_be_a_compiled_folder(
     monkeypatch.setattr(bench_session, "newest_artifact", lambda _: tmp_path)
     monkeypatch.setattr(wrk, "version", lambda: "wrk")
     assert main(["bench", "--pure", "--before", str(tmp_path)]) == 1
-    assert "takes an earlier commit's .compiled" in capsys.readouterr().err
+    assert "needs an earlier commit's .compiled" in capsys.readouterr().err
 
 
 def test_where_cores_are_shared_the_workers_of_all_are_told(
@@ -153,7 +153,7 @@ def test_a_reference_that_fails_once_is_started_anew_and_that_is_said() -> None:
     made.run()
     assert servers(made, "json-32") == [["bare_asgi", "plain_fastapi", "torchlane"]]
     assert made.retried == ["json-32: plain FastAPI: plain_fastapi answers wrongly"]
-    assert any("is started anew" in text for text in said)
+    assert any("is restarted" in text for text in said)
 
 
 def test_one_that_fails_again_is_left_out_and_the_others_are_measured() -> None:

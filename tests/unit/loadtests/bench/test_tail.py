@@ -72,7 +72,7 @@ def test_the_median_of_the_turns_is_compared_with_the_same_turns_of_mosec(
 def test_a_miss_of_a_machine_that_stood_still_is_not_judged() -> None:
     [line] = judge([tail_of("torchlane", [6.0])], stalled=0.2)
     assert (line.verdict, line.measured) == ("not judged", "6.0 ms")
-    assert "stood still for 20.0%" in line.doubt
+    assert "was stalled for 20.0%" in line.doubt
 
 
 def test_a_short_tail_of_what_was_served_is_not_enough() -> None:

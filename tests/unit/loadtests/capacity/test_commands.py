@@ -60,10 +60,10 @@ def test_wrong_options_are_refused(wrong: list[str], capsys: pytest.CaptureFixtu
 
 def test_a_timeout_within_the_slo_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["find-capacity", "--timeout-s", "0.05"]) == 1
-    assert "--timeout-s 0.05 has to be longer than --slo-ms 50" in capsys.readouterr().err
+    assert "--timeout-s 0.05 must be longer than --slo-ms 50" in capsys.readouterr().err
     run = ["run", "--rate", "5", "--slo-ms", "9", "--timeout-s", "0.05"]
     assert main([*run, "--fail-p99-ms", "60"]) == 1
-    assert "--timeout-s 0.05 has to be longer than --fail-p99-ms 60" in capsys.readouterr().err
+    assert "--timeout-s 0.05 must be longer than --fail-p99-ms 60" in capsys.readouterr().err
 
 
 def test_more_connections_than_open_files_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
@@ -74,7 +74,7 @@ def test_more_connections_than_open_files_are_refused(capsys: pytest.CaptureFixt
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     said = capsys.readouterr().err
-    assert "512 connections need 576 open files, and 500 are allowed" in said
+    assert "512 connections need 576 open files, but the limit is 500" in said
     assert "ulimit -n 576" in said
 
 
@@ -132,7 +132,7 @@ def test_an_unusable_key_is_a_sentence_without_it(
     with listening(FakeServer()) as url:
         assert main(["find-capacity", "--url", url]) == 1
     said = capsys.readouterr()
-    assert said.err.startswith(f"loadtests: {VARIABLE} holds no API key")
+    assert said.err.startswith(f"loadtests: {VARIABLE} is not an API key")
     assert "secret" not in said.out + said.err
 
 
@@ -165,7 +165,7 @@ def test_a_least_capacity_demands_a_confirmation() -> None:
     assert exit_code(unsure, None, Console(file=told)) == 0
     assert told.getvalue() == ""
     assert exit_code(unsure, 50.0, Console(file=told, width=200)) == 1
-    assert "--min-capacity 50 demands a confirmed capacity; 100/s is not" in told.getvalue()
+    assert "--min-capacity 50 needs a confirmed capacity; 100/s is not" in told.getvalue()
 
 
 def test_gates_of_a_single_run() -> None:

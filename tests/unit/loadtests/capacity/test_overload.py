@@ -45,7 +45,7 @@ def test_the_cells_of_a_load() -> None:
 def test_notes_say_what_was_done_and_what_is_to_be_doubted() -> None:
     said = "\n".join(notes(RESULTS[2:]))
     assert "capacity: Torchlane 100/s, mosec 100/s" in said
-    assert "* Torchlane at 2x: not what was to be offered: the generator used 95%" in said
+    assert "* Torchlane at 2x: not the intended load: the generator used 95%" in said
     assert "mosec at 2x: 500: oops" in said
 
 

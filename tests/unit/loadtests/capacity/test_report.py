@@ -49,7 +49,7 @@ def test_where_the_generator_is_the_limit_the_headline_says_at_least() -> None:
 
 def test_a_server_that_cannot_is_told_in_a_plain_sentence() -> None:
     said = report.headline(NOTHING, GATES)
-    assert said.startswith("The server does not keep to the SLO")
+    assert said.startswith("The server does not meet the SLO")
     assert said.endswith("even at 1 requests/s")
 
 
@@ -62,7 +62,7 @@ def test_wrong_answers_and_interruptions_are_told() -> None:
     cut = dataclasses.replace(FOUND, end="interrupted")
     assert "Interrupted" in report.notes(cut, GATES)[0]
     early = dataclasses.replace(NOTHING, trials=(), end="interrupted")
-    assert report.headline(early, GATES) == "Interrupted before anything was known"
+    assert report.headline(early, GATES) == "Interrupted before there was any result"
 
 
 def test_a_search_that_was_cut_short_says_by_what() -> None:
@@ -71,7 +71,7 @@ def test_a_search_that_was_cut_short_says_by_what() -> None:
     assert report.headline(gone, GATES).startswith("Capacity: 200 requests/s, not confirmed")
     assert "Cut short: no server there." in report.notes(gone, GATES)
     early = dataclasses.replace(NOTHING, end="unreachable", reason="no server there")
-    assert report.headline(early, GATES) == "Cut short before anything was known: no server there"
+    assert report.headline(early, GATES) == "Cut short before there was any result: no server there"
     full = dataclasses.replace(gone, trials=TRIALS[:2], end="too large", at_least=True)
     assert report.headline(full, GATES).endswith("at a higher rate does not fit into memory")
 

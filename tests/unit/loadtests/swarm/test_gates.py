@@ -63,7 +63,7 @@ def test_a_good_run_breaks_nothing(limits: str, failures: int) -> None:
             "--fail-min-rps 301",  # what failed does not count as answered
             0,
             0,
-            "300.0 requests/s were answered rightly, at least 301 are wanted (--fail-min-rps)",
+            "300.0 requests/s were answered correctly, at least 301 are required (--fail-min-rps)",
         ),
         ("", 0, 2, "the load test itself failed 2 times; see the log"),
     ],

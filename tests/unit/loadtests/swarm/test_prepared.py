@@ -74,4 +74,4 @@ def test_an_obstacle_is_why_a_workload_cannot_be_loaded() -> None:
     with listening(FakeServer()) as url:
         prepared = prepare(url, None)
     assert obstacle(prepared, "unique") is None
-    assert "takes no pictures" in (obstacle(prepared, "image") or "")
+    assert "accepts no pictures" in (obstacle(prepared, "image") or "")

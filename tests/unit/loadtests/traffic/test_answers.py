@@ -95,13 +95,13 @@ def test_labels_may_differ_only_where_the_best_scores_are_nearly_equal() -> None
         (labelled(0.9, 0.1), "of shape [2]"),
         (labelled(0.7, 0.2, 0.2), "sum to 1.1"),
         (labelled(1.2, -0.1, -0.1), "not between 0 and 1"),
-        (labelled(0.7, 0.2, 0.1) | {"scores": [0.7, None, 0.1]}, "no number"),
+        (labelled(0.7, 0.2, 0.1) | {"scores": [0.7, None, 0.1]}, "not a number"),
         (labelled(0.7, 0.2, 0.1) | {"scores": [[0.7], 0.2]}, "unevenly"),
         ({"label": "ant"}, "not label and scores"),
         (labelled(0.7, 0.2, 0.1) | {"outputs": [1]}, "not label and scores"),
         (labelled(0.7, 0.2, 0.1) | {"outputs": {"z": 1}}, "without the outputs ['y']"),
         ({"error": "no", "code": "backend_failed"}, "the item failed: backend_failed"),
-        (None, "no object"),
+        (None, "not an object"),
     ],
 )
 def test_the_form_of_a_labelled_prediction(prediction: object, words: str) -> None:
@@ -123,7 +123,7 @@ def test_a_well_formed_prediction_has_no_problem_of_form() -> None:
     [
         ({"outputs": {"z": [1.0, 2.0, 3.0]}}, "without the outputs"),
         ({"outputs": {"y": [1.0, 2.0]}}, "shape [2]"),
-        ({"outputs": {"y": [1.0, 2.0, None]}}, "no number"),
+        ({"outputs": {"y": [1.0, 2.0, None]}}, "not a number"),
     ],
 )
 def test_the_form_of_outputs(prediction: object, words: str) -> None:
@@ -200,7 +200,7 @@ def test_what_is_no_npy_file_is_a_wrong_answer_and_no_error_of_the_judge(body: b
     for known in (None, judge().known(labelled(0.7, 0.2, 0.1), TIGHT)):
         problem = judge().raw_problem("application/x-npy", body, known)
         assert problem is not None
-        assert f"{len(body)} bytes of application/x-npy are no float32" in problem
+        assert f"{len(body)} bytes of application/x-npy are not float32" in problem
 
 
 @pytest.mark.filterwarnings("ignore")  # numpy's, of what it was made to read
@@ -218,7 +218,7 @@ def test_any_damage_of_an_npy_file_is_seen_or_harmless() -> None:
 
 def test_a_precision_without_a_variant_is_named() -> None:
     target = dataclasses.replace(FakeServer().target(), precision="int8")
-    with pytest.raises(TargetError, match="serves 'fake' in int8, of which its manifest has no"):
+    with pytest.raises(TargetError, match="serves 'fake' in int8, but its manifest has no such"):
         tolerance_of(target)
 
 

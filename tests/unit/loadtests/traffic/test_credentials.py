@@ -29,6 +29,6 @@ def test_what_is_none_is_refused_and_not_repeated(
     monkeypatch: pytest.MonkeyPatch, key: str
 ) -> None:
     monkeypatch.setenv(VARIABLE, key)
-    with pytest.raises(UsageError, match="TORCHLANE_LOAD_API_KEY holds no API key") as refused:
+    with pytest.raises(UsageError, match="TORCHLANE_LOAD_API_KEY is not an API key") as refused:
         with_key(HEADERS)
     assert key not in str(refused.value)

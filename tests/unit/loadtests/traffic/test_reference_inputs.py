@@ -36,7 +36,7 @@ def test_inputs_that_must_be_of_one_length_are_tried_after_a_refusal(
     for call in (calls.draw() for _ in range(200)):
         reply = fake.post(call.path, call.headers, call.body)
         assert call.expected.problem(reply.status, reply.headers, reply.body) is None
-    assert "once more, with free dimensions of one size" in caplog.text
+    assert "trying again with one size for free dimensions" in caplog.text
 
 
 def test_a_refusal_of_aligned_inputs_is_the_one_that_is_told() -> None:

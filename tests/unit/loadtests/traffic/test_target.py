@@ -50,10 +50,10 @@ def changed(**changes: object) -> bytes:
         (changed(), "other", "no model 'other'; it has: fake"),
         (changed(default=False), None, "no default model; name one of: fake"),
         (changed(manifest=None, state="failed"), None, "it is failed, not loaded"),
-        (changed(manifest={}), None, "not understood"),
+        (changed(manifest={}), None, "cannot read the manifest"),
         (b'{"models": [{"name": "fake", "default": true, "manifest": {}}]}', None, "no 'version'"),
-        (b"<html>", None, "is no list of models"),
-        (b"[]", None, "is no list of models"),
+        (b"<html>", None, "is not a list of models"),
+        (b"[]", None, "is not a list of models"),
         (b'{"models": []}', None, "no default model; name one of: none"),
     ],
 )
@@ -80,16 +80,16 @@ def test_a_server_that_stalls_is_given_up_after_the_time_that_is_asked_for() -> 
 
 @pytest.mark.parametrize("url", ["127.0.0.1:8000", "ftp://127.0.0.1", "http://"])
 def test_an_address_without_its_parts_is_refused(url: str) -> None:
-    with pytest.raises(TargetError, match="is no address such as"):
+    with pytest.raises(TargetError, match="is not an address like"):
         learn(url)
 
 
 @pytest.mark.parametrize(
     ("url", "words"),
     [
-        ("http://127.0.0.1:http", "is no address: Port could not be cast"),
-        ("http://127.0.0.1:99999", "is no address: Port out of range"),
-        ("http://[::1", "is no address: Invalid IPv6"),
+        ("http://127.0.0.1:http", "is not an address: Port could not be cast"),
+        ("http://127.0.0.1:99999", "is not an address: Port out of range"),
+        ("http://[::1", "is not an address: Invalid IPv6"),
         ("http://a..b", "GET http://a..b/models.* failed: .*label"),
         ("http://127.0.0.1:1/\u00e4", "failed: .*ascii"),
     ],

@@ -133,7 +133,7 @@ def test_an_answer_that_belongs_to_another_request_is_caught(model: str, name: s
         (swapped, "differs"),
         (wrong_number, "differs by about 1e-02"),
         (one_too_few, "15 predictions for 16 items"),
-        (not_finite, "no number"),
+        (not_finite, "not a number"),
     ],
 )
 def test_batches_that_are_not_what_was_asked_for_are_caught(lie: Lie, words: str) -> None:

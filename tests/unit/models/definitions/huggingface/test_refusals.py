@@ -69,8 +69,8 @@ def test_labels_that_are_the_same(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("config", "why"),
     [
-        ("[]", "config.json holds a list instead of an object"),
-        ("{}", "config.json is missing; it must be one that transformers itself has"),
+        ("[]", "config.json has a list instead of an object"),
+        ("{}", "config.json is missing; transformers itself must have the model type"),
         ('{"model_type": "mine", "auto_map": {"AutoModel": "x.py"}}', "the model type 'mine'"),
         ('{"model_type": "bert", "hidden_size": "wide"}', "transformers rejects"),
         ('{"model_type": "bert", "quantization_config": {}}', "its weights are quantized"),
@@ -87,7 +87,7 @@ def test_code_of_a_model_is_never_run(folder: Path, tmp_path: Path) -> None:
     (folder / "evil.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
     definition_of(ModelFolder(folder), Wanted("embed"), "It.")
     edit(folder / "config.json", auto_map={"AutoModel": "evil.Model"})
-    refused(folder, r"AutoModel is code that comes with the model \(auto_map\), which is never run")
+    refused(folder, r"AutoModel is the model's own code \(auto_map\), which is never run")
     assert not (tmp_path / "ran").exists()
 
 
@@ -114,7 +114,7 @@ def test_malformed_fields(tmp_path: Path, file: str, changes: dict[str, Any], wh
 def test_scores_that_cannot_be_served(tmp_path: Path) -> None:
     save(tmp_path, "BertForSequenceClassification", bert_config(num_labels=1))
     edit(tmp_path / "config.json", sentence_transformers={"activation_fn": "torch.nn.Tanh"})
-    refused(tmp_path, "the score is made by torch.nn.Tanh; Identity, Sigmoid are known", "rerank")
+    refused(tmp_path, "score activation torch.nn.Tanh; known are: Identity, Sigmoid", "rerank")
     edit(tmp_path / "config.json", sentence_transformers=["x"])
     refused(tmp_path, "sentence_transformers is malformed", "rerank")
 
@@ -136,7 +136,7 @@ class TestTokenizer:
         cased = {"tokenizer_class": "BertTokenizer", "do_lower_case": False}
         edit(folder / "tokenizer_config.json", **cased)
         refused(
-            folder, r"AutoTokenizer makes other tokens of .*save_pretrained\(FOLDER\) writes it"
+            folder, r"tokenizer.json give different tokens .*save_pretrained\(FOLDER\) writes it"
         )
 
     def test_broken(self, folder: Path) -> None:
@@ -145,7 +145,7 @@ class TestTokenizer:
 
     def test_of_another_model(self, tmp_path: Path) -> None:
         save(tmp_path, config=bert_config(vocab_size=5))
-        refused(tmp_path, "tokenizer.json has the token id 11, but the model knows 5")
+        refused(tmp_path, "tokenizer.json has the token id 11, but the model has 5")
 
     @pytest.mark.parametrize("where", ["vocabulary", "post-processor"])
     def test_an_id_that_the_model_does_not_know(self, folder: Path, where: str) -> None:
@@ -156,7 +156,7 @@ class TestTokenizer:
         else:
             fields["post_processor"]["special_tokens"]["[SEP]"]["ids"] = [99]
         (folder / "tokenizer.json").write_text(json.dumps(fields))
-        refused(folder, "tokenizer.json has the token id 99, but the model knows 12 tokens")
+        refused(folder, "tokenizer.json has the token id 99, but the model has 12 tokens")
 
     @pytest.mark.parametrize("charsmap", ["AAAA", "BAAAAP////8="])
     def test_that_panics(self, folder: Path, charsmap: str) -> None:
@@ -217,7 +217,7 @@ class TestWeights:
 
     def test_an_index_of_missing_shards(self, folder: Path) -> None:
         edit(folder / "model.safetensors.index.json", weight_map={"a": "other.safetensors"})
-        refused(folder, "names other.safetensors, which is not there")
+        refused(folder, "names other.safetensors, which does not exist")
 
     def test_an_index_that_leads_out(self, folder: Path) -> None:
         (folder / "model.safetensors").rename(folder.parent / "model.safetensors")
@@ -238,7 +238,7 @@ class TestWeights:
     def test_a_pickle_of_code_not_even_then(self, folder: Path, tmp_path: Path) -> None:
         (folder / "model.safetensors").unlink()
         (folder / "pytorch_model.bin").write_bytes(pickle.dumps(_Evil(tmp_path / "ran"), 2))
-        refused(folder, "pytorch_model.bin does not hold weights alone", allow_pickle=True)
+        refused(folder, "pytorch_model.bin has more than weights", allow_pickle=True)
         torch.save([1], folder / "pytorch_model.bin")
         refused(folder, "pytorch_model.bin is not a state_dict", allow_pickle=True)
         assert not (tmp_path / "ran").exists()

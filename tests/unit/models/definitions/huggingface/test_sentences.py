@@ -104,12 +104,12 @@ def test_poolings_by_name_and_by_flag(tmp_path: Path, config: Any, pooling: str)
         (
             "modules",
             [{"type": "custom_st.Transformer", "path": ""}],
-            "has custom_st.Transformer, code",
+            "has custom_st.Transformer, the model's own",
         ),
         ("modules", [{"type": f"{ST}.Transformer", "path": "a\0b"}], "path .* is malformed"),
         ("modules", [{"type": f"{ST}.Transformer", "path": "a" * 5000}], "path .* is malformed"),
         ("sentence_bert_config", {"max_seq_length": -1}, "max_seq_length is malformed"),
-        ("sentence_bert_config", {"do_lower_case": True}, "asks for do_lower_case"),
+        ("sentence_bert_config", {"do_lower_case": True}, "sets do_lower_case"),
         ("config_sentence_transformers", {"default_prompt_name": "x"}, "has no prompt 'x'"),
     ],
 )
