@@ -135,7 +135,7 @@ def _guessed(codec: Codec, media_type: str, body: bytes) -> str:
     raise UnsupportedMediaType(
         f"the Content-Type is {CURLS_DEFAULT}, curl's default, and the body is neither JSON nor a "
         f"PNG, JPEG or .npy file; name its type, as in -H 'Content-Type: {JSON}', or send a file "
-        f"with -F file=@photo.jpg or --data-binary @photo.jpg. This model takes {takes}"
+        f"with -F file=@photo.jpg or --data-binary @photo.jpg. This model accepts {takes}"
     )
 
 
@@ -163,7 +163,7 @@ def _item_of_file(codec: Codec, file: File, budget: Budget) -> list[Item]:
     if not media_type:
         raise UnsupportedMediaType(
             "the file is neither PNG, JPEG nor .npy, and its part of the form has no Content-Type; "
-            f"this model takes files of {', '.join(codec.media_types) or 'no kind'}"
+            f"this model accepts files of {', '.join(codec.media_types) or 'no kind'}"
         )
     if media_type == JSON:
         raise UnsupportedMediaType(

@@ -55,7 +55,7 @@ class TestReadItems:
 
     @pytest.mark.parametrize("content_type", ["text/plain", "application/jsonp", "image/png"])
     def test_other_content_types(self, content_type: str) -> None:
-        with pytest.raises(UnsupportedMediaType, match="this model takes application/json"):
+        with pytest.raises(UnsupportedMediaType, match="this model accepts application/json"):
             read({"input": [1, 2]}, content_type)
 
     @pytest.mark.parametrize(
