@@ -150,7 +150,7 @@ class TestForms:
             (NUMBERS, part(PNG, Content_Type="image/png"), "not 'image/png'"),
             (NUMBERS, part(PNG), "not 'image/png'"),
             (OBJECTS, part(b"a"), "accepts files of no kind"),
-            (NUMBERS, part(b"{}", Content_Type="application/json"), "send JSON as the whole body"),
+            (NUMBERS, part(b"{}", Content_Type="application/json"), "send JSON as the body"),
             (
                 NUMBERS,
                 part(form(part(b"a"), boundary="y"), Content_Type="multipart/mixed; boundary=y"),
