@@ -72,7 +72,7 @@ WRONG: list[tuple[Callable[[], object], list[str], int, str]] = [
         *(other_columns, ["double", "in.parquet", "--input-column", "x"], 1),
         "in.parquet has no column 'x'; it has 'pixels', 'y'",
     ),
-    (other_columns, ["double", "in.parquet", "--top-k", "2"], 2, "--top-k: top_k chooses among"),
+    (other_columns, ["double", "in.parquet", "--top-k", "2"], 2, "--top-k: top_k selects scores"),
     (other_columns, ["double", "in.parquet", "--variant", "int8"], 2, "no variant 'int8'"),
     (other_columns, ["double", "in.parquet", "--precision", "fp4"], 2, "--plan-precision 'fp4'"),
     (other_columns, ["double", "in.parquet", "--batch", "0"], 2, "'0' is not at least 1"),
