@@ -89,7 +89,7 @@ class Scorer:
         try:
             self._compute(scored, kept)
         except ReplicaError as fault:
-            LOG.warning("replica_broke", problem=str(fault), instead="it is made anew")
+            LOG.warning("replica_broke", problem=str(fault), instead="it is recreated")
             self._backend.close()
             try:
                 self._backend = self._make()

@@ -75,7 +75,7 @@ async def test_an_array_is_always_the_whole(api: Api) -> None:
         assert np.frombuffer(answer.content, "<f4").tolist() == WHOLE
         rejected = await api.client.post(f"{path}?top_k=1", json=BODY, headers=headers)
         assert (rejected.status_code, rejected.json()["code"]) == (406, "not_acceptable")
-        told = "ask for application/json, or for application/octet-stream"
+        told = "request application/json, or application/octet-stream"
         assert told in rejected.json()["error"]
 
 

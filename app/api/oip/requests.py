@@ -268,7 +268,7 @@ def classes_of(parameters: Parameters, where: str) -> int:
 
 
 def reject_shared_memory(parameters: Parameters, where: str) -> None:
-    """Reject a tensor in shared memory, where the client would look for its bytes in vain.
+    """Reject a tensor in shared memory, which the server neither reads nor writes.
 
     Raises:
         InvalidInput: if the parameters name a region.

@@ -135,7 +135,7 @@ def torchserve_docs(path: str) -> Docs:
         "additionalProperties": False,
     }
     ok: Docs = {
-        "description": "The five best labels and their scores; without labels the output",
+        "description": "The five best labels and their scores; without labels, the output",
         "content": {JSON: {"schema": {}}},
         "headers": answered(many=False),
     }

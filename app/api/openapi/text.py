@@ -44,7 +44,7 @@ _INPUTS: Docs = {
     "description": "one text or several; or token ids, of one text or of several",
     "anyOf": [_TEXT, _list(_TEXT), _TOKENS, _list(_TOKENS)],
 }
-_MODEL: Docs = {"type": "string", "description": "NAME or NAME/VERSION; default: default model"}
+_MODEL: Docs = {"type": "string", "description": "NAME or NAME/VERSION; else the default model"}
 _SIZE: Docs = {"type": "integer", "minimum": 1, "description": "vector size; default: the model's"}
 _FORMAT: Docs = {"type": "string", "enum": ["float", "base64"], "default": "float"}
 _VECTOR = _list(_SCORE)

@@ -157,7 +157,7 @@ class LiveStream(Response):
             await send({"type": "http.response.body", "body": b""})
 
     async def _send_all(self, scope: Scope, send: Send, gone: asyncio.Task[None]) -> None:
-        """Send snapshots until the listener disconnects, its key expires or the server stops."""
+        """Send snapshots until the listener disconnects, loses its access, or the server stops."""
         transport: asyncio.Transport | None = scope.get(TRANSPORT)
         if transport is not None and (connection := transport.get_extra_info("socket")):
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
