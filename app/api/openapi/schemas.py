@@ -34,7 +34,7 @@ class V2Error(BaseModel):
 
 CUT: dict[str, int] = Field(
     default={},
-    description="only for a text that was cut off: number of tokens kept, and cut off",
+    description="only for a text that was cut off: the tokens used (`tokens`) and left out (`cut`)",
 )
 
 
