@@ -3,9 +3,8 @@
     @app.post("/admin/reload")
     async def reload(caller: Admin) -> ...:
 
-`Admin` rejects every caller while no API key is configured. For the paths of
-`ADMIN_PATHS` the middleware checks before any body is read; the dependency also guards routes
-elsewhere.
+`Admin` rejects every caller while no API key is configured. For `ADMIN_PATHS` the middleware checks
+before a body is read; the dependency also protects routes elsewhere.
 """
 
 from __future__ import annotations
@@ -18,18 +17,16 @@ from fastapi.security import APIKeyHeader, HTTPAuthorizationCredentials, HTTPBea
 from app.access.entries import ADMIN, METRICS, PREDICT
 from app.access.guard import Caller, Guard
 
-# With everything below them.
+# Includes all paths below them.
 ADMIN_PATHS = ("/admin", "/v2/repository/models")
-CALLER = (
-    "torchlane.caller"  # key in the ASGI scope: the caller that the middleware let in as an admin
-)
+CALLER = "torchlane.caller"  # key in the ASGI scope: the caller admitted as an administrator
 
-# They tell the OpenAPI document what to send; the guard decides whether it is right.
+# These describe the credentials in the OpenAPI document; the guard checks them.
 BEARER = HTTPBearer(scheme_name="bearer", auto_error=False, description="An API key")
 API_KEY = APIKeyHeader(
     name="X-API-Key", scheme_name="api_key", auto_error=False, description="The same API key"
 )
-SECURITY: list[dict[str, list[str]]] = [{"bearer": []}, {"api_key": []}]  # either one suffices
+SECURITY: list[dict[str, list[str]]] = [{"bearer": []}, {"api_key": []}]  # either is enough
 SECURITY_SCHEMES = {
     each.scheme_name: each.model.model_dump(mode="json", by_alias=True, exclude_none=True)
     for each in (BEARER, API_KEY)

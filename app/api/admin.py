@@ -1,4 +1,4 @@
-"""Operator calls: look for new versions, load them, unload them, and profile the process."""
+"""Operator calls: find new versions, load and unload versions, and profile the process."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CONFLICT = 409
 RESPONSES: dict[int | str, dict[str, Any]] = {
     CONFLICT: {
         "model": schemas.ChangesAnswer,
-        "description": "A version failed to load; what was served before still is",
+        "description": "A version failed to load; versions served before still serve",
     },
     **ERRORS[422],
     **ERRORS[503],
@@ -35,26 +35,26 @@ PROFILED: dict[int | str, dict[str, Any]] = {
         "description": "A trace in Chrome's format, for ui.perfetto.dev or chrome://tracing",
         "headers": {
             "X-Torchlane-Profile": {
-                "description": "How many seconds were recorded, and why no more",
+                "description": "How many seconds were recorded, and why it ended",
                 "schema": {"type": "string"},
             }
         },
     },
     CONFLICT: {
         "model": schemas.ErrorBody,
-        "description": "This process is being profiled already",
+        "description": "This process is already being profiled",
         "headers": RETRY_AFTER,
     },
 }
 LEAST_S, MOST_S, USUAL_S = 0.1, 60.0, 5.0
 Seconds = Annotated[float, Query(ge=LEAST_S, le=MOST_S, description="how long to record")]
 Name = Annotated[str, Path(description="a model of the repository")]
-# Text: a caller without the scope is rejected before its value is parsed.
+# A string: callers without the scope are rejected before its value is parsed.
 Version = Annotated[str, Path(description="a version of the model")]
 
 
 def add_admin(app: FastAPI, service: Service) -> None:
-    """Add the calls; `Admin` rejects every caller while no key for them is configured."""
+    """Add the calls; `Admin` rejects every caller while no admin key is configured."""
     router = APIRouter(prefix="/admin", tags=["admin"], responses=RESPONSES)
     lifecycle = service.lifecycle
 
@@ -65,12 +65,12 @@ def add_admin(app: FastAPI, service: Service) -> None:
 
     @router.post("/models/{name}/load", operation_id="load_model", responses=ERRORS[404])
     async def load_model(_: Admin, response: Response, name: Name) -> schemas.ChangesAnswer:
-        """Serve the versions that the version policy selects, even those that were unloaded."""
+        """Serve the versions that the version policy selects, including unloaded versions."""
         return _answer(await lifecycle.load(name), response)
 
     @router.post("/models/{name}/unload", operation_id="unload_model", responses=ERRORS[404])
     async def unload_model(_: Admin, response: Response, name: Name) -> schemas.ChangesAnswer:
-        """Serve no version of a model until it is loaded again."""
+        """Stop serving all versions of a model until it is loaded again."""
         return _answer(await lifecycle.unload(name), response)
 
     @router.post(
@@ -81,7 +81,7 @@ def add_admin(app: FastAPI, service: Service) -> None:
     async def load_version(
         _: Admin, response: Response, name: Name, version: Version
     ) -> schemas.ChangesAnswer:
-        """Serve a version in addition to those that the version policy selects."""
+        """Serve a version in addition to the versions that the version policy selects."""
         return _answer(await lifecycle.load(name, version_number(version)), response)
 
     @router.post(
@@ -92,12 +92,12 @@ def add_admin(app: FastAPI, service: Service) -> None:
     async def unload_version(
         _: Admin, response: Response, name: Name, version: Version
     ) -> schemas.ChangesAnswer:
-        """Stop serving a version; the policy's next one takes its place first."""
+        """Stop serving a version, after the policy's next version has replaced it."""
         return _answer(await lifecycle.unload(name, version_number(version)), response)
 
     @router.post("/profile", operation_id="profile", response_class=Response, responses=PROFILED)
     async def profile(_: Admin, request: Request, seconds: Seconds = USUAL_S) -> Response:
-        """Record batches, requests and operators of the process that answers, while it serves."""
+        """Record batches, requests and operators of the answering process while it serves."""
         compressed = takes_gzip(request.headers.getlist("accept-encoding"))
         work = asyncio.create_task(service.profiler.profile(seconds, compressed=compressed))
         left = asyncio.create_task(_left(request))

@@ -1,11 +1,11 @@
-"""Memory limit for request bodies that are still arriving, for all callers together."""
+"""Total memory limit for the request bodies of all callers that are still arriving."""
 
 from __future__ import annotations
 
 from app.errors import Overloaded
 
-AGAIN_S = 1.0  # a guess: nothing tells when the other bodies will be complete
-FREE_BYTES = 64 << 10  # of each body: small bodies always get in, even when the memory is full
+AGAIN_S = 1.0  # a guess: it is unknown when the other bodies will be complete
+FREE_BYTES = 64 << 10  # of each body: small bodies are accepted even when the memory is full
 
 
 class BodyMemory:
@@ -13,10 +13,10 @@ class BodyMemory:
 
     Each body has its own size limit and timeout, but a thousand callers that send slowly would
     still fill any memory. The first 64 KiB of each body are not counted. A complete body is no
-    longer counted; its items are, in the queue.
+    longer counted here; its items count in the queue.
 
     Args:
-        limit: bytes for all of them together.
+        limit: bytes for all bodies in total.
 
     Attributes:
         held: bytes counted now.
@@ -31,13 +31,13 @@ class BodyMemory:
 
         Args:
             size: bytes received so far.
-            before: what this returned for the body last; 0 at first.
+            before: what this last returned for the body; 0 at first.
 
         Returns:
             What to give back once the body is complete or no longer wanted.
 
         Raises:
-            Overloaded: all bodies together would be over the limit; nothing more was counted.
+            Overloaded: if all bodies would exceed the limit; nothing more was counted.
         """
         counted = max(0, size - FREE_BYTES)
         if self.held - before + counted > self.limit:
@@ -50,5 +50,5 @@ class BodyMemory:
         return counted
 
     def give_back(self, counted: int) -> None:
-        """Release what `hold` returned last for a body."""
+        """Release what `hold` last returned for a body."""
         self.held -= counted

@@ -1,8 +1,8 @@
 """One prediction call from its head to its answer, on any transport: parse, submit, shape.
 
-Nothing here waits: the transport reads the body and waits for the submission. What a protocol reads
-and writes is in a subclass: `native/predictions.py`, `oip/infer.py`, `torchserve/predictions.py`,
-and those of `text/body.py`, whose model is named in the body.
+Nothing here waits: the transport reads the body and waits for the submission. A subclass reads and
+writes each protocol: `native/predictions.py`, `oip/infer.py`, `torchserve/predictions.py`, and
+subclasses of `text/body.py`, whose body names the model.
 """
 
 from __future__ import annotations
@@ -38,17 +38,17 @@ class Call:
 
     Args:
         service: engine, models and limits.
-        endpoint: the requested one.
-        fields: lower-case names of headers, and values.
+        endpoint: the requested endpoint.
+        fields: headers, with names in lower case.
 
     Attributes:
-        arrived_at: when the head came, on the engine's clock.
+        arrived_at: when the head arrived, on the engine's clock.
         deadline: on the engine's clock.
-        notes: of the items, once they have been read; empty: they have none.
-        trace: of the request; None: nothing follows it.
+        notes: the items' notes, once the items have been read; empty if they have no notes.
+        trace: the request's trace; None if it is not traced.
 
     Raises:
-        TorchlaneError: rejected by its head: the caller, the model, the size or a header.
+        TorchlaneError: if the head is rejected: its caller, model, size or a header.
     """
 
     __slots__ = (
@@ -102,61 +102,61 @@ class Call:
         self.trace: RequestTrace | None = None
 
     def read_head(self, fields: Mapping[bytes, bytes]) -> None:
-        """Read what this protocol's headers and URL say; the caller is admitted already.
+        """Read this protocol's headers and URL; the caller is already admitted.
 
         Raises:
-            TorchlaneError: if they are wrong.
+            TorchlaneError: if they are invalid.
         """
         raise NotImplementedError
 
     def check_model(self) -> None:
-        """Check what the head asks for against the model, before the body is decoded.
+        """Check the head against the model, before the body is decoded.
 
         Raises:
-            TorchlaneError: the model cannot do it.
+            TorchlaneError: if the model cannot do what the head asks for.
         """
 
     def memo_text(self, body: bytes) -> str | None:
-        """What decides the answer, besides the model and the body, as one text.
+        """Everything that determines the answer, except the model and the body, as one text.
 
-        None: the body is not worth remembering, since reading it again costs hardly anything.
+        None if the body is not worth remembering, because reading it again costs almost nothing.
         """
         raise NotImplementedError
 
     def read(self, body: bytes, *, on_loop: bool) -> list[Item]:
         """The items of a body; called in a thread if `on_loop` is False.
 
-        Nothing else uses the call at that time, so it may keep what the answer needs.
+        Nothing else uses the call at that time, so it may store what the answer needs.
 
         Raises:
-            TooLongForLoop: on the event loop, if it would block that for long.
-            TorchlaneError: if the body is wrong.
+            TooLongForLoop: on the event loop, if reading would block it for long.
+            TorchlaneError: if the body is invalid.
         """
         raise NotImplementedError
 
     def write(self, outcomes: Sequence[Outcome]) -> Written:
-        """The answer's body, and the headers that say what it is, without its length.
+        """The answer's body and the headers that describe it, except its length.
 
         Raises:
-            TorchlaneError: if the outcomes cannot be written as the caller asks.
+            TorchlaneError: if the outcomes cannot be written in the requested form.
         """
         raise NotImplementedError
 
     def find_model(self) -> None:
-        """Find the model that the path names, and the deadline by its settings.
+        """Find the model that the path names, and set the deadline by its settings.
 
         Raises:
-            TorchlaneError: there is no such model, or the caller may not call it.
+            TorchlaneError: if there is no such model, or the caller may not call it.
         """
         self.model = self._resolve()
         self._changes = self.service.loaded.changes
         self.limit_time(self.model.settings.timeout_s)
 
     def limit_time(self, most_s: float) -> None:
-        """Set the deadline as the caller asks, but no later than this.
+        """Set the requested deadline, but at most `most_s` after arrival.
 
         Raises:
-            InvalidInput: the caller's header is no time.
+            InvalidInput: if the caller's header is not a valid time.
         """
         self.deadline = self.arrived_at + _timeout_s(self._timeout_ms, most_s)
 
@@ -173,7 +173,7 @@ class Call:
         """Decode the body and submit its items to the engine, which may log the request id.
 
         Raises:
-            TorchlaneError: rejected; nothing was queued.
+            TorchlaneError: if the request is rejected; nothing was queued.
         """
         trace = self.trace
         if trace is None:
@@ -181,14 +181,14 @@ class Call:
         trace.received = time.perf_counter()
         try:
             submission = self._begin(body, request_id)
-        finally:  # the model may be another one than at the head
+        finally:  # the model may differ from the head's
             trace.model = self.model.id
         submission.follow(trace)
         return submission
 
     def _begin(self, body: bytes, request_id: bytes) -> Submission:
         service = self.service
-        if self._changes != service.loaded.changes:  # while the body arrived
+        if self._changes != service.loaded.changes:  # models changed while the body arrived
             self.model = self._resolve()
         model = self.model
         self.check_model()
@@ -213,7 +213,7 @@ class Call:
                     self._submission = known
                     return known
                 self._remembered = None  # its predictions have left the cache
-            # Making the items would be most of the cost of a rejection.
+            # Decoding the items would be most of the cost of a rejection.
             service.engine.foresee(model.id, self.deadline, self._lag_s)
         try:
             items = self.read(body, on_loop=True)
@@ -231,13 +231,13 @@ class Call:
     def _begin_off_loop(
         self, work: Callable[[], list[Item] | bytes], size_bytes: int, request_id: bytes
     ) -> Submission:
-        """Have the body inflated, or its items read, in a thread.
+        """Inflate the body, or read its items, in a thread.
 
-        Until then the engine knows that they come.
+        Until then the engine expects the items.
         """
         engine = self.service.engine
         engine.foresee(self.model.id, self.deadline, self._lag_s)
-        # Before `expect`, since that accepts the request.
+        # Before `expect`, because `expect` accepts the request.
         self.service.offload.check_room(size_bytes, self.deadline - engine.now())
         submission = self._submission = engine.expect(
             self.model.id, self.deadline, self._drop_task, request_id
@@ -262,7 +262,7 @@ class Call:
         self._task = self.service.offload.start(work, size_bytes, done)
 
     def _supply(self, submission: Submission, made: list[Item] | bytes) -> None:
-        """Submit items that were made in a thread; read them first from an inflated body."""
+        """Submit items that were decoded in a thread; an inflated body is read first."""
         if isinstance(made, bytes):
             try:
                 items = self.read(made, on_loop=True)
@@ -282,16 +282,16 @@ class Call:
             self.trace.decoded, self.trace.items = self._decoded, items
 
     def is_left(self) -> bool:
-        """Whether nobody waits for items that are read in a thread."""
+        """Whether the caller no longer waits for items that are read in a thread."""
         return self._is_left
 
     def _keep_notes(self, items: list[Item]) -> None:
-        """Keep the notes; a codec gives one to all items of a body, or to none."""
+        """Keep the notes; in a body, either all items have one or none does."""
         if items[0].note is not None:
             self.notes = [item.note for item in items]
 
     def _drop_task(self) -> None:
-        """Cancel the work in a thread; harmless when it is done."""
+        """Cancel the work in a thread; harmless if the work is done."""
         self._is_left = True
         if self._task is not None:
             self._task.cancel()
@@ -300,7 +300,7 @@ class Call:
         """Status, headers and body, once the submission is settled.
 
         Raises:
-            TorchlaneError: why there are no predictions.
+            TorchlaneError: the reason why there are no predictions.
         """
         if self._submission is None:
             raise RuntimeError("bug: a call was answered before it began")
@@ -335,7 +335,7 @@ class Call:
         return written
 
     def _asks_for(self, items: int) -> None:
-        """Count the items once, whichever way their number becomes known."""
+        """Count the items once, however their number becomes known."""
         caller, self._caller = self._caller, None
         if caller is not None:
             caller.asks_for(items)

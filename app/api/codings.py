@@ -1,7 +1,7 @@
 """Content codings (RFC 9110, section 8.4): gzip and deflate of bodies, gzip of a few answers.
 
-A few bytes can inflate a thousandfold. The result is bounded by the limit of a body while it
-inflates, and large ones are left to a thread.
+A few bytes can inflate a thousandfold. A body's limit is enforced while it inflates, and large
+bodies inflate in a thread.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ WINDOW_BITS = {b"gzip": 31, b"x-gzip": 31, b"deflate": 15}  # with a header and 
 IDENTITY = (b"", b"identity")
 NOT_AT_ALL = re.compile(r"q\s*=\s*0(\.0*)?")
 MAX_SHOWN_BYTES = 50
-# To inflate on the event loop, coded and not: a third of a millisecond, 1.6 in the worst case.
+# Limits on the event loop, coded and inflated: a third of a millisecond, 1.6 ms in the worst case.
 MAX_CODED_ON_LOOP_BYTES, MAX_ON_LOOP_BYTES = 32 << 10, 128 << 10
-# A body may inflate to 32 times its size, or to a mebibyte. Without this bound a few bytes could
-# have the event loop parse the largest JSON body that is allowed.
+# A body may inflate to 32 times its size, or to a mebibyte. Without this bound, a few bytes could
+# make the event loop parse the largest allowed JSON body.
 MAX_RATIO, FREE_BYTES = 32, 1 << 20
 MAX_MEMBERS = 10_000  # of a gzip file
-PIECE_BYTES = 64 << 10  # coded, given to the decompressor at once
+PIECE_BYTES = 64 << 10  # coded bytes per call of the decompressor
 
 
 def read_coding(header: bytes) -> bytes | None:
-    """The coding that a Content-Encoding header names; None: the body comes as it is.
+    """The coding that a Content-Encoding header names; None if the body is not coded.
 
     Raises:
-        UnsupportedContentCoding: another coding than gzip and deflate, or several.
+        UnsupportedContentCoding: if the coding is not gzip or deflate, or there are several.
     """
     coding = header.strip().lower()
     if coding in IDENTITY:
@@ -38,14 +38,14 @@ def read_coding(header: bytes) -> bytes | None:
     if coding not in WINDOW_BITS:
         given = header[:MAX_SHOWN_BYTES].decode("latin-1")
         raise UnsupportedContentCoding(
-            f"the Content-Encoding is {given!r}; send the body as it is, or coded by one of "
+            f"the Content-Encoding is {given!r}; send the body uncoded, or with one of "
             f"{ACCEPTED_CODINGS}"
         )
     return coding
 
 
 def takes_gzip(accepts: Sequence[str]) -> bool:
-    """Whether a client takes an answer in gzip, by its Accept-Encoding headers."""
+    """Whether a client accepts an answer in gzip, by its Accept-Encoding headers."""
     weights = {}
     for each in ",".join(accepts).lower().split(","):
         coding, _, weight = each.partition(";")
@@ -59,11 +59,11 @@ class Inflater:
 
     Args:
         coding: see `read_coding`.
-        body: as it came, whole.
-        most: bytes that any body may have.
+        body: the whole body, as received.
+        most: maximum size of any body in bytes.
 
     Attributes:
-        limit: bytes that the result may have.
+        limit: maximum size of the result in bytes.
     """
 
     def __init__(self, coding: bytes, body: bytes, most: int) -> None:
@@ -78,7 +78,7 @@ class Inflater:
         self._size = 0
 
     def inflate_shortly(self) -> bytes | None:
-        """The whole result; None: it would take long, `inflate` finishes it.
+        """The whole result; None if it would take long, and `inflate` must finish it.
 
         Raises:
             PayloadTooLarge, InvalidInput: see `inflate`.
@@ -91,8 +91,8 @@ class Inflater:
         """The whole result.
 
         Raises:
-            PayloadTooLarge: it has more bytes than the limit.
-            InvalidInput: the body is damaged, cut off, or followed by other bytes.
+            PayloadTooLarge: if the result has more bytes than the limit.
+            InvalidInput: if the body is damaged, cut off, or followed by other bytes.
         """
         self._inflate(self.limit + 1)
         return b"".join(self._pieces)
@@ -109,7 +109,7 @@ class Inflater:
                 inflated = self._zlib.decompress(piece, most - self._size)
             except zlib.error as error:
                 raise InvalidInput(
-                    f"the body is not valid {self._coding}, its Content-Encoding: {error}"
+                    f"the body is not valid {self._coding}, as its Content-Encoding says: {error}"
                 ) from error
             left = len(self._zlib.unconsumed_tail) + len(self._zlib.unused_data)
             self._at += len(piece) - left

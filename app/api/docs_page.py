@@ -1,6 +1,6 @@
-"""The API reference at /docs: Swagger UI from local files, so it works without internet.
+"""The API reference at /docs: Swagger UI from local files, which works without internet access.
 
-Every address in the page is relative: it works behind a proxy that removes a path prefix.
+All addresses in the page are relative, so it works behind a proxy that removes a path prefix.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ PAGE = """<!doctype html>
 </body>
 </html>
 """
-# "Try it out" calls the server that the page came from, whatever the prefix before /docs.
+# "Try it out" calls the server that sent the page, with any prefix before /docs.
 START = """"use strict";
 const servers = [{ url: new URL(".", document.baseURI).href.replace(/[/]$/, "") }];
 const callThisServer = (update) => (description) => update({ ...description, servers });
@@ -65,7 +65,7 @@ async def _page(request: Request) -> Response:
 
 
 async def _back_to_the_page(request: Request) -> Response:
-    """Redirect without host and prefix, which a proxy may have changed."""
+    """Redirect without the host and prefix, which a proxy may have changed."""
     return RedirectResponse("../docs")
 
 

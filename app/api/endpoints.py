@@ -1,4 +1,4 @@
-"""The endpoints of predictions, parsed once for each URL that clients use."""
+"""The prediction endpoints, parsed once for each URL that clients use."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from typing import Any
 
 from app.errors import ModelNotFound
 
-MAX_VERSION_DIGITS = 9  # of those in a repository
-MAX_PATHS = 256  # remembered; bounded because clients choose them
+MAX_VERSION_DIGITS = 9  # of versions in a repository
+MAX_PATHS = 256  # remembered paths; bounded because clients choose them
 
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """What the path of a prediction asks for.
+    """What the path of a prediction requests.
 
     Attributes:
-        route: the path as it is documented, for the metrics.
-        call: the class of its protocol below `app.api.calls.Call`.
-        name: of the model; None: the default one.
-        version: of the model, as it was written; None: the one that is loaded.
+        route: the path as documented, for the metrics.
+        call: the protocol's subclass of `app.api.calls.Call`.
+        name: the model's name; None for the default model.
+        version: the model's version, as written; None for the loaded version.
         many: whether bodies hold many items.
         top_k: how many of the highest scores; None: as the query says, if it does.
-        query: the part of the query string that is still to be parsed.
+        query: the part of the query string that is not yet parsed.
     """
 
     route: str
@@ -37,10 +37,10 @@ class Endpoint:
 
 
 class Endpoints:
-    """Recognizes the requests that take the fast path.
+    """Recognizes requests for the fast path.
 
     Args:
-        endpoints: one for each route, as they are without a model.
+        endpoints: one for each route, without a model.
     """
 
     def __init__(self, endpoints: Sequence[Endpoint]) -> None:
@@ -48,7 +48,7 @@ class Endpoints:
         self._known: dict[bytes, Endpoint] = {}
 
     def at(self, url: bytes) -> Endpoint | None:
-        """The endpoint of a prediction URL; None: another path, or a query to be parsed."""
+        """The endpoint of a prediction URL; None for another path, or a query to be parsed."""
         endpoint = self._known.get(url)
         if endpoint is not None:
             return endpoint
@@ -73,13 +73,13 @@ def _pattern(route: str) -> re.Pattern[bytes]:
 
 
 def version_number(text: str | None) -> int | None:
-    """The number of a version; None: none was named.
+    """The number of a version; None if no version was named.
 
     Raises:
-        ModelNotFound: if it is no whole number, or too long for a version.
+        ModelNotFound: if it is not a whole number, or is too long for a version.
     """
     if text is None:
         return None
     if not text.isascii() or not text.isdigit() or len(text) > MAX_VERSION_DIGITS:
-        raise ModelNotFound("a version is a whole number; GET /models lists what there is")
+        raise ModelNotFound("a version must be a whole number; GET /models lists the versions")
     return int(text)

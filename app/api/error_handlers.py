@@ -1,4 +1,4 @@
-"""Handlers for errors raised below the middleware of the ASGI application."""
+"""Handlers for errors raised below the ASGI application's middleware."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from app.api.errors import TRACE, error_answer, error_body
 HTTP_CODES = {404: "not_found", 405: "method_not_allowed"}
 HTTP_HINTS = {
     404: "unknown path; GET /docs lists all paths",
-    405: "method not allowed; the Allow header lists the allowed ones",
+    405: "method not allowed; the Allow header lists the allowed methods",
 }
 
 
@@ -26,7 +26,7 @@ def install_error_handlers(app: FastAPI) -> None:
 
 
 def error_response(scope: Scope, error: errors.TorchlaneError) -> Response:
-    """An error as a response, where its parts alone are not enough."""
+    """An error as a response, for callers that need more than its parts."""
     status, headers, content = error_answer(scope, error)
     if TRACE in scope:
         scope[TRACE].error = error

@@ -39,14 +39,14 @@ STATUS: dict[type[errors.TorchlaneError], int] = {
 }
 INTERNAL_MESSAGE = "internal error; the server's log has this request's id"
 REQUEST_ID = "torchlane.request_id"  # keys in the ASGI scope
-HEAD_ONLY = "torchlane.head_only"  # there, if the answer's body will not be sent
-TRANSPORT = "torchlane.transport"  # of the connection, where there is one
+HEAD_ONLY = "torchlane.head_only"  # present if the answer's body will not be sent
+TRANSPORT = "torchlane.transport"  # the connection's transport, if any
 ACCEPTED_CODINGS = "gzip, deflate"  # of request bodies, see codings.py
 OUTCOME = "torchlane.outcome"
 ROUTE = "torchlane.route"
 TRACE = "torchlane.trace"
-# The connection closes after these. A draining server sends the client elsewhere; after the others
-# the start of the next request is unknown.
+# The connection closes after these: a draining server sends the client elsewhere, and the other
+# errors leave the start of the next request unknown.
 LAST_ANSWERS = (
     errors.ShuttingDown,
     errors.MalformedRequest,
@@ -56,14 +56,14 @@ LAST_ANSWERS = (
     errors.HeadLate,
 )
 NOTHING_MORE: Mapping[str, float] = MappingProxyType({})
-# Statuses that other protocols have for an error.
+# Statuses that differ in other protocols.
 OTHER_STATUS: dict[str, dict[type[errors.TorchlaneError], int]] = {
     "oip": {errors.InvalidInput: 400},
     "torchserve": {errors.InvalidInput: 400},
     "openai": {errors.InvalidInput: 400},
     "tei": {errors.Overloaded: 429, errors.BackendFailed: 424, errors.NonFiniteOutput: 424},
 }
-# TorchServe names the Java class of an error; its clients look at the statuses.
+# TorchServe names the Java class of an error; its clients read the status.
 TORCHSERVE_TYPES = {
     401: "InvalidKeyException",
     403: "InvalidKeyException",
@@ -89,7 +89,7 @@ RawAnswer = tuple[int, list[tuple[bytes, bytes]], bytes]  # status, headers, bod
 
 
 def protocol_of(path: str) -> str:
-    """Which protocol's shape an error below this path has: a key of `OTHER_STATUS`, or `native`."""
+    """The protocol that shapes the errors of this path: a key of `OTHER_STATUS`, or `native`."""
     if path.startswith("/v2") and path[3:4] in ("", "/"):
         return "oip"
     if path.startswith("/predictions/") or path == "/ping":
@@ -100,16 +100,16 @@ def protocol_of(path: str) -> str:
 
 
 def status_of(error: errors.TorchlaneError, protocol: str) -> int | None:
-    """The status of an error in a protocol, see `protocol_of`; None: the table lacks it."""
+    """The status of an error in a protocol, see `protocol_of`; None if the table lacks it."""
     kind = type(error)
     return OTHER_STATUS.get(protocol, {}).get(kind, STATUS.get(kind))
 
 
 def error_answer(scope: Scope, error: errors.TorchlaneError) -> RawAnswer:
-    """Status, headers and body of an error, as the protocol of the scope's path has them.
+    """Status, headers and body of an error, in the protocol of the scope's path.
 
     Raises:
-        TorchlaneError: the error itself, if the table lacks it: that is a bug.
+        TorchlaneError: the error itself, if the table lacks it, which is a bug.
     """
     protocol = protocol_of(scope.get("path", ""))
     status = status_of(error, protocol)
@@ -125,7 +125,7 @@ def error_answer(scope: Scope, error: errors.TorchlaneError) -> RawAnswer:
     if isinstance(error, errors.RetryLater):
         headers.append((b"retry-after", b"%d" % max(1, math.ceil(error.retry_after_s))))
         more["retry_after_ms"] = wait_ms = round(error.retry_after_s * 1000, 1)
-        if protocol == "openai":  # whose clients look at it
+        if protocol == "openai":  # OpenAI's clients read it
             headers.append((b"retry-after-ms", b"%.1f" % wait_ms))
     if isinstance(error, LAST_ANSWERS):
         headers.append((b"connection", b"close"))
@@ -142,14 +142,14 @@ def error_body(
     details: Sequence[errors.Detail] = (),
     more: Mapping[str, float] = NOTHING_MORE,
 ) -> bytes:
-    """An error as the protocol has it; its code is put into the scope for the metrics.
+    """The body of an error in its protocol; stores the code in the scope for the metrics.
 
     Args:
-        scope: of the request; its path tells the protocol.
-        status: of the answer.
+        scope: the request's scope; its path determines the protocol.
+        status: the answer's status.
         code: for programs.
         message: for people.
-        details: such as which item is wrong.
+        details: for example, which item is wrong.
         more: fields that only this error has.
     """
     scope[OUTCOME] = code

@@ -12,9 +12,9 @@ from cachetools import LRUCache
 from app.types import ModelId
 
 ONCE = 1 << 14  # hashes of bodies seen once, in each of two generations
-UNUSED = 1 << 10  # after this number of bodies without a repeat only one in WATCHED is examined
+UNUSED = 1 << 10  # after this many bodies without a repeat, only one in WATCHED is examined
 WATCHED = 8
-SAMPLES = 256  # octets of a body that say whether it is that one: 0.4 us, a hash of 9 KB takes 4
+SAMPLES = 256  # octets of a body that decide this: takes 0.4 us, while a hash of 9 KB takes 4
 ENTRY_OVERHEAD_BYTES = 400  # of a cachetools LRU cache's tables, the object and the tuple
 HEADER_BYTES = 160  # of the tuple, its two strings and its place
 Written: TypeAlias = tuple[tuple[tuple[bytes, bytes], ...], bytes]  # headers and body of an answer
@@ -25,7 +25,7 @@ class Remembered:
     """A request whose items were all in the cache.
 
     Attributes:
-        keys: of its items.
+        keys: the keys of its items.
         written: the answer.
     """
 
@@ -36,15 +36,15 @@ class Remembered:
 class AnswerMemo:
     """Maps the digest of a body to the keys of its items and the answer.
 
-    A body is digested when it comes for the second time: recognizing a repeat costs a third of a
-    digest, so bodies that never repeat pay no more. Where none repeats, only an eighth of them is
-    looked at, by their content, until one does. The prediction cache decides whether an answer
-    still holds: an entry here is used only while all its keys are in that cache.
+    A body is digested when it arrives for the second time: recognizing a repeat costs a third of a
+    digest, and bodies that never repeat cost no more. If no body repeats, only an eighth of them
+    are examined, chosen by their content, until one repeats. The prediction cache decides whether
+    an answer still holds: an entry here is used only while all its keys are in that cache.
 
     Owned by the event loop.
 
     Args:
-        capacity_bytes: 0 turns it off.
+        capacity_bytes: 0 turns the memo off.
     """
 
     def __init__(self, capacity_bytes: int) -> None:
@@ -52,7 +52,7 @@ class AnswerMemo:
         self._entries: LRUCache[bytes, Remembered] = LRUCache(capacity_bytes, getsizeof=_cost)
         self._once: set[int] = set()
         self._once_before: set[int] = set()
-        self._without_repeat = 0  # bodies looked at since the last repeat
+        self._without_repeat = 0  # bodies examined since the last repeat
 
     @property
     def used_bytes(self) -> int:
@@ -60,12 +60,12 @@ class AnswerMemo:
         return int(self._entries.currsize)
 
     def has_come_before(self, body: bytes) -> bool:
-        """Whether a body like this came before, and is worth a digest."""
+        """Whether this body seems to have arrived before, and is worth a digest."""
         if not self._on:
             return False
         if self._without_repeat >= UNUSED and hash(body[:: len(body) // SAMPLES or 1]) % WATCHED:
             return False
-        quick = hash(body)  # keyed by the process: clients cannot force collisions
+        quick = hash(body)  # keyed per process: clients cannot force collisions
         if quick in self._once or quick in self._once_before:
             self._without_repeat = 0
             return True
@@ -81,7 +81,7 @@ class AnswerMemo:
         Args:
             model: the name and version that the answer will show.
             identity: what the keys of its items belong to, see `Engine.identity`.
-            text: what else decides the answer, such as the Content-Type.
+            text: what else determines the answer, such as the Content-Type.
             body: as the caller sent it.
         """
         digest = hashlib.sha256(f"{model}|{identity}|{text}\n".encode())

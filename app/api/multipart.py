@@ -1,7 +1,7 @@
 """The files of a multipart/form-data body (RFC 7578), as `curl -F` and browsers send them.
 
-The body is in memory already, within the limits for all bodies. This module bounds the work:
-python-multipart inspects every byte behind a false or padded boundary, in Python.
+The body is already in memory, within the limits for all bodies. This module bounds the work:
+python-multipart inspects every byte after a false or padded boundary, in Python.
 """
 
 from __future__ import annotations
@@ -22,12 +22,8 @@ MAX_BOUNDARY_BYTES = 70  # RFC 2046, section 5.1.1
 MAX_PART_HEADERS = 8
 MAX_PART_HEADER_BYTES = 4096
 HAS_FILENAME = re.compile(rb";[ \t]*filename\*?[ \t]*=", re.IGNORECASE)
-IDENTITY_ENCODINGS = (
-    b"",
-    b"7bit",
-    b"8bit",
-    b"binary",
-)  # Content-Transfer-Encodings that change nothing
+# Content-Transfer-Encodings that change nothing.
+IDENTITY_ENCODINGS = (b"", b"7bit", b"8bit", b"binary")
 EXAMPLE = "curl -F file=@photo.jpg"
 
 
@@ -36,8 +32,8 @@ class File:
     """A part of a form.
 
     Attributes:
-        headers: names in lower case, and values.
-        data: its bytes.
+        headers: headers, with names in lower case.
+        data: the part's bytes.
     """
 
     headers: dict[bytes, bytes] = field(default_factory=dict)
@@ -45,7 +41,7 @@ class File:
 
     @property
     def media_type(self) -> str:
-        """The media type of its own Content-Type, in lower case without parameters, or ""."""
+        """The media type of the part's Content-Type, in lower case without parameters, or ""."""
         given = self.headers.get(b"content-type", b"").partition(b";")[0]
         return given.strip().lower().decode("latin-1")
 
@@ -56,14 +52,15 @@ def read_files(
     """The files of a form, in order.
 
     Args:
-        content_type: of the whole body, with its boundary.
+        content_type: the body's Content-Type, with its boundary.
         body: the whole body.
-        most: the largest number of files; None: exactly one.
-        named: whether each must have a file name.
+        most: maximum number of files; None for exactly one.
+        named: whether each file must have a file name.
 
     Raises:
-        InvalidInput: not a form, damaged, cut off, or with parts that are not files.
-        PayloadTooLarge: too many files.
+        InvalidInput: if the body is not a form, is damaged or cut off, or has parts that are not
+            files.
+        PayloadTooLarge: if there are too many files.
     """
     boundary = _boundary(content_type)
     _check_boundaries(body, boundary, most)
@@ -82,14 +79,14 @@ def read_files(
 
 
 class _Reader:
-    """Collects what the parser finds.
+    """Collects the parts that the parser finds.
 
     Args:
-        boundary: between the parts.
+        boundary: separates the parts.
 
     Attributes:
-        files: every part, whether it is a file or not.
-        ended: whether the closing boundary has come.
+        files: all parts, including those that are not files.
+        ended: whether the closing boundary has been found.
     """
 
     def __init__(self, boundary: bytes) -> None:
@@ -132,7 +129,7 @@ class _Reader:
 def _boundary(content_type: str) -> bytes:
     if len(content_type) > MAX_CONTENT_TYPE_CHARACTERS:
         raise InvalidInput(
-            f"the Content-Type has {len(content_type)} characters; that of a form may have at most "
+            f"the Content-Type has {len(content_type)} characters; for a form the limit is "
             f"{MAX_CONTENT_TYPE_CHARACTERS}"
         )
     boundary = parse_options_header(content_type)[1].get(b"boundary", b"")
@@ -149,7 +146,7 @@ def _boundary(content_type: str) -> bytes:
 
 
 def _check_boundaries(body: bytes, boundary: bytes, most: int | None) -> None:
-    """Reject too many parts, and boundaries that the parser would take long for."""
+    """Reject too many parts, and boundaries that are slow to parse."""
     if not body.startswith(b"--" + boundary):
         raise InvalidInput(
             "the body does not begin with the boundary in its Content-Type; let the client that "
@@ -159,17 +156,17 @@ def _check_boundaries(body: bytes, boundary: bytes, most: int | None) -> None:
     parts = body.count(delimiter)
     if most is None and parts > 1:
         raise InvalidInput(
-            f"the form has {parts} parts; /predict takes one file and nothing else, "
-            "/batch-predict takes several files"
+            f"the form has {parts} parts; /predict accepts one file and nothing else, "
+            "/batch-predict accepts several files"
         )
     if most is not None:
         check_count(parts, most)
-    at = -2  # the first one has no line end before it
+    at = -2  # no line end precedes the first boundary
     while at != -1:
         behind = at + len(delimiter)
         if body[behind : behind + 2] not in (b"\r\n", b"--"):
             raise InvalidInput(
-                f"the form is damaged: at byte {behind} its boundary is not followed by a line end"
+                f"the form is damaged: at byte {behind} no line end follows the boundary"
             )
         at = body.find(delimiter, behind)
 
@@ -179,13 +176,13 @@ def _check_file(file: File, where: str, *, named: bool) -> None:
     if named and HAS_FILENAME.search(disposition) is None:
         raise InvalidInput(
             f"{where} is not a file: its Content-Disposition has no filename; send only files, "
-            f"as {EXAMPLE} does, and put options into the URL"
+            f"as {EXAMPLE} does, and put options in the URL"
         )
     encoding = file.headers.get(b"content-transfer-encoding", b"").strip().lower()
     if encoding not in IDENTITY_ENCODINGS:
         raise InvalidInput(
             f"{where} has the Content-Transfer-Encoding {encoding[:20].decode('latin-1')!r}; "
-            "send the bytes of the file as they are"
+            "send the file's bytes without encoding them"
         )
     if not file.data:
         raise InvalidInput(f"{where} is an empty file")

@@ -1,4 +1,4 @@
-"""Work of requests that would block the event loop: done in threads, bounded in tasks and bytes."""
+"""Threads for work that would block the event loop, with bounded tasks and bytes."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ T = TypeVar("T")
 LOG = structlog.get_logger(__name__)
 
 AGAIN_S = 1.0  # a guess, before the first task has ended
-MEAN_WEIGHT = 0.2  # of the last task in the mean of their seconds
+MEAN_WEIGHT = 0.2  # of the last task in the tasks' mean time
 MAX_TASKS = 32  # for each thread; the bytes are bounded too
 MAX_THREADS = 4
 
 
 class Task(Generic[T]):
-    """Work that waits for a thread, or that a thread is doing."""
+    """Work that waits for a thread or runs in one."""
 
     def __init__(
         self,
@@ -36,13 +36,13 @@ class Task(Generic[T]):
         done: Callable[[T | Exception], None],
     ) -> None:
         self._pool = pool
-        self._work = [work]  # to pop from a list is atomic: the thread or `cancel` gets it
+        self._work = [work]  # popping from a list is atomic: either the thread or `cancel` gets it
         self._size_bytes = size_bytes
         self._done: Callable[[T | Exception], None] | None = done
         self._loop = asyncio.get_running_loop()
 
     def cancel(self) -> None:
-        """Drop the work, or its result if a thread has begun it; harmless when it is done."""
+        """Drop the work, or its result if a thread has begun it; harmless if it is done."""
         self._done = None
         if self._taken() is not None:
             self._pool.leave(self._size_bytes)
@@ -53,7 +53,7 @@ class Task(Generic[T]):
         if work is not None:
             began = time.perf_counter()
             result = _result(work)
-            del work  # and what it holds
+            del work  # frees what it holds
             tell(self._loop, self._finish, (result, time.perf_counter() - began))
 
     def _taken(self) -> Callable[[], T] | None:
@@ -76,13 +76,13 @@ def _result(work: Callable[[], T]) -> T | Exception:
         return work()
     except TorchlaneError as error:
         return without_frames(error)
-    except BaseException as error:  # it must not end the thread
+    except BaseException as error:  # must not end the thread
         LOG.error("unhandled_error", exc_info=error)
         return RuntimeError(f"bug: {type(error).__name__} in a thread; the log has it")
 
 
 def without_frames(error: TorchlaneError) -> TorchlaneError:
-    """The error without tracebacks: their frames keep whole bodies alive, in cycles."""
+    """The error without tracebacks, whose frames keep whole bodies alive in cycles."""
     error.__cause__ = error.__context__ = None
     return error.with_traceback(None)
 
@@ -90,18 +90,18 @@ def without_frames(error: TorchlaneError) -> TorchlaneError:
 class OffloadPool:
     """Does work in threads of low priority. Its state belongs to the event loop.
 
-    Only work that releases the GIL gains by it: native code that holds the GIL blocks the event
-    loop from any thread.
+    Only work that releases the GIL benefits: native code that holds the GIL blocks the event loop
+    from any thread.
 
     Args:
-        threads: how many; they start with the first task.
-        max_tasks: that wait or are being done.
-        max_bytes: that these tasks hold.
+        threads: number of threads; they start with the first task.
+        max_tasks: maximum number of waiting and running tasks.
+        max_bytes: maximum number of bytes that these tasks hold.
 
     Attributes:
-        threads: how many.
-        tasks: that wait or are being done now.
-        held: bytes that these hold.
+        threads: number of threads.
+        tasks: number of waiting and running tasks.
+        held: bytes that these tasks hold.
     """
 
     def __init__(self, threads: int, max_tasks: int, max_bytes: int) -> None:
@@ -110,7 +110,7 @@ class OffloadPool:
         self.max_bytes = max_bytes
         self.tasks = 0
         self.held = 0
-        self._mean_s = 0.0  # that a task takes
+        self._mean_s = 0.0  # mean time of a task
         self._queue: queue.SimpleQueue[Task[object] | None] = queue.SimpleQueue()
         self._threads = [
             threading.Thread(target=self._run, name=f"offload-{index}", daemon=True)
@@ -118,14 +118,14 @@ class OffloadPool:
         ]
 
     def check_room(self, size_bytes: int, within_s: float = math.inf) -> None:
-        """Reject a task for which there is no room, or not in time.
+        """Reject a task if there is no room for it, or no room in time.
 
         Args:
-            size_bytes: of what it holds.
-            within_s: when it must have begun.
+            size_bytes: bytes that the task holds.
+            within_s: time within which it must begin.
 
         Raises:
-            Overloaded: there is none; a retry is told to wait until the queued tasks are done.
+            Overloaded: if there is no room; a retry should wait until the queued tasks are done.
         """
         waiting = max(0, self.tasks - len(self._threads) + 1)
         wait_s = waiting * self._mean_s / len(self._threads)
@@ -146,31 +146,31 @@ class OffloadPool:
 
         Args:
             work: what to do.
-            size_bytes: of what it holds.
+            size_bytes: bytes that the task holds.
             done: must not raise.
 
         Raises:
-            Overloaded: there is no room.
+            Overloaded: if there is no room.
         """
         self.check_room(size_bytes)
         task = Task(self, work, size_bytes, done)
         self.tasks += 1
         self.held += size_bytes
-        self._queue.put(task)  # type: ignore[arg-type]  # nothing is put into its results
+        self._queue.put(task)  # type: ignore[arg-type]  # nothing is written to its results
         for thread in self._threads:
             if thread.ident is None:
                 thread.start()
         return task
 
     def leave(self, size_bytes: int, seconds: float | None = None) -> None:
-        """Count out a task that took `seconds`; None: it was cancelled before it began."""
+        """Discount a task that took `seconds`; None if it was cancelled before it began."""
         if seconds is not None:
             self._mean_s += MEAN_WEIGHT * (seconds - self._mean_s)
         self.tasks -= 1
         self.held -= size_bytes
 
     async def close(self, patience_s: float) -> bool:
-        """End the threads after all that is queued; False if that takes longer than this."""
+        """End the threads after all queued work; False if that takes longer than `patience_s`."""
         deadline = time.monotonic() + patience_s
         for _ in self._threads:
             self._queue.put(None)

@@ -1,7 +1,7 @@
 """Trusted hosts and CORS origins, checked by request headers.
 
-On the ASGI path Starlette's CORSMiddleware handles CORS, preflights included. This module gives
-answers on the fast path the same headers.
+On the ASGI path, Starlette's CORSMiddleware handles CORS, including preflights. This module adds
+the same headers to answers on the fast path.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from app.errors import UntrustedHost
 Header = tuple[bytes, bytes]
 ANY = "*"
 AUTHORITY = re.compile(rb"(\[[0-9a-f:.]+\]|[^\[\]:/?#@\\\s]+)(?::[0-9]{0,5})?")
-# Headers of the answer, in addition to those that any script may read.
+# Answer headers, in addition to those that every script may read.
 EXPOSED = (
     *("X-Request-Id", "X-Torchlane-Cache", "Server-Timing", "Retry-After"),
     "Inference-Header-Content-Length",
 )
-ALLOWED = (  # of a request
+ALLOWED = (  # request headers
     *("Authorization", "Content-Encoding", "X-API-Key", "X-Request-Id"),
     *("X-Torchlane-Timeout-Ms", "Inference-Header-Content-Length"),
     *("traceparent", "tracestate"),
@@ -30,11 +30,11 @@ METHODS = ("GET", "POST", "PUT")
 class Hosts:
     """The host names that this server accepts.
 
-    A page in a browser can point its own host name at this server's address (DNS rebinding): only
-    the Host header tells such requests apart.
+    A page in a browser can point its own host name at this server's address (DNS rebinding); only
+    the Host header distinguishes such requests.
 
     Args:
-        patterns: such as `example.com`, `*.example.com`; `*`: any.
+        patterns: such as `example.com`, `*.example.com`; `*` means any host.
 
     Attributes:
         enabled: whether any request is rejected.
@@ -50,7 +50,7 @@ class Hosts:
         """Reject a request for another host.
 
         Raises:
-            UntrustedHost: also if it names none.
+            UntrustedHost: if it names another host or none.
         """
         if not self.enabled:
             return
@@ -63,7 +63,7 @@ class Origins:
     """The origins whose scripts may read answers.
 
     Args:
-        allowed: such as `https://example.com`; `*`: any; empty: no CORS headers.
+        allowed: such as `https://example.com`; `*` means any; if empty, no CORS headers are sent.
     """
 
     def __init__(self, allowed: Sequence[str]) -> None:

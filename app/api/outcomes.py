@@ -1,4 +1,4 @@
-"""Outcomes on their way into an answer, of any protocol."""
+"""Conversion of outcomes to answers, for every protocol."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from app.codecs.base import JSON
 from app.errors import BackendFailed, Detail, ItemFailed, PayloadTooLarge
 from app.types import Outcome
 
-# Bound once: each answer would look them up by their names.
+# Bound once: otherwise each answer would look them up by name.
 _dumps: Final = orjson.dumps
 _NUMPY: Final = orjson.OPT_SERIALIZE_NUMPY
-MAX_CLASSES = 1 << 14  # of all items of a request: writing them takes about 20 ms
+MAX_CLASSES = 1 << 14  # for all items of a request: writing them takes about 20 ms
 JSON_HEADERS = ((b"content-type", JSON.encode()),)
 
 
@@ -40,9 +40,9 @@ def check_classes(classes: int, items: int, instead: str) -> None:
     """Reject a request for more labelled scores than the event loop can write.
 
     Args:
-        classes: of all items.
-        items: how many.
-        instead: what to ask for.
+        classes: number of labelled scores of all items.
+        items: number of items.
+        instead: what to request instead.
 
     Raises:
         PayloadTooLarge: with both numbers.

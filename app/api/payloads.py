@@ -1,4 +1,4 @@
-"""From an HTTP body to items, by media type."""
+"""Conversion of HTTP bodies to items, by media type."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from app.codecs.sniffing import sniffed
 from app.errors import InvalidInput, PayloadTooLarge, UnsupportedMediaType
 from app.types import Item
 
-MAX_DIGITS = 18  # of a number in a header or URL: a longer one is over any limit
-# A list takes three bytes of JSON but 64 and more in Python: only smaller bodies go uncounted.
+MAX_DIGITS = 18  # of a number in a header or URL: a longer number exceeds every limit
+# A list needs three bytes in JSON but at least 64 in Python: only smaller bodies are not counted.
 MAX_UNCOUNTED_BYTES = 64 << 10
 PIECE_BYTES = 1 << 20
 QUOTE = np.uint8(ord('"'))
@@ -31,11 +31,11 @@ MAX_BLANKS = 1000  # before JSON without a Content-Type
 USUAL_SPELLINGS = frozenset((JSON, OCTET_STREAM, NPY))
 UTF_8 = frozenset(("utf-8", "utf8", "us-ascii"))
 MAX_SHOWN = 40  # characters of a header, in an error
-CURLS_DEFAULT = "application/x-www-form-urlencoded"  # of -d and --data-binary, whatever they send
+CURLS_DEFAULT = "application/x-www-form-urlencoded"  # with -d and --data-binary, for any content
 
 
 def check_length(size: int, limit: int) -> None:
-    """Reject a body that is too large, or declares to be.
+    """Reject a body whose actual or declared size is too large.
 
     Raises:
         PayloadTooLarge: with both numbers.
@@ -62,15 +62,15 @@ def read_items(
         codec: the model's.
         content_type: as the caller sent it.
         body: as the caller sent it.
-        many: whether it holds many items.
-        max_items: the most that it may hold.
-        on_loop: False in a thread, after it was tried on the event loop; None: nothing else waits
-            for this.
+        many: whether the body holds many items.
+        max_items: maximum number of items.
+        on_loop: False in a thread, after an attempt on the event loop; None if nothing else is
+            blocked.
         is_left: see `Budget`.
 
     Raises:
         TooLongForLoop: if called on the event loop; call it again in a thread.
-        InvalidInput: if the body or an item is wrong; `details` names the item's index.
+        InvalidInput: if the body or an item is invalid; `details` has the item's index.
         UnsupportedMediaType: if the model does not read this Content-Type.
         PayloadTooLarge: if there are more than `max_items`.
     """
@@ -96,11 +96,11 @@ def read_items(
 
 
 def media_type_of(codec: Codec, content_type: str, body: bytes) -> str:
-    """The media type that a Content-Type names, or that the body's first bytes tell.
+    """The media type that a Content-Type names, or that the body's first bytes show.
 
     Raises:
-        UnsupportedMediaType: sent with curl's default type, and neither JSON nor a known file; or a
-            text that is not in UTF-8.
+        UnsupportedMediaType: if curl's default type was sent and the body is neither JSON nor a
+            known file; or if a text is not in UTF-8.
     """
     if content_type in USUAL_SPELLINGS:
         return content_type
@@ -121,10 +121,11 @@ def _check_charset(parameters: str) -> None:
 
 
 def _guessed(codec: Codec, media_type: str, body: bytes) -> str:
-    """The media type of a body whose client did not say, by its first bytes.
+    """The media type of a body whose client named none, by its first bytes.
 
     Raises:
-        UnsupportedMediaType: sent with curl's default type, and neither JSON nor a known file.
+        UnsupportedMediaType: if curl's default type was sent and the body is neither JSON nor a
+            known file.
     """
     found = sniffed(body)
     if found is not None:
@@ -134,8 +135,8 @@ def _guessed(codec: Codec, media_type: str, body: bytes) -> str:
     takes = ", ".join((JSON, *codec.media_types))
     raise UnsupportedMediaType(
         f"the Content-Type is {CURLS_DEFAULT}, curl's default, and the body is neither JSON nor a "
-        f"PNG, JPEG or .npy file; name its type, as in -H 'Content-Type: {JSON}', or send a file "
-        f"with -F file=@photo.jpg or --data-binary @photo.jpg. This model takes {takes}"
+        f"PNG, JPEG or .npy file; set its type, as in -H 'Content-Type: {JSON}', or send a file "
+        f"with -F file=@photo.jpg or --data-binary @photo.jpg. This model accepts {takes}"
     )
 
 
@@ -156,18 +157,17 @@ def _items_of_files(
 
 def _item_of_file(codec: Codec, file: File, budget: Budget) -> list[Item]:
     media_type = sniffed(file.data)
-    if (
-        media_type not in codec.media_types
-    ):  # numbers may begin like a file that the model does not take
+    # Numbers may begin like a file that the model does not accept.
+    if media_type not in codec.media_types:
         media_type = file.media_type or media_type
     if not media_type:
         raise UnsupportedMediaType(
             "the file is neither PNG, JPEG nor .npy, and its part of the form has no Content-Type; "
-            f"this model takes files of {', '.join(codec.media_types) or 'no kind'}"
+            f"this model accepts files of {', '.join(codec.media_types) or 'no kind'}"
         )
     if media_type == JSON:
         raise UnsupportedMediaType(
-            f"a form holds only files; send JSON as the whole body, with -H 'Content-Type: {JSON}'"
+            f"a form may hold only files; send JSON as the body, with -H 'Content-Type: {JSON}'"
         )
     return codec.decode_raw(media_type, file.data, max_items=None, budget=budget)
 
@@ -175,20 +175,20 @@ def _item_of_file(codec: Codec, file: File, budget: Budget) -> list[Item]:
 def check_marks(body: bytes, codec: Codec, items: int, budget: Budget, more: int = 4) -> None:
     """Reject a body with far more lists or numbers than any valid one, before it is parsed.
 
-    Lists are also counted on their own: a picture has a thousand numbers for each of its lists, and
-    as many empty lists as it has numbers would take far longer to build. Marks in strings count
-    only as long as there are few.
+    Lists are also counted separately: a picture has a thousand numbers per list, and building as
+    many empty lists as it has numbers would take far longer. Marks in strings count only while the
+    total is within the limits.
 
     Args:
-        body: as it came.
-        codec: knows how many one item has at most.
-        items: the most that it may hold.
-        budget: of the request.
+        body: as received.
+        codec: knows the maximum number of marks and lists of an item.
+        items: maximum number of items.
+        budget: the request's budget.
         more: marks around the items.
 
     Raises:
         PayloadTooLarge: with both numbers.
-        TooLongForLoop: on the event loop, if the strings must be found.
+        TooLongForLoop: on the event loop, if the strings must be located.
     """
     if len(body) <= MAX_UNCOUNTED_BYTES:
         return
@@ -211,7 +211,7 @@ def check_marks(body: bytes, codec: Codec, items: int, budget: Budget, more: int
 
 
 def _marks(body: bytes) -> tuple[int, int]:
-    """How many opening brackets a body has, and how many of these and commas together."""
+    """The number of opening brackets in a body, and of opening brackets and commas."""
     opened = body.count(b"[") + body.count(b"{")
     return opened, opened + body.count(b",")
 
@@ -221,12 +221,12 @@ def _are_within(counted: tuple[int, int], most: tuple[int, int]) -> bool:
 
 
 def without_strings(body: bytes) -> bytes:
-    """JSON without the insides of its strings; in pieces, each of which holds the GIL."""
+    """JSON without the contents of its strings; works in pieces, each of which holds the GIL."""
     kept = []
     at, inside = 0, 0
     while at < len(body):
         piece = body[at : at + PIECE_BYTES]
-        if (len(piece) - len(piece.rstrip(b"\\"))) % 2:  # what it escapes is in the next piece
+        if (len(piece) - len(piece.rstrip(b"\\"))) % 2:  # the escaped octet is in the next piece
             piece = piece[:-1] or piece
         at += len(piece)
         octets = np.frombuffer(piece.replace(b"\\\\", b"").replace(b'\\"', b""), np.uint8)
@@ -244,7 +244,7 @@ def _values(body: bytes, *, many: bool) -> list[object]:
     except orjson.JSONDecodeError as error:
         raise InvalidInput(f"the body is not JSON: {error}; send {shape}") from error
     if not isinstance(payload, dict) or set(payload) != {right}:
-        hint = f"; {other} takes the other form" if isinstance(payload, dict) else ""
+        hint = f"; {other} accepts the other form" if isinstance(payload, dict) else ""
         raise InvalidInput(f"the body must be {shape} and nothing else{hint}")
     value = payload[right]
     if not many:

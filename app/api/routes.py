@@ -38,11 +38,11 @@ PING: dict[str, Any] = {
 
 
 class PredictRoute(APIRoute):
-    """A documented route whose requests go straight to an ASGI application.
+    """A documented route that passes its requests directly to an ASGI application.
 
     Attributes:
         application: the application.
-        allowed: methods of all routes of this path.
+        allowed: the methods of all routes with this path.
     """
 
     application: ASGIApp
@@ -57,7 +57,7 @@ class PredictRoute(APIRoute):
 
 
 def predictions() -> tuple[Endpoint, ...]:
-    """The endpoints of predictions, by every protocol."""
+    """The prediction endpoints of all protocols."""
     text = (*embeddings.ENDPOINTS, *rerank.ENDPOINTS, *classify.ENDPOINTS)
     return (*native.ENDPOINTS, *oip.endpoints(), *torchserve.ENDPOINTS, *text)
 
@@ -65,7 +65,7 @@ def predictions() -> tuple[Endpoint, ...]:
 def add_routes(
     app: FastAPI, service: Service, endpoints: Sequence[Endpoint], *, shows_page: bool
 ) -> None:
-    """Add every route to the application; `endpoints` are those of predictions."""
+    """Add every route to the application; `endpoints` are the prediction endpoints."""
     for endpoint in endpoints:
         route, protocol = endpoint.route, protocol_of(endpoint.route)
         suffix = "_by_version" * ("{version}" in route)
@@ -74,7 +74,7 @@ def add_routes(
         elif protocol == "torchserve":
             docs = torchserve_docs(route)
             _add_prediction(app, service, endpoint, _predictions, suffix, docs)
-            docs = {**docs, "methods": ["PUT"]}  # of `curl -T`
+            docs = {**docs, "methods": ["PUT"]}  # for `curl -T`
             _add_prediction(app, service, endpoint, _predictions, f"{suffix}_put", docs)
         elif protocol in ("openai", "tei"):
             _add_prediction(app, service, endpoint, TEXT_CALLS[route], "", text_docs(route))
@@ -101,31 +101,31 @@ async def _batch_predict() -> None:
 
 
 async def _infer() -> None:
-    """Many items as tensors, many outputs; equal items are computed once."""
+    """Many items as tensors, with outputs for each; equal items are computed once."""
 
 
 async def _predictions() -> None:
-    """One input, as TorchServe takes it."""
+    """One input, in TorchServe's format."""
 
 
 async def _v1_embeddings() -> None:
-    """Embeddings of texts, as OpenAI has them."""
+    """Embeddings of texts, in OpenAI's format."""
 
 
 async def _embeddings() -> None:
-    """Embeddings of texts, as infinity has them."""
+    """Embeddings of texts, in infinity's format."""
 
 
 async def _embed() -> None:
-    """Embeddings of texts, as text-embeddings-inference has them."""
+    """Embeddings of texts, in the format of text-embeddings-inference."""
 
 
 async def _rerank() -> None:
-    """Texts in the order in which they answer a query."""
+    """Texts, ranked by how well they answer a query."""
 
 
 async def _classify() -> None:
-    """Labels of texts, with their scores."""
+    """Labels of texts, with scores."""
 
 
 TEXT_CALLS = {
@@ -145,7 +145,7 @@ def _add_prediction(
     suffix: str,
     docs: dict[str, Any],
 ) -> None:
-    """Add a route that is documented by a function's name and docstring."""
+    """Add a route, documented by a function's name and docstring."""
     name = _name(documented) + suffix
     route = PredictRoute(
         endpoint.route,
@@ -178,7 +178,7 @@ def _add_health(app: FastAPI, service: Service) -> None:
         responses={503: {"model": schemas.Health, "description": "Not ready; reasons say why"}},
     )
     async def ready(response: Response) -> schemas.Health:
-        """The required models answer, and the server is not shutting down."""
+        """The required models can answer, and the server is not shutting down."""
         readiness = service.lifecycle.readiness()
         if readiness.ready:
             return schemas.Health(status="ready")
@@ -187,7 +187,7 @@ def _add_health(app: FastAPI, service: Service) -> None:
 
     @app.get("/ping", tags=["health"], operation_id="ping", responses={503: PING})
     async def ping(response: Response) -> schemas.Ping:
-        """Readiness as TorchServe says it."""
+        """Readiness in TorchServe's format."""
         found = service.lifecycle.readiness().ready
         response.status_code = 200 if found else 503
         return schemas.Ping(status="Healthy" if found else "Unhealthy")
@@ -200,7 +200,7 @@ def _add_health(app: FastAPI, service: Service) -> None:
         responses={
             200: {
                 "content": {"text/plain": {}, OPENMETRICS: {}},
-                "description": "Prometheus text format, or OpenMetrics, if `Accept` names it",
+                "description": "Prometheus text format, or OpenMetrics if `Accept` names it",
             }
         },
         dependencies=[] if service.limits.open_metrics else [Scraper],

@@ -23,8 +23,8 @@ class RequestLimits:
     """The limits of one request.
 
     Attributes:
-        timeout_s: default and maximum time of a request.
-        head_timeout_s: time for its head to arrive.
+        timeout_s: default and maximum timeout of a request.
+        head_timeout_s: time limit for its head to arrive.
         open_metrics: whether GET /metrics needs no key.
         show_model_errors: whether answers include the model's own error text.
     """
@@ -40,7 +40,7 @@ class RequestLimits:
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """The engine, the loaded models, and everything between them and callers."""
+    """The engine, the loaded models, and all components between them and callers."""
 
     engine: Engine
     lifecycle: Lifecycle

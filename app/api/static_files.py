@@ -1,4 +1,4 @@
-"""Files that a browser gets as they are: content, ETag, 304, and headers that keep others out."""
+"""Static files for browsers: content, ETag, 304, and headers that block other origins."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from dataclasses import dataclass
 
 from fastapi import Request, Response
 
-# By the end of the file's name.
+# By the extension of the file's name.
 MEDIA_TYPES = {
     "html": "text/html; charset=utf-8",
     "css": "text/css; charset=utf-8",
     "js": "text/javascript; charset=utf-8",
     "svg": "image/svg+xml",
 }
-OTHER = "text/plain; charset=utf-8"  # such as a licence
+OTHER = "text/plain; charset=utf-8"  # for example, a licence
 HEADERS = {
-    "Cache-Control": "no-cache",  # cached, but revalidated: an upgrade shows at once
+    "Cache-Control": "no-cache",  # cached but revalidated, so an upgrade is visible at once
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
     "Cross-Origin-Opener-Policy": "same-origin",
@@ -24,7 +24,7 @@ HEADERS = {
 
 
 def policy(*images: str) -> str:
-    """A Content-Security-Policy: scripts, styles and calls of this server's own, and no frame.
+    """A Content-Security-Policy: scripts, styles and calls only from this server, and no frames.
 
     Args:
         images: sources of pictures in addition to this server, such as `data:`.
@@ -45,10 +45,10 @@ def policy(*images: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """A file that is served as it is.
+    """A file that is served unchanged.
 
     Attributes:
-        policy: its Content-Security-Policy; empty: none.
+        policy: its Content-Security-Policy; empty for none.
     """
 
     content: bytes
@@ -58,12 +58,12 @@ class File:
 
     @classmethod
     def of(cls, name: str, content: bytes, policy: str = "") -> File:
-        """A file whose ETag is the same on every server that has the same content."""
+        """A file whose ETag is the same on every server with the same content."""
         media_type = MEDIA_TYPES.get(name.rpartition(".")[2], OTHER)
         return cls(content, media_type, f'"{hashlib.sha256(content).hexdigest()[:32]}"', policy)
 
     def answer(self, request: Request) -> Response:
-        """The file, or 304 if the client has it; the middleware takes the body from HEAD."""
+        """The file, or 304 if the client has it; for HEAD the middleware removes the body."""
         headers = {**HEADERS, "ETag": self.etag}
         if self.policy:
             headers["Content-Security-Policy"] = self.policy

@@ -12,24 +12,24 @@ from models.timing import nothing
 
 LOG = structlog.get_logger(__name__)
 
-# Called between the forwards of a long operation, to let other work run: see `Replica.install`.
+# Called between the forwards of a long operation to let other work run: see `Replica.install`.
 Between: TypeAlias = Callable[[], None]
 
 
 class Backend(Protocol):
     """Called in the order load, warm_up, run..., close, by one thread at a time.
 
-    `run` and `close` are called in the replica's thread. So is `warm_up`, if the backend says that
-    it launches; otherwise it gets a thread of its own (`app.engine.execution.proving`).
+    `run` and `close` are called in the replica's thread. So is `warm_up` if the backend launches;
+    otherwise it gets its own thread (`app.engine.execution.proving`).
 
     Every implementation passes the shared suite in tests/unit/app/backends/suite.py.
     """
 
     def load(self) -> None:
-        """Read the variant's file and put it on the device; may run in any thread.
+        """Load the variant's file onto the device; may run in any thread.
 
         Raises:
-            ArtifactInvalid: if the file is not what the manifest says.
+            ArtifactInvalid: if the file does not match the manifest.
             ReplicaError: if the device fails.
         """
 
@@ -37,9 +37,9 @@ class Backend(Protocol):
         """Run each batch at least three times: TorchScript specialises on the second and third.
 
         Args:
-            batches: input name -> array with the batch axis, in ascending sizes; several of one
-                size have different shapes. They are consumed one by one, so each may be made on
-                demand.
+            batches: input name -> array with the batch axis, in ascending sizes; batches of the
+                same size have different shapes. They are consumed one by one, so each may be
+                created on demand.
             between: called between forwards.
 
         Returns:
@@ -56,12 +56,12 @@ class Backend(Protocol):
             output name -> array [n, ...]; the next run may overwrite it.
 
         Raises:
-            ModelError: if the batch made the model fail; the replica can go on.
+            ModelError: if the batch made the model fail; the replica can continue.
             ReplicaError: if the replica no longer works.
         """
 
     def serving(self) -> Serving:
-        """What it runs at which batch size, once it is warm; before that, whether it launches."""
+        """The form for each batch size, once warm; before that, only whether it launches."""
 
     def close(self) -> None:
         """Release the memory; may be called twice and after a failed load."""
@@ -82,31 +82,31 @@ class Launched(Protocol):
 
     @property
     def expected_s(self) -> float:
-        """Expected seconds on the device, from the launch on; 0: not known yet."""
+        """Expected seconds on the device, from the launch on; 0 if not yet known."""
 
     @property
     def is_done(self) -> bool:
         """Whether `outputs` would return or raise without waiting."""
 
     def times(self) -> DeviceTimes:
-        """Seconds on the device; asked after `outputs`."""
+        """Seconds on the device; called after `outputs`."""
 
 
 class LaunchingBackend(Backend, Protocol):
     """A backend whose device works asynchronously: another batch may be launched while one runs.
 
-    At most one more; the thread waits for them in order. These methods are called only on backends
-    whose `Serving.launches` is true.
+    At most two batches are in flight, and the thread waits for them in order. These methods are
+    called only on backends whose `Serving.launches` is true.
     """
 
     def stage(self, shapes: Mapping[str, Sequence[int]]) -> Arrays:
-        """Buffers of these shapes to assemble the next launched batch in."""
+        """Buffers of these shapes, in which to assemble the next batch to launch."""
 
     def launch(self, inputs: Arrays) -> Launched:
         """Start a forward and return.
 
         Args:
-            inputs: as for `run`; those from `stage` need no further copy.
+            inputs: as for `run`; buffers from `stage` need no further copy.
 
         Raises:
             ModelError, ReplicaError: as `run` does; then nothing was started.
@@ -119,7 +119,7 @@ def size_of(batch: Arrays) -> int:
 
 
 def close_safely(backend: Backend) -> None:
-    """Close a backend that is given up; an error is logged and hides no other."""
+    """Close a backend that is given up; an error is logged and does not hide another one."""
     try:
         backend.close()
     except Exception:  # on a lost device even releasing memory may fail

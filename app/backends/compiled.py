@@ -1,7 +1,7 @@
 """A compiled model (AOTInductor) on one device.
 
-It holds the GIL while it runs, so a plan uses it only for short forwards. It accepts inputs of a
-wrong shape silently, so `models.forms.Compiled` checks them first.
+It holds the GIL while it runs, so a plan uses it only for short forwards. It silently accepts
+inputs of a wrong shape, so `models.forms.Compiled` checks them first.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ class CompiledBackend(FormBackend):
 
     Args:
         folder: see `FormBackend`, as for the next three.
-        manifest: of the artifact.
-        form: which variant.
+        manifest: the artifact's manifest.
+        form: the form to run.
         device: where to run.
         packages: the loaded packages: each is loaded once per process and stays after `close`,
-            because loading it again would leak.
+            because loading it again would leak memory.
     """
 
     def __init__(

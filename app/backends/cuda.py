@@ -79,8 +79,8 @@ class CudaStreams:
     ) -> tuple[Sequence[torch.Tensor], Work]:
         """See `Streams`.
 
-        With the error mode `thread_local`: other replicas may allocate meanwhile.
-        Without `torch.cuda.graph`, which would synchronize the whole device.
+        Uses the error mode `thread_local`, because other replicas may allocate at the same time.
+        Does not use `torch.cuda.graph`, which would synchronize the whole device.
         """
         graph = torch.cuda.CUDAGraph()
         self.finish()
@@ -90,7 +90,7 @@ class CudaStreams:
                 try:
                     made = forward()
                 except BaseException:
-                    with contextlib.suppress(RuntimeError):  # it reports the failure again
+                    with contextlib.suppress(RuntimeError):  # reports the failure again
                         graph.capture_end()
                     raise
                 graph.capture_end()
@@ -98,7 +98,7 @@ class CudaStreams:
             torch.cuda.empty_cache()  # a graph cannot use cached memory: the next one may fit
             raise
         except (RuntimeError, ValueError, TypeError) as error:  # also `torch.AcceleratorError`
-            # A failed capture leaves the device intact; if it is lost, the next forward says so.
+            # A failed capture leaves the device intact; if it is lost, the next forward reports it.
             raise CaptureFailed(str(error)) from error
         return made, graph.replay
 
@@ -115,9 +115,7 @@ class CudaStreams:
                 raise TypeError("bug: a CUDA stream cannot wait for another device's span")
             began = _event(stream)
             work()
-            return CudaSpan(
-                began, _event(stream)
-            )  # on an error the caller waits for the whole stream
+            return CudaSpan(began, _event(stream))  # on error the caller waits for the whole stream
 
 
 def _event(stream: torch.cuda.Stream) -> torch.cuda.Event:

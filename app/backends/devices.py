@@ -1,4 +1,4 @@
-"""Which devices there are, and how many threads a CPU replica uses."""
+"""The available devices, and the number of threads of a CPU replica."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def find_devices(spec: str, replicas_per_device: int) -> tuple[Device, ...]:
     """The devices of all replicas, one entry per replica.
 
     Args:
-        spec: `auto` (every visible CUDA device, else the CPU), or `cpu`, `cpu*N` and `cuda:I` with
-            commas in between; `cpu,cpu` is `cpu*2`.
+        spec: `auto` (every visible CUDA device, else the CPU), or `cpu`, `cpu*N` and `cuda:I`,
+            separated by commas; `cpu,cpu` is `cpu*2`.
         replicas_per_device: how many replicas each device gets.
 
     Raises:
@@ -49,12 +49,12 @@ def find_devices(spec: str, replicas_per_device: int) -> tuple[Device, ...]:
 
 
 def cpu_threads(devices: tuple[Device, ...], processes: int = 1) -> int:
-    """Intra-op threads per CPU replica: all usable cores but one, shared evenly; at least one.
+    """Intra-op threads per CPU replica: all usable cores except one, shared evenly; at least one.
 
-    Several processes first share the cores evenly, and each of them leaves one core free.
+    Several processes first share the cores evenly, and each leaves one core free.
 
-    The free core is for the event loop. If both used it, every parallel section of a forward would
-    wait for a core that parses requests. docs/adr/0001-replicas-are-threads.md has figures.
+    The free core is for the event loop. If replicas also used it, every parallel section of a
+    forward would wait for a core that parses requests: docs/adr/0001-replicas-are-threads.md.
     """
     replicas = sum(device.kind == "cpu" for device in devices)
     return max(1, (usable_cores() // processes - 1) // max(1, replicas))
@@ -64,12 +64,12 @@ def compute_with(threads: int, cores: Collection[int] | None = None) -> None:
     """Set this thread's number of intra-op threads, and the cores that they may use.
 
     Args:
-        threads: their number, including this one.
-        cores: those to stay on, where the system supports that; None: any.
+        threads: number of threads, including this one.
+        cores: the cores to use, if the system supports it; None for any.
     """
     if cores is not None and hasattr(os, "sched_setaffinity"):
         try:
-            os.sched_setaffinity(0, cores)  # this thread and those that it starts
+            os.sched_setaffinity(0, cores)  # for this thread and the threads that it starts
         except OSError as error:  # forbidden, or the cores are no longer available
             LOG.warning("not_kept_to_cores", cores=sorted(cores), error=str(error))
     torch.set_num_threads(threads)

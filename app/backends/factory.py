@@ -27,14 +27,14 @@ LOG = structlog.get_logger(__name__)
 
 
 class TorchBackends:
-    """Makes the backends of one process.
+    """Creates the backends of one process.
 
     Args:
-        devices: of all replicas.
-        max_batch_size: the largest batch, where a selection sets no other.
-        threads: of each replica on the CPU.
+        devices: the devices of all replicas.
+        max_batch_size: the largest batch, if a selection sets no other.
+        threads: threads of each replica on the CPU.
         packages: the loaded compiled packages.
-        trial: these backends only measure and need no warnings.
+        trial: whether these backends only measure and need no warnings.
     """
 
     def __init__(
@@ -56,13 +56,13 @@ class TorchBackends:
     def make(
         self, folder: Path, manifest: Manifest, digest: str, selection: Selection, device: Device
     ) -> Backend:
-        """Make a backend that is not loaded yet.
+        """Create a backend, which is not yet loaded.
 
         Args:
             folder: the artifact's folder.
-            manifest: of the artifact.
-            digest: of the manifest; measurements are stored under it.
-            selection: what may serve.
+            manifest: the artifact's manifest.
+            digest: the manifest's digest, under which measurements are stored.
+            selection: the forms that may serve.
             device: where to run; a pipeline's devices are in the selection.
 
         Raises:
@@ -77,8 +77,8 @@ class TorchBackends:
             return PipelineBackend(folder, manifest, form, selection.devices, begin)
         has_free_sizes = not all(spec.is_fixed for spec in manifest.inputs)
         if selection.variant is None and (self._replicas > 1 or has_free_sizes):
-            # They would run one at a time over all replicas, and for an unmeasured time at a free
-            # size.
+            # Compiled forms would run one at a time over all replicas, and for an unmeasured time
+            # at a free size.
             selection = without_gil_holders(selection)
         forms = runs_on(selection, device.kind)
         if not forms:

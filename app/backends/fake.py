@@ -1,7 +1,7 @@
 """A scriptable backend without torch, to test the layers above the backends.
 
-It answers `value = 2 * x` for inputs of one number per item, so that a test can tell the answers
-apart, and runs its script on the way.
+It answers `value = 2 * x` for inputs of one number per item, so that a test can distinguish the
+answers, and runs its script in each run.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from app.backends.base import Between, size_of
 from app.types import Arrays, ServedStep, Serving
 from models.timing import nothing
 
-# Gets the inputs of a run; returns its outputs, or None to leave that to the backend. It may block,
-# or raise what a real backend would.
+# Gets the inputs of a run; returns its outputs, or None for the backend's outputs. It may block, or
+# raise the errors of a real backend.
 Step = Callable[[Arrays], Arrays | None]
 
 
@@ -24,12 +24,12 @@ class FakeBackend:
     """See `app.backends.base.Backend`.
 
     Args:
-        script: called at every run; None: nothing special happens.
-        load_error: raised by `load`; None: it loads.
+        script: called in every run; None for ordinary runs.
+        load_error: raised by `load`; None if it loads.
 
     Attributes:
-        batches: the values of `x` of every run that was started, as lists.
-        gate: runs wait for it; open at first. Close it to keep a replica busy.
+        batches: the values of `x` of every started run, as lists.
+        gate: runs wait for it; initially open. Close it to keep a replica busy.
         calls: names of the called methods, in order.
     """
 

@@ -1,4 +1,4 @@
-"""Translates what torch raises while a model runs into this project's errors."""
+"""Translates torch's errors while a model runs into this project's errors."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ import torch
 from app.errors import DeviceLost, ModelError, OutOfMemory
 
 # Messages of torch's allocators and libraries. The CPU's allocator raises a plain RuntimeError,
-# pinned memory raises the error of a lost device, and TorchScript's interpreter turns any error
-# from below into a RuntimeError.
+# pinned memory raises the error of a lost device, and TorchScript's interpreter converts any
+# underlying error to a RuntimeError.
 NO_HOST_MEMORY = "DefaultCPUAllocator: can't allocate memory"
 NO_MEMORY = (
     NO_HOST_MEMORY,
     "CUDA out of memory",
     "CUDA error: out of memory",
     "CUBLAS_STATUS_ALLOC_FAILED",
-    "CUBLAS_STATUS_NOT_INITIALIZED",  # raised when its own buffers do not fit
+    "CUBLAS_STATUS_NOT_INITIALIZED",  # raised if its own buffers do not fit
     "CUDNN_STATUS_ALLOC_FAILED",
 )
 # Such an error may come from any earlier operation on the device. But cuBLAS, whose errors torch
-# reports in the same words, also rejects what it does not support, and still works.
+# reports in the same words, also rejects operations that it does not support, and still works.
 LOST = re.compile(
     r"CUDA error:(?! CUBLAS_STATUS_)|CUBLAS_STATUS_(EXECUTION_FAILED|INTERNAL_ERROR|MAPPING_ERROR)"
 )
@@ -55,6 +55,6 @@ def faults_of(device: torch.device) -> Iterator[None]:
 
 
 def _out_of_memory(device: torch.device, error: BaseException) -> OutOfMemory:
-    """An error without the frames of its cause: they keep tensors while smaller parts are tried."""
+    """An error without its cause's frames, which keep tensors while smaller parts are tried."""
     error.__traceback__ = None
     return OutOfMemory(f"out of memory on {device}")

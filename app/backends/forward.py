@@ -1,4 +1,4 @@
-"""What all torch backends share: load a file, run a batch, and say whose fault an error was."""
+"""Common parts of all torch backends: load a file, run a batch, and classify errors."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ class FormBackend(ABC):
     """One form of one variant on one device: the base of TorchScript and compiled backends.
 
     Args:
-        folder: the artifact; files are checked against their digests.
-        manifest: of the artifact.
-        form: which variant, and whether it is optimized at load.
+        folder: the artifact's folder; files are checked against their digests.
+        manifest: the artifact's manifest.
+        form: the variant, and whether it is optimized at load.
         device: where to run.
     """
 
@@ -48,7 +48,7 @@ class FormBackend(ABC):
 
     @abstractmethod
     def open(self, data: bytes, device: torch.device) -> Forward:
-        """Make a callable from the variant's file, or from a stage's; subclasses say how.
+        """Create a callable from the file of the variant or of a stage.
 
         Args:
             data: the file's bytes.
@@ -86,7 +86,7 @@ class FormBackend(ABC):
         except ArchiveError as error:
             raise ArtifactInvalid(f"{name}: {error}") from error
         except (RuntimeError, ValueError, OSError) as error:
-            # Torch's messages hold paths and code: they are for the log only.
+            # Torch's messages contain paths and code, so they are only logged.
             LOG.error("form_not_loaded", file=name, form=str(self.form), error=str(error))
             raise self.load_error(name) from error
 
@@ -130,7 +130,7 @@ class FormBackend(ABC):
         return self.device.type == "cuda"
 
     def streams(self) -> Streams | None:
-        """The device's streams for the calling thread; None: it does not work asynchronously."""
+        """The device's streams for the calling thread; None if it is not asynchronous."""
         return streams_of(self.device) if self.works_by_itself else None
 
     def close(self) -> None:
@@ -153,7 +153,7 @@ class FormBackend(ABC):
         return lane
 
     def _on_lane(self) -> Lane | None:
-        """The lane, made in the thread that uses it."""
+        """The lane, created in the thread that uses it."""
         if self._lane is None and (streams := self.streams()) is not None:
             captures = self.variant.format == "torchscript"  # packages query their own events
             self._lane = Lane(
@@ -163,7 +163,7 @@ class FormBackend(ABC):
 
 
 def verified_bytes(file: Path, manifest: Manifest) -> bytes:
-    """A file's bytes, checked again: it may have changed since, as when a replica is rebuilt.
+    """A file's bytes, checked again, because it may have changed, as when a replica is rebuilt.
 
     Raises:
         ArtifactInvalid: if it differs from the manifest.

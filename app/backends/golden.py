@@ -1,4 +1,4 @@
-"""Golden examples: replayed on every replica before it serves, and to probe a suspect one."""
+"""Golden examples, replayed on every replica before it serves, and to probe a suspect replica."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from models.padding import padding_of
 from models.tensors import Tolerance, stack
 from models.timing import nothing
 
-TRIES = 3  # of each size that runs in QUICK_S: other work on the machine may hold one up
+TRIES = 3  # per size that runs within QUICK_S: other work on the machine may delay one
 QUICK_S = 0.02
 
 
@@ -43,14 +43,14 @@ class Golden:
         self._groups = tuple(by_shape.values())
 
     def length(self, inputs: Arrays, *, batched: bool = True) -> int:
-        """The length of the items of a batch, or of one item; 0: the model pads nothing."""
+        """The length of the items of a batch, or of one item; 0 if the model pads nothing."""
         if self._padding is None:
             return 0
         one = {name: array[0] for name, array in inputs.items()} if batched else inputs
         return self._padding.size(one)
 
     def batches(self, sizes: Sequence[int]) -> Iterator[Arrays]:
-        """One batch per size and shape of example, to warm a backend with; made on demand."""
+        """One batch per size and example shape, to warm up a backend; created on demand."""
         for size in sizes:
             for group in self._groups:
                 yield self._batch(self._rows(group, size))
@@ -67,21 +67,21 @@ class Golden:
     def replay(
         self, backend: Backend, sizes: Sequence[int], between: Between = nothing
     ) -> dict[int, dict[int, float]]:
-        """Replay every example alone, then those of one shape together in batches of every size.
+        """Replay every example alone, then examples of one shape in batches of every size.
 
-        Finally, if the model pads, all of them together.
+        Finally, if the model pads, replay all of them together.
 
         Args:
-            backend: a loaded one.
+            backend: a loaded backend.
             sizes: batch sizes.
             between: called between forwards.
 
         Returns:
-            length -> batch size -> seconds of its run, see `replay_at`. Size 1 is always included,
-            and of a length no size beyond those that `Growth` finds worth running.
+            length -> batch size -> seconds of its run, see `replay_at`. Size 1 is always included;
+            each length has no size larger than `Growth` finds worth running.
 
         Raises:
-            ArtifactInvalid: if an output is wrong, naming example, output and difference.
+            ArtifactInvalid: if an output is wrong, with example, output and difference.
             BackendError: if there is no output.
         """
         quickest_s: dict[int, dict[int, float]] = {}
@@ -94,7 +94,7 @@ class Golden:
                     times[size] = min(seconds, times.get(size, seconds))
                 if max(taken_s.values(), default=0.0) > QUICK_S:
                     break
-            if self._padding is not None:  # else the sizes are those that warming found worth it
+            if self._padding is not None:  # otherwise warm-up has already chosen the sizes
                 took_s = {each: s[size] for each, s in quickest_s.items() if size in s}
                 growing.ended(size, took_s)
         if self._padding is not None and len(self._groups) > 1:
@@ -115,12 +115,12 @@ class Golden:
 
         Args:
             backend: see `replay`, like `size` and `between`.
-            size: of the batches.
+            size: size of the batches.
             between: called between forwards.
-            growing: the lengths that are worth running at this size; None: all.
+            growing: the lengths that are worth running at this size; None for all.
 
         Returns:
-            length -> seconds of a run; where shapes of one length differ, those of the slowest.
+            length -> seconds of a run; for several shapes of one length, those of the slowest.
         """
         slowest_s: dict[int, float] = {}
         for group in self._groups:

@@ -1,6 +1,6 @@
 """Chooses the batches that run as a captured graph: one launch instead of one per operation.
 
-A graph has one batch size. It is used where it was measured to be faster.
+A graph has one batch size. It is used if it was measured to be faster.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ class Graph(NamedTuple):
     def run(self, given: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """Run a forward of up to `self.rows` rows.
 
-        Missing rows repeat the last one, which the model has seen and which is of this batch.
+        Missing rows repeat the last one, which is in this batch and is valid for the model.
 
         Args:
             given: inputs on the device.
 
         Returns:
-            new tensors: the next forward may start before these are copied.
+            new tensors, because the next forward may start before they are copied.
         """
         rows = len(given[0])
         for static, tensor in zip(self.inputs, given, strict=True):
@@ -71,11 +71,11 @@ class Graphs:
         self._sizes.insert(at, _Size(plain_s, graph_s, graph))
 
     def best(self, rows: int) -> Graph | None:
-        """The graph for a batch of this size; None: it runs without.
+        """The graph for a batch of this size; None to run without a graph.
 
-        It is the graph of this size, where it is faster. Otherwise that of the next larger size,
-        padded, where it is faster than the next smaller size without a graph: then it is also
-        faster than this size without one.
+        It is the graph of this size, if that is faster. Otherwise it is the graph of the next
+        larger size, padded, if that is faster than the next smaller size without a graph: then it
+        is also faster than this size without one.
         """
         at = bisect_left(self._rows, rows)
         if at == len(self._rows):

@@ -1,19 +1,19 @@
-"""When larger batches stop paying: a slow model is not warmed at sizes that gain nothing."""
+"""Detects when larger batches gain nothing, so that a slow model is not warmed at such sizes."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
 SLOW_S = 0.1  # faster forwards are cheap to warm at every size
-LEAST_GAIN = 0.05  # of the time per item that a larger batch must save to be worth its latency
-IN_A_ROW = 2  # sizes without a gain: other work on the machine may delay one
+LEAST_GAIN = 0.05  # share of the time per item that a larger batch must save to be worth running
+IN_A_ROW = 2  # sizes without a gain, because other work on the machine may delay one
 
 
 class Growth:
     """Follows the forwards of one model at ascending batch sizes.
 
-    Once a forward is slow and two larger sizes in a row saved hardly any time per item, the model
-    is compute-bound: a larger batch would take longer without answering more items.
+    Once a forward is slow and two larger sizes in a row save almost no time per item, the model is
+    compute-bound: a larger batch would take longer without a higher throughput.
     """
 
     def __init__(self) -> None:
@@ -21,7 +21,7 @@ class Growth:
         self._without_gain = 0
 
     def goes_on(self, size: int, seconds: float) -> bool:
-        """Whether to try a larger batch after one of `size` items, which took `seconds`."""
+        """Whether to try a larger batch after one of `size` items that took `seconds`."""
         item_s = seconds / size
         gains = item_s < (1 - LEAST_GAIN) * self._item_s
         self._item_s = min(item_s, self._item_s)
@@ -30,11 +30,11 @@ class Growth:
 
 
 class Growing:
-    """Follows the growth of batches of several lengths, each on its own.
+    """Follows the growth of batches separately for each length.
 
     Attributes:
-        done: the lengths of which no larger batch is worth running.
-        largest: the largest batch of any length that was run; 1 before the first.
+        done: the lengths for which no larger batch is worth running.
+        largest: the largest batch run at any length; 1 before the first.
     """
 
     def __init__(self) -> None:
@@ -43,7 +43,7 @@ class Growing:
         self._growths: dict[int, Growth] = {}
 
     def ended(self, size: int, seconds: Mapping[int, float]) -> bool:
-        """Note what batches of `size` took, by length; returns whether any length goes on."""
+        """Record the seconds of batches of `size` by length; returns whether any length goes on."""
         if seconds:
             self.largest = size
         for length, took_s in seconds.items():

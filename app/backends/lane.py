@@ -1,4 +1,4 @@
-"""Passes batches through a device that works asynchronously: copied in, computed, copied out.
+"""Passes batches through an asynchronous device: copied in, computed, copied out.
 
 The three steps of different batches overlap: while the device computes one batch, the next is
 assembled in host memory and copied in, and the outputs of the previous one are copied out. The
@@ -33,8 +33,8 @@ from models.timing import nothing, time_interleaved
 LOG = structlog.get_logger(__name__)
 SLOTS = 2  # batches in flight at once
 WEIGHT = 0.2  # of the newest batch in the average
-LONG_S = 0.001  # on the device: longer batches are waited for without spinning
-POLLS = 50  # of such a batch: its end is noticed a fiftieth late at most
+LONG_S = 0.001  # on the device: waiting for longer batches does not spin
+POLLS = 50  # of such a batch: its end is detected at most a fiftieth late
 TIMED_ROUNDS = 9
 TIMING_BUDGET_S = 0.25  # for each batch size
 
@@ -53,7 +53,7 @@ class LaneBatch:
 
     Args:
         lane: its lane.
-        slot: its memory until it is back.
+        slot: its memory while it is in flight.
         rows: number of its rows.
     """
 
@@ -62,7 +62,7 @@ class LaneBatch:
         self._slot: Slot | None = slot
         self._rows = rows
         self._expected_s = lane.expected_s(rows)
-        # Waiting for a device spins: only for a short batch.
+        # Waiting for a device spins, so it is used only for a short batch.
         long = self._expected_s >= LONG_S
         self._pause_s = min(LONG_S, self._expected_s / POLLS) if long else 0.0
         self._times = NO_DEVICE_TIMES
@@ -108,13 +108,13 @@ class LaneBatch:
         """See `Launched`."""
         try:
             return self._spans[-1].is_done
-        except RuntimeError:  # which `outputs` will raise
+        except RuntimeError:  # `outputs` will raise it
             return True
 
     def outputs(self) -> Arrays:
         """See `Launched`."""
         if self._slot is None:
-            raise ReplicaError("bug: the outputs of a batch were asked for twice")
+            raise ReplicaError("bug: the outputs of a batch were requested twice")
         self.end()
         outputs = zip(self._lane.manifest.outputs, self._out, strict=True)
         return {spec.name: tensor.numpy() for spec, tensor in outputs}
@@ -127,7 +127,7 @@ class LaneBatch:
         """Wait for the batch, then release its memory.
 
         Raises:
-            ModelError, ReplicaError: what went wrong.
+            ModelError, ReplicaError: if the batch failed.
         """
         lane = self._lane
         try:
@@ -160,8 +160,8 @@ class Lane:
 
     Args:
         loaded: the form.
-        manifest: of the artifact.
-        streams: the device's, for this thread.
+        manifest: the artifact's manifest.
+        streams: the device's streams for this thread.
         device: for messages.
         captures: whether to try to capture graphs.
     """
@@ -208,8 +208,8 @@ class Lane:
         """Capture the forward of a batch as a graph, and measure whether it is faster.
 
         Args:
-            batch: one of this size; it was run before.
-            tolerance: of its outputs; a graph with others is not used.
+            batch: a batch of this size, which was run before.
+            tolerance: of its outputs; a graph whose outputs differ by more is not used.
             between: called between forwards.
         """
         rows = size_of(batch)
@@ -235,11 +235,11 @@ class Lane:
             self._graphs.measured(rows, median_s[False])
 
     def expected_s(self, rows: int) -> float:
-        """Total device seconds expected for a batch of this size; 0: not known yet."""
+        """Total device seconds expected for a batch of this size; 0 if not yet known."""
         return self._device_s.get(_bucket(rows), 0.0)
 
     def took(self, rows: int, seconds: float) -> None:
-        """Record device seconds: a smaller value counts at once, since the first run is slow."""
+        """Record device seconds: a smaller value counts at once, because the first run is slow."""
         bucket = _bucket(rows)
         known_s = self._device_s.get(bucket, seconds)
         self._device_s[bucket] = min(seconds, known_s + WEIGHT * (seconds - known_s))
@@ -275,7 +275,7 @@ class Lane:
         return self._launch(inputs, graph).outputs()
 
     def _on_host(self, buffer: Buffer, inputs: Arrays, name: str) -> torch.Tensor:
-        """An input in host memory that the device can copy from; it may be staged there already."""
+        """An input in host memory from which the device can copy; it may already be staged."""
         array = inputs[name]
         view = buffer.view(torch.from_numpy(np.empty(0, array.dtype)).dtype, array.shape)
         if self._staged is None or self._staged[name] is not array:

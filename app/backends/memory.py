@@ -1,4 +1,4 @@
-"""Checks for free memory before a model is loaded: a container that runs out is killed."""
+"""Checks of free memory before a model is loaded: a container that runs out is killed."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ MIB = 1024 * 1024
 HOST_COPIES = 2
 
 
-# Loads take turns, so that each sees what the one before has taken. A load that hangs delays the
-# others no longer than this.
+# Loads take turns, so that each sees the memory that the previous one took. A load that hangs
+# delays the others at most this long.
 _LOADS = threading.Lock()
 PATIENCE_S = 60.0
 
@@ -39,12 +39,12 @@ def check_fits(name: str, nbytes: int, device: torch.device) -> None:
     """Check that there is memory to load a file of weights.
 
     Args:
-        name: of the file, for the message.
-        nbytes: its size; weights take as much in memory.
+        name: name of the file, for the message.
+        nbytes: size of the file; weights need as much memory.
         device: where the model will be loaded.
 
     Raises:
-        DoesNotFit: if there is not enough, saying how much is needed and left.
+        DoesNotFit: if there is not enough, with the needed and the free memory.
     """
     on_host = HOST_COPIES * nbytes + (nbytes if device.type == "cpu" else 0)
     _check(name, on_host, memory_left_bytes(), "of memory", "the container")

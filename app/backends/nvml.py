@@ -1,4 +1,4 @@
-"""A GPU's memory, temperature and utilization as its driver reports them, where NVML works."""
+"""A GPU's memory, temperature and utilization as its driver reports them, if NVML works."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from app.types import Device
 
 LOG = structlog.get_logger(__name__)
 
-KEPT_S = 4.0  # a reading, as drivers may be slow; less than the interval at which workers write
+KEPT_S = 4.0  # lifetime of a reading, as drivers may be slow; less than the workers' write interval
 
 # Called at each scrape.
 Reading = Callable[[], float]
@@ -34,12 +34,12 @@ def readings_of(
     Args:
         device: a CUDA device; others have no readings.
         library: NVML.
-        clock: says how old a reading is.
+        clock: measures the age of a reading.
 
     Returns:
         some of `memory_used_bytes`, `memory_bytes`, `temperature_celsius` and `utilization_ratio`
         (of the last moments, 0 to 1). A reading that fails later is NaN.
-        The driver is asked again after `KEPT_S`.
+        The driver is queried again after `KEPT_S`.
     """
     if device.kind != "cuda":
         return {}
@@ -62,7 +62,7 @@ def readings_of(
 
 
 def _kept(ask: Reading, library: ModuleType, clock: Callable[[], float]) -> Reading:
-    """The last answer of the driver, which is asked again when that is old."""
+    """The driver's last answer; an old answer is queried again."""
     value, asked_at = math.nan, -math.inf
 
     def reading() -> float:
@@ -70,7 +70,7 @@ def _kept(ask: Reading, library: ModuleType, clock: Callable[[], float]) -> Read
         if clock() - asked_at >= KEPT_S:
             try:
                 value = float(ask())
-            except library.NVMLError:  # not on this device, or no longer: a scrape must not fail
+            except library.NVMLError:  # missing on this device, or lost: a scrape must not fail
                 value = math.nan
             asked_at = clock()
         return value
@@ -79,7 +79,7 @@ def _kept(ask: Reading, library: ModuleType, clock: Callable[[], float]) -> Read
 
 
 def _handle(device: Device, library: ModuleType) -> Any:
-    """Find the device by UUID: NVML numbers all devices of the machine, CUDA the visible ones."""
+    """Find the device by UUID: NVML numbers all devices of the machine, CUDA only visible ones."""
     uuid = str(torch.cuda.get_device_properties(device.index).uuid)
     try:
         return library.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}")

@@ -1,4 +1,4 @@
-"""A model in stages, each on its own device: parts of a batch pass through them one after another.
+"""A model in stages, each on its own device, through which parts of a batch pass in order.
 
 While the second stage computes the first part of a batch, the first stage computes the second part:
 all devices compute at once, except at the beginning and the end of a batch.
@@ -32,14 +32,14 @@ HOST = torch.device("cpu")
 MAX_PARTS = 16  # of one batch
 ROUNDS = 7
 BUDGET_S = 0.5  # for each batch size
-CLOSE_PATIENCE_S = 1.0  # for each stage; an idle one ends at once
+CLOSE_PATIENCE_S = 1.0  # for each stage; an idle stage ends at once
 
 # Called first in the thread of a stage.
 Begin = Callable[[], None]
 
 
 class Stage(NamedTuple):
-    """A loaded stage, and where it is."""
+    """A loaded stage and its device."""
 
     forward: Forward
     device: torch.device
@@ -57,13 +57,12 @@ Queue: TypeAlias = queue.SimpleQueue[_Work | None]
 
 
 class Pipeline:
-    """Stages as one forward, from host memory to host memory. One batch at a time.
+    """Stages as one forward, from host memory to host memory, for one batch at a time.
 
-    Each stage has a thread. They are daemons: native code that never returns must not keep the
-    process from ending.
+    Each stage has a daemon thread: native code that never returns must not keep the process alive.
 
     Args:
-        stages: in order.
+        stages: stages in order.
         begin: called first in each thread.
     """
 
@@ -71,7 +70,7 @@ class Pipeline:
         queues: list[Queue] = [queue.SimpleQueue() for _ in stages]
         self._first = queues[0]
         self._sizes: list[int] = []
-        self._parts: list[int] = []  # of a batch of that size
+        self._parts: list[int] = []  # number of parts of a batch of that size
         self._stages = len(stages)
         self._threads = []
         for number, stage in enumerate(stages):
@@ -79,7 +78,7 @@ class Pipeline:
             thread = threading.Thread(target=work, name=f"stage-{number + 1}", daemon=True)
             thread.start()
             self._threads.append(thread)
-        # They hold no reference to this object: an unclosed pipeline ends with its last user.
+        # Threads hold no reference to this object: an unclosed pipeline ends with its last user.
         self._end = weakref.finalize(self, _end, queues)
 
     def __call__(self, *tensors: torch.Tensor) -> Any:
@@ -101,17 +100,17 @@ class Pipeline:
             self._parts.insert(at, parts)
 
     def run(self, tensors: Sequence[torch.Tensor], parts: int) -> Any:
-        """One forward in several parts, whose outputs are joined again.
+        """One forward in several parts, whose outputs are concatenated.
 
         Raises:
-            Exception: what a stage raises; of several failed parts, the first one's.
+            Exception: the error of a stage; if several parts fail, the first part's error.
         """
         ends: queue.SimpleQueue[tuple[int, Any]] = queue.SimpleQueue()
         cut = list(zip(*(torch.chunk(tensor, max(1, parts)) for tensor in tensors), strict=True))
         for number, part in enumerate(cut):
             self._first.put(_Work(number, part, ends))
         made: list[Any] = [None] * len(cut)
-        for _ in cut:  # all of them, even if one fails: the next batch needs empty stages
+        for _ in cut:  # all parts, even if one fails: the next batch needs empty stages
             number, one = ends.get()
             made[number] = one
         try:
@@ -126,7 +125,7 @@ class Pipeline:
             del one, part, made, cut, tensors
 
     def close(self) -> None:
-        """End the threads and wait for them, except one that hangs; may be called twice."""
+        """End the threads and wait for them, except for one that hangs; may be called twice."""
         self._end()
         for thread in self._threads:
             thread.join(CLOSE_PATIENCE_S)
@@ -158,7 +157,7 @@ def _run(stage: Stage, works: Queue, later: Queue | None, begin: Begin) -> None:
 
 
 def _check_rows(made: Any, rows: int) -> None:
-    """Check a part's rows: one too many would shift the answers of the next part."""
+    """Check a part's number of rows: an extra row would shift the answers of the next part."""
     for tensor in sequence_of(made):
         if isinstance(tensor, torch.Tensor) and (tensor.ndim == 0 or len(tensor) != rows):
             raise ValueError(
@@ -171,8 +170,8 @@ class PipelineBackend(TorchScriptBackend):
 
     Args:
         folder: see `FormBackend`, as for the manifest.
-        manifest: of the artifact.
-        form: of a variant that has stages.
+        manifest: the artifact's manifest.
+        form: a form of a variant with stages.
         devices: one for each stage.
         begin: called first in the thread of each stage.
     """

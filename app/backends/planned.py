@@ -1,4 +1,4 @@
-"""A backend that combines one per form: each batch runs in the form that is fastest at its size."""
+"""A backend that combines the backends of forms: each batch runs in the fastest for its size."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from models.timing import WARM_RUNS, Limits, nothing, seconds_of, take_turns
 
 LOG = structlog.get_logger(__name__)
 TIMED = Limits(rounds=9, budget_s=0.5, warm_runs=0)  # for each batch size
-PATIENCE_S = 60.0  # for another replica that measures
+PATIENCE_S = 60.0  # to wait for another replica that measures
 POLL_S = 0.001  # between two calls of other work in a waiting thread
 
 Sized: TypeAlias = Iterable[tuple[int, Sequence[Arrays]]]  # size -> a batch of each shape
@@ -72,7 +72,7 @@ class Measured:
 
 
 class Measurements:
-    """The measurements of this process: replicas of one kind measure once, in turns."""
+    """The measurements of this process: replicas of one kind measure only once, in turns."""
 
     def __init__(self) -> None:
         self._found: dict[Hashable, Measured] = {}
@@ -85,12 +85,12 @@ class Measurements:
     def get(
         self, key: Hashable, measure: Callable[[], Measured], between: Between = nothing
     ) -> Measured:
-        """An earlier measurement, or that of `measure`; a waiting thread calls `between`."""
+        """An earlier measurement, or the result of `measure`; a waiting thread calls `between`."""
         waits_until = time.monotonic() + PATIENCE_S
         while not self._lock.acquire(timeout=POLL_S):
             if key in self._found:
                 return self._found[key]
-            if time.monotonic() > waits_until:  # the other may hang: stop waiting for it
+            if time.monotonic() > waits_until:  # the other replica may hang: stop waiting
                 return measure()
             between()
         try:
@@ -104,17 +104,17 @@ class Measurements:
 class PlannedBackend:
     """Runs each batch in the form for its size; see `app.backends.base.Backend`.
 
-    It follows the given steps, or those that another replica has measured. If there are none, or
-    one of their forms cannot be used here, it runs a contest: it loads every form, times them
-    while they are warmed, and keeps the fastest.
+    It follows the given steps, or the steps that another replica has measured. If there are none,
+    or one of their forms cannot be used here, it runs a contest: it loads every form, times all
+    during warm-up, and keeps the fastest.
 
     Args:
         parts: form -> its backend, in the order of preference.
-        steps: as export measured on such a processor; None: measure.
-        processor: what it runs on.
+        steps: export's steps for such a processor; None to measure.
+        processor: the processor on which it runs.
         measurements: stores measured steps.
         key: identifies a measurement: artifact, selection and kind of processor.
-        mixable: whether all forms give the same answers; if not, one form runs every size.
+        mixable: whether all forms return the same answers; if not, one form runs every size.
     """
 
     def __init__(
@@ -157,7 +157,7 @@ class PlannedBackend:
             self._steps = (Step(up_to=1, form=next(iter(self._loaded))),)
 
     def warm_up(self, batches: Iterable[Arrays], between: Between = nothing) -> int:
-        """See `Backend`; replays the golden examples on every form, and measures where needed.
+        """See `Backend`; replays the golden examples on every form, and measures if needed.
 
         Raises:
             ArtifactInvalid: if a form's outputs are wrong.
@@ -170,7 +170,7 @@ class PlannedBackend:
         sized = itertools.chain([first], later)
         if len(self._loaded) > 1 and self._stored is None and self._measured is None:
             key = (self._key, tuple(self._loaded))  # another replica may have lost a form
-            # The replica that measures takes all batches, and has warmed what it chooses.
+            # The measuring replica consumes all batches, and has warmed the forms that it chooses.
             self._measured = self._measurements.get(
                 key, lambda: self._measure(sized, between), between
             )
@@ -230,7 +230,7 @@ class PlannedBackend:
         return cast(LaunchingBackend, self._at(size))  # as every part reports
 
     def _load(self, forms: Sequence[Form]) -> list[str]:
-        """Load the usable forms; drop the others and return the reasons."""
+        """Load the usable forms; drop the others, and return the reasons."""
         problems = []
         for form in forms:
             part = self._parts[form]
@@ -273,16 +273,16 @@ class PlannedBackend:
     def _measure(self, sized: Sized, between: Between) -> Measured:
         """Run a contest: warm every form at ascending sizes, time all in turns, and choose.
 
-        A form that fails is dropped while others remain. A form that holds the GIL, which stops
-        the whole process, runs up to the first size at which it holds it too long. Of slow forms,
-        one that has clearly lost at a size runs no larger one.
+        A form that fails is dropped while others remain. A form that holds the GIL, which stops the
+        whole process, runs up to the first size at which it holds it too long. A slow form that has
+        clearly lost at a size does not run at larger sizes.
         """
         growing = Growing()
         rounds: dict[int, dict[Form, list[float]]] = {}
         contestants = list(self._loaded)
         for size, batches in sized:
             same = _worth_it(self._loaded[contestants[0]], batches, growing)
-            seconds: dict[int, float] = {}  # of the fastest form, by length
+            seconds: dict[int, float] = {}  # the fastest form's, by length
             for form in tuple(contestants):
                 part = self._loaded[form]
                 try:
@@ -331,7 +331,7 @@ def _warm_at(
     """Warm a form at one size and replay the golden examples on it.
 
     Returns:
-        length -> seconds of a forward; of a slow one the faster of two, for one may be delayed.
+        length -> seconds of a forward; for a slow one the faster of two, as one may be delayed.
     """
     part.backend.warm_up(same, between)
     seconds = part.golden.replay_at(part.backend, size, between, growing)
@@ -342,7 +342,7 @@ def _warm_at(
 
 
 def _gil_s(part: Part, same: Sequence[Arrays]) -> float:
-    """How long a forward holds the GIL: the least of a few runs, each of which may be delayed."""
+    """How long a forward holds the GIL: the minimum of a few runs, as each may be delayed."""
     if not part.holds_gil:
         return 0.0
     runs = [partial(part.backend.run, batch) for batch in same]

@@ -19,17 +19,17 @@ FOLDER = "torchlane-profile-"
 OWN = ("Trace", "overhead")  # categories of events about the recorder itself
 WORTH = ("X", "s", "f")  # phases: spans, and the arrows from a launch to its kernel
 
-# Reads what was recorded: events of Chrome's format, whose times are microseconds since a moment,
-# which it is given in nanoseconds since 1970. That takes long; in any thread.
+# Reads the recorded events in Chrome's format. Their times are microseconds since a moment, which
+# is passed in nanoseconds since 1970. Slow; may run in any thread.
 Recorded = Callable[[int], Iterator[dict[str, Any]]]
 
 
 class TorchRecorder:
     """Records from `start` to `stop`, in parts. Call it in the main thread.
 
-    The parts keep it from holding the GIL for long: torch holds it for about 1.2 us per event when
-    a recording ends, and as long again when that is written. No operator should run while a
-    recording ends, since torch does not wait for it.
+    Parts avoid holding the GIL for long: torch holds it for about 1.2 us per event when a recording
+    ends, and again when it is written. No operator should run while a recording ends, because torch
+    does not wait for it.
     """
 
     def __init__(self) -> None:
@@ -40,11 +40,11 @@ class TorchRecorder:
         """Begin.
 
         Raises:
-            RuntimeError: something is being recorded already.
+            RuntimeError: if a recording is already running.
         """
         if self._running is not None:
-            raise RuntimeError("bug: something is being recorded already")
-        # It logs each start and stop on stderr, at the highest level but this.
+            raise RuntimeError("bug: a recording is already running")
+        # Otherwise it logs each start and stop to stderr, at the next lower level.
         os.environ.setdefault("KINETO_LOG_LEVEL", "6")
         self._named = set()
         self._running = _begun()
@@ -59,7 +59,7 @@ class TorchRecorder:
         """End the last part."""
         running, self._running = self._running, None
         if running is None:
-            raise RuntimeError("bug: nothing is being recorded")
+            raise RuntimeError("bug: no recording is running")
         named = self._named
         running.__exit__(None, None, None)  # type: ignore[no-untyped-call]
 
@@ -78,8 +78,8 @@ def _begun() -> profile:
         use_cpu=True,
         use_device="cuda" if torch.cuda.is_available() else None,
         use_kineto=True,
-        acc_events=True,  # without it, it warns about a coming default
-        # trace_only: without it, it makes a Python object of each event
+        acc_events=True,  # otherwise it warns about a future default
+        # trace_only: otherwise it creates a Python object for each event
         experimental_config=_ExperimentalConfig(profile_all_threads=True, trace_only=True),
     )
     made.__enter__()  # type: ignore[no-untyped-call]
@@ -87,12 +87,12 @@ def _begun() -> profile:
 
 
 def _read(text: bytes, since_ns: int, named: set[tuple[object, ...]]) -> Iterator[dict[str, Any]]:
-    """The events worth showing; of operators on the CPU only name and times.
+    """The events worth showing; for operators on the CPU, only name and times.
 
     Args:
-        text: as torch wrote it.
-        since_ns: the moment that times shall count from, in nanoseconds since 1970.
-        named: tracks of devices whose names the trace has already.
+        text: the trace as torch wrote it.
+        since_ns: the moment from which times count, in nanoseconds since 1970.
+        named: tracks of devices whose names the trace already has.
     """
     trace = orjson.loads(text)
     own = os.getpid()

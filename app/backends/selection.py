@@ -1,4 +1,4 @@
-"""Selects the forms of a model that may serve: by its plan, or as the operator says."""
+"""Selects the forms of a model that may serve, by its plan or the operator's settings."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from models.tensors import Tolerance
 
 @dataclass(frozen=True, slots=True)
 class Preference:
-    """What the operator asks for; None: as the artifact says.
+    """The operator's choice; None for the artifact's choice.
 
     Attributes:
         variant: the only variant to serve.
         precision: the precision whose plan to follow.
-        of_file: whether the models file asks for it rather than the server's settings.
+        of_file: whether the choice comes from the models file, not from the server's settings.
     """
 
     variant: str | None = None
@@ -29,7 +29,7 @@ class Preference:
     of_file: bool = False
 
     def name_of(self, variable: str, key: str) -> str:
-        """The place where it was asked for."""
+        """The place where the choice was made."""
         return f"`{key}` in the models file" if self.of_file else variable
 
 
@@ -38,13 +38,13 @@ class Selection:
     """The candidates for serving a model: all of one precision, so that answers do not vary.
 
     Attributes:
-        label: what was selected; part of the cache key.
-        variant: the pinned one, or None where a plan decides.
-        precision: of all candidates.
+        label: describes the selection; part of the cache key.
+        variant: the pinned variant, or None if a plan decides.
+        precision: the precision of all candidates.
         candidates: form -> its variant, in the order of preference.
         tolerance: how far their outputs may differ from the golden ones.
-        devices: one for each stage of the only candidate; empty: one device for everything.
-        max_batch_size: the largest batch to run; None: as the server is set.
+        devices: one for each stage of the only candidate; empty for one device.
+        max_batch_size: the largest batch to run; None for the server's setting.
     """
 
     label: str
@@ -66,12 +66,12 @@ def select(
     """The candidates of an artifact.
 
     A precision is a preference: a model that lacks it, or has it only for other devices, follows
-    its own plan, and if that is for other devices too, any precision that runs here.
+    its own plan, or, if that is also for other devices, any precision that runs here.
 
     Args:
-        manifest: of the artifact.
+        manifest: the artifact's manifest.
         preference: from the settings.
-        kinds: kinds of devices that will serve it; empty: any.
+        kinds: kinds of devices that will serve it; empty for any.
 
     Raises:
         PinnedVariantMissing: if it lacks the pinned variant; the message lists the others.
@@ -114,11 +114,11 @@ def select(
 def planned_batch(
     manifest: Manifest, precision: Precision, kinds: Collection[DeviceKind]
 ) -> int | None:
-    """The largest batch in the artifact's plan; None: no plan says.
+    """The largest batch in the artifact's plan; None if there is no plan.
 
     Args:
-        manifest: of the artifact.
-        precision: the one that is served.
+        manifest: the artifact's manifest.
+        precision: the served precision.
         kinds: kinds of devices that serve it; if none of them has a plan, another kind's counts.
     """
     reached = {
@@ -131,7 +131,7 @@ def planned_batch(
 
 
 def stages(selection: Selection) -> int:
-    """The number of devices it could use at once: the number of stages of its only candidate."""
+    """The number of devices usable at once: the number of stages of the only candidate."""
     variants = {variant.file: variant for variant in selection.candidates.values()}
     return len(next(iter(variants.values())).files) if len(variants) == 1 else 1
 
@@ -148,10 +148,10 @@ def stored_steps(  # noqa: PLR0911 - one per reason
     """The steps that export measured, if they apply here; otherwise the reason why not.
 
     Args:
-        plan: of this kind of device; None there is none.
-        selection: what may serve.
+        plan: the plan for this kind of device; None if there is none.
+        selection: the forms that may serve.
         here: the processor that runs it.
-        torch_version: of this process, such as 2.13.0+cpu.
+        torch_version: version in this process, such as 2.13.0+cpu.
         largest: the largest batch that will run.
     """
     if selection.variant is not None:
@@ -184,7 +184,7 @@ def _runs(variants: Iterable[Variant], precision: Precision, kind: DeviceKind) -
 
 
 def default_precision(manifest: Manifest) -> Precision:
-    """The precision to serve an artifact in when no other is asked for."""
+    """The precision in which to serve an artifact if no other is requested."""
     if manifest.plan is not None:
         return manifest.plan.precision
     return next(iter(manifest.variants.values())).precision

@@ -1,4 +1,4 @@
-"""The operations of a device that works asynchronously: copy in, compute, copy out, in order.
+"""The operations of an asynchronous device: copy in, compute, copy out, in order.
 
 `app.backends.cuda` implements them for CUDA.
 """
@@ -25,10 +25,10 @@ class Span(Protocol):
     """An operation of a device, from its start to its end."""
 
     def wait(self) -> None:
-        """Wait until it is done; not for anything behind it.
+        """Wait until it is done, but not for anything after it.
 
         Raises:
-            RuntimeError: what went wrong on the device.
+            RuntimeError: if the device reports an error.
         """
 
     @property
@@ -36,23 +36,23 @@ class Span(Protocol):
         """Whether it is done; polled by callers that do not want to wait.
 
         Raises:
-            RuntimeError: what went wrong on the device.
+            RuntimeError: if the device reports an error.
         """
 
     @property
     def seconds(self) -> float:
-        """Its duration by the device's clock; asked when it is done."""
+        """Its duration by the device's clock; read after it is done."""
 
 
 class Streams(Protocol):
     """Three queues of a device; each runs in order, and the three run in parallel.
 
-    All methods but `host_bytes` and `device_bytes` may call their argument later, but at the
-    latest when the returned span is waited for.
+    All methods except `host_bytes` and `device_bytes` may call their argument later, but not later
+    than when the returned span is waited for.
     """
 
     def host_bytes(self, count: int) -> torch.Tensor:
-        """Host memory that the device can copy from and to asynchronously: uint8 [count]."""
+        """Host memory from and to which the device can copy asynchronously: uint8 [count]."""
 
     def device_bytes(self, count: int) -> torch.Tensor:
         """Memory of the device: uint8 [count]."""
@@ -80,11 +80,11 @@ class Streams(Protocol):
         """
 
     def finish(self) -> None:
-        """Wait for all three queues, and for no others."""
+        """Wait for these three queues only."""
 
 
 class Buffer:
-    """Memory that is allocated once, and again when more is needed.
+    """Memory that is allocated once, and reallocated when more is needed.
 
     Args:
         make: allocates bytes.
@@ -99,6 +99,6 @@ class Buffer:
         count = math.prod(shape) * dtype.itemsize
         has = 0 if self._bytes is None else len(self._bytes)
         if self._bytes is None or has < count:
-            self._bytes = None  # first: there may be no memory for both
+            self._bytes = None  # freed first: there may be no memory for both
             self._bytes = self._make(max(count, int(GROWTH * has)))
         return self._bytes[:count].view(dtype).view(tuple(shape))

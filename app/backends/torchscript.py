@@ -1,4 +1,4 @@
-"""A TorchScript file on one device, as it is or optimized for inference at load."""
+"""A TorchScript file on one device, unchanged or optimized for inference at load."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class TorchScriptBackend(FormBackend):
         return load_torchscript(data, device, optimized=self.form.optimized)
 
     def load_error(self, name: str) -> ArtifactInvalid:
-        """See `FormBackend`; only the plain form tells whether the file itself is bad."""
+        """See `FormBackend`; only the plain form shows whether the file itself is invalid."""
         if self.form.optimized:
             return VariantUnusable(f"{self.form}: torch cannot optimize {name} here")
         return ArtifactInvalid(

@@ -1,1 +1,1 @@
-"""Bulk scoring: files in, files out, by the backends of the server and without HTTP."""
+"""Bulk scoring: files in, files out, with the server's backends and without HTTP."""

@@ -1,6 +1,6 @@
 """`python -m app.bulk MODEL INPUT... --out DIR`.
 
-Processes that decode import this file too: it does nothing unless it is the program.
+Decoding processes import this file too: it does nothing unless it is the main program.
 """
 
 import signal
@@ -9,6 +9,6 @@ import sys
 if __name__ == "__main__":
     from app.bulk.command import main
 
-    # Containers and systemd stop a process by it. As Ctrl-C it leaves a run to go on with.
+    # Containers and systemd stop a process with it. Like Ctrl-C, it leaves a run to resume.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     sys.exit(main())

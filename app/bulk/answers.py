@@ -1,4 +1,4 @@
-"""From what a block came to to a table: `id`, `row`, the prediction, `error`."""
+"""Conversion of a scored block to a table: `id`, `row`, the prediction, `error`."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ SPAN = [
     ("text", pa.string()),
 ]
 
-# Makes the columns of the prediction, a row for each that was computed without failure.
+# Creates the columns of the prediction, with a row for each row computed without failure.
 Fill = Callable[[Scored, Sequence[int]], list[Any]]
 
 
 class Answers:
-    """Makes the tables of one run; all have the same schema.
+    """Creates the tables of one run, which all have the same schema.
 
     Args:
-        manifest: of the model.
-        codec: of the model.
-        top_k: how many of the highest scores; None: as the manifest says.
+        manifest: the model's manifest.
+        codec: the model's codec.
+        top_k: how many of the highest scores; None for the manifest's number.
         integer_ids: whether ids are whole numbers.
     """
 
@@ -66,7 +66,7 @@ class Answers:
         )
 
     def table(self, scored: Scored) -> Any:
-        """A row for each row of the block, in order; those with an error have no prediction."""
+        """A row for each row of the block, in order; rows with an error have no prediction."""
         block = scored.block
         count = len(block)
         computed = np.arange(scored.computed)
@@ -155,7 +155,7 @@ class Answers:
         return columns + [nested(outputs[spec.name]) for spec in others]
 
     def _one_by_one(self, scored: Scored, computed: Array) -> list[Any]:
-        """The columns from answers as HTTP would give them."""
+        """The columns from answers as over HTTP."""
         block = scored.block
         first_row = np.zeros(scored.computed, np.int64)
         for at in range(len(scored.place) - 1, -1, -1):
@@ -177,7 +177,7 @@ class Answers:
 
 
 def _errors(scored: Scored, rows: Array) -> list[str | None]:
-    """Why rows have no prediction: they could not be decoded, or the model failed on them."""
+    """Errors of rows that could not be decoded, or on which the model failed."""
     block = scored.block
     errors = [block.errors.get(row) for row in range(len(block))]
     for row in np.flatnonzero(rows < 0).tolist():
@@ -198,7 +198,7 @@ def nested(array: Array) -> Any:
 
 
 def _found(answer: dict[str, object], name: str) -> object:
-    """What an answer has under the name of a column."""
+    """The value of a column in an answer."""
     outputs = answer.get("outputs")
     if name in answer and name != "outputs":
         found: Any = answer[name]
@@ -210,7 +210,7 @@ def _found(answer: dict[str, object], name: str) -> object:
 
 
 def _named(output: str) -> str:
-    """The column of an output: one that has the name of another column gets an ending."""
+    """The column of an output; a name that another column has gets a suffix."""
     return f"{output}_output" if output in OWN else output
 
 

@@ -1,6 +1,6 @@
-"""Blocks: rows that are decoded, scored and written together. A block's result depends on no other.
+"""Blocks: rows that are decoded, scored and written together, independently of other blocks.
 
-Chunks are rows as a source has them; a block of chunks is decoded into arrays.
+Chunks are rows in a source's form; a block of chunks is decoded into arrays.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from app.bulk.errors import BulkError
 from app.types import Array, Arrays, Item
 from models.manifest import Manifest
 
-# Of rows: an array of whole numbers, or a list of those or of texts.
+# Ids of rows: an array of whole numbers, or a list of whole numbers or of texts.
 Ids: TypeAlias = Array | Sequence[int] | Sequence[str]
 
 MOST_ROWS = 4096
 MOST_PICTURES = 256
-BLOCK_BYTES = 4 << 20  # of decoded inputs; larger ones leave the processor's caches
-RAW_BYTES = 16 << 20  # of a block before it is decoded; each process that decodes has several
+BLOCK_BYTES = 4 << 20  # of decoded inputs; larger blocks exceed the processor's caches
+RAW_BYTES = 16 << 20  # of a block before decoding; each decoding process has several
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class Columns:
 
     Attributes:
         values: name -> a list, an array whose first axis counts rows, or an Arrow array.
-        broken: row -> why it has no values.
+        broken: row -> the reason why it has no values.
     """
 
     values: Mapping[str, Any]
@@ -37,7 +37,7 @@ class Columns:
 
 
 class Chunk(Protocol):
-    """Rows as a source has them; cheap to send to another process."""
+    """Rows in a source's form; cheap to send to another process."""
 
     def __len__(self) -> int: ...
 
@@ -45,25 +45,25 @@ class Chunk(Protocol):
         """The rows from `start` up to `stop`."""
 
     def joined(self, others: Sequence[Self]) -> Self:
-        """These rows, then those of the others."""
+        """These rows, then the rows of the others."""
 
     def columns(self) -> Columns:
         """Read the rows."""
 
     def add_to(self, digest: hashlib._Hash) -> None:
-        """Add what was read to a digest, for streams."""
+        """Add the rows to a digest, for streams."""
 
 
 class Source(Protocol):
-    """Where rows come from.
+    """A source of rows.
 
     Attributes:
-        total: number of rows; None: not known before the end.
+        total: number of rows; None if not known before the end.
         is_stream: whether it can be read only once, and only from its beginning.
         integer_ids: whether the ids are whole numbers.
         has_numbers: whether the inputs are columns of numbers, which are quick to decode.
-        row_bytes: about as many has a large row as it is read; 0: not known, or not much more
-            than what it is decoded to.
+        row_bytes: approximate size of a large row before decoding; 0 if it is not known, or not
+            much larger than the decoded row.
     """
 
     total: int | None
@@ -77,7 +77,7 @@ class Source(Protocol):
 
         Args:
             first: row number.
-            rows: about as many in a chunk.
+            rows: approximate number of rows in a chunk.
 
         Raises:
             BulkError: if a file cannot be read.
@@ -89,8 +89,8 @@ class Cut:
     """Where blocks end: a function of the row number, so that a resumed run cuts the same blocks.
 
     Attributes:
-        rows: of a block at most.
-        per_shard: rows of a shard; no block reaches over its end.
+        rows: maximum number of rows in a block.
+        per_shard: rows of a shard; no block extends beyond its end.
     """
 
     rows: int
@@ -108,7 +108,7 @@ class RawBlock:
     Attributes:
         first: number of the first row.
         chunk: the rows.
-        digest: of a stream, everything up to the end of the block; else empty.
+        digest: digest of a stream up to the end of the block; empty for files.
     """
 
     first: int
@@ -124,11 +124,11 @@ class Block:
         first: number of the first row.
         ids: one for each row, whole numbers or texts.
         good: the rows that could be decoded, ascending, as positions in the block.
-        errors: position -> why a row could not.
-        arrays: input name -> array [len(good), *shape], if all have one shape.
-        items: one for each good row, if not.
+        errors: position -> the reason why a row could not be decoded.
+        arrays: input name -> array [len(good), *shape], if all rows have the same shape.
+        items: one for each good row, if shapes differ.
         digest: see `RawBlock`.
-        decode_s: seconds that reading columns and decoding took.
+        decode_s: seconds spent reading columns and decoding.
     """
 
     first: int
@@ -147,13 +147,13 @@ class Block:
 def rows_of_block(manifest: Manifest, batch: int, row_bytes: int, *, encoded: bool) -> int:
     """How many rows to decode together: whole batches, as many as fit into BLOCK_BYTES.
 
-    Fewer where they have more than RAW_BYTES before that, and then perhaps no whole batch.
+    Fewer if they exceed RAW_BYTES before decoding, and then possibly less than a batch.
 
     Args:
-        manifest: of the model.
+        manifest: the model's manifest.
         batch: items of a forward.
         row_bytes: see `Source`.
-        encoded: whether rows are pictures, whose files may be larger than what they decode to.
+        encoded: whether rows are pictures, whose files may be larger than their decoded arrays.
     """
     nbytes = sum(
         spec.item_bytes
@@ -178,11 +178,11 @@ def raw_blocks(
         source: the rows.
         first: the beginning of a shard.
         cut: where blocks end.
-        stop: the first row that is left out; None: none is.
-        skipped: of a stream that was read up to `first` before: its digest up to there.
+        stop: the first row that is left out; None to read all rows.
+        skipped: for a stream that was already read up to `first`, its digest up to there.
 
     Raises:
-        BulkError: a file cannot be read, or another stream came.
+        BulkError: if a file cannot be read, or the stream is a different one.
     """
     digest = hashlib.sha256() if source.is_stream else None
     at = 0 if digest is not None else first
@@ -194,7 +194,7 @@ def raw_blocks(
         return end if stop is None else min(end, stop)
 
     rows = min(cut.rows, cut.per_shard)
-    if stop is not None:  # a stream may be open: no more rows are asked for than are wanted
+    if stop is not None:  # a stream may stay open: request no more rows than are wanted
         rows = min(rows, max(1, stop - at))
     for chunk in source.chunks(at, rows):
         parts.append(chunk)
@@ -229,15 +229,15 @@ def _block(first: int, chunk: Chunk, digest: hashlib._Hash | None) -> RawBlock:
 
 
 def _check_whole(first: int, cut: Cut) -> None:
-    """Check that a stream goes on only after a shard that is full: else it had ended there."""
+    """Check that a stream continues only after a full shard: otherwise it had ended there."""
     if first % cut.per_shard:
         raise BulkError(
-            f"standard input had ended after {first} rows and goes on now: begin again in another "
-            "folder"
+            f"standard input had ended after {first} rows but now continues: start again in "
+            "another folder"
         )
 
 
 def _other_stream() -> BulkError:
     return BulkError(
-        "standard input is not what was read before: give --resume the same rows from the beginning"
+        "standard input differs from what was read before: resume with the same rows from the start"
     )

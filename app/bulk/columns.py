@@ -1,4 +1,4 @@
-"""Which columns of a table are the input and the id."""
+"""The choice of a table's columns for the input and the id."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ class Wanted:
     """The columns to read.
 
     Attributes:
-        item: the column that has whole items; None: they are put together from `parts`.
-        parts: key of an item -> the column that has it.
-        id: the column with ids; None: the numbers of the rows.
+        item: the column with whole items; None if items are assembled from `parts`.
+        parts: key of an item -> its column.
+        id: the column with ids; None to use row numbers.
     """
 
     item: str | None
@@ -31,16 +31,16 @@ class Wanted:
 
     @property
     def inputs(self) -> list[str]:
-        """Those that items are made of."""
+        """The columns of items."""
         return [self.item] if self.item is not None else list(self.parts.values())
 
     @property
     def names(self) -> list[str]:
-        """All of them."""
+        """All columns."""
         return list(dict.fromkeys(self.inputs + ([self.id] if self.id is not None else [])))
 
     def item_of(self, row: Mapping[str, object]) -> object:
-        """The item of a row, as the codec takes it from JSON."""
+        """The item of a row, as the codec accepts it from JSON."""
         if self.item is not None:
             return row[self.item]
         parts = {key: row[name] for key, name in self.parts.items()}
@@ -49,7 +49,7 @@ class Wanted:
         return {key: parsed(part) for key, part in parts.items()}
 
 
-ROW_OF_FILES = Wanted(INPUT, {}, ID)  # of sources that have no table, or choose row by row
+ROW_OF_FILES = Wanted(INPUT, {}, ID)  # for sources without a table, or that choose row by row
 ROW_OF_ARRAY = Wanted(INPUT, {}, None)
 
 
@@ -58,9 +58,9 @@ class Chooser:
     """Chooses the columns.
 
     Attributes:
-        manifest: says what the model takes.
-        input: the column that the user names; None: one of the usual.
-        id: the same of the ids.
+        manifest: describes the model's inputs.
+        input: the column that the user named; None for one of the usual names.
+        id: the same for the ids.
     """
 
     manifest: Manifest
@@ -68,16 +68,16 @@ class Chooser:
     id: str | None = None
 
     def choose(self, there: Sequence[str], where: str) -> Wanted:
-        """The columns to read among those that are there.
+        """The columns to read, chosen from those of the table.
 
         Raises:
-            BulkError: there is no input, or a column of its name twice; the message names those
-                that there are.
+            BulkError: if there is no input, or its column exists twice; the message lists the
+                columns.
         """
         wanted = self._wanted(there, where)
         twice = [name for name in wanted.names if there.count(name) > 1]
         if twice:
-            raise BulkError(f"{where} has several columns {_listed(twice)}: rename or drop them")
+            raise BulkError(f"{where} has duplicate columns {_listed(twice)}: rename or drop them")
         return wanted
 
     def _wanted(self, there: Sequence[str], where: str) -> Wanted:
@@ -102,13 +102,13 @@ class Chooser:
         if len(names) > 1:
             needs += f", nor the columns {_listed(parts)}"
         raise BulkError(
-            f"{where} has no {needs}; it has {_listed(there)}: rename one or name it with "
+            f"{where} has no {needs}; it has {_listed(there)}: rename one, or name it with "
             "--input-column"
         )
 
 
 def parsed(value: object) -> object:
-    """Numbers in a column of text, such as "[1, 2]" in CSV; all else as it is."""
+    """Numbers parsed from text, such as "[1, 2]" in CSV; any other value unchanged."""
     if not isinstance(value, str) or value.lstrip()[:1] not in {*"[{-0123456789"}:
         return value
     try:

@@ -1,4 +1,4 @@
-"""The command line: arguments, extras, settings; exit codes."""
+"""The command line: arguments, extras, settings and exit codes."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             _check_extra("ray", ("ray",))
         settings = _settings(options)
         configure_logs(settings.log_level, settings.log_format)
-        # Not at the top: it imports torch, and what the extra has.
+        # Not at the top: it imports torch and packages of the extra.
         from app.bulk.run import run  # noqa: PLC0415
 
         return run(options, settings)
@@ -43,7 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         tell(f"torchlane: {error}")
         return error.exit_code if isinstance(error, BulkError) else UsageError.exit_code
     except KeyboardInterrupt:
-        tell("torchlane: interrupted before anything was begun")
+        tell("torchlane: interrupted before the run began")
         return INTERRUPTED
 
 
@@ -63,27 +63,27 @@ def _parser() -> argparse.ArgumentParser:
     add(
         "input",
         nargs="+",
-        help="Parquet, CSV, JSONL or .npy files, pictures, folders or globs; - is JSONL from "
+        help="Parquet, CSV, JSONL or .npy files, pictures, folders or globs; - reads JSONL from "
         "standard input",
     )
-    add("--out", type=Path, required=True, help="folder of the results, new or empty")
-    add("--resume", action="store_true", help="go on with the run in --out")
+    add("--out", type=Path, required=True, help="folder for the results, new or empty")
+    add("--resume", action="store_true", help="resume the run in --out")
     add("--version", type=_positive, help="version of the model (default: the newest)")
     add("--model-dir", type=Path, help="the repository (default: artifacts)")
     add("--devices", help="auto, cpu, cpu*2 or cuda:0,cuda:1 (default: auto)")
     add("--variant", help="the only variant to run (default: the artifact's plan)")
     add("--plan-precision", "--precision", help="the precision to compute in")
-    add("--trusted-keys", type=Path, help="take only artifacts that one of these keys signed")
-    add("--batch", type=_positive, help="items of a forward (default: the plan's best)")
-    add("--workers", type=_count, help="processes that decode (default: one a core for pictures)")
-    add("--ray", metavar="ADDRESS", help="on a cluster of Ray: local, auto or ray://HOST:PORT")
+    add("--trusted-keys", type=Path, help="accept only artifacts signed by one of these keys")
+    add("--batch", type=_positive, help="items per forward (default: the plan's best)")
+    add("--workers", type=_count, help="decoding processes (default: one per core for pictures)")
+    add("--ray", metavar="ADDRESS", help="run on a Ray cluster: local, auto or ray://HOST:PORT")
     add("--input-column", metavar="NAME", help="the column of the input (default: input)")
     add("--id-column", metavar="NAME", help="the column of the ids (default: id, if there is one)")
-    add("--top-k", type=_positive, help="also the K highest scores")
-    add("--format", choices=("parquet", "jsonl"), default="parquet", help="of the results")
+    add("--top-k", type=_positive, help="also write the K highest scores")
+    add("--format", choices=("parquet", "jsonl"), default="parquet", help="format of the results")
     add("--rows-per-shard", type=_positive, default=65_536, help="(default: 65536)")
-    add("--limit", type=_positive, help="only the first N rows")
-    add("--max-errors", type=_count, metavar="N", help="end after more than N bad rows")
+    add("--limit", type=_positive, help="score only the first N rows")
+    add("--max-errors", type=_count, metavar="N", help="stop after more than N bad rows")
     add("--log-level", default="error", help="debug, info, warning or error (default: error)")
     return parser
 
@@ -111,10 +111,10 @@ def _check_extra(extra: str, packages: Sequence[str]) -> None:
 
 
 def _settings(options: argparse.Namespace) -> Settings:
-    """The settings of the environment, with what the command line overrides.
+    """The settings of the environment, with the command line's overrides.
 
     Raises:
-        SettingsError: one is wrong; the message names the flag or the variable.
+        SettingsError: if one is invalid; the message names the flag or the variable.
     """
     chosen = {name: getattr(options, name) for name in SETTINGS}
     chosen = {name: value for name, value in chosen.items() if value is not None}

@@ -1,4 +1,4 @@
-"""From rows of a source to arrays, by the model's codec: also in worker processes, so no torch."""
+"""Decoding of rows to arrays by the model's codec; without torch, for worker processes."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ MAX_FILE_BYTES = 256 << 20
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """What a decoder is made of; it goes to worker processes, a codec cannot.
+    """The parts of a decoder, which can be sent to worker processes, unlike a codec.
 
     Attributes:
-        manifest: of the model.
-        files: those of its artifact that the codec needs, verified.
-        wanted: the columns.
-        folder: that relative names of files begin in.
+        manifest: the model's manifest.
+        files: the files of its artifact that the codec needs, verified.
+        wanted: the columns to read.
+        folder: the base of relative file names.
         integer_ids: whether ids are whole numbers.
     """
 
@@ -63,7 +63,7 @@ class Decoder:
         self._is_picture = recipe.manifest.codec.kind == "image"
 
     def decode(self, raw: RawBlock) -> Block:
-        """Decode rows; what is wrong with one of them is its error.
+        """Decode rows; an invalid row gets an error.
 
         Raises:
             BulkError: if a file cannot be read.
@@ -97,7 +97,7 @@ class Decoder:
         return [_text(first + row if each is None else each) for row, each in enumerate(ids)]
 
     def _take_numbers(self, block: Block, columns: Columns, wanted: Wanted, count: int) -> bool:
-        """Take whole columns of numbers; False: they are not, and each row must be looked at."""
+        """Take whole columns of numbers; False if they are not, and each row must be decoded."""
         specs = self._manifest.inputs
         if self._is_text or (wanted.item is not None and len(specs) > 1):
             return False
@@ -143,7 +143,7 @@ class Decoder:
         block.items = items
 
     def _item(self, block: Block, columns: Columns, wanted: Wanted, row: int) -> Item | None:
-        """One row; None: it is wrong, and its error is in the block."""
+        """The item of a row; None if it is invalid, and its error is in the block."""
         try:
             row_of = {name: _plain(columns.values[name][row]) for name in wanted.inputs}
             return self._decoded(wanted.item_of(row_of))
@@ -166,13 +166,13 @@ class Decoder:
         return self._codec.decode(value, budget)
 
     def _picture(self, value: object) -> object:
-        """A picture's bytes, if the value is the name of a file or has them in a field."""
+        """A picture's bytes, if the value is a file name or has them in a field."""
         if isinstance(value, dict) and value.keys() <= {"bytes", "path"}:
             name = value.get("path")
             value = value.get("bytes") or (self._folder / name if isinstance(name, str) else None)
         if isinstance(value, Path):
             return _read(value)
-        # Base64 has no full stop, and names of pictures do.
+        # Base64 contains no full stop; names of pictures do.
         if isinstance(value, str) and not value.startswith("data:") and "." in value[:MAX_PATH]:
             return _read(self._folder / value)
         return value
@@ -189,7 +189,7 @@ def _text(name: object) -> str:
 
 
 def _listed(column: Any) -> Sequence[Any]:
-    """The values of a column; texts that are not UTF-8, which Arrow does not look at, as bytes."""
+    """The values of a column; texts that are not UTF-8, which Arrow does not check, as bytes."""
     if not hasattr(column, "to_pylist"):
         values: Sequence[Any] = column
         return values
@@ -208,17 +208,17 @@ def _octets(scalar: Any) -> Any:
 
 
 def _read(path: Path) -> bytes:
-    """The bytes of a file; a pipe or a device is none, and might have no end.
+    """The bytes of a regular file; a pipe or a device might never end.
 
     Raises:
-        InvalidInput: it cannot be read.
+        InvalidInput: if it cannot be read.
     """
     name = readable(str(path))[:MOST_SHOWN]
     try:
-        # Not blocking: to open a pipe waits for one that writes.
+        # Not blocking: otherwise opening a pipe would wait for a writer.
         with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                raise InvalidInput(f"{name} is no regular file")
+                raise InvalidInput(f"{name} is not a regular file")
             data = file.read(MAX_FILE_BYTES + 1)
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error

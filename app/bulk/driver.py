@@ -25,10 +25,10 @@ class Job:
         source: the rows.
         recipe: decodes them.
         cut: where blocks and shards end.
-        stop: the first row that is left out; None: none is.
-        form: of the shards.
-        workers: processes that decode; 0: the thread that reads.
-        max_errors: bad rows that are allowed; None: any number.
+        stop: the first row that is left out; None to read all rows.
+        form: format of the shards.
+        workers: number of decoding processes; 0 to decode in the reading thread.
+        max_errors: maximum number of bad rows; None for any number.
     """
 
     source: Source
@@ -41,13 +41,13 @@ class Job:
 
 
 class Driver:
-    """Does a job, from where its run is.
+    """Does a job, from the current state of its run.
 
     Args:
         job: what to do.
-        run: the folder, with what is done.
+        run: the folder, with the finished shards.
         stages: score blocks.
-        schema: of the tables.
+        schema: schema of the tables.
     """
 
     def __init__(self, job: Job, run: Run, stages: Stages, schema: Any) -> None:
@@ -56,7 +56,7 @@ class Driver:
         self._stages = stages
         self._schema = schema
         self._writer: ShardWriter | None = None
-        self._shard: list[int] = []  # first row, rows, errors and computed ones of the open shard
+        self._shard: list[int] = []  # first row, rows, errors and computed rows of the open shard
         self._stream = ""
         self.bad: list[dict[str, object]] = []  # of the open shard
         self.times = Times()
@@ -64,15 +64,15 @@ class Driver:
         self.seconds = 0.0
 
     def start(self) -> None:
-        """Make the backends, and prove them."""
+        """Load and verify the backends."""
         self._stages.start()
 
     def work(self, report: Reporter) -> None:
         """Score all rows.
 
         Raises:
-            TooManyErrors: more rows are bad than are allowed.
-            BulkError: it cannot go on.
+            TooManyErrors: if more rows are bad than allowed.
+            BulkError: if the run cannot continue.
         """
         began = time.perf_counter()
         try:
@@ -87,7 +87,7 @@ class Driver:
                 self._writer.discard()
 
     def report(self) -> dict[str, float]:
-        """What this part of the run did, and the seconds that it took by stage."""
+        """The counts of this part of the run, and its seconds by stage."""
         counts = {"rows": self.rows, "errors": self.errors, "equal": self.equal}
         seconds = {**asdict(self.times), "seconds": self.seconds}
         return {**counts, **{name: round(taken, 3) for name, taken in seconds.items()}}

@@ -1,4 +1,4 @@
-"""Equal rows of a block: each is computed once."""
+"""Equal rows of a block, which are computed once."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ def distinct(block: Block) -> tuple[Array, Array]:
     """The first of each group of equal rows.
 
     Returns:
-        their positions among the good rows, ascending; and for each good row the place of its group
-        among them.
+        their positions among the good rows, ascending; and for each good row, the index of its
+        group in these positions.
     """
     count = len(block.good)
     if not count:
@@ -32,7 +32,7 @@ def distinct(block: Block) -> tuple[Array, Array]:
 
 
 def _alike(arrays: Arrays, count: int) -> Array:
-    """Rows whose checksum another one has: equal rows are among them. Most have their own."""
+    """Rows that share a checksum, which include all equal rows. Most checksums are unique."""
     sums = np.zeros(count, np.uint64)
     with np.errstate(over="ignore"):
         for array in arrays.values():

@@ -1,4 +1,4 @@
-"""What ends a run. Each message is a sentence for the user, and each class has its exit code."""
+"""Errors that end a run: each message is for the user, and each class has its exit code."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import ClassVar
 
 
 class BulkError(Exception):
-    """The run cannot go on; what it has finished stays, and `--resume` goes on from there."""
+    """The run cannot continue; finished shards stay, and `--resume` continues from there."""
 
     exit_code: ClassVar[int] = 1
 
 
 class UsageError(BulkError):
-    """The command is wrong: nothing was begun."""
+    """The command is invalid, and nothing was begun."""
 
     exit_code = 2
 
@@ -26,7 +26,7 @@ class TooManyErrors(BulkError):
 
 
 def tell(*lines: str) -> None:
-    """Write lines to standard error; that nobody reads them changes nothing."""
+    """Write lines to standard error; a closed standard error is ignored."""
     with contextlib.suppress(OSError):
         sys.stderr.write("".join(f"{line}\n" for line in lines))
         sys.stderr.flush()

@@ -1,4 +1,4 @@
-"""From the arguments of a command to files: names, folders and globs, all of one format."""
+"""The input files of a command: names, folders and globs, all of one format."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ FORMATS = {
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """One argument, and what it was when the run began.
+    """One argument, and its files when the run began.
 
     Attributes:
         argument: as written.
-        files: how many files it is.
-        bytes: their sizes together.
-        digest: SHA-256 of their names, sizes and times of change.
+        files: number of files.
+        bytes: total size of the files.
+        digest: SHA-256 of their names, sizes and modification times.
     """
 
     argument: str
@@ -52,8 +52,8 @@ class Inputs:
     Attributes:
         format: one of FORMATS' values, or `stream`.
         files: in the order of their rows.
-        ids: one for each file: what pictures are called. Of a folder relative to it, unless there
-            are other arguments.
+        ids: the names of pictures, one for each file; relative to a folder if the folder is the
+            only argument.
         given: the arguments.
     """
 
@@ -67,11 +67,11 @@ def find_inputs(arguments: Sequence[str], out: Path | None = None) -> Inputs:
     """Find the files.
 
     Args:
-        arguments: of the command.
-        out: the folder of the results; files in it are left out of folders and globs.
+        arguments: the command's arguments.
+        out: the folder for the results; folders and globs do not include its files.
 
     Raises:
-        UsageError: there is no such file, a glob or folder has none, or formats are mixed.
+        UsageError: if a file does not exist, a glob or folder has none, or formats are mixed.
     """
     if STREAM in arguments:
         if len(arguments) > 1:
@@ -86,31 +86,31 @@ def find_inputs(arguments: Sequence[str], out: Path | None = None) -> Inputs:
         for path, name in found:
             formats.setdefault(_format(path), path)
             files.append(path)
-            # Two folders may have files of the same name.
+            # Two folders may have files with the same name.
             ids.append(readable(name if len(arguments) == 1 else str(path)))
         given.append(_given(argument, [path for path, _ in found]))
     twice = [path for path, count in Counter(map(os.path.abspath, files)).items() if count > 1]
     if twice:
-        raise UsageError(f"{twice[0]} is given twice: its rows would be there twice")
+        raise UsageError(f"{twice[0]} is given twice: its rows would be scored twice")
     if len(formats) > 1:
         shown = ", ".join(f"{path} ({kind})" for kind, path in formats.items())
-        raise UsageError(f"the inputs are of several formats, {shown}: score each on its own")
+        raise UsageError(f"the inputs have several formats, {shown}: score each format separately")
     return Inputs(next(iter(formats)), tuple(files), tuple(ids), tuple(given))
 
 
 def readable(name: str) -> str:
-    """The name of a file as text: bytes that are not UTF-8 as their numbers, behind a backslash."""
+    """The name of a file as text; bytes that are not UTF-8 become backslash escapes."""
     return os.fsencode(name).decode("utf-8", "backslashreplace")
 
 
 def _found(argument: str, out: Path | None) -> Iterator[tuple[Path, str]]:
     path = Path(argument)
-    if os.path.isdir(path):  # unlike Path's, it has no error for names that are too long
+    if os.path.isdir(path):  # unlike Path's, it raises no error for names that are too long
         inside = sorted(_inside(path, out))
         if not inside:
             raise UsageError(
                 f"the folder {argument} has no file that can be read ({_suffixes()}); --out is "
-                "left out"
+                "not searched"
             )
         yield from ((each, each.relative_to(path).as_posix()) for each in inside)
     elif os.path.exists(path):
@@ -119,17 +119,17 @@ def _found(argument: str, out: Path | None) -> Iterator[tuple[Path, str]]:
         matches = [Path(each) for each in sorted(glob.glob(argument, recursive=True))]
         matches = [each for each in matches if not os.path.isdir(each) and not _is_in(each, out)]
         if not matches:
-            raise UsageError(f"no file matches {argument}; --out is left out")
+            raise UsageError(f"no file matches {argument}; --out is not searched")
         yield from ((each, str(each)) for each in matches)
     else:
-        raise UsageError(f"{argument} does not exist, or may not be read")
+        raise UsageError(f"{argument} does not exist or may not be read")
 
 
 def _inside(folder: Path, out: Path | None) -> Iterator[Path]:
-    """The files of a folder and of those in it, also by links.
+    """The files of a folder and its subfolders, including links.
 
     Raises:
-        UsageError: a folder cannot be read, or is a link to one that it is in.
+        UsageError: if a folder cannot be read, or is a link to a folder that contains it.
     """
     folders: list[tuple[Path, frozenset[Path]]] = [(folder, frozenset())]
     while folders:
@@ -139,7 +139,7 @@ def _inside(folder: Path, out: Path | None) -> Iterator[Path]:
             if real == out:
                 continue
             if real in above:
-                raise OSError(errno.ELOOP, "it is a link to a folder that it is in")
+                raise OSError(errno.ELOOP, "it is a link to a folder that contains it")
             with os.scandir(folder) as entries:
                 for entry in entries:
                     if entry.name.startswith("."):
@@ -149,7 +149,7 @@ def _inside(folder: Path, out: Path | None) -> Iterator[Path]:
                         folders.append((Path(entry.path), above | {real}))
                     elif readable_file:
                         yield Path(entry.path)
-        except (OSError, RuntimeError) as error:  # RuntimeError: links that lead in a circle
+        except (OSError, RuntimeError) as error:  # RuntimeError: a loop of links
             name = getattr(error, "filename", None) or folder
             reason = getattr(error, "strerror", error)
             raise UsageError(f"the folder {name} cannot be read: {reason}") from error
@@ -161,7 +161,7 @@ def _is_folder(entry: os.DirEntry[str], *, surely: bool) -> bool:
     except OSError:
         if surely:
             raise
-        return False  # a file that cannot be read, which is told elsewhere
+        return False  # a file that cannot be read, which is reported elsewhere
 
 
 def _is_in(path: Path, out: Path | None) -> bool:
@@ -171,7 +171,7 @@ def _is_in(path: Path, out: Path | None) -> bool:
 def _format(path: Path) -> str:
     found = FORMATS.get(path.suffix.lower())
     if found is None:
-        raise UsageError(f"{path} is of no format that can be read ({_suffixes()})")
+        raise UsageError(f"{path} has no format that can be read ({_suffixes()})")
     return found
 
 
@@ -191,7 +191,7 @@ def _given(argument: str, files: Sequence[Path]) -> Given:
             digest.update(b"\0\0")  # a bad row
             continue
         if not stat.S_ISREG(found.st_mode) and _format(path) != PICTURES:
-            raise UsageError(f"{path} is no regular file; for a stream name {STREAM}")
+            raise UsageError(f"{path} is not a regular file; to read a stream, use {STREAM}")
         size += found.st_size
         digest.update(f"\0{found.st_size}\0{found.st_mtime_ns}\0".encode())
     return Given(readable(argument), len(files), size, digest.hexdigest())

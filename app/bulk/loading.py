@@ -1,7 +1,7 @@
-"""Decodes blocks ahead of the model: in worker processes, or in the thread that reads.
+"""Decodes blocks ahead of the model: in worker processes, or in the reading thread.
 
-The data set is map-style. Its index is a raw block: rows of a stream, or where rows are in files.
-So one reader serves streams and files alike, order is kept, and no worker reads what another did.
+The data set is map-style. Its index is a raw block: rows of a stream, or locations of rows in
+files. So one reader serves streams and files, order is kept, and workers read no row twice.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from app.bulk.errors import BulkError
 from app.bulk.numbers import writable
 from app.types import Arrays, Item, Note, Signature
 
-AHEAD = 2  # blocks of each worker
-# Imported once, for all workers. Not ours: the server of forks may know another path to it.
+AHEAD = 2  # blocks per worker
+# Imported once, for all workers. Not our own modules: the fork server may have another path.
 SHARED = ["torch.utils.data", "numpy", "pyarrow.compute", "pydantic", "PIL.Image"]
 
 
 class Blocks(Dataset[Any]):
-    """Raw block -> decoded block; each process makes its own codec.
+    """Raw block -> decoded block; each process creates its own codec.
 
     Args:
-        recipe: makes the decoder.
+        recipe: the decoder's recipe.
     """
 
     def __init__(self, recipe: Recipe) -> None:
@@ -45,7 +45,7 @@ class Blocks(Dataset[Any]):
             self._decoder = Decoder(self._recipe)
         try:
             return self._decoder.decode(raw)
-        except BulkError as error:  # as it is: the loader would wrap it into a traceback
+        except BulkError as error:  # returned: the loader would wrap it in a traceback
             return error
 
 
@@ -53,12 +53,12 @@ def decoded(raw: Iterable[RawBlock], recipe: Recipe, workers: int) -> Iterator[B
     """Decode blocks, in order.
 
     Args:
-        raw: read in the calling thread.
+        raw: blocks, read in the calling thread.
         recipe: see `Recipe`.
-        workers: processes; 0: the calling thread decodes.
+        workers: number of processes; 0 to decode in the calling thread.
 
     Raises:
-        BulkError: a file cannot be read, or a worker died.
+        BulkError: if a file cannot be read, or a worker died.
     """
     loader: DataLoader[Any] = DataLoader(
         Blocks(recipe),
@@ -66,7 +66,7 @@ def decoded(raw: Iterable[RawBlock], recipe: Recipe, workers: int) -> Iterator[B
         sampler=raw,
         num_workers=workers,
         collate_fn=_shared if workers else _as_it_is,
-        # Not fork: this process has threads of torch, whose locks a fork would never see opened.
+        # Not fork: torch's threads in this process may hold locks, which stay locked in a fork.
         multiprocessing_context=_context() if workers else None,
         prefetch_factor=AHEAD if workers else None,
         worker_init_fn=_begin if workers else None,
@@ -79,8 +79,7 @@ def decoded(raw: Iterable[RawBlock], recipe: Recipe, workers: int) -> Iterator[B
             if "DataLoader worker" not in str(error):
                 raise
             raise BulkError(
-                "a process that decodes was ended from outside, perhaps for want of memory: "
-                "choose fewer --workers"
+                "a decoding process was killed, possibly for lack of memory: use fewer --workers"
             ) from error
         if block is None:
             return
@@ -90,7 +89,7 @@ def decoded(raw: Iterable[RawBlock], recipe: Recipe, workers: int) -> Iterator[B
 
 
 def _context() -> Any:
-    # A run that is interrupted ends at once; what it leaves is removed without a word.
+    # An interrupted run ends at once; its remains are removed without a warning.
     os.environ.setdefault("PYTHONWARNINGS", "ignore::UserWarning:multiprocessing.resource_tracker")
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(SHARED)
@@ -98,13 +97,13 @@ def _context() -> Any:
 
 
 def _begin(_: int) -> None:
-    """In a worker: Ctrl-C is for the parent, which ends its workers, however it ends itself."""
+    """In a worker: ignore Ctrl-C, and end with the parent, however the parent ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, daemon=True).start()
 
 
 def _end_with_parent() -> None:
-    """The loader's own watch looks at the parent's id, which here is the server of forks."""
+    """End this worker with the main process; the loader's own check sees only the fork server."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         wait([parent.sentinel])
@@ -116,9 +115,9 @@ def _as_it_is(block: Any) -> Any:
 
 
 class _Sent(NamedTuple):
-    """A block on its way from a worker: arrays as tensors, which go through shared memory.
+    """A block sent from a worker: arrays become tensors, which use shared memory.
 
-    Items are taken apart, because machine code's objects cannot be sent.
+    Items are split into parts, because objects of compiled classes cannot be sent.
     """
 
     block: Block
@@ -129,7 +128,7 @@ def _shared(block: Any) -> Any:
     if isinstance(block, BulkError):
         return block
     if block.arrays is not None:
-        # Writable, or torch warns.
+        # Must be writable, otherwise torch warns.
         arrays = block.arrays.items()
         block.arrays = {name: torch.from_numpy(writable(each)) for name, each in arrays}
     items = block.items
@@ -139,7 +138,7 @@ def _shared(block: Any) -> Any:
 
 
 def _received(sent: Block | _Sent) -> Block:
-    """What `_shared` did, undone."""
+    """Undo `_shared`."""
     if isinstance(sent, Block):
         return sent
     block = sent.block

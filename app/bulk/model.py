@@ -1,4 +1,4 @@
-"""The model of a run: its artifact, its devices, and backends that are proven like a server's."""
+"""The model of a run: its artifact, devices, and backends, verified as in a server."""
 
 from __future__ import annotations
 
@@ -42,20 +42,20 @@ from models.plan import DevicePlan, Form, Plan, Step, batch_sizes, extended
 from models.resources import usable_cores
 
 LOG = structlog.get_logger(__name__)
-CLOSE_ENOUGH = 1.05  # of the least time per item: a larger batch within it is preferred
+CLOSE_ENOUGH = 1.05  # times the least time per item: the largest batch within this is chosen
 
 
 @dataclass(frozen=True, slots=True)
 class Choices:
-    """What a user may choose of a model; None: as the artifact says.
+    """A user's choices for a model; None for the artifact's choice.
 
     Attributes:
         devices: as TORCHLANE_DEVICES.
         replicas_per_device: as the setting.
-        threads: of each replica on the CPU.
+        threads: threads of each replica on the CPU.
         settings: variant, precision and the largest batch.
         batch: items of a forward.
-        steps: form of each batch size, as an earlier part of the run had it.
+        steps: form for each batch size, from an earlier part of the run.
     """
 
     devices: str
@@ -67,15 +67,15 @@ class Choices:
 
 
 class BulkModel:
-    """One version of a model, and what makes its backends.
+    """One version of a model, which creates its backends.
 
     Args:
-        artifact: verified.
-        choices: of the user.
+        artifact: a verified artifact.
+        choices: the user's choices.
 
     Raises:
-        UsageError: a device is missing.
-        ArtifactInvalid: it has no such variant.
+        UsageError: if a device is missing.
+        ArtifactInvalid: if it has no such variant.
     """
 
     def __init__(self, artifact: Artifact, choices: Choices) -> None:
@@ -106,7 +106,7 @@ class BulkModel:
 
     @property
     def label(self) -> str:
-        """What was selected."""
+        """The selected variant and precision."""
         return self._selection.label
 
     @property
@@ -116,7 +116,7 @@ class BulkModel:
 
     @property
     def threads(self) -> int:
-        """Of each replica on the CPU."""
+        """Threads of each replica on the CPU."""
         return self._placement.threads
 
     def begin(self, replica: int) -> None:
@@ -127,15 +127,15 @@ class BulkModel:
         """Load a backend, warm it, and replay the golden examples on it.
 
         Raises:
-            ArtifactInvalid: an answer is wrong.
-            BackendError: there is no answer.
+            ArtifactInvalid: if an answer is wrong.
+            BackendError: if there is no answer.
         """
         device, artifact = self._placement.devices[replica], self.artifact
         backend = self._make(
             artifact.folder, artifact.manifest, artifact.digest, self._selection, device
         )
         try:
-            with self._lock:  # one at a time: their forms may be timed
+            with self._lock:  # one at a time, because forms may be timed
                 backend.load()
                 sizes = batch_sizes(self.batch)
                 largest = backend.warm_up(self._golden.batches(sizes))
@@ -172,14 +172,14 @@ def open_artifact(
     """Open a version of a model; the digest of every file is checked.
 
     Args:
-        repository: has it.
+        repository: where the model is.
         policy: chooses the version if none is named.
-        name: of the model.
+        name: the model's name.
         version: its number, or None.
 
     Raises:
-        UsageError: there is none; the message names those that there are.
-        BulkError: it is not intact.
+        UsageError: if there is no such version; the message lists those that exist.
+        BulkError: if it is damaged.
     """
     found = repository.versions()
     if name not in found:
@@ -198,14 +198,14 @@ def open_artifact(
 
 
 def steps_of(written: Sequence[Mapping[str, Any]]) -> tuple[Step, ...]:
-    """The steps of a manifest; none where there was no choice."""
+    """The steps of a manifest; empty if there was no choice."""
     if any(each["up_to"] is None for each in written):
         return ()
     return tuple(Step.model_validate(each) for each in written)
 
 
 def _written(serving: Serving) -> list[dict[str, object]]:
-    """The steps of a backend, as a manifest has them."""
+    """The steps of a backend, in a manifest's form."""
     optimized = str(Form(variant="x", optimized=True)).removeprefix("x")
     return [
         {
@@ -227,9 +227,9 @@ def codec_files(artifact: Artifact) -> Mapping[str, bytes]:
 
 
 def _placement(artifact: Artifact, choices: Choices) -> Placement:
-    """The replicas: on CPUs one for each core, of one thread, as no event loop needs any.
+    """The replicas: on CPUs one per core, with one thread each, because no event loop needs a core.
 
-    Memory may allow fewer, which get more threads.
+    If memory allows fewer replicas, they get more threads.
     """
     try:
         devices = find_devices(choices.devices, choices.replicas_per_device or 1)
@@ -247,7 +247,7 @@ def _placement(artifact: Artifact, choices: Choices) -> Placement:
 
 
 def _best_batch(manifest: Manifest, selection: Selection, kinds: Collection[str], most: int) -> int:
-    """The batch with the least time per item, as export measured; the largest if it did not."""
+    """The batch size with the least time per item in export's measurements, else the largest."""
     plans = manifest.plan.devices if manifest.plan else ()
     forms: Collection[Form] = without_gil_holders(selection).candidates
     per_item: dict[int, float] = {}

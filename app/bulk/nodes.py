@@ -1,13 +1,13 @@
-"""What the nodes of a cluster run: tasks that read, and actors that hold the model and score.
+"""The work of a cluster's nodes: tasks that read, and actors that hold the model and score.
 
-Nothing here knows the cluster. Errors travel as values: a cluster would wrap an exception into its
-own, with a traceback for text.
+Nothing here depends on the cluster. Errors are returned as values: a cluster would wrap an
+exception in its own, with a traceback as text.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import pickle  # nosec B403 # of what our own tasks made, see `loaded`
+import pickle  # nosec B403 # only for data of our own tasks, see `loaded`
 import platform
 import threading
 import time
@@ -30,21 +30,21 @@ from app.errors import ArtifactInvalid, TorchlaneError
 from app.registry.repository import Repository
 from app.types import ModelId
 
-BLOCK = "block"  # the only column of the cluster's tables; a row is a pickled block
-FIRST, STOP = "first", "stop"  # of a piece that is read
+BLOCK = "block"  # the only column of the cluster's tables; each row is a pickled block
+FIRST, STOP = "first", "stop"  # of a piece to read
 TO_THE_END = -1
 
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What a node needs to have the model.
+    """What a node needs to open the model.
 
     Attributes:
-        folders: where the repository may be: as the user wrote it, which is right in a working
-            folder that the cluster made, and as an absolute path.
-        model: which one.
-        digest: of the driver's artifact: the node's must have the same.
-        choices: of the user, for one replica.
+        folders: possible folders of the repository: as the user wrote it, for a working folder
+            that the cluster created, and as an absolute path.
+        model: the model's id.
+        digest: digest of the driver's artifact, which the node's artifact must have too.
+        choices: the user's choices, for one replica.
     """
 
     folders: tuple[Path, Path]
@@ -56,7 +56,7 @@ class Order:
         """Open the model on this node.
 
         Raises:
-            BulkError: it is not here, not intact, or not the driver's.
+            BulkError: if it is missing, damaged, or differs from the driver's.
         """
         given, absolute = self.folders
         here = (given / self.model.name / str(self.model.version)).is_dir()
@@ -78,14 +78,14 @@ class Order:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What one node found out about the model; all others follow it.
+    """Facts about the model from one node, which all other nodes follow.
 
     Attributes:
         batch: items of a forward.
-        label: what was selected.
-        kinds: of devices.
-        threads: of each actor.
-        steps: form of each batch size.
+        label: the selected variant and precision.
+        kinds: kinds of devices.
+        threads: threads of each actor.
+        steps: form for each batch size.
     """
 
     batch: int
@@ -96,7 +96,7 @@ class Facts:
 
 
 def find_out(order: Order) -> Facts | BulkError:
-    """A task: load the model and prove it."""
+    """A task: load and verify the model."""
     try:
         model = order.open()
         model.begin(0)
@@ -111,10 +111,10 @@ def read(piece: Any, source: Source, cut: Cut, recipe: Recipe | None) -> Iterato
     """A task: the blocks of a piece.
 
     Args:
-        piece: a table with one row, the first row of the piece and the end of it.
-        source: readable here.
+        piece: a table with one row: the piece's first row and its end.
+        source: must be readable here.
         cut: where blocks end.
-        recipe: decodes them; None: the actors will.
+        recipe: decodes them; None if the actors decode.
     """
     first, stop = (piece.column(name)[0].as_py() for name in (FIRST, STOP))
     decoder = Decoder(recipe) if recipe is not None else None
@@ -126,11 +126,11 @@ def read(piece: Any, source: Source, cut: Cut, recipe: Recipe | None) -> Iterato
 
 
 class ScoringActor:
-    """Holds the model, which is loaded and proved once, and scores the blocks that come.
+    """Holds the model, which is loaded and verified once, and scores incoming blocks.
 
     Args:
-        order: for the model.
-        recipe: decodes blocks that are not yet.
+        order: opens the model.
+        recipe: decodes blocks that are not yet decoded.
         top_k: see `Answers`.
         integer_ids: see `Answers`.
     """
@@ -152,10 +152,10 @@ class ScoringActor:
             return _packed(_as_it_is(error))
 
     def _done(self, given: RawBlock | Block) -> Done:
-        # Not when the actor is made: an error there would be the cluster's, not a value.
+        # Not in the constructor: the cluster would raise an error there instead of returning it.
         model, scorer, answers = self._loaded = self._loaded or self._load()
         if self._thread != threading.get_ident():
-            model.begin(0)  # threads are set in the one that computes
+            model.begin(0)  # must run in the computing thread
             self._thread = threading.get_ident()
         block = given if isinstance(given, Block) else self._decoder.decode(given)
         began = time.perf_counter()
@@ -163,7 +163,7 @@ class ScoringActor:
         computed = time.perf_counter()
         table = answers.table(scored)
         times = 0.0, computed - began, time.perf_counter() - computed
-        rows = dataclasses.replace(block, arrays=None, items=None)  # the driver has no use for them
+        rows = dataclasses.replace(block, arrays=None, items=None)  # the driver does not need them
         return Done(rows, table, scored.computed, times)
 
     def _load(self) -> tuple[BulkModel, Scorer, Answers]:
@@ -174,12 +174,12 @@ class ScoringActor:
 
 
 def loaded(block: bytes) -> Any:
-    """A block of a table, or what went wrong.
+    """A block of a table.
 
     Raises:
-        BulkError: what went wrong.
+        BulkError: if the task returned one.
     """
-    # From our own tasks, through a cluster that sends all there is in this way.
+    # From our own tasks, through a cluster that sends everything in this way.
     given = pickle.loads(block)  # nosec B301
     if isinstance(given, BulkError):
         raise given

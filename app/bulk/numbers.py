@@ -1,4 +1,4 @@
-"""Columns of numbers as one array: without a Python object for a row, or for a number."""
+"""Columns of numbers as one array, without a Python object per row or per number."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from models.tensors import TensorSpec
 
 
 def numbers_of(spec: TensorSpec, column: Any) -> tuple[Array, Array] | None:
-    """The rows of a column in the dtype and shape of an input, and which of them are right.
+    """The rows of a column in the dtype and shape of an input, and a mask of the valid ones.
 
-    Rows that are not right are for the codec, which explains them or knows more forms.
+    The codec reads the other rows: it explains their errors, or accepts other forms.
 
     Args:
-        spec: of the input.
-        column: a NumPy array, or Arrow's of lists, flat or nested, or of bytes of the item's size.
+        spec: the input.
+        column: a NumPy array, or an Arrow array of lists (flat or nested) or of the item's bytes.
 
     Returns:
-        array [n, *item_shape], and a mask [n]; None: this is no column of numbers of one shape.
+        array [n, *item_shape], and a mask [n]; None if these are not numbers of one shape.
     """
     if not spec.is_fixed or spec.dtype == "bool":
         return None
@@ -48,7 +48,7 @@ def numbers_of(spec: TensorSpec, column: Any) -> tuple[Array, Array] | None:
 
 
 def _octets(spec: TensorSpec, column: Any) -> tuple[Array, Array] | None:
-    """Rows of little-endian bytes, as `application/octet-stream` has them."""
+    """Rows of little-endian bytes, as in `application/octet-stream`."""
     size = spec.item_bytes
     if column.type.byte_width != size or column.null_count or not len(column):
         return None
@@ -93,36 +93,36 @@ def _leaves(spec: TensorSpec, column: Any) -> tuple[Array, Array] | None:
 
 
 def has_numbers(kind: Any) -> bool:
-    """Whether a column of an Arrow type is likely to be read as a whole."""
+    """Whether a column of an Arrow type can probably be read as a whole."""
     return is_list(kind) or bool(pa.types.is_fixed_size_binary(kind))
 
 
 def writable(array: Array) -> Array:
-    """The array, or a copy of one that cannot be written to, such as Arrow's."""
+    """The array, or a copy if it is not writable, such as Arrow's arrays."""
     return array if array.flags.writeable else array.copy()
 
 
 def is_list(kind: Any) -> bool:
-    """Whether an Arrow type is one of lists."""
+    """Whether an Arrow type is a list type."""
     return bool(
         pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
     )
 
 
 def _lengths(column: Any) -> Array:
-    """The length of each list; -1 where there is none."""
+    """The length of each list; -1 for null."""
     lengths = pc.list_value_length(column)
     return np.asarray(lengths.fill_null(-1).to_numpy(zero_copy_only=False))
 
 
 def _converted(spec: TensorSpec, numbers: Array, good: Array) -> tuple[Array, Array]:
-    """In the input's dtype; rows that would change, or are out of range, are not good."""
+    """The numbers in the input's dtype; rows that would change or are out of range are not good."""
     dtype = np.dtype(spec.dtype)
     with np.errstate(over="ignore", invalid="ignore"):
         array = np.ascontiguousarray(numbers, dtype)
         rows = array.reshape(len(array), -1)
         if dtype.kind == "f":
-            # A sum is not finite if any number is not, and is quicker than a look at each.
+            # A sum is not finite if any number is not, and is faster than checking each.
             wide = np.float32 if dtype.itemsize == 2 else dtype
             right = np.isfinite(rows.sum(axis=1, dtype=wide))
         else:

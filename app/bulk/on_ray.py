@@ -1,4 +1,4 @@
-"""A run on a cluster by Ray Data: it reads and scores, and repeats what a lost node had."""
+"""A run on a Ray Data cluster, which reads and scores, and repeats the work of lost nodes."""
 
 from __future__ import annotations
 
@@ -38,21 +38,21 @@ from app.registry.repository import Artifact
 from app.types import Device
 
 LOCAL = "local"
-PIECE_BLOCKS = 16  # of a task that reads
-RESTARTS = 8  # of an actor; without a bound, rows that end their process are repeated for ever
+PIECE_BLOCKS = 16  # blocks of a reading task
+RESTARTS = 8  # of an actor; without a bound, rows that kill their process would repeat endlessly
 
 
 class ClusterModel:
-    """The model of a run on a cluster, as `BulkModel` is the one of a run here.
+    """The model of a run on a cluster, like `BulkModel` for a local run.
 
     Args:
-        artifact: the driver's.
+        artifact: the driver's artifact.
         root: the repository.
-        choices: of the user.
+        choices: the user's choices.
 
     Raises:
-        UsageError: the cluster has no such devices.
-        BulkError: the node that tries it has not the model, or it does not work there.
+        UsageError: if the cluster has no such devices.
+        BulkError: if the node that tries the model does not have it, or it does not work there.
     """
 
     def __init__(self, artifact: Artifact, root: Path, choices: Choices) -> None:
@@ -80,11 +80,11 @@ class ClusterStages:
     """Runs blocks through the model on the cluster; see `Stages`.
 
     Attributes:
-        model: what the actors have.
-        source: readable on every node.
+        model: the actors' model.
+        source: must be readable on every node.
         cut: where blocks end.
-        stop: the first row that is left out; None: none is.
-        recipe: decodes.
+        stop: the first row that is left out; None to read all rows.
+        recipe: decodes blocks.
         top_k: see `Answers`.
     """
 
@@ -96,17 +96,17 @@ class ClusterStages:
     top_k: int | None
 
     def start(self) -> None:
-        """A node has proved the model, and each actor proves its own."""
+        """Do nothing: a node has verified the model, and each actor verifies its own."""
 
     def run(self, first: int, _: Callable[[], Iterator[Block]]) -> Iterator[Done]:
-        """Score the blocks from row `first` on, which the nodes read; each comes in its place.
+        """Score the blocks from row `first` on, which the nodes read; yields them in order.
 
         Raises:
-            BulkError: a node cannot go on, or the cluster is gone.
+            BulkError: if a node cannot continue, or the cluster is lost.
         """
         try:
             pieces = [{FIRST: low, STOP: high} for low, high in self._pieces(first)]
-            if not pieces:  # only the manifest was left to write
+            if not pieces:  # only the manifest remains to be written
                 return
             scored = self._scored(pieces)
             for table in scored.iter_batches(batch_size=None, batch_format="pyarrow"):
@@ -117,27 +117,27 @@ class ClusterStages:
                     first += len(done.block)
                     yield done
         except RayError as error:
-            raise _lost(error, f"; row {first} is the first that is missing") from error
+            raise _lost(error, f"; row {first} is the first missing row") from error
 
     def close(self) -> bool:
-        """Leave the cluster; one that was started for the run ends."""
+        """Leave the cluster; a cluster started for the run ends."""
         ray.shutdown()
         return True
 
     def _scored(self, pieces: Sequence[Mapping[str, int]]) -> Any:
         context = ray.data.DataContext.get_current()
         context.execution_options.preserve_order = True
-        context.target_max_block_size = BLOCK_BYTES  # what is repeated if an actor is lost
+        context.target_max_block_size = BLOCK_BYTES  # repeated if an actor is lost
         context.enable_progress_bars = context.print_on_execution_start = False
         model, on_gpus = self.model, self.model.on_gpus
-        actors = len(model.devices)  # more of them if the cluster grows
+        actors = len(model.devices)  # grows with the cluster
         return (
             ray.data.from_items(pieces, override_num_blocks=len(pieces))
             .map_batches(
                 read,
                 batch_size=1,
                 batch_format="pyarrow",
-                # Next to a GPU there are cores to decode with; else the actors have them all.
+                # With GPUs, tasks decode on the free cores; otherwise the actors use all cores.
                 fn_args=(self.source, self.cut, self.recipe if on_gpus else None),
                 num_cpus=1 if on_gpus else 0,
                 compute=ray.data.TaskPoolStrategy(size=min(len(pieces), actors)),
@@ -155,9 +155,9 @@ class ClusterStages:
         )
 
     def _pieces(self, first: int) -> Iterator[tuple[int, int]]:
-        """First row and end of what each task reads.
+        """The first row and the end of each task's piece.
 
-        Where rows have no numbers before they are read, one task reads all of them.
+        If row numbers are not known before reading, one task reads all rows.
         """
         stop, total = self.stop, self.source.total
         if total is None:
@@ -173,13 +173,13 @@ class ClusterStages:
 
 
 def reachable(inputs: Inputs) -> Inputs:
-    """The inputs by names that are right on every node.
+    """The inputs by names that are valid on every node.
 
     Raises:
-        UsageError: they are standard input.
+        UsageError: if they are standard input.
     """
     if inputs.format == "stream":
-        raise UsageError(f"{STREAM} cannot be read by a cluster: write it to a file first")
+        raise UsageError(f"a cluster cannot read {STREAM}: write it to a file first")
     return dataclasses.replace(inputs, files=tuple(path.absolute() for path in inputs.files))
 
 
@@ -187,11 +187,11 @@ def connect(address: str) -> None:
     """Connect to a cluster, or start one on this machine.
 
     Raises:
-        BulkError: none answers.
+        BulkError: if no cluster answers.
     """
     more: dict[str, Any] = {}
     if address == LOCAL:
-        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # of others, their owner decides
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # other clusters' owners decide
         more = {"include_dashboard": False, "_node_ip_address": "127.0.0.1"}
     logging.getLogger("ray.data").setLevel(logging.ERROR)
     try:
@@ -201,9 +201,9 @@ def connect(address: str) -> None:
 
 
 def _devices(choices: Choices) -> tuple[Sequence[Device], Choices]:
-    """One device for each actor that there is room for now, and the choices of an actor."""
+    """One device for each actor that fits now, and the choices of an actor."""
     if choices.devices not in {"auto", "cpu", "cuda"}:
-        raise UsageError(f"--devices {choices.devices}: with --ray it is auto, cpu or cuda")
+        raise UsageError(f"--devices {choices.devices}: with --ray it must be auto, cpu or cuda")
     there = ray.cluster_resources()
     gpus, cpus = int(there.get("GPU", 0)), int(there.get("CPU", 0))
     if choices.devices == "cuda" and not gpus:
@@ -215,7 +215,7 @@ def _devices(choices: Choices) -> tuple[Sequence[Device], Choices]:
         raise UsageError(f"an actor needs {threads} CPUs, the cluster has {cpus}")
     chosen = dataclasses.replace(
         choices,
-        devices="cuda:0" if on_gpus else "cpu",  # Ray shows an actor only the one it is given
+        devices="cuda:0" if on_gpus else "cpu",  # Ray shows an actor only its own GPU
         replicas_per_device=1,
         threads=threads,
     )
@@ -223,7 +223,7 @@ def _devices(choices: Choices) -> tuple[Sequence[Device], Choices]:
 
 
 def _resources(choices: Choices) -> dict[str, float]:
-    """What Ray keeps for an actor."""
+    """The resources that Ray reserves for an actor."""
     cpus = {"num_cpus": float(choices.threads or 1)}
     return cpus if choices.devices == "cpu" else {**cpus, "num_gpus": 1.0}
 
@@ -240,10 +240,10 @@ def _result(task: Any) -> Facts:
 
 
 def _lost(error: RayError, where: str = "") -> BulkError:
-    return BulkError(f"Ray cannot go on: {_first_line(error)}{where}")
+    return BulkError(f"Ray cannot continue: {_first_line(error)}{where}")
 
 
 def _first_line(error: Exception) -> str:
-    """An error without the traceback that Ray writes into its text."""
+    """An error's text without the traceback that Ray adds."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[-1] if lines else type(error).__name__

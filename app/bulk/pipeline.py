@@ -16,16 +16,16 @@ from app.bulk.model import BulkModel
 from app.bulk.scoring import Scorer
 from app.errors import Abandoned
 
-POLL_S = 0.2  # between two looks at whether the run was stopped
-END_S = 10.0  # for a replica to end its forward
-READER, READ_S = "reader", 1.0  # it may wait for standard input, and has nothing to lose
+POLL_S = 0.2  # between two checks whether the run was stopped
+END_S = 10.0  # for a replica to finish its forward
+READER, READ_S = "reader", 1.0  # may wait for standard input; ending it loses nothing
 
 
 @dataclass(slots=True)
 class Times:
-    """Seconds by stage, of all threads and processes of the stage together."""
+    """Seconds by stage, in total for all threads and processes of the stage."""
 
-    waited_for_rows: float = 0.0  # replicas that had nothing to do
+    waited_for_rows: float = 0.0  # idle replicas
     read: float = 0.0
     decode: float = 0.0
     compute: float = 0.0
@@ -38,9 +38,9 @@ class Done(NamedTuple):
 
     Attributes:
         block: the rows.
-        table: what is written.
-        computed: rows that the model ran on.
-        times: seconds of waiting for it, in the backend, and of making the table.
+        table: the table to write.
+        computed: number of rows that the model computed.
+        times: seconds spent waiting for it, in the backend, and creating the table.
     """
 
     block: Block
@@ -50,20 +50,20 @@ class Done(NamedTuple):
 
 
 class Stages(Protocol):
-    """From rows to tables: here, or on a cluster."""
+    """The stages from rows to tables: local, or on a cluster."""
 
     def start(self) -> None:
-        """Make the backends, and prove them.
+        """Load and verify the backends.
 
         Raises:
             Exception: whatever a backend raises.
         """
 
     def run(self, first: int, blocks: Callable[[], Iterator[Block]]) -> Iterator[Done]:
-        """Score blocks; each comes out in its place.
+        """Score blocks; yields them in order.
 
         Args:
-            first: row that the first one begins with.
+            first: first row of the first block.
             blocks: reads them; not called by stages that read on their own.
 
         Raises:
@@ -78,11 +78,11 @@ Message: TypeAlias = tuple[int, Done] | BaseException | int | None
 
 
 class Pipeline:
-    """Runs blocks through the model and gives them back in order.
+    """Runs blocks through the model and yields them in order.
 
     Args:
-        model: makes backends, one for each replica.
-        answers: makes tables.
+        model: creates backends, one for each replica.
+        answers: creates tables.
     """
 
     def __init__(self, model: BulkModel, answers: Answers) -> None:
@@ -91,14 +91,14 @@ class Pipeline:
         self._replicas = len(model.devices)
         self._blocks: queue.Queue[tuple[int, Block]] = queue.Queue(self._replicas + 1)
         self._ahead = threading.Semaphore(2 * self._replicas + 2)  # read and not yet written
-        # To the main thread: blocks with their place, how many there are, that a replica is ready
-        # (None), or an error.
+        # To the main thread: a block with its position, the number of blocks, None when a replica
+        # is ready, or an error.
         self._told: queue.Queue[Message] = queue.Queue()
         self._stopped = threading.Event()
         self._threads: list[threading.Thread] = []
 
     def start(self) -> None:
-        """Make the backends, and prove them.
+        """Load and verify the backends.
 
         Raises:
             Exception: whatever a backend raises.
@@ -111,10 +111,10 @@ class Pipeline:
                 raise told
 
     def run(self, _: int, blocks: Callable[[], Iterator[Block]]) -> Iterator[Done]:
-        """Score blocks; each comes out in its place.
+        """Score blocks; yields them in order.
 
         Args:
-            blocks: called in the thread that reads.
+            blocks: called in the reading thread.
 
         Raises:
             Exception: whatever a stage raises.
@@ -205,7 +205,7 @@ class Pipeline:
             self._beat()
 
     def _beat(self) -> None:
-        """Called wherever a thread may end.
+        """Check whether to stop, wherever a thread may end.
 
         Raises:
             Abandoned: if the run was stopped.

@@ -1,4 +1,4 @@
-"""How far a run is: a bar on a terminal, else a line now and then; and a summary at the end."""
+"""Progress of a run: a bar on a terminal, otherwise occasional lines; and a summary at the end."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Reporter:
     """Shows progress on standard error.
 
     Args:
-        total: rows; None: not known.
+        total: number of rows; None if not known.
         done: rows of earlier parts of the run.
     """
 
@@ -57,7 +57,7 @@ class Reporter:
             self._bar.stop()
 
     def advance(self, rows: int, errors: int) -> None:
-        """Show that these many rows and bad rows are done in all."""
+        """Show how many rows are done in total, and how many of them are bad."""
         self._rows = rows
         now = time.monotonic()
         rate = (rows - self._began_with) / max(1e-9, now - self._began)
@@ -74,12 +74,12 @@ class Reporter:
 
 
 def summary(report: Mapping[str, float], decoders: int, replicas: int) -> list[str]:
-    """The last lines: what was done, and where the time went.
+    """The last lines: what was done, and how the time was spent.
 
     Args:
-        report: of the driver.
-        decoders: threads or processes that decode.
-        replicas: of the model.
+        report: the driver's report.
+        decoders: number of decoding threads or processes.
+        replicas: number of the model's replicas.
     """
     seconds = max(1e-9, report["seconds"])
     busy = {
@@ -93,7 +93,7 @@ def summary(report: Mapping[str, float], decoders: int, replicas: int) -> list[s
     rate = report["rows"] / seconds
     rows = (
         f"{report['rows']:,} rows in {seconds:,.1f} s: {rate:,.0f} rows/s; {report['errors']:,} "
-        f"bad, {report['equal']:,} equal to another one and not computed"
+        f"bad, {report['equal']:,} equal to another row and not computed"
     )
     stages = (
         f"read {report['read']:.1f} s, decode {report['decode']:.1f} s ({decoders} at a time), "
@@ -101,7 +101,7 @@ def summary(report: Mapping[str, float], decoders: int, replicas: int) -> list[s
         f"{report['answer']:.1f} s, write {report['write']:.1f} s"
     )
     limit = (
-        f"{most} limits it: busy {min(1.0, busy[most]):.0%} of the time; replicas waited for rows "
-        f"{min(1.0, waited):.0%} of it"
+        f"{most} is the bottleneck: busy {min(1.0, busy[most]):.0%} of the time; replicas waited "
+        f"for rows {min(1.0, waited):.0%} of the time"
     )
     return [rows, stages, limit]

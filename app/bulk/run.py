@@ -1,4 +1,4 @@
-"""Puts a run together: model, source, folder; and says what came of it."""
+"""Assembles a run from model, source and folder, and reports its result."""
 
 from __future__ import annotations
 
@@ -47,15 +47,15 @@ OPTIONS = ("top_k", "format", "rows_per_shard", "limit", "input_column", "id_col
 
 
 def run(options: argparse.Namespace, settings: Settings) -> int:
-    """Score what the options say; returns the exit code.
+    """Score the inputs of the options; returns the exit code.
 
     Raises:
-        BulkError: it cannot be begun, or cannot go on.
+        BulkError: if the run cannot begin or continue.
     """
     inputs = _inputs(options)
     with state.lock(options.out):
         code, ended = _locked(options, settings, inputs)
-        if not ended:  # a forward or a read does not return, and would keep the process from ending
+        if not ended:  # a forward or a read that hangs would keep the process alive
             os._exit(code)
     return code
 
@@ -79,7 +79,7 @@ def _locked(options: argparse.Namespace, settings: Settings, inputs: Inputs) -> 
     if found is not None:
         state.check_unchanged(found, plan, options.out)
         if found.is_finished:
-            tell(f"{options.out} is finished: nothing is left to do")
+            tell(f"{options.out} is already finished")
             return 0, True
     packages = PACKAGES if options.ray is None else (*PACKAGES, "ray")
     folder = state.Run(options.out, plan, found.shards if found else [], _versions(packages))
@@ -110,17 +110,17 @@ def _drive(driver: Driver, job: Job, folder: state.Run, model: Model) -> tuple[i
         told = summary(driver.report(), max(1, job.workers), len(model.devices))
         if folder.errors:
             every = "no row has a prediction" if folder.errors == folder.rows else "rows are bad"
-            told.append(f"{every}: {folder.folder / ERRORS_FILE} has the reasons")
+            told.append(f"{every}: see {folder.folder / ERRORS_FILE} for the reasons")
     except KeyboardInterrupt:
         code = INTERRUPTED
         rows = f"{folder.rows:,} rows are done"
-        told = [f"torchlane: interrupted; {rows}: give the same command --resume to go on"]
+        told = [f"torchlane: interrupted; {rows}: to resume, repeat the command with --resume"]
         _end_if_interrupted(told)
         tell("torchlane: interrupted, stopping")
     except TooManyErrors as error:
         code = error.exit_code
         folder.end("too many errors", driver.bad, driver.report())
-        told = [f"torchlane: {error}; {folder.folder / ERRORS_FILE} has the reasons"]
+        told = [f"torchlane: {error}; see {folder.folder / ERRORS_FILE} for the reasons"]
     except (BulkError, TorchlaneError) as error:
         code = error.exit_code if isinstance(error, BulkError) else BulkError.exit_code
         told = [f"torchlane: {error}"]
@@ -131,7 +131,7 @@ def _drive(driver: Driver, job: Job, folder: state.Run, model: Model) -> tuple[i
 
 
 def _end_if_interrupted(told: Sequence[str]) -> None:
-    """Let a second Ctrl-C or SIGTERM end the process at once, wherever it is by then."""
+    """Let a second Ctrl-C or SIGTERM end the process at once, at any point."""
 
     def end(*_: object) -> None:
         tell(*told)
@@ -146,13 +146,15 @@ def _inputs(options: argparse.Namespace) -> Inputs:
     if inputs.format == STREAM_FORMAT:
         if sys.stdin is None:
             raise UsageError("- is standard input, which is closed")
-        with contextlib.suppress(OSError):  # it is no file
-            os.set_blocking(sys.stdin.fileno(), True)  # else "nothing yet" reads as its end
+        with contextlib.suppress(OSError):  # not a file
+            os.set_blocking(sys.stdin.fileno(), True)  # otherwise "no data yet" reads as its end
     if options.ray is None:
         return inputs
     if options.workers is not None:
-        raise UsageError("--workers: with --ray, actors and tasks of the cluster decode")
-    # Not at the top: Ray is in an extra.
+        raise UsageError(
+            "--workers cannot be used with --ray: the cluster's actors and tasks decode"
+        )
+    # Not at the top: Ray is an extra.
     from app.bulk.on_ray import reachable  # noqa: PLC0415
 
     return reachable(inputs)
@@ -164,7 +166,7 @@ def _model(options: argparse.Namespace, settings: Settings, found: state.Found |
     artifact = open_artifact(repository, policy, options.model, options.version)
     batch: int | None = options.batch
     steps: tuple[Step, ...] = ()
-    if found is not None:  # as it began: a measurement may come out otherwise now
+    if found is not None:  # as at the beginning: new measurements may differ
         batch = batch or found.manifest.get("batch")
         steps = steps_of(found.manifest.get("steps", []))
     chosen = ModelSettings(
@@ -203,7 +205,7 @@ def _trusted_keys(path: Path | None) -> Verifier | None:
 
 
 def _plan(options: argparse.Namespace, model: Model, inputs: Inputs, cut: Cut) -> Mapping[str, Any]:
-    """What must stay as it is from the beginning of a run to its end."""
+    """What must not change from the beginning of a run to its end."""
     artifact = model.artifact
     return {
         "model": {
@@ -221,7 +223,7 @@ def _plan(options: argparse.Namespace, model: Model, inputs: Inputs, cut: Cut) -
 
 
 def _workers(options: argparse.Namespace, model: Model, *, encoded: bool) -> int:
-    """Processes that decode: pictures take long, and a process holds no lock of another."""
+    """Number of decoding processes: pictures are slow, and processes do not share a GIL."""
     if options.ray is not None:
         return len(model.devices)  # the cluster decodes where it scores
     if options.workers is not None:

@@ -1,4 +1,4 @@
-"""Scores a block of rows on one proven backend. What comes of it depends on the rows only."""
+"""Scores a block of rows on one verified backend. The result depends only on the rows."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ from models.manifest import Manifest
 from models.timing import nothing
 
 LOG = structlog.get_logger(__name__)
-AHEAD = 2  # batches that an asynchronous device has
+AHEAD = 2  # batches launched at once on an asynchronous device
 
 
 @dataclass(slots=True)
 class Scored:
-    """What a block came to.
+    """The result of a block.
 
     Attributes:
         block: the rows.
-        place: for each good row the place of what was computed for it.
-        outputs: output name -> array [computed, ...], finished; None: `outcomes` has them.
-        outcomes: of what was computed, one by one.
-        failed: place -> why the model gave nothing.
-        computed: rows that were computed; the other good ones are equal to one of them.
-        compute_s: seconds that the backend took.
+        place: for each good row, the index of the computed row.
+        outputs: output name -> finished array [computed, ...]; None if `outcomes` has them.
+        outcomes: one outcome for each computed row.
+        failed: index -> the reason why the model failed.
+        computed: number of computed rows; each other good row is equal to one of them.
+        compute_s: seconds spent in the backend.
     """
 
     block: Block
@@ -54,9 +54,9 @@ class Scorer:
     """Scores blocks, in one thread.
 
     Args:
-        manifest: of the model.
-        make: makes a backend that is proven; called again after a fault.
-        contract: of the model.
+        manifest: the model's manifest.
+        make: creates a verified backend; called again after a fault.
+        contract: the model's contract.
         batch: items of a forward.
         beat: called before each forward; may raise to stop.
     """
@@ -81,7 +81,7 @@ class Scorer:
         """Compute the good rows of a block.
 
         Raises:
-            BulkError: if the backend breaks, twice.
+            BulkError: if the backend breaks twice.
         """
         kept, place = distinct(block)
         scored = Scored(block, place, computed=len(kept))
@@ -89,7 +89,7 @@ class Scorer:
         try:
             self._compute(scored, kept)
         except ReplicaError as fault:
-            LOG.warning("replica_broke", problem=str(fault), instead="it is made anew")
+            LOG.warning("replica_broke", problem=str(fault), instead="it is recreated")
             self._backend.close()
             try:
                 self._backend = self._make()
@@ -119,7 +119,7 @@ class Scorer:
                     scored.failed[at] = _reason(outcome)
 
     def _stacked(self, arrays: Arrays, count: int, failed: dict[int, str]) -> Arrays:
-        """Whole batches as slices of the arrays; what goes wrong with one is for the runner."""
+        """Whole batches as slices of the arrays; the runner repeats batches that fail."""
         raw = {spec.name: np.zeros((count, *spec.item_shape), spec.dtype) for spec in self._outputs}
         again = []  # first rows of batches that failed
         for start, answered in self._forwards(arrays, count):
@@ -142,7 +142,7 @@ class Scorer:
         return outputs
 
     def _not_finite(self, raw: Arrays) -> list[int]:
-        """First rows of the batches in which the model answered NaN or infinity."""
+        """The first rows of the batches in which the model returned NaN or infinity."""
         rows: set[int] = set()
         for array in raw.values():
             if array.dtype.kind == "f" and not np.isfinite(array).all():
@@ -151,7 +151,7 @@ class Scorer:
         return sorted({row // self._batch * self._batch for row in rows})
 
     def _forwards(self, arrays: Arrays, count: int) -> Iterator[tuple[int, Arrays | None]]:
-        """First row and outputs of each batch; None: it failed."""
+        """The first row and outputs of each batch; None if it failed."""
         running: deque[tuple[int, Callable[[], Arrays]]] = deque()
         launches = self._backend.serving().launches
         for start in range(0, count, self._batch):
@@ -167,7 +167,7 @@ class Scorer:
         return self._backend.run(batch)
 
     def _begun(self, batch: Arrays) -> Callable[[], Arrays]:
-        """Have an asynchronous device begin: from pinned memory, while it works at another one."""
+        """Launch a batch from pinned memory, while the device runs another one."""
         backend = cast(LaunchingBackend, self._backend)
         try:
             staged = backend.stage({name: array.shape for name, array in batch.items()})
@@ -186,7 +186,7 @@ class Scorer:
             outputs = outputs_of()
         except ReplicaError:
             raise
-        except Exception as error:  # as `run_batch` does: it finds the item whose fault it is
+        except Exception as error:  # as in `run_batch`, which later finds the faulty item
             LOG.debug("batch_failed", problem=str(error))
             return start, None
         for spec in self._outputs:
@@ -196,13 +196,13 @@ class Scorer:
         return start, outputs
 
     def _one_by_one(self, items: Sequence[Item]) -> list[Outcome]:
-        """Items of different shapes: batches of those that are alike, ordered by length."""
+        """Items of different shapes: batches of items with one signature, ordered by length."""
         groups: dict[object, list[int]] = {}
         for at, item in enumerate(items):
             groups.setdefault(item.signature, []).append(at)
         outcomes: dict[int, Outcome] = {}
         for group in groups.values():
-            group.sort(key=lambda at: -items[at].length)  # the longest first: it needs most memory
+            group.sort(key=lambda at: -items[at].length)  # longest first: it needs most memory
             for start in range(0, len(group), self._batch):
                 places = group[start : start + self._batch]
                 ran = self._run([items[at] for at in places])

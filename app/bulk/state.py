@@ -1,4 +1,4 @@
-"""What a run has done: manifest.json says how, a journal has a line for each finished shard."""
+"""The state of a run: manifest.json describes it, a journal has a line for each finished shard."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ class Shard:
     """A finished shard.
 
     Attributes:
-        name: of its file.
+        name: name of its file.
         first: number of its first row.
-        rows: how many.
-        errors: how many of them are bad.
-        computed: how many the model ran on; the others were equal to one of them, or bad.
-        bytes: of its file.
-        sha256: of its file.
-        stream: of standard input: digest of what was read up to its end.
+        rows: number of rows.
+        errors: number of bad rows.
+        computed: number of rows that the model computed; the others were equal to one, or bad.
+        bytes: size of its file.
+        sha256: digest of its file.
+        stream: digest of standard input up to the shard's end.
     """
 
     name: str
@@ -56,9 +56,9 @@ class Run:
 
     Args:
         folder: `--out`.
-        plan: what must not change until the end: model, inputs, options; by name.
-        shards: those that are finished.
-        packages: their versions.
+        plan: what must not change until the end, by name: model, inputs, options.
+        shards: finished shards.
+        packages: versions of packages.
     """
 
     def __init__(
@@ -76,33 +76,33 @@ class Run:
 
     @property
     def rows(self) -> int:
-        """How many rows are done."""
+        """Number of finished rows."""
         return sum(shard.rows for shard in self.shards)
 
     @property
     def errors(self) -> int:
-        """How many of them are bad."""
+        """Number of bad rows among them."""
         return sum(shard.errors for shard in self.shards)
 
     def begin(self, steps: list[dict[str, object]]) -> None:
         """Write the manifest.
 
         Args:
-            steps: the form that runs each batch size: a resumed run follows them.
+            steps: the form for each batch size, which a resumed run follows.
 
         Raises:
-            BulkError: it cannot be written.
+            BulkError: if it cannot be written.
         """
         self._steps = steps
         self._write("running", {})
-        # Without the end of a line that a crash has cut off, behind which nothing could be read.
+        # Without a last line that a crash has truncated, after which nothing could be read.
         write_atomically(self.folder / JOURNAL, b"".join(map(_line, self.shards)))
 
     def add(self, shard: Shard) -> None:
-        """Note that a shard is there.
+        """Record a finished shard.
 
         Raises:
-            BulkError: it cannot be noted.
+            BulkError: if it cannot be recorded.
         """
         append(self.folder / JOURNAL, _line(shard))
         self.shards.append(shard)
@@ -113,12 +113,12 @@ class Run:
         """Write errors.parquet and the manifest.
 
         Args:
-            status: `finished`, or why not.
+            status: `finished`, or the reason why not.
             unfinished: the errors of rows that are in no shard.
-            took: what the last part of the run did, and how long it took.
+            took: counts and times of the last part of the run.
 
         Raises:
-            BulkError: they cannot be written.
+            BulkError: if they cannot be written.
         """
         write_errors(self.folder, lambda: self._bad_rows(unfinished))
         self._write(status, took)
@@ -159,11 +159,11 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What an earlier part of a run left.
+    """The files of an earlier part of a run.
 
     Attributes:
         manifest: its content.
-        shards: those that are finished.
+        shards: finished shards.
     """
 
     manifest: Mapping[str, Any]
@@ -171,16 +171,16 @@ class Found:
 
     @property
     def is_finished(self) -> bool:
-        """Whether nothing is left to do."""
+        """Whether the run is finished."""
         return bool(self.manifest.get("status") == "finished")
 
 
 def find(folder: Path, *, resume: bool) -> Found | None:
-    """Look at the folder of a run, which is locked. None: nothing was begun.
+    """Read the folder of a run, which is locked; None if no run has begun.
 
     Raises:
-        UsageError: it has files, but the run is not to be resumed; or it is no run's.
-        BulkError: it cannot be read, or a finished shard is not there in its size.
+        UsageError: if it has files and `resume` is False, or they are not a run's.
+        BulkError: if it cannot be read, or a finished shard is missing or has another size.
     """
     try:
         there = [each.name for each in folder.iterdir() if not each.name.endswith(".tmp")]
@@ -189,13 +189,13 @@ def find(folder: Path, *, resume: bool) -> Found | None:
     if not there:
         return None
     if not resume:
-        raise UsageError(f"{folder} is not empty: choose another folder, or go on with --resume")
+        raise UsageError(f"{folder} is not empty: choose another folder, or continue with --resume")
     try:
         manifest = orjson.loads((folder / MANIFEST).read_bytes())
         journal = folder / JOURNAL
         lines = journal.read_bytes().splitlines() if journal.exists() else []
     except (OSError, orjson.JSONDecodeError) as error:
-        raise UsageError(f"{folder} has no readable {MANIFEST}: it is no run to resume") from error
+        raise UsageError(f"{folder} has no readable {MANIFEST}: no run to resume") from error
     if manifest.get("status") == "finished":
         shards = [Shard(**each) for each in manifest["shards"]]
     else:
@@ -203,48 +203,50 @@ def find(folder: Path, *, resume: bool) -> Found | None:
     for shard in shards:
         path = folder / shard.name
         if not path.exists() or path.stat().st_size != shard.bytes:
-            raise BulkError(f"{path} is not as it was written: begin again in another folder")
+            raise BulkError(
+                f"{path} has changed since it was written: start again in another folder"
+            )
     return Found(manifest, shards)
 
 
 def check_unchanged(found: Found, plan: Mapping[str, Any], folder: Path) -> None:
-    """Check that a run goes on with what it began with.
+    """Check that a run continues with the plan with which it began.
 
     Raises:
-        UsageError: naming what differs.
+        UsageError: with the difference.
     """
     for part, value in plan.items():
         then, now = found.manifest.get(part), orjson.loads(orjson.dumps(value))
         if then == now:
             continue
         if part == "inputs":
-            raise UsageError(f"{_changed(then, now)}: begin again in another folder than {folder}")
+            raise UsageError(f"{_changed(then, now)}: start again in another folder than {folder}")
         name = part
         if isinstance(then, dict) and isinstance(now, dict):
             key = next(key for key in {**then, **now} if then.get(key) != now.get(key))
             name, then, now = f"{part}.{key}", then.get(key), now.get(key)
         raise UsageError(
-            f"{folder} was begun with another {name}: {_short(then)}, now {_short(now)}; begin "
-            "again in another folder"
+            f"the run in {folder} began with another {name}: {_short(then)}, now {_short(now)}; "
+            "start again in another folder"
         )
 
 
 def _changed(then: Any, now: Any) -> str:
-    """Which inputs are not those that a run began with."""
+    """The inputs that differ from those with which a run began."""
     before, after = ([each["argument"] for each in given] for given in (then, now))
     if before != after:
-        return f"the run was begun with the inputs {_short(before)}, not {_short(after)}"
+        return f"the run began with the inputs {_short(before)}, not {_short(after)}"
     which = next(old for old, new in zip(then, now, strict=True) if old != new)
-    return f"{which['argument']} has changed since the run began (names, sizes or times of files)"
+    return f"{which['argument']} has changed since the run began (file names, sizes or times)"
 
 
 @contextlib.contextmanager
 def lock(folder: Path) -> Iterator[None]:
-    """Keep other processes from the folder of a run; make it if it is not there.
+    """Lock the folder of a run against other processes; create it if it does not exist.
 
     Raises:
-        UsageError: another one is at it.
-        BulkError: it cannot be made.
+        UsageError: if another process holds the lock.
+        BulkError: if it cannot be created.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -255,10 +257,10 @@ def lock(folder: Path) -> Iterator[None]:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            raise UsageError(f"another process is at work in {folder}") from error
+            raise UsageError(f"another process is using {folder}") from error
         yield
     finally:
-        os.close(handle)  # and with it the lock, as does the end of the process
+        os.close(handle)  # releases the lock, as does the end of the process
 
 
 def _line(shard: Shard) -> bytes:
@@ -266,7 +268,7 @@ def _line(shard: Shard) -> bytes:
 
 
 def _in_a_row(lines: list[bytes]) -> list[Shard]:
-    """The shards of a journal; a line that was not written as a whole is the last one."""
+    """The shards of a journal, up to an incomplete line."""
     shards: list[Shard] = []
     for line in lines:
         try:

@@ -20,7 +20,7 @@ from models.durable import sync
 FORMATS = ("parquet", "jsonl")
 ERRORS_FILE = "errors.parquet"
 ERRORS_SCHEMA = pa.schema([("id", pa.string()), ("row", pa.int64()), ("reason", pa.string())])
-GROUP_BYTES = 64 << 20  # of a row group: what a writer keeps
+GROUP_BYTES = 64 << 20  # of a row group, which a writer keeps in memory
 
 
 def shard_name(number: int, form: str) -> str:
@@ -29,14 +29,14 @@ def shard_name(number: int, form: str) -> str:
 
 
 class ShardWriter:
-    """Writes one file of tables; it is there once `commit` has returned, and not before.
+    """Writes one file of tables, which exists only after `commit` has returned.
 
     Args:
-        path: of the file.
-        schema: of the tables.
+        path: path of the file.
+        schema: schema of the tables.
 
     Raises:
-        BulkError: the disk is full, or the file cannot be written; nothing is left behind.
+        BulkError: if the disk is full, or the file cannot be written; nothing is left behind.
     """
 
     def __init__(self, path: Path, schema: Any) -> None:
@@ -80,7 +80,7 @@ class ShardWriter:
         return size, digest
 
     def discard(self) -> None:
-        """Leave nothing of it."""
+        """Remove the unfinished file."""
         with contextlib.suppress(OSError, pa.ArrowException):
             if self._parquet is not None:
                 self._parquet.close()
@@ -150,14 +150,14 @@ def read_shard(path: Path, columns: list[str]) -> Iterator[list[dict[str, object
 
 
 def write_errors(folder: Path, found: Callable[[], Iterator[list[dict[str, object]]]]) -> None:
-    """Write errors.parquet; no file if there is no error.
+    """Write errors.parquet; no file if there are no errors.
 
     Args:
-        folder: of the run.
-        found: gives rows of `id`, `row` and `reason`, in pieces.
+        folder: the run's folder.
+        found: yields rows of `id`, `row` and `reason`, in pieces.
 
     Raises:
-        BulkError: the disk is full, or the file cannot be written.
+        BulkError: if the disk is full, or the file cannot be written.
     """
     writer: ShardWriter | None = None
     for rows in found():
@@ -175,6 +175,6 @@ def _clear_errors(folder: Path) -> Iterator[None]:
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise BulkError(
-                f"no space is left for {folder}: free some, then go on with --resume"
+                f"no space is left for {folder}: free some, then continue with --resume"
             ) from error
         raise BulkError(f"{folder} cannot be written: {error.strerror or error}") from error

@@ -1,4 +1,4 @@
-"""From a model's outputs to a prediction, for every kind of input."""
+"""Conversion of a model's outputs to predictions, for every kind of input."""
 
 from __future__ import annotations
 
@@ -46,25 +46,25 @@ class AnswerEncoder:
         """Reject top_k for a model without scores; see `Codec`."""
         if not self._has_scores:
             raise InvalidInput(
-                "top_k chooses among the scores of a classifier, and this model has none: neither "
-                "labels nor a softmax or sigmoid over one axis, nor ranked rows; omit top_k"
+                "top_k selects scores of a classifier, but this model has none: no labels, no "
+                "softmax or sigmoid over one axis, and no ranked rows; omit top_k"
             )
 
     def encode(
         self, outputs: Arrays, top_k: int | None = None, note: Note | None = None
     ) -> dict[str, object]:
-        """The prediction as an object: without labels `{outputs: {name: array}}`.
+        """The prediction as an object: `{outputs: {name: array}}` if there are no labels.
 
-        With labels `{label, score, scores}` of the first output; `outputs` has the others, if any.
-        If the first output has the scores of each token, `{spans: [...]}` instead of those three.
+        With labels it is `{label, score, scores}` of the first output; `outputs` has the others, if
+        any. If the first output has scores for each token, `{spans: [...]}` replaces these three.
 
-        With `top_k` the scores, or the first output, are only the highest ones in descending order;
-        `indices` are their positions in the whole, and `labels` their labels.
+        With `top_k`, the scores or the first output have only the highest values in descending
+        order; `indices` are their positions in the whole output, and `labels` their labels.
 
-        Counted rows are only those that count; ranked ones are in descending order, and `labels`
-        are those of their classes.
+        Outputs with counted rows have only these rows; ranked rows are in descending order, and
+        `labels` are the labels of their classes.
 
-        `details` says how many tokens were cut off, if any.
+        `details` counts the tokens that were cut off, if any.
         """
         if note is None or note.spans is None or self._spans is None:
             answer = self._prediction(outputs, top_k)
@@ -124,13 +124,11 @@ class AnswerEncoder:
         """Little-endian row-major bytes, or an .npy file."""
         if len(self._outputs) != 1:
             raise NotAcceptable(
-                f"the model has {len(self._outputs)} outputs, which only application/json can carry"
+                f"the model has {len(self._outputs)} outputs, which need application/json"
             )
         arrays = [self._rows.real(prediction)[self._outputs[0]] for prediction in predictions]
         if many and len({array.shape for array in arrays}) > 1:
-            raise NotAcceptable(
-                "the predictions differ in shape, which only application/json can carry"
-            )
+            raise NotAcceptable("the predictions differ in shape, which needs application/json")
         answer = np.stack(arrays) if many else arrays[0]
         little = np.ascontiguousarray(answer, dtype=answer.dtype.newbyteorder("<"))
         if media_type == OCTET_STREAM:
@@ -139,7 +137,7 @@ class AnswerEncoder:
             buffer = io.BytesIO()
             np.lib.format.write_array(buffer, little.reshape(answer.shape), allow_pickle=False)
             return buffer.getvalue()
-        raise NotAcceptable(f"answers are written as application/json, {OCTET_STREAM} or {NPY}")
+        raise NotAcceptable(f"answers can be application/json, {OCTET_STREAM} or {NPY}")
 
 
 def apply_scores(scores: Scores, output: Array) -> Array:
@@ -153,11 +151,11 @@ def apply_scores(scores: Scores, output: Array) -> Array:
 
 
 def highest(scores: Array, count: int) -> Array:
-    """Indices of the highest scores, descending; of equal scores the lower index comes first.
+    """Indices of the highest scores, descending; for equal scores the lower index comes first.
 
     Args:
         scores: [n], without NaN.
-        count: at least 1; above n: all.
+        count: at least 1; above n, all are returned.
     """
     size = len(scores)
     if count >= size:
@@ -168,7 +166,7 @@ def highest(scores: Array, count: int) -> Array:
     found = (scores >= least).nonzero()[0]
     if len(found) == count:
         return _descending(scores, found)
-    is_least = scores[found] == least  # nearly all of them, where a softmax is certain
+    is_least = scores[found] == least  # nearly all of them, if a softmax is certain
     above = found[~is_least]
     return np.concatenate([_descending(scores, above), found[is_least][: count - len(above)]])
 
@@ -176,12 +174,10 @@ def highest(scores: Array, count: int) -> Array:
 def _descending(scores: Array, indices: Array) -> Array:
     """Sort ascending indices by descending score."""
     backwards = indices[::-1]
-    ascending = np.argsort(
-        scores[backwards], kind="stable"
-    )  # of equal scores the higher index first
+    ascending = np.argsort(scores[backwards], kind="stable")  # equal scores: higher index first
     return np.asarray(backwards[ascending[::-1]])
 
 
 def _plain(output: Array) -> object:
-    """An output as orjson can write it: C-contiguous, and a number if it has no axes."""
+    """An output in a form that orjson can write: C-contiguous, or a number if it has no axes."""
     return np.ascontiguousarray(output) if output.ndim else output[()]

@@ -19,27 +19,27 @@ TEXT = "text/plain"
 MAX_REQUEST_PIXELS = 16_000_000
 MAX_REQUEST_CHARACTERS = 2_000_000
 MAX_REQUEST_TOKENS = 1_000_000
-# Tokens that become spans: writing them takes about 15 ms on the event loop if each is a span.
+# Tokens that become spans: if each is a span, writing them takes about 15 ms on the event loop.
 MAX_LABELLED_TOKENS = 64 * 512
-# On the event loop, each about a millisecond: of pictures as `Opened.cost` counts, and of bytes.
+# Limits on the event loop, each about a millisecond: a cost in units of `Opened.cost`, and bytes.
 MAX_LOOP_COST = 128 << 10
 MAX_LOOP_BYTES = 32 << 10
-# Of a text, in the same unit: about 0.2 us for each character of ASCII and for each token id that
-# was sent, 5 us for each text. `weight` in models/tokenize.py says what other characters count.
+# Costs of a text in the same unit: about 0.2 us for each ASCII character and for each token id
+# sent, 5 us for each text. `weight` in models/tokenize.py defines the cost of other characters.
 CHARACTER_COST = 32
 TEXT_COST = 640
 
 
-class TooLongForLoop(Exception):  # no error: it says where to do the work
-    """Decoding would hold up the event loop for more than about a millisecond."""
+class TooLongForLoop(Exception):  # not an error: the work belongs in a thread
+    """Decoding would block the event loop for more than about a millisecond."""
 
 
 class Budget:
-    """Limits what the pictures and texts of one request cost together.
+    """Limits the total cost of the pictures and texts of one request.
 
     Args:
-        on_loop: decoding on the event loop, which must not take long.
-        is_left: whether nobody waits for the request any more; asked in threads.
+        on_loop: whether decoding runs on the event loop, where it must not take long.
+        is_left: whether the caller no longer waits for the answer; called in threads.
     """
 
     def __init__(self, *, on_loop: bool = False, is_left: Callable[[], bool] = bool) -> None:
@@ -49,7 +49,7 @@ class Budget:
         self._loop_left = MAX_LOOP_COST
 
     def read(self, size: int) -> None:
-        """Call this before `size` bytes are searched for a picture, or parsed.
+        """Check `size` bytes before they are parsed or searched for a picture.
 
         Raises:
             TooLongForLoop: on the event loop, if that would take too long there.
@@ -58,10 +58,10 @@ class Budget:
             raise TooLongForLoop
 
     def picture(self, pixels: int, cost: int) -> None:
-        """Take a picture from the budget, before the work is done.
+        """Charge a picture to the budget before it is decoded.
 
         Args:
-            pixels: to decode.
+            pixels: pixels to decode.
             cost: see `models.preprocess.Opened`.
 
         Raises:
@@ -74,14 +74,14 @@ class Budget:
         self._charge(cost)
 
     def text(self, characters: int, weight: int) -> None:
-        """Take a text from the budget, before it is tokenised.
+        """Charge a text to the budget before it is tokenised.
 
         Args:
-            characters: of it.
+            characters: number of characters.
             weight: see `models.tokenize.weight`.
 
         Raises:
-            PayloadTooLarge: the texts of the request are too long together.
+            PayloadTooLarge: if the request's texts are too long in total.
             TooLongForLoop: on the event loop, if it would take too long there.
         """
         self._characters += characters
@@ -89,7 +89,7 @@ class Budget:
         self._charge(TEXT_COST + CHARACTER_COST * weight)
 
     def ids(self, count: int) -> None:
-        """Take a list of token ids from the budget, before it is converted.
+        """Charge a list of token ids to the budget before it is converted.
 
         Raises:
             TooLongForLoop: on the event loop, if it would take too long there.
@@ -97,14 +97,14 @@ class Budget:
         self._charge(TEXT_COST + CHARACTER_COST * count)
 
     def tokens(self, count: int, *, labelled: bool = False) -> None:
-        """Take the tokens of an item from the budget.
+        """Charge the tokens of an item to the budget.
 
         Args:
-            count: of the item.
+            count: number of tokens.
             labelled: whether they become spans of a text.
 
         Raises:
-            PayloadTooLarge: the items of the request have too many together.
+            PayloadTooLarge: if the request's items have too many tokens in total.
         """
         self._tokens += count
         if labelled:
@@ -114,7 +114,7 @@ class Budget:
 
     def _charge(self, cost: int) -> None:
         if self._is_left():
-            raise Abandoned("nobody waits for this request any more")
+            raise Abandoned("the caller no longer waits for the answer")
         self._loop_left -= cost
         if self._on_loop and self._loop_left < 0:
             raise TooLongForLoop
@@ -123,34 +123,34 @@ class Budget:
 def _check_sum(got: int, most: int, what: str, unit: str, advice: str = "split it") -> None:
     if got > most:
         raise PayloadTooLarge(
-            f"the {what} of one request may have at most {most} {unit} together; {advice}"
+            f"the {what} of one request may have at most {most} {unit} in total; {advice}"
         )
 
 
 class Codec(Protocol):
-    """One instance per loaded model; called on the event loop, `decode...` also in threads.
+    """One instance per loaded model; called on the event loop, and `decode...` also in threads.
 
-    Only `decode_numbers` has state, and is called on the event loop only.
+    Only `decode_numbers` has state; it is called only on the event loop.
     """
 
     manifest: Manifest
     media_types: tuple[str, ...]
-    most_marks: int  # commas and opening brackets in the JSON of one item at most
-    most_lists: int  # opening brackets among them, except the item's own object
+    most_marks: int  # maximum of commas and opening brackets in the JSON of one item
+    most_lists: int  # maximum of opening brackets, without that of the item's own object
 
     def decode(self, value: object, budget: Budget | None = None) -> Item:
         """One item from its JSON value; pictures and texts are charged to the request's budget.
 
         Raises:
             PayloadTooLarge, TooLongForLoop: if the budget is spent.
-            InvalidInput: saying what was expected and what was sent.
+            InvalidInput: with what was expected and what was sent.
         """
 
     def decode_numbers(self, key: str, body: bytes, *, max_items: int | None) -> list[Item] | None:
         """The items of a JSON body, `{key: X}` or, with `max_items`, `{key: [X, ...]}`, if simple.
 
-        A fast path for bodies of nothing but numbers, with the same outcome as `decode`. None only
-        means that `decode` must read the body; it also explains what is wrong, if anything.
+        A fast path for bodies with only numbers, with the same outcome as `decode`. None only means
+        that `decode` must read the body, and explain what is wrong, if anything.
         """
 
     def decode_raw(
@@ -163,7 +163,7 @@ class Codec(Protocol):
         Raises:
             UnsupportedMediaType: if the media type is not one of `media_types`.
             InvalidInput: if the bytes do not match the media type and the manifest.
-            PayloadTooLarge: if there are too many items (checked before any is made), or
+            PayloadTooLarge: if there are too many items (checked before any is created), or
                 if the budget is spent.
         """
 
@@ -174,20 +174,20 @@ class Codec(Protocol):
             arrays: of the manifest's dtypes, aligned, with n equal and at least 1.
 
         Raises:
-            InvalidInput: a shape or a value is wrong; of values the message has the item's index.
+            InvalidInput: if a shape or a value is wrong; for a value, with the item's index.
         """
 
     def convert_numbers(self, name: str, numbers: list[object]) -> Array:
         """A JSON list of numbers, flat or nested, in the dtype of an input.
 
         Raises:
-            InvalidInput: if a number would change by more than rounding, or lists are ragged.
+            InvalidInput: if a number would change by more than rounding, or if lists are ragged.
         """
 
     def cast_numbers(self, name: str, numbers: Array) -> Array | None:
-        """Numbers of JSON, as float64 or int64, in the dtype of an input.
+        """Numbers parsed from JSON, as float64 or int64, in the dtype of an input.
 
-        None: there is no such input, or the numbers as written may differ from these.
+        None if there is no such input, or if the written numbers may differ from the parsed ones.
         """
 
     def item_schema(self) -> JsonSchema:
@@ -196,14 +196,14 @@ class Codec(Protocol):
     def finish(self, outputs: Arrays) -> Arrays:
         """Finish a batch's outputs for answers and cache; each row is independent of the others.
 
-        The only method that is called in a replica's thread.
+        This is the only method called in a replica's thread.
         """
 
     def check_top_k(self) -> None:
         """Reject `top_k` for a model without scores.
 
         Raises:
-            InvalidInput: the model has none.
+            InvalidInput: if the model has no scores.
         """
 
     def encode(
@@ -212,13 +212,13 @@ class Codec(Protocol):
         """The finished prediction of one item as a JSON object; arrays stay arrays.
 
         Args:
-            outputs: of the item.
-            top_k: the number of highest scores, descending; None: as the manifest says.
-            note: of the item.
+            outputs: the item's outputs.
+            top_k: how many of the highest scores, descending; None for the manifest's number.
+            note: the item's note.
         """
 
     def encode_raw(self, media_type: str, predictions: Sequence[Arrays], *, many: bool) -> bytes:
-        """Predictions as bytes: one array, with `many` stacked along a leading axis.
+        """Predictions as bytes: one array, stacked along a leading axis if `many`.
 
         Raises:
             NotAcceptable: if the model's answer is not one array, or the media type is unknown.

@@ -21,20 +21,20 @@ CODECS: dict[str, Callable[[Manifest, Read], Codec]] = {
 
 
 def no_files(name: FileName) -> bytes:
-    """Reads no file: for models whose codec needs none.
+    """Stand in for reading files, for models whose codec needs none.
 
     Raises:
         ArtifactInvalid: always.
     """
-    raise ArtifactInvalid(f"{name} cannot be read: the artifact is not at hand")
+    raise ArtifactInvalid(f"{name} cannot be read: the artifact is not available")
 
 
 def codec_for(manifest: Manifest, read: Read = no_files) -> Codec:
-    """The codec of a model; every kind that the manifest's schema allows is in the table.
+    """The codec of a model; the table has every kind that the manifest's schema allows.
 
     Args:
-        manifest: of the model.
-        read: gives the verified bytes of a file of its artifact.
+        manifest: the model's manifest.
+        read: returns the verified bytes of a file of its artifact.
 
     Raises:
         ArtifactInvalid: if the codec cannot use a file that it needs.

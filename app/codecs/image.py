@@ -20,13 +20,13 @@ PICTURES = (PNG, JPEG)
 
 
 class ImageCodec(TensorCodec):
-    """See `app.codecs.base.Codec`. What it does not read as a picture is a tensor.
+    """See `app.codecs.base.Codec`. A payload that is not a picture is read as a tensor.
 
     Args:
         manifest: its codec must be of kind `image`; the picture is its only input.
 
     Raises:
-        TypeError: a bug: the manifest has another codec.
+        TypeError: if the manifest has another codec, which is a bug.
     """
 
     def __init__(self, manifest: Manifest) -> None:
@@ -38,7 +38,7 @@ class ImageCodec(TensorCodec):
         self.media_types = (*PICTURES, *self.media_types)
 
     def decode(self, value: object, budget: Budget | None = None) -> Item:
-        """A base64 string (a data: URL too), or numbers that are preprocessed already."""
+        """A base64 string (or data: URL), or numbers that are already preprocessed."""
         if not isinstance(value, str):
             return super().decode(value, budget)
         if budget is not None:
@@ -57,7 +57,7 @@ class ImageCodec(TensorCodec):
     def decode_raw(
         self, media_type: str, body: bytes, *, max_items: int | None, budget: Budget | None = None
     ) -> list[Item]:
-        """One picture, or tensors; a picture file may also come as application/octet-stream."""
+        """One picture, or tensors; a picture file may also be sent as application/octet-stream."""
         if media_type in PICTURES:
             return [self._picture(body, budget)]
         check_media_type(media_type, self.media_types)
@@ -68,14 +68,14 @@ class ImageCodec(TensorCodec):
         try:
             return super().decode_raw(media_type, body, max_items=max_items)
         except InvalidInput as error:
-            raise InvalidInput(f"{error}; nor is it a PNG or JPEG file") from error
+            raise InvalidInput(f"{error}; it is not a PNG or JPEG file either") from error
 
     def item_schema(self) -> JsonSchema:
         """A string with a base64 picture, or the tensor."""
         picture = {
             "type": "string",
             "contentEncoding": "base64",
-            "description": "a PNG or JPEG file in base64, also as a data: URL",
+            "description": "a PNG or JPEG file in base64, or as a data: URL",
         }
         return {"anyOf": [picture, *super().item_schema()["anyOf"]]}
 

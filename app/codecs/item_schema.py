@@ -1,7 +1,7 @@
-"""JSON Schema of one item, as exact as JSON Schema can be.
+"""JSON Schema of one item, as exact as JSON Schema allows.
 
-It cannot express that lists with free axes must not be ragged, that axes of one name have one size,
-or what a picture in base64 is.
+It cannot express that lists with free axes must not be ragged, that axes with the same name have
+the same size, or what a base64 picture is.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ JsonSchema = Mapping[str, Any]
 
 
 def tensor_item(inputs: Sequence[TensorSpec]) -> JsonSchema:
-    """Schema of a tensor item: with one input also the numbers alone, else an object by name."""
+    """Schema of a tensor item: an object by input name, or with one input also just numbers."""
     names = [spec.name for spec in inputs]
     by_name = {
         "type": "object",
@@ -30,7 +30,7 @@ def tensor_item(inputs: Sequence[TensorSpec]) -> JsonSchema:
 
 
 def _forms(spec: TensorSpec, *, alone: bool) -> list[JsonSchema]:
-    """The schema as nested lists; also flat, if it is the only input and of a fixed shape."""
+    """The schema as nested lists, and also flat if the only input has a fixed shape."""
     number = _number(spec)
     nested = dict(number)
     for axis in reversed(spec.axes):
@@ -42,7 +42,7 @@ def _forms(spec: TensorSpec, *, alone: bool) -> list[JsonSchema]:
         }
         if axis.name is not None:
             nested["description"] = (
-                f"{axis.name}: the same size wherever this name occurs in an item"
+                f"{axis.name}: has the same size wherever this name occurs in an item"
             )
     if not alone or not spec.is_fixed or len(spec.item_shape) == 1:
         return [nested]

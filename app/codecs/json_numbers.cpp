@@ -1,8 +1,8 @@
-// Reads JSON bodies of regular floats into one buffer. numbers.py says which these are, and reads the others.
+// Reads JSON bodies of regular floats into one buffer. numbers.py defines these bodies, and reads all others.
 //
-// The body is a bytes object, so a NUL follows its last octet: looking at one octet takes no look at the end, as every
-// step forward is over an octet that is not NUL. Nothing recurses. In a regular body the commas say how many numbers
-// there are: the buffer is made once, in that size, and the sizes of the lists bound what is written into it.
+// The body is a bytes object, so a NUL follows its last octet. Reading one octet needs no check for the end, because
+// every step forward passes an octet that is not NUL. Nothing recurses. In a regular body the number of commas gives
+// the number of numbers: the buffer is allocated once, in that size, and the list sizes bound what is written into it.
 #define PY_SSIZE_T_CLEAN
 #define Py_LIMITED_API 0x030b0000
 #include <Python.h>
@@ -23,7 +23,7 @@ constexpr int MOST_AXES = 64;  // of numpy
 constexpr uint64_t MOST_EXACT = (uint64_t{1} << 53) - 1;
 constexpr int MOST_TENS = 22;    // powers of ten are exact as doubles up to this one
 constexpr int MOST_FIVES = 288;  // up to this power of five, the power of two that `divide` multiplies by is normal
-// Up to here a division is quicker than a product of 192 bits.
+// Up to here a division is faster than a product of 192 bits.
 constexpr int SHORT_TENS = 12;
 
 using Wide = unsigned __int128;
@@ -31,9 +31,9 @@ using Wide = unsigned __int128;
 struct Tables {
     double ten[MOST_TENS + 1] = {1};
     uint64_t shift[9] = {1};  // 10**n
-    uint64_t room[9] = {};    // a number of 64 bits below this has room for n more digits
-    // 5**-n, cut off after 128 bits, the first of which is set: fifth[n] * 2**(-127 - below[n]). Each step adds less than
-    // 2**-127 to the relative error, so fifth[n] is less than 2 * 288 = 576 too small.
+    uint64_t room[9] = {};    // a 64-bit number below this has room for n more digits
+    // 5**-n, truncated to 128 bits with the first bit set: fifth[n] * 2**(-127 - below[n]). Each step adds less than
+    // 2**-127 to the relative error, so fifth[n] is too small by less than 2 * 288 = 576.
     Wide fifth[MOST_FIVES + 1] = {Wide{1} << 127};
     int below[MOST_FIVES + 1] = {};
     constexpr Tables() {
@@ -57,15 +57,15 @@ inline const char *skip_blanks(const char *at) {
     return at;
 }
 
-// Steps over an octet and the blanks after it; false: another one is there.
+// Skips an octet and the blanks after it; false if the octet is another one.
 inline bool take(const char *&at, char octet) {
     if (*at != octet) return false;
     at = skip_blanks(at + 1);
     return true;
 }
 
-// The next eight octets: digits become their values, the first one is the lowest octet. `other` is not 0 if some are no
-// digits; its lowest bit is the highest one of the first of these.
+// The next eight octets: digits become their values, and the first is the lowest octet. `other` is not 0 if some are
+// not digits; its lowest set bit is the highest bit of the first non-digit.
 inline uint64_t load_eight(const char *at, const char *end, uint64_t &other) {
     uint64_t word = 0;
     if (__builtin_expect(end - at >= 8, 1))
@@ -74,12 +74,12 @@ inline uint64_t load_eight(const char *at, const char *end, uint64_t &other) {
         std::memcpy(&word, at, static_cast<size_t>(end - at));
     if constexpr (__BYTE_ORDER__ == __ORDER_BIG_ENDIAN__) word = __builtin_bswap64(word);
     word ^= 0x3030303030303030;
-    // A carry spoils only the octets after one that is above 9.
+    // A carry affects only octets after one that is above 9.
     other = ((word + 0x7676767676767676) | word) & 0x8080808080808080;
     return word;
 }
 
-// The number of eight digits.
+// The number that eight digits represent.
 inline uint64_t value_of_eight(uint64_t word) {
     word = word * 10 + (word >> 8);  // every other octet: a pair of digits
     constexpr uint64_t pairs = 0x000000FF000000FF;
@@ -88,7 +88,7 @@ inline uint64_t value_of_eight(uint64_t word) {
     return (outer + inner) >> 32;
 }
 
-// Digits from here on: appended to `digits`, unless that no longer fits into 64 bits.
+// Appends the digits from here on to `digits`, if the result fits into 64 bits.
 inline void take_digits(const char *&at, const char *end, uint64_t &digits, bool &fits) {
     for (;;) {
         uint64_t other;
@@ -102,12 +102,12 @@ inline void take_digits(const char *&at, const char *end, uint64_t &digits, bool
     }
 }
 
-// digits / 10**tens for digits > 0 and 1 <= tens <= MOST_FIVES, rounded once; false: it may be too close to a tie.
+// digits / 10**tens for digits > 0 and 1 <= tens <= MOST_FIVES, rounded once; false if it may be too close to a tie.
 inline bool divide(uint64_t digits, int tens, double &value) {
     const auto is_exact = [=](int most) { return digits <= MOST_EXACT && tens <= most; };
     if (!is_exact(SHORT_TENS)) {
-        // The first 128 bits of digits * 5**-tens, less by up to 2**10. The first 64 are right unless that could carry
-        // into them; the others are not all 0, as the lowest bit of the number that is rounded says.
+        // The first 128 bits of digits * 5**-tens, too small by up to 2**10. The first 64 are right unless this error
+        // could carry into them. The other bits are not all 0; the lowest bit of the rounded number stands for them.
         const int shift = __builtin_clzll(digits);
         const Wide fifth = TABLES.fifth[tens], left = digits << shift;
         const Wide product = left * static_cast<uint64_t>(fifth >> 64) + (left * static_cast<uint64_t>(fifth) >> 64);
@@ -122,11 +122,11 @@ inline bool divide(uint64_t digits, int tens, double &value) {
         }
         if (!is_exact(MOST_TENS)) return false;
     }
-    value = static_cast<double>(digits) / TABLES.ten[tens];  // of two that are exact (Clinger, 1990)
+    value = static_cast<double>(digits) / TABLES.ten[tens];  // both are exact (Clinger, 1990)
     return true;
 }
 
-// The number that is written there, by JSON's grammar; false: not one that is known to be right.
+// Converts a number in JSON's grammar; false if the result is not known to be right.
 inline bool convert(const char *begin, const char *end, double &value) {
 #if defined(__cpp_lib_to_chars) && __cpp_lib_to_chars >= 201611L
     const auto done = std::from_chars(begin, end, value);
@@ -137,7 +137,7 @@ inline bool convert(const char *begin, const char *end, double &value) {
 #endif
 }
 
-// A number of JSON; false: it is none, it is not within +-MOST_EXACT, or it is left to the others.
+// Reads a JSON number; false if it is not one, is not within +-MOST_EXACT, or needs another reader.
 [[gnu::always_inline]] inline bool read_number(const char *&at, const char *end, double &value) {
     const char *const begin = at;
     const bool negative = *at == '-';
@@ -145,7 +145,7 @@ inline bool convert(const char *begin, const char *end, double &value) {
     if (!is_digit(*at)) return false;
     uint64_t digits = static_cast<uint64_t>(*at++ - '0');
     bool fits = true, whole = true;
-    if (*at != '.' && digits != 0) take_digits(at, end, digits, fits);  // after 0 there are none
+    if (*at != '.' && digits != 0) take_digits(at, end, digits, fits);  // no digits follow a 0
     int64_t exponent = 0;
     if (*at == '.') {
         const char *const fraction = ++at;
@@ -181,14 +181,14 @@ inline bool convert(const char *begin, const char *end, double &value) {
     return true;
 }
 
-// Lists of these sizes in each other, from the first number on; returns where they end, nullptr: there are others.
+// Reads nested lists of these sizes, from the first number on; returns their end, or nullptr if the sizes differ.
 template <class Number>
 const char *read_lists(const char *at, const char *end, const size_t *sizes, int levels, char *out) {
     size_t taken[MOST_AXES + 1] = {};
     for (const int inner = levels - 1;;) {
         double value;
         if (!read_number(at, end, value)) return nullptr;
-        const Number number = static_cast<Number>(value);  // a float is rounded twice, as the other readers do
+        const Number number = static_cast<Number>(value);  // a float is rounded twice, as in the other readers
         std::memcpy(out, &number, sizeof number);
         out += sizeof number;
         at = skip_blanks(at);
@@ -208,7 +208,7 @@ size_t commas(const char *at, const char *end) {
     size_t all = 0;
     while (at != end) {
         const char *const until = end - at > 240 ? at + 240 : end;
-        unsigned char few = 0;  // many are compared at once
+        unsigned char few = 0;  // a small counter lets the compiler compare many octets at once
         for (; at != until; ++at) few = static_cast<unsigned char>(few + (*at == ','));
         all += few;
     }
@@ -220,7 +220,7 @@ struct Text {
     Py_ssize_t size;
 };
 
-// `"text":`; the texts have no character that JSON would escape.
+// Skips `"text":`; the texts contain no character that JSON would escape.
 inline bool take_name(const char *&at, const char *end, Text name) {
     if (end - at < name.size + 2 || *at != '"' || std::memcmp(at + 1, name.at, static_cast<size_t>(name.size)) != 0)
         return false;
@@ -243,7 +243,7 @@ struct Wanted {
     bool wide;    // numbers of 64 bits
 };
 
-// The numbers of a body, None if they are left to the others, nullptr with an exception.
+// Returns the numbers of a body, None if another reader must read them, or nullptr with an exception.
 PyObject *read_body(const char *at, const char *end, const Wanted &wanted) {
     const auto &[key, name, shape, most, many, wide] = wanted;
     at = skip_blanks(at);
@@ -288,7 +288,7 @@ bool shape_of(PyObject *tuple, Shape &shape) {
         if (PyErr_Occurred()) return false;
         if (size == 0) return PyErr_SetString(PyExc_ValueError, "an axis of size 0"), false;
         shape.sizes[shape.axes] = size;
-        // An item with more numbers than a size can say is never read: no body is that large.
+        // An item with more numbers than a size_t can hold is never read: no body is that large.
         if (__builtin_mul_overflow(shape.numbers, size, &shape.numbers)) shape.numbers = SIZE_MAX;
     }
     return true;

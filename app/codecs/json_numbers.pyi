@@ -1,9 +1,9 @@
-"""Bodies of floats, read by machine code; deploy/compile.py makes it of json_numbers.cpp."""
+"""Compiled reader of bodies of floats; deploy/compile.py builds it from json_numbers.cpp."""
 
 def read(
     body: bytes, key: str, name: str, shape: tuple[int, ...], max_items: int | None, wide: bool, /
 ) -> bytes | None:
-    """The numbers of a body: float32, or float64 if `wide`; None: wrong, or valid otherwise.
+    """The numbers of a body: float32, or float64 if `wide`; None if invalid or in another form.
 
-    Arguments as for `NumberReader`, for an item of this shape.
+    Arguments are as for `NumberReader`, for an item of this shape.
     """

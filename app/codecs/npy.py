@@ -1,4 +1,4 @@
-"""Arrays of .npy files, as numpy.save writes them, from strangers."""
+"""Arrays of .npy files, as numpy.save writes them, from untrusted clients."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from models.quiet import ignore_warnings
 from models.tensors import TensorSpec
 
 MAX_HEADER_BYTES = 4096
-# Warnings about files written by Python 2, odd literals and deprecated dtype names: clients could
-# fill the log with them.
+# Warnings about files written by Python 2, odd literals and deprecated dtype names, with which
+# clients could fill the log.
 WARNINGS = (
     {"message": r"Reading `\.npy`"},
     {"module": "<unknown>"},
     {"module": r"numpy\.lib\."},
 )
-# Raised by numpy's reader of the header, a Python literal, if the header is malformed.
+# Raised by numpy's reader if the header, a Python literal, is malformed.
 DAMAGE = (
     *(ValueError, SyntaxError, TypeError, OverflowError, RecursionError, MemoryError),
     tokenize.TokenError,
@@ -33,10 +33,10 @@ DAMAGE = (
 def read_npy(spec: TensorSpec, body: bytes, *, many: bool) -> Array:
     """The items of a file, [n, *shape] of the input's dtype; n is 1 without `many`.
 
-    Header and bytes are parsed separately: the header's claims allocate nothing.
+    Header and bytes are parsed separately, so the header's claims allocate nothing.
 
     Raises:
-        InvalidInput: the file is damaged, or the model does not take its array.
+        InvalidInput: if the file is damaged, or the model does not accept its array.
     """
     file = io.BytesIO(body)
     try:
@@ -44,13 +44,13 @@ def read_npy(spec: TensorSpec, body: bytes, *, many: bool) -> Array:
             ignore_warnings(**each)
         shape, fortran, dtype = _header(file)
     except DAMAGE as error:
-        raise InvalidInput("the body is not an .npy file, as numpy.save writes it") from error
+        raise InvalidInput("the body is not an .npy file as numpy.save writes it") from error
     if dtype.hasobject or dtype.kind not in "fiub":
         raise InvalidInput(f"{spec.name!r}: expected {wanted(spec)}, got an array of {dtype}")
     data = memoryview(body)[file.tell() :]
     if math.prod(shape) * dtype.itemsize != len(data):
         raise InvalidInput(
-            f"the .npy header says shape {list(shape)}, but there are {len(data)} bytes"
+            f"the .npy header says shape {list(shape)}, but {len(data)} bytes follow"
         )
     try:
         array = np.frombuffer(data, dtype).reshape(shape, order="F" if fortran else "C")
@@ -59,7 +59,7 @@ def read_npy(spec: TensorSpec, body: bytes, *, many: bool) -> Array:
             f"the .npy header says shape {list(shape)}, which no array can have"
         ) from error
     rows = array if many else array[np.newaxis]
-    # Billions of items without bytes would cost nothing to claim.
+    # A header could claim billions of items that have no bytes.
     if rows.ndim == 0 or not spec.takes(rows.shape[1:]) or (many and rows.size == 0):
         if not many:
             raise misshapen(spec, shape)

@@ -1,7 +1,7 @@
 """Reads JSON bodies of regular numbers into one array, without a Python object per number.
 
-Any other body, valid or not, is left to the slower decoder, which can explain errors. Floats are
-read by `json_numbers.cpp` where it is compiled, everything else by simdjson.
+The slower decoder reads every other body, valid or not, and can explain errors. Floats are read by
+`json_numbers.cpp` if it is compiled, everything else by simdjson.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from models.tensors import TensorSpec
 LOG = structlog.get_logger(__name__)
 # A parser keeps several times the size of its largest body; larger bodies get their own parser.
 MAX_KEPT_BYTES = 1 << 20
-# Up to here every whole number is exact as float64, so 2 and 2.0 need not be told apart.
+# Up to here every whole number is exact as float64, so 2 and 2.0 need not be distinguished.
 MAX_EXACT = 2.0**53 - 1
-# A sum of squares by BLAS is the fastest check: 0.4 us for 1,024 floats, where np.isfinite and all
-# take 1.2. On larger arrays BLAS might start threads.
+# A sum of squares by BLAS is the fastest check: 0.4 us for 1,024 floats; np.isfinite and all take
+# 1.2 us. On larger arrays BLAS might start threads.
 MAX_PRODUCT_SIZE = 8192
 OPENING = np.uint8(ord("["))
 COMMA = np.uint8(ord(","))
-# Raised by simdjson: damaged JSON, another key, values that are not numbers, another number type.
+# simdjson raises these for damaged JSON, another key, non-numbers, and another number type.
 OTHERWISE = (ValueError, KeyError, TypeError, RuntimeError)
 
 
@@ -36,12 +36,12 @@ ReadFloats: TypeAlias = Callable[[bytes, str, str, tuple[int, ...], int | None, 
 
 
 def native_reader() -> ReadFloats | None:
-    """The reader of floats in C++, where it has been compiled."""
+    """The reader of floats in C++, if it has been compiled."""
     try:
         from app.codecs.json_numbers import read  # noqa: PLC0415
     except ModuleNotFoundError:
         return None
-    except ImportError:  # made for another machine
+    except ImportError:  # compiled for another machine
         LOG.exception("native_reader_not_loaded")
         return None
     return read
@@ -51,10 +51,10 @@ NATIVE_READER = native_reader()
 
 
 class NumberRange:
-    """The numbers that are exact in an input's dtype, and within its limits.
+    """The numbers that are exact in an input's dtype and within its limits.
 
     Args:
-        spec: of the input, of any dtype but bool.
+        spec: the input, of any dtype except bool.
     """
 
     def __init__(self, spec: TensorSpec) -> None:
@@ -70,11 +70,11 @@ class NumberRange:
             self._most = whole.max if spec.maximum is None else spec.maximum
 
     def cast(self, numbers: Array) -> Array | None:
-        """These float64 or int64 numbers in the dtype; None: the numbers as written may differ."""
+        """These float64 or int64 numbers in the dtype; None if the written numbers may differ."""
         if not numbers.size:
             return numbers.astype(self.dtype)
         few = numbers.size <= MAX_PRODUCT_SIZE and numbers.dtype.kind == "f"
-        # The sum is no smaller than any one of the squares, even when rounded.
+        # The sum is at least as large as every square, even when rounded.
         if few and np.vdot(numbers, numbers) < self._most * self._most:
             return numbers.astype(self.dtype, copy=False)
         if numbers.min() < self._least or numbers.max() > self._most:
@@ -83,11 +83,11 @@ class NumberRange:
 
 
 class NumberReader:
-    """Reads `{key: item}`, the item also as `{name: item}`, and `{key: [item, ...]}`.
+    """Reads `{key: item}`, where the item may be `{name: item}`, and `{key: [item, ...]}`.
 
     Args:
         spec: the model's only input, for which `can_read` is true.
-        read_floats: for float32 and float64; None: all are read by simdjson.
+        read_floats: reads float32 and float64; None if simdjson reads all.
     """
 
     def __init__(self, spec: TensorSpec, read_floats: ReadFloats | None = NATIVE_READER) -> None:
@@ -106,7 +106,7 @@ class NumberReader:
 
     @staticmethod
     def can_read(spec: TensorSpec) -> bool:
-        """Whether an input's items are numbers of one fixed shape."""
+        """Whether an input's items are numbers with one fixed shape."""
         return spec.is_fixed and spec.dtype != "bool"
 
     def items(self, key: str, body: bytes, max_items: int | None) -> list[Item] | None:
@@ -115,12 +115,12 @@ class NumberReader:
         return None if stacked is None else rows(self._name, stacked, self.signature)
 
     def read(self, key: str, body: bytes, max_items: int | None) -> Array | None:
-        """The items of a body, stacked; None: wrong, or valid in another form.
+        """The items of a body, stacked; None if it is invalid, or valid in another form.
 
         Args:
             key: the only key of the body's object.
             body: the whole body.
-            max_items: None where the value is one item, not a list of items.
+            max_items: None if the value is one item, not a list of items.
 
         Returns:
             Array [n, *item_shape] of the input's dtype, where n is 1 if `max_items` is None.
@@ -133,13 +133,13 @@ class NumberReader:
         return self._parsed(key, body, max_items)
 
     def _parsed(self, key: str, body: bytes, max_items: int | None) -> Array | None:
-        """What `read` returns, by simdjson."""
+        """What `read` returns, parsed by simdjson."""
         if not body.isascii():  # simdjson would skip a byte order mark, which JSON forbids
             return None
         octets = np.frombuffer(body, np.uint8)
         lists = count_of(octets, OPENING)
         if lists < min(self._lists, 1) + (max_items is not None):
-            return None  # such as pictures
+            return None  # for example, pictures
         if self._is_too_much(octets, lists, max_items or 1):
             return None
         if max_items is not None and body.rfind(b"{") > body.find(b"{"):
@@ -149,7 +149,7 @@ class NumberReader:
         return None if cast is None else cast.reshape(-1, *self._shape)
 
     def _is_too_much(self, octets: Array, lists: int, items: int) -> bool:
-        """Whether a body has too many items: parsing takes twelve times its bytes."""
+        """Whether a body has too many items: parsing needs twelve times its bytes."""
         if lists > 1 + max(self._lists, 1) * items:
             return True
         if len(octets) <= MAX_KEPT_BYTES:
@@ -159,12 +159,12 @@ class NumberReader:
     def _numbers(self, key: str, body: bytes, lists: int, max_items: int | None) -> Array | None:
         """All numbers of a well-structured body, in order, as float64 or int64.
 
-        A parser is busy while any part of what it parsed lives: none may leave this method.
+        A parser is busy while any object that it returned is alive: none may leave this method.
         """
         parser = self._parser if len(body) <= MAX_KEPT_BYTES else simdjson.Parser()
         try:
             whole = parser.parse(body)
-            # For a duplicate key simdjson takes the first value, orjson the last.
+            # For a duplicate key, simdjson uses the first value and orjson the last.
             if not isinstance(whole, simdjson.Object) or len(whole) != 1:
                 return None
             value = whole[key]
@@ -173,20 +173,20 @@ class NumberReader:
             if not isinstance(value, simdjson.Array):
                 return None
             sizes = self._sizes(lists, len(value), max_items)
-            # These are all lists of the body, so the innermost hold none.
+            # The sizes account for all lists of the body, so the innermost lists contain no lists.
             if sizes is None or not has_sizes(value, sizes):
                 return None
             numbers = flattened(value, self._dtype)
         except OTHERWISE:
             return None
-        # simdjson counts a list no further than 2**24 - 1.
+        # simdjson counts at most 2**24 - 1 elements of a list.
         return numbers if numbers.size == math.prod(sizes) else None
 
     def _sizes(self, lists: int, length: int, max_items: int | None) -> tuple[int, ...] | None:
-        """Sizes of the only nesting, plain or flat, with this many lists; None: there is none.
+        """Sizes of the only nesting, plain or flat, with this many lists; None if there is none.
 
         Args:
-            lists: in the whole body.
+            lists: number of lists in the whole body.
             length: length of the outermost list.
             max_items: as for `read`.
         """
@@ -199,7 +199,7 @@ class NumberReader:
 
 
 def rows(name: str, stacked: Array, signature: Signature) -> list[Item]:
-    """One item per row: a view, so the whole array lives as long as any item."""
+    """One item per row, each a view: the whole array lives as long as any item."""
     if len(stacked) == 1:
         return [Item({name: stacked[0, ...]}, signature)]
     if stacked.ndim == 1:  # iterating would give numbers, not arrays without axes
@@ -208,14 +208,14 @@ def rows(name: str, stacked: Array, signature: Signature) -> list[Item]:
 
 
 def flattened(value: Any, dtype: np.dtype[Any]) -> Array:
-    """All numbers of a list, however they are nested: float64 for a float dtype, else int64.
+    """All numbers of a list, at any nesting: float64 for a float dtype, else int64.
 
     Args:
-        value: a simdjson.Array; its stubs call a buffer bytes, which machine code would check.
-        dtype: of the input.
+        value: a simdjson.Array; its stubs type a buffer as bytes, which compiled code would check.
+        dtype: the input's dtype.
 
     Raises:
-        RuntimeError, TypeError, ValueError: not all are numbers of that kind.
+        RuntimeError, TypeError, ValueError: if a value is not a number of that kind.
     """
     if dtype.kind == "f":
         return np.frombuffer(value.as_buffer(of_type="d"), np.float64)
@@ -232,7 +232,7 @@ def has_sizes(nested: Sequence[Any], sizes: Sequence[int]) -> bool:
     """Whether lists are nested with exactly these sizes; the innermost values are not examined.
 
     Raises:
-        TypeError: if there is a number in place of a list.
+        TypeError: if a list is expected and a number is found.
     """
     if len(nested) != sizes[0]:
         return False

@@ -1,6 +1,6 @@
-"""Outputs with counted rows, such as boxes: answers have the rows that count, the best ones first.
+"""Outputs with counted rows, such as boxes: answers have only the counted rows, best first.
 
-Engine and cache keep the outputs as the model pads them, so that items can share arrays.
+The engine and the cache keep the outputs padded by the model, so that items can share arrays.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from models.manifest import Manifest
 
 
 class CountedRows:
-    """Takes the rows that count out of one model's outputs.
+    """Selects the counted rows of one model's outputs.
 
     Args:
-        manifest: says which outputs are counted, and how rows are ranked.
+        manifest: says which outputs have counted rows, and how rows are ranked.
     """
 
     def __init__(self, manifest: Manifest) -> None:
@@ -33,7 +33,7 @@ class CountedRows:
         ]
 
     def real(self, outputs: Arrays) -> Arrays:
-        """The outputs of one item without rows that do not count."""
+        """The outputs of one item with only the counted rows."""
         if not self._counts:
             return outputs
         cut = {
@@ -47,7 +47,7 @@ class CountedRows:
 
         Args:
             real: the outputs of one item, from `real`.
-            top_k: how many rows at most; None: as the manifest says.
+            top_k: maximum number of rows; None for the manifest's number.
         """
         if self._ranked_by is not None:
             scores = real[self._ranked_by]
@@ -59,6 +59,6 @@ class CountedRows:
         return real, labels
 
     def _label(self, index: Array) -> str:
-        """The label of a class; one that has none is named by its number."""
+        """The label of a class, or its number if it has no label."""
         at = int(index)
         return self._labels[at] if 0 <= at < len(self._labels) else str(at)

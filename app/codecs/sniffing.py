@@ -1,4 +1,4 @@
-"""Recognizes a file by its first bytes, where the client names no type or has guessed."""
+"""Recognition of files by their first bytes, if the client sent no type or a guessed one."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ BEGINNINGS = (
 
 
 def sniffed(data: bytes) -> str | None:
-    """The media type of a PNG, JPEG or .npy file; None: it is none of them."""
+    """The media type of a PNG, JPEG or .npy file; None for any other file."""
     for beginning, media_type in BEGINNINGS:
         if data.startswith(beginning):
             return media_type

@@ -15,10 +15,10 @@ BEGINS = "B"  # of `B-label`, the first token of a span; `I-label` is a later on
 class SpanFinder:
     """Finds the spans of one model.
 
-    `B-` and `I-` before a label are left out, and `B-` begins a new span.
+    The prefixes `B-` and `I-` are removed from labels; `B-` begins a new span.
 
     Args:
-        labels: in the order of the scores.
+        labels: labels in the order of the scores.
     """
 
     def __init__(self, labels: Sequence[str]) -> None:
@@ -30,16 +30,16 @@ class SpanFinder:
     def find(self, scores: Array, text: str, places: Array) -> list[dict[str, object]]:
         """Runs of tokens with equal labels, as `{label, score, start, end, text}`.
 
-        The label of a token is its highest one.
+        A token has the label with its highest score.
 
         Args:
-            scores: of each token and label [n, labels].
-            text: of the item.
-            places: of the tokens in it [n, 2], first character and the one after the last; those
-                without any character are skipped.
+            scores: scores of each token and label [n, labels].
+            text: the item's text.
+            places: places of the tokens in it [n, 2]: the first character and the one after the
+                last; tokens without characters are skipped.
 
         Returns:
-            spans in the order of the text; the score is the mean of its tokens.
+            spans in the order of the text; a span's score is the mean of its tokens' scores.
         """
         inside = np.flatnonzero(places[:, 0] != places[:, 1])
         best = scores.argmax(axis=-1)[inside]
@@ -73,7 +73,7 @@ class SpanFinder:
 
 
 def _parts(label: str) -> tuple[bool, str]:
-    """Whether a label begins a span, and the label without that."""
+    """Whether a label begins a span, and the label without its prefix."""
     prefix, dash, rest = label.partition("-")
     if dash and prefix in (BEGINS, "I"):
         return prefix == BEGINS, rest

@@ -20,14 +20,14 @@ from models.manifest import Manifest
 from models.padding import padding_of
 from models.tensors import Axis, TensorSpec
 
-MAX_SHOWN = 8  # of a client's names, in an error
+MAX_SHOWN = 8  # names from a client in an error
 
 
 class TensorCodec:
     """See `app.codecs.base.Codec`.
 
     Args:
-        manifest: has names, dtypes, shapes and bounds of the inputs.
+        manifest: has the inputs' names, dtypes, shapes and bounds.
     """
 
     def __init__(self, manifest: Manifest) -> None:
@@ -43,7 +43,9 @@ class TensorCodec:
         }
         self._reader: NumberReader | None = None
         self._padding = padding_of(manifest.inputs, manifest.outputs)
-        self._signature: Signature | None = None  # of all items, if each free axis may be padded
+        self._signature: Signature | None = (
+            None  # shared by all items if each free axis may be padded
+        )
         axes = [(s.item_shape[at], axis) for s in self._inputs for at, axis in enumerate(s.axes)]
         if all(size != -1 or self._pads(axis) for size, axis in axes):
             self._signature = tuple(
@@ -59,7 +61,7 @@ class TensorCodec:
             self.media_types = (NPY,)
             if NumberReader.can_read(spec):
                 self._reader = NumberReader(spec)
-                self._signature = self._reader.signature  # one tuple: equal at a glance
+                self._signature = self._reader.signature  # one tuple, compared by identity
             if spec.is_fixed:
                 self.media_types = (OCTET_STREAM, NPY)
                 self._item_bytes = spec.item_bytes
@@ -70,7 +72,7 @@ class TensorCodec:
         return self._reader.items(key, body, max_items) if self._reader else None
 
     def decode(self, value: object, budget: Budget | None = None) -> Item:
-        """Numbers for a model with one input, else an object by input name."""
+        """Numbers for a model with one input, otherwise an object by input name."""
         if len(self._inputs) == 1:
             spec = self._inputs[0]
             if isinstance(value, Mapping) and set(value) == {spec.name}:
@@ -90,7 +92,7 @@ class TensorCodec:
     def decode_raw(
         self, media_type: str, body: bytes, *, max_items: int | None, budget: Budget | None = None
     ) -> list[Item]:
-        """Bytes of whole items, or the array of an .npy file."""
+        """Items from their bytes, or from the array of an .npy file."""
         check_media_type(media_type, self.media_types)
         spec, many = self._inputs[0], max_items is not None
         stacked = read_npy(spec, body, many=many) if media_type == NPY else self._octets(body, many)
@@ -98,7 +100,7 @@ class TensorCodec:
             check_count(len(stacked), max_items)
         check_values(spec, stacked if many else stacked[0], many=many)
         items = self._items(stacked)
-        self._check_shared(items[0].arrays)  # items of one array have one shape
+        self._check_shared(items[0].arrays)  # all items of an array have the same shape
         return items
 
     def decode_arrays(self, arrays: Arrays) -> list[Item]:
@@ -117,7 +119,7 @@ class TensorCodec:
                 self.item({name: array[index, ...] for name, array in arrays.items()})
                 for index in range(count)
             ]
-        self._check_shared(items[0].arrays)  # all have the same shapes
+        self._check_shared(items[0].arrays)  # all items have the same shapes
         return items
 
     def convert_numbers(self, name: str, numbers: list[object]) -> Array:
@@ -135,11 +137,11 @@ class TensorCodec:
         return tensor_item(self._inputs)
 
     def item(self, arrays: Arrays) -> Item:
-        """The item of arrays that the inputs take."""
+        """The item of arrays that match the inputs."""
         if self._padding is None:
             return Item(arrays, self._signature)
         signature = self._signature
-        if signature is None:  # another axis is free, which is never padded
+        if signature is None:  # another free axis is never padded
             signature = tuple(
                 (spec.name, arrays[spec.name].dtype.str, self._unpadded(spec, arrays[spec.name]))
                 for spec in self._inputs
@@ -147,7 +149,7 @@ class TensorCodec:
         return Item(arrays, signature, self._padding.size(arrays))
 
     def _check_shared(self, arrays: Arrays) -> None:
-        """Check that axes of one name have one size."""
+        """Check that axes with the same name have the same size."""
         if not self._shared:
             return
         differ = mismatch(self._shared, {name: array.shape for name, array in arrays.items()})
@@ -185,12 +187,12 @@ class TensorCodec:
 
 
 def _most_marks(spec: TensorSpec) -> int:
-    """Marks of one item: a comma after each number, list and name, a bracket for each list."""
+    """Marks of one item: a comma after each number, list and name; a bracket for each list."""
     return math.prod(_most_sizes(spec)) + 2 * _most_lists(spec) + 4
 
 
 def _most_lists(spec: TensorSpec) -> int:
-    """Lists of one item: the list of the first axis, those of the second in it, and so on."""
+    """Lists of one item: the list of the first axis, its lists of the second axis, and so on."""
     sizes = _most_sizes(spec)
     return sum(math.prod(sizes[:depth]) for depth in range(len(sizes)))
 
@@ -203,11 +205,11 @@ def check_media_type(media_type: str, raw: tuple[str, ...]) -> None:
     """Reject a media type that a codec does not read.
 
     Raises:
-        UnsupportedMediaType: listing those that it reads.
+        UnsupportedMediaType: with the media types that it reads.
     """
     if media_type not in raw:
         takes = ", ".join(("application/json", *raw))
-        raise UnsupportedMediaType(f"this model takes {takes}, not {short(media_type)}")
+        raise UnsupportedMediaType(f"this model accepts {takes}, not {short(media_type)}")
 
 
 def _numbers(spec: TensorSpec, value: object, *, flat: bool) -> Array:
@@ -215,7 +217,7 @@ def _numbers(spec: TensorSpec, value: object, *, flat: bool) -> Array:
     array = _array(spec, value)
     if array.size == 0 and array.dtype == np.float64:  # an empty list has no type of its own
         array = array.astype(spec.dtype)
-        if not spec.is_fixed:  # because there is one way to write [0], [0, 2] and [0, 0, 7]
+        if not spec.is_fixed:  # shapes [0], [0, 2] and [0, 0, 7] are all written as an empty list
             inner = tuple(max(0, size) for size in spec.item_shape[array.ndim :])
             array = array.reshape(array.shape + inner)
     if flat and array.ndim == 1 and array.size == math.prod(spec.item_shape):
@@ -229,15 +231,15 @@ def _numbers(spec: TensorSpec, value: object, *, flat: bool) -> Array:
 
 
 def _array(spec: TensorSpec, value: object) -> Array:
-    """A JSON value as an array of whatever kind it is."""
+    """A JSON value as an array of its own dtype."""
     if not isinstance(value, list | int | float):
         raise InvalidInput(f"{spec.name!r}: expected {wanted(spec)}, got {kind(value)}")
     try:
         return np.asarray(value)
     except (ValueError, OverflowError) as error:  # numpy: inhomogeneous shape
         raise InvalidInput(
-            f"{spec.name!r}: expected {wanted(spec)}, got ragged nesting: lists at one depth must "
-            "be of equal length"
+            f"{spec.name!r}: expected {wanted(spec)}, got ragged nesting: lists at the same depth "
+            "must have the same length"
         ) from error
 
 
@@ -257,7 +259,7 @@ def _holds_bools(value: object) -> bool:
 
 
 def kind(value: object) -> str:
-    """What a JSON value is, for messages."""
+    """The kind of a JSON value, for messages."""
     names = {dict: "an object", str: "a string", bool: "a boolean", type(None): "null"}
     return names.get(type(value), "a number" if isinstance(value, int | float) else "a list")
 

@@ -1,4 +1,4 @@
-"""Items as texts, which a tokenizer turns into tokens; token ids and tensors are accepted too."""
+"""Items as texts, which a tokenizer converts to tokens; token ids and tensors are accepted too."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from models.manifest import Manifest
 from models.tensors import FileName, TensorSpec
 from models.tokenize import TextError, Tokenizer, inputs_of, weight
 
-# Of an item: several times what most models can use, a tenth of a second in a thread.
+# Per item: several times what most models can use; takes a tenth of a second in a thread.
 MAX_TEXT_CHARACTERS = 100_000
-MAX_TOKEN_CHARACTERS = 10  # of a token: a model of many tokens takes longer texts
-MAX_UTF_8_BYTES = 4  # of a character
+MAX_TOKEN_CHARACTERS = 10  # per token: a model with a high token limit accepts longer texts
+MAX_UTF_8_BYTES = 4  # per character
 FIRST, SECOND = "text", "text_pair"
 
 
@@ -27,11 +27,11 @@ class TextCodec(TensorCodec):
 
     Args:
         manifest: its codec must be of kind `text`.
-        read: gives the bytes of a file of its artifact.
+        read: returns the bytes of a file of its artifact.
 
     Raises:
         ArtifactInvalid: if the tokenizer cannot be used.
-        TypeError: a bug: the manifest has another codec.
+        TypeError: if the manifest has another codec, which is a bug.
     """
 
     def __init__(self, manifest: Manifest, read: Callable[[FileName], bytes]) -> None:
@@ -53,7 +53,7 @@ class TextCodec(TensorCodec):
         self.media_types = (*[TEXT] * (not self._how.pairs), *self.media_types)
 
     def decode(self, value: object, budget: Budget | None = None) -> Item:
-        """A text, a pair of texts, token ids, or an object with the inputs by name."""
+        """An item from a text, a pair of texts, token ids, or an object with inputs by name."""
         how = self._how
         if isinstance(value, str):
             return self._item(value, None, budget)
@@ -63,7 +63,9 @@ class TextCodec(TensorCodec):
             return self._of_ids(value, budget)
         if isinstance(value, dict) and FIRST in value and FIRST not in how.inputs:
             if not value.keys() <= {FIRST, SECOND}:
-                raise InvalidInput(f"expected {self._wanted}, got other names next to {FIRST!r}")
+                raise InvalidInput(
+                    f"expected {self._wanted}, got other names in addition to {FIRST!r}"
+                )
             return self._item(value[FIRST], value.get(SECOND), budget)
         if not isinstance(value, dict):
             raise InvalidInput(f"expected {self._wanted}, got {kind(value)}")
@@ -98,7 +100,7 @@ class TextCodec(TensorCodec):
         return [self._item(text, None, budget)]
 
     def decode_arrays(self, arrays: Arrays) -> list[Item]:
-        """Rows of the arrays, none of which may be masked as a whole."""
+        """Rows of the arrays; a row must not be masked entirely."""
         items = super().decode_arrays(arrays)
         if self._how.mask is not None:
             is_used = arrays[self._how.mask].any(axis=1)
@@ -107,7 +109,7 @@ class TextCodec(TensorCodec):
         return items
 
     def item_schema(self) -> JsonSchema:
-        """A text or two, token ids, or the inputs by name."""
+        """One text or two, token ids, or the inputs by name."""
         text: JsonSchema = {"type": "string", "maxLength": self._most}
         tensors = super().item_schema()
         forms = list(tensors.get("anyOf", [tensors]))
@@ -126,7 +128,7 @@ class TextCodec(TensorCodec):
         return {"anyOf": [pair, by_name, *forms]}
 
     def _item(self, first: object, second: object, budget: Budget | None) -> Item:
-        """The item of a text, or of two."""
+        """The item of one text or two."""
         if not isinstance(first, str) or not isinstance(second, str | None):
             raise InvalidInput(f"expected {self._wanted}")
         if (second is not None) != self._how.pairs:
@@ -146,7 +148,7 @@ class TextCodec(TensorCodec):
             raise InvalidInput(str(error)) from error
         if len(tokens.ids) < self._ids.axes[0].least:
             raise InvalidInput(
-                f"the text has {len(tokens.ids)} tokens, the model takes at least "
+                f"the text has {len(tokens.ids)} tokens, the model needs at least "
                 f"{self._ids.axes[0].least}"
             )
         note = Note(
@@ -155,7 +157,7 @@ class TextCodec(TensorCodec):
         return _noted(self._fed(tokens.ids, tokens.type_ids), note, budget)
 
     def _of_ids(self, value: list[object], budget: Budget | None) -> Item:
-        """The item of token ids, to which nothing is added."""
+        """The item of token ids, exactly as sent."""
         if self._how.pairs and self._how.type_ids is not None:
             raise InvalidInput(
                 f"token ids do not say to which text they belong; expected {self._wanted}"
@@ -177,7 +179,7 @@ class TextCodec(TensorCodec):
         return InvalidInput(f"{name!r}: expected 1 for at least one token, got only 0")
 
     def _bounded(self, spec: TensorSpec) -> TensorSpec:
-        """The input with limits of its values; those of the manifest win."""
+        """The input with limits of its values; the manifest's limits take precedence."""
         how = self._how
         most = {how.ids: self._tokenizer.vocabulary - 1, how.mask: 1, how.type_ids: int(how.pairs)}
         least, limit = spec.minimum, spec.maximum

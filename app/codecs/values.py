@@ -1,4 +1,4 @@
-"""Converts an item's numbers to the manifest's dtype, and checks their limits."""
+"""Conversion of an item's numbers to the manifest's dtype, and checks of their limits."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from models.bounds import out_of_range
 from models.tensors import Axis, TensorSpec
 
 MAX_SHOWN = 60  # characters of a client's text in an error
-INEXACT = 2**53  # from here on a float may differ from the whole number as written
+INEXACT = 2**53  # from here on a float may differ from the whole number that was written
 
 
 def short(text: str) -> str:
@@ -35,7 +35,7 @@ def _wanted_size(size: int, axis: Axis) -> str:
 def misshapen(spec: TensorSpec, shape: tuple[int, ...]) -> CallerError:
     """The error for an item of this shape; `details` has the sizes that are too small or too large.
 
-    Only for free axes, if the number of axes is right.
+    Details cover only free axes, and only if the number of axes is right.
     """
     details: list[Detail] = []
     if spec.accepts(shape):
@@ -47,7 +47,7 @@ def misshapen(spec: TensorSpec, shape: tuple[int, ...]) -> CallerError:
 
 
 def not_all(spec: TensorSpec) -> CallerError:
-    """The error for values of another kind than the input's."""
+    """The error for values that have the wrong kind for the input."""
     kind = "true, false, 0 or 1" if spec.dtype == "bool" else "numbers (or some too large)"
     return InvalidInput(
         f"{spec.name!r}: expected {wanted(spec)}, got values that are not all {kind}"
@@ -68,9 +68,9 @@ def convert(spec: TensorSpec, array: Array) -> Array:
         raise InvalidInput(f"{spec.name!r}: expected whole numbers in the range of {spec.dtype}")
     if dtype.kind in "iu" and array.dtype.kind == "f" and (abs(array) >= INEXACT).any():
         raise InvalidInput(
-            f"{spec.name!r}: whole numbers of 2**53 and more are exact only where all are written "
-            f"as integers, but one here has a decimal point or an exponent, or is out of the range "
-            f"of {spec.dtype}"
+            f"{spec.name!r}: whole numbers of 2**53 and more are exact only if all are written as "
+            f"integers, but one here has a decimal point or an exponent, or is out of the range of "
+            f"{spec.dtype}"
         )
     return converted
 
@@ -80,12 +80,12 @@ def _are_0_or_1(array: Array) -> bool:
 
 
 def check_values(spec: TensorSpec, array: Array, *, many: bool = False) -> None:
-    """Check that floats are finite, bools 0 or 1, and integers in the input's range.
+    """Check that floats are finite, bools are 0 or 1, and integers are in the input's range.
 
     Args:
-        spec: of the input.
-        array: of its dtype.
-        many: axis 0 counts items; the error names the index of the first wrong one.
+        spec: the input.
+        array: values in its dtype.
+        many: whether axis 0 counts items; the error has the index of the first invalid one.
 
     Raises:
         InvalidInput: with the value and its limit.
@@ -98,7 +98,7 @@ def check_values(spec: TensorSpec, array: Array, *, many: bool = False) -> None:
         octets = array.view(np.uint8)
         if octets.max(initial=0) > 1:
             place = _first(octets > 1)
-            problem = f"a bool is a byte of 0 or 1, got {octets[place]}"
+            problem = f"a bool must be a byte of 0 or 1, got {octets[place]}"
             raise _wrong(spec, problem, place, many, got=int(octets[place]), limit=1)
     elif out_of_range(spec, array) is not None:
         raise _out_of_range(spec, array, many)
@@ -122,7 +122,7 @@ def _first(wrong: Array) -> tuple[int, ...]:
 def _wrong(
     spec: TensorSpec, problem: str, place: tuple[int, ...], many: bool, **numbers: int
 ) -> CallerError:
-    """The error for a value; with `many` its place begins with the index of its item."""
+    """The error for a value; with `many`, its place starts with its item's index."""
     axes = list(place[many:])
     at = f" at {axes}" if axes else ""
     error = InvalidInput(f"{spec.name!r}: {problem}{at}", [{"input": spec.name, **numbers}])

@@ -107,7 +107,7 @@ def test_killed_and_interrupted_it_goes_on_and_loses_nothing(folder: Path) -> No
             assert process.wait(60) == code, told
             wait_for(partial(is_over, process.pid), 20)
         if code == 130:
-            assert "rows are done: give the same command --resume to go on" in told
+            assert "rows are done: to resume, repeat the command with --resume" in told
             assert "Fatal" not in told
     assert [(row["id"], row["y"]) for row in rows(folder / "out")] == [
         (str(n), [2 * n, -2 * n]) for n in range(80)

@@ -77,7 +77,7 @@ def test_several_files_are_a_batch(server: Server, folder: Path) -> None:
     [
         ("-F file=@three.png -F file=@three.jpg", "invalid_input", "the form has 2 parts"),
         ("-F file=three.png", "invalid_input", "is not a file"),
-        ("-F file=@three.png;encoder=base64", "invalid_input", "'base64'; send the bytes"),
+        ("-F file=@three.png;encoder=base64", "invalid_input", "'base64'; send the file's bytes"),
         ("-F file=@/dev/null", "invalid_input", "is an empty file"),
         (
             "--data-binary @three.png -H Content-Type:multipart/form-data",

@@ -89,8 +89,8 @@ async def test_what_is_not_there(api: Api) -> None:
         "m/versions/9/unload": "there is no version 9 of 'm'",
         "m/versions/0/load": "there is no version 0 of 'm'",
         "m/versions/0/unload": "there is no version 0 of 'm'",
-        "m/versions/1000000000/unload": "a version is a whole number",
-        "m/versions/new/unload": "a version is a whole number",
+        "m/versions/1000000000/unload": "a version must be a whole number",
+        "m/versions/new/unload": "a version must be a whole number",
         "../load": "unknown path",
     }.items():
         answered, body = await call(api, f"models/{path}")

@@ -567,7 +567,7 @@ async def test_pictures_of_one_request_share_a_budget(repository: Path) -> None:
         body = b'{"inputs": [%s]}' % b",".join([one] * 5)
         answer = await server.ask(request("/models/digits/batch-predict", body))
         assert (answer.status, answer.code) == (413, "payload_too_large")
-        assert "pixels together" in answer.json()["error"]
+        assert "pixels in total" in answer.json()["error"]
 
 
 async def ask_digits(server: Listening, sent: dict[str, Any]) -> WireAnswer:

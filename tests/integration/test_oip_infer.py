@@ -504,7 +504,7 @@ async def test_too_many_classes_are_refused(server: Server) -> None:
 
 async def test_a_model_without_raw_input_says_so(server: Server) -> None:
     answer = await server.send(OCTETS, "small", inference_header_content_length="0")
-    refused(answer, "does not have")
+    refused(answer, "has no such input")
 
 
 async def test_what_is_no_http_gets_the_protocols_error(server: Server) -> None:

@@ -123,8 +123,8 @@ async def test_what_is_not_there(api: Api) -> None:
     for model, says in (
         ("none", "there is no model 'none'"),
         ("double/versions/9", "version 9 of 'double' is not loaded; loaded: 2, 1"),
-        ("double/versions/new", "a version is a whole number"),
-        ("double/versions/1000000000", "a version is a whole number"),
+        ("double/versions/new", "a version must be a whole number"),
+        ("double/versions/1000000000", "a version must be a whole number"),
     ):
         for call in ("", "/ready", "/config", "/stats"):
             status, body = await get(api, f"/v2/models/{model}{call}")

@@ -157,7 +157,7 @@ async def test_many_texts_in_one_request_have_limits(server: Listening, way: str
     texts = ["a" * MAX_TEXT_CHARACTERS] * 21
     answer = await server.ask(sent(way, texts, "/batch-predict"))
     assert (answer.status, answer.code) == (413, "payload_too_large")
-    assert "at most 2000000 characters together" in answer.json()["error"]
+    assert "at most 2000000 characters in total" in answer.json()["error"]
     answer = await server.ask(sent(way, [""] * 64, "/batch-predict"))
     assert len(answer.json()["predictions"]) == 64
     answer = await server.ask(sent(way, [""] * 65, "/batch-predict"))

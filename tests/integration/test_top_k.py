@@ -75,7 +75,7 @@ async def test_an_array_is_always_the_whole(api: Api) -> None:
         assert np.frombuffer(answer.content, "<f4").tolist() == WHOLE
         rejected = await api.client.post(f"{path}?top_k=1", json=BODY, headers=headers)
         assert (rejected.status_code, rejected.json()["code"]) == (406, "not_acceptable")
-        told = "ask for application/json, or for application/octet-stream"
+        told = "request application/json, or application/octet-stream"
         assert told in rejected.json()["error"]
 
 
@@ -93,7 +93,7 @@ async def test_another_number_of_the_same_item_is_a_hit(api: Api) -> None:
 async def test_what_is_no_number(api: Api) -> None:
     texts = ("0", "-1", "5.0", "", "all", "+5", "1e2", "0x1", "%D9%A1")
     cases = {f"top_k={text}": "must be a whole number" for text in texts}
-    cases["top_k=1&top_k=1"] = "has top_k 2 times; give it once"
+    cases["top_k=1&top_k=1"] = "has top_k 2 times; set it once"
     cases["&".join("a=b" for _ in range(101))] = "more than 100 query parameters"
     for query, told in cases.items():
         answer = await api.client.post(f"/predict?{query}", json=BODY)

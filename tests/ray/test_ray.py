@@ -43,8 +43,8 @@ def _found_by_all_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("given", "told"),
     [
-        (["-", "--ray", "local"], "- cannot be read by a cluster"),
-        (["rows.npy", "--ray", "local", "--workers", "1"], "--workers: with --ray"),
+        (["-", "--ray", "local"], "a cluster cannot read -"),
+        (["rows.npy", "--ray", "local", "--workers", "1"], "--workers cannot be used with --ray"),
         (["rows.npy", "--ray", "nowhere"], "--ray nowhere: "),
     ],
 )

@@ -1,1 +1,1 @@
-"""The server's own calls: /predict, /batch-predict and /models."""
+"""The native calls: /predict, /batch-predict and /models."""

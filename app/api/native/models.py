@@ -21,14 +21,14 @@ FULL: dict[str, Any] = {
     "name": "full",
     "in": "query",
     "required": False,
-    "description": "also what runs where, and how it was made and proved",
+    "description": "also what runs where, and how it was made and verified",
     "schema": {"type": "boolean", "default": False},
 }
 VERSION: dict[str, Any] = {
     "name": "version",
     "in": "query",
     "required": False,
-    "description": "a loaded version; without it, the one that answers requests for the model",
+    "description": "a loaded version; default: the version that serves requests for the model",
     "schema": {"type": "integer", "minimum": 1},
 }
 BAD_QUERY: dict[int | str, dict[str, Any]] = {
@@ -48,7 +48,7 @@ def add_models(app: FastAPI, service: Service) -> None:
         openapi_extra={"parameters": [FULL]},
     )
     async def list_models(request: Request) -> schemas.ModelList:
-        """Every model in the repository, and what is loaded of it."""
+        """Every model in the repository, and its loaded versions."""
         describe = _details if _wants_all(request) else _summary
         loaded = service.loaded
         return schemas.ModelList(
@@ -64,16 +64,16 @@ def add_models(app: FastAPI, service: Service) -> None:
         openapi_extra={"parameters": [path_parameter("name", {"type": "string"}), FULL, VERSION]},
     )
     async def get_model(request: Request) -> schemas.ModelDetails | schemas.ModelInfo:
-        """One model: its versions, what it takes, and what it answers."""
+        """One model: its versions, its inputs and its outputs."""
         name = request.path_params["name"]
         if name not in service.loaded.names:
-            raise ModelNotFound(f"there is no model {name!r}; GET /models lists what there is")
+            raise ModelNotFound(f"there is no model {name!r}; GET /models lists all models")
         describe = _details if _wants_all(request) else _info
         return describe(service, name, _named(service, name, request))
 
 
 def _named(service: Service, name: str, request: Request) -> LoadedModel | None:
-    """The loaded version that the query names; without one, what answers if anything does.
+    """The loaded version that the query names; without one, the version that serves, if any.
 
     Raises:
         ModelNotFound: if that version is not loaded.
@@ -81,7 +81,7 @@ def _named(service: Service, name: str, request: Request) -> LoadedModel | None:
     given, current = request.query_params.getlist("version"), service.loaded.get(name)
     if not given:
         return current
-    number = version_number(",".join(given))  # several are no number
+    number = version_number(",".join(given))  # several are not a number
     if current is None:
         raise ModelNotFound(f"no version of {name!r} is loaded")
     return service.loaded.resolve(name, number)

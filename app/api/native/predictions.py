@@ -16,9 +16,11 @@ from app.errors import InvalidInput, NotAcceptable
 from app.types import Item, Outcome
 
 MAX_PARAMETERS = 100  # of a query: parsing more would block the event loop
-# Of texts: digesting more would hold up the event loop for more than a millisecond.
+# For text models: digesting more would block the event loop for more than a millisecond.
 MAX_TEXT_BYTES = 1 << 20
-NOT_PARSED = frozenset({OCTET_STREAM, NPY})  # such a body is the array itself: nothing to save
+NOT_PARSED = frozenset(
+    {OCTET_STREAM, NPY}
+)  # such a body is the array itself: the memo saves nothing
 
 
 class NativeCall(Call):
@@ -40,8 +42,8 @@ class NativeCall(Call):
         self.model.codec.check_top_k()
         if self._written_as != JSON:
             raise NotAcceptable(
-                f"an answer with top_k has scores with their labels or indices, which only {JSON} "
-                f"can carry; ask for {JSON}, or for {self._written_as} without top_k"
+                f"an answer with top_k has scores with labels or indices, which need {JSON}; "
+                f"request {JSON}, or {self._written_as} without top_k"
             )
 
     def memo_text(self, body: bytes) -> str | None:
@@ -77,10 +79,10 @@ class NativeCall(Call):
 
 
 def read_top_k(query: bytes) -> int | None:
-    """The number of scores that a query asks for; None: any. Other parameters are ignored.
+    """The number of scores that a query requests; None for any. Other parameters are ignored.
 
     Raises:
-        InvalidInput: if top_k is not one whole number of at least 1.
+        InvalidInput: if top_k is not a single whole number of at least 1.
     """
     try:
         pairs = parse_qsl(query.decode("latin-1"), True, max_num_fields=MAX_PARAMETERS)
@@ -90,7 +92,7 @@ def read_top_k(query: bytes) -> int | None:
     if not given:
         return None
     if len(given) > 1:
-        raise InvalidInput(f"the URL has top_k {len(given)} times; give it once")
+        raise InvalidInput(f"the URL has top_k {len(given)} times; set it once")
     text = given[0]
     digits = text.lstrip("0")
     if not text.isascii() or not text.isdigit() or not digits:

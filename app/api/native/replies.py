@@ -1,4 +1,4 @@
-"""From outcomes to an HTTP body, by media type."""
+"""Conversion of outcomes to an HTTP body, by media type."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from app.types import Arrays, Note, Outcome
 
 
 def answer_media_type(accept: bytes) -> str:
-    """The supported media type that an Accept header prefers; JSON where it names none."""
+    """The supported media type that an Accept header prefers; JSON if it names none."""
     if not accept or accept == b"*/*":
         return JSON
     best, best_quality = JSON, 0.0
@@ -42,11 +42,11 @@ def json_answer(
 ) -> bytes:
     """`{"model", "version", "prediction" | "predictions"}`; a failed item keeps its place.
 
-    `top_k` is the number of scores to write; None: as the manifest says. `notes` has one for each
-    item, or is empty.
+    `top_k` is the number of scores to write; None for the manifest's number. `notes` has one note
+    for each item, or is empty.
 
     Raises:
-        ItemFailed: if the only item, or every one of them, failed.
+        ItemFailed: if all items failed.
     """
     predicted = False
     places: list[object] = []
@@ -76,7 +76,7 @@ def binary_answer(
     """The predictions as one array.
 
     Raises:
-        ItemFailed: if any item failed: a binary answer cannot say so.
+        ItemFailed: if any item failed, which a binary answer cannot show.
         NotAcceptable: if the model's answer is not one array.
     """
     if any(isinstance(outcome, ItemFailed) for outcome in outcomes):

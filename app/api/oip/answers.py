@@ -1,4 +1,4 @@
-"""From outcomes to the answer of an infer request: JSON, and bytes of tensors behind it."""
+"""Conversion of outcomes to the answer of an infer request: JSON, then the bytes of tensors."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ class Output(NamedTuple):
 
 
 def check_outputs(model: LoadedModel, request: InferRequest) -> None:
-    """Reject outputs that the model cannot give, before anything is computed.
+    """Reject outputs that the model cannot return, before anything is computed.
 
     Raises:
-        InvalidInput: naming those that it has.
-        PayloadTooLarge: too many classes for all items together: each is a string to be written.
+        InvalidInput: with the outputs that it has.
+        PayloadTooLarge: if all items have too many classes in total, each written as a string.
     """
     if request.outputs is None:
         return
@@ -55,17 +55,17 @@ def check_outputs(model: LoadedModel, request: InferRequest) -> None:
             )
         count, size = request.inputs[0].shape[0], model.manifest.outputs[at].shape[1]
         classes = count * (min(wanted.classes, size) if size > 0 else wanted.classes)
-        check_classes(classes, count, "ask for fewer, or for the tensor")
+        check_classes(classes, count, "request fewer, or the tensor")
 
 
 def outputs_of(
     model: LoadedModel, request: InferRequest, outcomes: Sequence[Outcome]
 ) -> list[Output]:
-    """The outputs that a request asks for, each with all its items.
+    """The requested outputs, each with all items.
 
     Raises:
-        ItemFailed: if an item failed: the protocol has no place for that.
-        InvalidInput: the items differ in shape, so no tensor has them all.
+        ItemFailed: if an item failed, which the protocol cannot express.
+        InvalidInput: if the items differ in shape, so that no tensor can hold them all.
     """
     if any(isinstance(each, ItemFailed) for each in outcomes):
         raise failure_of(outcomes)
@@ -92,8 +92,8 @@ def _tensor(spec: TensorSpec, items: Sequence[Arrays], *, binary: bool) -> Outpu
         rows = [item[name] for item in items]
         if len({row.shape for row in rows}) > 1:
             raise InvalidInput(
-                f"the items' outputs {name!r} differ in shape, so that no tensor can have them "
-                "all; send items of one shape, or each in a request of its own"
+                f"the items' outputs {name!r} differ in shape, so one tensor cannot hold them all; "
+                "send items with the same shape, or each in its own request"
             )
         stacked = np.stack(rows)
     return Output(name, DATATYPES[spec.dtype], stacked.shape, stacked, binary)
@@ -149,7 +149,7 @@ def write_answer(model: LoadedModel, request: InferRequest, outputs: Sequence[Ou
 
 
 def octets_of(output: Output) -> memoryview:
-    """The values as the protocol's binary form has them, contiguous: little-endian, row-major."""
+    """The values in the protocol's binary form: contiguous, little-endian, row-major."""
     values = output.values
     if isinstance(values, list):
         return memoryview(join_bytes(values))

@@ -18,7 +18,7 @@ DATATYPES: Mapping[Dtype, str] = {
     "float64": "FP64",
 }
 DTYPES: Mapping[str, Dtype] = {datatype: dtype for dtype, datatype in DATATYPES.items()}
-BYTES = "BYTES"  # strings of any bytes, such as files: no array of a model has them
+BYTES = "BYTES"  # strings of any bytes, such as files; no model has arrays of them
 
 
 def config_type(dtype: Dtype) -> str:

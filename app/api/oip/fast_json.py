@@ -1,7 +1,7 @@
 """Loads the JSON of an infer request without a Python object for each number.
 
-Any other body, valid or not, is left to a slower parser, which can explain errors. What a body may
-cost here is bounded by its numbers, since nothing else in it is read that is long.
+A slower parser reads every other body, valid or not, and can explain errors. The cost of a body is
+bounded by its numbers, because nothing else that is long is read.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from app.api.oip.requests import MAX_RANK, MAX_TENSORS
 from app.codecs.numbers import MAX_KEPT_BYTES, OPENING, OTHERWISE, count_of, flattened, has_sizes
 from app.types import Array
 
-MAX_KEYS = 16  # of any object: to look one up takes as long as there are keys before it
-READ = frozenset(("id", "parameters", "outputs"))  # next to the inputs; other keys are ignored
+MAX_KEYS = 16  # of any object: a look-up passes all keys before the wanted one
+READ = frozenset(("id", "parameters", "outputs"))  # in addition to inputs; others are ignored
 
 
 class Caster(Protocol):
-    """What it needs of a codec."""
+    """The part of a codec that is used here."""
 
     def cast_numbers(self, name: str, numbers: Array) -> Array | None:
         """See `app.codecs.base.Codec`."""
 
 
 class FastJson:
-    """Loads bodies on the event loop; it has a parser that only one body at a time may use."""
+    """Loads bodies on the event loop; its parser can serve only one body at a time."""
 
     def __init__(self) -> None:
         self._parser = simdjson.Parser()
@@ -37,7 +37,7 @@ class FastJson:
     def load(self, body: bytes, caster: Caster) -> dict[str, Any] | None:
         """The document, where the data of each tensor is a flat array of its dtype.
 
-        None: the body is no such JSON, or one that must be read in another way.
+        None if the body is not such JSON, or must be read in another way.
         """
         if not body.isascii():  # simdjson would skip a byte order mark, which JSON forbids
             return None
@@ -50,7 +50,7 @@ class FastJson:
 
 
 def _document(whole: Any, lists: int, caster: Caster) -> dict[str, Any] | None:
-    """The document, if all of its lists are those of inputs, their shapes and data, and outputs."""
+    """The document, if its only lists are the inputs, their shapes and data, and the outputs."""
     keys = _keys(whole)
     given = whole["inputs"]
     if not isinstance(given, simdjson.Array) or len(given) > MAX_TENSORS:
@@ -69,7 +69,7 @@ def _input(given: Any, lists: int, caster: Caster) -> tuple[dict[str, Any], int]
     """An input, and the number of its lists.
 
     Raises:
-        ValueError, KeyError, TypeError, RuntimeError: it is not one of numbers, in a regular form.
+        ValueError, KeyError, TypeError, RuntimeError: if it is not a regular input of numbers.
     """
     tensor = {key: _plain(given[key]) for key in _keys(given) if key != "data"}
     data, shape = given["data"], tensor["shape"]
@@ -78,7 +78,7 @@ def _input(given: Any, lists: int, caster: Caster) -> tuple[dict[str, Any], int]
         raise ValueError("bools, or no list")
     if not 0 < len(shape) <= MAX_RANK:
         raise ValueError("no axes, or too many")
-    if len(data) == math.prod(shape):  # flat, if no other list is in the body
+    if len(data) == math.prod(shape):  # flat, if the body has no other lists
         own = 1
     else:
         own, rows = 0, 1
@@ -100,21 +100,21 @@ def _keys(given: Any) -> list[str]:
     """The keys of an object.
 
     Raises:
-        ValueError: it is none, has too many, or one twice.
+        ValueError: if it is not an object, or has too many keys or a duplicate.
     """
     if not isinstance(given, simdjson.Object) or len(given) > MAX_KEYS:
         raise ValueError("no object, or too many keys")
     keys = list(given)
-    if len(set(keys)) != len(keys):  # simdjson takes the first of them, orjson the last
+    if len(set(keys)) != len(keys):  # simdjson uses the first value, orjson the last
         raise ValueError("a duplicate key")
     return keys
 
 
 def _plain(value: Any, depth: int = 3) -> Any:
-    """A short value as Python has it: no part of the parser's may leave this module.
+    """A short value as Python objects: none of the parser's objects may leave this module.
 
     Raises:
-        ValueError: it is long or deep.
+        ValueError: if it is long or deep.
     """
     if isinstance(value, simdjson.Object) and depth:
         return {key: _plain(value[key], depth - 1) for key in _keys(value)}

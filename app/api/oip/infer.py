@@ -40,15 +40,15 @@ def parse_body(
     budget: Budget,
     fast: FastJson | None,
 ) -> InferRequest:
-    """What a body asks for: JSON, and bytes of tensors behind it.
+    """The request in a body of JSON and, after it, the bytes of tensors.
 
     Args:
         codec: the model's.
         body: the whole body.
-        json_bytes: the length of its JSON; None: all of it.
-        max_items: the most that it may hold.
-        budget: of the request.
-        fast: the event loop's parser; None: in a thread.
+        json_bytes: the length of its JSON; None for the whole body.
+        max_items: maximum number of items.
+        budget: the request's budget.
+        fast: the event loop's parser; None in a thread.
 
     Raises:
         InvalidInput, PayloadTooLarge, TooLongForLoop: see `app.api.payloads.read_items`.
@@ -70,7 +70,7 @@ def parse_body(
 
 
 def of_item(error: InvalidInput) -> InvalidInput:
-    """The error of an item by the item's index, as in a request `inputs` are tensors."""
+    """The error of an item by the item's index, because `inputs` are tensors in a request."""
     first = error.details[0] if error.details else {}
     if "index" not in first:
         return error
@@ -78,7 +78,7 @@ def of_item(error: InvalidInput) -> InvalidInput:
 
 
 class KnownHeads:
-    """What JSON before binary tensors means to a model: clients repeat it unless they send an id.
+    """Layouts by the JSON before binary tensors, which clients repeat unless they send an id.
 
     It keeps no model alive.
     """
@@ -87,7 +87,7 @@ class KnownHeads:
         self._layouts: dict[tuple[ref[Codec], bytes], Layout] = {}
 
     def get(self, codec: Codec, head: bytes) -> Layout | None:
-        """The layout of the tensors behind a head; None: it is not known."""
+        """The layout of the tensors after a head; None if it is not known."""
         return self._layouts.get((ref(codec), head))
 
     def put(self, codec: Codec, head: bytes, layout: Layout) -> None:
@@ -101,19 +101,19 @@ class OipCall(Call):
     """See `Call`. An infer call, by any transport.
 
     Attributes:
-        request: what the body asks for, without its inputs, once its items have been read.
+        request: the request in the body, without its inputs, once its items have been read.
     """
 
     __slots__ = ("request",)
 
     def items_of(self, request: InferRequest, budget: Budget) -> list[Item]:
-        """The items of a request, which the answer will be written for.
+        """The items of a request, for which the answer will be written.
 
         Raises:
-            TorchlaneError: if the model does not take it.
+            TorchlaneError: if the model does not accept it.
         """
         check_outputs(self.model, request)
-        self.takes(request._replace(inputs=()))  # which may keep the whole body
+        self.takes(request._replace(inputs=()))  # inputs may keep the whole body alive
         most = self.service.limits.max_items
         try:
             return items_of(self.model.codec, request.inputs, most, budget)
@@ -121,17 +121,17 @@ class OipCall(Call):
             raise of_item(error) from error
 
     def takes(self, request: InferRequest) -> None:
-        """Answer this request, which has no inputs, in the time that it allows."""
+        """Answer this request, without its inputs, within its timeout."""
         self.request = request
         self.deadline = min(self.deadline, self.arrived_at + request.timeout_s)
 
 
 class InferCall(OipCall):
-    """See `Call`. The Content-Type is ignored: clients send none, or a wrong one.
+    """See `Call`. The Content-Type is ignored, because clients send none or a wrong one.
 
     Args:
         fast: the event loop's parser.
-        heads: those of all calls, for the event loop.
+        heads: the known heads of all calls, for the event loop.
         service, endpoint, fields: see `Call`.
     """
 
@@ -156,7 +156,7 @@ class InferCall(OipCall):
         self.request = RAW
 
     def memo_text(self, body: bytes) -> str | None:
-        """See `Call`. Files are worth it as bytes too."""
+        """See `Call`. Files sent as bytes are worth remembering too."""
         size = self._json_bytes
         if size is None or size == len(body) or PNG in self.model.codec.media_types:
             return f"oip|{size}"
@@ -169,8 +169,8 @@ class InferCall(OipCall):
         if self._json_bytes == 0:
             if OCTET_STREAM not in codec.media_types:
                 raise InvalidInput(
-                    f"{HEADER_LENGTH} is 0, so the body has no JSON, but only the bytes of one "
-                    f"input of fixed shape, which model {self.model.id.name!r} does not have"
+                    f"{HEADER_LENGTH} is 0, so the body must be the bytes of the only input, of "
+                    f"fixed shape, but model {self.model.id.name!r} has no such input"
                 )
             return codec.decode_raw(OCTET_STREAM, body, max_items=most, budget=budget)
         fast = self._fast if on_loop else None

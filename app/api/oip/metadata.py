@@ -1,7 +1,7 @@
-"""What the server and its models are, as the protocol describes them.
+"""Descriptions of the server and its models in the protocol's form.
 
-Plain dicts, for REST and gRPC alike. Outputs are those after the codec has finished them: a softmax
-changes neither name, dtype nor shape.
+Plain dicts, for REST and gRPC. Outputs are described as the codec has finished them: a softmax
+does not change name, dtype or shape.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ EXTENSIONS = (
     "model_repository",
     "statistics",
 )
-PLATFORM = "pytorch_torchscript"  # as the protocol names it
-TRITON_PLATFORM, TRITON_BACKEND = "pytorch_libtorch", "pytorch"  # as Triton names it
+PLATFORM = "pytorch_torchscript"  # the protocol's name
+TRITON_PLATFORM, TRITON_BACKEND = "pytorch_libtorch", "pytorch"  # Triton's names
 
 
 class ServerMetadata(TypedDict):
@@ -36,7 +36,7 @@ class ServerMetadata(TypedDict):
 
 
 class TensorMetadata(TypedDict):
-    """An input or output; in its shape -1 is the batch or a free axis."""
+    """An input or output; -1 in its shape is the batch or a free axis."""
 
     name: str
     datatype: str
@@ -44,7 +44,7 @@ class TensorMetadata(TypedDict):
 
 
 class ModelMetadata(TypedDict):
-    """A model; its versions are those that are loaded."""
+    """A model and its loaded versions."""
 
     name: str
     versions: list[str]
@@ -54,7 +54,7 @@ class ModelMetadata(TypedDict):
 
 
 class ConfigInput(TypedDict):
-    """An input; its dims lack the batch axis."""
+    """An input; `dims` has no batch axis."""
 
     name: str
     data_type: str
@@ -65,7 +65,7 @@ class ConfigInput(TypedDict):
 
 
 class ConfigOutput(TypedDict):
-    """An output; its dims lack the batch axis."""
+    """An output; `dims` has no batch axis."""
 
     name: str
     data_type: str
@@ -108,13 +108,13 @@ class ResponseCache(TypedDict):
 
 
 class ConfigParameter(TypedDict):
-    """A value that Triton's configuration has no field for."""
+    """A value for which Triton's configuration has no field."""
 
     string_value: str
 
 
 class ModelConfig(TypedDict):
-    """A model in the form of Triton's ModelConfig, as far as it applies."""
+    """A model in the form of Triton's ModelConfig, with the fields that apply."""
 
     name: str
     platform: str
@@ -130,12 +130,12 @@ class ModelConfig(TypedDict):
 
 
 def server_metadata(version: str) -> ServerMetadata:
-    """The server, with the extensions that work."""
+    """The server, with the extensions that it supports."""
     return {"name": "torchlane", "version": version, "extensions": list(EXTENSIONS)}
 
 
 def model_metadata(model: LoadedModel, loaded: LoadedModels) -> ModelMetadata:
-    """A loaded model; pictures are described as the array that they become."""
+    """A loaded model; pictures are described as the arrays that they become."""
     return {
         "name": model.id.name,
         "versions": [str(number) for number in _versions(model, loaded)],
@@ -148,7 +148,7 @@ def model_metadata(model: LoadedModel, loaded: LoadedModels) -> ModelMetadata:
 def model_config(
     model: LoadedModel, loaded: LoadedModels, replicas: Iterable[ReplicaStatus]
 ) -> ModelConfig:
-    """The configuration of a loaded model, which has these replicas."""
+    """The configuration of a loaded model with these replicas."""
     manifest, settings = model.manifest, model.settings
     format_ = "FORMAT_NCHW" if manifest.codec.kind == "image" else "FORMAT_NONE"
     devices = Counter(each.device for each in replicas)

@@ -1,6 +1,6 @@
-"""Triton's model repository extension, for REST and gRPC alike.
+"""Triton's model repository extension, for REST and gRPC.
 
-Which versions there are, whether they answer, and how to load them.
+It lists versions, reports whether they can answer, and loads them.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from app.errors import InvalidInput, ModelNotReady
 from app.registry.loaded_models import LoadedModel, LoadedModels, ModelState
 from app.serving.lifecycle import Lifecycle
 
-MAX_BYTES = 64 << 10  # of a request, except for predictions, over REST and gRPC
+MAX_BYTES = 64 << 10  # of a request over REST or gRPC, except for predictions
 READY, UNAVAILABLE = "READY", "UNAVAILABLE"
 STATES = {  # Triton's names
     ModelState.LOADING: "LOADING",
@@ -25,7 +25,7 @@ STATES = {  # Triton's names
 
 
 class IndexEntry(TypedDict):
-    """One version; the reason says why it is in its state, where there is something to say."""
+    """One version; `reason` explains its state, if an explanation is needed."""
 
     name: str
     version: str
@@ -34,7 +34,7 @@ class IndexEntry(TypedDict):
 
 
 def is_ready(lifecycle: Lifecycle, name: str, version: int | None) -> bool:
-    """Whether a version answers; without one, the version for requests that name none.
+    """Whether a version can answer; without one, the version for requests that name none.
 
     Raises:
         ModelNotFound: if there is no such model, or the version is not loaded.
@@ -50,7 +50,7 @@ def is_ready(lifecycle: Lifecycle, name: str, version: int | None) -> bool:
 def versions(
     loaded: LoadedModels, name: str, version: int | None = None
 ) -> tuple[LoadedModel, ...]:
-    """This version of a model; without one, every loaded version.
+    """This version of a model, or every loaded version if none is named.
 
     Raises:
         ModelNotFound, ModelNotReady: see `LoadedModels.resolve`.
@@ -62,7 +62,7 @@ def versions(
 
 
 def index(loaded: LoadedModels, *, only_ready: bool) -> list[IndexEntry]:
-    """Every version that the server knows; or only those that are served."""
+    """Every version that the server knows, or only the served versions."""
     entries: list[IndexEntry] = [
         {
             "name": name,
@@ -77,18 +77,18 @@ def index(loaded: LoadedModels, *, only_ready: bool) -> list[IndexEntry]:
 
 
 async def load(lifecycle: Lifecycle, name: str, parameters: Mapping[str, object]) -> None:
-    """Serve the versions that the version policy selects, even those that were unloaded.
+    """Serve the versions that the version policy selects, including unloaded versions.
 
     Raises:
         InvalidInput: if a parameter would replace the configuration or a file; or if a version
-            could not be loaded: what was served before still is.
+            could not be loaded, and versions served before still serve.
         ModelNotFound: if the repository has no such model.
     """
     for parameter in parameters:
         if parameter == "config" or parameter.startswith("file:"):
             raise InvalidInput(
                 f"the parameter {parameter!r} is not supported: a model is served as it was "
-                "exported and proved; export another version, or set what is to differ in the "
+                "exported and verified; export another version, or change settings in the "
                 "server's models file"
             )
     changes = await lifecycle.load(name)

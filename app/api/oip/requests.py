@@ -1,7 +1,7 @@
-"""From the body of an infer request to what it asks for: JSON, and bytes of tensors behind it.
+"""Reading of infer requests: JSON, followed by the bytes of tensors.
 
-The framing is that of Triton's binary tensor data extension: the header
-`Inference-Header-Content-Length` says how long the JSON is; the tensors follow in order.
+The framing is Triton's binary tensor data extension: the header `Inference-Header-Content-Length`
+has the length of the JSON; the tensors follow in order.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from app.types import Array
 
 HEADER_LENGTH = "Inference-Header-Content-Length"
 MAX_RANK = 32
-MAX_TENSORS = 64  # in and out of one request
+MAX_TENSORS = 64  # inputs, and outputs, of one request
 US = 1e-6
 NOT_JSON_NUMBERS = (b"NaN", b"Infinity")
 SHARED_MEMORY = "shared_memory_region"
@@ -27,10 +27,10 @@ Parameters = Mapping[str, object]
 
 
 class Tensor(NamedTuple):
-    """An input as it came.
+    """An input as received.
 
     Attributes:
-        shape: with the batch axis; no size is negative.
+        shape: includes the batch axis; no size is negative.
         data: numbers or strings of JSON, or bytes.
     """
 
@@ -41,11 +41,11 @@ class Tensor(NamedTuple):
 
 
 class Wanted(NamedTuple):
-    """An output that the caller asks for.
+    """A requested output.
 
     Attributes:
-        binary: whether its values come as bytes behind the JSON.
-        classes: as many of the highest scores, as strings; 0: the tensor itself.
+        binary: whether its values are sent as bytes after the JSON.
+        classes: number of highest scores to send as strings; 0 for the tensor itself.
     """
 
     name: str
@@ -54,14 +54,14 @@ class Wanted(NamedTuple):
 
 
 class InferRequest(NamedTuple):
-    """What an infer request asks for.
+    """The content of an infer request.
 
     Attributes:
         inputs: empty if the body is the raw bytes of the only input.
-        outputs: None: all.
-        id: to be repeated in the answer, unless it is empty.
-        binary: whether all outputs come as bytes, if none is named.
-        timeout_s: infinite if the request says nothing.
+        outputs: None for all.
+        id: repeated in the answer, unless it is empty.
+        binary: whether all outputs are sent as bytes, if no output is named.
+        timeout_s: infinite if the request has none.
     """
 
     inputs: tuple[Tensor, ...]
@@ -75,12 +75,12 @@ RAW = InferRequest((), binary=True)
 
 
 def header_length(given: bytes) -> int:
-    """The number of bytes that a header says the JSON has.
+    """The length of the JSON in bytes, as a header gives it.
 
     Raises:
         InvalidInput: if it is not a whole number.
     """
-    digits = given.strip(b" \t")  # no part of the value: RFC 9110, section 5.5
+    digits = given.strip(b" \t")  # not part of the value: RFC 9110, section 5.5
     if not digits.isdigit() or len(digits) > MAX_DIGITS:
         raise InvalidInput(
             f"{HEADER_LENGTH} must be the number of bytes of the JSON at the start of the body, "
@@ -101,21 +101,21 @@ def load(head: bytes) -> Any:
         there = head[max(0, error.pos - 1) : error.pos + len(b"-Infinity")]
         if any(name in there for name in NOT_JSON_NUMBERS):
             raise InvalidInput(
-                "the JSON has NaN or Infinity, which JSON cannot carry and no model here takes; "
-                f"send finite numbers ({error})"
+                "the JSON has NaN or Infinity, which are not valid in JSON, and which no model "
+                f"here accepts; send finite numbers ({error})"
             ) from error
         raise InvalidInput(f"the JSON is malformed: {error}") from error
 
 
 def read_request(document: Any, octets: memoryview) -> InferRequest:
-    """What a request asks for.
+    """The content of a request.
 
     Args:
         document: its JSON; the data of an input may be an array.
-        octets: what follows the JSON.
+        octets: the bytes after the JSON.
 
     Raises:
-        InvalidInput: saying what was expected and what was sent.
+        InvalidInput: with what was expected and what was sent.
     """
     if not isinstance(document, dict):
         raise InvalidInput('the JSON must be an object: {"inputs": [...]}')
@@ -144,7 +144,7 @@ def read_request(document: Any, octets: memoryview) -> InferRequest:
 
 
 def _tensor(given: Any, where: str, octets: memoryview, at: int) -> tuple[Tensor, int]:
-    """An input, and where the bytes of the next one begin."""
+    """An input, and where the bytes of the next input begin."""
     if not isinstance(given, dict):
         raise InvalidInput(f"{where} must be an object with name, shape, datatype and data")
     name, datatype, data = given.get("name"), given.get("datatype"), given.get("data")
@@ -166,7 +166,7 @@ def _tensor(given: Any, where: str, octets: memoryview, at: int) -> tuple[Tensor
     if size > len(octets) - at:
         raise InvalidInput(
             f"{where}: binary_data_size is {size}, but only {len(octets) - at} bytes are left "
-            "behind the JSON"
+            "after the JSON"
         )
     return Tensor(name, datatype, shape, octets[at : at + size]), at + size
 
@@ -190,7 +190,7 @@ def checked_shape(sizes: Sequence[object], where: str) -> tuple[int, ...]:
     """
     found = tuple(size for size in sizes if is_whole(size) and size >= 0)
     if len(found) != len(sizes):
-        raise InvalidInput(f"{where}: the sizes of a shape are whole numbers of at least 0")
+        raise InvalidInput(f"{where}: the sizes of a shape must be whole numbers of at least 0")
     return found
 
 
@@ -209,7 +209,7 @@ def _outputs(given: object) -> tuple[Wanted, ...] | None:
         parameters = parameters_of(each, where)
         reject_shared_memory(parameters, where)
         binary = flag(parameters, "binary_data", where) or False
-        # One that is named twice is answered once.
+        # An output named twice is answered once.
         found.setdefault(name, Wanted(name, binary, classes_of(parameters, where)))
     return tuple(found.values())
 
@@ -226,7 +226,7 @@ def _check_number(tensors: Sequence[object], what: str) -> None:
 
 
 def parameters_of(given: Mapping[str, object], where: str) -> Parameters:
-    """The parameters of a part of a request; unknown ones are left to their readers.
+    """The parameters of a part of a request, including unknown ones.
 
     Raises:
         InvalidInput: if they are not an object.
@@ -240,7 +240,7 @@ def parameters_of(given: Mapping[str, object], where: str) -> Parameters:
 
 
 def timeout_of(parameters: Parameters) -> float:
-    """Seconds of the parameter `timeout`, which is in microseconds; 0 and none: infinite.
+    """The parameter `timeout`, from microseconds to seconds; infinite if it is 0 or missing.
 
     Raises:
         InvalidInput: if it is not a whole number of at least 0.
@@ -254,7 +254,7 @@ def timeout_of(parameters: Parameters) -> float:
 
 
 def classes_of(parameters: Parameters, where: str) -> int:
-    """How many classes the parameter `classification` asks for; none: 0.
+    """The number of classes that the parameter `classification` requests; 0 if it is missing.
 
     Raises:
         InvalidInput: if it is not a whole number of at least 0.
@@ -268,7 +268,7 @@ def classes_of(parameters: Parameters, where: str) -> int:
 
 
 def reject_shared_memory(parameters: Parameters, where: str) -> None:
-    """Reject a tensor in shared memory: its bytes would not be where the client looks.
+    """Reject a tensor in shared memory, which the server neither reads nor writes.
 
     Raises:
         InvalidInput: if the parameters name a region.
@@ -281,7 +281,7 @@ def reject_shared_memory(parameters: Parameters, where: str) -> None:
 
 
 def flag(parameters: Parameters, name: str, where: str) -> bool | None:
-    """A parameter that is true or false; None: it is not there.
+    """A parameter that is true or false; None if it is missing.
 
     Raises:
         InvalidInput: if it is anything else.
@@ -293,5 +293,5 @@ def flag(parameters: Parameters, name: str, where: str) -> bool | None:
 
 
 def is_whole(given: object) -> TypeGuard[int]:
-    """Whether it is a whole number, and not a bool."""
+    """Whether a value is a whole number and not a bool."""
     return type(given) is int

@@ -1,6 +1,7 @@
-"""The REST calls of the Open Inference Protocol, all but `infer`.
+"""The REST calls of the Open Inference Protocol, except `infer`.
 
-A model named `stats` is described only with a version: its own path has the statistics of all.
+A model named `stats` is described only with a version: its own path has the statistics of all
+models.
 """
 
 from __future__ import annotations
@@ -66,12 +67,12 @@ def add_oip(app: FastAPI, service: Service) -> None:
 
     @router.get("", operation_id="v2_server")
     async def server() -> ServerMetadata:
-        """The server, and the extensions that work."""
+        """The server, and the extensions that it supports."""
         return server_metadata(app.version)
 
     @router.get("/models/stats", operation_id="v2_stats")
     async def stats() -> Statistics:
-        """What every loaded version has done since the server started."""
+        """Statistics of every loaded version since the server started."""
         return await statistics(service.metrics, service.loaded.models())
 
     for path, suffix in (("", ""), ("/versions/{version}", "_by_version")):
@@ -95,7 +96,7 @@ def _add_health(app: FastAPI, service: Service) -> None:
         responses={503: {"model": Ready, "description": "Not ready; GET /health/ready says why"}},
     )
     async def ready(response: Response) -> Ready:
-        """The required models answer, and the server is not shutting down."""
+        """The required models can answer, and the server is not shutting down."""
         found = service.lifecycle.readiness().ready
         response.status_code = 200 if found else 503
         return {"ready": found}
@@ -115,7 +116,7 @@ def _add_model(
 
     @router.get(path, operation_id=f"v2_model{suffix}", **shown)
     async def metadata(request: Request) -> ModelMetadata:
-        """What a model takes and answers, and which of its versions are loaded."""
+        """A model's inputs, outputs and loaded versions."""
         return model_metadata(_model(service, request), service.loaded)
 
     @router.get(
@@ -140,7 +141,7 @@ def _add_model(
 
     @router.get(f"{path}/stats", operation_id=f"v2_model_stats{suffix}", **shown)
     async def stats(request: Request) -> Statistics:
-        """What each loaded version of a model, or one of them, has done."""
+        """Statistics of each loaded version of a model, or of one version."""
         versions = repository.versions(service.loaded, *_named(request))
         return await statistics(service.metrics, versions)
 
@@ -155,7 +156,7 @@ def _add_index(router: APIRouter, service: Service) -> None:
         openapi_extra=_optional_body(body),
     )
     async def index(request: Request) -> list[IndexEntry]:
-        """Every version that the server knows; with `ready` only those that are served."""
+        """Every version that the server knows; with `ready`, only the served versions."""
         only_ready = (await _read_object(request, service)).get("ready", False)
         if not isinstance(only_ready, bool):
             raise InvalidInput(f"'ready' must be true or false, got {only_ready!r:.50}")
@@ -173,14 +174,14 @@ def _add_loading(app: FastAPI, service: Service) -> None:
 
     @app.post("/v2/repository/models/{name}/load", operation_id="v2_load", **shown)
     async def load(_: Admin, request: Request) -> Response:
-        """Serve the versions that the version policy selects, even those that were unloaded."""
+        """Serve the versions that the version policy selects, including unloaded versions."""
         parameters = await _read_parameters(request, service)
         await repository.load(service.lifecycle, request.path_params["name"], parameters)
         return Response()
 
     @app.post("/v2/repository/models/{name}/unload", operation_id="v2_unload", **shown)
     async def unload(_: Admin, request: Request) -> Response:
-        """Serve no version of a model until it is loaded again."""
+        """Stop serving all versions of a model until it is loaded again."""
         await _read_parameters(request, service)
         await service.lifecycle.unload(request.path_params["name"])
         return Response()
@@ -210,8 +211,8 @@ async def _read_object(request: Request, service: Service) -> Mapping[str, objec
     """The JSON object of a body, which may be empty; clients send no Content-Type.
 
     Raises:
-        InvalidInput: if the body is something else.
-        PayloadTooLarge, DeadlineExceeded: if it is too large, or late.
+        InvalidInput: if the body is anything else.
+        PayloadTooLarge, DeadlineExceeded: if it is too large or late.
     """
     try:
         async with asyncio.timeout(service.limits.timeout_s):

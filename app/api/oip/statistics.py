@@ -1,19 +1,19 @@
-"""Statistics of models as Triton's extension has them, from the metrics of the whole server.
+"""Statistics of models in the form of Triton's extension, from the metrics of the whole server.
 
-Plain dicts, for REST and gRPC alike. Items are what Triton calls inferences.
+Plain dicts, for REST and gRPC. Triton calls items inferences.
 
 | figure | metric |
 | --- | --- |
 | inference_count | torchlane_items_computed |
 | execution_count, compute_infer | torchlane_compute_seconds: batches that ran, time of each batch |
-| success, fail | torchlane_items with the outcome `ok`, and with all others |
+| success, fail | torchlane_items with the outcome `ok`, and with all other outcomes |
 | queue | torchlane_queue_seconds; also items found in the cache or joined, without time |
 | cache_hit, cache_miss | torchlane_cache_lookups; items that joined an equal one are neither |
 | batch_stats | torchlane_batch_size: a bucket each, by its largest size; batches without time |
 
-There is no metric for the rest, which is 0: last_inference, and the times of compute_input,
-compute_output, success, fail, cache_hit and cache_miss. perf_analyzer demands that the counts of
-compute_... are equal, and takes a version for used whose count of queue has grown.
+The other figures have no metric and are 0: last_inference, and the times of compute_input,
+compute_output, success, fail, cache_hit and cache_miss. perf_analyzer requires equal counts of all
+compute_..., and regards a version as used if its queue count has grown.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Samples = Mapping[tuple[str, str], Sequence[Sample]]  # by the name and version 
 
 
 class Duration(TypedDict):
-    """How often something happened, and how long it took together."""
+    """How often something happened, and its total duration."""
 
     count: int
     ns: int
@@ -58,7 +58,7 @@ class InferenceStatistics(TypedDict):
 
 
 class BatchStatistics(TypedDict):
-    """Batches of up to this size, and above that of the entry before."""
+    """Batches of up to this size, above the size of the previous entry."""
 
     batch_size: int
     compute_input: Duration
@@ -67,7 +67,7 @@ class BatchStatistics(TypedDict):
 
 
 class VersionStatistics(TypedDict):
-    """What one version has done since the server started."""
+    """Statistics of one version since the server started."""
 
     name: str
     version: str
@@ -85,7 +85,7 @@ class Statistics(TypedDict):
 
 
 async def statistics(metrics: Metrics, models: Iterable[LoadedModel]) -> Statistics:
-    """What these versions have done, in all processes of the server."""
+    """Statistics of these versions over all processes of the server."""
     samples = await metrics.read(_by_version)
     return {"model_stats": [_of(model, samples) for model in models]}
 
@@ -138,7 +138,7 @@ def _of(model: LoadedModel, samples: Samples) -> VersionStatistics:
 
 
 def _batches(known: Iterable[Sample], largest: int) -> list[BatchStatistics]:
-    """The buckets that have batches; the last one, which has no bound, by the largest size."""
+    """The buckets that have batches; the unbounded last bucket is named by the largest size."""
     found: list[BatchStatistics] = []
     name, below = f"{BATCH_SIZE}_bucket", 0
     buckets = ((float(each.labels["le"]), int(each.value)) for each in known if each.name == name)

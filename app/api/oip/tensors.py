@@ -1,4 +1,4 @@
-"""From tensors of an infer request to items of a model: names, datatypes, sizes and bytes."""
+"""Conversion of an infer request's tensors to items: names, datatypes, sizes and bytes."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from app.types import Array, Item
 from models.tensors import TensorSpec
 
 LENGTH = struct.Struct("<I")  # before each element of BYTES
-MAX_SPARE_BYTES = 1024  # of a body that an item may keep alive next to its own bytes
+MAX_SPARE_BYTES = 1024  # of a body that an item may keep alive in addition to its own bytes
 LITTLE = sys.byteorder == "little"
-BF16 = "BF16"  # the upper half of an FP32: no model has it, but what it carries is exact in FP32
+BF16 = "BF16"  # the upper half of an FP32: no model has it, but its values are exact in FP32
 
 
 def items_of(codec: Codec, tensors: Sequence[Tensor], max_items: int, budget: Budget) -> list[Item]:
@@ -32,12 +32,12 @@ def items_of(codec: Codec, tensors: Sequence[Tensor], max_items: int, budget: Bu
 
     Args:
         codec: the model's.
-        tensors: as they came.
-        max_items: the most that a request may have.
-        budget: of the request's pictures.
+        tensors: tensors as received.
+        max_items: maximum number of items.
+        budget: budget of the request's pictures.
 
     Raises:
-        InvalidInput: saying what was expected and what was sent.
+        InvalidInput: with what was expected and what was sent.
         PayloadTooLarge: if there are more than `max_items`.
         TooLongForLoop: see `Budget`.
     """
@@ -52,9 +52,9 @@ def items_of(codec: Codec, tensors: Sequence[Tensor], max_items: int, budget: Bu
     counts = {name: given[name].shape[0] for name in names}
     count = counts[names[0]]
     if any(each != count for each in counts.values()):
-        raise InvalidInput(f"the first axis counts the items, and differs: {counts}")
+        raise InvalidInput(f"the first axis, which counts the items, differs: {counts}")
     if count < 1:
-        raise InvalidInput("the first axis counts the items, and is 0; send at least one")
+        raise InvalidInput("the first axis, which counts the items, is 0; send at least one")
     check_count(count, max_items)
     if given[names[0]].datatype == BYTES and PNG in codec.media_types:
         return _pictures(codec, given[names[0]], budget)
@@ -70,9 +70,9 @@ class Layout(NamedTuple):
     """Where the bytes of a request's inputs are, checked against a model.
 
     Attributes:
-        request: without its inputs, which would keep the whole body.
-        nbytes: of all inputs.
-        parts: name, dtype, beginning and shape of each input, in the manifest's order.
+        request: the request without its inputs, which would keep the whole body alive.
+        nbytes: size of all inputs.
+        parts: name, dtype, offset and shape of each input, in the manifest's order.
     """
 
     request: InferRequest
@@ -81,7 +81,7 @@ class Layout(NamedTuple):
 
 
 def layout_of(codec: Codec, request: InferRequest) -> Layout | None:
-    """The layout of a request that a model has taken; None: not all inputs are plain numbers."""
+    """The layout of a request that a model accepted; None if not all inputs are plain numbers."""
     begins: dict[str, int] = {}
     nbytes = 0
     for tensor in request.inputs:
@@ -101,10 +101,10 @@ def layout_of(codec: Codec, request: InferRequest) -> Layout | None:
 
 
 def items_at(codec: Codec, layout: Layout, body: bytes, at: int) -> list[Item]:
-    """The items of a body whose tensors begin at `at`, with the layout of an earlier one.
+    """The items of a body whose tensors begin at `at`, with the layout of an earlier body.
 
     Raises:
-        InvalidInput: a value is wrong.
+        InvalidInput: if a value is invalid.
     """
     arrays = {}
     octets = memoryview(body)
@@ -121,14 +121,14 @@ def _array(codec: Codec, spec: TensorSpec, tensor: Tensor) -> Array:
     widened = tensor.datatype == BF16 and datatype == "FP32"
     if tensor.datatype != datatype and not widened:
         raise InvalidInput(
-            f"input {spec.name!r} has the datatype {short(tensor.datatype)}, the model takes "
+            f"input {spec.name!r} has the datatype {short(tensor.datatype)}, the model expects "
             f"{datatype}"
         )
     data = tensor.data
     if isinstance(data, memoryview):
         return _from_octets(spec, tensor, data, widened=widened)
     if widened:
-        raise InvalidInput(f"input {spec.name!r}: BF16 comes as binary data only, not in JSON")
+        raise InvalidInput(f"input {spec.name!r}: BF16 must be sent as binary data, not in JSON")
     array = codec.convert_numbers(spec.name, data) if isinstance(data, list) else data
     if array.shape != tensor.shape:
         if array.ndim != 1 or array.size != math.prod(tensor.shape):
@@ -141,7 +141,7 @@ def _from_octets(spec: TensorSpec, tensor: Tensor, data: memoryview, *, widened:
     dtype = np.dtype("<u2") if widened else np.dtype(spec.dtype).newbyteorder("<")
     if math.prod(tensor.shape) * dtype.itemsize != len(data):
         raise _differs(spec, tensor, f"{len(data)} bytes")
-    if dtype.kind == "b":  # any byte but 0 is true: perf_analyzer sends random ones
+    if dtype.kind == "b":  # any byte except 0 is true: perf_analyzer sends random bytes
         return np.frombuffer(data, np.uint8).astype(np.bool_).reshape(tensor.shape)
     array = _numbers(data, dtype, len(cast(bytes, data.obj)))
     if widened:
@@ -153,9 +153,9 @@ def _from_octets(spec: TensorSpec, tensor: Tensor, data: memoryview, *, widened:
 
 
 def _numbers(data: memoryview, dtype: np.dtype[Any], body_bytes: int) -> Array:
-    """A part of a body as an array, aligned; a copy where it would keep a far larger body alive.
+    """A part of a body as an aligned array; a copy if it would keep a far larger body alive.
 
-    The JSON before it may have any length. numpy would release the GIL to copy, and wait for it.
+    The JSON before it may have any length. To copy, numpy would release the GIL and wait for it.
     """
     array = np.frombuffer(data, dtype)
     if array.flags.aligned and body_bytes <= 2 * array.nbytes + MAX_SPARE_BYTES:
@@ -166,7 +166,7 @@ def _numbers(data: memoryview, dtype: np.dtype[Any], body_bytes: int) -> Array:
 def _differs(spec: TensorSpec, tensor: Tensor, got: str) -> CallerError:
     return InvalidInput(
         f"input {spec.name!r} has the shape {list(tensor.shape)} and the datatype "
-        f"{short(tensor.datatype)}, but {got}; the model takes {wanted(spec)} for each item"
+        f"{short(tensor.datatype)}, but {got}; the model expects {wanted(spec)} for each item"
     )
 
 
@@ -175,8 +175,8 @@ def _pictures(codec: Codec, tensor: Tensor, budget: Budget) -> list[Item]:
     name = f"input {tensor.name!r}"
     if math.prod(tensor.shape) != tensor.shape[0]:
         raise InvalidInput(
-            f"{name}: BYTES for a picture must be of shape [n] or [n, 1], a PNG or JPEG file each, "
-            f"got {list(tensor.shape)}"
+            f"{name}: BYTES for pictures must have shape [n] or [n, 1], with one PNG or JPEG file "
+            f"each, got {list(tensor.shape)}"
         )
     data = tensor.data
     if isinstance(data, memoryview):
@@ -190,7 +190,7 @@ def _pictures(codec: Codec, tensor: Tensor, budget: Budget) -> list[Item]:
 
 
 def _flat(data: Sequence[object] | Array) -> list[object]:
-    """Strings of a list, flat or one in a list each."""
+    """Strings of a list, flat or each in its own list."""
     return [each[0] if isinstance(each, list) and len(each) == 1 else each for each in data]
 
 
@@ -201,20 +201,22 @@ def _picture(codec: Codec, index: int, file: object, budget: Budget) -> Item:
             try:
                 file = base64.b64decode(file, validate=True)
             except (binascii.Error, ValueError) as error:
-                raise InvalidInput("a picture in JSON is a PNG or JPEG file in base64") from error
+                raise InvalidInput(
+                    "a picture in JSON must be a PNG or JPEG file in base64"
+                ) from error
         kind = sniffed(file) if isinstance(file, bytes) else None
         if not isinstance(file, bytes) or kind not in codec.media_types:
-            raise InvalidInput("it is neither a PNG nor a JPEG file")
+            raise InvalidInput("the picture is neither a PNG nor a JPEG file")
         return codec.decode_raw(kind, file, max_items=None, budget=budget)[0]
     except InvalidInput as error:
         raise at_index(index, error) from error
 
 
 def split_bytes(where: str, data: memoryview, count: int) -> list[bytes]:
-    """The elements of a BYTES tensor: four bytes of length before each (little-endian).
+    """The elements of a BYTES tensor, each after its length in four bytes (little-endian).
 
     Raises:
-        InvalidInput: if the lengths do not add up to the data, or to another number of elements.
+        InvalidInput: if the lengths do not match the data or the number of elements.
     """
     found: list[bytes] = []
     at = 0
@@ -226,7 +228,7 @@ def split_bytes(where: str, data: memoryview, count: int) -> list[bytes]:
         at = begin + size
         if at > len(data):
             raise InvalidInput(
-                f"{where}: element {len(found)} says {size} bytes, {len(data) - begin} are left"
+                f"{where}: element {len(found)} claims {size} bytes, {len(data) - begin} are left"
             )
         found.append(bytes(data[begin:at]))
     if at != len(data) or len(found) != count:

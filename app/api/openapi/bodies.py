@@ -1,6 +1,6 @@
 """Request bodies of predictions, for the OpenAPI document.
 
-For a named model the description is general; for the default model it is exact while one is loaded.
+For a named model the description is general; for a loaded default model it is exact.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from app.codecs.item_schema import JsonSchema
 FILE: JsonSchema = {"type": "string", "format": "binary"}
 BINARY: JsonSchema = {"schema": FILE}
 ANY_ITEM: JsonSchema = {
-    "description": "One item: numbers, nested or flat; a text, or a picture in base64; an object",
+    "description": "One item: numbers (nested or flat), a text, a base64 picture, or an object",
     "anyOf": [
         {"type": "array", "items": {}},
         {"type": "string"},
@@ -31,7 +31,7 @@ ANY_MEDIA_TYPES = (OCTET_STREAM, NPY, *PICTURES, TEXT)
 
 
 def request_name(prefix: str = "", *, many: bool) -> str:
-    """The schema name of a JSON body: generated clients use it."""
+    """The schema name of a JSON body, which generated clients use."""
     return f"{prefix}{'BatchPredict' if many else 'Predict'}Request"
 
 
@@ -55,10 +55,10 @@ def request_schema(
 def request_body(
     name: str, media_types: Sequence[str], max_items: int | None = None, *, many: bool
 ) -> dict[str, Any]:
-    """A request body: JSON by the name of its schema, and the other media types.
+    """A request body: JSON, by its schema's name, and the other media types.
 
-    The description names every media type. Those that client generators do not know appear nowhere
-    else: generators would warn about each of them, or leave the call out.
+    The description names every media type. Media types that client generators do not know appear
+    nowhere else: generators would warn about each, or omit the call.
     """
     content: dict[str, Any] = {JSON: {"schema": {"$ref": f"#/components/schemas/{name}"}}}
     if OCTET_STREAM in media_types:
@@ -78,7 +78,7 @@ def _form(*, many: bool, max_items: int | None) -> dict[str, Any]:
     file: dict[str, Any] = {
         **FILE,
         "minLength": 1,
-        "description": "a file of any type that the model takes",
+        "description": "a file of any type that the model accepts",
     }
     if many:
         most = {} if max_items is None else {"maxItems": max_items}

@@ -1,7 +1,7 @@
 """The OpenAPI document of the prediction routes: exact for every body, answer and error.
 
-/predict is described for the default model, with examples of that model, so that they work when
-pasted. Therefore the document is made on request.
+/predict is described for the default model, with examples that work when pasted. Therefore the
+document is built on request.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def prediction_docs(path: str, *, many: bool) -> Docs:
     ok: Docs = {
         "model": answer,
         "description": "The predictions" if many else "The prediction",
-        # JSON first: client generators take the answer's type from the first that they know.
+        # JSON first: client generators use the first media type that they know.
         "content": {JSON: {}, OCTET_STREAM: BINARY, NPY: BINARY},
         "headers": answered(many=many),
     }
@@ -66,7 +66,7 @@ def prediction_docs(path: str, *, many: bool) -> Docs:
 
 
 def install_openapi(app: FastAPI, service: Service) -> None:
-    """Make the document on request, and again when another default model is loaded."""
+    """Build the document on request, and again when another default model is loaded."""
     made_for: object = None
     made: Docs = {}
 
@@ -75,14 +75,14 @@ def install_openapi(app: FastAPI, service: Service) -> None:
         try:
             model = service.loaded.resolve()
         except TorchlaneError:
-            model = None  # nothing is loaded yet: the document is correct, only less exact
+            model = None  # nothing is loaded yet: the document is correct but less exact
         guard = service.guard
         now = (model, guard.asks_for_keys, guard.enabled)
-        if now != made_for:  # it takes 20 ms, which block the event loop
+        if now != made_for:  # building blocks the event loop for 20 ms
             made_for, made = now, _made(app, model, service)
         return made
 
-    app.openapi = document  # type: ignore[method-assign]  # the way FastAPI documents
+    app.openapi = document  # type: ignore[method-assign]  # as FastAPI's documentation says
 
 
 def _made(app: FastAPI, model: LoadedModel | None, service: Service) -> Docs:
@@ -102,7 +102,7 @@ def _made(app: FastAPI, model: LoadedModel | None, service: Service) -> Docs:
 
 
 def _describe_default(model: LoadedModel, max_items: int, made: Docs) -> None:
-    """Describe the bodies that the default model takes, with examples that work."""
+    """Describe the bodies that the default model accepts, with working examples."""
     for path, many in (("/predict", False), ("/batch-predict", True)):
         name, item = request_name("Default", many=many), model.codec.item_schema()
         made["components"]["schemas"][name] = request_schema(item, max_items, many=many)
@@ -119,7 +119,7 @@ def _describe_default(model: LoadedModel, max_items: int, made: Docs) -> None:
         for operation in methods.values():
             tags = operation.get("tags", ())
             if not {"predictions", "models", V2, TORCHSERVE} & set(tags):
-                continue  # a pasted example of an admin call would unload the default model
+                continue  # pasting an admin call's example would unload the default model
             for parameter in operation.get("parameters", ()):
                 if parameter["in"] == "path" and parameter["name"] in named:
                     parameter["example"] = named[parameter["name"]]
@@ -130,7 +130,7 @@ def _describe_default(model: LoadedModel, max_items: int, made: Docs) -> None:
 
 
 def _show_access(made: Docs, service: Service) -> None:
-    """Mark the operations that need a key, as this server is configured."""
+    """Mark the operations that need a key in this server's configuration."""
     asked = (
         {"predictions", "models", V2, TORCHSERVE, TEXT} if service.guard.asks_for_keys else set()
     )

@@ -12,16 +12,16 @@ from app.codecs.base import JSON
 Responses = dict[int | str, dict[str, Any]]
 
 DESCRIPTIONS = {
-    401: "No API key was sent, or an unknown one",
+    401: "The API key is missing or unknown",
     403: "The API key does not allow this",
-    404: "No such model, or not this version of it",
-    406: "The answer cannot be written as Accept asks",
+    404: "No such model or version",
+    406: "The answer cannot be written in a format that Accept allows",
     413: "The body or the number of items is over the limit",
     415: "The model does not read this Content-Type",
     422: "The input does not fit the model; `details` names the item",
-    429: "The caller's rate limit is reached (with Retry-After); worth a retry",
+    429: "The caller's rate limit is reached (with Retry-After); retry later",
     500: "The model failed on the input",
-    503: "Overloaded (with Retry-After), loading, or shutting down; worth a retry",
+    503: "Overloaded (with Retry-After), loading, or shutting down; retry later",
     504: "The request's deadline has passed",
 }
 ERRORS: dict[int, Responses] = {
@@ -63,6 +63,6 @@ ACCESS_HEADERS: dict[int, Docs] = {401: CHALLENGE, 403: {}, 429: RETRY_AFTER}  #
 
 
 def prediction_errors(errors: dict[int, Responses], without: Sequence[int] = ()) -> Responses:
-    """Every error of a prediction call, except those about access, which the document adds."""
+    """Every error of a prediction call, except access errors, which the document adds."""
     left = errors.keys() - ACCESS_HEADERS.keys() - set(without)
     return {status: errors[status][status] for status in sorted(left)}

@@ -11,20 +11,20 @@ Docs = dict[str, Any]
 # On every answer.
 REQUEST_ID: Docs = {
     "X-Request-Id": {
-        "description": "the request's id: the client's own if well formed, else a new one",
+        "description": "the request's id: the client's if well formed, else a new one",
         "required": True,
         "schema": {"type": "string", "pattern": f"^{WELL_FORMED.pattern.decode()}$"},
     }
 }
 RETRY_AFTER: Docs = {
     "Retry-After": {
-        "description": "seconds; `retry_after_ms` in the body is exact",
+        "description": "whole seconds; `retry_after_ms` in the body is exact",
         "schema": {"type": "integer", "minimum": 1},
     }
 }
 CHALLENGE: Docs = {
     "WWW-Authenticate": {
-        "description": "how to send a key, and whether one was sent",
+        "description": "how to send a key, and whether a key was sent",
         "required": True,
         "schema": {"type": "string", "pattern": "^Bearer realm="},
     }
@@ -32,8 +32,8 @@ CHALLENGE: Docs = {
 _MS = r"[0-9]+\.[0-9]{3}"
 _TIMING: Docs = {
     "Server-Timing": {
-        "description": "decode, queue, compute and encode in milliseconds, and the size of the "
-        "largest batch that an item ran in, if any ran",
+        "description": "decode, queue, compute and encode times in milliseconds, and the size of "
+        "the largest batch that an item ran in, if any",
         "required": True,
         "schema": {
             "type": "string",
@@ -45,11 +45,11 @@ _TIMING: Docs = {
 _PARAMETERS: Docs = {
     "X-Request-Id": (
         {"type": "string"},
-        "an id to find this request by; returned in the answer",
+        "an id that identifies this request; returned in the answer",
     ),
     "X-Torchlane-Timeout-Ms": (
         {"type": "number", "exclusiveMinimum": 0},
-        "milliseconds after which the answer is no longer wanted: 504, or 503 if foreseen",
+        "milliseconds until the deadline: a late request gets 504, or 503 if that is foreseen",
     ),
 }
 
@@ -58,8 +58,8 @@ def answered(*, many: bool) -> Docs:
     """The headers of a prediction's answer."""
     counts = "hit=[0-9]+, miss=[0-9]+, joined=[0-9]+"
     cache = {
-        "description": "from a cache, computed, or joined with an equal one"
-        + ("; the number of each" if many else ""),
+        "description": "whether the answer is from a cache, computed, or shared with an equal item"
+        + ("; counts of each" if many else ""),
         "required": True,
         "schema": {"type": "string", "pattern": f"^({counts if many else 'hit|miss|joined'})$"},
     }
@@ -70,8 +70,8 @@ TOP_K: Docs = {
     "name": "top_k",
     "in": "query",
     "required": False,
-    "description": "return only this many of a classifier's highest scores, in descending order; "
-    "JSON only",
+    "description": "return only a classifier's highest scores, at most this many, in descending "
+    "order; JSON only",
     "schema": {"type": "integer", "minimum": 1},
 }
 
@@ -93,5 +93,5 @@ def path_parameters(path: str) -> list[Docs]:
 
 
 def path_parameter(name: str, schema: Docs) -> Docs:
-    """A path parameter that FastAPI does not know: it would add a 422 that never occurs."""
+    """A path parameter that is hidden from FastAPI, which would add a 422 that never occurs."""
     return {"name": name, "in": "path", "required": True, "schema": schema}

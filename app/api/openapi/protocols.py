@@ -1,4 +1,4 @@
-"""The calls of other protocols that predict, for the OpenAPI document."""
+"""The prediction calls of other protocols, for the OpenAPI document."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _TENSOR: Docs = {
         },
         "datatype": {"type": "string", "description": "FP32, INT64, BOOL, BYTES and others"},
         "parameters": {"type": "object", "additionalProperties": True},
-        "data": {"type": "array", "items": {}, "description": "numbers, flat or nested; files"},
+        "data": {"type": "array", "items": {}, "description": "numbers (flat or nested) or files"},
     },
     "required": ["name", "shape", "datatype"],
     "additionalProperties": True,
@@ -63,7 +63,7 @@ SCHEMAS: dict[str, Docs] = {
             "outputs": {
                 "type": "array",
                 "items": {"$ref": "#/components/schemas/InferOutput"},
-                "description": "none: all",
+                "description": "default: all outputs",
             },
             "parameters": {
                 "type": "object",
@@ -107,8 +107,8 @@ _LENGTH: Docs = {
     "in": "header",
     "required": False,
     "schema": {"type": "integer", "minimum": 0},
-    "description": "bytes of the JSON at the start of a body with binary tensors behind it; "
-    "0: the body is the bytes of the only input",
+    "description": "size in bytes of the JSON at the start of a body, before the binary tensors; "
+    "0: the body holds the bytes of the only input",
 }
 
 
@@ -117,7 +117,7 @@ def infer_docs(path: str) -> Docs:
     answer = {"schema": {"$ref": "#/components/schemas/InferAnswer"}}
     body = {"schema": {"$ref": "#/components/schemas/InferRequest"}}
     ok: Docs = {
-        "description": "The outputs; with binary tensors as bytes behind the JSON",
+        "description": "The outputs; binary tensors follow the JSON as bytes",
         "content": {JSON: answer, OCTET_STREAM: BINARY},
         "headers": answered(many=True),
     }
@@ -127,7 +127,7 @@ def infer_docs(path: str) -> Docs:
 
 
 def torchserve_docs(path: str) -> Docs:
-    """Keyword arguments for an `APIRoute` of TorchServe's call for predictions."""
+    """Keyword arguments for an `APIRoute` of TorchServe's prediction call."""
     form = {
         "type": "object",
         "properties": {"data": {**FILE, "minLength": 1}},
@@ -135,7 +135,7 @@ def torchserve_docs(path: str) -> Docs:
         "additionalProperties": False,
     }
     ok: Docs = {
-        "description": "With labels the five best and their scores, else the output",
+        "description": "The five best labels and their scores; without labels, the output",
         "content": {JSON: {"schema": {}}},
         "headers": answered(many=False),
     }

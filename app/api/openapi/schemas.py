@@ -17,12 +17,12 @@ class ErrorBody(BaseModel):
     error: str = Field(description="a sentence that says what to do")
     code: str = Field(description="for programs; docs/errors.md lists all codes")
     request_id: str
-    details: list[dict[str, str | int | float]] = Field(description="such as the index of an item")
+    details: list[dict[str, str | int | float]] = Field(description="for example, an item's index")
     retry_after_ms: float = Field(
         default=0,
-        description="only with `overloaded` and `rate_limited`: estimated time until the queue is "
-        "done or the rate limit allows the request; Retry-After is the same in whole seconds, "
-        "rounded up",
+        description="only with `overloaded` and `rate_limited`: estimated time until the queued "
+        "work is done or the rate limit allows the request; Retry-After is the same, rounded up to "
+        "whole seconds",
     )
 
 
@@ -34,8 +34,7 @@ class V2Error(BaseModel):
 
 CUT: dict[str, int] = Field(
     default={},
-    description="only of a text that was cut off: `tokens` is how many were used, `cut` how many "
-    "were not",
+    description="only for a text that was cut off: the tokens used (`tokens`) and left out (`cut`)",
 )
 
 
@@ -52,7 +51,7 @@ class LabelledPrediction(BaseModel):
         default=[], description="only with top_k: positions of the labels in the manifest"
     )
     outputs: dict[str, JsonValue] = Field(
-        default={}, description="further outputs, if any: output name -> nested numbers"
+        default={}, description="other outputs, if any: output name -> nested numbers"
     )
     details: dict[str, int] = CUT
 
@@ -68,23 +67,23 @@ class TensorPrediction(BaseModel):
         default=[], description="only with top_k: positions of these numbers in the whole output"
     )
     labels: list[str] = Field(
-        default=[], description="only of rows with classes, such as boxes: the label of each"
+        default=[], description="only for rows with classes, such as boxes: the label of each row"
     )
     details: dict[str, int] = CUT
 
 
 class Span(BaseModel):
-    """Tokens of one label, next to each other."""
+    """Adjacent tokens with the same label."""
 
     label: str
-    score: float = Field(description="the mean of its tokens")
-    start: int = Field(description="the first character, counted from 0")
-    end: int = Field(description="the character after the last")
+    score: float = Field(description="the mean score of its tokens")
+    start: int = Field(description="index of the first character, from 0")
+    end: int = Field(description="index after the last character")
     text: str
 
 
 class SpansPrediction(BaseModel):
-    """What a model with labels of tokens found in a text."""
+    """The spans that a token classifier found in a text."""
 
     spans: list[Span] = Field(description="in the order of the text, without the label O")
     outputs: dict[str, JsonValue] = Field(default={}, description="the other outputs, if any")
@@ -92,12 +91,12 @@ class SpansPrediction(BaseModel):
 
 
 class FailedItem(BaseModel):
-    """The entry of an item that the model failed on."""
+    """The entry of an item on which the model failed."""
 
     error: str
     code: Literal["backend_failed", "non_finite_output"]
     details: list[dict[str, str | int | float]] = Field(
-        default=[], description="`model_error`, where TORCHLANE_SHOW_MODEL_ERRORS is set"
+        default=[], description="`model_error`, if TORCHLANE_SHOW_MODEL_ERRORS is set"
     )
 
 
@@ -112,7 +111,7 @@ class PredictAnswer(BaseModel):
 
 
 class BatchPredictAnswer(BaseModel):
-    """As many predictions as inputs, in the same order."""
+    """One prediction per input, in the same order."""
 
     model_config = ConfigDict(protected_namespaces=())
 
@@ -142,10 +141,10 @@ class VersionState(BaseModel):
     problem: str | None = None
     step: str | None = Field(None, description="the current step while it loads")
     stage: Literal["verify", "load", "warm", "prove"] | None = Field(
-        None, description="which part of loading that is"
+        None, description="the stage of loading that this step belongs to"
     )
     progress: float | None = Field(
-        None, ge=0, le=1, description="share of the steps that are done, once their number is known"
+        None, ge=0, le=1, description="fraction of the steps done, once their number is known"
     )
     seconds: float | None = Field(None, description="how long it has been loading")
 
@@ -153,7 +152,7 @@ class VersionState(BaseModel):
 class ServedStep(BaseModel):
     """The form that runs batches of up to `up_to` items."""
 
-    up_to: int | None = Field(description="null: of any size")
+    up_to: int | None = Field(description="null: any size")
     form: str
 
 
@@ -164,7 +163,7 @@ class ServedPlan(BaseModel):
     measured_on: str | None = Field(description="the processor; null: there was no choice")
     measured_by: Literal["export", "server"] | None
     median_us: dict[str, dict[int, float]] = Field(
-        description="what the server measured: form -> batch size -> microseconds of a forward"
+        description="measured by the server: form -> batch size -> microseconds of a forward"
     )
 
 
@@ -186,7 +185,7 @@ class ModelSettings(BaseModel):
     queue_limit_bytes: int
     timeout_ms: float
     devices: list[str] | None = Field(description="null: all devices of the server")
-    replicas: int | None = Field(description="null: all on these devices")
+    replicas: int | None = Field(description="null: all replicas on these devices")
     variant: str | None
     precision: str | None = Field(description="null: the artifact's choice")
     cache: bool
@@ -195,14 +194,14 @@ class ModelSettings(BaseModel):
 
 
 class ModelSummary(BaseModel):
-    """A model in the repository, and what is loaded of it."""
+    """A model in the repository, and its loaded versions."""
 
     name: str
     default: bool = Field(description="whether /predict means this model")
-    state: State = Field(description="ready where any version is")
+    state: State = Field(description="ready if any version is ready")
     version: int | None = Field(description="the version for requests that name none")
     versions: list[VersionState]
-    modelName: str = Field(description="the name once more, for TorchServe's clients")
+    modelName: str = Field(description="the name again, for TorchServe's clients")
     modelUrl: str = Field(description="the artifact in the repository, for TorchServe's clients")
 
 
@@ -214,7 +213,7 @@ class RequestSize(BaseModel):
 
 
 class ModelInfo(ModelSummary):
-    """What a caller needs; null or empty where no version is loaded."""
+    """What a caller needs to know; null or empty if no version is loaded."""
 
     model_config = ConfigDict(json_schema_serialization_defaults_required=True)
 
@@ -222,7 +221,7 @@ class ModelInfo(ModelSummary):
     description: str | None = None
     precision: str | None = Field(None, description="the precision of every answer")
     codec: Literal["tensor", "image", "text"] | None = Field(None, description="what an item is")
-    media_types: list[str] = Field([], description="what the Content-Type of a body may be")
+    media_types: list[str] = Field([], description="accepted Content-Types of a body")
     inputs: list[TensorSpec] = Field([], description="axis 0 is the batch, -1 a free dimension")
     outputs: list[TensorSpec] = []
     labels: list[str] | None = Field(
@@ -232,12 +231,12 @@ class ModelInfo(ModelSummary):
 
 
 class ModelDetails(ModelInfo):
-    """With `full=true`: also what runs, where, and how it was made and proved."""
+    """With `full=true`: also what runs, where, and how it was made and verified."""
 
     variant: str | None = Field(description="the only variant served; null: a plan decides")
     signed_by: str | None = Field(
-        description="fingerprint of the trusted key that signed the loaded version; null where "
-        "the server asks for no signatures"
+        description="fingerprint of the trusted key that signed the loaded version; null if the "
+        "server requires no signatures"
     )
     settings: ModelSettings | None = Field(description="null while no version is loaded")
     replicas: list[ReplicaInfo]
@@ -262,14 +261,14 @@ class VersionName(BaseModel):
 class FailedVersion(VersionName):
     """A version that could not be loaded."""
 
-    problem: str = Field(description="why; what was served before still is")
+    problem: str = Field(description="the reason; versions served before still serve")
 
 
 class ChangesAnswer(BaseModel):
-    """Changes that an admin call made in the process that answers."""
+    """Changes that an admin call made in the answering process."""
 
     loaded: list[VersionName] = Field(description="versions that serve now")
     retired: list[VersionName] = Field(
-        description="versions that serve no longer; all their requests were answered"
+        description="versions that no longer serve; all their requests were answered"
     )
     failed: list[FailedVersion]

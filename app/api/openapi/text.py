@@ -41,23 +41,23 @@ _COUNT: Docs = {"type": "integer", "minimum": 0}
 _SCORE: Docs = {"type": "number"}
 _TOKENS = _list(_COUNT)
 _INPUTS: Docs = {
-    "description": "a text, or several; the token ids of one, or those of several",
+    "description": "one text or several; or token ids, of one text or of several",
     "anyOf": [_TEXT, _list(_TEXT), _TOKENS, _list(_TOKENS)],
 }
-_MODEL: Docs = {"type": "string", "description": "NAME or NAME/VERSION; none: the default model"}
-_SIZE: Docs = {"type": "integer", "minimum": 1, "description": "of the vectors; none: the model's"}
+_MODEL: Docs = {"type": "string", "description": "NAME or NAME/VERSION; else the default model"}
+_SIZE: Docs = {"type": "integer", "minimum": 1, "description": "vector size; default: the model's"}
 _FORMAT: Docs = {"type": "string", "enum": ["float", "base64"], "default": "float"}
 _VECTOR = _list(_SCORE)
 _TRUNCATE: Docs = {
     "type": "boolean",
     "default": True,
-    "description": "cut off texts that are too long for the model, instead of rejecting them",
+    "description": "truncate texts that are too long for the model, instead of rejecting them",
 }
 _LABELS = _list(_ref("TextLabel"))
 
 
 class _Call(NamedTuple):
-    """A call: the name of its schemas, what it answers, and the schemas of body and answer."""
+    """A call: the name of its schemas, its description, and the schemas of body and answer."""
 
     name: str
     told: str
@@ -66,7 +66,7 @@ class _Call(NamedTuple):
 
 
 def _answer(kind: str, name: str, items: Docs) -> Docs:
-    """The answer of a call that says which model it is from, and how many tokens it read."""
+    """An answer that names its model and counts the tokens read."""
     return _object(
         ("object", name, "model", "usage"),
         {
@@ -148,7 +148,7 @@ _CALLS: dict[str, _Call] = {
             {
                 "input": _list(_STRING),
                 "inputs": {
-                    "description": "a text, a pair of texts, or a list of lists with one or a pair",
+                    "description": "a text, a pair, or a list of lists of one or two texts",
                     "anyOf": [_STRING, _PAIRS, _list(_PAIRS)],
                 },
                 "model": _MODEL,
@@ -193,7 +193,7 @@ SCHEMAS: dict[str, Docs] = {
         {
             "message": _STRING,
             "type": _STRING,
-            "param": {"type": ["string", "null"], "description": "the wrong field"},
+            "param": {"type": ["string", "null"], "description": "the invalid field"},
             "code": _STRING,
         },
         more=False,
@@ -215,7 +215,7 @@ SCHEMAS: dict[str, Docs] = {
 
 
 def text_docs(path: str) -> Docs:
-    """Keyword arguments for an `APIRoute` of a call for text."""
+    """Keyword arguments for an `APIRoute` of a text call."""
     call, protocol = _CALLS[path], protocol_of(path)
     ok: Docs = {
         "description": call.told,

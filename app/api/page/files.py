@@ -1,6 +1,6 @@
-"""The page at / and its files: what is packaged in `static`, and nothing else.
+"""The page at / and its files: only what is packaged in `static`.
 
-Every address in them is relative: they work behind a proxy that removes a path prefix.
+All addresses in them are relative, so they work behind a proxy that removes a path prefix.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from starlette.exceptions import HTTPException
 
 from app.api.static_files import File, policy
 
-POLICY = policy("blob:", "data:")  # pictures that a user chose or drew
+POLICY = policy("blob:", "data:")  # for pictures that a user chose or drew
 INDEX = "index.html"
 
 
 def add_files(app: FastAPI) -> None:
-    """Serve the page and its files, which are read once: few, and small."""
+    """Serve the page and its files, which are few and small, and read once."""
     there = {
         name: File.of(name, found.read_bytes(), POLICY)
         for name, found in _below(files(__package__) / "static")
@@ -39,7 +39,7 @@ def add_files(app: FastAPI) -> None:
 
 
 def _below(folder: Traversable, prefix: str = "") -> Iterator[tuple[str, Traversable]]:
-    """Each file below a folder, with its path from there."""
+    """Each file below a folder, with its path relative to the folder."""
     for each in folder.iterdir():
         if each.is_dir():
             yield from _below(each, f"{prefix}{each.name}/")

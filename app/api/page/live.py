@@ -1,7 +1,7 @@
 """GET /live: the server's load as a stream of events, one snapshot a second.
 
-A snapshot is made and encoded once for all listeners, and only while there is one. It is made of
-the metrics: no other counters exist for it.
+A snapshot is created and encoded once for all listeners, and only while there is one. It uses the
+metrics, and needs no other counters.
 """
 
 from __future__ import annotations
@@ -24,33 +24,33 @@ from app.api.service import Service
 from app.errors import HttpVersionNotSupported, Overloaded, ShuttingDown, TorchlaneError
 
 LOG = structlog.get_logger(__name__)
-MAX_LISTENERS = 32  # of a process
+MAX_LISTENERS = 32  # per process
 FULL_RETRY_S = 10.0
 INTERVAL_S = 1.0
-# Several workers write down their counts when a second of the clock begins. Reading in mid-second
-# avoids the moment when only some workers have written.
+# Several workers write their counts when a second of the clock begins. Reading in mid-second avoids
+# the moment when only some workers have written.
 PHASE_S = 0.5
 LEAST_S = 0.5  # between two readings
-STUCK_TICKS = 10  # without room for a snapshot, until a listener is given up
-SEND_BUFFER_BYTES = 16 << 10  # of the kernel, which doubles it: what waits there gets old
+STUCK_TICKS = 10  # a listener without room for this many snapshots is dropped
+SEND_BUFFER_BYTES = 16 << 10  # in the kernel, which doubles it: snapshots that wait there age
 HEADERS = [
     (b"content-type", b"text/event-stream"),
     (b"cache-control", b"no-store"),
-    (b"x-accel-buffering", b"no"),  # nginx would collect events
+    (b"x-accel-buffering", b"no"),  # otherwise nginx buffers events
     (b"x-content-type-options", b"nosniff"),
-    (b"connection", b"close"),  # with that buffer it is of no use for other answers
+    (b"connection", b"close"),  # with so small a buffer it cannot serve other answers
 ]
 
 
 class Live:
-    """Makes the snapshots and hands each to every listener.
+    """Creates the snapshots and passes each to all listeners.
 
     Args:
-        service: what they are made of.
+        service: the source of the snapshots.
 
     Attributes:
-        latest: the last one as an event; None: there is none yet.
-        next: the one that comes; None: there are no more. There while somebody listens.
+        latest: the last snapshot as an event; None if there is none yet.
+        next: the next snapshot; None if there are no more. Exists only while there are listeners.
     """
 
     def __init__(self, service: Service) -> None:
@@ -64,11 +64,11 @@ class Live:
 
     @contextlib.contextmanager
     def listening(self) -> Iterator[None]:
-        """Keep the snapshots coming for one more listener.
+        """Keep creating snapshots for one more listener.
 
         Raises:
-            Overloaded: there are enough.
-            ShuttingDown: there will be none.
+            Overloaded: if there are too many listeners.
+            ShuttingDown: if the server is shutting down.
         """
         if self._service.lifecycle.stopping:
             raise ShuttingDown("the server is shutting down")
@@ -128,7 +128,7 @@ class LiveStream(Response):
 
     Args:
         live: has the snapshots.
-        service: checks the key again at each of them.
+        service: checks the key again for each snapshot.
         asks_for_key: whether a key is needed.
     """
 
@@ -140,8 +140,8 @@ class LiveStream(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """See ASGI."""
-        if scope["http_version"] == "1.0":  # its answers need a length
-            raise HttpVersionNotSupported("/live needs HTTP/1.1; a proxy may have to be told so")
+        if scope["http_version"] == "1.0":  # an answer in HTTP/1.0 needs a length
+            raise HttpVersionNotSupported("/live needs HTTP/1.1; configure the proxy to use it")
         start = {"type": "http.response.start", "status": 200, "headers": list(HEADERS)}
         if HEAD_ONLY in scope:
             await send(start)
@@ -157,7 +157,7 @@ class LiveStream(Response):
             await send({"type": "http.response.body", "body": b""})
 
     async def _send_all(self, scope: Scope, send: Send, gone: asyncio.Task[None]) -> None:
-        """Send snapshots until the listener, its key or the server has gone."""
+        """Send snapshots until the listener disconnects, loses its access, or the server stops."""
         transport: asyncio.Transport | None = scope.get(TRANSPORT)
         if transport is not None and (connection := transport.get_extra_info("socket")):
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
@@ -165,7 +165,7 @@ class LiveStream(Response):
         event = self._live.latest
         while not gone.done() and stuck < STUCK_TICKS:
             if transport is not None and transport.get_write_buffer_size():
-                stuck += 1  # it gets the next one that it has room for
+                stuck += 1  # it gets the next snapshot that it has room for
             elif event is not None:
                 stuck = 0
                 await send({"type": "http.response.body", "body": event, "more_body": True})
@@ -178,7 +178,7 @@ class LiveStream(Response):
                 return
 
     def _may_listen(self, scope: Scope) -> bool:
-        """Whether its key is as good as it was."""
+        """Whether the listener's key is still valid."""
         if not self._asks_for_key:
             return True
         try:
@@ -189,7 +189,7 @@ class LiveStream(Response):
 
 
 async def _disconnected(receive: Receive) -> None:
-    """Return when the caller has gone, or sends a body in parts: it may have no end."""
+    """Return when the caller disconnects, or sends a body in parts, which may never end."""
     while True:
         message = await receive()
         if message["type"] == "http.disconnect" or message.get("more_body"):

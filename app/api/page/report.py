@@ -1,4 +1,4 @@
-"""GET /models/NAME/versions/VERSION/report: the report that export wrote, as a page of its own."""
+"""GET /models/NAME/versions/VERSION/report: the report that export wrote, as a separate page."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from models.contained import FileRejected, read_inside
 PATH = "/models/{name}/versions/{version}/report"
 REPORT_FILE = "report.html"
 MAX_BYTES = 8 << 20
-# Neither digest nor signature covers it, so it is shown as a stranger's page: without scripts, and
-# apart from this server's origin.
+# No digest or signature covers it, so it is shown as an untrusted page: without scripts, and
+# isolated from this server's origin.
 HEADERS = {
     "Content-Type": "text/html; charset=utf-8",
     "Content-Security-Policy": "sandbox; default-src 'none'; style-src 'unsafe-inline'; "
@@ -47,13 +47,13 @@ def add_report(app: FastAPI, service: Service) -> None:
         openapi_extra={"parameters": path_parameters(PATH)},
     )
     async def get_report(request: Request) -> Response:
-        """What export measured and proved of a version, for people."""
+        """The report of export's measurements and checks of a version, for people."""
         name, version = request.path_params["name"], version_number(request.path_params["version"])
         known = (each.id for each in service.loaded.statuses(name))
         model = next((each for each in known if each.version == version), None)
         if model is None:
             raise ModelNotFound(
-                f"there is no version {version} of {name!r}; GET /models lists what there is"
+                f"there is no version {version} of {name!r}; GET /models lists all versions"
             )
         return Response(await asyncio.to_thread(_read, service, model), headers=HEADERS)
 
@@ -62,7 +62,7 @@ def _read(service: Service, model: ModelId) -> bytes:
     """The bytes of a report.
 
     Raises:
-        ModelNotFound: if there is none that may be read.
+        ModelNotFound: if there is no readable report.
     """
     root = service.repository.root
     try:

@@ -1,4 +1,4 @@
-"""The page at /, and what is there without it too: GET /live and the reports of versions."""
+"""The page at /, and the calls that work without it: GET /live and the reports of versions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from app.api.service import Service
 LIVE: dict[int | str, dict[str, Any]] = {
     200: {
         "content": {"text/event-stream": {"schema": {"type": "string"}}},
-        "description": "a snapshot a second, as a line `data: {...}` and an empty one; "
+        "description": "one snapshot per second, as a line `data: {...}` and an empty line; "
         "docs/page.md describes its fields",
     },
     503: {
@@ -29,7 +29,7 @@ LIVE: dict[int | str, dict[str, Any]] = {
 
 
 def add_page(app: FastAPI, service: Service, *, shown: bool) -> None:
-    """Add the page, if it is shown, the live data, and the reports."""
+    """Add the live data, the reports and, if it is shown, the page."""
     live, asks_for_key = Live(service), not service.limits.open_metrics
     if shown:
         add_files(app)
@@ -44,5 +44,5 @@ def add_page(app: FastAPI, service: Service, *, shown: bool) -> None:
         dependencies=[Scraper] if asks_for_key else [],
     )
     async def listen() -> Response:
-        """The load of the server, once a second, until the caller disconnects."""
+        """The load of the server, once per second, until the caller disconnects."""
         return LiveStream(live, service, asks_for_key=asks_for_key)

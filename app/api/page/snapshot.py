@@ -1,4 +1,4 @@
-"""What two readings of the metrics say about the load between them, as GET /live sends it."""
+"""The load between two readings of the metrics, as GET /live sends it."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from prometheus_client.registry import Collector
 from app.metrics.counters import LABELS, REPLICA_LABELS
 from app.registry.loaded_models import ModelState, VersionStatus
 
-Key = tuple[str, ...]  # values of the labels that are kept; the others are summed up
+Key = tuple[str, ...]  # values of the kept labels; the series of other labels are summed
 Series = Mapping[str, Mapping[Key, float]]
 OK = "ok"
 OUTCOME = (*LABELS, "outcome")
 DEVICE_READINGS = ("memory_used_bytes", "memory_bytes", "temperature_celsius", "utilization_ratio")
-# By the names of samples, without their prefix.
+# The kept labels by the names of samples, without their prefix.
 KEPT: dict[str, tuple[str, ...]] = {
     "requests_total": ("code",),
     "request_seconds_bucket": ("le",),
@@ -48,7 +48,7 @@ PREFIX = "torchlane_"
 
 
 def read(collector: Collector) -> Series:
-    """The series of all metrics that a snapshot is made of."""
+    """The series of all metrics that a snapshot uses."""
     found: dict[str, dict[Key, float]] = {name: {} for name in KEPT}
     for family in collector.collect():
         for sample in family.samples:
@@ -63,12 +63,12 @@ def read(collector: Collector) -> Series:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What happened between two readings.
+    """The change between two readings.
 
     Attributes:
-        before: the earlier one; a series that it lacks began at 0.
-        now: the later one.
-        seconds: between them.
+        before: the earlier reading; a series that it lacks began at 0.
+        now: the later reading.
+        seconds: time between them.
     """
 
     before: Series
@@ -76,7 +76,7 @@ class Change:
     seconds: float
 
     def counted(self, name: str) -> dict[Key, float]:
-        """What each series of a counter gained; a counter that began anew gained nothing."""
+        """The gain of each series of a counter; 0 for a counter that was reset."""
         before = self.before[name]
         return {
             key: max(0.0, value - before.get(key, 0.0)) for key, value in self.now[name].items()
@@ -87,7 +87,7 @@ class Change:
         return {key: round(gained / self.seconds, 3) for key, gained in self.counted(name).items()}
 
     def means(self, name: str, scale: float = 1.0) -> dict[Key, float | None]:
-        """The mean of what each series of a histogram observed; None: nothing."""
+        """The mean of the observations of each series of a histogram; None if there are none."""
         sums = self.counted(f"{name}_sum")
         counts = self.counted(f"{name}_count")
         return {
@@ -101,11 +101,11 @@ class Change:
 
 
 def quantile(share: float, buckets: Mapping[Key, float]) -> float | None:
-    """A quantile of a histogram, interpolated within its bucket; None: nothing was observed.
+    """A quantile of a histogram, interpolated within its bucket; None without observations.
 
     Args:
         share: such as 0.99.
-        buckets: upper bound -> number of observations up to there.
+        buckets: upper bound -> number of observations up to it.
     """
     counts = sorted((float(bound), count) for (bound,), count in buckets.items())
     total = counts[-1][1] if counts else 0.0
@@ -115,17 +115,17 @@ def quantile(share: float, buckets: Mapping[Key, float]) -> float | None:
     for (lower, below), (upper, upto) in pairwise([(0.0, 0.0), *counts]):
         if upto >= wanted and upto > below:
             if math.isinf(upper):
-                return lower  # the last bound: nobody knows how far beyond
+                return lower  # the last bound: the distance beyond it is unknown
             return lower + (upper - lower) * (wanted - below) / (upto - below)
     return None
 
 
 def snapshot(change: Change, states: Mapping[str, str]) -> dict[str, Any]:
-    """The object of GET /live, but for `at` and `versions`; docs/page.md describes each field.
+    """The object of GET /live, except `at` and `versions`; docs/page.md describes each field.
 
     Args:
-        change: what happened.
-        states: of this process's replicas, by name.
+        change: the change between two readings.
+        states: states of this process's replicas, by name.
     """
     return {
         "interval_s": round(change.seconds, 3),
@@ -143,7 +143,7 @@ def snapshot(change: Change, states: Mapping[str, str]) -> dict[str, Any]:
 
 
 def version(status: VersionStatus, *, hides_detail: bool) -> dict[str, Any]:
-    """One of the `versions` of GET /live."""
+    """An entry of `versions` of GET /live."""
     loading = status.state is ModelState.LOADING
     return {
         "name": status.id.name,
@@ -170,7 +170,7 @@ def _requests(change: Change) -> dict[str, Any]:
 
 
 def _models(change: Change) -> list[dict[str, Any]]:
-    """Every version that is served: it has a queue."""
+    """Every served version: each has a queue."""
     items, computed = change.rates("items_total"), change.rates("items_computed_total")
     lookups, batches = change.rates("cache_lookups_total"), change.rates("batch_size_count")
     sizes = change.means("batch_size")
@@ -208,7 +208,7 @@ def _replicas(change: Change, states: Mapping[str, str]) -> list[dict[str, Any]]
             "device": replica[1],
             "ready": bool(ready),
             "state": states.get(replica[0]),
-            # Seconds are counted when a batch ends: a long one would count in one interval.
+            # Seconds are counted when a batch ends, so a long batch counts in one interval.
             "busy_share": min(1.0, busy.get(replica, 0.0)),
             "items_per_s": items.get(replica, 0.0),
         }
@@ -217,7 +217,7 @@ def _replicas(change: Change, states: Mapping[str, str]) -> list[dict[str, Any]]
 
 
 def _devices(now: Series) -> list[dict[str, Any]]:
-    """The devices whose driver answers; a reading that fails is None."""
+    """The devices whose driver answers; failed readings are None."""
     readings = {name: now[f"device_{name}"] for name in DEVICE_READINGS}
     devices = sorted({device for series in readings.values() for (device,) in series})
     return [

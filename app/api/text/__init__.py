@@ -1,1 +1,1 @@
-"""The calls that clients of text models know: those of OpenAI, TEI and infinity."""
+"""The calls of OpenAI, TEI and infinity, which clients of text models know."""

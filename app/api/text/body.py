@@ -1,4 +1,4 @@
-"""A call whose JSON body names the model; what all calls for text have in common."""
+"""The base of all text calls, whose JSON body names the model."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ from app.types import Array, Item, Outcome
 from models.codec_specs import TextCodecSpec, TextTask
 
 MAX_NAME = 80  # characters of a model's name and version
-DEFAULT = "default/not-specified"  # what infinity's clients send without a name
+DEFAULT = "default/not-specified"  # infinity's clients send this if no model is named
 
 
 class TextCall(Call):
-    """See `Call`. Only the body tells the model, and with it whether the key may call it.
+    """See `Call`. Only the body names the model, and thus decides whether the key may call it.
 
     Attributes:
-        tasks: which models it is for.
+        tasks: the tasks of the models that it can call.
     """
 
     __slots__ = ("_document",)
     tasks: ClassVar[tuple[TextTask, ...]] = ()
 
     def read_head(self, fields: Mapping[bytes, bytes]) -> None:
-        """The Content-Type is ignored: these calls take only JSON."""
+        """Ignore the Content-Type: these calls accept only JSON."""
         self._document: dict[str, Any] | None = None
 
     def find_model(self) -> None:
-        """The head does not name it: the server's time limit holds until the body has arrived."""
+        """Use the server's timeout until the body arrives, because the head names no model."""
         self.limit_time(self.service.limits.timeout_s)
 
     def begin(self, body: bytes, request_id: bytes = b"") -> Submission:
@@ -57,8 +57,8 @@ class TextCall(Call):
         inflated = Inflater(coding, body, most).inflate_shortly()
         if inflated is None:
             raise PayloadTooLarge(
-                f"a compressed body of this call may inflate to {MAX_ON_LOOP_BYTES} bytes; send "
-                "it without Content-Encoding"
+                f"a compressed body of this call may inflate to at most {MAX_ON_LOOP_BYTES} bytes; "
+                "send it without Content-Encoding"
             )
         return inflated
 
@@ -73,8 +73,8 @@ class TextCall(Call):
     def read(self, body: bytes, *, on_loop: bool) -> list[Item]:
         """See `Call`.
 
-        A call that waits does not keep its parsed body, which may be ten times as large: a thread
-        parses it again.
+        A waiting call does not keep its parsed body, which may be ten times as large; a thread
+        parses the body again.
         """
         document, self._document = self._document, None
         return self.read_document(parsed(body) if document is None else document, on_loop=on_loop)
@@ -88,7 +88,7 @@ class TextCall(Call):
         raise NotImplementedError
 
     def check_count(self, values: Sequence[object]) -> None:
-        """Reject more values than one request may have, before any is looked at.
+        """Reject more values than one request may have, before any is examined.
 
         Raises:
             PayloadTooLarge: with both numbers.
@@ -103,17 +103,17 @@ class TextCall(Call):
         *,
         on_loop: bool,
     ) -> list[Item]:
-        """An item of each value.
+        """An item for each value.
 
         Args:
             document: says whether texts may be cut off.
-            values: as the codec takes them.
-            where: the place of a value in the body, for errors.
+            values: values that the codec accepts.
+            where: returns the place of a value in the body, for errors.
             on_loop: see `read`.
 
         Raises:
             TooLongForLoop, PayloadTooLarge: see `read`.
-            InvalidInput: with the place of the value that is wrong.
+            InvalidInput: with the place of the invalid value.
         """
         truncates = _truncates(document)
         codec, budget = self.model.codec, Budget(on_loop=on_loop, is_left=self.is_left)
@@ -134,11 +134,11 @@ class TextCall(Call):
         return items
 
     def texts_of(self, document: Mapping[str, Any], name: str) -> list[str]:
-        """A list of texts, which must not be empty.
+        """A list of at least one text.
 
         Raises:
-            PayloadTooLarge: there are too many.
-            InvalidInput: it is something else.
+            PayloadTooLarge: if there are too many texts.
+            InvalidInput: if the field is anything else.
         """
         given = document.get(name)
         if isinstance(given, list) and given:
@@ -151,7 +151,7 @@ class TextCall(Call):
         """The first output of each item.
 
         Raises:
-            ItemFailed: if any item failed: these answers have no place for errors.
+            ItemFailed: if any item failed, because these answers have no place for errors.
         """
         name = self.model.manifest.outputs[0].name
         arrays = []
@@ -162,9 +162,9 @@ class TextCall(Call):
         return arrays
 
     def listed(self, what: str, key: str, found: Sequence[object]) -> Written:
-        """An answer as OpenAI and infinity have it; `usage` counts the tokens that the model got.
+        """An answer in OpenAI's and infinity's form; `usage` counts the tokens that the model used.
 
-        Where texts were cut off, `usage` also has the number of tokens that it did not get.
+        If texts were cut off, `usage` also has the number of tokens that were not used.
         """
         tokens = sum(note.tokens for note in self.notes if note is not None)
         cut = sum(note.cut for note in self.notes if note is not None)
@@ -179,15 +179,15 @@ def named(endpoint: Endpoint, model: object) -> Endpoint:
     """The endpoint with the model that a body names: `NAME` or `NAME/VERSION`.
 
     Raises:
-        InvalidInput: it is not a string.
-        ModelNotFound: it is too long for a name.
+        InvalidInput: if it is not a string.
+        ModelNotFound: if it is empty or too long for a name.
     """
     if model is None or model == DEFAULT:
         return endpoint
     if not isinstance(model, str):
         raise InvalidInput("'model' must be a string", [{"param": "model"}])
     if not model or len(model) > MAX_NAME:
-        raise ModelNotFound(f"there is no model {short(model)}; GET /v1/models lists what there is")
+        raise ModelNotFound(f"there is no model {short(model)}; GET /v1/models lists all models")
     name, version = split(model)
     return Endpoint(endpoint.route, endpoint.call, name, version, endpoint.many)
 
@@ -199,10 +199,10 @@ def split(model: str) -> tuple[str, str | None]:
 
 
 def check_task(model: LoadedModel, tasks: Sequence[TextTask], route: str) -> None:
-    """Reject a model whose task, or whose output, does not fit a call.
+    """Reject a model whose task or output does not fit a call.
 
     Raises:
-        InvalidInput: saying what the model is for.
+        InvalidInput: with what the model is for.
     """
     codec, shape = model.manifest.codec, model.manifest.outputs[0].item_shape
     task = codec.task if isinstance(codec, TextCodecSpec) else None
@@ -222,7 +222,7 @@ def check_task(model: LoadedModel, tasks: Sequence[TextTask], route: str) -> Non
 
 
 def _truncates(document: Mapping[str, Any]) -> bool:
-    """Whether texts that are too long may be cut off, which TEI's requests can forbid."""
+    """Whether texts that are too long may be cut off; TEI's requests can forbid it."""
     field(
         document,
         "truncation_direction",

@@ -1,7 +1,7 @@
-"""POST /classify: labels of texts and their scores, as infinity has it; with TEI's `inputs` too.
+"""POST /classify: labels of texts and their scores, as in infinity; also with TEI's `inputs`.
 
-infinity's requests have `input`, a list of texts. `inputs` is what TEI's /predict takes, whose path
-is the native call's here: a text, a pair of texts, or a list of lists with a text or a pair each.
+infinity's requests have `input`, a list of texts. `inputs` is the field of TEI's /predict, a path
+of the native call here: a text, a pair of texts, or a list of lists of one text or two.
 """
 
 from __future__ import annotations
@@ -56,10 +56,10 @@ class ClassifyCall(TextCall):
 
 
 def sequences_of(given: object) -> tuple[bool, list[object]]:
-    """What TEI's `inputs` has: whether it is a batch, and its texts or pairs.
+    """Whether TEI's `inputs` is a batch, and its texts or pairs.
 
     Raises:
-        InvalidInput: it is something else.
+        InvalidInput: if it is anything else.
     """
     if isinstance(given, str):
         return False, [given]
@@ -89,7 +89,7 @@ def _no_sequences() -> InvalidInput:
 
 
 def ranked(scores: Array, labels: Sequence[str] | None) -> list[dict[str, Any]]:
-    """Every label with its score, the highest first; without labels their indices."""
+    """Every label with its score, highest first; without labels, their indices."""
     return [
         {"score": scores[index], "label": labels[index] if labels else f"LABEL_{index}"}
         for index in np.argsort(-scores, kind="stable").tolist()

@@ -1,4 +1,4 @@
-"""Texts to vectors: POST /v1/embeddings as OpenAI has it, infinity's /embeddings, TEI's /embed."""
+"""Texts to vectors: OpenAI's POST /v1/embeddings, infinity's /embeddings, TEI's /embed."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from app.codecs.values import short
 from app.errors import InvalidInput
 from app.types import Array, Item, Outcome
 
-MAX_INPUTS = 2048  # that OpenAI takes in one request
+MAX_INPUTS = 2048  # OpenAI's limit for one request
 FIELDS = frozenset(("input", "model", "encoding_format", "dimensions", "user"))
 FORMATS = ("float", "base64")
 
 
 class EmbeddingsCall(TextCall):
-    """See `Call`: OpenAI's call. Fields that it does not define are rejected, as OpenAI does.
+    """See `Call`: OpenAI's call. Like OpenAI, it rejects fields that are not defined.
 
     Attributes:
-        size: of the vectors; None: as the model answers them.
+        size: size of the vectors; None for the model's size.
     """
 
     __slots__ = ("_in_base64", "size")
@@ -44,11 +44,11 @@ class EmbeddingsCall(TextCall):
     def items_of_inputs(
         self, document: dict[str, Any], name: str, most: int | None = None, *, on_loop: bool
     ) -> list[Item]:
-        """The items of a field: one text, several, the token ids of one, or those of several.
+        """The items of a field: one text or several, or token ids of one text or of several.
 
         Raises:
             PayloadTooLarge, TooLongForLoop: see `read`.
-            InvalidInput: there are none, more than `most`, or one is wrong.
+            InvalidInput: if there are no items, more than `most`, or an invalid one.
         """
         given = document.get(name)
         one = not isinstance(given, list) or is_tokens(given)
@@ -66,7 +66,7 @@ class EmbeddingsCall(TextCall):
         return self.items_of(document, values, places, on_loop=on_loop)
 
     def _check_input(self, value: object, name: str, place: str) -> None:
-        """Check a text or its token ids, before these become an array."""
+        """Check a text, or its token ids before they become an array."""
         if not isinstance(value, str | list):
             raise InvalidInput(
                 f"{name!r} must be a string, a list of strings, a list of token ids, or a list of "
@@ -74,7 +74,7 @@ class EmbeddingsCall(TextCall):
                 [{"param": name}],
             )
         if not value:
-            raise InvalidInput(f"{name!r} must not have an empty text", [{"param": name}])
+            raise InvalidInput(f"{name!r} must not contain an empty text", [{"param": name}])
         if isinstance(value, list) and len(value) > self._most_ids():
             got, limit = len(value), self._most_ids()
             raise InvalidInput(
@@ -91,12 +91,12 @@ class EmbeddingsCall(TextCall):
         """Reject fields that OpenAI does not define.
 
         Raises:
-            InvalidInput: naming one of them.
+            InvalidInput: with the name of one of them.
         """
         for name in document:
             if name not in FIELDS:
                 raise InvalidInput(
-                    f"Unrecognized request argument supplied: {short(name)}; this call takes "
+                    f"Unrecognized request argument supplied: {short(name)}; this call accepts "
                     f"{', '.join(sorted(FIELDS))}"
                 )
         field(document, "user", "a string", lambda given: isinstance(given, str))
@@ -105,7 +105,7 @@ class EmbeddingsCall(TextCall):
         """Read `dimensions`.
 
         Raises:
-            InvalidInput: the model has no vectors of that size.
+            InvalidInput: if the model has no vectors of that size.
         """
         most = self.model.manifest.outputs[0].item_shape[-1]
         wanted = f"a whole number from 1 to {most}, the size of this model's vectors"
@@ -125,7 +125,7 @@ class EmbeddingsCall(TextCall):
         return self.listed("list", "data", data)
 
     def vectors_of(self, outcomes: Sequence[Outcome]) -> list[Array]:
-        """The vectors of all items, of the size that was asked for."""
+        """The vectors of all items, of the requested size."""
         return [shortened(vector, self.size) for vector in self.arrays_of(outcomes)]
 
     def _shown(self, vector: Array) -> object:
@@ -135,7 +135,7 @@ class EmbeddingsCall(TextCall):
 
 
 class InfinityEmbeddingsCall(EmbeddingsCall):
-    """See `Call`: infinity's call. It ignores other fields; a size of 0 means the whole vector."""
+    """See `Call`: infinity's call. Other fields are ignored; size 0 means the whole vector."""
 
     __slots__ = ()
 
@@ -151,7 +151,7 @@ class InfinityEmbeddingsCall(EmbeddingsCall):
 
 
 class EmbedCall(EmbeddingsCall):
-    """See `Call`: TEI's call, which answers nothing but the vectors."""
+    """See `Call`: TEI's call, whose answer has only the vectors."""
 
     __slots__ = ("_normalize",)
 
@@ -161,7 +161,7 @@ class EmbedCall(EmbeddingsCall):
         self._normalize = flag(document, "normalize", default=True)
         if document.get("prompt_name") is not None:
             raise InvalidInput(
-                "'prompt_name' is not supported: a model has the prompt of its export"
+                "'prompt_name' is not supported: the prompt of a model is set at its export"
             )
         self.read_size(document)
         return self.items_of_inputs(document, "inputs", on_loop=on_loop)
@@ -180,14 +180,14 @@ def is_tokens(given: object) -> bool:
 
 
 def shortened(vector: Array, size: int | None) -> Array:
-    """The first numbers of a vector, as a vector of length 1; None: the vector as it is."""
+    """The first `size` numbers, scaled to length 1; the unchanged vector if `size` is None."""
     if size is None or size == len(vector):
         return vector
     return normalized(vector[:size])
 
 
 def normalized(vector: Array) -> Array:
-    """A vector of length 1 in the same direction; of zeros: the same."""
+    """A vector of length 1 in the same direction; zeros stay zeros."""
     length = np.linalg.norm(vector)
     return vector / length if length > 0 else np.ascontiguousarray(vector)
 

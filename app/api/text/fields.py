@@ -1,4 +1,4 @@
-"""The JSON body of a call for text: parsing it, and its fields."""
+"""The JSON body of a text call: parsing, and its fields."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from app.codecs.tensor import kind
 from app.codecs.values import short
 from app.errors import InvalidInput, PayloadTooLarge
 
-# The event loop must parse a body to learn the model: about ten milliseconds at most.
+# The event loop must parse a body to find the model: this takes at most about ten milliseconds.
 MAX_BODY_BYTES = 2 << 20
-MAX_MARKS = 8192  # of lists, objects and fields
-MAX_NUMBERS = 300_000  # and strings: as many tokens as OpenAI takes in one request
+MAX_MARKS = 8192  # lists, objects and fields
+MAX_NUMBERS = 300_000  # numbers and strings: as many tokens as OpenAI accepts in one request
 
 
 def parsed(body: bytes) -> dict[str, Any]:
-    """A body, which must be a JSON object.
+    """A parsed body, which must be a JSON object.
 
     Raises:
-        PayloadTooLarge: it would take long to parse.
-        InvalidInput: it is something else.
+        PayloadTooLarge: if it would take long to parse.
+        InvalidInput: if it is not a JSON object.
     """
     if len(body) > MAX_UNCOUNTED_BYTES:
         _check_size(body)
@@ -52,10 +52,10 @@ def _check_size(body: bytes) -> None:
 
 
 def one_of(document: Mapping[str, Any], name: str, other: str) -> str:
-    """Which of two names of the same field a body has: `name`, unless it has the other one.
+    """The name of a field that has two names: `name`, unless the body has the other one.
 
     Raises:
-        InvalidInput: it has both.
+        InvalidInput: if it has both.
     """
     if other not in document:
         return name
@@ -67,16 +67,16 @@ def one_of(document: Mapping[str, Any], name: str, other: str) -> str:
 def field(
     document: Mapping[str, Any], name: str, wanted: str, is_right: Callable[[Any], bool]
 ) -> Any:
-    """A field that may be missing or null, which is None.
+    """The value of a field; None if it is missing or null.
 
     Args:
         document: the body.
-        name: of the field.
-        wanted: what it must be, for the error.
-        is_right: whether a value is right; must be quick for large lists.
+        name: name of the field.
+        wanted: what the value must be, for the error.
+        is_right: whether a value is valid; must be quick for large lists.
 
     Raises:
-        InvalidInput: it is something else.
+        InvalidInput: if the value is invalid.
     """
     given = document.get(name)
     if given is None or is_right(given):
@@ -88,10 +88,10 @@ def field(
 
 
 def flag(document: Mapping[str, Any], name: str, *, default: bool = False) -> bool:
-    """A field that is true or false; null or missing: the default.
+    """The value of a boolean field; the default if it is missing or null.
 
     Raises:
-        InvalidInput: it is something else.
+        InvalidInput: if it is anything else.
     """
     given = field(document, name, "true or false", lambda given: isinstance(given, bool))
     return default if given is None else bool(given)

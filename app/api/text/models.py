@@ -1,4 +1,4 @@
-"""GET /v1/models and GET /v1/models/MODEL, as OpenAI has them."""
+"""OpenAI's GET /v1/models and GET /v1/models/MODEL."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ID = path_parameter("model", {"type": "string"})
 
 
 class OpenAIModel(TypedDict):
-    """A loaded model: by its name, or one version of it by NAME/VERSION."""
+    """A loaded model by its name, or one version by NAME/VERSION."""
 
     id: str
     object: str
@@ -29,7 +29,7 @@ class OpenAIModel(TypedDict):
 
 
 class OpenAIModels(TypedDict):
-    """Every model that is loaded."""
+    """All loaded models."""
 
     object: str
     data: list[OpenAIModel]
@@ -41,7 +41,7 @@ def add_openai_models(app: FastAPI, service: Service) -> None:
 
     @router.get("", operation_id="v1_models")
     async def models() -> OpenAIModels:
-        """The loaded models, by the names that `model` of a request may have."""
+        """The loaded models, by the names that a request's `model` may have."""
         loaded = service.loaded
         found = [(name, loaded.get(name)) for name in loaded.names]
         return {"object": "list", "data": [_shown(name, each) for name, each in found if each]}
@@ -56,7 +56,7 @@ def add_openai_models(app: FastAPI, service: Service) -> None:
         """One loaded model."""
         wanted = request.path_params["model"]
         if not wanted:
-            raise ModelNotFound("name a model; GET /v1/models lists what there is")
+            raise ModelNotFound("name a model; GET /v1/models lists all models")
         name, version = split(wanted)
         return _shown(wanted, service.loaded.resolve(name, version_number(version)))
 

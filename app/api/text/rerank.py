@@ -1,4 +1,4 @@
-"""POST /rerank: texts in the order in which they answer a query, as TEI and infinity have it.
+"""POST /rerank: texts ranked by how well they answer a query, as in TEI and infinity.
 
 TEI's requests have `texts`, infinity's have `documents`; each is answered in its own form.
 """

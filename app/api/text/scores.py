@@ -1,4 +1,4 @@
-"""Scores as clients ask for them: those of the model, or what it made them from."""
+"""Scores as clients request them: the model's scores, or its raw scores."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from app.errors import InvalidInput
 from app.registry.loaded_models import LoadedModel
 from app.types import Array
 
-# The last float32 before 1 gives a logit of 16.6; beyond it all are the same.
+# The last float32 before 1 gives a logit of 16.6, the maximum.
 LEAST = 2.0**-24
 
 
 def wants_raw(document: Mapping[str, Any], model: LoadedModel) -> bool:
-    """Whether a body asks for `raw_scores`.
+    """Whether a body requests `raw_scores`.
 
     Raises:
-        InvalidInput: the model cannot give them.
+        InvalidInput: if the model cannot return them.
     """
     raw = flag(document, "raw_scores")
     if raw and model.manifest.codec.scores == "softmax":
         raise InvalidInput(
-            f"model {model.id.name!r} answers the softmax of its scores, which cannot be undone; "
+            f"model {model.id.name!r} returns the softmax of its scores, which cannot be undone; "
             "omit 'raw_scores', or export the model with other scores",
             [{"param": "raw_scores"}],
         )
@@ -40,6 +40,6 @@ def scores_of(model: LoadedModel, arrays: Sequence[Array], *, raw: bool) -> list
 
 
 def logit(scores: Array) -> Array:
-    """What a sigmoid made the scores from; at most 16.6 either way."""
+    """The inverse of a sigmoid, between -16.6 and 16.6."""
     inside = np.clip(scores.astype(np.float64), LEAST, 1 - LEAST)
     return np.asarray(np.log(inside) - np.log1p(-inside), np.float32)

@@ -1,1 +1,1 @@
-"""The calls of TorchServe, so that its clients go on working."""
+"""TorchServe's calls, so that its clients continue to work."""

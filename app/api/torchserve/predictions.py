@@ -1,7 +1,7 @@
 """TorchServe's inference call: POST or PUT /predictions/NAME[/VERSION].
 
-A bridge for its clients: a body goes to the model as a whole, an answer has what the default
-handlers of TorchServe return.
+A bridge for its clients: the whole body is passed to the model, and an answer has what
+TorchServe's default handlers return.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from app.codecs.base import JSON, Budget
 from app.errors import InvalidInput, ItemFailed
 from app.types import Item, Outcome
 
-TOP = 5  # of the classes that TorchServe's image_classifier answers
-KEY = "data"  # of an object around the item, as of a form's field
+TOP = 5  # number of classes that TorchServe's image_classifier returns
+KEY = "data"  # key of an object around the item, and name of a form's field
 
 
 class PredictionsCall(Call):
@@ -40,9 +40,9 @@ class PredictionsCall(Call):
         return f"torchserve|{self._content_type}"
 
     def read(self, body: bytes, *, on_loop: bool) -> list[Item]:
-        """See `Call`. JSON is the item itself, or an object with the only key `data`.
+        """See `Call`. JSON is the item itself, or an object whose only key is `data`.
 
-        The only part of a form is read as if it were the body.
+        A form must have one part, which is read as if it were the body.
         """
         codec = self.model.codec
         media_type = media_type_of(codec, self._content_type, body)
@@ -68,9 +68,9 @@ class PredictionsCall(Call):
         return [codec.decode(value, budget)]
 
     def write(self, outcomes: Sequence[Outcome]) -> Written:
-        """The best classes and their scores, or the output; an object by name if several.
+        """The best classes and their scores, or the output; several outputs as an object by name.
 
-        Counted rows are answered as in `/predict`: the protocol leaves the form to the model.
+        Counted rows are answered as in `/predict`, because the protocol leaves the form open.
         """
         (outcome,) = outcomes
         if isinstance(outcome, ItemFailed):

@@ -1,7 +1,7 @@
 """The prediction calls as an ASGI application: reads the body, waits, writes the answer.
 
-FastAPI documents these routes, and `routes.py` passes their requests on. In this project's own
-server most requests take `protocol.py` instead, which costs half as much.
+FastAPI documents these routes, and `routes.py` passes their requests to it. In this project's own
+server most requests use `protocol.py` instead, which costs half as much.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from app.api.service import Service
 from app.engine.submission import Submission
 from app.errors import Abandoned, DeadlineExceeded, TorchlaneError
 
-# A disconnect is noticed only while the call waits, and only after this: watching costs about ten
-# microseconds, and shorter work is not worth cancelling.
+# A disconnect is detected only while the call waits, and only after this time: watching costs about
+# ten microseconds, and shorter work is not worth cancelling.
 WATCH_AFTER_S = 0.01
 
 
@@ -29,7 +29,7 @@ class PredictionApp:
 
     Args:
         service: engine, models and limits.
-        endpoint: of the route; its path parameters and its query come with each request.
+        endpoint: the route's endpoint; each request has its own path parameters and query.
     """
 
     def __init__(self, service: Service, endpoint: Endpoint) -> None:
@@ -72,7 +72,7 @@ class PredictionApp:
 
 
 async def read_body(receive: Receive, limit: int, memory: BodyMemory) -> bytes:
-    """The whole body; rejected once it, or all bodies together, are known to be too large."""
+    """The whole body; rejected as soon as it, or the total of all bodies, is too large."""
     chunks: list[bytes] = []
     size = held = 0
     try:
@@ -91,7 +91,7 @@ async def read_body(receive: Receive, limit: int, memory: BodyMemory) -> bytes:
 
 
 async def _until_settled(receive: Receive, submission: Submission) -> None:
-    """Wait for the submission; abandon it when the client disconnects."""
+    """Wait for the submission; abandon it if the client disconnects."""
     if submission.is_settled:
         return
     watchers: list[asyncio.Task[None]] = []

@@ -1,7 +1,7 @@
-"""How a connection ends: its last answer is read before it closes, and no answer stays unread.
+"""How a connection ends: the client can read the last answer, and no answer stays unread.
 
 Closing while the client still sends resets the connection, and many clients then discard an answer
-that they have not read. So the server ends only its own direction at first, and goes on reading
+that they have not read. So the server first closes only its own direction, and continues to read
 (RFC 9112, section 9.6).
 """
 
@@ -20,7 +20,7 @@ UNREAD_BYTES_PER_S = 1024  # a slower client counts as not reading
 
 
 class ClosingConnection(UvicornConnection):
-    """A connection that closes behind its last answer; see uvicorn's class, and `asyncio.Protocol`.
+    """A connection that closes after its last answer; see uvicorn's class and `asyncio.Protocol`.
 
     Args:
         service: has the counter of cut connections.
@@ -40,14 +40,14 @@ class ClosingConnection(UvicornConnection):
         return not (self._is_ended or self.transport.is_closing())
 
     def close_behind_answer(self) -> None:
-        """End the own direction; close as soon as the client does, or after LAST_READ_S."""
+        """Close the server's direction; close fully when the client does, or after LAST_READ_S."""
         if self.can_answer:
             self._is_ended = True
             self.end_writing()
             self._wait_for_the_end()
 
     def shutdown(self) -> None:
-        """Close if nothing is left to be answered or read; the server stops."""
+        """Close if nothing is left to answer or read, because the server stops."""
         if not self._is_ended:
             super().shutdown()
 
@@ -81,7 +81,7 @@ class ClosingConnection(UvicornConnection):
         self._end_timer = self.loop.call_later(LAST_READ_S, end)
 
     def _watch_unread(self) -> None:
-        """Close the connection if its answer stays unread: it would occupy memory without end."""
+        """Close the connection if its answer stays unread, because it occupies memory."""
         if self._unread_timer is not None:
             return
         before = self.transport.get_write_buffer_size()

@@ -1,4 +1,4 @@
-"""Time and memory limits of a connection, where uvicorn has none; and the rules of `head.py`.
+"""Time and memory limits of a connection that uvicorn lacks, and the rules of `head.py`.
 
 They cover the time and size of a head, the bytes around a body, and the rest of a rejected body.
 """
@@ -18,20 +18,20 @@ from app.api.transport.closing import ClosingConnection
 from app.api.transport.head import check_head, check_trailers, path_of, unreadable
 from app.errors import CallerError, HeadLate, HeadTooLarge, NotImplementedInHttp
 
-# Of a head, and of anything that comes without a byte of body: chunk extensions, trailers.
+# Limit of a head, and of any data without body bytes: chunk extensions, trailers.
 MAX_HEAD_BYTES = 64 << 10
 MAX_HEADERS = 128
-MAX_PIPELINED = 256  # requests that wait for earlier ones of their connection, some 2 KB each
-# What is being read of a request; the next one may arrive before its answer was written.
+MAX_PIPELINED = 256  # requests that wait for earlier ones of their connection, about 2 KB each
+# The part of a request being read; the next request may arrive before its answer was written.
 BETWEEN, HEAD, SLOW_HEAD, BODY = range(4)
 
 
 class LimitedProtocol(ClosingConnection):
-    """A connection with time and memory limits; see uvicorn's class, and `asyncio.Protocol`.
+    """A connection with time and memory limits; see uvicorn's class and `asyncio.Protocol`.
 
     Args:
-        service: has the limits, and the counter of cut connections.
-        ids: of the process.
+        service: has the limits and the counter of cut connections.
+        ids: request ids of the process.
         uvicorn: arguments of uvicorn's own protocol.
     """
 
@@ -40,11 +40,11 @@ class LimitedProtocol(ClosingConnection):
         self.ids = ids
         self._reads = BETWEEN
         self._bytes_without_body = 0  # since the last byte of body, or the end of a request
-        self._valid_host: bytes | None = None  # the last one that was checked
-        self._is_cut = False  # what comes is not read any more
+        self._valid_host: bytes | None = None  # the last Host that was checked
+        self._is_cut = False  # further data is not read
         self._rejection: CallerError | None = None  # of a request that waits for earlier ones
         # A timer for each request would cost 2 us. One timer keeps running and checks whether the
-        # client is overdue; None: the server is at work.
+        # client is overdue; None while the server is working.
         self._due: float | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = math.inf
@@ -85,18 +85,18 @@ class LimitedProtocol(ClosingConnection):
         self._reads = HEAD
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """A header, or behind a body a trailer."""
+        """A header, or a trailer after a body."""
         self.headers.append((name.lower(), value))
 
     def on_headers_complete(self) -> None:
-        """Have the request answered whose head is complete.
+        """Start to answer a request whose head is complete.
 
         Raises:
-            CallerError: to the parser, which stops there.
+            CallerError: to the parser, which then stops.
         """
         if self.asks_for_upgrade():
             if self.parser.get_method() == b"CONNECT":
-                raise NotImplementedInHttp("CONNECT is for proxies; this is none")
+                raise NotImplementedInHttp("CONNECT is for proxies; this server is not a proxy")
             return  # the head will be parsed again without its Upgrade header
         if (
             self._bytes_without_body > MAX_HEAD_BYTES
@@ -125,11 +125,11 @@ class LimitedProtocol(ClosingConnection):
         self._reads = BODY
         self._due = None
         self.choose_path()
-        self.headers = []  # of the trailers, which become no headers (RFC 9110, section 6.5.1)
+        self.headers = []  # for trailers, which must not become headers (RFC 9110, section 6.5.1)
 
     @property
     def is_free(self) -> bool:
-        """Whether a request could be answered at once, with nothing of it read yet."""
+        """Whether a request could be answered at once, if none has been partly read."""
         return (
             self._reads == BETWEEN
             and not self._is_cut
@@ -139,13 +139,13 @@ class LimitedProtocol(ClosingConnection):
         )
 
     def on_known_head(self) -> None:
-        """A whole request was read whose head needs no parsing."""
+        """A whole request with a known head was read."""
         self.unset_keep_alive()
         self._bytes_without_body = 0
         self._due = None
 
     def choose_path(self) -> None:
-        """Have the request answered by uvicorn's path."""
+        """Answer the request on uvicorn's path."""
         self.answer_by_asgi()
 
     def on_body(self, body: bytes) -> None:
@@ -157,7 +157,7 @@ class LimitedProtocol(ClosingConnection):
         """The last byte of a request.
 
         Raises:
-            CallerError: to the parser, which stops there: the trailers are wrong.
+            CallerError: to the parser, which then stops: the trailers are invalid.
         """
         if self._reads in (HEAD, SLOW_HEAD):  # the head will be parsed again
             return
@@ -167,7 +167,7 @@ class LimitedProtocol(ClosingConnection):
                 raise _too_large()
         self._reads = BETWEEN
         self._bytes_without_body = 0
-        if self._due is not None:  # it was answered already
+        if self._due is not None:  # already answered
             self._wait(self.keep_alive_s)
         self.body_ends()
 
@@ -176,7 +176,7 @@ class LimitedProtocol(ClosingConnection):
         super().on_message_complete()
 
     def answered(self) -> None:
-        """Wait for the next request, or for the rest of a body that is not wanted any more."""
+        """Wait for the next request, or for the rest of a body that is no longer wanted."""
         if self._reads == BETWEEN:
             self._wait(self.keep_alive_s)
         elif self._reads == BODY:
@@ -188,12 +188,12 @@ class LimitedProtocol(ClosingConnection):
         """Reject the request that is being read, if it is on the fast path.
 
         Returns:
-            Whether it was.
+            Whether it was on the fast path.
         """
         return False
 
     def unreadable(self, error: HttpParserError) -> None:
-        """Cut the connection: what came is not HTTP, or was rejected."""
+        """Cut the connection after data that is not HTTP or was rejected."""
         rejection = error.__context__
         self._cut(rejection if isinstance(rejection, CallerError) else unreadable(str(error)))
 
@@ -235,10 +235,10 @@ class LimitedProtocol(ClosingConnection):
     def _check_size(self) -> None:
         """Reject a head that is too large, or one pipelined request too many.
 
-        Only the head is measured: other bytes that came may be its body's.
+        Only the head is measured: other received bytes may belong to its body.
 
         Raises:
-            HeadTooLarge: to the parser, which stops there.
+            HeadTooLarge: to the parser, which then stops.
         """
         size = len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
         many = self.pipelined >= MAX_PIPELINED
@@ -246,14 +246,14 @@ class LimitedProtocol(ClosingConnection):
             raise _too_large()
 
     def _cut(self, error: CallerError) -> None:
-        """Stop reading: the start of the next request is unknown from here on."""
+        """Stop reading, because the start of the next request is now unknown."""
         if not self.can_answer:
             return
         self._is_cut = True
         self.service.metrics.connections_cut.labels(error.code).inc()
         self.stop_reading()
         if self.is_answered:
-            if self._reads != BODY:  # of a request that has its answer
+            if self._reads != BODY:  # the rest of a body whose request is answered
                 self._send_error(error)
             self.close_behind_answer()
         elif self.reject_rest(error):
@@ -265,12 +265,12 @@ class LimitedProtocol(ClosingConnection):
         elif self.end_application():
             self._send_error(error)
             self.close_behind_answer()
-        else:  # half an answer is out
+        else:  # part of an answer has been sent
             self.transport.close()
 
     def _send_error(self, error: CallerError) -> None:
         """Answer bytes that never became a request."""
-        path = self.url.partition(b"?")[0].decode("latin-1")  # as far as it has been read
+        path = self.url.partition(b"?")[0].decode("latin-1")  # the part that has been read
         scope = {REQUEST_ID: self.ids.of({}).decode("ascii"), "path": path}
         status, headers, content = error_answer(scope, error)
         headers.append((HEADER, scope[REQUEST_ID].encode()))

@@ -1,7 +1,7 @@
 """A prediction and its answer on the fast path: no task, no scope, no middleware.
 
-The connection reports what it reads. Every result and every error ends in one place, which writes
-the answer and counts it.
+The connection reports what it reads. All results and errors end in one place, which writes the
+answer and counts it.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ from app.telemetry.tracing import RequestTrace
 
 LOG = structlog.get_logger(__name__)
 
-SMALL_PIECE_BYTES = 4096  # larger pieces of a body are kept as they come, and copied once
+SMALL_PIECE_BYTES = 4096  # larger pieces of a body are kept as received, and copied once
 
 
 class ExchangeConnection(Protocol):
-    """What an exchange needs of its connection.
+    """What an exchange needs from its connection.
 
     Attributes:
-        headers: of the request: lower-case names, and values.
-        fields: the last of each name.
-        url: of the request, as it came.
+        headers: the request's headers, with names in lower case.
+        fields: the last value of each name.
+        url: the request's URL, as received.
     """
 
     service: Service
@@ -69,15 +69,15 @@ class ExchangeConnection(Protocol):
 
 
 class Exchange:
-    """A prediction and its answer on one connection; takes the place of uvicorn's own cycle.
+    """A prediction and its answer on one connection; replaces uvicorn's own cycle.
 
     Args:
-        connection: with a complete head.
-        endpoint: the requested one.
+        connection: has a complete head.
+        endpoint: the requested endpoint.
 
     Attributes:
         response_complete: whether the answer has been written; uvicorn reads it.
-        keep_alive: whether the connection stays; uvicorn sets it to False when it stops.
+        keep_alive: whether the connection stays open; uvicorn sets it to False when it stops.
     """
 
     __slots__ = (
@@ -162,7 +162,7 @@ class Exchange:
             return
         if self._timer is not None:
             self._timer.cancel()
-        body = b"".join(self._body)  # most come in one piece: it is not copied
+        body = b"".join(self._body)  # most bodies come in one piece, which is not copied
         self._release_body()
         try:
             submission = self._call.begin(body, self._request_id)
@@ -197,12 +197,12 @@ class Exchange:
             self._fail(error)
 
     def give_up(self) -> None:
-        """Answer a request whose body is incomplete: the server stops."""
+        """Answer a request whose body is incomplete, because the server stops."""
         if self._submission is None:
             self._fail(ShuttingDown("the server stopped before the request was complete"))
 
     def disconnected(self) -> None:
-        """Abandon the request: the client has gone."""
+        """Abandon the request, because the client has disconnected."""
         if self._submission is None:
             self._fail(Abandoned(BODY_CUT))
         else:
@@ -257,12 +257,12 @@ class Exchange:
                 connection.close_behind_answer()
         try:
             self._count(status)
-        except Exception:  # the client has its answer, and the connection goes on
+        except Exception:  # the client has its answer, and the connection continues
             LOG.exception("request_not_counted", **self._log_ids())
         connection.exchanged()
 
     def _release_body(self) -> None:
-        """Drop the body: it is complete, or no longer wanted."""
+        """Drop the body, which is complete or no longer wanted."""
         self._body.clear()
         if self._held_bytes:
             self._connection.service.bodies.give_back(self._held_bytes)

@@ -1,6 +1,6 @@
 """Rules of RFC 9110 and 9112 for a request's head that the parser leaves to the server.
 
-tests/http/README.md lists all rules, and what holds them.
+tests/http/README.md lists all rules and what enforces them.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ NOT_HTTP = "malformed HTTP/1.1 request; the connection is closed"
 HTTP_1 = "this server speaks HTTP/1.1; the connection is closed"
 ONE_HOST = "a request needs exactly one valid Host header; the connection is closed"
 ABSOLUTE_FORM = re.compile(rb"https?://([^/?#@]+)([/?][^#]*)?", re.IGNORECASE)
-OTHER_VERSIONS = ("Invalid HTTP version", "Pause on PRI/Upgrade")  # as the parser calls them
+OTHER_VERSIONS = ("Invalid HTTP version", "Pause on PRI/Upgrade")  # the parser's messages
 
 
 def unreadable(problem: str) -> CallerError:
-    """The error for what the parser could not read, and says this of."""
+    """The error for data that the parser could not read, given its message."""
     if problem in OTHER_VERSIONS:
         return HttpVersionNotSupported(HTTP_1)
     return MalformedRequest(NOT_HTTP)
@@ -31,12 +31,12 @@ def check_head(
     """Check version, Host and Transfer-Encoding (RFC 9112, sections 2.3, 3.2, 6.1 and 6.3).
 
     Args:
-        version: of HTTP, as the parser says.
-        headers: lower-case names, and values.
-        fields: the same, the last of each name.
+        version: HTTP version, as the parser reports it.
+        headers: headers, with names in lower case.
+        fields: the last value of each name.
 
     Raises:
-        HttpVersionNotSupported, MalformedRequest, NotImplementedInHttp: what is wrong.
+        HttpVersionNotSupported, MalformedRequest, NotImplementedInHttp: if the head is invalid.
     """
     if version not in ("1.0", "1.1"):
         raise HttpVersionNotSupported(HTTP_1)
@@ -51,23 +51,23 @@ def check_head(
         raise MalformedRequest("HTTP/1.0 has no Transfer-Encoding")
     given = b",".join(value for name, value in headers if name == b"transfer-encoding")
     codings = given.lower().split(b",")
-    if codings[-1].strip() != b"chunked":  # nothing tells the length
+    if codings[-1].strip() != b"chunked":  # the length is unknown
         raise MalformedRequest("the last Transfer-Encoding must be chunked")
     if len(codings) > 1:
-        raise NotImplementedInHttp("no Transfer-Encoding but chunked is implemented")
+        raise NotImplementedInHttp("only the Transfer-Encoding chunked is implemented")
 
 
 def path_of(target: bytes, host: bytes) -> bytes:
     """Path and query of a request target that is a whole URL (RFC 9112, section 3.2).
 
-    A Host header that differs is rejected, not ignored: a proxy in front may have looked at either.
+    A Host header that differs is rejected, not ignored: a proxy in front may have used either one.
 
     Args:
         target: as it was sent.
-        host: the Host header; empty: there is none, or it names none.
+        host: the Host header; empty if it is missing or names no host.
 
     Raises:
-        MalformedRequest: another form, a fragment, or another host.
+        MalformedRequest: for another form, a fragment, or another host.
     """
     match = ABSOLUTE_FORM.fullmatch(target)
     if match is None:
@@ -79,10 +79,10 @@ def path_of(target: bytes, host: bytes) -> bytes:
 
 
 def check_trailers(trailers: Sequence[tuple[bytes, bytes]]) -> None:
-    """Reject a trailer because of which the parser would close the connection.
+    """Reject a trailer that would make the parser close the connection.
 
     Raises:
-        MalformedRequest: it is there.
+        MalformedRequest: if there is such a trailer.
     """
     if any(name == b"connection" for name, _ in trailers):
         raise MalformedRequest("a trailer must not have a Connection field")

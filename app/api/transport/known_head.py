@@ -1,8 +1,8 @@
 """Skips parsing a request head that repeats on its connection; only its Content-Length may differ.
 
-Clients that keep a connection send the same head with each request. What the parser and the rules
-of `head.py` made of it the first time holds for the same bytes again. Nothing here reads HTTP: any
-other bytes go to the parser.
+Clients that keep a connection send the same head with each request. The first result of the parser
+and of the rules of `head.py` holds for the same bytes again. Nothing here reads HTTP: all other
+bytes go to the parser.
 """
 
 from __future__ import annotations
@@ -13,22 +13,22 @@ LENGTH = b"content-length"
 LINE = b"\r\ncontent-length:"
 END = b"\r\n\r\n"
 MAX_DIGITS = 18
-MAX_BYTES = 4096  # of a head: each connection keeps one
+MAX_BYTES = 4096  # of a head; each connection keeps one head
 
 
 class KnownHead:
     """The head of a whole request that took the fast path.
 
     Args:
-        url: of the request.
-        headers: lower-case names, and values.
-        endpoint: that the URL names.
+        url: the request's URL.
+        headers: headers, with names in lower case.
+        endpoint: the endpoint that the URL names.
         length_at: index in `headers` of the body's length.
-        before: the bytes of the head up to that number.
-        behind: those from there to the end of the head.
+        before: the bytes of the head before that number.
+        behind: the bytes of the head after it.
 
     Attributes:
-        fields: the headers by name; with the length of the last body that `body_of` found.
+        fields: the headers by name, with the length of the last body that `body_of` found.
     """
 
     __slots__ = ("_before", "_behind", "_length_at", "endpoint", "fields", "headers", "url")
@@ -51,7 +51,7 @@ class KnownHead:
         self._behind = behind
 
     def body_of(self, data: bytes) -> bytes | None:
-        """The body, if these bytes are this head and one whole body; None: they are not."""
+        """The body, if these bytes are this head and one whole body; otherwise None."""
         start = len(self._before)
         if not data.startswith(self._before):
             return None
@@ -70,13 +70,13 @@ class KnownHead:
 def known_head(
     data: bytes, url: bytes, headers: list[tuple[bytes, bytes]], endpoint: Endpoint
 ) -> KnownHead | None:
-    """What to remember of a head; None: parse it every time.
+    """A head to remember; None if it must be parsed every time.
 
     Args:
-        data: what was read at once, which the parser took for requests that are complete.
-        url: of the last of them, like the other arguments.
-        headers: lower-case names, and values.
-        endpoint: that the URL names.
+        data: bytes from one read, in which the parser found only complete requests.
+        url: URL of the last of these requests, as are the other arguments.
+        headers: headers, with names in lower case.
+        endpoint: the endpoint that the URL names.
     """
     end = data.find(END) + len(END)
     lengths = [at for at, (name, _) in enumerate(headers) if name == LENGTH]
@@ -89,7 +89,7 @@ def known_head(
     lowered = head.lower()
     line = lowered.find(LINE)
     start = head.find(digits, line + len(LINE))
-    # Upgrade: the parser saw another head. Trailers and chunks: the length says nothing.
+    # Upgrade: the parser saw another head. Trailers and chunks: the length is meaningless.
     if line < 0 or head[line + len(LINE) : start].strip(b" \t") or b"upgrade" in lowered:
         return None
     if any(name == b"transfer-encoding" for name, _ in headers):

@@ -1,6 +1,6 @@
 """Middleware around every ASGI request: its id, access checks, unknown errors, measurements.
 
-Pure ASGI. Predictions on the fast path pass none of this: see `exchange.py`.
+Pure ASGI. Predictions on the fast path bypass it: see `exchange.py`.
 """
 
 from __future__ import annotations
@@ -33,24 +33,24 @@ from app.errors import Abandoned, ShuttingDown, TorchlaneError
 from app.telemetry.tracing import RequestTrace
 
 LOG = structlog.get_logger(__name__)
-# Called by IP address; they reveal nothing.
+# These are called by IP address, and reveal nothing.
 PROBES = frozenset(
     ("/health/live", "/health/ready", "/v2/health/live", "/v2/health/ready", "/ping")
 )
-UNFOLLOWED = PROBES | {"/metrics", "/live"}  # asked all the time, or for hours
+UNFOLLOWED = PROBES | {"/metrics", "/live"}  # called all the time, or for hours
 
 
 class RequestMiddleware:
     """Gives each request an id, answers unhandled errors, counts and times predictions.
 
-    It rejects requests for another host, and requests for an admin path without a key for it,
-    before anything of a body is read, whether or not a route matches. HEAD is answered as GET,
-    without the body (RFC 9110, section 9.3.2).
+    It rejects requests for another host, and requests for an admin path without an admin key,
+    before a body is read, whether or not a route matches. HEAD is answered as GET, without the body
+    (RFC 9110, section 9.3.2).
 
     Args:
         app: the inner application.
         service: access checks and metrics.
-        endpoints: of predictions.
+        endpoints: the prediction endpoints.
     """
 
     def __init__(self, app: ASGIApp, service: Service, endpoints: Endpoints) -> None:
@@ -86,7 +86,7 @@ class RequestMiddleware:
             await send(message)
 
         async def send_own(message: Message) -> None:
-            """An answer of this middleware, which no other gives headers for browsers."""
+            """Send an answer of this middleware, to which no other adds headers for browsers."""
             if message["type"] == "http.response.start":
                 message["headers"] += self._service.origins.headers(fields)
             await send_with_id(message)
@@ -96,7 +96,7 @@ class RequestMiddleware:
                 await error_response(scope, rejection)(scope, receive, send_own)
                 return
             await self._app(scope, receive, send_with_id)
-        except asyncio.CancelledError:  # a stop cancels what is unfinished, such as an upload
+        except asyncio.CancelledError:  # a stop cancels unfinished requests, such as an upload
             if status or not self._service.lifecycle.stopping:
                 raise
             stopped = ShuttingDown("the server stopped before the request was complete")
@@ -105,7 +105,7 @@ class RequestMiddleware:
             ids = {"request_id": scope[REQUEST_ID], **_failed(scope, bug)}
             LOG.exception("unhandled_error", path=scope["path"], **ids)
             if status:
-                raise  # half an answer is out: only closing the connection tells the client
+                raise  # part of an answer was sent: only closing the connection signals the error
             content = error_body(scope, 500, "internal", INTERNAL_MESSAGE)
             response = Response(content, 500, media_type="application/json")
             await response(scope, receive, send_own)
@@ -135,7 +135,7 @@ class RequestMiddleware:
             self._service.tracing.end(trace, status, outcome)
 
     def _rejection(self, scope: Scope, fields: dict[bytes, bytes]) -> TorchlaneError | None:
-        """Why a request is rejected by its head; None: it is not."""
+        """The error that rejects a request by its head, if any."""
         path = scope["path"]
         try:
             if path not in PROBES:
@@ -145,13 +145,13 @@ class RequestMiddleware:
         except TorchlaneError as error:
             endpoint = self._endpoints.at(scope.get("raw_path", b""))
             if endpoint is not None and scope["method"] == "POST":
-                scope[ROUTE] = endpoint.route  # it never reaches its route, but is counted
+                scope[ROUTE] = endpoint.route  # counted, although it never reaches its route
             return error
         return None
 
 
 def _failed(scope: Scope, error: Exception) -> dict[str, str]:
-    """Keep the error with the request's trace; returns what the log says of that."""
+    """Store the error in the request's trace; returns the trace's fields for the log."""
     trace: RequestTrace | None = scope.get(TRACE)
     if trace is None:
         return {}
@@ -160,7 +160,7 @@ def _failed(scope: Scope, error: Exception) -> dict[str, str]:
 
 
 def surround(app: FastAPI, service: Service, endpoints: Endpoints) -> None:
-    """Add the middleware for every request off the fast path; the outermost last."""
+    """Add the middleware for every request off the fast path, outermost last."""
     if service.origins.allowed:
         app.add_middleware(
             CORSMiddleware,

@@ -1,8 +1,8 @@
 """A connection of the server: uvicorn's protocol, with a fast path for predictions.
 
-An ordinary prediction is answered without a task, a scope or middleware, all of which cost more
-than parsing its body: see `exchange.py`. Unusual requests (pipelined, `Expect`, HTTP/1.0, an access
-log, a slow reader), and all other paths, take uvicorn's path to the ASGI application, which answers
+An ordinary prediction is answered without a task, a scope or middleware, which all cost more than
+parsing its body: see `exchange.py`. Unusual requests (pipelined, `Expect`, HTTP/1.0, an access log,
+a slow reader), and all other paths, take uvicorn's path to the ASGI application, which answers
 predictions in the same way: see `asgi_predict.py`.
 """
 
@@ -19,18 +19,18 @@ from app.api.transport.exchange import Exchange
 from app.api.transport.known_head import KnownHead, known_head
 from app.errors import CallerError
 
-# Consecutive parsed heads after which most clients send no head twice; from then on every 64th is
-# remembered.
+# After this many parsed heads in a row, the client probably never repeats a head; from then on
+# every 64th head is remembered.
 MAX_NEW_HEADS, EVERY = 4, 64
 
 
 class Protocol(LimitedProtocol):
-    """One connection; see `uvicorn`'s class, and `asyncio.Protocol`.
+    """One connection; see `uvicorn`'s class and `asyncio.Protocol`.
 
     Args:
         service: engine, models and limits.
-        ids: of the process.
-        endpoints: of the process.
+        ids: request ids of the process.
+        endpoints: endpoints of the process.
         uvicorn: arguments of uvicorn's own protocol.
     """
 
@@ -41,8 +41,8 @@ class Protocol(LimitedProtocol):
         self._endpoints = endpoints
         self._exchange: Exchange | None = None
         self._known: KnownHead | None = None
-        self._new_heads = 0  # since a known one came
-        # Of the last request that took the fast path with a head that was parsed.
+        self._new_heads = 0  # since the last known head
+        # The last request that took the fast path with a parsed head.
         self._chosen: tuple[Endpoint, list[tuple[bytes, bytes]]] | None = None
 
     def data_received(self, data: bytes) -> None:
@@ -63,7 +63,7 @@ class Protocol(LimitedProtocol):
             self._known = known_head(data, self.url, chosen[1], chosen[0]) or known
 
     def _answer(self, known: KnownHead, body: bytes) -> None:
-        """Have a request answered whose head is known."""
+        """Answer a request with a known head."""
         self._new_heads = 0
         if self.fields is not known.fields:
             self.url, self.headers, self.fields = known.url, known.headers, known.fields
@@ -75,12 +75,12 @@ class Protocol(LimitedProtocol):
         exchange.begin()
 
     def on_body_pending(self) -> None:
-        """Tell the exchange that its body is incomplete."""
+        """Notify the exchange that its body is incomplete."""
         if self._exchange is not None:
             self._exchange.on_body_pending()
 
     def choose_path(self) -> None:
-        """Choose the fast path or uvicorn's, once the head is complete."""
+        """Choose the fast path or uvicorn's path, once the head is complete."""
         if not self.can_answer:
             return
         on_fast_path = self.is_plain and self.is_common_post()
@@ -140,7 +140,7 @@ class Protocol(LimitedProtocol):
         super().connection_lost(exc)
 
     def give_up(self) -> None:
-        """Answer a request whose body is incomplete: the server stops now."""
+        """Answer a request whose body is incomplete, because the server stops now."""
         if self._exchange is not None:
             self._exchange.give_up()
 

@@ -1,6 +1,6 @@
 """uvicorn's HTTP connection, with a name for each of its internals that this application uses.
 
-No other file of `api` imports uvicorn: changes for another release of it belong here.
+No other file of `api` imports uvicorn: changes for another uvicorn release belong here.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from app.api.errors import TRANSPORT
 
 
 class Occupant(Protocol):
-    """What can take the place of uvicorn's cycle for the request that was read last.
+    """A replacement of uvicorn's cycle for the last request that was read.
 
     Attributes:
         response_complete: whether the answer has been written.
-        keep_alive: whether the connection stays; set to False when the server stops.
+        keep_alive: whether the connection stays open; set to False when the server stops.
     """
 
     response_complete: bool
@@ -34,10 +34,10 @@ class Occupant(Protocol):
 
 
 class CycleTransport:
-    """What uvicorn's cycle uses of its transport; it closes without cutting off the answer.
+    """The transport of uvicorn's cycle, which closes without cutting off the answer.
 
     Args:
-        connection: the cycle's.
+        connection: the cycle's connection.
     """
 
     def __init__(self, connection: UvicornConnection) -> None:
@@ -48,26 +48,26 @@ class CycleTransport:
         return not self._connection.can_answer
 
     def write(self, data: bytes) -> None:
-        """Write a part of an answer, while that is possible."""
+        """Write a part of an answer, if still possible."""
         if self._connection.can_answer:
             self._connection.transport.write(data)
 
     def close(self) -> None:
-        """End the connection behind the last answer."""
+        """End the connection after the last answer."""
         self._connection.close_behind_answer()
 
 
 class UvicornConnection(HttpToolsProtocol):
-    """One connection; see uvicorn's class, and `asyncio.Protocol`.
+    """One connection; see uvicorn's class and `asyncio.Protocol`.
 
     Args:
         uvicorn: arguments of uvicorn's own protocol.
 
     Attributes:
-        version: of HTTP, as the last complete head says.
-        fields: the headers of that head, the last of each name.
-        keep_alive_s: how long an idle connection stays.
-        is_plain: whether uvicorn does nothing for a request but call the application.
+        version: HTTP version of the last complete head.
+        fields: the headers of that head, the last value of each name.
+        keep_alive_s: how long an idle connection stays open.
+        is_plain: whether uvicorn only calls the application for a request.
     """
 
     def __init__(self, **uvicorn: Any) -> None:
@@ -83,7 +83,7 @@ class UvicornConnection(HttpToolsProtocol):
 
     @property
     def is_answered(self) -> bool:
-        """Whether everything that was read is answered."""
+        """Whether all requests that were read are answered."""
         return self.cycle is None or self.cycle.response_complete
 
     @property
@@ -109,10 +109,10 @@ class UvicornConnection(HttpToolsProtocol):
         )
 
     def data_received(self, data: bytes) -> None:
-        """Parse what came; see `asyncio.Protocol`.
+        """Parse received data; see `asyncio.Protocol`.
 
-        Replaces uvicorn's method, which logs a warning for each malformed request, and which goes
-        on after an upgrade that nobody took as if the body were the next request.
+        Replaces uvicorn's method, which logs a warning for each malformed request and, after an
+        upgrade that was not accepted, reads the body as if it were the next request.
         """
         self._unset_keepalive_if_required()
         unread = data
@@ -129,7 +129,7 @@ class UvicornConnection(HttpToolsProtocol):
     def _head_without_upgrade(self) -> bytes:
         """The last head for a new parser, without Upgrade headers (RFC 9110, section 7.8).
 
-        The parser stops behind a head that asks for an upgrade, and cannot be told to read the body
+        The parser stops after a head that requests an upgrade, and cannot be made to read the body
         as usual.
         """
         parts = [self.parser.get_method(), b" ", self.url]
@@ -138,63 +138,61 @@ class UvicornConnection(HttpToolsProtocol):
             if name != b"upgrade":
                 parts += (name, b": ", value, b"\r\n")
         self.parser = httptools.HttpRequestParser(self)
-        # As uvicorn sets it: what follows a request with `Connection: close` is ignored.
+        # As in uvicorn: data after a request with `Connection: close` is ignored.
         self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
         return b"".join((*parts, b"\r\n"))
 
     def asks_for_upgrade(self) -> bool:
-        """Whether the head that was read asks for another protocol: it will be parsed again."""
+        """Whether the head requests another protocol, so that it must be parsed again."""
         return self.parser.should_upgrade()
 
     def on_message_begin(self) -> None:
-        """The first byte of a request; its scope is made only when needed."""
+        """The first byte of a request; its scope is created only when needed."""
         self.url = b""
         self.headers = []
         self.expect_100_continue = False
 
     def answer_by_asgi(self) -> None:
-        """Have the application answer the request whose head was read."""
+        """Let the application answer the request whose head was read."""
         url, headers, expect = self.url, self.headers, self.expect_100_continue
-        super().on_message_begin()  # makes the scope, with headers of its own
+        super().on_message_begin()  # creates the scope, with its own headers
         self.url, self.expect_100_continue = url, expect
         self.headers.extend(headers)
         super().on_headers_complete()
 
     def unset_keep_alive(self) -> None:
-        """Stop uvicorn's timer of an idle connection; only its own path starts it."""
+        """Stop uvicorn's timer of an idle connection; only uvicorn's path starts it."""
         if self.timeout_keep_alive_task is not None:
             self._unset_keepalive_if_required()
 
     def occupy(self, occupant: Occupant) -> None:
-        """Put an occupant in the place of uvicorn's cycle."""
-        self.cycle = cast(
-            RequestResponseCycle, occupant
-        )  # it has the attributes that uvicorn reads
+        """Replace uvicorn's cycle with an occupant, which has the attributes that uvicorn reads."""
+        self.cycle = cast(RequestResponseCycle, occupant)
 
     def is_occupied_by(self, occupant: Occupant) -> bool:
-        """Whether incoming data belongs to the occupant, not to a pipelined request behind it."""
+        """Whether incoming data belongs to the occupant, not to a pipelined request after it."""
         current: object = self.cycle
         return current is occupant
 
     def occupant_ended(self) -> None:
-        """Count an answered request; uvicorn's own bookkeeping for that costs a timer."""
+        """Count an answered request; uvicorn's own bookkeeping would cost a timer."""
         self.server_state.total_requests += 1
 
     def stop_reading(self) -> None:
-        """Take no more bytes from the client."""
+        """Read no more bytes from the client."""
         self.flow.pause_reading()
 
     def end_writing(self) -> None:
-        """Send what was written, then the end of the stream; read on."""
-        with contextlib.suppress(OSError):  # the client has gone; the next read reports it
+        """Send what was written, then the end of the stream; continue to read."""
+        with contextlib.suppress(OSError):  # the client disconnected; the next read reports it
             self.transport.write_eof()
         self.flow.resume_reading()
 
     def end_application(self) -> bool:
-        """Tell the application that the client has gone, so that an answer can be written for it.
+        """Report a disconnect to the application, so that an answer can be written in its place.
 
         Returns:
-            Whether it was waiting for the rest of a body, with nothing answered yet.
+            Whether the application was waiting for the rest of a body and had not answered.
         """
         cycle = self.cycle
         if cycle is not self._running or cycle.response_started:
@@ -204,7 +202,7 @@ class UvicornConnection(HttpToolsProtocol):
         return True
 
     def close_after_answers(self) -> None:
-        """Answer what was read, then close."""
+        """Answer all requests that were read, then close."""
         self.cycle.keep_alive = False
 
     def write_answer(
@@ -220,20 +218,20 @@ class UvicornConnection(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """See `asyncio.Protocol`."""
         if self._running is not None and not self._running.response_complete:
-            self._running.disconnected = True  # uvicorn tells the last request read, not this one
+            self._running.disconnected = True  # uvicorn notifies only the last request read
             self._running.message_event.set()
         current: object = self.cycle
         if not isinstance(current, RequestResponseCycle):  # uvicorn would treat it as an ASGI cycle
             self.cycle = None  # type: ignore[assignment]  # as before the first request
         super().connection_lost(exc)
-        # Else the connection and its cycle would wait for the garbage collector.
+        # Otherwise the connection and its cycle would wait for the garbage collector.
         self.cycle = self._running = None  # type: ignore[assignment]
 
     def unreadable(self, error: httptools.HttpParserError) -> None:
         """Handle data that is not HTTP, or an error that a parser callback raised.
 
         Args:
-            error: of the parser; its context is the callback's.
+            error: the parser's error; its context is the callback's error.
         """
         raise NotImplementedError
 
@@ -247,11 +245,11 @@ class UvicornConnection(HttpToolsProtocol):
         raise NotImplementedError
 
     def begin_queued(self) -> bool:
-        """Called before a request is begun; returns whether to begin it."""
+        """Called before a request begins; returns whether to begin it."""
         raise NotImplementedError
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
-        """Remember the request: each one on uvicorn's path begins here; see uvicorn's class."""
+        """Remember the request; every request on uvicorn's path begins here."""
         self._running = cycle
         cycle.transport = cast(asyncio.Transport, CycleTransport(self))
         cast(dict[str, Any], cycle.scope)[TRANSPORT] = self.transport

@@ -1,1 +1,1 @@
-"""Where rows come from: one file for each kind of input."""
+"""Sources of rows: one file for each kind of input."""

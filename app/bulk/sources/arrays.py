@@ -1,4 +1,4 @@
-"""Rows of .npy files: the first axis counts them. A block maps what it reads, and no more."""
+"""Rows of .npy files, counted by the first axis. A block maps only what it reads."""
 
 from __future__ import annotations
 
@@ -47,18 +47,18 @@ class ArrayChunk:
         return Columns({INPUT: arrays[0] if len(arrays) == 1 else np.concatenate(arrays)})
 
     def add_to(self, digest: hashlib._Hash) -> None:
-        """Files are no stream."""
+        """Do nothing: files are not a stream."""
 
 
 class ArraySource:
     """See `Source`.
 
     Args:
-        files: in order.
-        manifest: of the model, which must have one input.
+        files: files in order.
+        manifest: the manifest of the model, which must have one input.
 
     Raises:
-        BulkError: a file is damaged, or its rows do not fit the model.
+        BulkError: if a file is damaged, or its rows do not fit the model.
     """
 
     is_stream = False
@@ -70,8 +70,8 @@ class ArraySource:
         if len(manifest.inputs) > 1:
             names = ", ".join(spec.name for spec in manifest.inputs)
             raise BulkError(
-                f"{files[0]} has one array, the model has the inputs {names}: use Parquet, with a "
-                "column for each"
+                f"{files[0]} has one array, but the model has the inputs {names}: use Parquet with "
+                "a column for each"
             )
         (spec,) = manifest.inputs
         self._files = []

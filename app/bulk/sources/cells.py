@@ -1,6 +1,6 @@
-"""Rows of CSV files. One that is damaged is a bad row, and the next one is read as if it were not.
+"""Rows of CSV files. A damaged row becomes a bad row, and reading continues with the next one.
 
-Python's reader, because Arrow's ends at a bad row, and at one above the size of its buffer.
+It uses Python's reader, because Arrow's stops at bad rows and at rows larger than its buffer.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from app.bulk.blocks import Columns
 from app.bulk.columns import Chooser, Wanted
 from app.bulk.errors import BulkError
 
-LOOKED_AT = 100  # rows, for their size
+LOOKED_AT = 100  # rows examined for their size
 CHUNK_CHARACTERS = 8 << 20  # of rows, if they are long
 MAX_LINE_CHARACTERS = 256 << 20
 
-Row: TypeAlias = tuple[str, ...] | str  # the wanted cells, or what is wrong with the row
+Row: TypeAlias = tuple[str, ...] | str  # the wanted cells, or the row's error
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,18 +58,18 @@ class CellsChunk:
         return Columns(values, broken)
 
     def add_to(self, digest: hashlib._Hash) -> None:
-        """Files are no stream."""
+        """Do nothing: files are not a stream."""
 
 
 class CsvSource:
-    """Rows of CSV files with a header, empty lines left out; every column is text. See `Source`.
+    """Rows of CSV files with a header, without empty lines; every column is text. See `Source`.
 
     Args:
-        files: in order.
+        files: files in order.
         chooser: chooses the columns.
 
     Raises:
-        BulkError: a file has no header, lacks a column or has it twice.
+        BulkError: if a file has no header, lacks a column or has it twice.
     """
 
     is_stream = False
@@ -85,7 +85,9 @@ class CsvSource:
             if path == files[0]:
                 self.wanted = wanted
             elif wanted != self.wanted:
-                raise BulkError(f"{path} has other columns than {files[0]}: score them one by one")
+                raise BulkError(
+                    f"{path} and {files[0]} have different columns: score them separately"
+                )
         sizes = (sum(map(len, row)) for row in islice(self._rows(), LOOKED_AT))
         self.row_bytes = max(sizes, default=0)
 
@@ -118,11 +120,11 @@ class CsvSource:
 
 
 class _Lines:
-    """The lines of a file. `csv.reader` asks for more of them while a quote is open.
+    """The lines of a file. `csv.reader` requests more lines while a quote is open.
 
     Attributes:
-        ended: whether it asked for one behind the last.
-        too_long: whether one was left out.
+        ended: whether a line after the last one was requested.
+        too_long: whether a line was skipped.
     """
 
     def __init__(self, file: TextIO) -> None:
@@ -146,12 +148,12 @@ class _Lines:
 
 
 def _records(path: Path) -> Iterator[list[str] | str]:
-    """The cells of each row, or what is wrong with it."""
+    """The cells of each row, or its error."""
     csv.field_size_limit(MAX_LINE_CHARACTERS)
     try:
         with path.open(encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
             lines = _Lines(file)
-            reader = csv.reader(lines, strict=True)  # or a quote that is lost joins two rows
+            reader = csv.reader(lines, strict=True)  # otherwise a missing quote joins two rows
             while True:
                 cells: list[str] | str | None
                 try:

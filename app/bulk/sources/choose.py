@@ -74,5 +74,5 @@ def open_source(inputs: Inputs, chooser: Chooser, stream: BinaryIO) -> Opened:
 
 
 def folder_of(inputs: Inputs) -> Path:
-    """Where relative names of files in rows begin."""
+    """The base of relative file names in rows."""
     return inputs.files[0].parent if inputs.files else Path()

@@ -19,14 +19,14 @@ from app.bulk.errors import BulkError
 
 CHUNK_BYTES = 8 << 20  # of lines, if they are long
 MAX_LINE_BYTES = 256 << 20
-LOOKED_AT = 100  # lines of files, before the model is loaded
+LOOKED_AT = 100  # lines examined before the model is loaded
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-TOO_LONG = b""  # in place of a line; those that are empty are left out
+TOO_LONG = b""  # replaces a line; empty lines are left out
 
 
 @dataclass(frozen=True, slots=True)
 class LinesChunk:
-    """Lines as they were read; they are parsed where they are decoded."""
+    """Lines as read, which are parsed when they are decoded."""
 
     lines: list[bytes]
     chooser: Chooser
@@ -70,15 +70,15 @@ class LinesChunk:
 
 
 class LinesSource:
-    """Rows of JSON Lines, empty lines left out; see `Source`.
+    """Rows of JSON Lines, without empty lines; see `Source`.
 
     Args:
-        files: in order; empty: standard input.
+        files: files in order; empty to read standard input.
         chooser: chooses the columns of each line.
         stream: standard input.
 
     Raises:
-        BulkError: no line at the beginning of the files can be scored.
+        BulkError: if no line at the beginning of the files can be scored.
     """
 
     integer_ids = False
@@ -108,7 +108,7 @@ class LinesSource:
             yield LinesChunk(kept, self._chooser)
 
     def _look(self) -> None:
-        """Refuse files of another kind, or a wrong name of a column, before all rows are bad."""
+        """Reject files of another kind, or a wrong column name, before all rows become bad."""
         problem: BulkError | None = None
         is_right = False
         for line in islice(self._lines(), LOOKED_AT):
@@ -122,8 +122,8 @@ class LinesSource:
                 problem = problem or error
         if problem is not None and not is_right:
             raise BulkError(
-                f"{self._files[0]}: none of the first {LOOKED_AT} lines can be scored; the first "
-                f"one: {problem}"
+                f"{self._files[0]}: the first {LOOKED_AT} lines cannot be scored; the first error: "
+                f"{problem}"
             )
 
     def _lines(self) -> Iterator[bytes]:
@@ -156,7 +156,7 @@ def _parsed(line: bytes) -> dict[str, object]:
 def _id(value: object) -> object:
     if isinstance(value, str | int | None) and not isinstance(value, bool):
         return value
-    raise BulkError("the id is neither a whole number nor a text")
+    raise BulkError("the id must be a whole number or a text")
 
 
 def _lines(file: io.BufferedIOBase) -> Iterator[bytes]:

@@ -1,4 +1,4 @@
-"""Pictures as files: a row each, read where they are decoded."""
+"""Pictures as files: one row per file, read when it is decoded."""
 
 from __future__ import annotations
 
@@ -38,15 +38,15 @@ class PathsChunk:
         return Columns({INPUT: self.paths, ID: self.ids})
 
     def add_to(self, digest: hashlib._Hash) -> None:
-        """Files are no stream."""
+        """Do nothing: files are not a stream."""
 
 
 class PictureSource:
     """See `Source`.
 
     Args:
-        files: in order.
-        ids: one for each.
+        files: files in order.
+        ids: one for each file.
     """
 
     is_stream = False

@@ -1,4 +1,4 @@
-"""Rows of Parquet files, read in pieces: memory does not depend on their size."""
+"""Rows of Parquet files, read in pieces so that memory does not depend on their size."""
 
 from __future__ import annotations
 
@@ -44,18 +44,18 @@ class TableChunk:
         return Columns({name: self.table.column(name).combine_chunks() for name in names})
 
     def add_to(self, digest: hashlib._Hash) -> None:
-        """A table is no stream."""
+        """Do nothing: a table is not a stream."""
 
 
 class ParquetSource:
     """Rows of Parquet files that have the same columns; see `Source`.
 
     Args:
-        files: in order.
+        files: files in order.
         chooser: chooses the columns.
 
     Raises:
-        BulkError: a file is damaged, lacks a column, or has one of another type.
+        BulkError: if a file is damaged, lacks a column, or has a column of another type.
     """
 
     is_stream = False
@@ -74,7 +74,7 @@ class ParquetSource:
                 if schema is not None and mine != schema:
                     raise BulkError(
                         f"{path} has the columns {_types(mine)}, {files[0]} has {_types(schema)}: "
-                        "score them one by one, or convert one"
+                        "score them separately, or convert one"
                     )
                 schema = self._schema = schema or mine
                 self._rows.append(file.metadata.num_rows)
@@ -84,7 +84,7 @@ class ParquetSource:
         if not _names_rows(id_type):
             raise BulkError(
                 f"{files[0]}: the ids in {self.wanted.id!r} are {id_type}, expected whole numbers "
-                "or texts: convert them or name another column with --id-column"
+                "or texts: convert them, or name another column with --id-column"
             )
         inputs = [each.type for each in schema or () if each.name != self.wanted.id]
         self.has_numbers = all(map(has_numbers, inputs))
@@ -130,7 +130,7 @@ def _opened(path: Path) -> Any:
 
 
 def _names_rows(kind: Any) -> bool:
-    """Whether a column of an Arrow type can be written as ids, so that a join finds them again."""
+    """Whether a column of an Arrow type can be written as ids that a join will find."""
     if pa.types.is_dictionary(kind):
         kind = kind.value_type
     types = pa.types
@@ -139,7 +139,7 @@ def _names_rows(kind: Any) -> bool:
 
 
 def _row_bytes(metadata: Any, names: Sequence[str]) -> int:
-    """The mean size of a row, not compressed, in the group where it is largest."""
+    """The mean uncompressed size of a row in the group with the largest rows."""
     largest = 0
     for number in range(metadata.num_row_groups):
         group = metadata.row_group(number)

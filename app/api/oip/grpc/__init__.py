@@ -1,1 +1,1 @@
-"""The Open Inference Protocol over gRPC; imported only where TORCHLANE_GRPC_PORT is set."""
+"""The Open Inference Protocol over gRPC; imported only if TORCHLANE_GRPC_PORT is set."""

@@ -1,10 +1,10 @@
-"""grpcio's server, made fit for strangers; the only module that knows its internals.
+"""grpcio's server, hardened for untrusted clients; the only module that knows its internals.
 
-`grpc.aio` decodes the path of every unknown call as UTF-8 where nothing catches an error: one
-request with other bytes in its path would end the server for all. So here each method is registered
-with gRPC's core, and a call of anything else is answered without a look at its path. It is also
-quicker: a call costs two tasks less. The requirement in pyproject.toml keeps grpcio to the version
-that this was written for.
+`grpc.aio` decodes the path of every unknown call as UTF-8, and nothing catches an error there: one
+request with other bytes in its path would end the server for all clients. So each method is
+registered with gRPC's core here, and all other calls are answered without reading their path. It is
+also faster: a call needs two tasks fewer. pyproject.toml pins grpcio to the version for which this
+was written.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import grpc
 from grpc._cython import cygrpc  # type: ignore[attr-defined]
 from grpc.aio import BaseError
 
-UNKNOWN = "there is no such call; the server's reflection lists those that there are"
+UNKNOWN = "there is no such call; the server's reflection lists all calls"
 TOO_MANY = "too many calls are open; try again later"
 ACCEPTORS = 16  # of the busiest method: with one, a call costs twice as much, and batches are small
 Options = Sequence[tuple[str, int | str]]
@@ -28,13 +28,13 @@ class AioServer(cygrpc.AioServer):  # type: ignore[misc]  # untyped
     """A server of registered methods, on the running event loop.
 
     Args:
-        options: of gRPC's core.
+        options: options of gRPC's core.
         methods: handlers by their paths.
-        busiest: the path of the one that most calls are of.
-        most: calls at the same time.
+        busiest: the path of the most frequent call.
+        most: maximum number of concurrent calls.
 
     Attributes:
-        calls: those that have not ended.
+        calls: the calls that have not ended.
     """
 
     def __init__(
@@ -53,11 +53,11 @@ class AioServer(cygrpc.AioServer):  # type: ignore[misc]  # untyped
         self.add_registered_method_handlers(dict(methods))
 
     def _make_request_call_future(self, path: bytes | None) -> asyncio.Task[None]:
-        """What grpcio waits for, to handle the call that it gives: here it never gives one."""
+        """The future from which grpcio expects the next call; here it never returns one."""
         return self.loop.create_task(self._refuse() if path is None else self._serve(path))
 
     async def _serve(self, path: bytes) -> None:
-        """Handle the calls of a method, as many in a turn of the loop as it has acceptors."""
+        """Handle a method's calls: per turn of the loop, as many as it has acceptors."""
         acceptors = ACCEPTORS if path == self._busiest else 1
         await asyncio.gather(*(self._accept(path) for _ in range(acceptors)))
 
@@ -84,7 +84,7 @@ class AioServer(cygrpc.AioServer):  # type: ignore[misc]  # untyped
 
     async def _end(self, state: Any, code: grpc.StatusCode, details: str) -> None:
         context = cygrpc._ServicerContext(state, None, None, self.loop)
-        with contextlib.suppress(BaseError):  # `abort` always raises; or the client has gone
+        with contextlib.suppress(BaseError):  # `abort` always raises; or the client disconnected
             await context.abort(code, details)
 
     def _start(self, work: Coroutine[Any, Any, None]) -> None:

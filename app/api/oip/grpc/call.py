@@ -1,4 +1,4 @@
-"""An infer call over gRPC; it knows nothing of grpcio, so that it can be compiled."""
+"""An infer call over gRPC, independent of grpcio so that it can be compiled."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ class GrpcInferCall(OipCall):
     """See `Call`.
 
     Attributes:
-        message: what came; dropped once it has been read.
+        message: the received message; dropped once it has been read.
     """
 
     __slots__ = ("message",)
     message: InferMessage | None
 
     def read_head(self, fields: Mapping[bytes, bytes]) -> None:
-        """Nothing of the protocol is in the metadata."""
+        """Read nothing: the metadata has nothing of the protocol."""
         self.request = RAW
 
     def memo_text(self, body: bytes) -> str | None:
-        """To read a message again costs hardly anything."""
+        """None, because reading a message again costs almost nothing."""
         return None
 
     def read(self, body: bytes, *, on_loop: bool) -> list[Item]:

@@ -1,4 +1,4 @@
-"""Answers the call ModelInfer: a prediction for each item of the inputs."""
+"""The call ModelInfer: a prediction for each item of the inputs."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from app.errors import Abandoned, InvalidInput, Overloaded
 from app.telemetry.tracing import RequestTrace, Tracing
 
 FIELDS = frozenset(("authorization", "x-api-key", "x-torchlane-timeout-ms", "x-request-id"))
-SMALL_BYTES = 64 << 10  # an answer that is not counted
-AGAIN_S = 1.0  # a guess: nothing tells when other answers will have been read
+SMALL_BYTES = 64 << 10  # answers up to this size are not counted
+AGAIN_S = 1.0  # a guess: it is unknown when other answers will have been read
 
 
 class Infer:
@@ -26,8 +26,8 @@ class Infer:
 
     Args:
         service: engine, models and limits.
-        reader: of messages.
-        ids: of the process.
+        reader: reads messages.
+        ids: request ids of the process.
         unread_limit: bytes of large answers that clients have not read yet.
     """
 
@@ -78,7 +78,7 @@ class Infer:
         trace: RequestTrace | None,
     ) -> tuple[bytes, Metadata]:
         service = self._service
-        if service.guard.enabled:  # the call itself does, but only once the message is there
+        if service.guard.enabled:  # the call also checks, but only after the message has arrived
             service.guard.admit(fields, PREDICT)
         body = await self._reader.read(context, request_id.decode("ascii"))
         message = InferMessage(body, service.limits.max_items)
@@ -105,7 +105,7 @@ class Infer:
         """Count a large answer until its client has read it.
 
         Raises:
-            Overloaded: clients have not read too much already.
+            Overloaded: if clients have too many unread bytes already.
         """
         if self._unread and self._unread + size > self._unread_limit:
             raise Overloaded(
@@ -124,7 +124,7 @@ class Infer:
 def followed(
     tracing: Tracing, route: str, request_id: bytes, began: float, context: Context
 ) -> RequestTrace | None:
-    """The trace of a call, if anything follows it."""
+    """The trace of a call, if it is traced."""
     if not tracing.enabled:
         return None
     headers = [
@@ -138,7 +138,7 @@ def followed(
 
 
 def fields_of(context: Context) -> dict[bytes, bytes]:
-    """The metadata that has a meaning here, as headers."""
+    """The metadata that is used here, as headers."""
     found = {}
     for name, value in context.invocation_metadata() or ():
         if name in FIELDS:

@@ -1,6 +1,6 @@
-"""From the message of an infer call to what it asks for, and from outputs to the answer.
+"""Reading of an infer call's message, and writing of its answer.
 
-The numbers of fields are those of protos/inference.proto.
+The field numbers come from protos/inference.proto.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from app.errors import InvalidInput, PayloadTooLarge
 from app.registry.loaded_models import LoadedModel
 
 ENVELOPE_FIELDS = 2000  # names, shapes and parameters around the items
-# Fields of InferTensorContents: number, the wire type of an element, and whose datatypes they are.
+# Fields of InferTensorContents by datatype: the field's number, and the wire type of an element.
 CONTENTS: Mapping[str, tuple[int, int]] = {
     "BOOL": (1, VARINT),
     "INT8": (2, VARINT),
@@ -65,11 +65,11 @@ class InferMessage:
 
     Args:
         data: the message.
-        max_items: the most that a request may have.
+        max_items: maximum number of items.
 
     Attributes:
-        name: of the model.
-        version: of the model; empty: the one for requests without a version.
+        name: the model's name.
+        version: the model's version; empty for the version that serves requests without one.
 
     Raises:
         InvalidInput: if it is malformed.
@@ -88,7 +88,7 @@ class InferMessage:
         for field in reader.fields(0, len(data)):
             number, kind, _, _ = field
             if kind != LENGTH:
-                continue  # unknown, as all of other wire types
+                continue  # unknown, like all fields of other wire types
             if number == 5:
                 self._inputs.append(field)
             elif number == 7:
@@ -108,23 +108,23 @@ class InferMessage:
                 raise InvalidInput(f"{len(many)} {what}; a request may have at most {MAX_TENSORS}")
 
     def request(self, budget: Budget, max_bytes: int) -> InferRequest:
-        """What it asks for.
+        """The content of the request.
 
         Args:
-            budget: of the request's pictures.
-            max_bytes: the most that numbers may take.
+            budget: budget of the request's pictures.
+            max_bytes: maximum size of numbers.
 
         Raises:
-            InvalidInput: saying what was expected and what was sent.
-            PayloadTooLarge: if numbers would take more.
+            InvalidInput: with what was expected and what was sent.
+            PayloadTooLarge: if numbers would exceed `max_bytes`.
             TooLongForLoop: see `Budget`.
         """
         if not self._inputs:
             raise InvalidInput("'inputs' must have at least one tensor")
         if self._raw and len(self._raw) != len(self._inputs):
             raise InvalidInput(
-                f"{len(self._raw)} raw_input_contents for {len(self._inputs)} inputs: there must "
-                "be one for each, or none at all"
+                f"{len(self._raw)} raw_input_contents for {len(self._inputs)} inputs: send one for "
+                "each input, or none"
             )
         tensors = tuple(
             self._tensor(each, self._raw[index] if self._raw else None, budget, max_bytes)
@@ -186,7 +186,7 @@ class InferMessage:
                 "raw_input_contents"
             )
         reader, (number, element) = self._reader, CONTENTS[datatype]
-        # Several are one, put together.
+        # Several contents are concatenated.
         fields = [field for _, _, begin, end in contents for field in reader.fields(begin, end)]
         if any(each != number or kind not in (LENGTH, element) for each, kind, _, _ in fields):
             raise InvalidInput(f"{where}: its contents are not those of {datatype}")
@@ -220,7 +220,7 @@ class InferMessage:
         return Wanted(name, True, classes_of(known, where))
 
     def _read_parameters(self, entries: Sequence[Field]) -> Parameters:
-        """A map of parameters: of entries with the same key the last one holds."""
+        """A map of parameters; for duplicate keys, the last entry wins."""
         reader = self._reader
         found: dict[str, object] = {}
         for _, _, start, stop in entries:
@@ -277,5 +277,5 @@ def write_response(model: LoadedModel, request_id: str, outputs: Sequence[Output
         )
     for output in outputs:
         octets = octets_of(output)
-        parts += (b"\x32", varint(octets.nbytes), octets)  # not `written`: it would copy them
+        parts += (b"\x32", varint(octets.nbytes), octets)  # `written` would copy them
     return b"".join(parts)

@@ -1,8 +1,8 @@
-"""Reads the one message of a call, within limits of time and memory.
+"""Reads the only message of a call, within limits of time and memory.
 
-gRPC keeps a message until it is complete, and tells nothing of it before. So most calls are read
-without a limit of their own; one whose message is not there in a moment counts as a body of the
-largest size, and as many of these are read as fit into the limit of all bodies.
+gRPC keeps a message until it is complete, and reports nothing of it before. So most calls are read
+without their own limit. A call whose message does not arrive at once counts as a body of the
+maximum size, and only as many of these are read as fit into the limit of all bodies.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from app.api.oip.grpc.statuses import refusal_of
 from app.api.service import RequestLimits
 from app.errors import Abandoned, DeadlineExceeded, ShuttingDown, TorchlaneError
 
-QUICK_S = 0.1  # what arrives in this time is bounded by the network
+QUICK_S = 0.1  # the network bounds the data that arrives in this time
 Context = ServicerContext[bytes, bytes]
 
 
-class Rejected(Exception):  # no error: the client has its answer
+class Rejected(Exception):  # not an error: the client has its answer
     """The call was ended while its message was read.
 
     Args:
-        error: why.
-        aborted: what a handler raises then.
+        error: the reason.
+        aborted: the exception for the handler to raise.
     """
 
     def __init__(self, error: TorchlaneError, aborted: AbortError) -> None:
@@ -40,8 +40,8 @@ class MessageReader:
     """Reads messages; used on the event loop.
 
     Args:
-        limits: of bodies and of time.
-        memory: for messages that take longer.
+        limits: limits of bodies and time.
+        memory: memory for slow messages.
     """
 
     def __init__(self, limits: RequestLimits, memory: BodyMemory) -> None:
@@ -54,8 +54,8 @@ class MessageReader:
         """The message.
 
         Raises:
-            Abandoned: there is none.
-            Rejected: it did not come in time, or there was no room for it.
+            Abandoned: if there is none.
+            Rejected: if it did not arrive in time, or there was no room for it.
         """
         slow = _Slow(self, context, request_id)
         try:
@@ -73,12 +73,12 @@ class MessageReader:
         return message
 
     def close(self) -> None:
-        """Reject what has not arrived: the server stops."""
+        """Reject messages that have not arrived, because the server stops."""
         for each in list(self.slow):
             each.reject(ShuttingDown("the server stopped before the request was complete"))
 
     def abort(self, context: Context, error: TorchlaneError, request_id: str) -> None:
-        """End a call from outside its own task; harmless when it has ended."""
+        """End a call from outside its own task; harmless if it has ended."""
         if context.done():
             return
         task = asyncio.get_running_loop().create_task(_abort(context, error, request_id))
@@ -90,7 +90,7 @@ class _Slow:
     """Watches the message of one call.
 
     Attributes:
-        rejection: why it was given up.
+        rejection: the error that ended the call, if any.
     """
 
     __slots__ = ("_context", "_held", "_reader", "_request_id", "_timer", "rejection")
@@ -104,7 +104,7 @@ class _Slow:
         self._timer = asyncio.get_running_loop().call_later(QUICK_S, self._is_slow)
 
     def end(self) -> None:
-        """The message is there, or will not come."""
+        """The message has arrived, or will not arrive."""
         self._timer.cancel()
         if self._held:
             self._reader.memory.give_back(self._held)
@@ -132,5 +132,5 @@ class _Slow:
 
 async def _abort(context: Context, error: TorchlaneError, request_id: str) -> None:
     refusal = refusal_of(error, request_id)
-    with contextlib.suppress(BaseError):  # `abort` always raises; or the client has gone
+    with contextlib.suppress(BaseError):  # `abort` always raises; or the client disconnected
         await context.abort(refusal.code, refusal.details, refusal.metadata)

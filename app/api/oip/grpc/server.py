@@ -1,4 +1,4 @@
-"""The gRPC server: its methods, its limits, and how it starts and stops."""
+"""The gRPC server: its methods and limits, and how it starts and stops."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-# Else gRPC's core would write a line for every malformed request.
+# Otherwise gRPC's core would log a line for every malformed request.
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
 import grpc
@@ -32,12 +32,12 @@ from app.api.service import Service
 LOG = structlog.get_logger(__name__)
 INFERENCE = inference_pb2.DESCRIPTOR.services_by_name["GRPCInferenceService"].full_name
 HEALTH = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
-MAX_CALLS = 4096  # at the same time, of all clients
+MAX_CALLS = 4096  # concurrent calls of all clients
 MAX_CALLS_OF_CONNECTION = 1024
 MAX_METADATA_BYTES = 16 << 10  # of a call
-KEEPALIVE_S, KEEPALIVE_TIMEOUT_S = 60, 20  # a client that is gone is noticed after both
-MIN_PING_S = 10  # a client that pings more often without a call is cut off
-MAX_IDLE_S = 600  # without a call; the client connects again by itself
+KEEPALIVE_S, KEEPALIVE_TIMEOUT_S = 60, 20  # a lost client is detected after both
+MIN_PING_S = 10  # a client that pings more often without a call is disconnected
+MAX_IDLE_S = 600  # without a call; the client reconnects automatically
 FAREWELL_S = 0.5
 POLL_S = 0.1  # until a worker has loaded its models
 
@@ -48,8 +48,8 @@ class Listen:
 
     Attributes:
         host: an address or a name.
-        port: 0: any.
-        shared: whether other processes listen there too.
+        port: 0 for any port.
+        shared: whether other processes listen on the same port.
         backlog_bytes: limit of unfinished messages, and of unread answers.
     """
 
@@ -60,16 +60,16 @@ class Listen:
 
 
 class GrpcServer:
-    """Serves the protocol over gRPC, with the same parts as over HTTP.
+    """Serves the protocol over gRPC, with the same components as over HTTP.
 
     Args:
         service: engine, models and limits.
-        version: of the server.
-        listen: where.
+        version: the server's version.
+        listen: where to listen.
     """
 
     def __init__(self, service: Service, version: str, listen: Listen) -> None:
-        # Browsers cannot call it, so that no page can point its own host name here.
+        # Browsers cannot call it, so no page can point its own host name here.
         self._service = replace(service, hosts=Hosts(["*"]))
         self._version = version
         self._listen = listen
@@ -80,10 +80,10 @@ class GrpcServer:
         self.port = listen.port
 
     async def start(self) -> None:
-        """Listen, and answer; next to other workers once the models are ready.
+        """Listen and answer; if other workers share the port, once the models are ready.
 
         Raises:
-            OSError: the port is taken; next to other workers that is logged.
+            OSError: if the port is in use; if other workers share it, this is logged instead.
         """
         if self._listen.shared:
             self._opening = asyncio.create_task(self._open_when_ready())
@@ -91,7 +91,7 @@ class GrpcServer:
             await self._open()
 
     async def _open_when_ready(self) -> None:
-        """Listen next to other workers: the system gives each of them connections at once."""
+        """Listen once ready: the system gives every listening worker connections at once."""
         while not self._service.lifecycle.own_readiness().ready:  # noqa: ASYNC110  # at the start only
             await asyncio.sleep(POLL_S)
         try:
@@ -112,7 +112,7 @@ class GrpcServer:
         LOG.info("grpc_listens", address=target.rpartition(":")[0], port=self.port)
 
     async def close(self, budget_s: float) -> None:
-        """Take no more calls; end those that are not answered within the budget."""
+        """Accept no more calls; end the calls that are not answered within the budget."""
         if self._opening is not None:
             self._opening.cancel()
         server, self._server = self._server, None
@@ -157,8 +157,8 @@ class GrpcServer:
         limits = self._service.limits
         return (
             ("grpc.so_reuseport", int(self._listen.shared)),
-            ("grpc.max_receive_message_length", limits.max_body_bytes),  # inflated, too
-            ("grpc.max_send_message_length", -1),  # answers have a limit of their own
+            ("grpc.max_receive_message_length", limits.max_body_bytes),  # also when inflated
+            ("grpc.max_send_message_length", -1),  # answers have their own limit
             ("grpc.max_concurrent_streams", MAX_CALLS_OF_CONNECTION),
             ("grpc.max_metadata_size", MAX_METADATA_BYTES),
             ("grpc.absolute_max_metadata_size", MAX_METADATA_BYTES),
@@ -174,8 +174,8 @@ class GrpcServer:
 def _handler(
     answer: Callable[[object, Any], Awaitable[bytes]],
 ) -> grpc.RpcMethodHandler[Any, Any]:
-    """A call of one message and one answer, both as bytes.
+    """A call with one message and one answer, both as bytes.
 
-    Registered as one of several messages: such a call begins before its message has arrived.
+    It is registered as a call with several messages, which begins before its message has arrived.
     """
     return grpc.stream_unary_rpc_method_handler(answer)

@@ -1,4 +1,4 @@
-"""The calls of the service but ModelInfer, from the same parts as those over REST."""
+"""The calls of the service except ModelInfer, with the same components as over REST."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ class Method(NamedTuple):
 
     Attributes:
         request: the class of its message.
-        answer: what answers it.
-        scope: that a key needs for it; None: no key is needed.
+        answer: the function that answers it.
+        scope: the scope that a key needs for it; None if no key is needed.
     """
 
     request: type[Message]
@@ -40,14 +40,14 @@ class Method(NamedTuple):
 
 
 class Unary:
-    """Answers a call of one message.
+    """Answers a call with one message.
 
     Args:
         route: path of the call.
-        method: what it is.
+        method: the call's method.
         service: has the guard.
-        reader: of messages.
-        ids: of the process.
+        reader: reads messages.
+        ids: request ids of the process.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class Unary:
         given_id = self._ids.of(fields)
         request_id = given_id.decode("ascii")
         trace = None
-        if self._method.scope is not None:  # else a probe
+        if self._method.scope is not None:  # otherwise a probe
             trace = followed(self._tracing, self._route, given_id, began, context)
         status, outcome = 499, Abandoned.code
         try:
@@ -99,11 +99,11 @@ class Unary:
 
 
 class Inference:
-    """The calls of inference.GRPCInferenceService, by their names.
+    """The calls of inference.GRPCInferenceService by name.
 
     Args:
         service: engine, models and limits.
-        version: of the server.
+        version: the server's version.
     """
 
     def __init__(self, service: Service, version: str) -> None:
@@ -132,7 +132,7 @@ class Inference:
         version = version_number(request.version or None)
         try:
             found = is_ready(self._service.lifecycle, _named(request.name), version)
-        except ModelNotFound:  # clients expect an answer, not an error
+        except ModelNotFound:  # clients expect an answer instead of an error
             found = False
         return pb.ModelReadyResponse(ready=found)
 
@@ -186,5 +186,5 @@ def _named(name: str) -> str:
         InvalidInput: if it is empty.
     """
     if not name:
-        raise InvalidInput("the name of a model is missing")
+        raise InvalidInput("the model's name is missing")
     return name

@@ -1,4 +1,4 @@
-"""The table from errors to statuses of gRPC, and what a failed call tells its client."""
+"""The table from errors to gRPC statuses, and the answers of failed calls."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from app.telemetry.tracing import RequestTrace
 
 LOG = structlog.get_logger(__name__)
 
-CODES: Mapping[int, grpc.StatusCode] = {  # by the status that HTTP has for it
+CODES: Mapping[int, grpc.StatusCode] = {  # by HTTP status
     400: grpc.StatusCode.INVALID_ARGUMENT,
     401: grpc.StatusCode.UNAUTHENTICATED,
     403: grpc.StatusCode.PERMISSION_DENIED,
@@ -28,7 +28,7 @@ CODES: Mapping[int, grpc.StatusCode] = {  # by the status that HTTP has for it
     503: grpc.StatusCode.UNAVAILABLE,
     504: grpc.StatusCode.DEADLINE_EXCEEDED,
 }
-MAX_DETAILS = 2000  # characters of a message: clients take 8 KB of metadata, percent-encoded
+MAX_DETAILS = 2000  # characters of a message: clients accept 8 KB of metadata, percent-encoded
 REQUEST_ID = "x-request-id"
 Metadata = tuple[tuple[str, str | bytes], ...]
 
@@ -37,11 +37,11 @@ class Refusal(NamedTuple):
     """The end of a failed call.
 
     Attributes:
-        status: as HTTP has it, for the metrics.
+        status: HTTP status, for the metrics.
         outcome: the error's code, for the metrics.
-        code: gRPC's status.
+        code: gRPC status.
         details: a sentence for people.
-        metadata: trailing: the request's id, and when to try again.
+        metadata: trailing metadata: the request's id, and when to try again.
     """
 
     status: int
@@ -52,7 +52,7 @@ class Refusal(NamedTuple):
 
 
 def refusal_of(error: Exception, request_id: str, trace: RequestTrace | None = None) -> Refusal:
-    """What an error tells the client, and its trace; one that the table lacks is logged."""
+    """The refusal for an error, which its trace records; an error not in the table is logged."""
     refusal = _refused(error, request_id, {} if trace is None else trace.log_ids())
     if trace is not None:
         trace.error, trace.rpc_status = error, refusal.code.name

@@ -1,4 +1,4 @@
-"""The standard services of gRPC next to our own: health (grpc.health.v1) and reflection."""
+"""The standard services of gRPC: health (grpc.health.v1) and reflection."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from app.api.oip.grpc.service import Method
 from app.errors import DeadlineExceeded, ModelNotFound, Overloaded, ShuttingDown
 from app.serving.lifecycle import Lifecycle
 
-LOOK_S = 0.25  # between two looks at the readiness, for each Watch
+LOOK_S = 0.25  # between two checks of readiness, for each Watch
 MAX_STREAMS = 64
 REFLECTION_S = 60.0
 AGAIN_S = 10.0
@@ -25,10 +25,10 @@ NOT_SERVING: int = health_pb2.HealthCheckResponse.NOT_SERVING
 
 
 class Streams:
-    """The open streams: they would stay until their clients leave.
+    """The open streams, which would otherwise stay until their clients disconnect.
 
     Args:
-        reader: of messages.
+        reader: reads messages.
     """
 
     def __init__(self, reader: MessageReader) -> None:
@@ -48,23 +48,23 @@ class Streams:
             self._open.discard(context)
 
     def end(self, context: Context, error: Overloaded | DeadlineExceeded | ShuttingDown) -> None:
-        """End one with an error."""
+        """End a stream with an error."""
         self._reader.abort(context, error, "")
 
     def close(self) -> None:
-        """End all of them: the server stops."""
+        """End all streams, because the server stops."""
         for context in list(self._open):
-            self.end(context, ShuttingDown("the server is shutting down; try another one"))
+            self.end(context, ShuttingDown("the server is shutting down; try another server"))
 
 
 class Health:
     """Whether the server is ready, for probes and balancers.
 
     Args:
-        lifecycle: knows it.
-        services: that may be asked for; the empty name is the whole server.
-        streams: the open ones.
-        reader: of messages.
+        lifecycle: knows whether it is ready.
+        services: the known services; the empty name is the whole server.
+        streams: the open streams.
+        reader: reads messages.
     """
 
     def __init__(
@@ -85,11 +85,11 @@ class Health:
     ) -> health_pb2.HealthCheckResponse:
         status = self._status(request.service)
         if status == UNKNOWN:
-            raise ModelNotFound("there is no such service; an empty name asks for the server")
+            raise ModelNotFound("there is no such service; an empty name means the whole server")
         return health_pb2.HealthCheckResponse(status=status)
 
     async def watch(self, _: object, context: Context) -> None:
-        """Tell the status now and whenever it changes."""
+        """Send the status now and whenever it changes."""
         with self._streams.opened(context):
             try:
                 message = await self._reader.read(context, "")
@@ -118,8 +118,8 @@ class Reflection:
     """Describes the services to tools such as grpcurl.
 
     Args:
-        services: their names.
-        streams: the open ones.
+        services: the services' names.
+        streams: the open streams.
     """
 
     def __init__(self, services: Sequence[str], streams: Streams) -> None:
@@ -131,8 +131,8 @@ class Reflection:
         requests: AsyncIterator[reflection_pb2.ServerReflectionRequest],
         context: Context,
     ) -> AsyncIterator[reflection_pb2.ServerReflectionResponse]:
-        """Answer a stream of questions."""
-        late = DeadlineExceeded(f"a stream of reflection ends after {REFLECTION_S:.0f} s")
+        """Answer a stream of requests."""
+        late = DeadlineExceeded(f"a reflection stream ends after {REFLECTION_S:.0f} s")
         timer = asyncio.get_running_loop().call_later(
             REFLECTION_S, self._streams.end, context, late
         )

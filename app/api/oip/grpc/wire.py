@@ -1,7 +1,7 @@
-"""Protobuf's encoding (https://protobuf.dev/programming-guides/encoding), as far as infer needs it.
+"""The part of Protobuf's encoding (https://protobuf.dev/programming-guides/encoding) for infer.
 
-A message is taken apart field by field, without a copy of its bytes, and has a limit of fields: a
-general parser would make an object of every two bytes that a client sends.
+A message is parsed field by field, without copying its bytes, and the number of fields is limited:
+a general parser would create an object for every two bytes that a client sends.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ Field = tuple[int, int, int, int]  # number, wire type, and where its value begi
 
 
 class Reader:
-    """Takes the parts of one message apart.
+    """Parses one message.
 
     Args:
         data: the message.
-        most: fields that it may have, in all its parts together.
+        most: maximum number of fields, in all its parts in total.
 
     Attributes:
         data: the message.
@@ -41,8 +41,8 @@ class Reader:
         """The fields between two places.
 
         Raises:
-            InvalidInput: if this is no message.
-            PayloadTooLarge: at too many fields.
+            InvalidInput: if this is not a message.
+            PayloadTooLarge: if there are too many fields.
         """
         data = self.data
         found: list[Field] = []
@@ -101,7 +101,7 @@ class Reader:
         return _signed(self.unsigned(field))
 
     def signed_all(self, field: Field) -> list[int]:
-        """The values of a repeated int64: packed, or one of them."""
+        """The values of a repeated int64: packed, or a single value."""
         found = []
         _, _, at, end = field
         try:
@@ -115,14 +115,14 @@ class Reader:
         return found
 
     def octets(self, fields: list[Field]) -> memoryview:
-        """The bytes of all values, one after the other; those of one value are not copied."""
+        """The bytes of all values, concatenated; a single value is not copied."""
         view = memoryview(self.data)
         pieces = [view[begin:end] for _, _, begin, end in fields]
         return pieces[0] if len(pieces) == 1 else memoryview(b"".join(pieces))
 
 
 def _malformed() -> InvalidInput:
-    return InvalidInput("the message is malformed: it is not what protobuf writes")
+    return InvalidInput("the message is malformed: it is not valid protobuf")
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:
@@ -150,12 +150,12 @@ def integers(octets: memoryview, dtype: np.dtype[np.generic], count: int) -> Arr
     """Varints as an array.
 
     Args:
-        octets: one varint after the other.
-        dtype: of the array: integers or bool; a negative number has ten bytes, as of an int64.
-        count: how many there must be.
+        octets: varints, one after the other.
+        dtype: dtype of the array: integers or bool; a negative number has ten bytes, as an int64.
+        count: required number of varints.
 
     Raises:
-        InvalidInput: if there are others, or one does not fit the dtype.
+        InvalidInput: if their number differs, or one does not fit the dtype.
     """
     given = np.frombuffer(octets, np.uint8)
     last = given < 128
@@ -174,7 +174,7 @@ def integers(octets: memoryview, dtype: np.dtype[np.generic], count: int) -> Arr
 
 
 def _decoded(given: Array, ends: Array) -> Array:
-    """Varints that end at these places, as uint64."""
+    """Varints that end at these positions, as uint64."""
     begins = np.concatenate(([0], ends[:-1] + 1))
     sizes = ends - begins + 1
     longest = int(sizes.max())
@@ -200,12 +200,12 @@ def _fitting(values: Array, dtype: np.dtype[np.generic]) -> Array:
 
 
 def written(number: int, octets: bytes) -> bytes:
-    """A field of bytes, such as a string or a message; its number is at most 15."""
+    """A field of bytes, such as a string or a message; the field's number is at most 15."""
     return b"%c%b%b" % (number << 3 | LENGTH, varint(len(octets)), octets)
 
 
 def number_written(number: int, value: int) -> bytes:
-    """A field of an int64; its number is at most 15."""
+    """A field with an int64; the field's number is at most 15."""
     return b"%c%b" % (number << 3, varint(value))
 
 

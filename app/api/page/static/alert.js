@@ -1,10 +1,10 @@
-// The place of a view where errors are shown, with the time to wait where the server says one.
+// The place of a view where errors are shown, with the time to wait if the server sends one.
 
 import { h, fill } from "./dom.js";
 
 const MOST_CHARACTERS = 500; // of the details
 
-/** One alert of a view; `element` belongs into its panel. */
+/** One alert of a view; `element` belongs in its panel. */
 export class Alert {
   #timer = 0;
 
@@ -22,7 +22,7 @@ export class Alert {
   }
 
   /**
-   * Show an error; a cancelled call is none.
+   * Show an error; a cancelled call is not an error.
    * @param {any} error
    */
   show(error) {
@@ -52,11 +52,11 @@ export class Alert {
   }
 }
 
-/** A place next to the buttons of an administrator, for the reason why they are disabled. */
+/** A place next to an administrator's buttons, for the reason why they are disabled. */
 export const deniedNote = () => h("p.note", { role: "alert", hidden: true });
 
 /**
- * Show the reason; "" hides it. An unchanged one is not written, so that it is not said again.
+ * Show the reason; "" hides it. Unchanged text is not written, so it is not announced again.
  * @param {HTMLElement} note
  * @param {string} reason
  */

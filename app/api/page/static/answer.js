@@ -1,4 +1,4 @@
-// An answer for people: a card for each item, and the JSON as it came.
+// An answer for people: a card for each item, and the JSON as received.
 
 import { arrayView, heatMap } from "./arrays.js";
 import { h } from "./dom.js";
@@ -8,7 +8,7 @@ import { rowsView } from "./rows.js";
 
 const MAX_CARDS = 50;
 const BARS = { one: 10, many: 4 };
-const MAX_JSON = 20_000; // characters that are shown
+const MAX_JSON = 20_000; // characters shown
 const MAX_COMPARED = 40; // embeddings
 
 /**
@@ -147,12 +147,12 @@ function compared(predictions, model) {
 
 /**
  * The JSON of an answer, folded.
- * @param {string} text as it came
+ * @param {string} text as received
  */
 export function jsonView(text) {
   const pretty = text.length <= MAX_JSON ? indented(text) : `${text.slice(0, MAX_JSON)} …`;
   const rounded =
-    "Whole numbers of more than 15 digits are rounded above; the JSON has them as they came.";
+    "Whole numbers with more than 15 digits are rounded above; the JSON has them as received.";
   return h(
     "div.stack",
     null,
@@ -168,7 +168,7 @@ export function jsonView(text) {
   );
 }
 
-/** Indent JSON, with every number as it came and each list of numbers on one line. */
+/** Indent JSON, with every number as received and each list of numbers on one line. */
 function indented(text) {
   let depth = 0;
   const line = (by) => `\n${"  ".repeat((depth += by))}`;

@@ -1,6 +1,6 @@
-// Calls of the server: adds the key, asks for one at 401, turns error answers into errors.
+// Calls of the server: sends the key, asks for one after 401, converts error answers to errors.
 
-/** An answer that is an error, or none at all. */
+/** An error answer, or no answer at all. */
 export class ApiError extends Error {
   /**
    * @param {string} message the server's sentence
@@ -15,21 +15,21 @@ export class ApiError extends Error {
     this.requestId = more.requestId ?? "";
     this.retryAfterMs = more.retryAfterMs ?? 0;
     this.details = more.details ?? [];
-    this.body = more.body ?? null; // what else the answer says
+    this.body = more.body ?? null; // the whole answer
   }
 }
 
-/** The server, as this page calls it. The key is kept here and nowhere else. */
+/** The server, as this page calls it. The key is stored only here. */
 export class Api {
   #key = "";
   #asked = null;
   #ask;
 
-  /** @param {(problem: string) => Promise<string | null>} ask asks for a key; null: none given */
+  /** @param {(problem: string) => Promise<string | null>} ask asks for a key; null: none entered */
   constructor(ask) {
     this.#ask = ask;
-    this.keyed = false; // whether the server has asked for a key, or has been given one
-    this.denied = ""; // why this key may not administer, once the server has said so
+    this.keyed = false; // whether the server has requested or received a key
+    this.denied = ""; // why this key may not administer, once the server has reported it
   }
 
   /** The address of a call, for people to copy. */
@@ -45,11 +45,11 @@ export class Api {
   }
 
   /**
-   * Call the server; at 401 ask for a key and call again.
+   * Call the server; after 401 ask for a key and call again.
    * @param {string} path relative to the page, such as "./models"
    * @param {RequestInit} [options] of fetch; headers as an object
-   * @returns {Promise<Response & {sentAt: number}>} with a status below 400; its body is not read
-   *   yet; `sentAt` is the time of performance.now() at which it was asked for
+   * @returns {Promise<Response & {sentAt: number}>} with a status below 400; its body is not yet
+   *   read; `sentAt` is the time of performance.now() when the request was sent
    * @throws {ApiError} with the server's sentence, or the reason why there is no answer
    */
   async request(path, options = {}) {
@@ -62,7 +62,7 @@ export class Api {
       if (isDenied && this.#key === sent) this.denied = error.message;
       if (response.status !== 401) throw error;
       this.keyed = true;
-      if (this.#key !== sent) continue; // another call has asked meanwhile
+      if (this.#key !== sent) continue; // another call has asked in the meantime
       this.#asked ??= this.#ask(sent ? error.message : "").finally(() => (this.#asked = null));
       const key = await this.#asked;
       if (key === null) throw error;
@@ -102,7 +102,7 @@ async function errorOf(response) {
   try {
     body = JSON.parse(text);
   } catch {
-    // A proxy answers in its own words.
+    // A proxy answers in its own format.
   }
   const said = typeof body?.error === "string" ? body.error : body?.error?.message;
   const seconds = Number(response.headers.get("Retry-After"));

@@ -1,9 +1,9 @@
-// Outputs as numbers, tables or heat maps, by their shape; large ones are cut for display.
+// Outputs as numbers, tables or heat maps, by their shape; large ones are truncated for display.
 
 import { facts, fill, h, short } from "./dom.js";
 
-const MAX_LISTED = 16; // numbers of a vector that is shown whole
-const FIRST = 8; // numbers shown of a longer one
+const MAX_LISTED = 16; // a vector of up to this many numbers is shown whole
+const FIRST = 8; // numbers shown of a longer vector
 const MAX_TABLE = [12, 8]; // rows and columns of a table
 const MAX_MAP = 256; // rows and columns of a heat map
 // Dark to light, as in matplotlib's viridis: legible without colour vision and in both themes.
@@ -23,7 +23,7 @@ export function shapeOf(value) {
 }
 
 /**
- * An output by its shape.
+ * A view of an output, by its shape.
  * @param {string} name
  * @param {any} value a number, or nested lists
  */
@@ -40,7 +40,7 @@ export function arrayView(name, value) {
   return h("div", null, title, ...slices(value, shape.slice(0, -2), matrix));
 }
 
-/** The matrix at an index of each leading axis, and fields to choose it. */
+/** The matrix at an index of each leading axis, and fields to choose the indices. */
 function slices(value, leading, matrix) {
   const place = h("div");
   const fields = leading.map((size, axis) =>
@@ -93,7 +93,7 @@ function table(rows) {
 }
 
 /**
- * Rows of numbers as colours; the place under the pointer is read out below.
+ * Rows of numbers as colours; the value under the pointer is shown below.
  * @param {string} name
  * @param {number[][]} rows
  */

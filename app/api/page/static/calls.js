@@ -1,4 +1,4 @@
-// One prediction as an HTTP call: what the page sends, and what the copied calls send.
+// One prediction as an HTTP call, which the page and the copied calls send.
 
 /**
  * @typedef {{path: string, model: Record<string, any>, version: string, input: import("./inputs.js").Input,
@@ -8,7 +8,7 @@
 /**
  * The call for an input.
  * @param {Record<string, any>} model of GET /models/NAME?full=true
- * @param {string} version "" for the newest that is served
+ * @param {string} version "" for the newest served version
  * @param {import("./inputs.js").Input} input
  * @returns {Call}
  */

@@ -1,21 +1,21 @@
-// A pad to draw on with a mouse, a pen or a finger; what it gives looks like the training pictures.
+// A pad to draw on with a mouse, a pen or a finger; its pictures look like the training pictures.
 
 import { h } from "./dom.js";
 
 const SIDE = 256; // pixels of the pad
-const PEN = 1 / 7; // width of a stroke, as a share of the side: that of handwriting in small pictures
+const PEN = 1 / 7; // width of a stroke as a share of the side, as in small pictures of handwriting
 const MARGIN = 0.08; // around a drawing that is centred, as a share of the side
 
-/** A pad for pictures that one number per pixel describes. */
+/** A pad for pictures with one number per pixel. */
 export class DrawingPad {
-  #strokes = []; // each a list of points, as shares of the side
+  #strokes = []; // each is a list of points, as shares of the side
   #isDrawing = false;
   #ink;
   #paper;
   #changed;
 
   /**
-   * @param {boolean} isDark whether the model expects light strokes on a dark ground
+   * @param {boolean} isDark whether the model expects light strokes on a dark background
    * @param {() => void} changed called after each stroke
    */
   constructor(isDark, changed) {
@@ -40,7 +40,7 @@ export class DrawingPad {
     return this.#strokes.length === 0;
   }
 
-  /** Remove what was drawn. */
+  /** Remove the drawing. */
   clear() {
     this.#strokes = [];
     paint(this.element, this.#strokes, this.#ink, this.#paper);
@@ -48,7 +48,7 @@ export class DrawingPad {
 
   /**
    * The drawing as a PNG file.
-   * @param {boolean} isCentred whether it is moved to the middle and scaled to fill the picture
+   * @param {boolean} isCentred whether to move it to the middle and scale it to fill the picture
    * @param {number} side pixels of the picture
    * @returns {Promise<Blob>}
    */
@@ -97,14 +97,14 @@ function paint(canvas, strokes, ink, paper) {
   context.lineCap = context.lineJoin = "round";
   for (const points of strokes) {
     context.beginPath();
-    // A stroke of one point is a dot: a line to where it began.
+    // A stroke of one point is a dot: a line back to its start.
     for (const [x, y] of [points[0], ...points])
       context.lineTo(x * canvas.width, y * canvas.height);
     context.stroke();
   }
 }
 
-/** Strokes in the middle of the picture, as large as it allows; their width stays. */
+/** Strokes in the middle of the picture, as large as possible, with unchanged width. */
 function centred(strokes) {
   const points = strokes.flat();
   const room = 1 - 2 * MARGIN - PEN;

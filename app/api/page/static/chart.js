@@ -1,13 +1,13 @@
-// A chart over time, drawn by uPlot: a title, the values of now or under the pointer, lines.
+// A chart over time, drawn by uPlot: a title, the values now or under the pointer, and lines.
 
 import { colour, fill, h } from "./dom.js";
 
 const HEIGHT = 130;
 const COLOURS = 6; // --c1 to --c6 of the theme
-const SHORTEST_S = 60; // of time that is shown
+const SHORTEST_S = 60; // shortest time shown
 let library = null;
 
-/** Load uPlot before a chart is shown: a classic script, which names itself in the window. */
+/** Load uPlot before a chart is shown: a classic script, which sets a global name. */
 export function load() {
   library ??= new Promise((done, failed) => {
     const folder = new URL(".", import.meta.url);
@@ -27,7 +27,7 @@ export function load() {
  * @typedef {{label: string, values: (number | null)[]}} Line
  */
 
-/** One chart; `element` belongs into the page. Lines may come and go. */
+/** One chart; `element` belongs in the page. Lines may be added and removed. */
 export class Chart {
   #plot = null;
   #labels = "";
@@ -35,7 +35,7 @@ export class Chart {
   #times = [];
   /** @type {Line[]} */
   #lines = [];
-  #held = null; // the time that the keyboard has chosen
+  #held = null; // the time chosen by keyboard
   #values = h("ul.values");
   #canvas = h("div.plot", { role: "img", tabindex: 0 });
   #spoken = h("p.visually-hidden", { "aria-live": "polite" });
@@ -73,7 +73,7 @@ export class Chart {
     } else {
       this.#plot.setData(this.#data());
     }
-    // It has moved to the left, as uPlot knows once it has drawn.
+    // The time has moved to the left, and uPlot knows its position after drawing.
     if (this.#held !== null) queueMicrotask(() => this.#hold(this.#held));
     this.#tell();
   }
@@ -120,7 +120,7 @@ export class Chart {
     }
   }
 
-  /** The sample that the keyboard has chosen, that under the pointer, else the newest. */
+  /** The sample chosen by keyboard, else the one under the pointer, else the newest. */
   #index() {
     if (this.#held !== null) return Math.max(0, this.#times.findLastIndex((each) => each <= this.#held));
     return this.#plot?.cursor.idx ?? this.#times.length - 1;
@@ -134,7 +134,7 @@ export class Chart {
         h("b", { text: this.#said(values[at]) })));
     const past = this.#held !== null || this.#plot?.cursor.idx != null;
     fill(this.#values, ...said, past && this.#times.length > 0 && h("li.note", { text: clock(this.#times[at]) }));
-    // Not while it has the focus: some screen readers would say each change.
+    // Not while it has the focus: some screen readers would announce each change.
     if (document.activeElement !== this.#canvas) {
       this.#canvas.setAttribute("aria-label", `${this.title}. ${this.#sentence(at)}`);
     }

@@ -1,10 +1,10 @@
-// Elements without markup: what is shown is text, so no label or error can become HTML.
+// Elements without markup: all content is text, so no label or error can become HTML.
 
 /**
- * Make an element.
+ * Create an element.
  * @param {string} tag name of the element; classes may follow, as in "div.card.wide"
  * @param {Object<string, any> | null} [given] attributes; `on...` are listeners, `text` its text
- * @param {...(Node | string | null | undefined | false)} children what it holds; falsy ones are left out
+ * @param {...(Node | string | null | undefined | false)} children falsy children are omitted
  * @returns {any}
  */
 export function h(tag, given, ...children) {
@@ -24,7 +24,7 @@ export function h(tag, given, ...children) {
 }
 
 /**
- * Put children in place of all others.
+ * Replace all children.
  * @param {Element} element
  * @param {...(Node | string | null | undefined | false)} children
  */
@@ -58,7 +58,7 @@ export function colour(name) {
 }
 
 /**
- * A number for people: at most four digits that matter.
+ * A number for people: at most four significant digits.
  * @param {number} value
  */
 export function short(value) {

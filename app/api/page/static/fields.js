@@ -1,8 +1,8 @@
-// A list of items, each of which has one or more text fields; "Add another" makes it a batch.
+// A list of items, each with one or more text fields; "Add another" makes it a batch.
 
 import { freshId, h } from "./dom.js";
 
-/** Items that are typed. */
+/** Typed items. */
 export class FieldItems {
   #fields;
   #list = h("div.stack");
@@ -25,7 +25,7 @@ export class FieldItems {
         "div.row",
         null,
         h("button", { type: "button", text: "Add another", onclick: add }),
-        h("span.note", { text: "Several items are one batch." }),
+        h("span.note", { text: "Several items form one batch." }),
       ),
     );
   }

@@ -1,4 +1,4 @@
-// The form of a model's input, as its manifest says: pictures, texts or tensors.
+// The form for a model's input, by its manifest: pictures, texts or tensors.
 
 import { freshId, h } from "./dom.js";
 import { FieldItems } from "./fields.js";
@@ -9,11 +9,11 @@ const NPY = "application/x-npy";
 const MAX_SHOWN = 1024; // items of an array, whose header may claim any number
 
 /**
- * What is sent, and what the page shows of it.
+ * The input that is sent, and what the page shows of it.
  * @typedef {{name?: string, blob?: Blob, type?: string, made?: boolean}} SentFile
- *   `made`: by the page, not a file of the user's disk
+ *   `made`: whether the page made it, and it is not on the user's disk
  * @typedef {SentFile & {kind: string, text?: string, files?: SentFile[]}} Body
- *   kind `json` has the text, `files` those of a form, and `file` is one file
+ *   kind `json` has the text, `files` has the files of a form, and `file` is one file
  * @typedef {{title: string, key: string, text?: string, picture?: Blob}} Shown
  *   of an item; `key` is equal for equal items
  * @typedef {{many: boolean, shown: Shown[], body: Body}} Input
@@ -45,7 +45,7 @@ function textInput(model) {
       "div.stack",
       null,
       items.element,
-      h("p.note", { text: `The model reads up to ${most} tokens of an item.` }),
+      h("p.note", { text: `The model reads up to ${most} tokens per item.` }),
     ),
     async read() {
       const texts = items.values();
@@ -63,7 +63,7 @@ function exampleText(example, index) {
   return example?.[index ? "text_pair" : "text"] ?? "";
 }
 
-/** Numbers as JSON, or the file of an array where there is one input. */
+/** Numbers as JSON, or an array's file if there is only one input. */
 class TensorInput {
   #model;
   #items;
@@ -100,7 +100,7 @@ class TensorInput {
     const file = this.#picker?.files[0];
     if (file) return this.#readFile(file);
     const inputs = this.#model.inputs;
-    // As typed: the server sees every digit, and says what is wrong.
+    // Sent as typed: the server reads every digit, and reports what is wrong.
     const values = this.#items.values().map((texts) => {
       for (const [index, { name }] of inputs.entries()) requireJson(name, texts[index]);
       if (inputs.length === 1) return texts[0].trim() || "null";
@@ -146,13 +146,13 @@ class TensorInput {
 
   async #describe(file) {
     const header = await headerOf(file);
-    if (!header) return `${file.name} has no header of an .npy file.`;
+    if (!header) return `${file.name} has no .npy header.`;
     const count = this.#countOf(header);
     const items = count === null ? "one item" : `a batch of ${count}`;
     return `${file.name}: ${header.dtype} [${header.shape.join(", ")}], ${items}.`;
   }
 
-  /** How many items an array holds; null: it is one item, without an axis for them. */
+  /** The number of items in an array; null if it is one item, without an axis for items. */
   #countOf(header) {
     const isBatch = header && header.shape.length === this.#model.inputs[0].shape.length;
     return isBatch ? header.shape[0] : null;
@@ -169,7 +169,7 @@ class TensorInput {
   }
 }
 
-/** Refuse what is not JSON here: the server would count its place in a body that the page wrote. */
+/** Reject invalid JSON here: the server would report its position in a body that the page wrote. */
 function requireJson(name, text) {
   try {
     JSON.parse(text.trim() || "null");

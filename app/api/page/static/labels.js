@@ -2,7 +2,7 @@
 
 import { h, short } from "./dom.js";
 
-const LONG_LABEL = 20; // characters: such labels may take several lines
+const LONG_LABEL = 20; // characters: longer labels may take several lines
 const MAX_SPANS = 200;
 const COLOURS = 6; // classes span-1 to span-6 of try.css
 
@@ -10,14 +10,14 @@ const COLOURS = 6; // classes span-1 to span-6 of try.css
  * The highest scores as bars.
  * @param {{label: string, score: number, scores: number[], labels?: string[]}} prediction
  * @param {string[]} labels of the manifest, in the order of `scores` if the answer has none
- * @param {number} count bars at most
+ * @param {number} count maximum number of bars
  */
 export function bars(prediction, labels, count) {
   const names = prediction.labels?.length ? prediction.labels : labels;
   const ranked = prediction.scores
     .map((score, index) => ({ score, label: names[index] ?? `index ${index}` }))
     .sort((one, other) => other.score - one.score);
-  if (ranked.length) ranked[0].label = prediction.label; // also where the labels are not known
+  if (ranked.length) ranked[0].label = prediction.label; // even if the labels are not known
   const shown = ranked.slice(0, count);
   const most = Math.max(...shown.map((each) => Math.abs(each.score)), Number.MIN_VALUE);
   const isShare = shown.every(({ score }) => score >= 0 && score <= 1);

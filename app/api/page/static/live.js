@@ -1,23 +1,23 @@
-// The live data of GET /live: one connection of the page, and the last ten minutes of it.
+// The live data of GET /live: one connection per page, and its last ten minutes of data.
 
 import { ApiError } from "./api.js";
 
-/** Seconds that are kept. */
+/** How many seconds of data are kept. */
 export const KEPT_S = 600;
-// Twice what the server sends in that time: a bound, whatever it sends.
+// Twice what the server sends in that time, in case it sends more.
 const MOST_SAMPLES = 2 * KEPT_S;
 const MOST_CHARACTERS = 4_000_000; // of one event
 const SILENCE_MS = 10_000;
-const SENT_AGAIN_S = 5; // a snapshot that is older by less is not a clock that was set back
+const SENT_AGAIN_S = 5; // a snapshot older by less than this does not mean a clock set back
 const LONGEST_WAIT_MS = 15_000;
 
 /**
- * @typedef {{at: number, snapshot: any}} Sample  snapshot null: nothing is known of that time
+ * @typedef {{at: number, snapshot: any}} Sample  snapshot null: no data for that time
  * @typedef {{kind: "connecting" | "live" | "lost" | "refused", since: Date, reason: string}} State
  */
 
 /**
- * A reader of server-sent events: call what it returns with each piece of text.
+ * A reader of server-sent events: call the returned function with each piece of text.
  * @param {(data: string) => void} deliver  gets the data of each event
  */
 export function eventReader(deliver) {
@@ -25,7 +25,7 @@ export function eventReader(deliver) {
   let data = [];
   let length = 0;
   return (text) => {
-    // A carriage return at the end may be the first half of a line's end.
+    // A carriage return at the end may be the first half of a line end.
     const lines = (rest + text).split(/\r\n|\n|\r(?!$)/);
     rest = lines.pop();
     for (const line of lines) {
@@ -59,14 +59,14 @@ export class History {
     this.samples.splice(0, Math.max(fresh, this.samples.length - MOST_SAMPLES));
   }
 
-  /** No line is drawn from what is there to what follows. */
+  /** Draw no line from the last sample to the next. */
   interrupt() {
     const last = this.samples.at(-1);
     if (last?.snapshot) this.samples.push({ at: last.at + 0.001, snapshot: null });
   }
 }
 
-/** The connection, made again when it is lost. */
+/** The connection, which reconnects when it is lost. */
 export class Feed {
   history = new History();
   /** @type {State} */
@@ -103,7 +103,7 @@ export class Feed {
     }
   }
 
-  /** Read one connection to its end; returns how many ms the server asks to wait. */
+  /** Read one connection to its end; returns how many ms the server requests to wait. */
   async #connection() {
     const silence = new AbortController();
     let alarm = 0;
@@ -139,7 +139,7 @@ export class Feed {
     try {
       this.#changed();
     } catch (error) {
-      console.error(error); // what cannot be drawn does not end the connection
+      console.error(error); // an error in drawing does not end the connection
     }
   }
 }

@@ -1,7 +1,7 @@
 // The shell: tabs, the key dialog, and the views, which are loaded when they are first shown.
 //
 // A view is a module with `start(panel, api)`, called whenever its tab is selected, and `stop()`,
-// called when another one is. The panel keeps what the view has put into it.
+// called when another tab is selected. The panel keeps the view's elements.
 
 import { Alert } from "./alert.js";
 import { Api } from "./api.js";
@@ -16,12 +16,12 @@ const problem = document.getElementById("key-problem");
 const api = new Api(askForKey);
 
 let shown = -1;
-let running = null; // the module of the view that is shown
+let running = null; // the module of the shown view
 let asking = null; // the answer of the dialog while it is open
 
 /**
  * Ask for a key.
- * @param {string} why what was wrong with the last one, "" if there was none
+ * @param {string} why what was wrong with the last key, "" if there was none
  * @returns {Promise<string | null>} null if the dialog was cancelled
  */
 function askForKey(why) {
@@ -42,7 +42,7 @@ function askForKey(why) {
   return asking;
 }
 
-/** Show a view; a selection while another one is loading wins. */
+/** Show a view; the latest selection wins while another view is loading. */
 async function show(index) {
   if (index === shown) return;
   running?.stop();
@@ -93,12 +93,12 @@ document.getElementById("key").addEventListener("click", async () => {
   api.setKey(key);
   const again = shown;
   shown = -1;
-  show(again); // with what this key may see
+  show(again); // with the data that this key may see
 });
 dialog.addEventListener("submit", (event) => {
   if (/^[\x21-\x7e]*$/.test(field.value.trim())) return;
-  event.preventDefault(); // no header can hold it
-  problem.textContent = "A key has only ASCII characters and no spaces.";
+  event.preventDefault(); // a header cannot hold it
+  problem.textContent = "A key may have only ASCII characters and no spaces.";
 });
 document.getElementById("key-cancel").addEventListener("click", () => dialog.close(""));
 addEventListener("hashchange", fromAddress);

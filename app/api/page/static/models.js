@@ -1,4 +1,4 @@
-// Models: what is loaded, loading or failed, which form serves which batch size; load and unload.
+// Models: the state of every version, and the form for each batch size; load and unload.
 
 import { Alert, deniedNote, tellDenied } from "./alert.js";
 import { fill, h } from "./dom.js";
@@ -9,14 +9,14 @@ import { number } from "./series.js";
 const IDLE_MS = 5000;
 const LOADING_MS = 1000;
 const SERVED = ["ready", "loading"];
-// A file has no headers: the report's own policy comes with it.
+// A file has no headers, so it includes the report's policy.
 const SANDBOX = '<!doctype html><meta http-equiv="Content-Security-Policy" '
   + "content=\"default-src 'none'; style-src 'unsafe-inline'; img-src data:\">";
 const TONES = { ready: "good", failed: "bad", loading: "warn" };
 let view = null;
 
 /**
- * Show the view, and look at the models again and again.
+ * Show the view, and poll the models.
  * @param {HTMLElement} panel
  * @param {import("./api.js").Api} api
  */
@@ -37,14 +37,14 @@ class Models {
   timer = 0;
   /** @type {Map<string, Card>} */
   #cards = new Map();
-  #alert = new Alert(); // what became of the user's last action
+  #alert = new Alert(); // the result of the user's last action
   #unread = new Alert(); // why the models could not be read
   #denied = deniedNote();
-  #busy = new Set(); // the buttons whose changes are under way
+  #busy = new Set(); // the buttons whose changes are in progress
   #said = h("p.note", { role: "status" });
   #list = h("div.stack");
   #reload = h("button.admin", { type: "button", text: "Reload repository",
-    title: "Look for new versions, and try those again that failed to load",
+    title: "Look for new versions, and retry versions that failed to load",
     onclick: () => this.change("reload", "./admin/reload", this.#reload) });
   #again = h("button", { type: "button", text: "Try again", hidden: true,
     onclick: () => this.refresh() });
@@ -59,7 +59,7 @@ class Models {
       this.#unread.element, this.#alert.element, this.#list, this.#dialog.element));
   }
 
-  /** Show what there is, and look again later, unless the server refuses to say. */
+  /** Show the models, and refresh later, unless the server refuses to list them. */
   async refresh() {
     clearTimeout(this.timer);
     this.#again.hidden = true;
@@ -98,7 +98,7 @@ class Models {
   }
 
   /**
-   * Ask the server for a change, and say what came of it.
+   * Request a change from the server, and show its result.
    * @param {string} what  for people, such as "unload digits"
    * @param {string} path
    * @param {HTMLButtonElement} button
@@ -124,7 +124,7 @@ class Models {
     await this.refresh();
   }
 
-  /** Disable what is under way or not allowed. */
+  /** Disable buttons that are in progress or not allowed. */
   #permit() {
     tellDenied(this.#denied, this.api.denied);
     for (const each of this.panel.querySelectorAll("button.admin")) {
@@ -132,7 +132,7 @@ class Models {
     }
   }
 
-  /** Keep a version's report: a link has no key. */
+  /** Save a version's report, because a link has no key. */
   async report(path, name) {
     this.#alert.clear();
     try {
@@ -143,7 +143,7 @@ class Models {
   }
 }
 
-/** What an answer about changes says. */
+/** An answer about changes, in words. */
 function sentence({ loaded, retired, failed }) {
   const name = (each) => `${each.model}/${each.version}`;
   const names = (list) => list.map(name).join(", ");
@@ -156,7 +156,7 @@ function sentence({ loaded, retired, failed }) {
   ].filter(Boolean).join("; ") || "nothing changed";
 }
 
-/** One model. Its elements stay when it changes, and with them what has the focus. */
+/** One model. Its elements stay when it changes, so the focus stays too. */
 class Card {
   /** @type {Map<number, Version>} */
   #versions = new Map();
@@ -240,7 +240,7 @@ class Version {
   }
 }
 
-/** The button that loads what is not loaded, and unloads what is. */
+/** The button that loads or unloads a model or a version. */
 class Switch {
   #verb = "load";
 
@@ -258,7 +258,7 @@ class Switch {
   }
 }
 
-/** A dialog that asks before something is taken away. */
+/** A dialog that asks before something is unloaded. */
 class Confirmation {
   #title = h("h2", { id: "confirm-title" });
   #yes = h("button.main", { type: "submit", value: "yes", text: "Unload" });

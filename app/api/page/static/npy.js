@@ -1,4 +1,4 @@
-// The header of an .npy file: what the array is. The server reads the numbers.
+// The header of an .npy file, which describes the array. The server reads the numbers.
 
 const MAGIC = [0x93, 0x4e, 0x55, 0x4d, 0x50, 0x59];
 

@@ -1,13 +1,13 @@
-// Pictures as input: chosen, dropped, pasted or drawn; several are a batch.
+// Pictures as input: chosen, dropped, pasted or drawn; several form a batch.
 
 import { DrawingPad } from "./canvas.js";
 import { bytes, freshId, h } from "./dom.js";
 
 const SMALL_SIDE = 64; // pixels: larger grey pictures are rarely drawn by hand
-const DRAWN_SCALE = 2; // pixels of a drawing for each that the model takes
-const INLINE_BYTES = 6144; // of a picture that is sent as text, so that copied calls need no file
+const DRAWN_SCALE = 2; // pixels of a drawing for each pixel of the model's input
+const INLINE_BYTES = 6144; // a picture up to this size is sent as text, so copied calls need no file
 
-/** The input of a model of pictures. */
+/** The input of a picture model. */
 export class PictureInput {
   #model;
   #pictures = [];
@@ -58,7 +58,7 @@ export class PictureInput {
   }
 
   /**
-   * What is to be sent.
+   * The input to send.
    * @returns {Promise<import("./inputs.js").Input | null>} null: there is none
    */
   async read() {
@@ -82,7 +82,7 @@ export class PictureInput {
   }
 
   #addPad(how) {
-    const note = h("p.note", { text: "Several pictures are one batch." });
+    const note = h("p.note", { text: "Several pictures form one batch." });
     this.#pad = new DrawingPad(
       how.polarity === "light-on-dark",
       () => (this.#said.textContent = ""),
@@ -142,7 +142,7 @@ export class PictureInput {
     this.#take(named, true);
   }
 
-  /** Take files wherever they are dropped: the browser would leave the page for them. */
+  /** Accept files dropped anywhere: otherwise the browser would open them instead of the page. */
   #drag(event) {
     if (!event.dataTransfer?.types.includes("Files") || !this.element.checkVisibility()) return;
     event.preventDefault();
@@ -164,7 +164,7 @@ export class PictureInput {
     this.#picker.value = ""; // so that the same file can be chosen again
   }
 
-  /** Add pictures in the order in which they came, whichever is read first. */
+  /** Add pictures in the order of arrival, whichever is read first. */
   #inTurn(reading) {
     const before = this.#adding;
     this.#adding = (async () => {
@@ -205,7 +205,7 @@ async function pictureOf(blob, made) {
   return { name: blob.name, blob, made, key: await keyOf(blob) };
 }
 
-/** Equal for pictures of equal bytes. */
+/** A key that is equal for pictures with equal bytes. */
 async function keyOf(blob) {
   let [low, high] = [0x811c9dc5, 0x1b873593];
   for (const octet of new Uint8Array(await blob.arrayBuffer())) {

@@ -1,10 +1,10 @@
-// A model in detail: what it takes, and which form serves which batch size on which replica.
+// A model in detail: its inputs, and the form for each batch size on each replica.
 
 import { Alert } from "./alert.js";
 import { fill, h } from "./dom.js";
 import { number } from "./series.js";
 
-/** Details of a model, which are read when they are opened. */
+/** Details of a model, read when they are opened. */
 export class Plan {
   #alert = new Alert();
   #content = h("div.stack");
@@ -18,7 +18,7 @@ export class Plan {
     this.path = path;
   }
 
-  /** Read them again if the versions are others than before. */
+  /** Read them again if the versions have changed. */
   changed(versions) {
     this.#now = versions;
     this.#toggled();
@@ -58,7 +58,7 @@ export class Plan {
   }
 }
 
-/** The plans, each with the replicas which it serves on. */
+/** The plans, each with its replicas. */
 function plansOf(replicas) {
   const found = new Map();
   for (const { name, device, plan } of replicas) {
@@ -71,7 +71,7 @@ function plansOf(replicas) {
 }
 
 function planTable({ steps, measured_on: processor, measured_by: by, median_us: medians }, replicas, of) {
-  const timed = Object.keys(medians).length > 0; // where the server measured
+  const timed = Object.keys(medians).length > 0; // if the server measured
   const rows = steps.map(({ up_to: most, form }, index) => {
     const least = index ? steps[index - 1].up_to + 1 : 1;
     const sizes = most === null ? `${least} and more` : least === most ? `${most}` : `${least} to ${most}`;

@@ -5,13 +5,13 @@ export function shell(text) {
   return /^[\w@%+=:,./-]+$/.test(text) ? text : `'${text.replaceAll("'", "'\\''")}'`;
 }
 
-/** The value of curl's -F for a file; its own quotes, then those of the shell. */
+/** The value of curl's -F for a file, with curl's quotes, then the shell's. */
 export function formFile(name) {
   const isPlain = /^[^;,"\\]+$/.test(name);
   return shell(`file=@${isPlain ? name : `"${name.replace(/["\\]/g, "\\$&")}"`}`);
 }
 
-/** A string of Python or JavaScript; what neither can have in a line is escaped. */
+/** A string of Python or JavaScript; characters that neither allows in a line are escaped. */
 export function string(text) {
   return JSON.stringify(text).replace(/[\u007f-\u009f\u2028\u2029]/g, escaped);
 }

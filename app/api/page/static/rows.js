@@ -4,7 +4,7 @@ import { colour, h, short } from "./dom.js";
 import { shapeOf } from "./arrays.js";
 
 const MAX_ROWS = 50;
-const WIDTH = [320, 640]; // pixels of the drawing at least and at most
+const WIDTH = [320, 640]; // minimum and maximum width of the drawing in pixels
 
 /**
  * Rows as a table, with the boxes on the picture if there are any.
@@ -107,7 +107,7 @@ async function draw(picture, boxes, labels, how) {
   return canvas;
 }
 
-/** From places in the model's input to places in the picture, the inverse of `preprocess`. */
+/** Maps places in the model's input to places in the picture, the inverse of `preprocess`. */
 function placer(image, how) {
   const isCropped = how.fit === "crop";
   const scale = isCropped

@@ -1,4 +1,4 @@
-// What the charts of Watch show: from snapshots of GET /live to lines.
+// The lines of Watch's charts, from snapshots of GET /live.
 
 /** @typedef {import("./live.js").Sample} Sample */
 /** @typedef {import("./chart.js").Line} Line */
@@ -15,11 +15,11 @@ export function number(value) {
   return Number(value.toFixed(digits)).toLocaleString("en");
 }
 
-/** How a model of a snapshot is called in the selection. */
+/** The name of a snapshot's model in the selection. */
 export const nameOf = (model) => `${model.name}/${model.version}`;
 
 /**
- * A model of a snapshot; all models together if none is chosen, null if it is not there.
+ * A model of a snapshot; all models together if none is chosen, null if it is missing.
  * @param {any} snapshot
  * @param {string} chosen
  */
@@ -58,7 +58,7 @@ const model = (label, of) => (samples, chosen) =>
   })(samples);
 
 /**
- * A line for each name that a sample has a value for; of too many, those with the largest sums.
+ * A line for each name with a value in a sample; if there are too many, those with the largest sums.
  * @param {Sample[]} samples
  * @param {(snapshot: any) => [string, number | null][]} pairs
  * @param {number | null} absent  the value where a snapshot lacks the name
@@ -74,7 +74,7 @@ function named(samples, pairs, absent, most, others) {
   }
   const names = [...sums.keys()].sort((one, other) => sums.get(other) - sums.get(one));
   const kept = names.splice(0, others && names.length > most ? most - 1 : most);
-  // By name: so each keeps its colour while the sums change.
+  // Sorted by name, so each keeps its colour while the sums change.
   const lines = kept.sort().map((label) => ({
     label,
     values: found.map((each) => each && (each.get(label) ?? absent)),

@@ -1,10 +1,10 @@
-// The call that was made, as programs to copy: curl, Python and JavaScript.
+// The same call as programs to copy: curl, Python and JavaScript.
 
 import { h } from "./dom.js";
 import { formFile, hasLongNumber, isJson, javascript, python, shell, string } from "./quoting.js";
 import { triton } from "./triton.js";
 
-const MAX_INLINE = 20_000; // characters of JSON; more are a file
+const MAX_INLINE = 20_000; // characters of JSON; longer JSON is a file
 const KEY = "TORCHLANE_KEY";
 let saved = []; // addresses of the files that the last view offers
 
@@ -79,7 +79,7 @@ function filed(body) {
   };
 }
 
-/** Links to what the programs read and the user's disk has not. */
+/** Links to files that the programs read and the user's disk does not have. */
 function toSave(body) {
   saved.forEach((url) => URL.revokeObjectURL(url));
   saved = [];

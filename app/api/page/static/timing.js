@@ -1,4 +1,4 @@
-// Where the time of a call went, from Server-Timing and the browser's clock.
+// How the time of a call was spent, from Server-Timing and the browser's clock.
 
 import { facts, h } from "./dom.js";
 
@@ -27,7 +27,7 @@ export function parsed(header) {
 }
 
 /**
- * A waterfall: one bar for each stage, after those before it, and what is left to the network.
+ * A waterfall: one bar for each stage, after the previous ones, and the rest for the network.
  * @param {Response} response
  * @param {number} total milliseconds, measured by the browser
  */

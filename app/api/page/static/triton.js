@@ -1,4 +1,4 @@
-// The call as a program for Triton's client, where the Open Inference Protocol can carry it.
+// The call as a program for Triton's client, if the Open Inference Protocol can carry it.
 
 import { shapeOf } from "./arrays.js";
 import { hasLongNumber, isJson, python, string } from "./quoting.js";
@@ -18,7 +18,7 @@ const DATATYPES = {
  */
 export function triton({ model, version, input, body }, root, isKeyed) {
   if (model.codec === "text") {
-    return { why: "The Open Inference Protocol takes token ids of this model, not texts." };
+    return { why: "The Open Inference Protocol accepts token ids for this model, not texts." };
   }
   const arrays =
     model.codec === "image" ? pictures(model, input, body) : tensors(model, input, body);
@@ -99,7 +99,7 @@ function tensors(model, input, body) {
       item !== null && typeof item === "object" && !Array.isArray(item) ? item[spec.name] : item;
     if (new Set(items.map((item) => String(shapeOf(of(item))))).size > 1) {
       return {
-        why: "The items differ in shape, which one call of the Open Inference Protocol cannot carry.",
+        why: "The items differ in shape; one call of the Open Inference Protocol cannot carry them.",
       };
     }
     const array = `np.array(${python(JSON.stringify(items.map(of)))}, dtype=${string(spec.dtype)})`;

@@ -9,7 +9,7 @@ import { snippetsView } from "./snippets.js";
 import { timingView } from "./timing.js";
 
 const LOOK_AGAIN_MS = 2000;
-const NEWEST = ""; // the version of a call that names none
+const NEWEST = ""; // the version of a call that names no version
 
 const alert = new Alert();
 const unread = new Alert(); // why the models could not be read
@@ -44,13 +44,13 @@ const form = h(
 );
 
 let api = null;
-let input = null; // the form of the model that is chosen
+let input = null; // the form of the chosen model
 let model = null; // as GET /models/NAME?full=true describes it
 let running = null; // aborts the call in flight
-let waiting = 0; // the timer that looks again for a model that is not ready
+let waiting = 0; // the timer that checks again for a model that is not ready
 let isShown = false;
 let isByHand = false; // whether the user has chosen the model
-let asked = 0; // descriptions of models: only the last one counts
+let asked = 0; // requests for descriptions of models: only the last one counts
 
 /**
  * Show the view.
@@ -74,13 +74,13 @@ export async function start(panel, given) {
   await list();
 }
 
-/** Leave the view: what it shows stays. */
+/** Leave the view, which keeps its contents. */
 export function stop() {
   isShown = false;
   clearTimeout(waiting);
 }
 
-/** Offer the models that are served now; what was chosen stays chosen. */
+/** Offer the models that are served now; keep the user's choice. */
 async function list() {
   clearTimeout(waiting);
   let found;
@@ -88,7 +88,7 @@ async function list() {
     ({ models: found } = await api.json("./models"));
   } catch (error) {
     unread.show(error);
-    if (error.status !== 401) lookAgain(); // at 401 the user has given no key
+    if (error.status !== 401) lookAgain(); // after 401 the user entered no key
     return;
   }
   const before = models.value;
@@ -107,13 +107,13 @@ async function list() {
     await chosen(models.value, isKept ? versions.value : NEWEST);
   } else {
     unread.clear();
-    about.textContent = "The repository holds no model yet.";
+    about.textContent = "The repository has no models yet.";
     send.hidden = true;
     lookAgain();
   }
 }
 
-/** The name of the model to begin with: the default, or the one that answers first. */
+/** The name of the model to begin with: the default, or the first that can answer. */
 function usual(found) {
   const of = (state) => found.find((each) => each.state === state);
   const first = found.find((each) => each.default) ?? of("ready") ?? of("loading") ?? found[0];
@@ -127,11 +127,11 @@ function lookAgain() {
 
 function chooseModel() {
   isByHand = true;
-  takeAway(); // so that nothing is typed into the form of another model
+  takeAway(); // prevents typing into another model's form
   chosen(models.value, NEWEST);
 }
 
-/** Show the form of a model, unless it is shown already. */
+/** Show the form of a model, unless it is already shown. */
 async function chosen(name, version) {
   const turn = ++asked;
   const path = `./models/${encodeURIComponent(name)}?full=true`;
@@ -145,7 +145,7 @@ async function chosen(name, version) {
     if (error.status !== 401) lookAgain();
     return;
   }
-  if (turn !== asked) return; // another one was chosen meanwhile
+  if (turn !== asked) return; // the user has chosen another one
   unread.clear();
   const ready = served.versions
     .map((each) => String(each.version))
@@ -180,7 +180,7 @@ function isReady(model, version) {
   );
 }
 
-/** Remove the form, and the answer to what was in it. */
+/** Remove the form and the answer to its input. */
 function takeAway() {
   running?.abort();
   input?.close();
@@ -190,7 +190,7 @@ function takeAway() {
   fill(result);
 }
 
-/** Why a model does not answer. */
+/** The reason why a model does not answer. */
 function whyNot({ state, versions: known }) {
   const step = known.find((each) => each.step)?.step;
   if (state === "loading" && step) return `The model is loading: ${step}.`;
@@ -228,7 +228,7 @@ function busy(isBusy) {
 }
 
 /**
- * Make a call and show what came of it.
+ * Make a call and show its result.
  * @param {import("./calls.js").Call} call
  * @param {AbortSignal} signal
  */
@@ -267,12 +267,12 @@ async function predict(call, signal) {
   }
 }
 
-/** On a narrow screen the answer is below the form. */
+/** Scroll to the answer: on a narrow screen it is below the form. */
 function bringIntoView() {
   if (result.getBoundingClientRect().top > innerHeight * 0.8) result.scrollIntoView();
 }
 
-/** What the cache did, in words: "cache hit", or "2 computed" and "1 joined" of a batch. */
+/** The cache results in words: "cache hit", or "2 computed" and "1 joined" for a batch. */
 function cacheTags(response) {
   const words = { hit: "from the cache", miss: "computed", joined: "joined" };
   const said = response.headers.get("X-Torchlane-Cache") ?? "";

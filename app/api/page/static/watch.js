@@ -12,20 +12,20 @@ let view = null;
 let shown = false;
 
 /**
- * Show the view. Once started, data is collected while other views are shown, too.
+ * Show the view. Once started, it collects data even while other views are shown.
  * @param {HTMLElement} panel
  * @param {import("./api.js").Api} api
  */
 export async function start(panel, api) {
   shown = true;
   await load();
-  if (!shown) return; // another view was selected meanwhile
+  if (!shown) return; // the user has selected another view
   view ??= new Watch(panel, api);
   view.feed.run();
   view.draw();
 }
 
-/** Draw no more. */
+/** Stop drawing. */
 export function stop() {
   shown = false;
 }
@@ -43,7 +43,7 @@ class Watch {
   #replicas = h("tbody");
   #devices = h("tbody");
   #ofDevices = h("section.stack", { hidden: true });
-  #known = h("div.stack", { hidden: true }); // what there is to see once something is known
+  #known = h("div.stack", { hidden: true }); // shown once there is data
 
   constructor(panel, api) {
     this.profiler = new Profiler(api);
@@ -87,7 +87,7 @@ class Watch {
     this.draw();
   }
 
-  /** Show what is known now, or what was when it was paused. */
+  /** Show the current data, or the data when it was paused. */
   draw() {
     if (!shown) return;
     this.#tellState();
@@ -109,7 +109,7 @@ class Watch {
     }
   }
 
-  /** The state in words; unchanged ones are not written, so that they are not said again. */
+  /** The state in words; unchanged text is not written, so it is not announced again. */
   #tellState() {
     const { kind, since, reason } = this.feed.state;
     const at = since.toLocaleTimeString("en-GB");
@@ -117,7 +117,7 @@ class Watch {
     const words = {
       connecting: "Connecting",
       live: paused ?? "Live",
-      lost: `Disconnected since ${at}, connecting again: ${reason}`,
+      lost: `Disconnected since ${at}, reconnecting: ${reason}`,
       refused: `Not connected: ${reason}`,
     }[kind];
     if (this.#status.textContent !== words) this.#status.textContent = words;
@@ -135,7 +135,7 @@ class Watch {
   }
 }
 
-/** The button for a profile, with what comes of it. */
+/** The button for a profile, and its result. */
 class Profiler {
   #button = h("button", { type: "button", text: `Profile ${PROFILE_S} s`,
     onclick: () => this.#profile() });
@@ -150,7 +150,7 @@ class Profiler {
     this.api = api;
   }
 
-  /** Disable what is under way or not allowed. */
+  /** Disable the button while a profile is in progress or not allowed. */
   permit() {
     tellDenied(this.#denied, this.api.denied);
     this.#button.disabled = this.#busy || this.api.denied !== "";

@@ -60,7 +60,7 @@ def test_data_is_any_bytes() -> None:
 
 BAD: dict[str, tuple[str, bytes]] = {
     "no file": ("the form has no file; send one, as curl -F", f"--{BOUNDARY}--\r\n".encode()),
-    "two files": ("the form has 2 parts; /predict takes one file", files(b"a", b"b")),
+    "two files": ("the form has 2 parts; /predict accepts one file", files(b"a", b"b")),
     "a field": (
         "part 1 of the form is not a file: .* has no filename",
         form(part(b"a", filename=None)),
@@ -69,7 +69,7 @@ BAD: dict[str, tuple[str, bytes]] = {
     "empty file": ("part 1 of the form is an empty file", files(b"")),
     "no headers": ("part 1 of the form is not a file", form(b"\r\nDATA")),
     "base64": (
-        "Content-Transfer-Encoding 'base64'; send the bytes",
+        "Content-Transfer-Encoding 'base64'; send the file's bytes",
         form(part(b"REFUQQ==", Content_Transfer_Encoding="base64")),
     ),
     "empty body": ("does not begin with the boundary", b""),
@@ -79,11 +79,11 @@ BAD: dict[str, tuple[str, bytes]] = {
     "cut in a header": ("closing boundary is missing", files(b"a")[:60]),
     "cut in the closing boundary": ("closing boundary is missing", files(b"a")[:-6]),
     "a longer boundary": (
-        "at byte 42 its boundary is not",
+        "at byte 42 no line end",
         files(b"a").replace(b"f\r\n", b"fx\r\n", 1),
     ),
     "a padded boundary": (
-        "its boundary is not followed",
+        "no line end follows the boundary",
         files(b"a").replace(b"f\r\n", b"f \r\n", 1),
     ),
     "a header without a colon": ("the form is damaged", form(b"Content-Type\r\n\r\nDATA")),
@@ -111,7 +111,7 @@ def test_a_wrong_form_is_told_what_is_wrong(message: str, body: bytes) -> None:
         ("multipart/form-data", "has no boundary; let the client"),
         ("multipart/form-data; boundary=", "has no boundary"),
         (f"multipart/form-data; boundary={'b' * 71}", "has 71 bytes; the limit is 70"),
-        (f"{FORM}; x={'y' * 1000}", "characters; that of a form may have at most 1000"),
+        (f"{FORM}; x={'y' * 1000}", "characters; for a form the limit is 1000"),
     ],
 )
 def test_a_boundary_that_is_none(content_type: str, message: str) -> None:
@@ -132,4 +132,4 @@ def test_the_wrong_one_of_several_is_named() -> None:
 def test_what_the_parser_would_take_seconds_for_never_reaches_it(line: bytes) -> None:
     """Of 16 MiB, the most that a body may have by default."""
     told = rejected(form(part(line * (1 << 14)), boundary="b"), "multipart/form-data; boundary=b")
-    assert "parts; /predict takes one file" in told
+    assert "parts; /predict accepts one file" in told

@@ -55,7 +55,7 @@ class TestReadItems:
 
     @pytest.mark.parametrize("content_type", ["text/plain", "application/jsonp", "image/png"])
     def test_other_content_types(self, content_type: str) -> None:
-        with pytest.raises(UnsupportedMediaType, match="this model takes application/json"):
+        with pytest.raises(UnsupportedMediaType, match="this model accepts application/json"):
             read({"input": [1, 2]}, content_type)
 
     @pytest.mark.parametrize(
@@ -70,8 +70,8 @@ class TestReadItems:
         [
             ([1, 2], False, 'the body must be {"input": X} and nothing else'),
             (None, True, 'the body must be {"inputs": [X, ...]} and nothing else'),
-            ({"inputs": [[1, 2]]}, False, "; /batch-predict takes the other form"),
-            ({"input": [1, 2]}, True, "; /predict takes the other form"),
+            ({"inputs": [[1, 2]]}, False, "; /batch-predict accepts the other form"),
+            ({"input": [1, 2]}, True, "; /predict accepts the other form"),
             ({"input": [1, 2], "model": "x"}, False, 'must be {"input": X} and nothing else'),
             ({}, False, 'must be {"input": X}'),
             ({"inputs": []}, True, "'inputs' must be a list of at least one item"),

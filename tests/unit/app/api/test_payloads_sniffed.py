@@ -77,7 +77,7 @@ class TestUntold:
 def test_what_curl_sends_by_default_and_is_nothing_known(body: bytes) -> None:
     told = rejected(UnsupportedMediaType, NUMBERS, CURLS_DEFAULT, body)
     assert "-H 'Content-Type: application/json'" in told
-    assert told.endswith(f"This model takes application/json, {OCTET_STREAM}, {NPY}")
+    assert told.endswith(f"This model accepts application/json, {OCTET_STREAM}, {NPY}")
 
 
 class TestOctets:
@@ -90,7 +90,7 @@ class TestOctets:
 
     def test_what_is_neither(self) -> None:
         told = rejected(InvalidInput, PICTURES, OCTET_STREAM, b"GIF89a")
-        assert told.endswith("got 6; nor is it a PNG or JPEG file")
+        assert told.endswith("got 6; it is not a PNG or JPEG file either")
 
     @pytest.mark.parametrize("beginning", [PNG[:8], JPEG[:3], npy(PAIR)[:6], b'{"'])
     def test_octets_for_a_tensor_model_are_always_numbers(self, beginning: bytes) -> None:
@@ -139,7 +139,7 @@ class TestForms:
     def test_the_pictures_share_a_budget(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("app.codecs.base.MAX_REQUEST_PIXELS", 12 * 12 + 1)
         assert len(read(PICTURES, FORM, files(PNG), many=True)) == 1
-        with pytest.raises(PayloadTooLarge, match="pixels together"):
+        with pytest.raises(PayloadTooLarge, match="pixels in total"):
             read(PICTURES, FORM, files(PNG, PNG), many=True)
 
     @pytest.mark.parametrize(
@@ -149,8 +149,8 @@ class TestForms:
             (PICTURES, part(b"GIF89a"), "neither PNG, JPEG nor .npy, and its part"),
             (NUMBERS, part(PNG, Content_Type="image/png"), "not 'image/png'"),
             (NUMBERS, part(PNG), "not 'image/png'"),
-            (OBJECTS, part(b"a"), "takes files of no kind"),
-            (NUMBERS, part(b"{}", Content_Type="application/json"), "send JSON as the whole body"),
+            (OBJECTS, part(b"a"), "accepts files of no kind"),
+            (NUMBERS, part(b"{}", Content_Type="application/json"), "send JSON as the body"),
             (
                 NUMBERS,
                 part(form(part(b"a"), boundary="y"), Content_Type="multipart/mixed; boundary=y"),

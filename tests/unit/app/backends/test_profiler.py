@@ -110,12 +110,12 @@ def test_it_can_record_again(worker: Worker) -> None:
 
 
 def test_to_end_what_was_not_begun_is_a_bug() -> None:
-    with pytest.raises(RuntimeError, match="bug: nothing is being recorded"):
+    with pytest.raises(RuntimeError, match="bug: no recording is running"):
         TorchRecorder().stop()
 
 
 def test_to_begin_twice_is_a_bug() -> None:
     with recording() as recorder:
-        with pytest.raises(RuntimeError, match="bug: something is being recorded already"):
+        with pytest.raises(RuntimeError, match="bug: a recording is already running"):
             recorder.start()
         recorder.stop()

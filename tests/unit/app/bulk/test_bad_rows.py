@@ -59,7 +59,7 @@ def test_a_block_of_bad_rows_alone(
     assert bulk(model, "in.parquet", "--workers", 0) == 0
     assert len(errors()) == len(rows()) == 3
     told = capsys.readouterr().err
-    assert "no row has a prediction: out/errors.parquet has the reasons\n" in told
+    assert "no row has a prediction: see out/errors.parquet for the reasons\n" in told
 
 
 def test_finite_numbers_whose_sum_is_not(bulk: Bulk) -> None:
@@ -142,7 +142,7 @@ def test_max_errors_ends_it_and_more_may_go_on(
 ) -> None:
     pq.write_table(pa.table({"input": [GOOD, [1.0], GOOD, [1.0, 2.0, 3.0]]}), "in.parquet")
     assert bulk("double", "in.parquet", "--rows-per-shard", 2, "--max-errors", 1) == 3
-    assert "2 bad rows, --max-errors allows 1; out/errors.parquet has" in capsys.readouterr().err
+    assert "2 bad rows, --max-errors allows 1; see out/errors.parquet" in capsys.readouterr().err
     assert [each["row"] for each in errors()] == [1, 3]
     assert len(rows()) == 4
     assert manifest()["status"] == "too many errors"

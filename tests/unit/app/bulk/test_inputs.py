@@ -119,9 +119,9 @@ def test_a_folder_with_links_pipes_and_odd_names_loses_nothing(
         "gone.png": "in/gone.png cannot be read: No such file or directory",
         "linked/3.png": "dark",
         "loop.png": "in/loop.png cannot be read: Too many levels of symbolic links",
-        "pipe.png": "in/pipe.png is no regular file",
+        "pipe.png": "in/pipe.png is not a regular file",
         "sub/1.png": "light",
-        "zero.png": "in/zero.png is no regular file",
+        "zero.png": "in/zero.png is not a regular file",
         "\\xff.png": "light",
     }
     Path("elsewhere/back").symlink_to("../in")
@@ -130,7 +130,7 @@ def test_a_folder_with_links_pipes_and_odd_names_loses_nothing(
     Path("in/circle").symlink_to("circle")
     assert bulk("pictures", "in", out="circle") == 2
     told = capsys.readouterr().err
-    assert "in/linked/back cannot be read: it is a link to a folder that it is in" in told
+    assert "in/linked/back cannot be read: it is a link to a folder that contains it" in told
     assert "in/circle cannot be read: Too many levels of symbolic links" in told
 
 
@@ -151,7 +151,7 @@ def test_rows_can_be_joined_again(bulk: Bulk) -> None:
         *zip(["a", "7", "2", "3", "4", "5"], range(6), strict=True)
     ]
     assert [row["error"] for row in rows("lines")] == [None] * 3 + [
-        "the id is neither a whole number nor a text"
+        "the id must be a whole number or a text"
     ] * 3
 
 

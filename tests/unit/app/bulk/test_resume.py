@@ -45,9 +45,7 @@ def test_a_full_disk_loses_nothing(
     assert bulk("double", numbers, *SHARDS, out="whole") == 0
     full_at(shard)
     assert bulk("double", numbers, *SHARDS) == 1
-    assert (
-        "no space is left for out: free some, then go on with --resume" in capsys.readouterr().err
-    )
+    assert "no space is left for out: free some, then continue" in capsys.readouterr().err
     assert sorted(each.name for each in Path("out").glob("*part*")) == [
         f"part-{each:05d}.parquet" for each in range(shard)
     ]
@@ -56,10 +54,10 @@ def test_a_full_disk_loses_nothing(
     assert digest() == digest("whole")
     assert manifest()["rows"] == ROWS
     assert bulk("double", numbers, *SHARDS, "--resume") == 0
-    assert "nothing is left to do" in capsys.readouterr().err
+    assert "is already finished" in capsys.readouterr().err
     Path("out/part-00001.parquet").unlink()
     assert bulk("double", numbers, *SHARDS, "--resume") == 1
-    assert "out/part-00001.parquet is not as it was written" in capsys.readouterr().err
+    assert "out/part-00001.parquet has changed since it was written" in capsys.readouterr().err
 
 
 def test_a_shard_that_was_not_noted_is_written_again(bulk: Bulk, numbers: str) -> None:
@@ -85,7 +83,7 @@ def test_a_stream_is_read_again_and_must_be_the_same(
     assert bulk("double", "-", *SHARDS) == 1
     monkeypatch.setattr(sys, "stdin", lines(1))
     assert bulk("double", "-", *SHARDS, "--resume") == 1
-    assert "standard input is not what was read before" in capsys.readouterr().err
+    assert "standard input differs from what was read before" in capsys.readouterr().err
     monkeypatch.setattr(sys, "stdin", lines(0))
     assert bulk("double", "-", *SHARDS, "--resume") == 0
     assert digest() == digest("whole")
@@ -103,10 +101,10 @@ def test_a_stream_that_had_ended_in_a_shard(
     assert bulk("double", "-", *SHARDS) == 1
     monkeypatch.setattr(sys, "stdin", lines(60))
     assert bulk("double", "-", *SHARDS, "--resume") == 1
-    assert "standard input had ended after 25 rows and goes on now" in capsys.readouterr().err
+    assert "standard input had ended after 25 rows but now continues" in capsys.readouterr().err
     monkeypatch.setattr(sys, "stdin", lines(24))
     assert bulk("double", "-", *SHARDS, "--resume") == 1
-    assert "standard input is not what was read before" in capsys.readouterr().err
+    assert "standard input differs from what was read before" in capsys.readouterr().err
     monkeypatch.setattr(sys, "stdin", lines(25))
     assert bulk("double", "-", *SHARDS, "--resume") == 0
     assert len(rows()) == 25
@@ -118,7 +116,7 @@ def test_one_process_at_a_time(
     with state.lock(Path("out")):
         monkeypatch.setattr(state, "find", None)  # what another one may yet change is not looked at
         assert bulk("double", numbers) == 2
-    assert "another process is at work in out" in capsys.readouterr().err
+    assert "another process is using out" in capsys.readouterr().err
 
 
 def test_what_differs_is_named(
@@ -127,10 +125,10 @@ def test_what_differs_is_named(
     full_at(2)
     assert bulk("double", numbers, *SHARDS) == 1
     for arguments, sentence in (
-        (["double", numbers, *SHARDS], "out is not empty: choose another folder, or go on"),
+        (["double", numbers, *SHARDS], "out is not empty: choose another folder, or continue"),
         (["double", numbers, "--resume"], "another options.rows_per_shard: 10, now 65536"),
         (["double", numbers, *SHARDS, "--resume", "--batch", 2], "another batch: 64, now 2"),
-        (["small", numbers, *SHARDS, "--resume"], "use Parquet, with a column for each"),
+        (["small", numbers, *SHARDS, "--resume"], "use Parquet with a column for each"),
     ):
         assert bulk(*arguments) in (1, 2)
         assert sentence in capsys.readouterr().err

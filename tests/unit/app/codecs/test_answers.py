@@ -220,7 +220,7 @@ class TestBytes:
 
     def test_several_outputs_have_no_binary_form(self, media_type: str) -> None:
         many = AnswerEncoder(make_manifest(outputs=[spec("y"), spec("z")]))
-        with pytest.raises(NotAcceptable, match="2 outputs, which only application/json"):
+        with pytest.raises(NotAcceptable, match="2 outputs, which need application/json"):
             many.encode_raw(media_type, [{"y": LOGITS, "z": LOGITS}], many=False)
 
     def test_predictions_of_different_shapes_have_no_binary_form(self, media_type: str) -> None:

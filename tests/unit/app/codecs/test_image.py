@@ -96,7 +96,7 @@ def test_the_pictures_of_one_request_share_a_budget() -> None:
     budget = Budget()
     for _ in range(4):
         CODEC.decode(base64.b64encode(picture).decode(), budget)
-    with pytest.raises(PayloadTooLarge, match="16000000 pixels together"):
+    with pytest.raises(PayloadTooLarge, match="16000000 pixels in total"):
         CODEC.decode(base64.b64encode(picture).decode(), budget)
 
 

@@ -104,7 +104,7 @@ class TestJson:
         assert answer(made, 4, top_k=99)["outputs"]["scores"] == [1, 0.75, 0.5, 0.25]
 
     def test_without_a_rank_there_is_nothing_to_choose_from(self) -> None:
-        with pytest.raises(InvalidInput, match="nor ranked rows; omit top_k"):
+        with pytest.raises(InvalidInput, match="no ranked rows; omit top_k"):
             encoder(classes="classes", labels=LABELS).check_top_k()
 
     def test_labels_without_a_rank(self) -> None:

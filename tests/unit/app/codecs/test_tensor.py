@@ -222,7 +222,7 @@ class TestSeveralInputs:
 
     def test_there_is_no_raw_form(self) -> None:
         assert self.codec.media_types == ()
-        with pytest.raises(UnsupportedMediaType, match=r"takes application/json, not"):
+        with pytest.raises(UnsupportedMediaType, match=r"accepts application/json, not"):
             self.codec.decode_raw(NPY, b"", max_items=None)
 
 
@@ -236,5 +236,5 @@ def test_raw_media_types(shape: tuple[int, ...], types: tuple[str, ...]) -> None
 @pytest.mark.parametrize("media_type", ["text/plain", "image/png", "application/json", ""])
 def test_other_media_types_are_refused_by_telling_ours(media_type: str) -> None:
     ours = "application/json, application/octet-stream, application/x-npy"
-    with pytest.raises(UnsupportedMediaType, match=f"takes {ours}, not '{media_type}'"):
+    with pytest.raises(UnsupportedMediaType, match=f"accepts {ours}, not '{media_type}'"):
         codec().decode_raw(media_type, b"", max_items=None)

@@ -103,7 +103,7 @@ def test_the_inputs_by_name_are_taken_too() -> None:
         (CODEC, ["a"], "expected a text"),
         (CODEC, ["a", 1], "expected a text"),
         (CODEC, {"text": "a", "text_pair": "b"}, "got two texts"),
-        (CODEC, {"text": "a", "texts": "b"}, "other names next to 'text'"),
+        (CODEC, {"text": "a", "texts": "b"}, "other names in addition to 'text'"),
         (CODEC, {"words": "a"}, "expected exactly 'input_ids'"),
         (CODEC, [], "expected int64 of shape [seq 1..8], got shape [0]"),
         (CODEC, [1] * 9, "got shape [9]"),
@@ -169,7 +169,7 @@ def test_a_model_of_pairs_takes_no_plain_text() -> None:
 def test_a_text_of_no_tokens_is_refused_where_none_are_added() -> None:
     bare = Tokenizer(models.WordLevel({"a": 0, "?": 1}, unk_token="?")).to_str().encode()
     codec = codec_for(text_manifest(), lambda _: bare)
-    assert "has 0 tokens, the model takes at least 1" in refused(codec, "")
+    assert "has 0 tokens, the model needs at least 1" in refused(codec, "")
 
 
 def test_a_text_of_tokens_that_the_model_does_not_know() -> None:
@@ -195,14 +195,14 @@ def test_texts_have_limits() -> None:
     for _ in range(20):
         CODEC.decode("a" * MAX_TEXT_CHARACTERS, budget)
     assert tiny_text_codec(text_codec(max_tokens=20_000)).decode("a" * 200_000).length == 3
-    with pytest.raises(PayloadTooLarge, match="at most 2000000 characters together"):
+    with pytest.raises(PayloadTooLarge, match="at most 2000000 characters in total"):
         CODEC.decode("a", budget)
 
 
 def test_tokens_of_a_request_have_a_limit() -> None:
     codec, budget = tiny_text_codec(text_codec(max_tokens=600_000)), Budget()
     codec.decode([4] * 600_000, budget)
-    with pytest.raises(PayloadTooLarge, match="at most 1000000 tokens together"):
+    with pytest.raises(PayloadTooLarge, match="at most 1000000 tokens in total"):
         codec.decode([4] * 600_000, budget)
 
 
@@ -368,7 +368,7 @@ def test_a_tokenizer_that_cannot_be_used(
     manifest = text_manifest(text_codec(max_tokens=max_tokens))
     with pytest.raises(ArtifactInvalid, match=problem):
         codec_for(manifest, lambda _: tokenizer or tiny_tokenizer())
-    with pytest.raises(ArtifactInvalid, match="the artifact is not at hand"):
+    with pytest.raises(ArtifactInvalid, match="the artifact is not available"):
         codec_for(manifest)
 
 

@@ -1,1 +1,1 @@
-"""The interface, and what `make protos` makes of it."""
+"""The interface, and the modules that `make protos` generates from it."""
