@@ -85,7 +85,9 @@ def main(
         Console(stderr=True, soft_wrap=True).print(f"export: {escape(str(error))}", highlight=False)
         return 2 if isinstance(error, UsageError) else 1
     except KeyboardInterrupt:
-        sys.stderr.write("export: interrupted; nothing was written\n")
+        kept = "--resume continues from the last checkpoint, if there is one"
+        is_run = arguments[:1] == [TRAIN]
+        sys.stderr.write(f"export: interrupted; {kept if is_run else 'nothing was written'}\n")
         return 130  # the shell's convention for SIGINT
     return 0
 

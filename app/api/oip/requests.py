@@ -249,7 +249,9 @@ def timeout_of(parameters: Parameters) -> float:
     if given is None:
         return math.inf
     if not is_whole(given) or given < 0:
-        raise InvalidInput("the parameter timeout must be a whole number of microseconds")
+        raise InvalidInput(
+            "the parameter timeout must be a whole number of microseconds, at least 0"
+        )
     return min(given, 10**MAX_DIGITS) * US or math.inf
 
 
