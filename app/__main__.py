@@ -172,7 +172,7 @@ def _import_server() -> Callable[..., FastAPI]:
 
 
 def _serve(create: Create, settings: Settings, place: Place | None) -> int:
-    """Serve in this process, which is the only one or one of several."""
+    """Serve in this process, alone or as one of several."""
     worker = None
     if place is None:
         os.environ.pop(METRICS_FOLDER, None)  # a single process keeps its values in memory

@@ -97,7 +97,7 @@ def create_app(
     processes = worker.of if worker else 1
     settings = settings.of_one_process(processes)
     _log_start(worker)
-    # Settings first: measuring takes seconds.
+    # Check the settings first: measuring takes seconds.
     metrics = SharedMetrics(worker.index) if worker else Metrics()
     guard = _guard(settings, metrics)
     models = ModelsFile(

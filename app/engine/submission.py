@@ -38,7 +38,7 @@ class Submission:
         return self.waiter.keys
 
     def when_settled(self, call: Callable[[], None]) -> None:
-        """Call `call` on the event loop when it is settled, which it must not be yet."""
+        """Call `call` on the event loop when it is settled; it must not be settled yet."""
         self.waiter.then = call
 
     def follow(self, trace: RequestTrace) -> None:

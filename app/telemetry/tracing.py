@@ -119,7 +119,7 @@ class Run(NamedTuple):
 
 
 class RequestTrace:
-    """A request from its head to the last byte of its answer. Times are 0 for what did not happen.
+    """A request from its head to the last byte of its answer; times of skipped steps are 0.
 
     Args:
         method: the HTTP method; empty for a gRPC call.
@@ -238,7 +238,7 @@ class Tracing:
 
     Attributes:
         enabled: whether there is a sink; read once for each request and each batch.
-        wants_batches: whether a sink without a gate, which receives every batch, exists.
+        wants_batches: whether any sink has no gate, and thus receives every batch.
         followed: number of open requests that sinks follow.
     """
 

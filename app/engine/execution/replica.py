@@ -125,7 +125,7 @@ class Replica:
             work: runs it, or starts it on the device.
             done: called with the result.
             failed: converts an exception to a result.
-            block_s: seconds for which the event loop blocks at most to wait for the result.
+            block_s: maximum seconds that the event loop blocks to wait for the result.
         """
         self.busy = True
         self._overlaps = model in self.models and self.models[model].prefetches
@@ -165,7 +165,7 @@ class Replica:
 
     @property
     def beat(self) -> Callable[[], None]:
-        """For a batch that begins now, called in the thread to report that it makes progress."""
+        """The function that a batch beginning now calls in the thread to report progress."""
         return self._thread.beat
 
     async def install(

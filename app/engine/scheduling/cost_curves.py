@@ -43,7 +43,7 @@ class CostCurves:
         lengths = self.lengths
         at = min(bisect_left(lengths, length), len(lengths) - 1)
         most = self._curves[at][0][-1]
-        if lengths[at] < length:  # longer than what was measured
+        if lengths[at] < length:  # longer than all measured lengths
             return most * lengths[at] // length
         if at:
             return max(most, self._curves[at - 1][0][-1] * lengths[at - 1] // length)
