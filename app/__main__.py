@@ -1,8 +1,8 @@
-"""Command line of the server: `python -m app [--port 9000 ...]`, in one process or in several.
+"""Command line of the server: `python -m app [--port 9000 ...]`, in one or several processes.
 
 The first SIGTERM or SIGINT drains, and the exit code is 0; a second one ends the process at once.
 With one worker there is only this process. With more, this is the parent, which runs no model: the
-workers are forks of it where that is safe, else it starts itself again for each.
+workers are forks of it if that is safe; otherwise it starts a new process for each.
 """
 
 from __future__ import annotations
@@ -51,20 +51,20 @@ if TYPE_CHECKING:
 __all__ = ["RESERVE", "main"]
 
 LOG = structlog.get_logger(__name__)
-GRPC_PACKAGES = ("grpc", "grpc_health", "grpc_reflection")  # of the extra
+GRPC_PACKAGES = ("grpc", "grpc_health", "grpc_reflection")
 REDIS_PACKAGES = ("redis", "hiredis")
 LISTEN_EXIT_CODE = 1
 USAGE_EXIT_CODE = 2
-FOLDER = "torchlane-workers-"  # below TMPDIR, shared by the parent and its workers
-METRICS_FOLDER = "PROMETHEUS_MULTIPROC_DIR"  # read by prometheus_client when it is imported
+FOLDER = "torchlane-workers-"  # in TMPDIR, shared by the parent and its workers
+METRICS_FOLDER = "PROMETHEUS_MULTIPROC_DIR"  # prometheus_client reads it on import
 
-# Builds the application in the given worker process; None: in the only process.
+# Builds the application in the given worker process, or in the only process if it is None.
 Create = Callable[[Settings, Worker | None], "FastAPI"]
 
 
 def main(create: Create | None = None, arguments: Sequence[str] | None = None) -> int:
-    """Serve what `create` (app.main.create_app) builds; returns the exit code."""
-    for message in DEPRECATIONS:  # before any thread starts: each may replace the filters
+    """Serve the application that `create` (app.main.create_app) builds; return the exit code."""
+    for message in DEPRECATIONS:  # before any thread starts, which may replace the filters
         ignore_warnings(message=message)
     options, chosen = _parser().read(arguments)
     place: Place | None = options.worker
@@ -99,19 +99,19 @@ def _parser() -> FlagParser:
         "show them. "
         "docs/settings.md describes each setting.",
     )
-    parser.add_argument("--worker", type=Place.parse, help=argparse.SUPPRESS)  # by the parent
+    parser.add_argument("--worker", type=Place.parse, help=argparse.SUPPRESS)  # set by the parent
     return parser
 
 
 def _check_extras(settings: Settings) -> None:
-    """Check that what a setting needs is installed.
+    """Check that the packages that settings need are installed.
 
     Raises:
-        SettingsError: if it is not.
+        SettingsError: if some are not.
     """
     if settings.grpc_port is not None:
         _check_extra(f"GRPC_PORT={settings.grpc_port}", "grpc", GRPC_PACKAGES)
-    if settings.cache_url is not None:  # not shown: it may have a password
+    if settings.cache_url is not None:  # not shown: it may contain a password
         _check_extra("CACHE_URL", "redis", REDIS_PACKAGES)
 
 
@@ -125,10 +125,10 @@ def _check_extra(setting: str, extra: str, packages: Sequence[str]) -> None:
 
 
 def _workers(settings: Settings) -> int:
-    """The number of processes: as set, or chosen by the models and the machine."""
+    """The number of processes, as set, or chosen for the models and the machine."""
     if settings.workers is not None:
         return settings.workers
-    if __name__ != "__main__":  # imported: what runs is another program
+    if __name__ != "__main__":  # imported by another program
         return 1
     layout = (settings.replicas_per_device, settings.cpu_threads)
     chosen = choose(
@@ -151,7 +151,7 @@ def _keys_have_limits(settings: Settings) -> bool:
     """Whether an API key has a rate limit of its own."""
     if settings.api_keys is None and settings.api_keys_file is None:
         return False
-    # Not at the top: few need it, and its imports take 70 ms.
+    # Not at the top: rarely needed, and its imports take 70 ms.
     from app.access.keyring import Keyring  # noqa: PLC0415
 
     return Keyring(settings.api_keys, settings.api_keys_file, time.monotonic).has_limits
@@ -162,8 +162,8 @@ def _create_app(settings: Settings, worker: Worker | None) -> FastAPI:
 
 
 def _import_server() -> Callable[..., FastAPI]:
-    """Not at the top: it imports torch, which the parent of workers may do without."""
-    gc.disable()  # modules are no garbage, and it would look at them again and again
+    """Import the server; not at the top, because a parent of workers may not need torch."""
+    gc.disable()  # modules are not garbage, but every collection would scan them
     try:
         from app.main import create_app  # noqa: PLC0415
     finally:
@@ -175,13 +175,13 @@ def _serve(create: Create, settings: Settings, place: Place | None) -> int:
     """Serve in this process, alone or as one of several."""
     worker = None
     if place is None:
-        os.environ.pop(METRICS_FOLDER, None)  # one process keeps its values in memory
+        os.environ.pop(METRICS_FOLDER, None)  # a single process keeps its values in memory
     else:
         worker = Worker(place)
         structlog.contextvars.bind_contextvars(worker=place.index)
     if place is None and (taken := _taken(settings)):
         return _cannot_listen(settings, taken)
-    # Workers leave signals to their parent, and measure nothing.
+    # Workers leave signals to their parent, and do not measure.
     with _ends_at_once() if place is None else contextlib.nullcontext():
         app = create(settings, worker)
     lifecycle: Lifecycle = app.state.lifecycle
@@ -189,7 +189,7 @@ def _serve(create: Create, settings: Settings, place: Place | None) -> int:
     server.shows_page = settings.shows_page
     try:
         server.run()
-    except SystemExit:  # raised by uvicorn when the port is taken; it has logged why
+    except SystemExit:  # raised by uvicorn if the port is in use; it has logged why
         return _cannot_listen(settings)
     except OSError as error:
         if error.errno != errno.EADDRINUSE:
@@ -201,7 +201,7 @@ def _serve(create: Create, settings: Settings, place: Place | None) -> int:
 
 
 def _taken(settings: Settings) -> str | None:
-    """The setting of a port that seems taken; asked before anything is loaded."""
+    """The setting of a port that seems to be in use; checked before models are loaded."""
     for name in ("port", "grpc_port"):
         port: int | None = getattr(settings, name)
         try:
@@ -214,10 +214,10 @@ def _taken(settings: Settings) -> str | None:
 
 
 def _bound(host: str, port: int) -> socket.socket:
-    """A socket at an address that has no listener yet.
+    """A socket bound to an address that has no listener yet.
 
     Raises:
-        OSError: it has one.
+        OSError: if it has one.
     """
     found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     family, kind, protocol, _, address = found[0]
@@ -233,9 +233,9 @@ def _bound(host: str, port: int) -> socket.socket:
 
 @contextlib.contextmanager
 def _ends_at_once() -> Iterator[None]:
-    """End the process at the first signal: nothing was accepted yet, so nothing has to drain.
+    """End the process at the first signal: no request was accepted yet, so none must be drained.
 
-    Python's own exit would wait for forwards in threads, or crash below them.
+    Python's own exit would wait for forwards in threads, or crash during them.
     """
 
     def end(number: int, _: FrameType | None) -> None:
@@ -258,8 +258,8 @@ def _ends_at_once() -> Iterator[None]:
 
 
 def _supervise(create: Create | None, settings: Settings, workers: int) -> int:
-    """Run the workers: forks of this process, or each started the way it was."""
-    # Not at the top: one process needs neither, and first decides where prometheus_client counts.
+    """Run the workers as forks of this process, or start each like this process."""
+    # Not at the top: they import prometheus_client, before which one process unsets METRICS_FOLDER.
     from app.processes.shared_metrics import clear  # noqa: PLC0415
     from app.processes.supervisor import Supervisor, WorkersPlan  # noqa: PLC0415
 
@@ -275,11 +275,11 @@ def _supervise(create: Create | None, settings: Settings, workers: int) -> int:
         stack.enter_context(bound)
         try:
             folder = stack.enter_context(scratch_folder(FOLDER, Path(tempfile.gettempdir())))
-            # A subfolder for this server alone: other servers may use the same folder.
+            # A subfolder for this server: other servers may use the same folder.
             named = os.environ.get(METRICS_FOLDER)
             metrics = Path(named) / f"torchlane-{settings.port}" if named else folder
             metrics.mkdir(parents=True, exist_ok=True)
-            clear(metrics)  # left by an earlier run
+            clear(metrics)  # of an earlier run
         except OSError as error:
             hint = f"set TMPDIR or {METRICS_FOLDER} to a writable folder"
             raise SettingsError(f"several workers need a folder: {error}; {hint}") from error
@@ -295,12 +295,12 @@ def _supervise(create: Create | None, settings: Settings, workers: int) -> int:
 
 
 def _can_fork() -> bool:
-    """Import the server once for all workers; returns whether they can be forks of this process.
+    """Import the server once for all workers; return whether they can be forks of this process.
 
-    Not where there may be a GPU: CUDA works in no fork of a process that has asked it anything.
-    Elsewhere than on Linux `is_safe` is false, and nothing is imported.
+    They cannot if there may be a GPU: CUDA does not work in forks of a process that has called it.
+    On systems other than Linux `is_safe` is false, and nothing is imported.
     """
-    if may_have_gpu() or not fork.is_safe():  # where it is not safe now, an import helps nobody
+    if may_have_gpu() or not fork.is_safe():  # if unsafe already, an import is of no use
         return False
     with _ends_at_once():
         _import_server()  # takes a second
@@ -308,16 +308,16 @@ def _can_fork() -> bool:
 
 
 def _be_worker(create: Create | None, environment: Mapping[str, str], place: Place) -> int:
-    """In a fork: all that a process does which was started for this worker."""
+    """Run as a worker in a fork, like a process started for this worker."""
     os.environ.update(environment)
     return main(create, ["--worker", str(place)])
 
 
 def _command() -> list[str]:
-    """How this process was started, without its arguments."""
+    """The command that started this process, without its arguments."""
     spec = sys.modules["__main__"].__spec__
     if spec is None:
-        raise ValueError("several workers need `python -m app`: each is started the same way")
+        raise ValueError("several workers need `python -m app`, which also starts each worker")
     flags = (
         ["-P"] if sys.flags.safe_path else []
     )  # else packages of the working directory come first
@@ -325,7 +325,7 @@ def _command() -> list[str]:
 
 
 def _environment(settings: Settings) -> dict[str, str]:
-    """The workers' environment: the settings as read, even if a .env file changes meanwhile."""
+    """The workers' environment, with the settings as read, even if a .env file changes later."""
     values = {name: value for name, value in settings if value is not None}
     return os.environ | {PREFIX + name.upper(): str(value) for name, value in values.items()}
 
@@ -342,14 +342,14 @@ def _config(app: FastAPI | str, settings: Settings) -> uvicorn.Config:
         log_config=None,
         access_log=settings.log_level == "debug",
         server_header=False,
-        proxy_headers=False,  # nothing here uses the client's address
+        proxy_headers=False,  # the client's address is not used
     )
 
 
 def _cannot_listen(settings: Settings, name: str = "port") -> int:
     setting = f"{flag_of(name)} ({PREFIX}{name.upper()})"
     hint = f"is port {getattr(settings, name)} in use? {setting} chooses another"
-    sys.stderr.write(f"torchlane: could not listen on {settings.host}; {hint}\n")
+    sys.stderr.write(f"torchlane: cannot listen on {settings.host}; {hint}\n")
     return LISTEN_EXIT_CODE
 
 

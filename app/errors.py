@@ -1,40 +1,40 @@
-"""Every error, named for what broke; app/api/errors.py has the statuses.
+"""All errors, each named for what broke; app/api/errors.py maps them to HTTP statuses.
 
     client --> api --> codec --> engine: cache, flight, queue --> replica --> backend --> model
            (1)    (2)       (3)                              (4)         (5)         (6)
 
 TorchlaneError
-|-- CallerError                the request is at fault; a retry changes nothing
-|   |-- MalformedRequest       (1) what came is not HTTP
+|-- CallerError                the request is at fault; a retry does not help
+|   |-- MalformedRequest       (1) the data received is not HTTP
 |   |-- HttpVersionNotSupported (1) not HTTP/1.0 or 1.1
-|   |-- NotImplementedInHttp   (1) a method or transfer coding that this server does not have
-|   |-- HeadTooLarge           (1) more bytes or headers than the head of a request may have
-|   |-- HeadLate               (1) the head did not come in time
+|   |-- NotImplementedInHttp   (1) a method or transfer coding that this server does not support
+|   |-- HeadTooLarge           (1) the head of the request has too many bytes or headers
+|   |-- HeadLate               (1) the head did not arrive in time
 |   |-- UntrustedHost          (1) the Host header names another server
 |   |-- Unauthorized           (1) no API key, or an unknown one
 |   |-- Forbidden              (1) the API key does not allow this
 |   |-- InvalidInput           (2) the payload does not fit the manifest
 |   |-- UnsupportedMediaType   (1) no codec of this model reads this Content-Type
 |   |-- UnsupportedContentCoding (1) the body's Content-Encoding is neither gzip nor deflate
-|   |-- NotAcceptable          (1) the answer cannot be written as the Accept header asks
-|   |-- PayloadTooLarge        (1) more than one request, or its answer, may hold
+|   |-- NotAcceptable          (1) the answer has no form that the Accept header allows
+|   |-- PayloadTooLarge        (1) the request or its answer exceeds a size limit
 |   `-- ModelNotFound          (2) no such model or version is loaded
 |-- Abandoned                  (1) the client disconnected; the answer is not read
-|-- Unavailable                not now; worth a retry
-|   |-- RetryLater             at a known time
+|-- Unavailable                a temporary failure; a retry may succeed
+|   |-- RetryLater             the time for a retry is known
 |   |   |-- RateLimited        (1) the caller is over its rate limit
 |   |   |-- Overloaded         (3) the deadline cannot be met, or the queue is full
-|   |   `-- AlreadyRecording   (1) another profile of this process is being made
-|   |-- ModelNotReady          (3) the model is loading, or none of its replicas works
+|   |   `-- AlreadyRecording   (1) another profile of this process is being recorded
+|   |-- ModelNotReady          (3) the model is loading, or all its replicas are broken
 |   |-- ShuttingDown           (3) the process is draining
 |   `-- DeadlineExceeded       (3) the request's deadline has passed
-|-- ItemFailed                 the outcome of one item; its batch-mates have their own
-|   |-- BackendFailed          (6) the model failed on this item, or its replicas did
-|   `-- NonFiniteOutput        (6) the model answered NaN or infinity
-|-- BackendError               raised by a backend; never reaches a caller as it is
+|-- ItemFailed                 the outcome of one item; other items of its batch have their own
+|   |-- BackendFailed          (6) the model, or its replicas, failed on this item
+|   `-- NonFiniteOutput        (6) the model returned NaN or infinity
+|-- BackendError               raised by a backend; never reaches a caller unchanged
 |   |-- ModelError             (6) this batch made the model fail; the replica still works
-|   |   `-- OutOfMemory        (6) it did not fit into the device's memory; a smaller one may
-|   `-- ReplicaError           (5) this replica does not work; others may
+|   |   `-- OutOfMemory        (6) the batch did not fit into the device's memory; a smaller one may
+|   `-- ReplicaError           (5) this replica is broken; others may work
 |       |-- ReplicaHangs       (5) a forward does not return: its thread is abandoned
 |       `-- DeviceLost         (5) the device is lost: the whole process must be restarted
 `-- ArtifactInvalid            at load only: a file is missing, altered or unsupported
@@ -70,13 +70,13 @@ class MalformedRequest(CallerError):
 
 
 class HttpVersionNotSupported(CallerError):
-    """The request is of another version of HTTP."""
+    """The request uses an unsupported version of HTTP."""
 
     code = "http_version_not_supported"
 
 
 class NotImplementedInHttp(CallerError):
-    """The request needs a part of HTTP that this server does not have."""
+    """The request needs a part of HTTP that this server does not support."""
 
     code = "not_implemented"
 
@@ -88,13 +88,13 @@ class HeadTooLarge(CallerError):
 
 
 class HeadLate(CallerError):
-    """The head of a request did not come in time."""
+    """The head of a request did not arrive in time."""
 
     code = "head_late"
 
 
 class UntrustedHost(CallerError):
-    """The Host header names no host that this server accepts."""
+    """The Host header names a host that this server does not accept."""
 
     code = "untrusted_host"
 
@@ -103,8 +103,8 @@ class Unauthorized(CallerError):
     """No API key was sent, or an unknown one.
 
     Args:
-        message: which of the two.
-        wrong_key: whether one was sent.
+        message: says which.
+        wrong_key: whether a key was sent.
     """
 
     code = "unauthorized"
@@ -115,7 +115,7 @@ class Unauthorized(CallerError):
 
 
 class Forbidden(CallerError):
-    """The API key does not allow this, or no key would."""
+    """The API key does not allow this, or no key allows it."""
 
     code = "forbidden"
 
@@ -133,19 +133,19 @@ class UnsupportedMediaType(CallerError):
 
 
 class UnsupportedContentCoding(CallerError):
-    """The body's Content-Encoding is not read."""
+    """The server does not support the body's Content-Encoding."""
 
     code = "unsupported_content_coding"
 
 
 class NotAcceptable(CallerError):
-    """The answer cannot be written as the Accept header asks."""
+    """The answer has no form that the Accept header allows."""
 
     code = "not_acceptable"
 
 
 class PayloadTooLarge(CallerError):
-    """The request has too many bytes, items or pixels, or its answer too many bytes."""
+    """The request has too many bytes, items or pixels, or its answer has too many bytes."""
 
     code = "payload_too_large"
 
@@ -163,15 +163,15 @@ class Abandoned(TorchlaneError):
 
 
 class Unavailable(TorchlaneError):
-    """Not now; the same request may succeed later."""
+    """A temporary failure; the same request may succeed later."""
 
 
 class RetryLater(Unavailable):
-    """Not now, but at a known time.
+    """A temporary failure, with a known time for a retry.
 
     Args:
-        message: why.
-        retry_after_s: seconds until then.
+        message: the reason.
+        retry_after_s: seconds until the retry.
     """
 
     def __init__(self, message: str, retry_after_s: float) -> None:
@@ -186,13 +186,13 @@ class RateLimited(RetryLater):
 
 
 class Overloaded(RetryLater):
-    """A limit is reached, such as that of the queue, or the deadline cannot be met."""
+    """A limit, such as that of the queue, is reached, or the deadline cannot be met."""
 
     code = "overloaded"
 
 
 class AlreadyRecording(RetryLater):
-    """Another profile of this process is being made."""
+    """Another profile of this process is being recorded."""
 
     code = "already_recording"
 
@@ -204,7 +204,7 @@ class ModelNotReady(Unavailable):
 
 
 class ShuttingDown(Unavailable):
-    """The process takes no new work."""
+    """The process accepts no new work."""
 
     code = "shutting_down"
 
@@ -223,10 +223,10 @@ class BackendFailed(ItemFailed):
     """The model, or every replica that tried, failed on this item.
 
     Args:
-        message: which of the two.
+        message: says which.
         details: for programs.
-        reason: the model's own error text. It may hold paths, code or data, so callers see it only
-            where that is configured.
+        reason: the model's own error text. It may contain paths, code or data, so callers see it
+            only if a setting allows it.
     """
 
     code = "backend_failed"
@@ -237,13 +237,13 @@ class BackendFailed(ItemFailed):
 
 
 class NonFiniteOutput(ItemFailed):
-    """The model answered NaN or infinity for this item."""
+    """The model returned NaN or infinity for this item."""
 
     code = "non_finite_output"
 
 
 class BackendError(TorchlaneError):
-    """Base of errors of backends, whose class says whose fault a failed run was."""
+    """Base class of backends' errors; the class says whether batch or replica is at fault."""
 
 
 class ModelError(BackendError):
@@ -259,7 +259,7 @@ class ReplicaError(BackendError):
 
 
 class DoesNotFit(ReplicaError):
-    """There is not enough memory to load a model."""
+    """The device has too little memory to load a model."""
 
 
 class ReplicaHangs(ReplicaError):
@@ -271,7 +271,7 @@ class DeviceLost(ReplicaError):
 
 
 class ArtifactInvalid(TorchlaneError):
-    """An artifact is incomplete, altered, or in a form that this version does not read."""
+    """An artifact is incomplete, altered, or in a format that this version does not support."""
 
     code = "artifact_invalid"
 

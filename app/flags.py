@@ -31,11 +31,11 @@ def _help(field: FieldInfo) -> str:
 class FlagParser(argparse.ArgumentParser):
     """Parses a flag for each setting that is not secret; reports errors in one sentence.
 
-    A secret, which is a setting hidden from `repr`, has no flag: `ps` shows command lines to all.
+    A secret, which is a setting hidden from `repr`, has no flag: `ps` shows all command lines.
 
     Args:
         settings: the settings class.
-        prefix: of the equivalent variables.
+        prefix: the prefix of the equivalent variables.
         more: further arguments of `ArgumentParser`.
     """
 
@@ -53,7 +53,7 @@ class FlagParser(argparse.ArgumentParser):
         )
 
     def read(self, arguments: Sequence[str] | None) -> tuple[argparse.Namespace, dict[str, Any]]:
-        """Parse arguments: returns those that are not settings, and the given settings by name."""
+        """Parse arguments; return those that are not settings, and the given settings by name."""
         given = self.parse_args(arguments)
         settings = {name: value for name, value in vars(given).items() if name in self._fields}
         empty = next((name for name, value in settings.items() if value == ""), None)
@@ -62,7 +62,7 @@ class FlagParser(argparse.ArgumentParser):
         return given, self._source(parsed_args=settings)()
 
     def error(self, message: str) -> NoReturn:
-        """Exit with one sentence, without a usage of fifty lines."""
+        """Exit with one sentence instead of fifty lines of usage."""
         wrong = message.removeprefix("unrecognized arguments: ")
         if wrong != message:
             message = self._unknown(wrong.partition(" ")[0].partition("=")[0])

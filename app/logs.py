@@ -1,4 +1,4 @@
-"""Structured logs on stderr, in one form for structlog and the standard library (uvicorn)."""
+"""Structured logs on stderr, in one format for structlog and the standard library (uvicorn)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 
 import structlog
 
-# They warn about each damaged form or header, so clients could fill the log.
+# These loggers warn about each malformed form or header: clients could fill the log.
 CALLERS_MISTAKES = ("opentelemetry.attributes", "opentelemetry.trace", "python_multipart")
 
 
@@ -16,7 +16,7 @@ def configure_logs(level: str, form: str) -> None:
 
     Args:
         level: debug, info, warning or error.
-        form: `console` for people, `json` for one object a line.
+        form: `console` for people, `json` for one object per line.
     """
     shared: list[structlog.types.Processor] = [
         structlog.contextvars.merge_contextvars,
@@ -29,7 +29,7 @@ def configure_logs(level: str, form: str) -> None:
     if form == "json":
         renderer = [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
     else:
-        # Plain tracebacks: the pretty ones print local variables, which may be a client's data.
+        # Plain tracebacks: pretty ones print local variables, which may contain a client's data.
         plain = structlog.dev.plain_traceback
         renderer = [
             structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), exception_formatter=plain)

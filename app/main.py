@@ -1,4 +1,4 @@
-"""The composition root: builds the parts and hands each its dependencies."""
+"""The composition root: builds all parts and passes their dependencies."""
 
 from __future__ import annotations
 
@@ -74,11 +74,11 @@ if TYPE_CHECKING:
     from app.telemetry.provider import Export
 
 LOG = structlog.get_logger(__name__)
-# On one core: a p99 that is 1.1 to 2.3 times shorter (ADR 12).
+# On one core this makes the p99 1.1 to 2.3 times shorter (ADR 12).
 BLOCK_S = 0.005
 MACHINE_CODE = "machine code takes less processor time: `make serve`, or a wheel for this platform"
-SEND_S = 3.0  # for the last spans, whose receiver may be gone
-MEMO_SHARE = 8  # the memo of repeated bodies takes an eighth of the cache's bytes in addition
+SEND_S = 3.0  # limit for sending the last spans, whose receiver may be unreachable
+MEMO_SHARE = 8  # the memo of repeated bodies gets an additional eighth of the cache's bytes
 
 
 def create_app(
@@ -88,8 +88,8 @@ def create_app(
 
     Args:
         settings: all settings.
-        make_backend: makes backends in place of torch's, for tests.
-        worker: this process among several; None: the only one.
+        make_backend: creates backends instead of torch's, for tests.
+        worker: this process among several; None for a single process.
 
     Raises:
         ValueError: if the settings name missing devices or malformed keys.
@@ -97,7 +97,7 @@ def create_app(
     processes = worker.of if worker else 1
     settings = settings.of_one_process(processes)
     _log_start(worker)
-    # Settings first: measuring takes seconds.
+    # Check the settings first: measuring takes seconds.
     metrics = SharedMetrics(worker.index) if worker else Metrics()
     guard = _guard(settings, metrics)
     models = ModelsFile(
@@ -194,13 +194,13 @@ def create_app(
         lifespan=_lifespan(service, grpc, export, tier, settings.drain_s),
         docs_url=None,  # FastAPI's own pages load scripts from the internet
         redoc_url=None,
-        redirect_slashes=False,  # to a URL made of the caller's Host header, before any check
+        redirect_slashes=False,  # the URL would have the caller's Host header, before any check
         telemetry={"tracing": False, "metrics": False, "logs": False},
     )
     app.state.lifecycle = lifecycle  # for __main__, which begins the drain before the lifespan ends
     routes = predictions()
     endpoints = Endpoints(routes)
-    app.state.protocol = protocol_for(service, endpoints)  # for its server
+    app.state.protocol = protocol_for(service, endpoints)  # for uvicorn
     app.state.guard = service.guard  # for routes that need a scope
     install_error_handlers(app)
     add_routes(app, service, routes, shows_page=settings.shows_page)
@@ -216,14 +216,14 @@ def _lifespan(
     tier: RedisTier | None,
     drain_s: float,
 ) -> Callable[[FastAPI], AbstractAsyncContextManager[None]]:
-    """What runs as long as the application."""
+    """The lifespan: starts the service with the application, and stops it."""
 
     @contextlib.asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         lifecycle = service.lifecycle
         service.metrics.open()
         if grpc is not None:
-            await grpc.start()  # before anything is loaded: the port may be taken
+            await grpc.start()  # before models are loaded: the port may be in use
         if tier is not None:
             tier.start()
         await lifecycle.start()
@@ -242,7 +242,7 @@ def _lifespan(
 
 
 def _grpc(settings: Settings, service: Service, *, shared: bool) -> GrpcServer | None:
-    """The gRPC server, where one is wanted."""
+    """The gRPC server, if a port is set."""
     if settings.grpc_port is None:
         return None
     # Not at the top: grpcio is in an extra.
@@ -253,10 +253,10 @@ def _grpc(settings: Settings, service: Service, *, shared: bool) -> GrpcServer |
 
 
 def _tier(settings: Settings, metrics: Metrics) -> RedisTier | None:
-    """The second cache, where one is wanted.
+    """The second cache, if a URL is set.
 
     Raises:
-        ValueError: if its URL has wrong options.
+        ValueError: if the URL has invalid options.
     """
     if settings.cache_url is None:
         return None
@@ -273,7 +273,7 @@ def _tier(settings: Settings, metrics: Metrics) -> RedisTier | None:
 
 
 def _export(service: Service, worker: Worker | None) -> Export | None:
-    """The spans of this process, where the variables of OpenTelemetry ask for them."""
+    """The exporter of this process's spans, if OpenTelemetry's variables request them."""
     if variables.wanted_by(os.environ) is None:
         return None
     variables.check(os.environ)
@@ -287,7 +287,7 @@ def _export(service: Service, worker: Worker | None) -> Export | None:
 
 
 def _trusted_keys(path: Path | None) -> Verifier | None:
-    """The verifier of signatures; None: none are required."""
+    """The verifier of signatures; None if signatures are not required."""
     if path is None:
         return None
     # Not at the top: its imports take 8 MB, which a server without keys does not need.
@@ -316,7 +316,7 @@ def _guard(settings: Settings, metrics: Metrics) -> Guard:
 
 
 def _watch(metrics: Metrics, replicas: Sequence[Replica], lifecycle: Lifecycle) -> None:
-    """Register what metrics read at each scrape, and what runs."""
+    """Register the values that metrics read at each scrape, and the build."""
     for replica in replicas:
         metrics.replica(replica.name, str(replica.device), partial(_is_ready, replica))
     for device in {replica.device for replica in replicas}:
@@ -340,13 +340,13 @@ def _watch_bodies(metrics: Metrics, bodies: BodyMemory, offload: OffloadPool) ->
 
 
 def is_compiled() -> bool:
-    """Whether the request path is compiled by mypyc, see deploy/compile.py."""
+    """Whether the request path is compiled by mypyc; see deploy/compile.py."""
     return Path(engine.__file__).suffix != ".py"
 
 
 def _log_start(worker: Worker | None) -> None:
     if worker is not None and worker.index > 0:
-        return  # the first one logs it
+        return  # the first worker logs it
     if is_compiled():
         LOG.info("starting", runs="machine code")
     else:
@@ -358,7 +358,7 @@ def _is_ready(replica: Replica) -> bool:
 
 
 def of_models(settings: Settings) -> ModelSettings:
-    """The settings of models that the models file does not mention."""
+    """The settings of models that are not in the models file."""
     return ModelSettings(
         max_batch_size=settings.max_batch_size,
         batch_wait_s=settings.batch_wait_ms / 1000,
@@ -394,7 +394,7 @@ def _torch_backends(
 
 
 def _process(worker: Worker | None) -> Process:
-    """This process, for profiles of it."""
+    """The description of this process for profiles."""
     of = f", worker {worker.index} of {worker.of}" if worker else ""
     folder = worker.folder if worker else None
     return Process(f"torchlane {_version('torchlane')}{of}", Turn(folder))
@@ -403,5 +403,5 @@ def _process(worker: Worker | None) -> Process:
 def _version(distribution: str) -> str:
     try:
         return version(distribution)
-    except PackageNotFoundError:  # run from a checkout that was not installed
+    except PackageNotFoundError:  # runs from a checkout that is not installed
         return "0+unknown"

@@ -16,23 +16,23 @@ Array: TypeAlias = tensors.Array
 Arrays: TypeAlias = tensors.Arrays
 
 # (name, dtype, shape without the batch axis) per input, -1 for an axis that may be padded: items
-# with equal ones can share a batch.
+# with equal signatures can share a batch.
 Signature: TypeAlias = tuple[tuple[str, str, tuple[int, ...]], ...]
-# What items that wait together share: their signature, and the largest length in their class.
+# Common to items that wait together: their signature, and the largest length in their class.
 Group: TypeAlias = tuple[Signature, int]
-# Length of the items, 0 where nothing is padded -> items in a batch -> seconds of the batch.
+# Length of the items, 0 without padding -> items in a batch -> seconds of the batch.
 BatchTimes: TypeAlias = Mapping[int, Mapping[int, float]]
 
 
 class Note(NamedTuple):
-    """Facts about an item as it was sent, for its answer; the prediction does not have them.
+    """Facts about an item as it was sent, which its answer needs but the prediction lacks.
 
     Attributes:
-        tokens: of the item, special ones included.
-        cut: tokens of its text that were cut off.
+        tokens: number of the item's tokens, including special ones.
+        cut: number of tokens of its text that were cut off.
         text: the text, if its tokens are classified.
         spans: the place of each token in the text [tokens, 2]: its first character and the one
-            after its last; equal for tokens that are not in it. None: not known.
+            after its last; equal for tokens that are not in the text. None if unknown.
     """
 
     tokens: int
@@ -45,10 +45,10 @@ class Item:
     """One input: input name -> C-contiguous array without the batch axis, in manifest order.
 
     Args:
-        arrays: never modified from here on.
-        signature: of the arrays, if it is known; None: computed from them.
-        length: size along the dimension that may be padded; 0: its model pads nothing.
-        note: for the answer's writer.
+        arrays: must not be modified any more.
+        signature: the signature of the arrays; computed if None.
+        length: size along the dimension that may be padded; 0 if its model pads nothing.
+        note: facts for the writer of the answer.
     """
 
     __slots__ = ("arrays", "length", "note", "signature")
@@ -73,7 +73,7 @@ class Item:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of its arrays; equal for items of one signature and length."""
+        """Bytes of its arrays; equal for items with the same signature and length."""
         nbytes = 0
         for array in self.arrays.values():
             nbytes += array.nbytes
@@ -90,11 +90,11 @@ Outcome: TypeAlias = Arrays | ItemFailed
 
 
 class ModelId(NamedTuple):
-    """One version of one model; a tuple, because every request is looked up by it.
+    """One version of one model; a tuple, because it is the key of a lookup for every request.
 
     Attributes:
-        revision: how often it was installed again with other settings. Engine and replicas tell
-            revisions apart; outside of them a version is one.
+        revision: how often it was installed again with other settings. Only engine and replicas
+            distinguish revisions.
     """
 
     name: str
@@ -112,7 +112,7 @@ class ModelId(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """Where a replica computes: kind `cpu` or `cuda`, and the index among its kind."""
+    """The device of a replica: its kind, `cpu` or `cuda`, and its index among that kind."""
 
     kind: Literal["cpu", "cuda"]
     index: int = 0
@@ -123,7 +123,7 @@ class Device:
 
 @dataclass(frozen=True, slots=True)
 class ServedStep:
-    """The form that runs batches of up to `up_to` items (None: of any size)."""
+    """The form that runs batches of up to `up_to` items (None for any size)."""
 
     up_to: int | None
     form: str
@@ -131,15 +131,15 @@ class ServedStep:
 
 @dataclass(frozen=True, slots=True)
 class Serving:
-    """What a backend runs at which batch size, and how that was decided.
+    """The forms that a backend runs by batch size, and how they were chosen.
 
     Attributes:
         steps: ascending by `up_to`.
-        measured_on: the processor; None where there was no choice.
-        measured_by: `export`, or `server` where the artifact's plan does not apply here.
-        median_us: form -> batch size -> microseconds of one forward, as far as the server measured.
-        launches: its device works asynchronously: see `LaunchingBackend`.
-        prefetches: it takes a second batch while its device runs the first.
+        measured_on: the processor; None if there was no choice.
+        measured_by: `export`, or `server` if the artifact's plan does not apply here.
+        median_us: form -> batch size -> microseconds of one forward, if the server measured them.
+        launches: whether its device works asynchronously; see `LaunchingBackend`.
+        prefetches: whether it accepts a second batch while its device runs the first.
     """
 
     steps: tuple[ServedStep, ...]
@@ -150,7 +150,7 @@ class Serving:
     prefetches: bool = False
 
     def form_of(self, items: int) -> str:
-        """The form that runs a batch of so many items; empty: not known."""
+        """The form that runs a batch of this many items; empty if unknown."""
         for step in self.steps:
             if step.up_to is None or items <= step.up_to:
                 return step.form
@@ -158,9 +158,9 @@ class Serving:
 
 
 class DeviceTimes(NamedTuple):
-    """What a device took for one batch, in seconds by its own clock.
+    """Times of one batch on a device, in seconds by the device's own clock.
 
-    Copies may overlap the compute of other batches. Zeros: the device has no clock.
+    Copies may overlap the compute of other batches. All are zero if the device has no clock.
     """
 
     copy_in_s: float = 0.0
@@ -185,14 +185,14 @@ _ONE_JOINED: Final = CacheCounts(0, 0, 1)
 
 
 def cache_counts(hit: int, miss: int, items: int) -> CacheCounts:
-    """Counts of a request: what was neither found nor computed anew has joined."""
-    if items == 1:  # nearly all requests: not made anew
+    """Counts of a request: items that were neither hits nor misses have joined."""
+    if items == 1:  # nearly all requests: reuse the objects
         return ONE_HIT if hit else ONE_MISS if miss else _ONE_JOINED
     return CacheCounts(hit, miss, items - hit - miss)
 
 
 def counts_with_found(counts: CacheCounts, found: int) -> CacheCounts:
-    """Counts of a request of which the second cache has answered some items later."""
+    """Counts of a request after the second cache has answered some of its items."""
     misses = min(counts.miss, found)
     return CacheCounts(counts.hit + found, counts.miss - misses, counts.joined - found + misses)
 
@@ -200,11 +200,11 @@ def counts_with_found(counts: CacheCounts, found: int) -> CacheCounts:
 class Answer:
     """One outcome for each item, in request order.
 
-    Seconds are those of the slowest item; `batch_items` is the size of the largest batch that any
-    item ran in, 0 if none ran.
+    The times are those of the slowest item; `batch_items` is the size of the largest batch in which
+    an item ran, 0 if none ran.
     """
 
-    # Not a NamedTuple: mypyc would construct it through the interpreter.
+    # Not a NamedTuple, which mypyc would construct through the interpreter.
     __slots__ = ("batch_items", "cache", "compute_s", "outcomes", "queue_s")
 
     def __init__(
@@ -223,7 +223,7 @@ class Answer:
 
 
 def frozen_copy(array: Array) -> Array:
-    """A read-only copy, C-contiguous, that owns its bytes."""
+    """A read-only, C-contiguous copy that owns its bytes."""
     copy = np.array(array, order="C")
     copy.setflags(write=False)
     return copy

@@ -1,1 +1,1 @@
-"""Cache, single-flight, tickets and replicas; knows neither FastAPI nor torch."""
+"""Cache, single-flight, tickets and replicas; imports neither FastAPI nor torch."""

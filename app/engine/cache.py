@@ -1,4 +1,4 @@
-"""The LRU cache of predictions, bounded in the bytes that it really costs."""
+"""LRU cache of predictions, limited by its real memory in bytes."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ import numpy as np
 
 from app.types import Arrays
 
-# What an entry costs in addition to its key and bytes: its place in the ordered table, a tuple, a
-# boxed size and allocator slack; and its place in the other table where entries have a lifetime.
+# Cost of an entry in addition to its key and bytes: its place in the ordered table, a tuple, a
+# boxed size and allocator slack; and, if entries have a lifetime, its place in the other table.
 # Measured as growth of the process over 100,000 entries; a test compares it with the process.
 ENTRY_OVERHEAD_BYTES = 256
 LIFETIME_BYTES = 128
 EMPTY_BYTES = sys.getsizeof(b"")
 # Equal layouts are kept once, in a table that is emptied when it is full: answers with free
-# dimensions come in many shapes. From then on an entry pays for its own layout: four tuples, and
+# dimensions have many shapes. After that an entry is charged for its own layout: four tuples, and
 # the boxed numbers of a shape.
 MOST_LAYOUTS = 256
-LAYOUT_BYTES = 256  # of an array
-ALIGNMENT = 8  # of each array within a value's bytes: their readers rely on it
+LAYOUT_BYTES = 256  # per array
+ALIGNMENT = 8  # of each array within a value's bytes: readers rely on it
 
 # Name, dtype and shape of each array of a value.
 _Layout: TypeAlias = tuple[tuple[str, np.dtype, tuple[int, ...]], ...]
-# The bytes of all arrays, one behind the other, what they are, and what the entry costs.
+# The bytes of all arrays, one after another, their layout, and the cost of the entry.
 _Entry: TypeAlias = tuple[bytes, _Layout, int]
 
 
@@ -40,13 +40,13 @@ def cost_bytes(key: bytes, value: Arrays) -> int:
 class PredictionCache:
     """Key -> output name -> read-only array. Owned by the event loop: no lock, no other thread.
 
-    What is kept is the bytes of a value's arrays in one piece: a dictionary and an array of its own
-    for each would take 260 bytes more, and what is kept costs its time in the processor's caches.
+    The bytes of a value's arrays are kept in one piece: a dictionary and separate arrays would take
+    260 bytes more, and more memory also costs time through the processor's caches.
 
     Args:
         capacity_bytes: 0 turns the cache off.
-        ttl_s: seconds that an entry lives at most; None for ever.
-        timer: the monotonic clock that the lifetime is counted with, in seconds.
+        ttl_s: maximum lifetime of an entry in seconds; None for no limit.
+        timer: the monotonic clock for lifetimes, in seconds.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class PredictionCache:
         return self._used
 
     def get(self, key: bytes) -> Arrays | None:
-        """The value, now the most recently used one; None where there is none."""
+        """The value, now the most recently used one; None if there is none."""
         if self._expiries:
             self._expire()
         entry = self._entries.get(key)
@@ -82,7 +82,7 @@ class PredictionCache:
         return _arrays(entry)
 
     def put(self, key: bytes, value: Arrays) -> None:
-        """Keep a copy of a value; one that is larger than the whole cache is simply not kept."""
+        """Keep a copy of a value, unless it is larger than the whole cache."""
         if self._capacity == 0:
             return
         cost = cost_bytes(key, value) + (0 if self._ttl_s is None else LIFETIME_BYTES)

@@ -1,4 +1,4 @@
-"""Time as the engine sees it: the event loop's, or one that a test turns by hand."""
+"""The engine's clock: that of the event loop, or a manual one for tests."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from typing import Protocol
 
 
 class Timer(Protocol):
-    """A call that is due later."""
+    """A scheduled call."""
 
     def cancel(self) -> None:
-        """Make it never happen; harmless when it has."""
+        """Cancel the call; harmless if it has already run."""
 
 
 class Clock(Protocol):
-    """Monotonic seconds, and calls at a moment of it."""
+    """Monotonic time in seconds, and calls at a given time."""
 
     def now(self) -> float:
-        """Seconds since an arbitrary moment."""
+        """Seconds since an arbitrary start."""
 
     def call_at(self, when: float, call: Callable[[], None]) -> Timer:
         """Run `call` on the event loop once `now() >= when`."""
@@ -30,10 +30,10 @@ class Clock(Protocol):
 class LoopClock:
     """`time.monotonic`, and the running event loop's timers.
 
-    Not the loop's own time: uvloop's is cached and counts whole milliseconds.
+    Not the loop's own time: uvloop caches it and counts whole milliseconds.
     """
 
-    now = staticmethod(time.monotonic)  # called several times per request: no frame in between
+    now = staticmethod(time.monotonic)  # called several times per request: avoids a frame
 
     def call_at(self, when: float, call: Callable[[], None]) -> Timer:
         """See `Clock`."""
@@ -41,7 +41,7 @@ class LoopClock:
 
 
 class ManualClock:
-    """Stands still until `advance` is called; for tests and simulations."""
+    """A clock that moves only when `advance` is called; for tests and simulations."""
 
     def __init__(self, start: float = 1000.0) -> None:
         self._now = start
@@ -59,7 +59,7 @@ class ManualClock:
         return timer
 
     def advance(self, seconds: float) -> None:
-        """Move on, running what falls due on the way in its order."""
+        """Move on, and run the calls that become due, in order."""
         end = self._now + seconds
         while self._due and self._due[0][0] <= end:
             when, _, timer = heapq.heappop(self._due)

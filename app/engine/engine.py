@@ -1,6 +1,6 @@
 """The engine: cache -> single-flight -> (second cache) -> queue -> replicas, for all models.
 
-ARCHITECTURE.md lists the laws that it keeps, each with its test.
+ARCHITECTURE.md lists its invariants, each with its test.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ from app.telemetry.tracing import Tracing
 from app.types import Answer, BatchTimes, CacheCounts, Item, ModelId, Outcome, cache_counts
 
 LOG = structlog.get_logger(__name__)
-RETIRE_LOOK_S = 0.01  # between two looks whether a model that leaves is done
+RETIRE_LOOK_S = 0.01  # interval of checks whether a model being retired is done
 NOT_MEASURED: Mapping[str, BatchTimes] = MappingProxyType({})
 
 
@@ -64,13 +64,13 @@ class EngineConfig:
     """Limits of the engine; times in seconds.
 
     Attributes:
-        batches: how the batches of a model are made, if it is published without limits of its own.
-        queue_limit_items: items of it that may wait, if it has no limit of its own.
-        queue_limit_bytes: bytes that those may have, if it has no limit of its own.
-        cache_bytes: bound of the prediction cache; 0 turns it off.
-        cache_ttl_s: how long a prediction is kept at most; None for ever.
-        block_s: the event loop stands still for batches that take less: for replicas that compute
-            on the only core that it has; 0 where they have cores of their own (docs/adr/0012).
+        batches: limits of a model's batches, if it is published without limits of its own.
+        queue_limit_items: maximum of its queued items, if it has no limit of its own.
+        queue_limit_bytes: maximum of their bytes, if it has no limit of its own.
+        cache_bytes: size limit of the prediction cache; 0 turns it off.
+        cache_ttl_s: maximum lifetime of a prediction; None for no limit.
+        block_s: the event loop blocks for batches that take less than this, if replicas share its
+            only core; 0 if they have cores of their own (docs/adr/0012).
     """
 
     batches: BatchLimits
@@ -82,17 +82,17 @@ class EngineConfig:
 
     @property
     def limits(self) -> ModelLimits:
-        """Of a model without limits of its own."""
+        """Limits of a model without limits of its own."""
         return ModelLimits(self.batches, self.queue_limit_items, self.queue_limit_bytes)
 
 
 class _Served:
-    """What the engine keeps of a published model.
+    """The engine's state of a published model.
 
     Args:
-        queue: of the model.
-        keys: makes those of its items.
-        closed: told of each request for it that has come to an end.
+        queue: the queue of the model.
+        keys: makes the keys of its items.
+        closed: called for each request for it that has ended.
     """
 
     __slots__ = ("closed", "keys", "queue")
@@ -106,14 +106,14 @@ class _Served:
 
 
 class Engine(Settler):
-    """Predicts. Lives on one event loop; threads are the replicas' business.
+    """Predicts on one event loop; only replicas have threads.
 
     Args:
-        replicas: where models are installed before they are published here.
-        clock: the time that deadlines are given in.
+        replicas: all replicas; models are installed on them before they are published here.
+        clock: the clock of all deadlines.
         metrics: where to count.
         config: limits.
-        tracing: told of each batch.
+        tracing: notified of each batch.
         tier: a second cache, shared with other servers.
     """
 
@@ -147,11 +147,11 @@ class Engine(Settler):
         self._lag = ReadLag(clock, lambda: self._dispatcher.worked_at)
         self._models: dict[ModelId, _Served] = {}
         self._open = OpenWaiters(clock)
-        self._expected: dict[Waiter, _Served] = {}  # whose items are still to come
+        self._expected: dict[Waiter, _Served] = {}  # requests whose items are not decoded yet
         self._draining = False
 
     def now(self) -> float:
-        """The present moment on the clock that deadlines are given in."""
+        """The current time on the clock of all deadlines."""
         return self._clock.now()
 
     async def predict(self, model: ModelId, items: Sequence[Item], deadline: float) -> Answer:
@@ -163,9 +163,9 @@ class Engine(Settler):
             deadline: on the engine's clock.
 
         Raises:
-            ModelNotFound, ModelNotReady, Overloaded, PayloadTooLarge, ShuttingDown: rejected;
-                nothing was queued.
-            DeadlineExceeded: the time is up.
+            ModelNotFound, ModelNotReady, Overloaded, PayloadTooLarge, ShuttingDown: if it is
+                rejected; nothing was queued.
+            DeadlineExceeded: if the deadline has passed.
         """
         return await self.submit(model, items, deadline).answer()
 
@@ -177,10 +177,10 @@ class Engine(Settler):
         lag_s: float = 0.0,
         label: bytes = b"",
     ) -> Submission:
-        """The first half of `predict`: accept the items or reject them, at once and as a whole.
+        """The first half of `predict`: accept or reject the items, at once and as a whole.
 
-        `lag_s` is what `read_lag_s` said when the request was read, `label` what the log is to call
-        it if the model fails on an item.
+        `lag_s` is the result of `read_lag_s` when the request was read; `label` is the request's
+        name in the log if the model fails on an item.
         """
         served = self._served(model)
         waiter = Waiter(deadline, served.closed, label)
@@ -196,9 +196,9 @@ class Engine(Settler):
     ) -> Submission:
         """Accept a request whose items are still being decoded.
 
-        It waits until `supply` brings the items or `fail` of the submission ends it. Until then it
-        expires at its deadline, a drain waits for it, and the model stays. `ended` is called if its
-        wait ends before the items come.
+        It waits until `supply` adds the items or `fail` of the submission ends it. Until then it
+        expires at its deadline, a drain waits for it, and the model is not retired. `ended` is
+        called if its wait ends before the items are added.
         """
         served = self._served(model)
 
@@ -220,10 +220,9 @@ class Engine(Settler):
         deadline: float = math.inf,
         lag_s: float = 0.0,
     ) -> None:
-        """The items of an expected request: accept or reject them as `submit` does.
+        """Accept or reject the items of an expected request, as `submit` does.
 
-        Nothing happens if its wait has ended. A deadline later than the one that `expect` was told
-        changes nothing.
+        Does nothing if its wait has ended. A deadline after the one given to `expect` is ignored.
         """
         waiter = submission.waiter
         served = self._expected.pop(waiter, None)
@@ -234,7 +233,7 @@ class Engine(Settler):
         waiter.settled = served.closed
         try:
             submission.cache = self._place(served, waiter, items, lag_s)
-        except Exception as error:  # for the caller: what awaits the items cannot raise it
+        except Exception as error:  # for the caller of `expect`, not of this method
             waiter.keys.clear()  # rejected items are not counted
             waiter.fail(error)
             return
@@ -243,7 +242,7 @@ class Engine(Settler):
     def _place(
         self, served: _Served, waiter: Waiter, items: Sequence[Item], lag_s: float
     ) -> CacheCounts:
-        """Find items in the cache and in flight, and ask for or queue the rest; or reject all."""
+        """Find items in the cache and in flight, and look up or queue the rest; or reject all."""
         queue, keys, deadline = served.queue, waiter.keys, waiter.deadline
         flying: list[Ticket] = []
         fresh: list[Item] = []
@@ -277,7 +276,7 @@ class Engine(Settler):
             self._join(queue, flight, waiter)
         counts = cache_counts(hit, len(fresh), len(items))
         if fresh and self._launch(queue, fresh, fresh_keys, waiter, now):
-            queue.metrics.looked_up(counts._replace(miss=0))  # those are counted once it is known
+            queue.metrics.looked_up(counts._replace(miss=0))  # misses are counted later
         else:
             queue.metrics.looked_up(counts)
         return counts
@@ -290,7 +289,7 @@ class Engine(Settler):
         waiter: Waiter,
         now: float,
     ) -> bool:
-        """No flight computes these items yet: queue them, or ask the second cache first (True)."""
+        """Open flights and queue the items, or look them up in the second cache first (True)."""
         lookups = self._lookups
         if lookups is not None and lookups.pays(queue, fresh, waiter.deadline - now):
             for index, item in enumerate(fresh):
@@ -304,7 +303,7 @@ class Engine(Settler):
     def submit_known(
         self, model: ModelId, keys: Sequence[bytes], deadline: float
     ) -> Submission | None:
-        """Like `submit`, for items with keys from an earlier request; None: not all are cached."""
+        """Like `submit`, for keys from an earlier request; None if not all are cached."""
         served = self._served(model)
         if not served.queue.caches:
             return None
@@ -326,18 +325,18 @@ class Engine(Settler):
         return self._lag.seconds()
 
     def foresee(self, model: ModelId, deadline: float, lag_s: float) -> None:
-        """Reject a request that has not been decoded yet, if not even one item would be in time.
+        """Reject a request before it is decoded, if not even one item would be in time.
 
         Raises:
-            ModelNotFound, ModelNotReady, Overloaded, ShuttingDown: as `submit` would.
+            ModelNotFound, ModelNotReady, Overloaded, ShuttingDown: as in `submit`.
         """
         queue, now = self._served(model).queue, self._clock.now()
-        if deadline > now:  # else `submit` has a better word for it
-            # Its length is not known: assume the shortest.
+        if deadline > now:  # else `submit` raises a better error
+            # The item's length is unknown: assume the shortest.
             self._admission.foresee(queue, ONE_ITEM, deadline, lag_s, now)
 
     def identity(self, model: ModelId) -> str:
-        """What its cached answers belong to, as it was published; empty: it was not."""
+        """The identity with which the model was published; empty if it is not published."""
         served = self._models.get(model)
         return served.keys.identity if served is not None else ""
 
@@ -353,12 +352,11 @@ class Engine(Settler):
 
         Args:
             model: its name and version.
-            identity: what its cached answers belong to: the digest of its manifest, and the
-                variant.
-            contract: what its batches must come to.
-            batch_s: of each replica, as measured before it serves. One that does not
+            identity: identifies its cached answers: the digest of its manifest, and the variant.
+            contract: requirements on the results of its batches.
+            batch_s: batch times by replica, measured before it serves. A replica that does not
                 have the model yet was not measured, and counts as the slowest.
-            limits: of its own; None: those of the engine's configuration.
+            limits: its own limits; None for those of the engine's configuration.
         """
         limits = limits or self._config.limits
         metrics = self._metrics.model(model)
@@ -383,16 +381,16 @@ class Engine(Settler):
         self._dispatcher.add(queue)
 
     def adjust(self, model: ModelId, limits: ModelLimits) -> None:
-        """Let other limits hold for a published model, of which the largest batch is the same."""
+        """Change the limits of a published model, except its largest batch size."""
         self._models[model].queue.adjust(limits)
 
     def measured(self, model: ModelId, replica: str, batch_s: BatchTimes) -> None:
-        """A replica has got a model that is published, and this is how long its batches take.
+        """Record the batch times of a published model on a replica that now has it.
 
         Args:
-            model: harmless where it is not published.
-            replica: its name.
-            batch_s: as measured.
+            model: ignored if it is not published.
+            replica: the name of the replica.
+            batch_s: the measured times.
         """
         served = self._models.get(model)
         if served is not None:
@@ -400,9 +398,9 @@ class Engine(Settler):
             served.queue.costs[replica] = BatchCost(largest, batch_s)
 
     async def retire(self, model: ModelId) -> None:
-        """Serve a model no more: nothing new from now on; what was accepted is answered first.
+        """Stop serving a model: accept no new requests, and first answer those accepted.
 
-        The deadlines of the waiting requests bound how long that takes.
+        The deadlines of the waiting requests limit how long this takes.
         """
         served = self._models.pop(model, None)
         if served is None:
@@ -411,11 +409,11 @@ class Engine(Settler):
             await asyncio.sleep(RETIRE_LOOK_S)
         self._dispatcher.remove(served.queue)
         self._admission.forget(model)
-        if all(other.plain != model.plain for other in self._models):  # no revision of it is left
+        if all(other.plain != model.plain for other in self._models):  # no other revision
             self._metrics.retired(model)
 
     def watch_faults(self, tell: Callable[[Replica, ReplicaError], None]) -> None:
-        """Call `tell` when a replica has broken; the engine gives it no more work."""
+        """Call `tell` when a replica breaks; the engine gives it no more work."""
         self._dispatcher.on_fault = tell
 
     def begin_drain(self) -> None:
@@ -423,46 +421,46 @@ class Engine(Settler):
         self._draining = True
 
     async def drain(self, budget_s: float) -> bool:
-        """Reject new work and finish what was accepted; what is left after the budget fails.
+        """Reject new work and finish accepted requests; requests left after the budget fail.
 
         Returns:
-            whether everything was answered in time.
+            whether all requests were answered in time.
         """
         self.begin_drain()
         try:
             async with asyncio.timeout(budget_s):
                 await self._open.until_none()
         except TimeoutError:
-            self._open.fail_all(ShuttingDown("the server stopped before the answer was there"))
+            self._open.fail_all(ShuttingDown("the server stopped before the answer was ready"))
             return False
         return True
 
     def wake(self) -> None:
-        """A replica has become ready."""
+        """Use a replica that has become ready."""
         self._dispatcher.joined()
 
     def _expects(self, served: _Served) -> bool:
         return any(each is served for each in self._expected.values())
 
     def _closed(self, queue: ModelQueue, waiter: Waiter) -> None:
-        """A request has all its outcomes, or its wait has ended without."""
+        """Finish a request that has all its outcomes, or whose wait has ended without them."""
         self._open.close(waiter)
         if waiter.error is not None:
             self._leave(queue, waiter)
         count_outcomes(queue.metrics, waiter)
-        then, waiter.then = waiter.then, None  # what it holds often holds the waiter: no circle
+        then, waiter.then = waiter.then, None  # breaks a reference cycle: it often holds the waiter
         if then is not None:
             try:
                 then()
-            except Exception:  # the callers of its batch-mates are still to be told
+            except Exception:  # other callers of the same batch must still be notified
                 LOG.exception("caller_not_told")
 
     def _served(self, model: ModelId) -> _Served:
         if self._draining:
-            raise ShuttingDown("the server is shutting down; ask another one")
+            raise ShuttingDown("the server is shutting down; use another server")
         served = self._models.get(model)
         if served is None:
-            raise ModelNotFound(f"model {model} is not loaded; GET /models lists what is")
+            raise ModelNotFound(f"model {model} is not loaded; GET /models lists loaded models")
         if not self._dispatcher.serves(model):
             raise ModelNotReady(f"no replica of {model} is ready; try again shortly")
         return served
@@ -474,10 +472,10 @@ class Engine(Settler):
         queue.tickets.retime(flight, waiter.deadline)
 
     def _leave(self, queue: ModelQueue, waiter: Waiter) -> None:
-        """Give up what has no outcome yet; work that no other request waits for leaves the queue.
+        """Leave all flights without an outcome; withdraw work that no other request waits for.
 
-        Work that a replica has begun cannot be stopped: its flight stays in the air, so that the
-        next caller may join it, and its answer goes to the cache.
+        Work that a replica has begun cannot be stopped: its flight stays open so that later
+        requests may join it, and its answer goes to the cache.
         """
         for key in waiter.keys:  # in order: they are next to each other in the queue
             if key in waiter.outcomes:
@@ -503,23 +501,23 @@ class Engine(Settler):
         compute_s: float,
         batch_items: int,
     ) -> None:
-        """The one place where requests are settled: an outcome to the cache and to all waiters."""
+        """Pass an outcome to the cache and to all waiters; requests are settled only here."""
         ticket.state = DONE
         waiters = queue.flights.close(ticket)
-        if outcome is None:  # it expired with the latest of its waiters' deadlines
+        if outcome is None:  # the latest of its waiters' deadlines has passed
             for waiter in waiters:
                 waiter.expire()
             return
         if not isinstance(outcome, ItemFailed) and queue.caches:
             self._cache.put(ticket.key, outcome)
-            if self._lookups is not None and batch_items:  # what was found there is there
+            if self._lookups is not None and batch_items:  # 0: it came from the second cache
                 self._lookups.keep(queue, ticket, outcome)
         for waiter in waiters:
             waiter.settle(ticket.key, outcome, queue_s, compute_s, batch_items)
 
 
 def _open(queue: ModelQueue, key: bytes, item: Item, waiter: Waiter, now: float) -> Ticket:
-    """No flight computes this key yet: open one."""
+    """Open a flight for a key that has none."""
     deadline = waiter.deadline
     ticket = Ticket(key, on_its_own(item), now, deadline, deadline)
     queue.flights.open(ticket, waiter)
@@ -532,7 +530,7 @@ def _largest_s(batch_s: BatchTimes) -> float:
 
 
 def count_outcomes(metrics: ModelMetrics, waiter: Waiter) -> None:
-    """Count a settled request's items by what became of them."""
+    """Count a settled request's items by outcome."""
     if waiter.error is not None:
         if isinstance(waiter.error, TorchlaneError):
             metrics.outcome(waiter.error.code, len(waiter.keys))

@@ -9,9 +9,9 @@ from blake3 import blake3
 
 from app.types import Array, Item, Signature, signature_of
 
-MOST_BEGUN = 256  # shapes of free dimensions come from clients: there may be many
-# From here on BLAKE3, which hashes 602 KB in 67 us where SHA-256 takes 327. For small items
-# SHA-256, of which processors know the steps, takes less: 3.3 us for 4 KB, not 5.8 (AMD EPYC).
+MOST_BEGUN = 256  # clients choose the shapes of free dimensions: there may be many
+# From this size on BLAKE3 is used, which hashes 602 KB in 67 us where SHA-256 takes 327. For small
+# items SHA-256 is faster, with its processor instructions: 3.3 us for 4 KB, not 5.8 (AMD EPYC).
 LARGE_BYTES = 32 * 1024
 
 
@@ -22,11 +22,11 @@ class _Digest(Protocol):
 
 
 class KeyMaker:
-    """Makes the keys of one loaded model.
+    """Computes the keys of one loaded model.
 
-    A cryptographic digest of the model's identity (digest of its manifest, and variant) and, per
-    input, name, dtype, shape and bytes. The header of each input tells how many bytes follow it, so
-    that no two different items hash the same stream. Which digest it is depends on the header too.
+    A key is a cryptographic digest of the model's identity (digest of its manifest, and variant)
+    and, per input, name, dtype, shape and bytes. The header of each input implies how many bytes
+    follow, so two different items never hash the same stream. It also implies the kind of digest.
     """
 
     def __init__(self, identity: str) -> None:
@@ -50,7 +50,7 @@ class KeyMaker:
         return digest.digest()
 
     def _begin(self, item: Item, signature: Signature) -> _Digest:
-        """The beginning of the stream of every item with these shapes."""
+        """A digest of the start of the stream, which all items with these shapes share."""
         size = sum(array.nbytes for array in item.arrays.values())
         start = self._seed + (_written(signature[0]) if len(signature) == 1 else b"")
         begun: _Digest = blake3(start) if size >= LARGE_BYTES else hashlib.sha256(start)
@@ -65,5 +65,5 @@ def _written(header: tuple[str, str, tuple[int, ...]]) -> bytes:
 
 
 def _octets(array: Array) -> memoryview:
-    """The bytes of an array, not copied; BLAKE3 takes nothing else."""
+    """The bytes of an array, not copied; BLAKE3 accepts nothing else."""
     return array.reshape(-1).view("u1").data

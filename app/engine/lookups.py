@@ -1,4 +1,4 @@
-"""Items that are asked for in the second cache before they are queued, if that pays."""
+"""Look up items in the second cache before they are queued, if that saves time."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LOG = structlog.get_logger(__name__)
 
 
 class _Question:
-    """What one turn of the event loop has asked, until it is answered or late."""
+    """The lookups of one turn of the event loop, until they are answered or time out."""
 
     __slots__ = ("asked", "give_up", "is_over", "timer")
 
@@ -31,16 +31,16 @@ class _Question:
 
 
 class Lookups:
-    """Asks the second cache for flights, settles those that it answers, and queues the others.
+    """Looks up flights in the second cache, settles those found, and queues the others.
 
-    A flight that is asked for counts in its queue's limits, may be joined and left, and keeps its
-    deadlines. It waits for the tier's budget at most. Owned by the event loop.
+    During the lookup a flight counts toward its queue's limits, may be joined and left, and keeps
+    its deadlines. It waits at most for the tier's budget. Owned by the event loop.
 
     Args:
         tier: the second cache.
-        clock: the engine's.
-        settler: takes the outcomes that were found.
-        poke: called when something was queued.
+        clock: the engine's clock.
+        settler: gets the outcomes that were found.
+        poke: called after tickets were queued.
     """
 
     def __init__(
@@ -53,10 +53,10 @@ class Lookups:
         self._turn: list[tuple[ModelQueue, Ticket]] = []
 
     def pays(self, queue: ModelQueue, fresh: Sequence[Item], left_s: float) -> bool:
-        """Whether items are to be asked for; where they are not, that is counted.
+        """Whether to look up items; if not, that is counted.
 
-        `left_s` is the time until their deadline. If the whole budget passed in vain, there must
-        still be enough to compute them: else a slow cache would cost their answer.
+        `left_s` is the time until their deadline. It must be enough to compute them after a lookup
+        that times out: otherwise a slow cache would make their answer late.
         """
         if not queue.caches or queue.contract.layout is None:
             return False
@@ -71,14 +71,14 @@ class Lookups:
         return True
 
     def ask(self, queue: ModelQueue, ticket: Ticket) -> None:
-        """Ask for a flight that has just been opened, with all others of this turn."""
+        """Look up a flight that has just been opened, together with all others of this turn."""
         queue.tickets.ask(ticket)
         if not self._turn:
             asyncio.get_running_loop().call_soon(self._ask)
         self._turn.append((queue, ticket))
 
     def keep(self, queue: ModelQueue, ticket: Ticket, value: Arrays) -> None:
-        """Offer a value that was computed, if it would ever be asked for."""
+        """Offer a computed value to the second cache, if it would ever be looked up."""
         layout = queue.contract.layout
         if layout is None or not self._costs_more(queue, ticket.item.length):
             return
@@ -86,13 +86,13 @@ class Lookups:
             self._tier.keep(ticket.key, value)
 
     def _costs_more(self, queue: ModelQueue, length: int) -> bool:
-        """Whether an item takes a device longer than the second cache takes to answer."""
+        """Whether computing an item takes longer than a lookup in the second cache."""
         item_s = min([cost.item_s(length) for cost in queue.costs.values()])
         return item_s > self._tier.round_trip_s
 
     def _ask(self) -> None:
         turn, self._turn = self._turn, []
-        asked = [each for each in turn if each[1].state is ASKED]  # others were left meanwhile
+        asked = [each for each in turn if each[1].state is ASKED]  # the others were left since
         for queue, ticket in turn:
             if ticket.state is not ASKED:
                 _count(queue, NotFound.LEFT)
@@ -120,7 +120,7 @@ class Lookups:
             self._poke()
 
     def _is_settled(self, queue: ModelQueue, ticket: Ticket, value: Found) -> bool:
-        """Settle a flight with what was found; False: it has to be computed."""
+        """Settle a flight with the value found; False if it must be computed."""
         if ticket.state is not ASKED:
             _count(queue, NotFound.LEFT)
             return True
@@ -141,10 +141,10 @@ class Lookups:
         return True
 
     def _due(self, question: _Question) -> None:
-        """The time is up. An answer that has arrived meanwhile is read first.
+        """End a lookup at its time limit, after reading an answer that has already arrived.
 
-        The event loop may have stood still: timers run before sockets are read, and so does what
-        they call soon.
+        If the event loop was blocked, timers, and the calls that they schedule with `call_soon`,
+        run before sockets are read.
         """
         loop = asyncio.get_running_loop()
         loop.call_soon(loop.call_soon, self._late, question)
@@ -158,6 +158,6 @@ class Lookups:
 
 
 def _count(queue: ModelQueue, why: NotFound) -> None:
-    """Count an item that was asked for in vain: it was not in the cache."""
+    """Count an item that the lookup did not find: it was not in the cache."""
     queue.metrics.shared(why.value)
     queue.metrics.looked_up(ONE_MISS)

@@ -1,7 +1,7 @@
-"""A second cache, shared with other servers, as the engine sees it: it may answer, or not in time.
+"""The engine's view of a second cache, shared with other servers, which may not answer in time.
 
-It is asked for what is neither in this process's cache nor in flight (app/engine/lookups.py), and
-told what was computed.
+It is queried for items that are neither in this process's cache nor in flight
+(app/engine/lookups.py), and gets computed predictions.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ class NotFound(enum.Enum):
     """Why the second cache has no answer for an item; the values are those of the metric."""
 
     MISS = "miss"
-    WRONG = "wrong"  # there is a value, but not of this item
+    WRONG = "wrong"  # a value that is not of this item
     ERROR = "error"
-    OPEN = "open"  # it is not asked for a while, because it has failed
+    OPEN = "open"  # it is not queried for a while, because it has failed
     TIMEOUT = "timeout"
-    SKIPPED = "skipped"  # computing is quicker, or the deadline too near
-    LEFT = "left"  # no request waits for it any more
+    SKIPPED = "skipped"  # computing is faster, or the deadline is too near
+    LEFT = "left"  # no request waits for the item any more
 
 
 HIT = "hit"
@@ -33,39 +33,39 @@ Found: TypeAlias = Arrays | NotFound
 
 
 class SharedTier(Protocol):
-    """A cache elsewhere. All its methods return at once; they are called on the event loop."""
+    """A remote cache. All its methods return at once; they are called on the event loop."""
 
     @property
     def budget_s(self) -> float:
-        """A request waits for it for that long at most."""
+        """The longest time that a request waits for a lookup."""
 
     @property
     def is_open(self) -> bool:
-        """Whether nothing is asked now, because it has failed."""
+        """Whether it is not queried now, because it has failed."""
 
     @property
     def round_trip_s(self) -> float:
-        """Seconds that a question takes, as measured; infinite until it is."""
+        """Measured seconds of a lookup; infinite until one was measured."""
 
     def find(
         self, keys: Sequence[bytes], answered: Callable[[Sequence[Found]], None]
     ) -> Callable[[], None]:
-        """Ask for the values of keys, in one question.
+        """Request the values of keys, in one query.
 
         Args:
             keys: at least one.
-            answered: called at most once, on the event loop, with what was found of each key.
+            answered: called at most once, on the event loop, with the result for each key.
 
         Returns:
-            What to call if nobody waits for the answer any more, because the time is up.
+            The function to call when the time limit is reached and the answer is not wanted.
         """
 
     def keep(self, key: bytes, value: Arrays) -> None:
-        """Keep a value, as soon as that is possible; it may be dropped."""
+        """Keep a value, as soon as possible; it may be dropped."""
 
 
 def fits(value: Arrays, layout: Layout) -> bool:
-    """Whether a value can be an answer of the model: its outputs, and finite numbers only."""
+    """Whether a value can be an answer of the model: its outputs, with only finite numbers."""
     if value.keys() != layout.keys():
         return False
     for name, (dtype, shape) in layout.items():

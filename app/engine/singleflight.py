@@ -13,24 +13,24 @@ NOBODY: frozenset[Waiter] = frozenset()
 
 
 class Waiter:
-    """One request's seat: it collects one outcome per key and tells once that it has them all.
+    """One request's place on its flights; collects one outcome per key, and notifies once.
 
     Args:
-        deadline: the moment after which the caller does not want an answer any more.
+        deadline: the moment after which the caller no longer wants an answer.
         settled: see below.
-        label: what the log calls the request; empty: nothing.
+        label: the request's name in the log; empty if it has none.
 
     Attributes:
-        keys: of the request's items, in order; equal items have equal ones.
-        outcomes: what has come so far, by key.
-        error: why the wait has ended without all of them.
-        queue_s: of the slowest item, like `compute_s`.
-        batch_items: of the largest batch.
-        settled: told when the last outcome has come, or the wait has ended without.
-        then: what the caller wants done when it is settled.
-        number: among the open waiters; 0: it never waited.
-        trace: of the request, if anything follows it.
-        found: how many outcomes the second cache had.
+        keys: keys of the request's items, in order; equal items have equal keys.
+        outcomes: outcomes so far, by key.
+        error: why the wait has ended without all outcomes.
+        queue_s: queue time of the slowest item; `compute_s` likewise.
+        batch_items: size of the largest batch.
+        settled: called with the last outcome, or when the wait ends without it.
+        then: the caller's callback for that moment.
+        number: its number among the open waiters; 0 if it never waited.
+        trace: the request's trace, if a sink follows it.
+        found: number of outcomes from the second cache.
     """
 
     __slots__ = (
@@ -80,7 +80,7 @@ class Waiter:
     def settle(
         self, key: bytes, outcome: Outcome, queue_s: float, compute_s: float, batch_items: int
     ) -> None:
-        """Take the outcome of a key; the times of the slowest item count, and the largest batch."""
+        """Record the outcome of a key; keep the longest times and the largest batch."""
         self.outcomes[key] = outcome
         self.queue_s = max(self.queue_s, queue_s)
         self.compute_s = max(self.compute_s, compute_s)
@@ -88,31 +88,31 @@ class Waiter:
         self.complete()
 
     def complete(self) -> None:
-        """One thing less to wait for: an outcome, or the items that were still to come."""
+        """Record that an awaited outcome, or the request's items, have arrived."""
         self._missing -= 1
         if self._missing == 0 and self.error is None:
             self.settled(self)
 
     def fail(self, error: Exception) -> None:
-        """End the wait as a whole: deadline, shutdown. Only the first reason counts."""
+        """End the whole wait, such as at the deadline or shutdown; only the first error counts."""
         if not self.is_settled:
             self.error = error
             self.settled(self)
 
     def abandon(self) -> None:
-        """The caller has gone."""
-        self.fail(Abandoned("the caller went away before the answer was ready"))
+        """End the wait because the caller has disconnected."""
+        self.fail(Abandoned("the caller disconnected before the answer was ready"))
 
     def expire(self) -> None:
-        """The deadline has passed."""
-        self.fail(DeadlineExceeded("the answer was not ready in time; allow more or send less"))
+        """End the wait because the deadline has passed."""
+        self.fail(DeadlineExceeded("the deadline has passed; allow more time or send less"))
 
 
 class Flight:
-    """One computation; a subclass is what the engine queues for it.
+    """One computation; the engine queues a subclass of it.
 
     Args:
-        key: of its item.
+        key: the key of its item.
 
     Attributes:
         waiters: the requests that want its outcome.
@@ -129,9 +129,9 @@ T = TypeVar("T", bound=Flight)
 
 
 class SingleFlight(Generic[T]):
-    """The flights in the air, by key. Owned by the event loop.
+    """The open flights, by key. Owned by the event loop.
 
-    A flight has no owner: the first waiter may leave, the others keep it.
+    A flight has no owner: if the first waiter leaves, the others keep it.
     """
 
     def __init__(self) -> None:
@@ -141,27 +141,27 @@ class SingleFlight(Generic[T]):
         return len(self._flights)
 
     def get(self, key: bytes) -> T | None:
-        """The flight of a key that is in the air."""
+        """The open flight of a key."""
         return self._flights.get(key)
 
     def labels(self, flights: Sequence[T]) -> list[bytes]:
-        """What the requests that wait for these are called, the oldest first."""
+        """The labels of the requests that wait for these flights, the oldest first."""
         waiters: set[Waiter] = set()
         for flight in flights:
             waiters.update(self._waiters(flight))
         return [each.label for each in sorted(waiters, key=_number) if each.label]
 
     def traces(self, flights: Sequence[T]) -> list[RequestTrace]:
-        """Of the requests that wait for these, as far as anything follows them."""
+        """The traces of the requests that wait for these flights, if sinks follow them."""
         found = []
         for flight in flights:
             for each in self._waiters(flight):
                 if each.trace is not None:
-                    found.append(each.trace)  # compiled, a loop is quicker
+                    found.append(each.trace)  # compiled, a loop is faster
         return found
 
     def trace_id(self, flight: T) -> str:
-        """Of a trace that a request which waits for it belongs to; empty: none does."""
+        """The trace id of a request that waits for the flight; empty if no request has one."""
         for each in self._waiters(flight):
             if each.trace is not None and each.trace.trace_id:
                 return each.trace.trace_id
@@ -171,7 +171,7 @@ class SingleFlight(Generic[T]):
         """Start a flight with its first waiter.
 
         Raises:
-            RuntimeError: a bug: the key is in the air already.
+            RuntimeError: a bug: the key has an open flight.
         """
         if flight.key in self._flights:
             raise RuntimeError("bug: a flight was opened twice")
@@ -179,7 +179,7 @@ class SingleFlight(Generic[T]):
         flight.waiters.add(waiter)
 
     def leave(self, key: bytes, waiter: Waiter) -> T | None:
-        """Leave a flight; returns it when no waiter is left."""
+        """Leave a flight; return it if no waiter is left."""
         flight = self._flights.get(key)
         if flight is None or waiter not in flight.waiters:
             return None
@@ -187,9 +187,9 @@ class SingleFlight(Generic[T]):
         return None if flight.waiters else flight
 
     def close(self, flight: T) -> Iterable[Waiter]:
-        """Remove a flight; returns its waiters.
+        """Remove a flight; return its waiters.
 
-        There are none where it was closed before: another one may have opened for the key since.
+        Returns none if it was closed before; another flight for the key may be open since.
         """
         waiters = self._waiters(flight)
         if waiters is not NOBODY:

@@ -11,14 +11,14 @@ from app.types import Answer, CacheCounts, counts_with_found
 
 
 class Submission:
-    """A request that was accepted.
+    """An accepted request.
 
-    A coroutine awaits `answer`. A callback is set with `when_settled` and takes `result` then. A
-    caller that goes away calls `abandon`.
+    A coroutine awaits `answer`. A callback is set with `when_settled` and then calls `result`. A
+    caller that leaves calls `abandon`.
 
     Attributes:
-        waiter: the request's seat on its flights; for the engine.
-        cache: how its items were found; the engine sets it again once they are known.
+        waiter: the request's place on its flights; for the engine.
+        cache: how its items were found; the engine sets it again when they are known.
     """
 
     __slots__ = ("cache", "waiter")
@@ -29,36 +29,36 @@ class Submission:
 
     @property
     def is_settled(self) -> bool:
-        """Whether `result` can be taken."""
+        """Whether `result` can be called."""
         return self.waiter.is_settled
 
     @property
     def keys(self) -> Sequence[bytes]:
-        """Of the items, in order; equal items have equal ones."""
+        """Keys of the items, in order; equal items have equal keys."""
         return self.waiter.keys
 
     def when_settled(self, call: Callable[[], None]) -> None:
-        """Have `call` made on the event loop once it is settled; only if it is not yet."""
+        """Call `call` on the event loop when it is settled; it must not be settled yet."""
         self.waiter.then = call
 
     def follow(self, trace: RequestTrace) -> None:
-        """Have the batches of its items written down there; called before any is formed."""
+        """Record the batches of its items in a trace; called before any batch is formed."""
         self.waiter.trace = trace
 
     def fail(self, error: Exception) -> None:
-        """End the wait: `result` raises this error. Harmless when it has ended."""
+        """End the wait: `result` raises this error. Harmless if the wait has ended."""
         self.waiter.fail(error)
 
     def abandon(self) -> None:
-        """The caller has gone: `result` raises `Abandoned`, others keep what they wait for."""
+        """End the wait because the caller has left: `result` raises `Abandoned`."""
         self.waiter.abandon()
 
     def result(self) -> Answer:
         """The outcomes, in the order of the items; it must be settled.
 
         Raises:
-            DeadlineExceeded, ShuttingDown, Abandoned: no answer came in time.
-            Exception: what `fail` was told.
+            DeadlineExceeded, ShuttingDown, Abandoned: if there was no answer in time.
+            Exception: the argument of `fail`.
         """
         waiter = self.waiter
         if waiter.error is not None:
@@ -69,7 +69,7 @@ class Submission:
         return Answer(outcomes, cache, waiter.queue_s, waiter.compute_s, waiter.batch_items)
 
     async def settled(self) -> None:
-        """Return once it is settled. Cancelling it gives the request up as `abandon` does."""
+        """Return when it is settled. Cancelling this abandons the request, as `abandon` does."""
         if self.is_settled:
             return
         woken = asyncio.get_running_loop().create_future()

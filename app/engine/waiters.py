@@ -1,4 +1,4 @@
-"""The requests that wait for outcomes; each of them expires at its deadline."""
+"""The requests that wait for outcomes; each expires at its deadline."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ from app.engine.singleflight import Waiter
 from app.errors import TorchlaneError
 
 LOG = structlog.get_logger(__name__)
-COMPACT_ABOVE = 64  # settled waiters that the heap may hold on to before it is swept
+COMPACT_ABOVE = 64  # settled waiters that the heap may contain before it is swept
 
 
 class OpenWaiters:
-    """Expires waiters by one timer, however many there are: a timer each would cost 3 us.
+    """Expires all waiters with one timer: a timer for each would cost 3 us.
 
-    Owned by the event loop. Where all requests have one timeout, deadlines come in order, and the
-    first that waits is the first to expire; a heap has the others.
+    Owned by the event loop. If all requests have the same timeout, deadlines are added in order,
+    and the first waiter expires first; a heap has the others.
 
     Args:
-        clock: the one that deadlines are given in.
+        clock: the clock of the deadlines.
     """
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        # By their numbers: those whose deadlines came in order, and the others.
+        # By number: waiters whose deadlines were added in order, and the others.
         self._in_order: dict[int, Waiter] = {}
         self._others: dict[int, Waiter] = {}
-        self._latest = -math.inf  # deadline of those in order
-        # Numbers of settled ones leave it later; the waiters themselves, with all that they hold,
-        # must not stay until then.
+        self._latest = -math.inf  # latest deadline in order
+        # Settled waiters are removed from it later. It has only their numbers, so that the waiters
+        # and all that they reference are freed at once.
         self._by_deadline: list[tuple[float, int]] = []
         self._number = 0
         self._timer: Timer | None = None
@@ -41,7 +41,7 @@ class OpenWaiters:
         self._emptied: asyncio.Future[None] | None = None
 
     def add(self, waiter: Waiter) -> None:
-        """Let a waiter wait until it is closed or its deadline comes."""
+        """Add a waiter, which waits until it is closed or its deadline passes."""
         deadline = waiter.deadline
         number = waiter.number = self._number = self._number + 1
         if deadline >= self._latest or not self._in_order:
@@ -53,7 +53,7 @@ class OpenWaiters:
             self._set_timer(deadline)
 
     def hasten(self, waiter: Waiter, deadline: float) -> None:
-        """Let a waiter expire earlier than it was added for; harmless when it does not wait."""
+        """Set an earlier deadline for a waiter; harmless if it does not wait."""
         number = waiter.number
         if number not in self._in_order and number not in self._others:
             return
@@ -64,7 +64,7 @@ class OpenWaiters:
             self._set_timer(deadline)
 
     def close(self, waiter: Waiter) -> None:
-        """It waits no longer; harmless when it did not."""
+        """Remove a waiter; harmless if it does not wait."""
         number = waiter.number
         if number in self._in_order:
             del self._in_order[number]
@@ -84,7 +84,7 @@ class OpenWaiters:
         while not self._is_empty():
             if self._emptied is None or self._emptied.done():
                 self._emptied = asyncio.get_running_loop().create_future()
-            await asyncio.shield(self._emptied)  # others may wait for it too
+            await asyncio.shield(self._emptied)  # other tasks may await it too
 
     def _set_timer(self, when: float) -> None:
         if self._timer is not None:
@@ -100,7 +100,7 @@ class OpenWaiters:
             self._by_deadline = [each for each in self._by_deadline if each[1] in self._others]
             heapq.heapify(self._by_deadline)
         self._others[waiter.number] = waiter
-        # An entry from before it was hastened finds it closed.
+        # It may also have an older entry, with its former deadline: it is closed by then.
         heapq.heappush(self._by_deadline, (waiter.deadline, waiter.number))
 
     def _expire(self) -> None:
@@ -120,12 +120,12 @@ class OpenWaiters:
         for waiter in due:
             try:
                 waiter.expire()
-            except Exception:  # a bug: the others must not wait for ever because of it
+            except Exception:  # a bug: the others must still expire
                 LOG.exception("expiry_failed")
         self._set_next_timer()
 
     def _set_next_timer(self) -> None:
-        heap = self._by_deadline  # another one, if it was swept meanwhile
+        heap = self._by_deadline  # a new list, if it was swept meanwhile
         while heap and heap[0][1] not in self._others:
             heapq.heappop(heap)
         when = heap[0][0] if heap else math.inf
@@ -137,5 +137,5 @@ class OpenWaiters:
 
 
 def _place(waiter: Waiter) -> tuple[float, int]:
-    """Where it is in the order of expiry: of equal deadlines the one that came first goes first."""
+    """Its place in the order of expiry: for equal deadlines, the first added is first."""
     return waiter.deadline, waiter.number

@@ -1,4 +1,4 @@
-"""Metrics: recorded where things happen, written out by GET /metrics."""
+"""Metrics, recorded all over the server and exposed by GET /metrics."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from app.types import ModelId
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
 OPENMETRICS = "application/openmetrics-text"
 NEVER = re.compile(r"q=0(\.0*)?")
-MAX_KEY_NAMES = 1000  # with their own series: names may come and go for years
+MAX_KEY_NAMES = 1000  # with their own series: over years there may be many names
 OTHER_KEYS = "(other)"  # not a valid key name
 T = TypeVar("T")
 
@@ -43,17 +43,17 @@ class Metrics(Counters, Gauges):
     """All metrics of one process, in a registry of their own.
 
     Attributes:
-        requests_open: prediction requests without an answer; the code that answers counts them.
+        requests_open: prediction requests without an answer, counted by the code that answers.
     """
 
     def __init__(self) -> None:
         self.requests_open = 0
         self._device_readings: list[Callable[[], float]] = []
-        # A _created series next to each series would double what is scraped.
+        # A _created series for each series would double the size of a scrape.
         disable_created_metrics()  # type: ignore[no-untyped-call]
         self.registry = CollectorRegistry()
         self._tallies = Tallies()
-        self.registry.register(self._tallies)  # first: the others then collect what it adds
+        self.registry.register(self._tallies)  # first: the others then collect its counts
         Counters.__init__(self, self.registry)
         Gauges.__init__(self, self.registry)
         self.requests_in_flight.set_function(lambda: self.requests_open)
@@ -63,7 +63,7 @@ class Metrics(Counters, Gauges):
         ProcessCollector(registry=self.registry)  # memory, CPU, file descriptors
 
     def model(self, model: ModelId) -> ModelMetrics:
-        """The metrics of one version, looked up once, whatever its revision."""
+        """The metrics of one version, looked up once for all its revisions."""
         return self._model(model.plain)
 
     @functools.cache  # noqa: B019  # one Metrics per process, few models
@@ -71,7 +71,7 @@ class Metrics(Counters, Gauges):
         return ModelMetrics(self, self._tallies, model)
 
     def served(self, model: ModelId, values: ModelGauges[Callable[[], float]]) -> None:
-        """Register the gauges of a model; their values are asked for at each scrape."""
+        """Register the gauges of a model; their values are read at each scrape."""
         for gauge, value in zip(self.of_models, values, strict=True):
             gauge.labels(*labels_of(model)).set_function(value)
 
@@ -81,7 +81,7 @@ class Metrics(Counters, Gauges):
             gauge.remove(*labels_of(model))
 
     def load_ended(self, model: ModelId, result: str) -> None:
-        """Count what happened to a version: 'loaded', 'failed' or 'retired'."""
+        """Count a result of a version: 'loaded', 'failed' or 'retired'."""
         self.model_loads.labels(*labels_of(model), result).inc()
 
     def key(self, name: str) -> KeyMetrics:
@@ -102,12 +102,12 @@ class Metrics(Counters, Gauges):
         return ReplicaMetrics(self, self._tallies, replica, device)
 
     def shared_cache(self, is_open: Callable[[], bool]) -> SharedCacheMetrics:
-        """The metrics of the shared cache; whether it is not asked is read at each scrape."""
+        """The metrics of the shared cache; `is_open` is read at each scrape."""
         self.shared_cache_open.set_function(lambda: float(is_open()))
         return SharedCacheMetrics(self, self._tallies)
 
     def replica(self, name: str, device: str, is_ready: Callable[[], bool]) -> None:
-        """Register whether a replica takes work; asked at each scrape."""
+        """Register whether a replica accepts work; read at each scrape."""
         self.replica_ready.labels(name, device).set_function(lambda: float(is_ready()))
 
     def device(self, device: str, readings: Mapping[str, Callable[[], float]]) -> None:
@@ -119,7 +119,7 @@ class Metrics(Counters, Gauges):
     def watch(
         self, is_ready: Callable[[], bool], models: Callable[[], Iterable[ServedModel]]
     ) -> None:
-        """Register readiness and the served models; both are asked at each scrape."""
+        """Register readiness and the served models; both are read at each scrape."""
         self.ready.set_function(lambda: float(is_ready()))
         self._model_info.models = models
 
@@ -135,17 +135,17 @@ class Metrics(Counters, Gauges):
     async def scraped_as(self, accept: str) -> tuple[bytes, str]:
         """The answer of GET /metrics, and its Content-Type; called on the event loop.
 
-        It is in the text format unless the header Accept has OpenMetrics, which scrapers name only
-        if they prefer it.
+        It has the text format unless the Accept header contains OpenMetrics, which scrapers send
+        only if they prefer it.
         """
         if any(_is_openmetrics(each) for each in accept.split(",")):
             return await self.read(openmetrics.generate_latest), openmetrics.CONTENT_TYPE_LATEST
         return await self.scraped(), CONTENT_TYPE
 
     async def read(self, how: Callable[[Collector], T]) -> T:
-        """What `how` makes of all metrics as they are now; called on the event loop."""
+        """Apply `how` to all current metrics; called on the event loop."""
         self.tasks.set(len(asyncio.all_tasks()))
-        if self._device_readings:  # drivers may be slow; readings keep their answers
+        if self._device_readings:  # drivers may be slow; readings cache their values
             await asyncio.to_thread(self._ask_devices)
         return how(self.registry)
 
@@ -154,10 +154,10 @@ class Metrics(Counters, Gauges):
             read()
 
     def open(self) -> None:
-        """Get ready for scrapes; called on the event loop. A single process needs nothing."""
+        """Prepare for scrapes; called on the event loop. A single process needs nothing."""
 
     def close(self) -> None:
-        """Flush the counts: the event loop is about to end."""
+        """Flush the counts before the event loop ends."""
         self._tallies.flush()
 
 

@@ -1,4 +1,4 @@
-"""Metrics whose labels are bound once: a label look-up costs a microsecond on the hot path."""
+"""Metrics whose labels are bound once: a label lookup costs a microsecond on the hot path."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Tallies(Collector):
             tally.flush()
 
     def collect(self) -> Iterator[Metric]:
-        """Flush all tallies; there are no metrics of its own."""
+        """Flush all tallies; yields no metrics of its own."""
         self.flush()
         return iter(())
 
@@ -48,7 +48,7 @@ def labels_of(model: ModelId) -> tuple[str, str]:
 
 
 class RequestMetrics:
-    """The metrics of requests that ended in one way, bound once."""
+    """The metrics of requests with one result, bound once."""
 
     def __init__(
         self, counters: Counters, tallies: Tallies, route: str, status: int, code: str
@@ -64,12 +64,12 @@ class RequestMetrics:
 
 
 class ModelMetrics:
-    """One model's metrics, bound once: a label look-up costs a microsecond on the hot path."""
+    """One model's metrics, bound once."""
 
     def __init__(self, counters: Counters, tallies: Tallies, model: ModelId) -> None:
         labels = labels_of(model)
         self._counters, self._tallies, self._labels = counters, tallies, labels
-        self._outcomes: dict[str, Tally] = {}  # a series is there once something has been counted
+        self._outcomes: dict[str, Tally] = {}  # a series exists after its first count
         self._shared: dict[str, Tally] = {}
         self.computed = tallies.counter(counters.items_computed.labels(*labels))
         self.batch_size = tallies.histogram(counters.batch_size.labels(*labels), BATCH_SIZES)
@@ -84,14 +84,14 @@ class ModelMetrics:
         )
 
     def looked_up(self, counts: CacheCounts) -> None:
-        """Count a request's items as looked up in the cache and among the flights."""
+        """Count a request's items by the result of their lookup in the cache and in flight."""
         hit, miss, joined = counts
         self._hit.inc(hit)
         self._miss.inc(miss)
         self._joined.inc(joined)
 
     def shared(self, result: str, amount: int = 1) -> None:
-        """Count items by what the shared cache had to say of them."""
+        """Count items by the result of the shared cache."""
         tally = self._shared.get(result)
         if tally is None:
             series = self._counters.shared_cache_lookups.labels(*self._labels, result)
@@ -99,7 +99,7 @@ class ModelMetrics:
         tally.inc(amount)
 
     def outcome(self, outcome: str, amount: int = 1) -> None:
-        """Count items that have ended: 'ok', an error code, or 'abandoned'."""
+        """Count items by outcome: 'ok', an error code, or 'abandoned'."""
         tally = self._outcomes.get(outcome)
         if tally is None:
             series = self._counters.items.labels(*self._labels, outcome)
@@ -153,9 +153,9 @@ class ReplicaMetrics:
 
         Args:
             items: number of its items.
-            busy_s: since the replica got it, or finished the one before.
-            compute_s: in the backend.
-            device: by the device's own clock.
+            busy_s: seconds since the replica got it, or finished the previous batch.
+            compute_s: seconds in the backend.
+            device: times by the device's own clock.
         """
         self._batches.inc()
         self._items.inc(items)

@@ -1,4 +1,4 @@
-"""Counters and histograms, updated where things happen."""
+"""Counters and histograms, updated all over the server."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ REPLICA_LABELS = ("replica", "device")
 
 
 class BulkHistogram(Histogram):
-    """A histogram that takes many observations at once."""
+    """A histogram that accepts many observations at once."""
 
     def add(self, counts: Sequence[int], total: float, seen: Mapping[int, Seen]) -> None:
         """Add observations to each bucket.
 
         Args:
-            counts: of each bucket.
-            total: their sum.
-            seen: by bucket, what is shown as its exemplar.
+            counts: number of observations in each bucket.
+            total: sum of the observations.
+            seen: the exemplar of each bucket, if any.
         """
         self._sum.inc(total)
         for bucket, count in zip(self._buckets, counts, strict=True):
@@ -36,7 +36,7 @@ class BulkHistogram(Histogram):
 
 
 class Counters:
-    """Counters and histograms in a registry, by their names without the prefix and the unit."""
+    """Counters and histograms in a registry, by name without the prefix and the unit."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self.requests = Counter(
@@ -113,10 +113,10 @@ class Counters:
         )
         self.shared_cache_lookups = Counter(
             "torchlane_shared_cache_lookups",
-            "Items that were not in the server's own cache, by what the shared one had to say: "
-            "'hit', 'miss', 'timeout', 'error', 'wrong' (a value, but not of this item), 'open' "
-            "(not asked, because it has failed), 'skipped' (not asked, because computing is "
-            "quicker or the deadline too near) or 'left' (no request waits any more).",
+            "Items that were not in the server's own cache, by the result of the shared cache: "
+            "'hit', 'miss', 'timeout', 'error', 'wrong' (a value that is not of this item), 'open' "
+            "(not queried, because it has failed), 'skipped' (not queried, because computing is "
+            "faster or the deadline is too near) or 'left' (no request waits any more).",
             (*LABELS, "result"),
             registry=registry,
         )
@@ -128,7 +128,7 @@ class Counters:
         )
         self.shared_cache_seconds = BulkHistogram(
             "torchlane_shared_cache_seconds",
-            "Seconds of a question to the shared cache, until its answer was read.",
+            "Seconds of a query to the shared cache, until its answer was read.",
             buckets=ROUND_TRIPS,
             registry=registry,
         )
@@ -146,7 +146,7 @@ class Counters:
         )
         self.out_of_memory = Counter(
             "torchlane_out_of_memory",
-            "Batches too large for a device's memory; they are split, and later ones smaller.",
+            "Batches too large for a device's memory; they are split, and later ones are smaller.",
             LABELS,
             registry=registry,
         )
@@ -170,14 +170,14 @@ class Counters:
         )
         self.replica_compute_seconds = Counter(
             "torchlane_replica_compute_seconds",
-            "Seconds of these in the backend.",
+            "Seconds of these batches in the backend.",
             REPLICA_LABELS,
             registry=registry,
         )
         self.replica_device_seconds = Counter(
             "torchlane_replica_device_seconds",
-            "Seconds of these by the device's own clock, where it has one, by stage: 'copy_in', "
-            "'compute' or 'copy_out'. Copies of one batch may overlap the compute of another.",
+            "Seconds of these batches by the device's own clock, if it has one, by stage: "
+            "'copy_in', 'compute' or 'copy_out'. Copies may overlap the compute of other batches.",
             (*REPLICA_LABELS, "stage"),
             registry=registry,
         )

@@ -1,7 +1,7 @@
-"""Gauges, which are asked at each scrape, and what is served.
+"""Gauges, which are read at each scrape, and the served models.
 
-The mode of a gauge says how the values of several processes are merged, in
-app/processes/shared_metrics.py. With one process it means nothing.
+The mode of a gauge determines how app/processes/shared_metrics.py merges the values of several
+processes. With one process it has no effect.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ T_co = TypeVar("T_co", covariant=True)
 
 @dataclass(frozen=True, slots=True)
 class ServedModel:
-    """What is served of a model: one variant (`plan`: several share the work), one precision."""
+    """A served model: its variant (`plan` if several share the work) and precision."""
 
     model: ModelId
     variant: str
@@ -47,10 +47,10 @@ class Declared(NamedTuple):
     """One gauge.
 
     Attributes:
-        name: without the prefix.
-        text: its help.
-        labels: their names.
-        mode: how those of several processes are combined.
+        name: the name without the prefix.
+        text: the help text.
+        labels: the names of the labels.
+        mode: how the values of several processes are merged.
     """
 
     name: str
@@ -85,10 +85,10 @@ OF_DEVICES = {
 
 
 class Gauges:
-    """Gauges in a registry, by their names without the prefix and the unit.
+    """Gauges in a registry, by name without the prefix and the unit.
 
     Attributes:
-        gauges: all of them, by their full names.
+        gauges: all gauges, by full name.
     """
 
     def __init__(self, registry: CollectorRegistry) -> None:
@@ -109,7 +109,7 @@ class Gauges:
         self.cache_limit = gauge("cache_limit_bytes", "Bytes that the prediction cache may take.")
         self.shared_cache_open = gauge(
             "shared_cache_open",
-            "1 while the shared cache is not asked, because it fails or is not there, else 0.",
+            "1 while the shared cache is not queried, because it fails or is unreachable, else 0.",
             (),
             "livemax",
         )
@@ -125,24 +125,24 @@ class Gauges:
         )
         self.tasks = gauge("event_loop_tasks", "Unfinished asyncio tasks.")
         self.replica_ready = gauge(
-            "replica_ready", "1 while the replica takes work, else 0.", REPLICA_LABELS, "livemax"
+            "replica_ready", "1 while the replica accepts work, else 0.", REPLICA_LABELS, "livemax"
         )
-        self.ready = gauge("ready", "1 while GET /health/ready says so, else 0.", (), "livemin")
+        self.ready = gauge("ready", "1 while GET /health/ready answers 200, else 0.", (), "livemin")
         self.models_unready = gauge(
             "models_unready",
-            "Models that should answer but do not; GET /models says why.",
+            "Models that should answer but do not; GET /models shows why.",
             (),
             "livemax",
         )
         self.models_file_wrong = gauge(
             "models_file_wrong",
-            "1 while the models file is wrong and its last good content applies, else 0.",
+            "1 while the models file is invalid and its last valid content applies, else 0.",
             (),
             "livemax",
         )
         self.build_info = gauge(
             "build_info",
-            "Always 1; the labels say what runs, `compiled` whether mypyc compiled it.",
+            "Always 1; the labels describe the build, `compiled` whether mypyc compiled it.",
             ("version", "torch", "python", "compiled"),
             "livemax",
         )
@@ -163,7 +163,7 @@ class ModelInfo(Collector):
         """One series per served model."""
         family = GaugeMetricFamily(
             MODEL_INFO,
-            "Always 1; the labels say what is served of each model.",
+            "Always 1; the labels describe the served models.",
             labels=(*LABELS, "variant", "precision"),
         )
         for each in self.models():

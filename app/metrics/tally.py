@@ -1,7 +1,7 @@
-"""Counts of this process, kept as plain numbers until they are asked for.
+"""Counts of this process, kept as plain numbers until they are read.
 
 A counter of prometheus_client takes a lock for each count, and a histogram searches its buckets for
-each observation. A request has six of them, which took 9 % of its time.
+each observation. A request has six such updates, which took 9 % of its time.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ class Tally:
     """A counter.
 
     Args:
-        hand_over: gets the count since its last call.
+        hand_over: called with the count since its last call.
     """
 
     __slots__ = ("_amount", "_hand_over")
@@ -25,7 +25,7 @@ class Tally:
         self._amount = 0.0
 
     def inc(self, amount: float = 1) -> None:
-        """Add to the count; not negative."""
+        """Add an amount, which must not be negative."""
         self._amount += amount
 
     def flush(self) -> None:
@@ -52,8 +52,8 @@ class HistogramTally:
 
     Args:
         bounds: upper bounds of the buckets, ascending and inclusive. The last bucket has none.
-        hand_over: gets the number of observations per bucket since its last call, their sum, and
-            the last of each bucket that belongs to a trace.
+        hand_over: called with the number of observations per bucket since its last call, their sum,
+            and the last observation of each bucket that belongs to a trace.
     """
 
     __slots__ = ("_bounds", "_counts", "_hand_over", "_seen", "_total")
@@ -73,7 +73,7 @@ class HistogramTally:
         """Record one observation, and the trace that it belongs to."""
         bounds = self._bounds
         bucket, end = 0, len(bounds)
-        while bucket < end:  # compiled, quicker than a call of `bisect_left`
+        while bucket < end:  # compiled, this is faster than a call of `bisect_left`
             middle = (bucket + end) // 2
             if bounds[middle] < amount:
                 bucket = middle + 1

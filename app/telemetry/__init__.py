@@ -1,1 +1,1 @@
-"""What becomes of requests and batches, told to whatever follows them."""
+"""Tracing of requests and batches."""

@@ -1,4 +1,4 @@
-"""What spans say: their names, attributes and events, by OpenTelemetry's semantic conventions."""
+"""Names, attributes and events of spans, by OpenTelemetry's semantic conventions."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ METHODS = frozenset(
 )
 SERVER_ERROR = 500  # and above
 CLIENT_GONE = 499  # nothing was sent
-RPC_ERRORS = frozenset(  # of a server
+RPC_ERRORS = frozenset(  # errors of a server
     ("UNKNOWN", "DEADLINE_EXCEEDED", "UNIMPLEMENTED", "INTERNAL", "UNAVAILABLE", "DATA_LOSS")
 )
-# Attributes that are not declared stable yet.
+# Attributes that are not stable yet.
 RPC_SYSTEM_NAME = "rpc.system.name"
 RPC_METHOD = "rpc.method"
 RPC_RESPONSE_STATUS_CODE = "rpc.response.status_code"
@@ -47,15 +47,15 @@ GEN_AI_REQUEST_MODEL = "gen_ai.request.model"
 
 
 def name_of(trace: RequestTrace) -> str:
-    """The name of a request's span: method and route; no path, of which there are too many."""
-    if not trace.method:  # gRPC's names lack the first slash
+    """The name of a request's span: method and route, without the path, which has no bound."""
+    if not trace.method:  # gRPC's names have no leading slash
         return trace.route.removeprefix("/")
     method = trace.method if trace.method in METHODS else "HTTP"
     return f"{method} {trace.route}" if trace.route else method
 
 
 def of_head(trace: RequestTrace, host: bytes, agent: bytes | None) -> Attributes:
-    """What is known when a request begins, and a sampler may ask for; two headers of it."""
+    """Attributes known when a request begins, for the sampler; `host` and `agent` are headers."""
     found: Attributes = {"torchlane.request_id": trace.request_id.decode("latin-1")}
     if trace.method:
         known = trace.method in METHODS
@@ -70,14 +70,14 @@ def of_head(trace: RequestTrace, host: bytes, agent: bytes | None) -> Attributes
     if address and port.isascii() and port.isdigit() and int(port) <= MOST_PORT:
         found[SERVER_ADDRESS], found[SERVER_PORT] = address.strip("[]"), int(port)
     elif authority:
-        found[SERVER_ADDRESS] = authority.strip("[]")  # an address of IPv6 is in brackets
+        found[SERVER_ADDRESS] = authority.strip("[]")  # IPv6 addresses have brackets
     if agent is not None:
         found[USER_AGENT_ORIGINAL] = agent[:MOST_CHARACTERS].decode("latin-1")
     return found
 
 
 def add_end(found: Attributes, trace: RequestTrace) -> None:
-    """Add what is known when a request is over."""
+    """Add the attributes that are known when a request has ended."""
     if not trace.method:
         found[RPC_RESPONSE_STATUS_CODE] = _rpc_status(trace)
     elif trace.status != CLIENT_GONE:
@@ -103,7 +103,7 @@ def add_end(found: Attributes, trace: RequestTrace) -> None:
 
 
 def error_type_of(trace: RequestTrace) -> str:
-    """The type of the server's error; empty: there is none, or the caller made a mistake."""
+    """The type of the server's error; empty if there is none, or if the caller is at fault."""
     if trace.method:
         return trace.outcome if trace.status >= SERVER_ERROR else ""
     status = _rpc_status(trace)
@@ -115,12 +115,12 @@ def _rpc_status(trace: RequestTrace) -> str:
 
 
 def of_forward(record: BatchRecord) -> Attributes:
-    """What the forward of a request says of its batch."""
+    """Attributes of the batch in a request's forward."""
     return {"torchlane.replica": record.replica, "torchlane.batch.items": record.items}
 
 
 def of_batch(record: BatchRecord) -> Attributes:
-    """What is known of a batch that is over."""
+    """Attributes of a batch that has ended."""
     found = of_forward(record)
     found["torchlane.model"] = record.model.name
     found["torchlane.version"] = record.model.version
@@ -136,12 +136,12 @@ def of_batch(record: BatchRecord) -> Attributes:
 
 
 def text_of(error: BaseException) -> str:
-    """The text of an error, bounded."""
+    """The text of an error, with limited length."""
     return str(error)[:MOST_CHARACTERS]
 
 
 def error_event(error: BaseException, at_ns: int) -> Event:
-    """What the SDK's `record_exception` adds; the stack of bugs only, others need none."""
+    """The event that the SDK's `record_exception` adds; with a stack trace only for bugs."""
     found: Attributes = {
         EXCEPTION_TYPE: type(error).__qualname__,
         EXCEPTION_MESSAGE: text_of(error),

@@ -1,6 +1,6 @@
-"""A trace in Chrome's Trace Event Format, which ui.perfetto.dev and chrome://tracing show.
+"""A trace in Chrome's Trace Event Format, for ui.perfetto.dev and chrome://tracing.
 
-Times in it are microseconds since it began.
+Its times are microseconds since its start.
 """
 
 from __future__ import annotations
@@ -20,29 +20,29 @@ from app.telemetry.tracing import BatchRecord, RequestTrace, Token
 
 Event: TypeAlias = dict[str, Any]
 
-MOST_IDS = 16  # of requests, that one batch names
-MOST_EVENTS = 40_000  # of a part
+MOST_IDS = 16  # request ids per batch
+MOST_EVENTS = 40_000  # per part
 MOST_CHARACTERS = 128  # of a path or a request id
-# Written at once, a third of a millisecond; then a thread waiting for the GIL gets it. Python would
-# let the event loop wait for five milliseconds each time.
+# Writing a chunk takes a third of a millisecond; then a thread waiting for the GIL gets it. Python
+# alone would let the event loop wait for five milliseconds each time.
 CHUNK, YIELD_S = 200, 0.0001
-SLOW_S = 0.001  # a body that takes longer to arrive is worth a range
-END_BYTES = 64 << 10  # kept free for names of threads and what the trace says of itself
-# Tracks of batches on devices that begin one before the last has ended; above any thread's number.
+SLOW_S = 0.001  # a body that takes longer to arrive gets a range
+END_BYTES = 64 << 10  # kept free for names of threads and the trace's metadata
+# Tracks for devices that begin a batch before the last one has ended; above all thread numbers.
 FIRST_TRACK = 1 << 40
-GZIP_BITS, QUICK = 31, 1  # of zlib: with a gzip header; the lowest level
+GZIP_BITS, QUICK = 31, 1  # zlib's settings for a gzip header and the lowest level
 TOKEN = Token()
 
 
 class Collected(NamedTuple):
-    """Batches, each with the ids of the requests that it had, and requests."""
+    """Batches, each with the ids of its requests, and requests."""
 
     batches: Sequence[tuple[BatchRecord, Sequence[bytes]]]
     requests: Sequence[RequestTrace]
 
 
 class Collector:
-    """A sink of `Tracing` that keeps batches and requests until they are taken."""
+    """A sink of `Tracing` that collects batches and requests."""
 
     def __init__(self) -> None:
         self._batches: list[tuple[BatchRecord, list[bytes]]] = []
@@ -61,24 +61,24 @@ class Collector:
         self._requests.append(trace)
 
     def take(self) -> Collected:
-        """What was collected since the last call."""
+        """Return what was collected since the last call."""
         collected = Collected(self._batches, self._requests)
         self._batches, self._requests = [], []
         return collected
 
 
 class ChromeTrace:
-    """A trace that grows by parts, up to a size. Used by one thread at a time.
+    """A trace that grows by parts, up to a limit. Used by one thread at a time.
 
     Args:
-        process: its name in the trace.
-        most_bytes: of the trace, before it is compressed.
+        process: the name of the process in the trace.
+        most_bytes: maximum size of the trace, before compression.
         compressed: whether `end` returns a gzip file.
 
     Attributes:
-        began_ns: the moment that times count from, in nanoseconds since 1970.
+        began_ns: the start of its times, in nanoseconds since 1970.
         is_full: whether there was no room for a part, or a part had more than MOST_EVENTS events.
-        nbytes: so far, before it is compressed.
+        nbytes: current size, before compression.
     """
 
     def __init__(self, process: str, most_bytes: int, *, compressed: bool) -> None:
@@ -92,20 +92,20 @@ class ChromeTrace:
         self._squeeze = zlib.compressobj(QUICK, wbits=GZIP_BITS) if compressed else None
         self._parts: list[bytes] = []
         self._requests = itertools.count(1)
-        self._names: dict[int, str] = {}  # of threads, and of tracks that are none
-        self._used = {self._loop}  # tracks that have events
+        self._names: dict[int, str] = {}  # names of threads and of other tracks
+        self._used = {self._loop}  # tracks with events
         self._tracks: dict[str, int] = {}
         self.is_full = False
         self.nbytes = 0
         self._write(b'{"traceEvents":[\n')
 
     def add(self, events: Iterable[Event], collected: Collected) -> int:
-        """Add events whose times count from `began_ns`, and what was collected, if there is room.
+        """Add events with times since `began_ns`, and collected ones, if there is room.
 
-        Lets other threads have the GIL every now and then.
+        Regularly releases the GIL for other threads.
 
         Returns:
-            how many events there were; those after MOST_EVENTS are left out.
+            the number of events; those after MOST_EVENTS are omitted.
         """
         threads = {each.name: each.native_id for each in threading.enumerate()}
         self._names |= {number: name for name, number in threads.items() if number is not None}
@@ -127,12 +127,12 @@ class ChromeTrace:
         return count
 
     def recorder_paused(self, why: str, began: float, ended: float) -> None:
-        """Add that no operators were recorded in this time."""
+        """Add a range in which no operators were recorded."""
         text = _listed([self._span(f"recording: {why}", began, ended, self._loop)])
         self._append(text, self._most_bytes)
 
     def end(self, about: Mapping[str, object]) -> bytes:
-        """The whole trace, with `about` as what it says of itself."""
+        """The whole trace, with `about` as its metadata."""
         names = self._names | {self._loop: "event loop"}
         names |= {track: f"batches of {replica}" for replica, track in self._tracks.items()}
         meta = [self._named("process_name", self._loop, self._process)]
@@ -166,7 +166,7 @@ class ChromeTrace:
         return round((moment - self._began_s) * 1e6, 3)
 
     def _span(self, name: str, began: float, ended: float, track: int, **args: object) -> Event:
-        began = max(began, self._began_s)  # a batch may have begun before; Perfetto would drop it
+        began = max(began, self._began_s)  # Perfetto would drop a batch that began before the trace
         span = {"ph": "X", "cat": "torchlane", "name": name, "pid": self._pid, "tid": track}
         return {**span, "ts": self._at(began), "dur": round((ended - began) * 1e6, 3), "args": args}
 
@@ -193,7 +193,7 @@ class ChromeTrace:
         return self._span(name, record.began, record.ended, thread, **args)
 
     def _request(self, trace: RequestTrace) -> Iterator[Event]:
-        """A request and its phases, one below the other: they overlap those of other requests."""
+        """A request and its phases as nested events, because requests overlap each other."""
         name = f"{trace.method} {trace.route or trace.path[:MOST_CHARACTERS]}".strip()
         args: dict[str, object] = {
             "request_id": _text(trace.request_id),
@@ -214,7 +214,7 @@ class ChromeTrace:
 
 
 def phases(trace: RequestTrace) -> Iterator[tuple[str, float, float]]:
-    """Phases of a request, in order: name, beginning and end; none overlap."""
+    """Phases of a request, in order and without overlap: name, start and end."""
     if trace.received:
         if trace.received - trace.began > SLOW_S:
             yield "receive", trace.began, trace.received
@@ -231,7 +231,7 @@ def phases(trace: RequestTrace) -> Iterator[tuple[str, float, float]]:
 
 
 def _listed(events: Sequence[Event]) -> bytes:
-    """Events in a list, each with the comma behind it."""
+    """Events of a JSON list, each followed by a comma."""
     return orjson.dumps(events)[1:-1] + b",\n" if events else b""
 
 

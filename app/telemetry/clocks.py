@@ -1,4 +1,4 @@
-"""The two clocks of a trace: `time.perf_counter` for what we time, the time of day for others."""
+"""The two clocks of a trace: `time.perf_counter` for our times, the time of day for readers."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ CLOSE_NS = 20_000
 
 
 def day_offset_ns() -> int:
-    """Nanoseconds from `time.perf_counter` to the time of day, since 1970.
+    """Nanoseconds to add to `time.perf_counter` to get the time since 1970.
 
-    On a busy machine tens of milliseconds may pass between two readings; then it reads again.
+    On a busy machine tens of milliseconds may pass between two readings; then both are repeated.
     """
     best_ns, offset_ns = 0, 0
     for reading in range(READINGS):

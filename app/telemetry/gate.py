@@ -1,4 +1,4 @@
-"""Leaves out most requests that are not sampled, before anything else is done about them."""
+"""Skips most requests that are not sampled, before any other work on them."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ import re
 from collections.abc import Mapping, Sequence
 
 NEVER = 1 << 60
-# What a parent that is not sampled says: valid, of version 00, without the flag.
+# The traceparent of a parent that is not sampled: valid, of version 00, without the flag.
 NOT_SAMPLED = re.compile(rb"00-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f][02468ace]")
 
 
 class SamplingGate:
-    """Says which requests may be sampled. Of the others this is all that tracing costs.
+    """Decides which requests may be sampled. For the others this is the whole cost of tracing.
 
-    A sampler by ratio takes a request if a part of its trace's random id is below a bound: as many
-    are left out between two as if each was chosen by chance. So that number is drawn, and the id
-    below the bound later, for those that are taken.
+    A ratio sampler samples a request if a part of its trace's random id is below a bound, so the
+    gaps between sampled requests are distributed as if each was chosen by chance. The gate draws
+    the length of each gap, and an id below the bound is drawn later for the sampled requests.
 
     Args:
-        parent_fields: the headers that may name a caller's trace, in lower case.
-        ratio: the share that is taken of requests without these; None: the sampler says.
-        leaves_out: a request whose parent is not sampled is not either.
+        parent_fields: the headers that may contain a caller's trace, in lower case.
+        ratio: the sampled share of requests without these headers; None if the sampler decides.
+        leaves_out: whether requests are skipped whose parent is not sampled.
     """
 
     __slots__ = ("_leaves_out", "_left", "_parent_fields", "_ratio")
@@ -48,7 +48,7 @@ class SamplingGate:
         return True
 
     def _between(self) -> int:
-        """How many requests without a parent are left out before the next one."""
+        """Number of requests without a parent to skip before the next sampled one."""
         if self._ratio is None or self._ratio >= 1.0:
             return 0
         if self._ratio == 0.0:

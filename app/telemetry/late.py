@@ -1,6 +1,6 @@
-"""Spans are made by the thread that exports them; the event loop keeps what they are made of.
+"""Spans that the exporting thread creates, from data that the event loop keeps.
 
-So their code runs once for many, not between two requests that have nothing to do with it.
+Their code thus runs once for many spans, and does not delay unrelated requests.
 """
 
 from __future__ import annotations
@@ -16,25 +16,25 @@ from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 from opentelemetry.trace import SpanContext, TraceFlags
 
 LOG = structlog.get_logger(__name__)
-REFUSED_S = 1.0  # a receiver that answers so soon is there, and refuses these alone
+REFUSED_S = 1.0  # a receiver that answers within this time is up, and refuses only these spans
 _MAKING = threading.Lock()
 _SAMPLED = SpanContext(1, 1, False, TraceFlags(TraceFlags.SAMPLED))
 
 
 class LateSpan(ReadableSpan):
-    """Spans that are not made before they are exported.
+    """Spans that are created when they are exported.
 
     Args:
-        make: makes them; never called by two threads at a time, whatever it belongs to.
+        make: creates them; two threads never call such functions at the same time.
     """
 
     def __init__(self, make: Callable[[], list[ReadableSpan]]) -> None:
-        self._context = _SAMPLED  # all that processors look at
+        self._context = _SAMPLED  # processors read nothing else
         self._make: Callable[[], list[ReadableSpan]] | None = make
         self._made: list[ReadableSpan] = []
 
     def made(self) -> list[ReadableSpan]:
-        """The spans; the same ones for each exporter."""
+        """The spans, which are the same for each exporter."""
         with _MAKING:
             if self._make is not None:
                 self._made, self._make = self._make(), None
@@ -42,11 +42,11 @@ class LateSpan(ReadableSpan):
 
 
 class LateExporter(SpanExporter):
-    """Has late spans made, and exports them.
+    """Creates late spans and exports them.
 
     Args:
-        exporter: gets them.
-        most: at a time.
+        exporter: exports the created spans.
+        most: maximum number of spans in one call of the exporter.
     """
 
     def __init__(self, exporter: SpanExporter, most: int) -> None:
@@ -54,7 +54,7 @@ class LateExporter(SpanExporter):
         self._most = most
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
-        """Export them; the rest is lost with those that nobody took: they would wait as long."""
+        """Export the spans; if the receiver times out, drop the rest, which would wait as long."""
         made = [each for late in spans if isinstance(late, LateSpan) for each in _made(late)]
         result = SpanExportResult.SUCCESS
         for first in range(0, len(made), self._most):
@@ -67,20 +67,20 @@ class LateExporter(SpanExporter):
         return result
 
     def shutdown(self) -> None:
-        """Export nothing more."""
+        """Stop exporting."""
         self._exporter.shutdown()
 
 
 def _made(late: LateSpan) -> list[ReadableSpan]:
     try:
         return late.made()
-    except Exception:  # what is wrong with one is not to cost the others
+    except Exception:  # the other spans are still exported
         LOG.exception("span_failed")
         return []
 
 
 class CommonResource(Resource):
-    """A resource of many spans. Its hash, which exporters ask each span for, is made of JSON."""
+    """A resource of many spans with a cached hash: exporters need it per span, and it uses JSON."""
 
     def __init__(self, given: Resource) -> None:
         super().__init__(given.attributes, given.schema_url)

@@ -1,4 +1,4 @@
-"""Makes the spans of requests and batches that are over; in the threads that export them."""
+"""Creates the spans of ended requests and batches, in the threads that export them."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ MOST_BATCHES = 32  # of one request, with spans of their own
 
 
 class Head(NamedTuple):
-    """A request that is sampled.
+    """A sampled request.
 
     Attributes:
-        trace_id: of its span, like the next ones.
-        parent: None: it begins a trace.
-        host: whom its head was for.
-        agent: who sent it; None: it does not say.
-        added: attributes of the sampler.
+        trace_id: the trace id of its span; the next three are also of this span.
+        parent: the parent's span; None if the request begins a trace.
+        host: its Host header.
+        agent: its User-Agent header, if any.
+        added: attributes added by the sampler.
     """
 
     trace_id: int
@@ -52,12 +52,12 @@ class Head(NamedTuple):
     added: Attributes | None
 
     def context(self) -> SpanContext:
-        """Of its span."""
+        """The context of its span."""
         return SpanContext(self.trace_id, self.span_id, False, self.flags, self.state)
 
 
 class Failure(NamedTuple):
-    """What a span says of errors, without their frames, which hold tensors."""
+    """The errors of a span, without their frames, which hold tensors."""
 
     kind: str
     status: Status
@@ -68,11 +68,11 @@ FINE = Failure("", Status(StatusCode.UNSET), ())
 
 
 class End(NamedTuple):
-    """What must be known when a request or a batch ends, although its spans are made later.
+    """The data recorded at the end of a request or batch, for spans that are created later.
 
     Attributes:
-        failure: what went wrong.
-        offset_ns: from our clock to the time of day, which may be set before they are made.
+        failure: the errors.
+        offset_ns: offset from our clock to the time of day, which may be changed by then.
     """
 
     failure: Failure
@@ -80,14 +80,14 @@ class End(NamedTuple):
 
 
 class SpanMaker:
-    """Makes the spans of one process.
+    """Creates the spans of one process.
 
     The SDK's own spans can be changed by several threads until they end, and cost five times as
-    much as what it calls a readable span. That is all that processors and exporters see of either.
+    much as its readable spans, which are all that processors and exporters need.
 
     Args:
-        resource: of all spans.
-        scope: of all spans.
+        resource: the resource of all spans.
+        scope: the scope of all spans.
     """
 
     def __init__(self, resource: Resource, scope: InstrumentationScope) -> None:
@@ -104,11 +104,11 @@ class SpanMaker:
         """A span.
 
         Args:
-            name: of it.
+            name: the name of the span.
             context: its ids.
-            times: its begin and end, of `time.perf_counter`.
+            times: its start and end, of `time.perf_counter`.
             offset_ns: see `End`.
-            more: what else a readable span takes.
+            more: further arguments of `ReadableSpan`.
         """
         began, ended = times
         more |= self._common
@@ -117,7 +117,7 @@ class SpanMaker:
         )
 
     def batch(self, record: BatchRecord, heads: Sequence[Head], end: End) -> list[ReadableSpan]:
-        """The span of a batch, with the sampled ones of its requests."""
+        """The span of a batch, with links to those of its sampled requests."""
         failure, offset_ns = end
         attributes = of_batch(record)
         if failure.kind:
@@ -136,7 +136,7 @@ class SpanMaker:
         ]
 
     def request(self, trace: RequestTrace, head: Head, end: End) -> list[ReadableSpan]:
-        """The spans of a request, that of all of it last."""
+        """The spans of a request; the span of the whole request is the last."""
         failure, offset_ns = end
         parts = _Parts(self, head.context(), trace.ended, offset_ns)
         # A body that cannot be read is decoded until the request ends.
@@ -165,12 +165,12 @@ class SpanMaker:
 
 
 class _Parts:
-    """Makes the spans below that of a request.
+    """Creates the child spans of a request's span.
 
     Args:
-        maker: makes each.
-        of: that of the request.
-        ended: when it was over; what a request that was left had begun may go on.
+        maker: creates each span.
+        of: the span of the request.
+        ended: when the request ended; its work may continue if the caller left.
         offset_ns: see `End`.
     """
 
@@ -189,7 +189,7 @@ class _Parts:
         attributes: Attributes | None = None,
         links: Sequence[Link] = (),
     ) -> None:
-        """Add a part, if it came to its end."""
+        """Add a part, if it has ended."""
         if not ended:
             return
         of, ended = self.of, min(ended, self._ended)
@@ -211,9 +211,9 @@ def end_of(moment: float, errors: Sequence[BaseException] = (), kind: str = "") 
     """The end of a request or a batch.
 
     Args:
-        moment: when it was.
-        errors: what went wrong, the first of which counts; none: all that is known is that.
-        kind: of the errors; empty: nothing went wrong.
+        moment: the time of the end.
+        errors: the errors, of which the first gives the description; empty if unknown.
+        kind: the type of the errors; empty if there was no error.
     """
     offset_ns = day_offset_ns()
     if not kind:
@@ -227,7 +227,7 @@ def _add_computing(parts: _Parts, trace: RequestTrace) -> None:
     """Add the spans from the acceptance of a request to its last outcome."""
     failed = trace.decoded
     for record, began, ended, fault in trace.runs[:MOST_BATCHES]:
-        # Items that moved to another replica wait again; others may have run at the same time.
+        # Items moved to another replica wait again; other items may have run at the same time.
         since = failed if began >= failed else trace.decoded
         if began > since:
             parts.add("queue", since, began)
@@ -240,7 +240,7 @@ def _add_computing(parts: _Parts, trace: RequestTrace) -> None:
 
 
 def _batch(record: BatchRecord) -> SpanContext:
-    """The context of a batch's span, which may be made later."""
+    """The context of a batch's span, which may be created later."""
     if not isinstance(record.kept, SpanContext):
         record.kept = SpanContext(IDS.generate_trace_id(), IDS.generate_span_id(), False, FLAGS)
     return record.kept

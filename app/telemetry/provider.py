@@ -1,4 +1,4 @@
-"""Traces of OpenTelemetry, put together as its variables say; needs the extra `otel`."""
+"""Export of OpenTelemetry traces, configured by its variables; needs the extra `otel`."""
 
 from __future__ import annotations
 
@@ -39,15 +39,15 @@ LOG = structlog.get_logger(__name__)
 
 
 class Export:
-    """Spans of this process on their way to where the variables say.
+    """Exports this process's spans as the variables specify.
 
     Args:
-        environ: checked already.
-        version: of the server.
-        worker: its index among several; None: the only process.
+        environ: the variables, already checked.
+        version: the version of the server.
+        worker: the worker's index; None for a single process.
 
     Attributes:
-        spans: the sink that makes them.
+        spans: the sink that creates them.
     """
 
     def __init__(self, environ: Mapping[str, str], version: str, worker: int | None) -> None:
@@ -55,7 +55,7 @@ class Export:
         sampler, ratio = sampler_of(environ), ratio_of(environ)
         argument = environ.get(SAMPLER_ARG) if ratio is None else ratio
         propagators = propagators_of(environ)
-        # Others may find a parent in headers that they do not name: b3 reads more than it writes.
+        # Other propagators may read headers that they do not list: b3 reads more than it writes.
         named = {*propagators} <= {"tracecontext", "baggage", "none"}
         sampling = Sampling(
             sampler=_loaded(SAMPLER_GROUP, sampler)(argument),
@@ -63,7 +63,7 @@ class Export:
             ratio=ratio if named else None,
             follows_parent=named and sampler.startswith("parentbased_"),
         )
-        # It says for each span that its queue is full; the exporter says why.
+        # It logs a full queue for each span; the exporter logs the cause.
         logging.getLogger(BatchProcessor.__module__).setLevel(logging.ERROR)
         most = count_of(environ, BATCH_SIZE)
         self._processors = [
@@ -75,16 +75,16 @@ class Export:
         self.spans = Spans(self._processors, sampling, maker)
 
     async def close(self, budget_s: float) -> None:
-        """Send what waits, for as long as that; a receiver that hangs does not get the rest."""
+        """Send the queued spans within a time limit; a hanging receiver does not get the rest."""
         loop = asyncio.get_running_loop()
 
         def shut_down(processor: BatchSpanProcessor, done: asyncio.Event) -> None:
             processor.shutdown()  # type: ignore[no-untyped-call]
-            with contextlib.suppress(RuntimeError):  # the loop has ended meanwhile
+            with contextlib.suppress(RuntimeError):  # the loop has ended
                 loop.call_soon_threadsafe(done.set)
 
         closing = [(processor, asyncio.Event()) for processor in self._processors]
-        for each in closing:  # in a daemon, for which the end of the process does not wait
+        for each in closing:  # in a daemon thread, which does not delay the process's exit
             threading.Thread(target=shut_down, args=each, name="traces-close", daemon=True).start()
         try:
             async with asyncio.timeout(budget_s):
@@ -95,20 +95,20 @@ class Export:
 
 
 def _drop_blank_variables() -> None:
-    """The specification says that a blank variable is one that is not set; the SDK raises."""
+    """Unset blank variables, as the specification treats them; the SDK would raise."""
     for name, value in list(os.environ.items()):
         if name.startswith("OTEL_") and not value.strip():
             del os.environ[name]
 
 
 def resource_of(version: str, worker: int | None) -> Resource:
-    """What all spans of the process have in common; the variables say the rest."""
+    """The resource of all spans of the process; the variables may add to it."""
     own: dict[str, Any] = {SERVICE_NAME: "torchlane", SERVICE_VERSION: version}
     if worker is not None:
         own["torchlane.worker"] = worker
     named = Resource.create()
     merged = Resource(own).merge(named)
-    if str(named.attributes[SERVICE_NAME]).startswith("unknown_service"):  # the SDK's own words
+    if str(named.attributes[SERVICE_NAME]).startswith("unknown_service"):  # the SDK's default
         return merged.merge(Resource({SERVICE_NAME: own[SERVICE_NAME]}))
     return merged
 
@@ -116,7 +116,7 @@ def resource_of(version: str, worker: int | None) -> Resource:
 def _propagator(names: list[str]) -> TextMapPropagator:
     if "none" in names:
         return CompositePropagator([])
-    wanted = [name for name in names if name != "baggage"]  # nothing here reads it
+    wanted = [name for name in names if name != "baggage"]  # the server does not use it
     return CompositePropagator([_loaded(PROPAGATOR_GROUP, name)() for name in wanted])
 
 

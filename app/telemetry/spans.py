@@ -1,9 +1,9 @@
-"""Spans of OpenTelemetry, made of the traces that its sampler chooses.
+"""Spans of OpenTelemetry for the requests that its sampler chooses.
 
-A request is a span with children for decode, queue, forward and encode. A batch is a span of a
-trace of its own, with links to the spans of all its requests that are sampled; the forward of each
-request links back. The ids of a request's span are chosen at its head, for batches to link to; the
-spans are made of `RequestTrace` and `BatchRecord` when they are exported (`app.telemetry.late`).
+A request is a span with children for decode, queue, forward and encode. A batch is a span in a
+trace of its own, with links to the spans of all its sampled requests; the forward of each request
+links back. The ids of a request's span are chosen at its head, so that batches can link to it; the
+spans are created from `RequestTrace` and `BatchRecord` on export (`app.telemetry.late`).
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ from app.telemetry.making import FLAGS, IDS, Head, SpanMaker, end_of
 from app.telemetry.tracing import MOST_CHARACTERS, BatchRecord, RequestTrace, Token
 
 NO_PARENT = Context()
-LOW_BITS = 64  # of a trace id: those that the sampler by ratio looks at
-MOST_ERRORS = 8  # of one batch
+LOW_BITS = 64  # of a trace id, which the ratio sampler checks
+MOST_ERRORS = 8  # per batch
 
 
 class _Fields(Getter[Mapping[bytes, bytes]]):
@@ -60,14 +60,14 @@ _FIELDS = _Fields()
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """What is sampled.
+    """How requests are sampled.
 
     Attributes:
         sampler: decides.
         propagator: reads the caller's headers.
-        ratio: the share of traces that the sampler takes by their ids; None: something else
-            decides.
-        follows_parent: it leaves out a request whose parent is not sampled.
+        ratio: the share of traces that the sampler chooses by their ids; None if it decides
+            otherwise.
+        follows_parent: whether it skips requests whose parent is not sampled.
     """
 
     sampler: Sampler
@@ -77,15 +77,15 @@ class Sampling:
 
 
 class Spans:
-    """A sink that has spans made.
+    """A sink that creates spans.
 
     Args:
-        processors: take late spans.
-        sampling: of requests.
-        maker: makes the spans.
+        processors: receive late spans.
+        sampling: how requests are sampled.
+        maker: creates the spans.
 
     Attributes:
-        may_want: its gate.
+        may_want: the gate of this sink.
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class Spans:
         ratio = sampling.ratio
         self._bound = None if ratio is None else TraceIdRatioBased.get_bound_for_rate(ratio)
         if self._bound == 0:
-            ratio = 0.0  # too small for the sampler to take any
+            ratio = 0.0  # too small for the sampler to choose any trace
         gate = SamplingGate(self._parent_fields, ratio, leaves_out=sampling.follows_parent)
         self.may_want = gate.may_want
         self._maker = maker
@@ -113,7 +113,7 @@ class Spans:
         return _token(_id_below(self._bound), fields)
 
     def _asked(self, trace: RequestTrace, fields: Mapping[bytes, bytes]) -> Token | None:
-        """The same, of a request that the sampler has to be asked about."""
+        """Like `wants`, for a request about which the sampler decides."""
         context = self._propagator.extract(fields, NO_PARENT, _FIELDS)
         found = get_current_span(context).get_span_context()
         trace_id, flags, parent = IDS.generate_trace_id(), FLAGS, None
@@ -166,7 +166,7 @@ def _token(
     parent: SpanContext | None = None,
     added: Attributes | None = None,
 ) -> Token:
-    """The token of a request that is sampled."""
+    """The token of a sampled request."""
     host, agent = fields.get(b"host", b"")[:MOST_OF_HOST], fields.get(b"user-agent")
     if agent is not None:
         agent = agent[:MOST_CHARACTERS]
@@ -176,6 +176,6 @@ def _token(
 
 
 def _id_below(bound: int) -> int:
-    """A random id of a trace that the sampler by ratio takes."""
+    """A random id of a trace that the ratio sampler chooses."""
     high = IDS.generate_trace_id() >> LOW_BITS << LOW_BITS
     return (high | random.randrange(bound)) or 1  # nosec B311

@@ -1,6 +1,6 @@
-"""The times of requests and batches, told to sinks; without a sink nothing is written down.
+"""Reports the times of requests and batches to sinks; without a sink nothing is recorded.
 
-Times are seconds of `time.perf_counter`. All of this belongs to the event loop.
+Times are seconds of `time.perf_counter`. Owned by the event loop.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from app.types import CacheCounts, ModelId, Serving
 
 LOG = structlog.get_logger(__name__)
 
-MOST_CHARACTERS = 1000  # of texts of clients and errors
+MOST_CHARACTERS = 1000  # of texts from clients and of errors
 
 Gate: TypeAlias = Callable[[Mapping[bytes, bytes]], bool]
 
@@ -24,9 +24,9 @@ class Token:
     """A sink's handle on a request.
 
     Args:
-        kept: what the sink wants to have again at the request's end.
-        trace_id: as log lines and exemplars name the trace, in hexadecimal; empty: they do not.
-        span_id: of the request in it.
+        kept: the sink's own data for the end of the request.
+        trace_id: the trace id for log lines and exemplars, in hexadecimal; empty if they have none.
+        span_id: the id of the request's span in that trace.
     """
 
     __slots__ = ("kept", "span_id", "trace_id")
@@ -41,20 +41,20 @@ class BatchRecord:
     """A batch from its hand-over to its end.
 
     Attributes:
-        items: how many it has.
-        length: up to which they are padded; 0: nothing is.
+        items: number of items.
+        length: the length to which they are padded; 0 if they are not.
         handed_over: when its replica got it.
-        began: when its replica could compute it; 0: the batch before it may run still.
-        ended: when the event loop heard of its end; 0: it runs.
+        began: when its replica could compute it; 0 if the previous batch may still run.
+        ended: when the event loop was notified of its end; 0 if it runs.
         compute_s: seconds in the backend.
         forwards: runs of the model; more than one means that the batch was split.
-        fault: the class of its replica's error, after which items move to another one, or fail;
-            empty: there was none.
-        errors: that one, and the model's about single items; kept only until sinks were told.
-        trace_id: of a trace that one of its requests belongs to; empty: none does.
-        traces: of the requests that wait for its items, or did when it was handed over.
-        serving: says which form ran it; None: not known.
-        kept: by the sink that makes spans.
+        fault: the class of its replica's error, after which items move to another replica, or fail;
+            empty if there was none.
+        errors: this error, and the model's about single items; kept until sinks have been notified.
+        trace_id: the trace id of one of its requests; empty if they have none.
+        traces: traces of the requests that wait for its items, or did when it was handed over.
+        serving: determines the form that ran it; None if unknown.
+        kept: data of the sink that creates spans.
     """
 
     __slots__ = (
@@ -94,7 +94,7 @@ class BatchRecord:
         self.kept: object = None
 
     def add(self, traces: Sequence[RequestTrace]) -> None:
-        """These requests wait for its items; some may be known already."""
+        """Add the traces of requests that wait for its items; some may have been added before."""
         for trace in traces:
             if self not in trace.batches:
                 trace.batches.append(self)
@@ -103,12 +103,12 @@ class BatchRecord:
 
 
 class Run(NamedTuple):
-    """A batch as it was when a request ended, which may be before the batch ends.
+    """The state of a batch when a request ended, which may be before the end of the batch.
 
     Attributes:
-        record: of the batch.
+        record: the record of the batch.
         began: when its replica could compute it.
-        ended: when it ended, or the request, whichever came first.
+        ended: the end of the batch or of the request, whichever was first.
         fault: see `BatchRecord`.
     """
 
@@ -119,33 +119,33 @@ class Run(NamedTuple):
 
 
 class RequestTrace:
-    """A request from its head to the last byte of its answer. Times are 0 for what did not happen.
+    """A request from its head to the last byte of its answer; times of skipped steps are 0.
 
     Args:
-        method: of HTTP; empty: a call of gRPC.
-        path: as it was requested, up to MOST_CHARACTERS.
-        route: the one that matched; empty: not known yet, or none.
-        request_id: as the answer and the log name it.
-        began: when its head had come.
+        method: the HTTP method; empty for a gRPC call.
+        path: the requested path, up to MOST_CHARACTERS.
+        route: the matching route; empty if unknown yet, or if there is none.
+        request_id: the request id in the answer and the log.
+        began: when its head had arrived.
 
     Attributes:
         received: when its body was complete.
         decoded: when its items were known.
-        answered: when its outcomes were.
-        encoded: when its answer was written.
-        ended: when it was over.
-        model: None: not known.
-        items: how many it has.
-        cache: how they were found; None: not known.
-        batches: that have its items, joined ones included; none: all were cached.
+        answered: when its outcomes were known.
+        encoded: when its answer was encoded.
+        ended: when it ended.
+        model: its model; None if unknown.
+        items: number of items.
+        cache: how they were found; None if unknown.
+        batches: batches with its items, including joined ones; empty if all were cached.
         runs: the batches that began before the request ended, in that order.
         left_queued: whether items were still queued when it ended.
-        status: of the answer, 499 if the client had gone.
-        rpc_status: of gRPC, by name.
+        status: the status of the answer, 499 if the client had disconnected.
+        rpc_status: the gRPC status, by name.
         outcome: 'ok', or the code of the error.
-        error: why there is no other answer.
-        tokens: of the sinks that follow it.
-        trace_id: see `Token`; that of the first sink that has one.
+        error: the error that is the answer, if any.
+        tokens: tokens of the sinks that follow it.
+        trace_id: see `Token`; from the first sink that has one.
     """
 
     __slots__ = (
@@ -196,14 +196,14 @@ class RequestTrace:
         self.span_id = ""
 
     def token(self, sink: Sink) -> Token | None:
-        """The token of a sink; None: that does not follow it."""
+        """The token of a sink; None if the sink does not follow the request."""
         for each, token in self.tokens:
             if each is sink:
                 return token
         return None
 
     def end(self, moment: float, status: int, outcome: str) -> None:
-        """End it, and record the state of its batches at that moment."""
+        """Record the end of the request, and the state of its batches at that moment."""
         self.ended, self.status, self.outcome = moment, status, outcome
         for each in self.batches:
             if each.began:
@@ -214,32 +214,32 @@ class RequestTrace:
             self.runs.sort(key=_began)
 
     def log_ids(self) -> dict[str, str]:
-        """What a log line about the request says of its trace."""
+        """The ids of its trace for log lines."""
         if not self.trace_id:
             return {}
         return {"trace_id": self.trace_id, "span_id": self.span_id}
 
 
 class Sink(Protocol):
-    """What follows requests and batches. Its methods are quick; a sink that raises is removed."""
+    """Follows requests and batches. Its methods must be fast; a sink that raises is removed."""
 
     def wants(self, trace: RequestTrace, fields: Mapping[bytes, bytes]) -> Token | None:
-        """Whether it follows a request that begins, with these headers; None: it does not."""
+        """A token to follow a request that begins, with these headers; None to ignore it."""
 
     def batch_ended(self, record: BatchRecord) -> None:
-        """Take a batch, before its requests have their outcomes; any may be followed, or none."""
+        """Receive a batch, followed or not, before its requests have their outcomes."""
 
     def request_ended(self, trace: RequestTrace, token: Token) -> None:
-        """Take a request that it follows."""
+        """Receive a request that the sink follows."""
 
 
 class Tracing:
-    """Tells sinks of requests and batches; one in a process.
+    """Notifies sinks of requests and batches; there is one per process.
 
     Attributes:
-        enabled: whether there is a sink; asked once for each request and each batch.
-        wants_batches: whether a sink takes every batch: one without a gate.
-        followed: requests that sinks follow and that are not over.
+        enabled: whether there is a sink; read once for each request and each batch.
+        wants_batches: whether any sink has no gate, and thus receives every batch.
+        followed: number of open requests that sinks follow.
     """
 
     __slots__ = ("_asked", "_gated", "enabled", "followed", "wants_batches")
@@ -251,17 +251,17 @@ class Tracing:
         self._asked: list[Sink] = []  # about the request that begins
 
     def add(self, sink: Sink, gate: Gate | None = None) -> None:
-        """Tell it too from now on.
+        """Add a sink.
 
-        With a gate, which gets a request's headers, `wants` is called only right after that has
-        returned True, and the sink takes no batch while no request is followed: what is not
-        followed then costs next to nothing.
+        With a gate, which is called with a request's headers, `wants` is called only right after
+        the gate has returned True, and the sink gets no batch while no request is followed: other
+        requests then cost almost nothing.
         """
         self._gated.append((sink, gate))
         self._count()
 
     def remove(self, sink: Sink) -> None:
-        """Tell it nothing more; harmless if it was not told anything."""
+        """Remove a sink; harmless if it was not added."""
         self._gated = [each for each in self._gated if each[0] is not sink]
         self._count()
 
@@ -275,8 +275,8 @@ class Tracing:
         """Whether any sink may follow a request; `begin` is called next, if one may.
 
         Args:
-            headers: all of them, their names in lower case.
-            fields: the last of each name.
+            headers: all headers, with names in lower case.
+            fields: the last header of each name.
         """
         if len(fields) != len(headers):
             fields = _joined(headers)
@@ -319,7 +319,7 @@ class Tracing:
         return trace
 
     def end(self, trace: RequestTrace, status: int, outcome: str) -> None:
-        """A request is over."""
+        """Record the end of a request, and notify its sinks."""
         self.followed -= 1
         trace.end(time.perf_counter(), status, outcome)
         for sink, token in trace.tokens:
@@ -331,18 +331,18 @@ class Tracing:
         trace.error = None  # its frames hold the request
 
     def batch_ended(self, record: BatchRecord) -> None:
-        """A batch is over; its outcomes are not settled yet."""
+        """Notify sinks of the end of a batch, before its outcomes are settled."""
         record.ended = time.perf_counter()
         for sink, _ in self._gated:
             try:
                 sink.batch_ended(record)
-            except Exception:  # the batch's requests are still to be told
+            except Exception:  # the batch's requests must still get their outcomes
                 self._failed(sink)
         record.traces = []  # they hold the record
         record.errors = ()  # their frames hold tensors
 
     def _failed(self, sink: Sink) -> None:
-        """Do without a sink that has a bug: another request would meet it again."""
+        """Remove a sink that has a bug, which would affect the next requests, too."""
         LOG.exception("sink_failed", sink=type(sink).__name__)
         self.remove(sink)
 
@@ -352,7 +352,7 @@ def _began(run: Run) -> float:
 
 
 def _joined(headers: Sequence[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
-    """Headers by name; several of one name are one list (RFC 9110, section 5.3)."""
+    """Headers by name; headers with the same name become one list (RFC 9110, section 5.3)."""
     fields: dict[bytes, bytes] = {}
     for name, value in headers:
         before = fields.get(name)

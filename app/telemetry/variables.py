@@ -1,6 +1,6 @@
-"""OpenTelemetry's variables: whether they ask for traces, and what is wrong with them.
+"""OpenTelemetry's variables: whether they enable traces, and whether they are valid.
 
-The SDK reads them itself, but where one is wrong it warns and uses a default.
+The SDK reads them itself, but for an invalid variable it only warns and uses a default.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ EXPORTER = "OTEL_TRACES_EXPORTER"
 SAMPLER = "OTEL_TRACES_SAMPLER"
 SAMPLER_ARG = "OTEL_TRACES_SAMPLER_ARG"
 PROPAGATORS = "OTEL_PROPAGATORS"
-# The first one that is set counts.
+# In each group, the first variable that is set counts.
 ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
 PROTOCOLS = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
 TIMEOUTS = ("OTEL_EXPORTER_OTLP_TRACES_TIMEOUT", "OTEL_EXPORTER_OTLP_TIMEOUT")
 OTLP = {"grpc": "otlp_proto_grpc", "http/protobuf": "otlp_proto_http"}  # entry points of protocols
-DEFAULT_PROTOCOL = "grpc"  # of the SDK
+DEFAULT_PROTOCOL = "grpc"  # the SDK's default
 DEFAULT_SAMPLER = "parentbased_always_on"
 DEFAULT_PROPAGATORS = "tracecontext,baggage"
 RATIO, FIXED = "traceidratio", {"always_on": 1.0, "always_off": 0.0}  # samplers
-# Group of entry points of each kind of part.
+# Groups of entry points.
 EXPORTER_GROUP = "opentelemetry_traces_exporter"
 SAMPLER_GROUP = "opentelemetry_traces_sampler"
 PROPAGATOR_GROUP = "opentelemetry_propagator"
 QUEUE_SIZE, BATCH_SIZE = "OTEL_BSP_MAX_QUEUE_SIZE", "OTEL_BSP_MAX_EXPORT_BATCH_SIZE"
-COUNTS = {  # and the SDK's defaults
+COUNTS = {  # with the SDK's defaults
     "OTEL_BSP_SCHEDULE_DELAY": 5000,
     "OTEL_BSP_EXPORT_TIMEOUT": 30000,
     QUEUE_SIZE: 2048,
@@ -43,7 +43,7 @@ PACKAGES = (
 
 
 def wanted_by(environ: Mapping[str, str]) -> str | None:
-    """The variable that asks for traces; None: none does."""
+    """The variable that enables traces, if any."""
     if environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
         return None
     exporters = environ.get(EXPORTER, "").strip()
@@ -53,10 +53,10 @@ def wanted_by(environ: Mapping[str, str]) -> str | None:
 
 
 def check(environ: Mapping[str, str]) -> None:
-    """Check the variables, if they ask for traces.
+    """Check the variables, if they enable traces.
 
     Raises:
-        ValueError: one is wrong, or packages are missing.
+        ValueError: if one is invalid, or if packages are missing.
     """
     asks = wanted_by(environ)
     if asks is None:
@@ -64,7 +64,7 @@ def check(environ: Mapping[str, str]) -> None:
     missing = [name for name in PACKAGES if not _is_installed(name)]
     if missing:
         raise ValueError(
-            f"{asks}={environ[asks]!r} asks for traces, which need packages that are not installed "
+            f"{asks}={environ[asks]!r} enables traces, which need packages that are not installed "
             f"({', '.join(missing)}): pip install 'torchlane[otel]', or set {EXPORTER}=none"
         )
     for name in exporters_of(environ):
@@ -78,17 +78,17 @@ def check(environ: Mapping[str, str]) -> None:
     counts = {name: count_of(environ, name) for name in COUNTS}
     if counts[BATCH_SIZE] > counts[QUEUE_SIZE]:
         raise ValueError(
-            f"{BATCH_SIZE} is {counts[BATCH_SIZE]}, more than {QUEUE_SIZE}, {counts[QUEUE_SIZE]}"
+            f"{BATCH_SIZE}={counts[BATCH_SIZE]} must be at most {QUEUE_SIZE}={counts[QUEUE_SIZE]}"
         )
     for name in TIMEOUTS:
         _check_timeout(environ, name)
 
 
 def exporters_of(environ: Mapping[str, str]) -> list[str]:
-    """The names of the exporters, as entry points; OTLP by its protocol.
+    """The names of the exporters' entry points; for OTLP that of its protocol.
 
     Raises:
-        ValueError: there is no such protocol.
+        ValueError: if there is no such protocol.
     """
     names = _names(environ.get(EXPORTER, "")) or ["otlp"]
     return [_otlp(environ) if name == "otlp" else name for name in names]
@@ -100,10 +100,10 @@ def sampler_of(environ: Mapping[str, str]) -> str:
 
 
 def ratio_of(environ: Mapping[str, str]) -> float | None:
-    """The share of traces that the sampler takes; None: that is not how it chooses.
+    """The share of traces that the sampler chooses; None if it decides otherwise.
 
     Raises:
-        ValueError: it is no share.
+        ValueError: if it is not a number from 0 to 1.
     """
     name = sampler_of(environ).removeprefix("parentbased_")
     if name in FIXED:
@@ -126,7 +126,7 @@ def count_of(environ: Mapping[str, str], name: str) -> int:
     """The number that one of `COUNTS` sets.
 
     Raises:
-        ValueError: it is none.
+        ValueError: if it is not a positive whole number.
     """
     given = environ.get(name, "").strip()
     if not given:
@@ -188,5 +188,5 @@ def _number(given: str) -> float:
 def _is_installed(name: str) -> bool:
     try:
         return find_spec(name) is not None
-    except ModuleNotFoundError:  # a package above it is missing
+    except ModuleNotFoundError:  # a parent package is missing
         return False

@@ -1,1 +1,1 @@
-"""Which requests are let in: decided at once and as a whole."""
+"""Admission of requests: decided at once and as a whole."""

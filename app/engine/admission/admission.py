@@ -1,4 +1,4 @@
-"""Which requests may queue: decided at once and as a whole, before anything has changed."""
+"""Accepts or rejects requests, at once and as a whole, before anything is changed."""
 
 from __future__ import annotations
 
@@ -12,46 +12,46 @@ from app.engine.scheduling.timeline import Timeline
 from app.errors import DeadlineExceeded, Overloaded, PayloadTooLarge
 from app.types import Item, ModelId
 
-# Of the time allowed: for the ways from the caller and back, which the server cannot see, and for
-# what slows down all batches at once.
+# Share of the time allowed, reserved for the network, which the server cannot measure, and for
+# whatever slows down all batches at once.
 RESERVE = 0.06
 
 
 class Admission:
-    """Rejects what does not fit into the queue, and what would be answered too late.
+    """Rejects requests that do not fit into the queue, or that would be answered too late.
 
     Args:
-        timeline: says when something would be answered.
+        timeline: predicts when a request would be answered.
     """
 
     def __init__(self, timeline: Timeline) -> None:
         self._timeline = timeline
-        # The newest of one item, by model and length.
+        # The newest rejection of one item, by model and length.
         self._rejections: dict[tuple[ModelId, int], Rejection] = {}
 
     def forget(self, model: ModelId) -> None:
-        """The model is no longer served."""
+        """Forget the rejections of a model that is no longer served."""
         for key in [key for key in self._rejections if key[0] == model]:
             del self._rejections[key]
 
     def admit(
         self, queue: ModelQueue, fresh: Sequence[Item], deadline: float, lag_s: float, now: float
     ) -> None:
-        """Return if a request may go on.
+        """Return if a request is admitted.
 
         Args:
-            queue: its model's.
+            queue: the queue of its model.
             fresh: its items that would have to be queued.
-            deadline: of them all.
-            lag_s: what `ReadLag` said when the request was read.
-            now: the moment, on the engine's clock.
+            deadline: the deadline of all items.
+            lag_s: the result of `ReadLag` when the request was read.
+            now: the current time, on the engine's clock.
 
         Raises:
-            DeadlineExceeded, Overloaded, PayloadTooLarge: it may not.
+            DeadlineExceeded, Overloaded, PayloadTooLarge: if it is rejected.
         """
         allowed_s = deadline - now
         if allowed_s <= 0:
-            raise DeadlineExceeded("the deadline had passed when the request arrived; allow more")
+            raise DeadlineExceeded("the deadline had passed on arrival; allow more time")
         if fresh:
             self._check_room(queue, fresh, allowed_s)
             self.foresee(queue, _loads(fresh), deadline, lag_s, now)
@@ -62,14 +62,14 @@ class Admission:
         """Return if items are predicted to be answered by their deadline.
 
         Args:
-            queue: their model's.
-            fresh: how many of each group.
-            deadline: of them all.
-            lag_s: what `ReadLag` said when the request was read.
-            now: the moment, on the engine's clock.
+            queue: the queue of their model.
+            fresh: number of items in each group.
+            deadline: the deadline of all items.
+            lag_s: the result of `ReadLag` when the request was read.
+            now: the current time, on the engine's clock.
 
         Raises:
-            Overloaded: they would not.
+            Overloaded: if they would be late.
         """
         allowed_s = deadline - now
         left_s = allowed_s * (1 - RESERVE) - lag_s
@@ -98,18 +98,18 @@ class Admission:
         raise Overloaded(message, retry_after_s=clear_s)
 
     def _check_room(self, queue: ModelQueue, fresh: Sequence[Item], allowed_s: float) -> None:
-        """Reject what the queue cannot hold now, or never could."""
+        """Reject items that do not fit into the queue now, or that never could."""
         tickets, nbytes = queue.tickets, 0
         for item in fresh:
             nbytes += item.nbytes
         if len(fresh) > tickets.limit_items:
             raise PayloadTooLarge(
-                f"{len(fresh)} different items in one request, the queue holds "
+                f"the request has {len(fresh)} different items, but the queue limit is "
                 f"{tickets.limit_items}; split it"
             )
         if nbytes > tickets.limit_bytes:
             raise PayloadTooLarge(
-                f"the different items of one request take {nbytes} bytes, the queue holds "
+                f"the request's different items have {nbytes} bytes, but the queue limit is "
                 f"{tickets.limit_bytes}; split it, or send smaller items"
             )
         if len(fresh) > tickets.room:
@@ -128,7 +128,7 @@ class Admission:
 
 
 def _loads(items: Sequence[Item]) -> Sequence[Load]:
-    """How many items there are of each group."""
+    """Number of items in each group."""
     if len(items) == 1:
         item = items[0]
         return [Load(1, item.group[1])] if item.length else ONE_ITEM

@@ -1,27 +1,27 @@
-"""A rejection that holds for later requests: under overload nothing else is done as often."""
+"""A rejection that also holds for later requests: the most frequent operation under overload."""
 
 from __future__ import annotations
 
-HOLDS_S = 0.001  # and no longer than a hundredth of the time that was left
-HOLDS_SHARE = 0.01  # of the time left: a request with that much more is rejected as well
+HOLDS_S = 0.001  # and at most a hundredth of the time that was left
+HOLDS_SHARE = 0.01  # of the time left: a request with that much more is also rejected
 
 
 class Rejection:
-    """Says no again where nothing has become better since. On the event loop.
+    """Rejects later requests while nothing has improved. Owned by the event loop.
 
-    A prediction costs as much as everything else that the engine does for a request that it
-    rejects. What was found for one request holds for a later one that has no more time left and is
-    due no earlier, as long as no fewer items wait and no fewer batches run. Any other improvement,
-    such as a replica that is ready again, is noticed a millisecond late.
+    Predicting the completion time costs as much as the rest of the engine's work for a rejected
+    request. A rejection holds for a later request that has no more time left and is due no earlier,
+    as long as no fewer items wait and no fewer batches run. Any other improvement, such as a
+    replica that is ready again, is noticed a millisecond late.
 
     Args:
-        now: when it was found.
+        now: the time of the rejection.
         left_s: the time that the rejected request had left.
-        deadline: of it.
-        waiting: items that waited for the model.
-        running: batches of it that ran.
-        clear_at: when what waited will be done.
-        message: for its caller.
+        deadline: the deadline of that request.
+        waiting: number of items that waited for the model.
+        running: number of its running batches.
+        clear_at: when the waiting items will be done.
+        message: for the caller.
     """
 
     __slots__ = (
@@ -45,7 +45,7 @@ class Rejection:
         clear_at: float,
         message: str,
     ) -> None:
-        # Without any time left nothing depends on how much.
+        # If no time is left, the result does not depend on how late the request is.
         holds_s = min(HOLDS_S, HOLDS_SHARE * left_s) if left_s > 0 else HOLDS_S
         self._until = now + holds_s
         self._left_s = left_s + holds_s if left_s > 0 else 0.0
@@ -56,7 +56,7 @@ class Rejection:
         self.message = message
 
     def holds(self, now: float, left_s: float, deadline: float, waiting: int, running: int) -> bool:
-        """Whether it holds for a request that is no smaller than the one that was rejected."""
+        """Whether it holds for a request that is no smaller than the rejected one."""
         return (
             now < self._until
             and left_s <= self._left_s

@@ -1,1 +1,1 @@
-"""Replicas and their threads, and how a batch runs in one."""
+"""Replicas, their threads, and the execution of batches in them."""

@@ -1,4 +1,4 @@
-"""Run a batch so that one bad item never fails its mates. In the replica's thread; no asyncio."""
+"""Runs batches, so that a bad item never fails the others. In the replica's thread; no asyncio."""
 
 from __future__ import annotations
 
@@ -25,27 +25,27 @@ from app.types import (
 from models.padding import Padding
 from models.timing import nothing
 
-# Rows up to here are views of one copy of their batch, and keep it alive as long as they wait to be
-# answered: a copy of each takes 0.6 us. What is kept for longer, in the cache, is copied there.
+# Rows up to this size are views of one copy of their batch, and keep it alive until they are
+# answered: a copy of each row takes 0.6 us. The cache makes its own copies.
 SHARED_ROW_BYTES = 1024
 
 Probe: TypeAlias = Callable[[Backend], None]
-# Makes of a batch's outputs what is answered and cached, such as scores of logits; row by row.
+# Converts a batch's outputs, row by row, for answers and cache, such as logits to scores.
 Finish: TypeAlias = Callable[[Arrays], Arrays]
-# Of each output of an item: its dtype, and its shape with -1 for a size that is free.
+# For each output of an item: its dtype, and its shape with -1 for a free size.
 Layout: TypeAlias = Mapping[str, tuple[str, tuple[int, ...]]]
 
 
 @dataclass(frozen=True, slots=True)
 class Contract:
-    """What a model's batches must come to.
+    """Requirements on the results of a model's batches.
 
     Attributes:
-        outputs: the names that every run must answer.
-        probe: replays a golden example; raises BackendError if the replica cannot answer even that.
-        finish: makes of outputs what is answered.
-        padding: how items of different lengths share a batch; None: they do not.
-        layout: of what is answered to an item; None: not known, so a second cache is not used.
+        outputs: the names of the outputs that every run must return.
+        probe: replays a golden example; raises BackendError if the replica cannot answer it.
+        finish: converts outputs for answers.
+        padding: how items of different lengths share a batch; None if they do not.
+        layout: the layout of an item's answer; None if unknown: the second cache is not used then.
     """
 
     outputs: Sequence[str]
@@ -57,19 +57,19 @@ class Contract:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What a batch came to.
+    """The result of a batch.
 
     Attributes:
-        outcomes: one per item, in order; None for those that a fault of the replica left open.
-        fault: why, when there are such.
-        errors: the model's complaints about single items: for the log, they may hold paths and
+        outcomes: one per item, in order; None for items without an outcome after a replica's fault.
+        fault: the replica's fault, if any.
+        errors: the model's errors about single items, only for the log: they may contain paths and
             code.
-        compute_s: seconds in the backend, repeats included.
+        compute_s: seconds in the backend, including repeated runs.
         forwards: runs of the model; more than one means that the batch was split.
-        out_of_memory_at: the smallest number of items that did not fit into the device's memory,
-            though each of them does; 0: all did.
-        prepared_s: seconds until the device had it, of a batch that was launched.
-        device: what it took by the device's own clock; zeros where it has none.
+        out_of_memory_at: the smallest number of items that did not fit into the device's memory
+            together, although each fits alone; 0 if all fitted.
+        prepared_s: seconds until the device had the batch, if it was launched.
+        device: times by the device's own clock; zeros if it has none.
     """
 
     outcomes: Sequence[Outcome | None]
@@ -88,12 +88,12 @@ def run_batch(
     contract: Contract,
     beat: Callable[[], None] = nothing,
 ) -> Report:
-    """Run items of one signature as a batch; where it fails, split until the culprit is alone.
+    """Run items of one signature as a batch; if it fails, split it until the bad item is alone.
 
     Args:
         backend: the model on this replica's device.
-        items: at least one, all of one signature; of several lengths only with a padding.
-        contract: of the model.
+        items: at least one, all with one signature; with several lengths only if there is padding.
+        contract: the contract of the model.
         beat: called before each run.
     """
     return _Run(backend, items, contract, beat).report()
@@ -105,12 +105,12 @@ def launch_batch(
     contract: Contract,
     beat: Callable[[], None],
 ) -> Later[Report]:
-    """Like `run_batch`, but the thread may go on while the device computes.
+    """Like `run_batch`, but the thread may continue while the device computes.
 
     Args:
-        backend: see `run_batch`, like what follows.
+        backend: see `run_batch`, also for the other arguments.
         items: at least one.
-        contract: of the model.
+        contract: the contract of the model.
         beat: called before each run.
     """
     run = _Run(backend, items, contract, beat)
@@ -132,7 +132,7 @@ class _Run:
         self._items = items
         self._contract = contract
         self._probed = False
-        self._unsure: list[int] = []  # items that failed alone since it last gave an answer
+        self._unsure: list[int] = []  # items that failed alone since the model's last answer
         self._outcomes: list[Outcome | None] = [None] * len(items)
         self._forwards = 0
         self._errors: list[ModelError] = []
@@ -143,27 +143,27 @@ class _Run:
         self._device = NO_DEVICE_TIMES
 
     def launch(self, backend: LaunchingBackend) -> None:
-        """Have the device begin with the whole batch; the report says what came of it."""
+        """Start the whole batch on the device; `report` gets its result."""
         try:
             self._beat()
             padding = self._contract.padding
             into = backend.stage(batch_shapes(self._items, padding))
             self._launched = backend.launch(stack(self._items, padding, into))
-        except Exception as error:  # the report will deal with it, after the batch before it
-            self._refused = error.with_traceback(None)  # whose frames would keep tensors
+        except Exception as error:  # `report` handles it, after the batch before this one
+            self._refused = error.with_traceback(None)  # frames would keep tensors alive
         self._prepared_s = time.perf_counter() - self._started
 
     @property
     def expected_s(self) -> float:
-        """What the device is expected to take for what was launched; 0: unknown."""
+        """Expected seconds of the device for the launched batch; 0 if unknown."""
         return self._launched.expected_s if self._launched is not None else 0.0
 
     def is_done(self) -> bool:
-        """Whether the report would not have to wait for the device."""
+        """Whether `report` would not have to wait for the device."""
         return self._launched is None or self._launched.is_done
 
     def report(self, free_since: float = 0.0) -> Report:
-        """Get the outcomes; `free_since`: when the device was done with the batch before it."""
+        """Get the outcomes; `free_since` is when the device finished the previous batch."""
         started = max(self._started, free_since)
         fault: ReplicaError | None = None
         try:
@@ -174,7 +174,7 @@ class _Run:
                 self._probe()
         except ReplicaError as broken:
             fault = broken
-            for index in self._unsure:  # it may have been broken by then: let another one try
+            for index in self._unsure:  # the replica may have been broken: let another one try
                 self._outcomes[index] = None
         took_s = time.perf_counter() - started
         return Report(
@@ -189,7 +189,7 @@ class _Run:
         )
 
     def _least_too_large(self) -> int:
-        """The least number of items that did not fit, though each of them fits alone."""
+        """The smallest number of items that did not fit together, although each fits alone."""
         if not self._did_not_fit:
             return 0
         alone = {start for start, stop in self._did_not_fit if stop - start == 1}
@@ -201,14 +201,14 @@ class _Run:
         return min(sizes, default=0)
 
     def _attempt(self, start: int, stop: int) -> ModelError | None:
-        """One forward over a span: outcomes on success, else the model's complaint."""
+        """Run one forward over a span: record its outcomes, or return the model's error."""
         self._forwards += 1
         self._beat()
         try:
             self._outcomes[start:stop] = self._forward(start, stop)
         except ReplicaError:
             raise
-        except Exception as error:  # a backend outside its contract must not end the thread either
+        except Exception as error:  # a backend's unexpected error must not end the thread
             if stop - start == 1:
                 self._unsure.append(start)
             if isinstance(error, OutOfMemory):
@@ -233,7 +233,7 @@ class _Run:
         return rows
 
     def _outputs(self, start: int, stop: int) -> Arrays:
-        """Of the whole batch, where it was launched, the first time; else of a run of its own."""
+        """Outputs of the launched batch, the first time; else those of a new run."""
         refused, self._refused = self._refused, None
         if refused is not None:
             raise refused
@@ -245,7 +245,7 @@ class _Run:
         return outputs
 
     def _isolate(self, start: int, stop: int, error: ModelError) -> None:
-        """The span failed as a whole: split it until each culprit stands alone."""
+        """Split a span that failed as a whole until each bad item is alone."""
         if stop - start == 1:
             self._errors.append(error)
             self._outcomes[start] = BackendFailed(
@@ -262,25 +262,25 @@ class _Run:
             self._isolate(middle, stop, right)
 
     def _suspect_replica(self) -> None:
-        """Nothing worked: the items or the replica? Splitting is in vain if it is the latter."""
+        """Probe the replica once, because both halves failed: splitting cannot fix a replica."""
         if not self._probed:
             self._probed = True
             self._probe()
 
     def _probe(self) -> None:
-        """A golden example tells whether the replica works."""
+        """Check with a golden example whether the replica works."""
         self._beat()
         try:
             self._contract.probe(self._backend)
         except ReplicaError:
             raise
         except Exception as error:
-            raise ReplicaError(f"a golden example fails as well: {error}") from error
+            raise ReplicaError(f"a golden example also fails: {error}") from error
         self._unsure.clear()
 
 
 def batch_shapes(items: Sequence[Item], padding: Padding | None) -> Mapping[str, tuple[int, ...]]:
-    """The shapes of the batch that `stack` makes."""
+    """The shapes of the batch that `stack` returns."""
     if padding is not None:
         return padding.batch_shapes([item.arrays for item in items])
     return {name: (len(items), *array.shape) for name, array in items[0].arrays.items()}
@@ -293,8 +293,8 @@ def stack(
 
     Args:
         items: at least one.
-        padding: pads those that are shorter than others; None: all have one shape.
-        into: C-contiguous arrays of the right shapes and dtypes to put them into; None: new ones.
+        padding: pads items that are shorter than others; None if all have one shape.
+        into: C-contiguous arrays of the right shapes and dtypes for the result; None for new ones.
     """
     if padding is not None:
         return padding.stack([item.arrays for item in items], into)
@@ -302,7 +302,7 @@ def stack(
     for name, first in items[0].arrays.items():
         arrays = [item.arrays[name] for item in items]
         out = into[name] if into is not None else None
-        if first.ndim:  # half the time of np.stack, which makes a view of each array first
+        if first.ndim:  # half the time of np.stack, which first creates a view of each array
             rows = (len(items) * first.shape[0], *first.shape[1:])
             made = np.concatenate(arrays, out=None if out is None else out.reshape(rows))
             stacked[name] = made.reshape(len(items), *first.shape) if out is None else out
@@ -313,7 +313,7 @@ def stack(
 
 def _check(outputs: Arrays, names: Sequence[str], wanted: int) -> None:
     if set(outputs) != set(names):
-        raise ModelError(f"outputs {sorted(outputs)}, the manifest says {sorted(names)}")
+        raise ModelError(f"outputs are {sorted(outputs)}, but the manifest has {sorted(names)}")
     for name, array in outputs.items():
         got = array.shape[0] if array.ndim else 0
         if got != wanted:
@@ -321,24 +321,24 @@ def _check(outputs: Arrays, names: Sequence[str], wanted: int) -> None:
 
 
 def _rows(outputs: Arrays, count: int, finish: Finish) -> list[Outcome]:
-    finite: Array | None = None  # of each row; None: all are
+    finite: Array | None = None  # whether each row is finite; None if all are
     for array in outputs.values():
         if array.dtype.kind in "fc" and not np.isfinite(array).all():
             if finite is None:
                 finite = np.ones(count, dtype=bool)
             finite &= np.isfinite(array.reshape(count, -1)).all(axis=1)
-    with np.errstate(invalid="ignore", over="ignore"):  # rows that are not finite get no answer
+    with np.errstate(invalid="ignore", over="ignore"):  # rows that are not finite become errors
         finished = {name: _owned(array, count) for name, array in finish(outputs).items()}
     return [
         {name: _row(array, row) for name, array in finished.items()}
         if finite is None or finite[row]
-        else NonFiniteOutput("the model answered NaN or infinity to this item")
+        else NonFiniteOutput("the model returned NaN or infinity for this item")
         for row in range(count)
     ]
 
 
 def _owned(array: Array, count: int) -> Array:
-    """An array whose rows may be answers: the backend's next run may overwrite its own."""
+    """An array whose rows can be answers: the backend's next run may overwrite its own array."""
     if array.nbytes > count * SHARED_ROW_BYTES:
         return array  # each row is copied
     return frozen_copy(array)

@@ -1,6 +1,6 @@
-"""What a model says of items that it fails on: bounded, printable, and at most so often in the log.
+"""A model's errors about single items: bounded and printable in the log, at a limited rate.
 
-A caller may send bad items as fast as the network allows.
+Callers may send bad items as fast as the network allows.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from app.types import ModelId
 LOG = structlog.get_logger(__name__)
 
 MOST_CHARACTERS = 1000
-HEAD_CHARACTERS = 200  # of those; what went wrong stands at the end of TorchScript's messages
+HEAD_CHARACTERS = 200  # of those; the end of TorchScript's messages has the cause
 MOST_NAMED = 10  # requests in one line
-BURST = 10  # lines at once; then one
+BURST = 10  # lines at once; then one per `LINE_S`
 LINE_S = 1.0
 
 
 def in_short(error: Exception) -> str:
-    """An error's message on one line, of at most `MOST_CHARACTERS` printable characters."""
+    """An error's message on one line with at most `MOST_CHARACTERS` printable characters."""
     text = str(error)
     if len(text) > MOST_CHARACTERS:
         tail = MOST_CHARACTERS - HEAD_CHARACTERS - len(" ... ")
@@ -30,10 +30,10 @@ def in_short(error: Exception) -> str:
 
 
 class Complaints:
-    """Those about the items of one model, on their way to the log."""
+    """Logs errors about the items of one model, at a limited rate."""
 
     def __init__(self) -> None:
-        self._lines = float(BURST)  # that may be written now
+        self._lines = float(BURST)  # lines that may be written now
         self._since = 0.0
         self._batches_left_out = 0
 
@@ -45,14 +45,14 @@ class Complaints:
         now: float,
         trace_ids: Callable[[], Iterable[str]],
     ) -> None:
-        """Write one line of a batch, if there were not too many lately.
+        """Write one line about a batch, if the rate limit allows it.
 
         Args:
-            model: of the items.
-            errors: of the items that failed, at least one.
-            labels: names the requests that wait for these; called only where a line is written.
-            now: on the engine's clock.
-            trace_ids: of the traces that those belong to; called likewise.
+            model: the model of the items.
+            errors: errors of the failed items; at least one.
+            labels: returns the labels of the waiting requests; called only if a line is written.
+            now: the current time, on the engine's clock.
+            trace_ids: returns the trace ids of these requests; called only if a line is written.
         """
         self._lines = min(float(BURST), self._lines + (now - self._since) / LINE_S)
         self._since = now

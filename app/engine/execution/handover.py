@@ -1,4 +1,4 @@
-"""How what a thread has made gets back to the event loop."""
+"""Hands results of threads over to the event loop."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ T = TypeVar("T")
 
 
 class Handover(Generic[T]):
-    """One result, from the thread that gives it to the event loop, which finishes it exactly once.
+    """One result, given by a thread to the event loop, which finishes it exactly once.
 
     Args:
-        loop: is told that there is a result, unless it awaits it.
-        finish: gets it, on the loop.
-        awaited: `wait` will be called.
+        loop: the event loop, which is notified of the result unless it waits for it.
+        finish: called with the result, on the loop.
+        awaited: whether `wait` will be called.
     """
 
     def __init__(
@@ -29,37 +29,38 @@ class Handover(Generic[T]):
         self._awaited = awaited
         self._finished = False
         self._results: queue.SimpleQueue[T] = queue.SimpleQueue()
-        # To wait at the queue would hang on Python 3.11 and 3.12 where a signal outlasts the rest.
+        # On Python 3.11 and 3.12 a timed wait on the queue would hang if a signal handler outlasts
+        # the remaining time.
         self._given = threading.Lock()
         self._given.acquire()
 
     def give(self, result: T) -> None:
-        """In the thread."""
+        """In the thread: hand over the result."""
         self._results.put(result)
         self._given.release()
         if not self._awaited:
             tell(self._loop, self._take)
 
     def wait(self, block_s: float) -> None:
-        """On the loop: stand still for the result, and finish it if it comes in time."""
+        """On the loop: block until the result is given, and finish it if it is in time."""
         try:
             self._given.acquire(timeout=block_s)
         finally:
-            self._awaited = False  # a later `give` tells the loop; what is there now is taken
+            self._awaited = False  # a later `give` notifies the loop; an earlier result is taken
             try:
                 self._take()
-            except Exception as error:  # as the loop does for what it calls
+            except Exception as error:  # as the loop does for its callbacks
                 context = {"message": "a result could not be taken", "exception": error}
                 self._loop.call_exception_handler(context)
 
     def settle(self, result: T) -> None:
-        """On the loop: finish with this result; whatever the thread still gives comes too late."""
+        """On the loop: finish with this result; the thread's own result is then ignored."""
         if not self._finished:
             self._finished = True
             self._finish(result)
 
     def _take(self) -> None:
-        """Finish the result, if it is there and was not taken before."""
+        """Finish the result, if it was given and not taken before."""
         try:
             result = self._results.get_nowait()
         except queue.Empty:
@@ -68,14 +69,14 @@ class Handover(Generic[T]):
 
 
 async def in_thread(work: Callable[[], T], unwanted: Callable[[T], None]) -> T:
-    """Run something long in a thread of its own that does not keep the process from ending.
+    """Run long work in a thread of its own, which does not prevent the process from exiting.
 
     Args:
-        work: what to do.
-        unwanted: gets its result if the wait was cancelled.
+        work: the work.
+        unwanted: called with its result if the wait was cancelled.
 
     Raises:
-        Exception: whatever `work` raises.
+        Exception: any exception of `work`.
     """
     loop = asyncio.get_running_loop()
     future: asyncio.Future[T] = loop.create_future()
@@ -89,7 +90,7 @@ async def in_thread(work: Callable[[], T], unwanted: Callable[[T], None]) -> T:
     def run() -> None:
         try:
             result = work()
-        except BaseException as error:  # handed to the awaiting side, not swallowed
+        except BaseException as error:  # passed to the awaiting task, not swallowed
             tell(loop, unless_done, future.set_exception, future, error)
         else:
             tell(loop, deliver, result)
@@ -99,12 +100,12 @@ async def in_thread(work: Callable[[], T], unwanted: Callable[[T], None]) -> T:
 
 
 def tell(loop: asyncio.AbstractEventLoop, call: Callable[..., None], *arguments: Any) -> None:
-    """Have something called on a loop, from another thread."""
+    """Schedule a call on a loop from another thread."""
     with contextlib.suppress(RuntimeError):  # the loop is closed
         loop.call_soon_threadsafe(call, *arguments)
 
 
 def unless_done(settle: Callable[[Any], None], future: asyncio.Future[Any], value: Any) -> None:
-    """Settle a future that may have been given up meanwhile."""
+    """Settle a future, unless it is already done, for example cancelled."""
     if not future.done():
         settle(value)

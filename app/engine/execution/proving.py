@@ -16,20 +16,20 @@ from app.engine.execution.replica_thread import Job, ReplicaThread
 from app.errors import ReplicaError
 
 T = TypeVar("T")
-# Of a Unix system's priorities, where 0 is usual and 19 the lowest: where no core is idle serving
-# comes first, and the proof gets a share of a busy one.
+# Unix priority, where 0 is normal and 19 the lowest: if no core is idle, serving goes first, and
+# the proof gets a share of a busy core.
 NICENESS = 5
 
 
 class ProvingThread:
-    """Warms one backend and replays examples on it, next to the thread of a replica.
+    """Warms one backend and replays examples on it, in parallel with a replica's thread.
 
     Args:
-        replica: in which the backend will run.
+        replica: name of the replica that will run the backend.
         begin: called first in the thread, as in the replica's.
 
     Attributes:
-        name: for logs, and for the watchdog.
+        name: the name for logs, and for the watchdog.
     """
 
     def __init__(self, replica: str, begin: Callable[[], None]) -> None:
@@ -39,19 +39,19 @@ class ProvingThread:
 
     @property
     def step(self) -> int | None:
-        """Number of the forward that it is in; None: in none."""
+        """Number of the current forward; None if there is none."""
         return self._thread.step
 
     def is_alive(self) -> bool:
-        """Whether it works, or hangs."""
+        """Whether the thread still runs, which includes hanging."""
         return self._thread.is_alive()
 
     async def prove(self, backend: Backend, work: Callable[[Backend, Between], None]) -> None:
-        """Run `work` in the thread. Where that fails or is cancelled, close the backend.
+        """Run `work` in the thread; if it fails or is cancelled, close the backend.
 
         Raises:
             ReplicaHangs: if the thread was given up.
-            Exception: whatever `work` raises.
+            Exception: any exception of `work`.
         """
         begun = False
 
@@ -76,7 +76,7 @@ class ProvingThread:
         self._thread.end()
 
     def give_up(self, fault: ReplicaError) -> None:
-        """Give up a thread that hangs: `prove` raises the fault; the thread cleans up if it can."""
+        """Give up a hanging thread: `prove` raises the fault; the thread cleans up if it can."""
         self._thread.orphan()
         if not self._proof.done():
             self._proof.set_exception(fault)
@@ -87,8 +87,8 @@ class ProvingThread:
 
 
 def lower_priority() -> None:
-    """Let serving go first, where no core is idle: lowers the priority of the calling thread."""
-    if sys.platform == "linux":  # elsewhere it would be the priority of the whole process
+    """Lower the priority of the calling thread, so that serving goes first if no core is idle."""
+    if sys.platform == "linux":  # elsewhere this would change the whole process
         thread = threading.get_native_id()
         with contextlib.suppress(OSError):  # a sandbox may forbid it
             usual = os.getpriority(os.PRIO_PROCESS, thread)
@@ -96,10 +96,10 @@ def lower_priority() -> None:
 
 
 def call_in(thread: ReplicaThread, work: Callable[[], T]) -> asyncio.Future[T]:
-    """Run something in a thread, after what is queued there.
+    """Run work in a thread, after its queued jobs.
 
     Returns:
-        what comes of it, or what it raises; of the running event loop.
+        a future of the running event loop with the result or exception of `work`.
     """
     loop = asyncio.get_running_loop()
     future: asyncio.Future[T] = loop.create_future()
@@ -107,7 +107,7 @@ def call_in(thread: ReplicaThread, work: Callable[[], T]) -> asyncio.Future[T]:
     def job() -> None:
         try:
             result = work()
-        except BaseException as error:  # handed to the awaiting side, not swallowed
+        except BaseException as error:  # passed to the awaiting task, not swallowed
             tell(loop, unless_done, future.set_exception, future, error)
         else:
             tell(loop, unless_done, future.set_result, future, result)

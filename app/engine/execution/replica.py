@@ -1,4 +1,4 @@
-"""Replicas: one thread on one device each, which runs whatever model's batch it is handed."""
+"""Replicas: each is one thread on one device, which runs batches of all models."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from app.errors import DeviceLost, ReplicaError, ReplicaHangs
 from app.types import Device, ModelId, Serving
 
 T = TypeVar("T")
-LOAD_LIMIT_S = 900.0  # a load, which is no step of a thread that is watched, hangs after it
+LOAD_LIMIT_S = 900.0  # after this a load counts as hanging; the watchdog does not watch loads
 
 # Proves a loaded backend: warms it, replays examples.
 Prove: TypeAlias = Callable[[Backend, Between], None]
@@ -31,33 +31,31 @@ class ReplicaState(enum.Enum):
     CLOSED = "closed"
 
 
-READY: Final = ReplicaState.READY  # looking at an enum's member takes longer than all of `serves`
+READY: Final = ReplicaState.READY  # looking up an enum's member takes longer than all of `serves`
 
 
 def nothing_to_prove(_: Backend, __: Between) -> None:
-    """For a backend that needs no proof."""
+    """Do nothing, for a backend that needs no proof."""
 
 
 def nothing_first() -> None:
-    """For a thread that needs no preparation."""
+    """Do nothing, for a thread that needs no preparation."""
 
 
 class Replica:
-    """A thread on a device, and the backends that live in it.
+    """A thread on a device, and its backends.
 
-    Everything but the backends is owned by the event loop; the backends are touched by the thread
-    only.
+    The event loop owns everything except the backends, which only the thread uses.
 
     Args:
         name: unique among replicas; shown in metrics and /models.
-        device: where its backends live.
+        device: the device of its backends.
         begin: called first in each of its threads.
 
     Attributes:
-        busy: whether it runs a batch, or two.
-        given_up: how many of its threads have hung.
-        proving: the thread in which a model that is being installed proves itself; None: there is
-            none.
+        busy: whether it runs one or two batches.
+        given_up: number of its threads that were given up because they hung.
+        proving: the thread that proves a model being installed, if any.
     """
 
     def __init__(
@@ -73,9 +71,9 @@ class Replica:
         self._lost: list[ReplicaThread | ProvingThread] = []
         self.proving: ProvingThread | None = None
         self.given_up = 0
-        # What makes each batch that it has fail, in the order in which they end.
+        # Callbacks that fail each of its batches, in the order in which the batches end.
         self._running: deque[Callable[[BaseException], None]] = deque()
-        self._overlaps = False  # would what runs go on next to another batch?
+        self._overlaps = False  # whether the running batch could overlap another one
         self._calls: set[asyncio.Future[Any]] = set()
 
     def open(self) -> None:
@@ -83,7 +81,7 @@ class Replica:
         self._thread.start()
 
     def serves(self, model: ModelId) -> bool:
-        """Whether it is well and has the model."""
+        """Whether it is ready and has the model."""
         return self.state is READY and model in self.models
 
     def is_free(self, model: ModelId) -> bool:
@@ -91,9 +89,9 @@ class Replica:
         return not self.busy and self.serves(model)
 
     def can_prefetch(self, model: ModelId) -> bool:
-        """Whether its device works at one batch, and it could prepare one of the model meanwhile.
+        """Whether it could prepare a batch of the model while its device runs another one.
 
-        Not while something is loaded there: that comes between.
+        Not during a load in its thread, which runs between batches.
         """
         return (
             len(self._running) == 1
@@ -105,7 +103,7 @@ class Replica:
 
     @property
     def is_called(self) -> bool:
-        """Whether something that is no batch runs or waits in its thread, such as a load."""
+        """Whether work other than a batch, such as a load, runs or waits in its thread."""
         return bool(self._calls)
 
     def start(
@@ -118,22 +116,22 @@ class Replica:
     ) -> None:
         """Run `work` on the model's backend in the thread; `done` gets its result on the loop.
 
-        Where `work` raises, `failed` makes the result of what it raised: the thread lives on, and
-        `done` is always called, once: before this returns, if the loop blocks and the result comes
-        in that time, else later.
+        If `work` raises, `failed` converts the exception to a result: the thread continues, and
+        `done` is always called exactly once: before this returns if the loop blocks and the result
+        is given in that time, else later.
 
         Args:
-            model: what to run.
-            work: runs it, or has the device begin it.
-            done: takes what came of it.
-            failed: makes the same of an exception.
-            block_s: for how many seconds at most the event loop stands still and waits.
+            model: the model to run.
+            work: runs it, or starts it on the device.
+            done: called with the result.
+            failed: converts an exception to a result.
+            block_s: maximum seconds that the event loop blocks to wait for the result.
         """
         self.busy = True
         self._overlaps = model in self.models and self.models[model].prefetches
 
         def finish(result: T) -> None:
-            self._running.popleft()  # not by name: this and `give_up` would keep each other alive
+            self._running.popleft()  # not `remove(give_up)`: a reference cycle
             self.busy = bool(self._running)
             done(result)
 
@@ -147,7 +145,7 @@ class Replica:
         def job() -> Begun | None:
             try:
                 result = work(thread.backends[model])
-            except BaseException as error:  # becomes a result: a dead thread would hang its callers
+            except BaseException as error:  # becomes a result: else callers would hang
                 result = failed(error)
             if isinstance(result, Later):
                 return Begun(partial(end, result), result.is_done, result.expected_s)
@@ -167,7 +165,7 @@ class Replica:
 
     @property
     def beat(self) -> Callable[[], None]:
-        """For a batch that begins now, in its thread: it is getting on, however long it takes."""
+        """The function that a batch beginning now calls in the thread to report progress."""
         return self._thread.beat
 
     async def install(
@@ -177,20 +175,20 @@ class Replica:
         prove: Prove = nothing_to_prove,
         check: Prove = nothing_to_prove,
     ) -> None:
-        """Load a model next to what is served, prove it, and keep it.
+        """Load a model while others are served, prove it, and keep it.
 
-        It replaces an older backend of the same model. It is proved in a thread of its own, so
-        that what is served waits for no forward of it but those of `check`. Where the device works
-        by itself, forwards belong to the replica's thread, and batches run between them.
+        It replaces an older backend of the same model. It is proved in a thread of its own, so that
+        served models wait only for the forwards of `check`. If the device works asynchronously, all
+        forwards run in the replica's thread, and batches run between them.
 
         Args:
             model: its name and version.
-            load: makes a loaded backend; in a thread of its own.
+            load: returns a loaded backend; called in a thread of its own.
             prove: warms it, replays examples.
             check: the last step, in the replica's thread; a few short forwards.
 
         Raises:
-            Exception: whatever these raise; an older backend stays then.
+            Exception: any exception of these; an older backend is kept then.
         """
         given_up = self.given_up
         try:
@@ -198,7 +196,7 @@ class Replica:
                 backend = await in_thread(load, close_safely)
         except TimeoutError as error:
             raise ReplicaHangs(f"{model} was not loaded within {LOAD_LIMIT_S:g} s") from error
-        if self.given_up > given_up:  # what served here is installed first
+        if self.given_up > given_up:  # the models served before must be installed first
             close_safely(backend)
             raise ReplicaError(f"the thread of {self.name} was given up while {model} was loaded")
         if not backend.serving().launches:
@@ -229,7 +227,7 @@ class Replica:
             self.proving = None
 
     async def remove(self, model: ModelId) -> None:
-        """Close a model's backend; harmless when there is none."""
+        """Close a model's backend; harmless if there is none."""
         self.models.pop(model, None)
         thread = self._thread
 
@@ -242,15 +240,15 @@ class Replica:
             await self.call(job)
         except DeviceLost:
             raise
-        except ReplicaError:  # the thread was given up, with all it had
+        except ReplicaError:  # the thread was given up with all its backends
             pass
 
     async def call(self, work: Callable[[], T]) -> T:
-        """Run something in the thread, after what is queued there, and await its result.
+        """Run work in the thread, after its queued jobs, and await the result.
 
         Raises:
             ReplicaError: if the thread was given up meanwhile.
-            Exception: whatever `work` raises.
+            Exception: any exception of `work`.
         """
         future = call_in(self._thread, work)
         self._calls.add(future)
@@ -259,27 +257,27 @@ class Replica:
 
     @property
     def step(self) -> int | None:
-        """Number of the forward, or the step of a load, that its thread is in; None: in none."""
+        """Number of its thread's current forward, or step of a load; None if there is none."""
         return self._thread.step
 
     @property
     def lost_threads(self) -> int:
-        """Threads that were given up and have not come back."""
+        """Number of threads that were given up and have not returned."""
         self._lost = [thread for thread in self._lost if thread.is_alive()]
         return len(self._lost)
 
     def give_up_proof(self, fault: ReplicaError) -> None:
-        """What is being proved hangs: it is not installed; the replica serves on."""
+        """Give up a model whose proof hangs: it is not installed; the replica still serves."""
         if self.proving is not None:
             self._lost.append(self.proving)
             self.proving.give_up(fault)
 
     def give_up_thread(self, fault: ReplicaError) -> bool:
-        """Its thread hangs: go on with a new one, which has no models yet. It is sick then.
+        """Replace a hanging thread by a new one, which has no models yet; the replica is then sick.
 
-        What the old one was doing fails with the fault, and what only waited for a batch that hangs
-        as if the replica had broken: a version that is being proved meanwhile is not to blame. The
-        old one's backends are closed if it ever comes back, and are lost with it else.
+        The old thread's work fails with the fault. Calls that only waited for a hanging batch fail
+        as if the replica had broken: a version being proved at that time did not cause it. The old
+        thread's backends are closed if it ever returns; otherwise they are lost.
 
         Returns:
             whether it was running a batch.
@@ -288,7 +286,7 @@ class Replica:
             self.state = ReplicaState.SICK
         self.models.clear()
         innocent = self._thread.in_batch and isinstance(fault, ReplicaHangs)
-        waited = ReplicaError(f"{fault}, with a batch") if innocent else fault
+        waited = ReplicaError(f"{fault} in a batch") if innocent else fault
         self.given_up += 1
         self._lost.append(self._thread)
         self._thread.orphan()
@@ -296,19 +294,19 @@ class Replica:
         self._thread.start()
         for future in tuple(self._calls):
             unless_done(future.set_exception, future, waited)
-        if self.proving is not None:  # not to blame; what served here is installed first
-            self.proving.give_up(ReplicaError(f"{fault}, while this was being loaded"))
+        if self.proving is not None:  # not the cause; models served before are installed first
+            self.proving.give_up(ReplicaError(f"{fault} while this version was being loaded"))
         ran = bool(self._running)
         for give_up in tuple(self._running):
             give_up(fault)
         return ran
 
     async def close(self, patience_s: float) -> bool:
-        """Close all backends in the thread and end it; False if it did not get there in time."""
+        """Close all backends in the thread and end it; False if this was not done in time."""
         self.state = ReplicaState.CLOSED
         thread = self._thread
 
-        def job() -> None:  # the last one: whatever an install before it made is here by now
+        def job() -> None:  # the last job: backends of earlier installs are here by now
             for backend in thread.backends.values():
                 close_safely(backend)
             thread.backends.clear()

@@ -1,4 +1,4 @@
-"""The thread of a replica: what it does, in which order, and what its device does meanwhile."""
+"""The thread of a replica: the order of its jobs, and the batches that its device runs."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from app.errors import ReplicaHangs
 from app.types import ModelId
 
 T = TypeVar("T")
-# While a device works at a batch its thread waits for another one, and within the time expected of
-# the first polls this many times whether that is done.
+# While a device runs a batch, its thread waits for another job, and polls this many times during
+# the batch's expected time whether it is done.
 LOOKS = 50
 SHORTEST_LOOK_S, LONGEST_LOOK_S = 0.00005, 0.001
-STEPS = itertools.count(1)  # of all threads
+STEPS = itertools.count(1)  # for all threads
 
 
 class Later(Generic[T]):
-    """What will come of a batch that its device has begun.
+    """The future result of a batch that its device has begun.
 
     Args:
-        get: waits for it. Told since when the device could have worked at it alone, on
-            `time.perf_counter`.
+        get: waits for the result. Its argument is the time of `time.perf_counter` since which the
+            device could have run this batch alone.
         is_done: whether `get` would not have to wait.
-        expected_s: what the device takes for it, without whatever its thread does; 0: not known.
+        expected_s: expected seconds of the device, without its thread's work; 0 if unknown.
     """
 
     __slots__ = ("expected_s", "get", "is_done")
@@ -44,7 +44,7 @@ class Later(Generic[T]):
 
 
 class Begun(NamedTuple):
-    """A batch that the device has begun, as `Later` says; `end` waits for it, and never raises."""
+    """A batch that the device has begun, see `Later`; `end` waits for it, and never raises."""
 
     end: Callable[[float], None]
     is_done: Callable[[], bool]
@@ -52,26 +52,25 @@ class Begun(NamedTuple):
 
 
 class Job(NamedTuple):
-    """Something to do in the thread; `work` never raises. Batches may go between others' parts."""
+    """Work for the thread, which never raises. Batches may run between the parts of other jobs."""
 
     work: Callable[[], Begun | None]
     is_batch: bool
 
 
 class ReplicaThread:
-    """One thread, its jobs, and the backends that live in it.
+    """One thread, its jobs, and its backends.
 
-    A daemon: native code that never returns must not keep the process from ending.
+    A daemon: native code that never returns must not prevent the process from exiting.
 
     Args:
-        name: for debuggers.
-        begin: called in the thread before anything else.
+        name: the name for debuggers.
+        begin: called first in the thread.
 
     Attributes:
-        backends: touched in the thread only.
-        in_batch: whether what it does is a batch, be it between the parts of something else.
-        step: number of what it is at, which no other step of any thread has; None: it waits for a
-            job.
+        backends: used only in the thread.
+        in_batch: whether it runs a batch now, possibly between the parts of another job.
+        step: number of its current step, unique over all threads; None if it waits for a job.
     """
 
     def __init__(self, name: str, begin: Callable[[], None]) -> None:
@@ -79,7 +78,7 @@ class ReplicaThread:
         self._begin = begin
         self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
         self._later: deque[Job | None] = deque()
-        self._arrived = threading.Lock()  # open while there is a job that was not looked for
+        self._arrived = threading.Lock()  # open while there is a job that was not noticed
         self._arrived.acquire()
         self._begun: deque[Begun] = deque()
         self._ended_at = 0.0
@@ -89,27 +88,27 @@ class ReplicaThread:
         self._thread = threading.Thread(target=self._work, name=name, daemon=True)
 
     def start(self) -> None:
-        """Begin to work."""
+        """Start the thread."""
         self._thread.start()
 
     def is_alive(self) -> bool:
-        """Whether it works, or hangs."""
+        """Whether the thread still runs, which includes hanging."""
         return self._thread.is_alive()
 
     def do(self, job: Job) -> None:
-        """Do it after what is queued; a batch also between the parts of something long."""
+        """Queue a job; a batch may also run between the parts of a long job."""
         self._jobs.put(job)
         self._wake()
 
     def end(self) -> None:
-        """End the thread, after what is queued."""
+        """End the thread after its queued jobs."""
         self._jobs.put(None)
         self._wake()
 
     def orphan(self) -> None:
-        """Give the thread up: should it ever come back, it cleans up and ends."""
+        """Give up the thread: if it ever returns, it cleans up and ends."""
         self._orphaned = True
-        self._later.clear()  # what was not begun holds backends that nothing else has
+        self._later.clear()  # jobs that were not begun hold the only references to backends
         with contextlib.suppress(queue.Empty):
             while True:
                 self._jobs.get_nowait()
@@ -117,7 +116,7 @@ class ReplicaThread:
         self._wake()
 
     def beat(self) -> None:
-        """In the thread: another step of a job begins.
+        """In the thread: begin another step of a job.
 
         Raises:
             ReplicaHangs: if the thread was given up.
@@ -127,7 +126,7 @@ class ReplicaThread:
         self.step = next(STEPS)
 
     def between(self) -> None:
-        """In the thread, between the parts of something long: let batches go first."""
+        """In the thread, between the parts of a long job: run waiting batches first."""
         self.beat()
         while True:
             try:
@@ -166,7 +165,7 @@ class ReplicaThread:
             self._begun.append(begun)
 
     def _next(self) -> Job | None:
-        """The next job. Until one comes, what the device has begun is ended."""
+        """The next job. Until there is one, finish the batches that the device has begun."""
         while self._begun:
             if self._later or self._comes_soon():
                 break
@@ -174,23 +173,23 @@ class ReplicaThread:
         return self._later.popleft() if self._later else self._jobs.get()
 
     def _comes_soon(self) -> bool:
-        """Whether another job comes while the device works at one."""
+        """Whether another job is queued while the device still runs its first batch."""
         begun = self._begun[0]
         look_s = max(SHORTEST_LOOK_S, min(LONGEST_LOOK_S, begun.expected_s / LOOKS))
         while self._jobs.empty():
             if begun.expected_s <= 0 or begun.is_done():
                 return False
-            self._arrived.acquire(timeout=look_s)  # not at the queue: see `Handover`
+            self._arrived.acquire(timeout=look_s)  # not on the queue: see `Handover`
         return True
 
     def _wake(self) -> None:
-        """For a thread that looks for another job while its device works."""
+        """Wake the thread if it waits for another job while its device works."""
         if self._arrived.locked():
-            with contextlib.suppress(RuntimeError):  # another thread has just done it
+            with contextlib.suppress(RuntimeError):  # another thread has just released it
                 self._arrived.release()
 
     def _end_first(self) -> None:
-        """Wait for what the device began first."""
+        """Wait for the batch that the device began first."""
         begun = self._begun.popleft()
         self.step = next(STEPS)
         self.in_batch = True

@@ -1,1 +1,1 @@
-"""When a batch is formed, how large, and on which replica."""
+"""Scheduling: when to form a batch, how large, and on which replica."""

@@ -1,4 +1,4 @@
-"""The cost model: a batch takes its warm-up time, times one drift factor, plus one overhead."""
+"""The cost model: a batch takes its warm-up time, times a drift factor, plus an overhead."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from app.engine.scheduling.cost_curves import LEAST_S, CostCurves
 from app.types import BatchTimes
 
 WEIGHT = 0.1  # of the newest batch in a running mean
-SCATTER_WEIGHT = 0.05  # of the newest batch in the deviation: one outlier says less about it
-OUTLIER = 5.0  # times the estimate; one batch counts as that much longer or shorter at most
-NO_PRESSURE = 8  # full batches that fit into the time allowed: smaller ones gain nothing then
+SCATTER_WEIGHT = 0.05  # of the newest batch in the deviation, where outliers count less
+OUTLIER = 5.0  # times the estimate: the most by which one batch counts as longer or shorter
+NO_PRESSURE = 8  # if this many full batches fit into the time allowed, smaller ones gain nothing
 HASTE = 0.5  # a batch that takes all the time allowed is worth half as much as one that takes none
-HARDLY_LONGER = 1.25  # times a batch of one: that much is acceptable where nothing meets a deadline
-EFFICIENT = 0.9  # of the best throughput: a batch that reaches it is worth preparing
-TURN_S = 0.0005  # that the event loop and the thread may take to turn to a batch
-GROW_AFTER_S = 60.0  # after running out of memory twice the size is tried again
+HARDLY_LONGER = 1.25  # times a batch of one: acceptable if no batch meets the deadline
+EFFICIENT = 0.9  # share of the best throughput that makes a batch worth preparing
+TURN_S = 0.0005  # time for the event loop and the thread to start a batch
+GROW_AFTER_S = 60.0  # after running out of memory, twice the size is tried again
 
 
 class RunningMean:
-    """Ignore isolated outliers; accept three in a row on one side as a shift.
+    """A running mean that ignores isolated outliers but follows three in a row on one side.
 
-    Of those three the one nearest to the mean is accepted.
+    After three, the one nearest to the mean becomes the new value.
 
     Args:
-        value: to begin with.
+        value: the initial value.
     """
 
     __slots__ = ("_outliers", "value")
@@ -35,7 +35,7 @@ class RunningMean:
         self._outliers: list[float] = []
 
     def add(self, figure: float, least: float, most: float) -> None:
-        """Follow one more figure; outside of `least` to `most` it is an outlier."""
+        """Add a figure, which is an outlier if it is outside the range `least` to `most`."""
         if least <= figure <= most:
             self._outliers.clear()
         else:
@@ -52,18 +52,18 @@ class RunningMean:
 
 
 class BatchCost:
-    """Seconds of a batch by its number of items and their length, of one model on one replica.
+    """Seconds of a batch by its number of items and their length, for one model on one replica.
 
-    Every batch corrects the estimates of all sizes. A single size that slows down alone is found
-    late. Owned by the event loop. A length is that to which the items of a batch are padded, and 0
-    for models that pad nothing.
+    Every batch corrects the estimates of all sizes; a slowdown of one size alone is detected late.
+    Owned by the event loop. The length is that to which the items of a batch are padded, and 0 for
+    models without padding.
 
     Args:
-        largest: items in one batch at most.
-        measured: from warm-up; without any the first batch stands for them.
+        largest: maximum number of items in one batch.
+        measured: times from warm-up; if empty, the first batch is used instead.
 
     Attributes:
-        deviation: of batches from what was expected, as a share of that: a running mean.
+        deviation: running mean of the relative deviation of batches from their expected time.
     """
 
     __slots__ = (
@@ -85,7 +85,7 @@ class BatchCost:
     def __init__(self, largest: int, measured: BatchTimes) -> None:
         self.largest = largest
         self.deviation = 0.0
-        # Places in a batch, items times their length: limited after running out of memory.
+        # Places in a batch (items times length), limited after running out of memory.
         self._fits = self._whole = math.inf
         self._guessed = False
         self._curves = CostCurves(measured)
@@ -94,7 +94,7 @@ class BatchCost:
         self._batches = 0
         self._prepared_s = 0.0
         self._grow_at = 0.0
-        # By length, until something changes.
+        # Caches by length, cleared by every change.
         self._tables: dict[int, list[tuple[int, float]]] = {}
         self._full: dict[int, float] = {}
 
@@ -104,13 +104,13 @@ class BatchCost:
         return compute_s + self._overhead.value if compute_s > 0 else 0.0
 
     def compute_s(self, items: int, length: int = 0) -> float:
-        """Seconds of these that the model takes; 0 until a batch has been measured."""
+        """Seconds of a batch in the model alone; 0 until a batch has been measured."""
         return self._curves.seconds(items, length) * self._drift.value
 
     def most_of(self, length: int) -> int:
-        """The most items of this length that fit into one batch at present.
+        """The current maximum of items of this length in one batch.
 
-        Larger batches did not fit into the memory, or were not measured because they gain nothing.
+        Larger batches did not fit into memory, or were not measured because they gain nothing.
         """
         largest = self.largest
         if self._fits < self._whole:
@@ -127,7 +127,7 @@ class BatchCost:
         return full_s
 
     def longest_s(self) -> float:
-        """Seconds of a full batch of the longest items that were measured."""
+        """Seconds of a full batch of the longest measured items."""
         return self.full_s(self._curves.lengths[-1] if self._curves.lengths else 0)
 
     def item_s(self, length: int) -> float:
@@ -140,13 +140,13 @@ class BatchCost:
         """Learn from a batch that has ended.
 
         Args:
-            items: of it.
-            compute_s: that the model took.
-            overhead_s: that it took in addition, waiting for its thread and for the event loop;
-                None: unknown.
-            length: of the items.
+            items: number of its items.
+            compute_s: seconds in the model.
+            overhead_s: further seconds of waiting for its thread and for the event loop; None if
+                unknown.
+            length: length of the items.
         """
-        if not self._curves.lengths:  # nothing was measured: from this one on, in proportion
+        if not self._curves.lengths:  # no measurements: extrapolate from this batch
             self._curves = CostCurves({length: {items: compute_s}})
             self._guessed = True
             self._changed()
@@ -166,12 +166,12 @@ class BatchCost:
         self._changed()
 
     def batch_size(self, allowed_s: float, length: int = 0) -> int:
-        """Return the largest batch to form for requests which have `allowed_s` from the start.
+        """Return the largest batch to form for requests whose total time is `allowed_s`.
 
-        It is a full batch, unless that takes an eighth of the time allowed or more. Then only sizes
-        that take half of it at most are considered, for a request may find another batch running;
-        or sizes that take hardly longer than one item, where overhead dominates. Of these the best
-        throughput wins, less a share (HASTE) for the time a batch takes.
+        It is a full batch, unless that takes an eighth of the time allowed or more. Then the
+        candidates are sizes that take at most half of that time, because a request may have to wait
+        for a running batch, or hardly longer than one item, where overhead dominates. The size with
+        the best throughput wins, reduced by a share (HASTE) for the time that a batch takes.
         """
         if self.full_s(length) * NO_PRESSURE <= max(0.0, allowed_s):
             return self.most_of(length)
@@ -188,19 +188,19 @@ class BatchCost:
         return best
 
     def ahead(self, size: int, length: int = 0) -> Ahead:
-        """When to prepare a batch of at most `size` items while the device runs another one."""
+        """When to prepare a batch of at most `size` items while the device runs another."""
         seconds = [each for each in self._by_size(length) if each[0] <= size and each[1] > 0]
         best = max((items / takes_s for items, takes_s in seconds), default=0.0)
         efficient = (n for n, takes_s in seconds if n / takes_s >= EFFICIENT * best)
         return Ahead(next(efficient, size), 2 * self._prepared_s + TURN_S)
 
     def prepared(self, seconds: float) -> None:
-        """Learn how long it took to bring a batch to the device."""
+        """Learn how long it took to copy a batch to the device."""
         weight = WEIGHT if self._prepared_s else 1.0
         self._prepared_s += weight * (seconds - self._prepared_s)
 
     def out_of_memory(self, items: int, now: float, length: int = 0) -> None:
-        """Form no batch larger than the next smaller bucket for a while: `items` did not fit."""
+        """Limit batches to the next smaller bucket for a while, because `items` did not fit."""
         self._fits = min(self._fits, (1 << max(0, (items - 1).bit_length() - 1)) * max(1, length))
         whole = self.largest * max(1, length)
         self._whole = whole if self._whole == math.inf else max(self._whole, whole)
@@ -208,7 +208,7 @@ class BatchCost:
         self._changed()
 
     def turn(self, now: float) -> None:
-        """Let larger batches be tried again once time has passed: others may have freed memory."""
+        """Allow larger batches again after a while: other processes may have freed memory."""
         if self._fits < self._whole and now >= self._grow_at:
             self._fits *= 2
             if self._fits >= self._whole:
@@ -217,7 +217,7 @@ class BatchCost:
             self._changed()
 
     def _by_size(self, length: int) -> list[tuple[int, float]]:
-        """Powers of two below the most items, and those, ascending, with their seconds."""
+        """Powers of two below the largest size, then the largest size, with their seconds."""
         table = self._tables.get(length)
         if table is None:
             most = self.most_of(length)

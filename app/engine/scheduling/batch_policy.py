@@ -1,4 +1,4 @@
-"""When to form a batch and how large: a pure function of numbers. No clock, no I/O, no torch."""
+"""Decides when to form a batch and how large: pure functions without a clock, I/O or torch."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
-ROUNDING = 1e-6  # of an item: thirds and the like are not exact
-EARLY_S = 1e-6  # less than this is not early
+ROUNDING = 1e-6  # of an item: fractions such as thirds are not exact
+EARLY_S = 1e-6  # a shorter time is not early
 
 
 @dataclass(frozen=True, slots=True)
 class BatchLimits:
-    """How batches are made.
+    """Limits for forming batches.
 
     Attributes:
-        max_batch_size: items in one batch at most.
-        batch_wait_s: how long the oldest item may wait for company although a replica is idle.
-        gather_s: how long a batch may grow at most while every turn of the event loop reads more.
+        max_batch_size: maximum number of items in a batch.
+        batch_wait_s: how long the oldest item may wait for more items although a replica is idle.
+        gather_s: how long a batch may grow while every turn of the event loop reads more items.
     """
 
     max_batch_size: int
@@ -26,9 +26,9 @@ class BatchLimits:
 
 
 class Decision(NamedTuple):
-    """Form a batch of `size` items now, or none (0); ask again in `again_in_s`, or on a change.
+    """Form a batch of `size` items now, or none (0); decide again in `again_in_s`, or on a change.
 
-    An `again_in_s` of 0 is the next turn of the event loop.
+    An `again_in_s` of 0 means the next turn of the event loop.
     """
 
     size: int
@@ -36,11 +36,11 @@ class Decision(NamedTuple):
 
 
 class Arrivals(NamedTuple):
-    """What the event loop has just read.
+    """Items that the event loop has just read.
 
     Attributes:
-        items: of this model, in its last turn.
-        gathered_s: how long a batch has been growing from turn to turn.
+        items: number of this model's items in the last turn.
+        gathered_s: how long a batch has grown from turn to turn.
     """
 
     items: int = 0
@@ -51,12 +51,12 @@ NO_ARRIVALS = Arrivals()
 
 
 class Ahead(NamedTuple):
-    """When a batch is prepared while the device works at another one.
+    """When to prepare a batch while the device runs another one.
 
     Attributes:
-        least: items that make a batch nearly as efficient as any; 1 where others wait for the
-            device, too, and would have it while this one waits for company.
-        lead_s: what preparing one takes.
+        least: smallest batch with nearly the best efficiency; 1 if other work also waits for the
+            device, and would get it while this batch waits for more items.
+        lead_s: seconds to prepare a batch.
     """
 
     least: int
@@ -72,19 +72,19 @@ def decide(
 ) -> Decision:
     """Decide about one model's queue of items that can share a batch.
 
-    With a replica idle nothing waits, unless a wait is configured; that wait counts from the oldest
-    item. Requests that have reached the machine are read first, as long as there are more of them
-    in every turn: a wave that is being parsed becomes one batch, not a small one and a large one.
-    What waits is spread over the idle replicas: two half batches side by side end sooner than one
-    whole batch next to an idle device, and a device that is twice as fast gets twice as much.
+    If a replica is idle, items do not wait, unless a wait is configured; it starts with the oldest
+    item. Requests that have reached the machine are read first, as long as every turn reads more of
+    them: a wave of requests becomes one batch, not a small and a large one. The waiting items are
+    spread over the idle replicas: two half batches in parallel end sooner than one whole batch next
+    to an idle device, and a device that is twice as fast gets twice as many.
 
     Args:
-        waiting: items that wait and can share a batch.
+        waiting: number of waiting items that can share a batch.
         oldest_wait_s: how long the oldest of them has waited.
-        share: of what waits, what is for the replica that would run it: its part of the speed of
-            all that could start now; 0: none could.
-        limits: how batches are made.
-        arrivals: what is being read.
+        share: share of the waiting items for the replica that would run the batch: its part of the
+            total speed of all replicas that could start now; 0 if none could.
+        limits: limits for the batch.
+        arrivals: items that are being read.
     """
     if waiting == 0 or share == 0:
         return Decision(0)
@@ -101,18 +101,18 @@ def decide(
 def decide_ahead(
     waiting: int, oldest_wait_s: float, free_in_s: float, ahead: Ahead, limits: BatchLimits
 ) -> Decision:
-    """Decide about a batch for a replica whose device still works at another one.
+    """Decide about a batch for a replica whose device still runs another one.
 
-    A full batch is prepared at once: nothing is gained by waiting. A smaller one that is nearly as
-    efficient waits for company until preparing it takes as long as the device is still busy; and
-    one that is not waits for the device to be idle, as if it could not be given one before.
+    A full batch is prepared at once: waiting gains nothing. A smaller batch that is nearly as
+    efficient waits for more items until preparing it takes as long as the device is still busy. A
+    less efficient batch waits for the device to be idle, as if prefetching were not possible.
 
     Args:
-        waiting: items that wait and can share a batch.
+        waiting: number of waiting items that can share a batch.
         oldest_wait_s: how long the oldest of them has waited.
-        free_in_s: until the device is expected to be idle.
-        ahead: what is worth preparing, and when.
-        limits: how batches are made.
+        free_in_s: seconds until the device is expected to be idle.
+        ahead: which batch is worth preparing, and when.
+        limits: limits for the batch.
     """
     if waiting >= limits.max_batch_size:
         return Decision(limits.max_batch_size)

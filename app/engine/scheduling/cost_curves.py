@@ -1,4 +1,4 @@
-"""Measured seconds of batches, and estimates between the sizes and lengths that were measured."""
+"""Measured seconds of batches, and estimates between the measured sizes and lengths."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from app.types import BatchTimes
 
-LEAST_S = 1e-9  # no batch takes no time at all
+LEAST_S = 1e-9  # keeps every time above zero
 
 
 class CostCurves:
@@ -17,7 +17,7 @@ class CostCurves:
         measured: may be empty.
 
     Attributes:
-        lengths: those that were measured, ascending.
+        lengths: the measured lengths, ascending.
     """
 
     __slots__ = ("_curves", "_seconds", "lengths")
@@ -28,7 +28,7 @@ class CostCurves:
         self._seconds: dict[tuple[int, int], float] = {}
 
     def seconds(self, items: int, length: int) -> float:
-        """Linear between the lengths, as between numbers of items; 0 without measurements."""
+        """Seconds of a batch, interpolated between sizes and lengths; 0 without measurements."""
         key = items, length
         seconds = self._seconds.get(key)
         if seconds is None:
@@ -36,14 +36,14 @@ class CostCurves:
         return seconds
 
     def most_items(self, length: int) -> int:
-        """The most items of this length in a batch no larger than one that was measured.
+        """Maximum number of items of this length in a batch no larger than a measured one.
 
         There must be measurements.
         """
         lengths = self.lengths
         at = min(bisect_left(lengths, length), len(lengths) - 1)
         most = self._curves[at][0][-1]
-        if lengths[at] < length:  # longer than what was measured
+        if lengths[at] < length:  # longer than all measured lengths
             return most * lengths[at] // length
         if at:
             return max(most, self._curves[at - 1][0][-1] * lengths[at - 1] // length)
@@ -69,7 +69,7 @@ class CostCurves:
 
 
 def _ascending(measured: Mapping[int, float]) -> tuple[list[int], list[float]]:
-    """Numbers of items, ascending, and seconds, which ascend with them."""
+    """Numbers of items and their seconds, both ascending."""
     items = sorted(measured)
     seconds = [max(LEAST_S, measured[each]) for each in items]
     for at in range(len(items) - 2, -1, -1):  # other work on the machine only adds time
@@ -78,15 +78,15 @@ def _ascending(measured: Mapping[int, float]) -> tuple[list[int], list[float]]:
 
 
 def interpolated(known: Sequence[int], seconds: Sequence[float], items: int) -> float:
-    """Seconds of a batch of `items`, from those of other sizes.
+    """Seconds of a batch of `items`, estimated from other sizes.
 
-    Linear between two sizes, in proportion beyond the largest, and constant below the smallest:
-    rather too long than too short.
+    Linear between two sizes, proportional beyond the largest, and constant below the smallest, so
+    that an error is an overestimate.
 
     Args:
-        known: sizes, ascending; without any it is 0.
-        seconds: of each.
-        items: of the batch.
+        known: sizes, ascending; if empty, the result is 0.
+        seconds: seconds of each size.
+        items: number of items in the batch.
     """
     if not known:
         return 0.0

@@ -1,4 +1,4 @@
-"""Decide, act, record: form batches as the policy says, have replicas run them, settle items."""
+"""Forms batches by the batch policy, hands them to replicas, and settles their items."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ LOG = structlog.get_logger(__name__)
 
 
 class Settler(Protocol):
-    """What takes the outcomes. A protocol, not a function: compiled, that is called directly."""
+    """Receives the outcomes. A protocol, not a function: compiled code calls it directly."""
 
     def settle(
         self,
@@ -41,32 +41,32 @@ class Settler(Protocol):
         compute_s: float,
         batch_items: int,
     ) -> None:
-        """Take a ticket's outcome, exactly once.
+        """Settle a ticket; called exactly once for each.
 
         Args:
-            queue: of its model.
-            ticket: which it is of.
-            outcome: None: no request waits for it.
-            queue_s: seconds of waiting.
+            queue: the queue of its model.
+            ticket: the ticket.
+            outcome: its outcome; None if no request waits for it.
+            queue_s: seconds in the queue.
             compute_s: seconds of computing.
-            batch_items: size of its batch; 0: it was not computed.
+            batch_items: size of its batch; 0 if it was not computed.
         """
 
 
 class Dispatcher:
-    """Forms batches, hands them to replicas, and passes on what becomes of them. On the event loop.
+    """Forms batches, hands them to replicas, and passes on their outcomes. On the event loop.
 
-    `on_fault` is told when a replica has broken; it is marked sick by then. `worked_at` says when
-    it last ended a turn's work. `tracing` is told of each batch.
+    `on_fault` is called when a replica has broken, after it is marked sick. `worked_at` is when the
+    dispatcher last finished a turn's work. `tracing` is notified of each batch.
 
     Args:
-        replicas: all there are.
-        timeline: of them.
-        clock: the engine's.
-        settler: takes every outcome.
-        metrics: where to count what replicas run.
-        block_s: for a batch that is expected to take less, the event loop stands still until it is
-            there; see `EngineConfig`.
+        replicas: all replicas.
+        timeline: the timeline of the replicas.
+        clock: the engine's clock.
+        settler: receives every outcome.
+        metrics: where to count the replicas' work.
+        block_s: the event loop blocks for a batch that is expected to take less than this; see
+            `EngineConfig`.
     """
 
     def __init__(
@@ -87,11 +87,11 @@ class Dispatcher:
             each.name: metrics.batches_of(each.name, str(each.device)) for each in replicas
         }
         self._block_s = block_s
-        self._blocked = False  # has the event loop stood still in this turn?
-        self._kept: set[str] = set()  # replicas reserved for the model that is first in turn
+        self._blocked = False  # whether the event loop has blocked in this turn
+        self._kept: set[str] = set()  # replicas reserved for the model whose turn is first
         self.tracing = Tracing()
         self.on_fault: Callable[[Replica, ReplicaError], None] | None = None
-        self._fair_s = 0.0  # the most that a model had had when it was served
+        self._fair_s = 0.0  # the highest device time of a model when it was served
         self.worked_at = clock.now()
         self._poked = False
         self._timer: Timer | None = None
@@ -101,29 +101,29 @@ class Dispatcher:
         self._timeline.add(queue)
 
     def remove(self, queue: ModelQueue) -> None:
-        """Serve a queue no more; nothing of it waits or runs."""
+        """Stop serving a queue; it must have no waiting or running items."""
         self._timeline.remove(queue)
 
     def serves(self, model: ModelId) -> bool:
         """Whether any replica serves the model."""
-        for replica in self._replicas:  # noqa: SIM110  # for every request: `any` takes twice as long
+        for replica in self._replicas:  # noqa: SIM110  # per request: `any` takes twice as long
             if replica.serves(model):
                 return True
         return False
 
     def ready_replicas(self, model: ModelId) -> int:
-        """How many replicas serve the model."""
+        """Number of replicas that serve the model."""
         return sum(replica.serves(model) for replica in self._replicas)
 
     def joined(self) -> None:
-        """A replica has become ready: what has waited till now did not wait for its device."""
+        """Use a replica that has become ready: items waiting until now did not wait for it."""
         self._timeline.joined()
         self.poke()
 
     def poke(self) -> None:
-        """Something changed.
+        """Start batches soon, because something changed.
 
-        Acts after what the event loop already holds, so that requests which were read in one
+        Runs after all callbacks that the event loop already has, so that requests read in the same
         wake-up share a batch.
         """
         if not self._poked:
@@ -145,9 +145,9 @@ class Dispatcher:
             queue.turn(now, self._fair_s)
         wake_s: float | None = None
         served = True
-        while served:  # a batch at a time, of the model that has had least, until none can start
+        while served:  # one batch of the model with the least device time, until none can start
             served = False
-            if self._blocked:  # the sockets first
+            if self._blocked:  # read the sockets first
                 self.poke()
                 return
             self._kept.clear()
@@ -163,7 +163,7 @@ class Dispatcher:
             self._timer = self._clock.call_at(now + wake_s, self.poke)
 
     def _in_turn(self) -> list[ModelQueue]:
-        """The models in the order of the device time that they have had."""
+        """The models' queues, ordered by the device time that each has used."""
         queues = list(self._queues.values())
         return queues if len(queues) == 1 else sorted(queues, key=_charged)
 
@@ -173,7 +173,7 @@ class Dispatcher:
             queue.gathering_since = None
             return Decision(0)
         free = [replica for replica in self._replicas if replica.is_free(queue.model)]
-        # Where one proves a new version, a batch would wait for a forward of that, or for ever.
+        # A batch on a replica that proves a new version would wait for its forward, or forever.
         free = [replica for replica in free if not replica.is_called] or free
         if not free:
             queue.gathering_since = None
@@ -205,16 +205,16 @@ class Dispatcher:
         return self._serve_ahead(queue, now, again) if left else Decision(0, again)
 
     def _serve_ahead(self, queue: ModelQueue, now: float, again: float | None = None) -> Decision:
-        """No replica is idle, or none that is worth it: prepare a batch for a busy one.
+        """Prepare a batch for a busy replica, if no idle replica is available and worthwhile.
 
-        Of what waits only what is due first, and no other model after that: else a flood would have
-        the next batch whenever what is rare or new waited for the device to be idle.
+        Only the shape that is due first is prepared, and then no other model: otherwise a flood
+        would get the next batch whenever a rare or new model waited for the device to be idle.
         """
         takes = False
         for replica in self._timeline.busy(queue):
             if replica.can_prefetch(queue.model):
                 takes = True
-            else:  # it waits for that one to be idle
+            else:  # the model waits for this replica to be idle
                 self._kept.add(replica.name)
         if not takes:
             return Decision(0, again)
@@ -239,7 +239,7 @@ class Dispatcher:
         return Decision(0, _sooner(again, decision.again_in_s))
 
     def _others_wait(self, queue: ModelQueue, replica: Replica) -> bool:
-        """Whether items of another model wait that the replica serves."""
+        """Whether items wait of another model that the replica serves."""
         for other in self._queues.values():
             if other is not queue and other.tickets.queued and replica.serves(other.model):
                 return True
@@ -257,7 +257,7 @@ class Dispatcher:
         cost = queue.costs[replica.name]
         length = max([ticket.group[1] for ticket in tickets])
         compute_s = cost.compute_s(len(items), length)
-        undisturbed = not replica.is_called  # by what is loaded in its thread
+        undisturbed = not replica.is_called  # no load runs in its thread
         serving = replica.models[queue.model]
         batch = Batch(
             queue=queue,
@@ -276,7 +276,7 @@ class Dispatcher:
 
         def work(backend: Backend) -> Report | Later[Report]:
             if launches:
-                launching = cast(LaunchingBackend, backend)  # as it says of itself
+                launching = cast(LaunchingBackend, backend)  # `serving.launches` implies this
                 return launch_batch(launching, items, queue.contract, replica.beat)
             return run_batch(backend, items, queue.contract, replica.beat)
 
@@ -286,15 +286,15 @@ class Dispatcher:
 
         self._fair_s = max(self._fair_s, queue.used_s)
         queue.running += 1
-        queue.running_s += batch.expected_s  # so that other replicas go to others meanwhile
+        queue.running_s += batch.expected_s  # so that other models get other replicas meanwhile
         self._timeline.begin(batch)
-        # Never for what was not measured.
+        # Never block for a batch without measurements.
         self._blocked = undisturbed and not batch.prefetched and 0.0 < compute_s < self._block_s
         block_s = self._block_s if self._blocked else 0.0
         replica.start(queue.model, work, partial(self._ended, batch), failed, block_s)
 
     def _ended(self, batch: Batch, report: Report) -> None:
-        """A batch has come to an end, well or badly."""
+        """Record the end of a batch, and settle or move its items."""
         queue, replica, tickets = batch.queue, batch.replica, batch.tickets
         cost = queue.costs[replica.name]
         ended = self._clock.now()
@@ -305,10 +305,10 @@ class Dispatcher:
         self._ran[replica.name].ran(len(tickets), busy_s, report.compute_s, report.device)
         if report.prepared_s:
             cost.prepared(report.prepared_s)
-        # Of a fault that was waited for, such as a hang, it has had no more than it asked for.
+        # The model is not charged for the time spent waiting for a fault, such as a hang.
         asked_s = math.inf if report.fault is None else batch.expected_s
         queue.used_s += min(took.seconds, asked_s)
-        if batch.record is not None or self.tracing.followed:  # a request may have joined it
+        if batch.record is not None or self.tracing.followed:  # a traced request may have joined
             self._note_traces(batch, ended - batch.started)
         if batch.record is not None:
             self._tell(batch.record, batch, report, took)
@@ -318,7 +318,7 @@ class Dispatcher:
         self.worked_at = self._clock.now()
 
     def _tell(self, record: BatchRecord, batch: Batch, report: Report, took: Took) -> None:
-        """Tell what follows batches, while the requests that wait for its items are known."""
+        """Report a batch to tracing, while the requests that wait for its items are known."""
         batch.begins(took.began)
         record.compute_s, record.forwards = report.compute_s, report.forwards
         record.errors = report.errors
@@ -328,7 +328,7 @@ class Dispatcher:
         self.tracing.batch_ended(record)
 
     def _note_traces(self, batch: Batch, ago_s: float) -> None:
-        """Add the requests that wait for its items now to its record, if anything follows any."""
+        """Add the requests that now wait for a batch to its record, if sinks follow them."""
         traces = batch.queue.flights.traces(batch.tickets)
         record = batch.record
         if record is None and (traces or self.tracing.wants_batches):
@@ -361,7 +361,7 @@ class Dispatcher:
             cost.out_of_memory(report.out_of_memory_at, self._clock.now(), length)
             most = cost.most_of(length)
             LOG.warning("batch_limit_lowered", model=str(queue.model), replica=name, items=most)
-        if report.errors:  # before they are settled: the requests are known until then
+        if report.errors:  # before the items are settled: the requests are known until then
             failed = [
                 ticket
                 for ticket, outcome in zip(tickets, report.outcomes, strict=True)
@@ -386,7 +386,7 @@ class Dispatcher:
             elif self._can_move(queue, ticket, report.fault):
                 moving.append(ticket)
             else:
-                lost = BackendFailed("the replica failed and no other could take this item over")
+                lost = BackendFailed("the replica failed and no other could run this item")
                 self._settler.settle(queue, ticket, lost, queue_s, report.compute_s, size)
         queue.tickets.put_back(moving)
         queue.metrics.moved.inc(len(moving))
@@ -396,17 +396,17 @@ class Dispatcher:
         self.poke()
 
     def _can_move(self, queue: ModelQueue, ticket: Ticket, fault: ReplicaError | None) -> bool:
-        lost = isinstance(fault, DeviceLost)  # the whole process goes: nowhere to move to
+        lost = isinstance(fault, DeviceLost)  # the whole process ends: no replica is left
         return not lost and not ticket.moved and self.ready_replicas(queue.model) > 0
 
 
 def _trace_ids(queue: ModelQueue, tickets: Sequence[Ticket]) -> list[str]:
-    """Of the traces that requests for these items belong to."""
+    """The trace ids of the requests for these items."""
     return [each.trace_id for each in queue.flights.traces(tickets) if each.trace_id]
 
 
 def _sooner(one_s: float | None, other_s: float | None) -> float | None:
-    """The shorter of two waits; None is no wait at all."""
+    """The shorter of two waits; None means that there is no wait."""
     if one_s is None or other_s is None:
         return other_s if one_s is None else one_s
     return min(one_s, other_s)

@@ -1,4 +1,4 @@
-"""A batch that a replica has: when it began to compute, and its overhead."""
+"""A batch on a replica: when it began to compute, and its overhead."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from app.types import Serving
 
 
 class Took(NamedTuple):
-    """What a batch took.
+    """Times of a finished batch.
 
     Attributes:
         began: when its replica could compute it.
-        seconds: of the device, as fair sharing counts them.
-        overhead_s: of these what was not in the model; None: it is not known.
+        seconds: device time, as fair sharing counts it.
+        overhead_s: the part of it that was not in the model; None if unknown.
     """
 
     began: float
@@ -28,19 +28,19 @@ class Took(NamedTuple):
 
 @dataclass(eq=False, slots=True)
 class Batch:
-    """One that was handed to a replica.
+    """A batch that was handed to a replica.
 
     Attributes:
-        queue: of its model.
-        replica: which runs it.
-        tickets: what it is made of.
+        queue: the queue of its model.
+        replica: the replica that runs it.
+        tickets: its tickets.
         started: when it was handed over.
-        expected_s: what it was expected to take.
-        prefetched: whether its replica had another one to end first.
-        undisturbed: nothing was loaded in its replica's thread.
-        serving: what runs it.
-        length: up to which its items are padded; 0: nothing is.
-        record: for what follows batches; None: nothing has followed this one yet.
+        expected_s: its expected time.
+        prefetched: whether its replica had to finish another batch first.
+        undisturbed: whether nothing was being loaded in its replica's thread.
+        serving: what the backend runs.
+        length: the length to which its items are padded; 0 if they are not.
+        record: its record for tracing; None if no sink has followed it yet.
     """
 
     queue: ModelQueue
@@ -55,27 +55,27 @@ class Batch:
     record: BatchRecord | None = None
 
     def begins(self, now: float) -> None:
-        """Record that its replica begins it."""
+        """Record that its replica begins to compute it."""
         if self.record is not None:
             self.record.began = self.record.handed_over + (now - self.started)
 
     def took(self, ended: float, compute_s: float, free_since: float, left_at: float) -> Took:
-        """What it took.
+        """The times of this batch.
 
         Args:
-            ended: when the event loop heard of its end.
-            compute_s: in the model.
-            free_since: when the batch before it ended on its replica.
+            ended: when the event loop was notified of its end.
+            compute_s: seconds in the model.
+            free_since: when the previous batch on its replica ended.
             left_at: when its replica was last left idle on purpose.
         """
-        if self.prefetched:  # the one before it has ended meanwhile
+        if self.prefetched:  # the previous batch has ended since
             began = owed_since = max(self.started, free_since)
         elif not self.undisturbed:
             return Took(self.started, compute_s, None)
         else:
             began = owed_since = self.started
             if not self.tickets[0].moved:
-                # From where it could have begun: what keeps a batch from its device counts too.
+                # When it could have begun: overhead includes what kept the batch from its device.
                 ready_at = self.tickets[0].enqueued_at + self.queue.limits.batch_wait_s
                 owed_since = min(began, max(free_since, left_at, ready_at))
         seconds = max(compute_s, ended - owed_since)

@@ -1,4 +1,4 @@
-"""One model's queue, and what is known of how it is served."""
+"""One model's queue, and the state of serving it."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from app.engine.singleflight import SingleFlight
 from app.metrics.bound import ModelMetrics
 from app.types import ModelId
 
-MOST_ARREARS_S = 1.0  # of device time that a model may have coming to it
+MOST_ARREARS_S = 1.0  # maximum device time that is owed to a model
 
 
 @dataclass(frozen=True, slots=True)
 class ModelLimits:
-    """What holds for the queue of one model, and for its batches.
+    """Limits of one model's queue, and of its batches.
 
     Attributes:
-        queue_limit_items: how many items may wait.
-        queue_limit_bytes: how many bytes those may have.
-        caches: whether its predictions are kept.
+        queue_limit_items: maximum number of waiting items.
+        queue_limit_bytes: maximum bytes of these items.
+        caches: whether its predictions are cached.
     """
 
     batches: BatchLimits
@@ -34,20 +34,20 @@ class ModelLimits:
 
 @dataclass(eq=False, slots=True)
 class ModelQueue:
-    """One model's queue and how it is served.
+    """One model's queue, and the state of serving it.
 
     Attributes:
-        costs: how long its batches take, by the name of the replica.
-        caches: whether its predictions are kept.
-        used_s: device time that it has had, as fair sharing counts it: the model that has had least
-            goes first, and one that comes back from idleness has had as much as the others.
-        running_s: of its batches that run, what is expected.
-        running: its batches that run.
-        gathering_since: when the batch that is growing was looked at first.
-        seen: tickets that had been submitted one turn ago.
-        arrivals: what has come since.
-        flights: what waits or runs, by key; a revision of the same version has its own.
-        complaints: writes what the model says of items that it fails on.
+        costs: cost models of its batches, by the name of the replica.
+        caches: whether its predictions are cached.
+        used_s: device time as fair sharing counts it: the model with the least goes first, and a
+            model that was idle counts as having used as much as the others.
+        running_s: expected device time of its running batches.
+        running: number of its running batches.
+        gathering_since: when the batch that is growing was first considered.
+        seen: number of tickets that had been submitted one turn ago.
+        arrivals: items that have arrived since.
+        flights: waiting and running flights, by key; each revision of a version has its own.
+        complaints: logs the model's errors about single items.
     """
 
     model: ModelId
@@ -67,14 +67,14 @@ class ModelQueue:
     complaints: Complaints = field(default_factory=Complaints)
 
     def turn(self, now: float, fair_s: float) -> None:
-        """The event loop has taken a turn: take note of what it has read.
+        """Record what the event loop has read in a turn.
 
         Args:
-            now: the moment.
-            fair_s: the most device time that a model had had when it was served.
+            now: the current time.
+            fair_s: the highest device time of a model when it was served.
         """
         items = self.tickets.submitted - self.seen
-        idle = items >= self.tickets.queued  # it earns nothing; nor does a device that was sick
+        idle = items >= self.tickets.queued  # an idle model saves up no device time
         self.used_s = max(self.used_s, fair_s if idle else fair_s - MOST_ARREARS_S)
         self.seen = self.tickets.submitted
         self.arrivals = Arrivals(items, now - (self.gathering_since or now))
@@ -82,18 +82,18 @@ class ModelQueue:
             cost.turn(now)
 
     def adjust(self, limits: ModelLimits) -> None:
-        """Let other limits hold from now on; what waits already stays."""
+        """Change the limits; items that already wait stay."""
         self.limits, self.caches = limits.batches, limits.caches
         self.tickets.limit_items = limits.queue_limit_items
         self.tickets.limit_bytes = limits.queue_limit_bytes
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing of it waits or runs."""
+        """Whether no item of the model waits or runs."""
         return self.tickets.waiting == 0 and self.running == 0
 
     def limits_for(self, size: int) -> BatchLimits:
-        """The limits with batches of `size` items at most."""
+        """The limits, with batches of at most `size` items."""
         if size == self.limits.max_batch_size:
             return self.limits
         return replace(self.limits, max_batch_size=size)

@@ -1,4 +1,4 @@
-"""When is each replica free? Dispatch, admission, Retry-After and the gauges all ask this."""
+"""Predicts when each replica is free, for dispatch, admission, Retry-After and the gauges."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from app.engine.scheduling.queue import Load, ShapeView
 from app.engine.scheduling.track import Track, Use
 from app.types import ModelId
 
-# An idle replica stays idle where a busy one will be done with all that waits in this share of the
-# time it takes for one item.
+# An idle replica stays idle if a busy one will finish all waiting items in this share of the time
+# that the idle one takes for one item.
 MUCH_SOONER = 0.5
-# A replica left idle as too slow still gets one item after idling for this many times what that is
-# estimated to take: otherwise a wrong estimate would never be corrected.
+# A replica left idle as too slow still gets one item after idling for this many times the item's
+# estimated time: otherwise a wrong estimate would never be corrected.
 TRY_AFTER = 20.0
-LATER_S = 1e-6  # after a moment, not at it
+LATER_S = 1e-6  # just after a moment, not at it
 
 
 class Assignment(NamedTuple):
-    """A replica, how many items it gets at most, and its share of the speed of all idle ones."""
+    """A replica, the most items for it, and its share of the total speed of all idle ones."""
 
     replica: Replica
     most: int
@@ -40,14 +40,14 @@ class Assignment(NamedTuple):
 
 
 class Timeline:
-    """Owns what replicas run and when they will be free. On the event loop.
+    """Tracks what replicas run and when they will be free. Owned by the event loop.
 
     Args:
-        replicas: all of them.
-        clock: the engine's.
+        replicas: all replicas.
+        clock: the engine's clock.
 
     Attributes:
-        queues: the models that they serve, see `add` and `remove`.
+        queues: queues of the served models; see `add` and `remove`.
     """
 
     def __init__(self, replicas: Sequence[Replica], clock: Clock) -> None:
@@ -62,7 +62,7 @@ class Timeline:
             track.uses[queue.model] = Use(self._clock.now())
 
     def remove(self, queue: ModelQueue) -> None:
-        """Serve it no more; nothing of it waits or runs."""
+        """Stop serving a model; none of its items wait or run."""
         del self.queues[queue.model]
         for track in self._tracks.values():
             del track.uses[queue.model]
@@ -70,7 +70,7 @@ class Timeline:
     # What runs
 
     def begin(self, batch: Batch) -> None:
-        """A replica has been handed a batch."""
+        """Record that a replica was handed a batch."""
         track, now = self._tracks[batch.replica.name], batch.started
         deviation = batch.queue.costs[batch.replica.name].deviation
         track.free_at = max(now, track.free_at if track.runs else now) + batch.expected_s
@@ -78,24 +78,24 @@ class Timeline:
         track.uses[batch.queue.model].ran_at = now
 
     def end(self, batch: Batch, compute_s: float) -> Took:
-        """Its oldest batch has ended; returns what that took.
+        """Record that a replica's oldest batch has ended; return its times.
 
         Args:
-            batch: the one that `begin` was told of.
-            compute_s: that the model took.
+            batch: the batch, as given to `begin`.
+            compute_s: seconds in the model.
         """
         track, now = self._tracks[batch.replica.name], self._clock.now()
         track.runs.popleft()
         left_at = track.uses[batch.queue.model].left_at
         took = batch.took(now, compute_s, track.free_since, left_at)
         track.free_since = now
-        if track.runs:  # another one was prepared, and begins now
+        if track.runs:  # another batch was prepared, and begins now
             track.runs[0][0].begins(now)
             track.free_at = now + sum(each.expected_s for each, _ in track.runs)
         return took
 
     def joined(self) -> None:
-        """A replica has become ready: what has waited till now did not wait for its device."""
+        """Use a replica that has become ready: items waiting until now did not wait for it."""
         for track in self._tracks.values():
             if not track.runs:
                 track.free_since = self._clock.now()
@@ -105,17 +105,17 @@ class Timeline:
     def next_replica(
         self, queue: ModelQueue, shape: ShapeView, free: Sequence[Replica]
     ) -> tuple[Assignment | None, float | None]:
-        """Choose the quickest of the idle replicas, if it would do better than the busy ones.
+        """Choose the fastest of the idle replicas, if it would do better than the busy ones.
 
-        The time at which a replica is left idle on purpose is noted: it is no overhead.
+        Record when a replica is left idle on purpose: that time is not overhead.
 
         Args:
-            queue: the model's.
-            shape: whose batch it is.
+            queue: the queue of the model.
+            shape: the items of the batch.
             free: replicas that could begin it now; at least one.
 
         Returns:
-            The replica, and where there is none the moment at which to ask again.
+            The replica, or None and the time at which to ask again.
         """
         now = self._clock.now()
         best: Assignment | None = None
@@ -148,9 +148,9 @@ class Timeline:
         return (best if worth == 1 else best._replace(share=share)), None
 
     def next_prefetcher(self, queue: ModelQueue, shape: ShapeView) -> Replica | None:
-        """The busy replica that would be done first with a batch of what waits.
+        """The busy replica that would first finish a batch of the waiting items.
 
-        None: it takes no batch while it runs one, and those that do would be done later.
+        None if that replica cannot prefetch a batch; others that can would finish later.
         """
         now = self._clock.now()
         best: Replica | None = None
@@ -165,11 +165,11 @@ class Timeline:
         return best if takes else None
 
     def busy(self, queue: ModelQueue) -> list[Replica]:
-        """The replicas that serve the model and run a batch which will end."""
+        """The replicas that serve the model and run a batch that is not overdue."""
         return [track.replica for track in self._busy(queue, self._clock.now())]
 
     def left_s(self, replica: Replica) -> float:
-        """Seconds until the replica is expected to have done what it runs."""
+        """Seconds until the replica is expected to have finished its batches."""
         return self._tracks[replica.name].left_s(self._clock.now())
 
     # When will it be done?
@@ -177,17 +177,17 @@ class Timeline:
     def can_meet(
         self, queue: ModelQueue, fresh: Sequence[Load], deadline: float, left_s: float, now: float
     ) -> bool:
-        """Whether `fresh` items more are predicted to be answered within `left_s`.
+        """Whether the `fresh` items are predicted to be answered within `left_s`.
 
-        What is due no later goes first. With an idle replica and an empty queue the answer is yes:
-        otherwise one wrong estimate would reject everything and never be corrected.
+        Items due no later go first. With an idle replica and an empty queue the answer is yes:
+        otherwise a wrong estimate would reject all requests and never be corrected.
 
         Args:
-            queue: the model's.
-            fresh: of each group.
-            deadline: of them all.
-            left_s: seconds; less than until the deadline, see `Admission`.
-            now: the moment.
+            queue: the queue of the model.
+            fresh: new items of each group.
+            deadline: the deadline of all of them.
+            left_s: seconds, less than until the deadline; see `Admission`.
+            now: the current time.
         """
         if self._is_idle(queue) or self._is_ample(queue, fresh, left_s, now):
             return True
@@ -202,22 +202,22 @@ class Timeline:
         return not others_s or meets(parts, own_share_s(left_s, others_s))
 
     def clear_s(self, queue: ModelQueue, allowed_s: float) -> float:
-        """Seconds until what waits for the model now is expected to be done.
+        """Seconds until the items that wait now are expected to be done.
 
         Args:
-            queue: the model's.
-            allowed_s: the time that requests are allowed: it decides how large batches are.
+            queue: the queue of the model.
+            allowed_s: the time that requests are allowed, which determines the size of batches.
         """
         now = self._clock.now()
         own_s = self._alone_s(queue, allowed_s, now)
         return own_s + sum(min(own_s, each) for each in self._others_s(queue, allowed_s, now))
 
     def wait_s(self, queue: ModelQueue) -> float:
-        """Seconds that a request which came now, and has time enough, would wait for its batch."""
+        """Seconds that a request arriving now, with enough time, would wait for its batch."""
         return 0.0 if self._is_idle(queue) else self.clear_s(queue, math.inf)
 
     def _alone_s(self, queue: ModelQueue, allowed_s: float, now: float) -> float:
-        """Seconds until what waits for the model is done, if there were no other model."""
+        """Seconds until the waiting items would be done if there were no other model."""
         if queue.tickets.waiting == 0:
             return min((each.left_s(now) for each in self._working(queue, now)), default=0.0)
         return completion_s(self._parts(queue, queue.tickets.waiting_by_shape(), allowed_s, now))
@@ -231,14 +231,14 @@ class Timeline:
         *,
         fills_up: bool = False,
     ) -> list[Part]:
-        """What each replica would do if it did all of the model's work.
+        """The work of each replica if it did all the model's work alone.
 
         Args:
-            queue: the model's.
-            loads: items of each group; at least one in all.
-            allowed_s: decides how large batches are.
-            now: the moment.
-            fills_up: later items may join the last batch, which counts as full.
+            queue: the queue of the model.
+            loads: items of each group; at least one item in total.
+            allowed_s: determines the size of batches.
+            now: the current time.
+            fills_up: whether later items may join the last batch, which then counts as full.
         """
         parts = []
         for track in self._working(queue, now):
@@ -254,10 +254,10 @@ class Timeline:
     def _is_ample(
         self, queue: ModelQueue, fresh: Sequence[Load], left_s: float, now: float
     ) -> bool:
-        """Whether one replica alone would be in time by far: quick to find, and mostly so.
+        """Whether one replica alone would be in time by a wide margin: a cheap check, usually true.
 
-        In full batches, one more for each group, and as if all models had equal shares. Not used
-        where lengths differ: counting their batches takes longer.
+        Assumes full batches, one more for each group, and equal shares for all models. Not used if
+        lengths differ, because counting their batches takes longer.
         """
         tickets = queue.tickets
         if fresh[0].length:
@@ -276,7 +276,7 @@ class Timeline:
         return False
 
     def _others_s(self, queue: ModelQueue, allowed_s: float, now: float) -> list[float]:
-        """What waits for each other model that shares a device, in seconds of all that serve it."""
+        """Seconds of waiting work for each other model that shares a replica with this one."""
         if len(self.queues) == 1:
             return []
         return [
@@ -286,7 +286,7 @@ class Timeline:
         ]
 
     def _share(self, queue: ModelQueue, other: ModelQueue) -> bool:
-        """Whether two models are served by one replica."""
+        """Whether any replica serves both models."""
         for track in self._tracks.values():  # `any` takes twice as long
             if track.replica.serves(queue.model) and track.replica.serves(other.model):
                 return True
@@ -312,7 +312,7 @@ class Timeline:
     def _working(self, queue: ModelQueue, now: float) -> list[Track]:
         """The replicas that serve the model, without those that are overdue and may hang.
 
-        Where all are overdue, all of them: as if each could be done at any moment.
+        If all are overdue, returns all of them, as if each could finish at any moment.
         """
         serving = [each for each in self._tracks.values() if each.replica.serves(queue.model)]
         working = [
@@ -323,10 +323,10 @@ class Timeline:
     def _is_too_slow(
         self, one_s: float, queue: ModelQueue, shape: ShapeView, busy: Sequence[Track], now: float
     ) -> bool:
-        """Whether an idle replica that takes `one_s` for an item does more harm than good.
+        """Whether using an idle replica that takes `one_s` for an item does more harm than good.
 
-        It does where a busy one will have done all that waits long before, or where that one will
-        meet the earliest deadline and this one will not.
+        It does if a busy replica will finish all waiting items much earlier, or will meet the
+        earliest deadline while the idle one will not.
         """
         for track in busy:
             cost = queue.costs[track.replica.name]

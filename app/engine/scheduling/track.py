@@ -10,14 +10,14 @@ from app.engine.scheduling.batch_cost import BatchCost
 from app.engine.scheduling.in_flight import Batch
 from app.types import ModelId
 
-OVERDUE_S = 1.0  # a batch that is late by this and by a full batch may never end
+OVERDUE_S = 1.0  # a batch that is late by this plus a full batch may never end
 
 
 class Use:
-    """How a replica is used for one model.
+    """A replica's use for one model.
 
     Attributes:
-        ran_at: when it last got a batch of the model, or since when it could have.
+        ran_at: when it last got a batch of the model, or since when that was possible.
         left_at: when it was last left idle although items of the model waited.
     """
 
@@ -33,8 +33,8 @@ class Track:
     Attributes:
         runs: its batches, the oldest first, each with its mean deviation in seconds.
         free_at: when all of them are expected to be done.
-        free_since: when its last batch ended, of any model.
-        uses: of each model.
+        free_since: when its last batch of any model ended.
+        uses: its use for each model.
     """
 
     __slots__ = ("free_at", "free_since", "replica", "runs", "uses")
@@ -46,13 +46,13 @@ class Track:
         self.uses: dict[ModelId, Use] = {}
 
     def left_s(self, now: float) -> float:
-        """Seconds until it is expected to have done what it runs."""
+        """Seconds until the replica is expected to have finished its batches."""
         return max(0.0, self.free_at - now) if self.runs else 0.0
 
     def off_s(self) -> float:
-        """Mean deviation of that, in seconds."""
+        """Mean deviation of `left_s`, in seconds."""
         return math.hypot(*[off_s for _, off_s in self.runs]) if self.runs else 0.0
 
     def overdue_at(self, cost: BatchCost) -> float:
-        """When its batch is so late that it may never end; `cost` is of the model that asks."""
+        """When its batch is so late that it may never end; `cost` is that of the asking model."""
         return self.free_at + OVERDUE_S + cost.longest_s() if self.runs else math.inf

@@ -1,4 +1,4 @@
-"""Which items of other lengths join a batch: padding wasted against batches spared."""
+"""Chooses items of other lengths to join a batch: wasted padding against saved batches."""
 
 from __future__ import annotations
 
@@ -7,23 +7,23 @@ from collections.abc import Sequence
 from app.engine.scheduling.batch_cost import BatchCost
 from app.engine.scheduling.queue import ShapeView
 
-NEIGHBOURS = 16  # groups to each side: two doublings of the length; more would hardly ever pay
+NEIGHBOURS = 16  # groups on each side: two doublings of the length; more rarely saves time
 
 
 def widened(
     first: ShapeView, shapes: Sequence[ShapeView], cost: BatchCost, share: float = 1.0
 ) -> ShapeView:
-    """The best batch that has the items of `first`: with those of a range of lengths around them.
+    """The best batch with the items of `first` and of a range of lengths around them.
 
-    The items of each length are worth what they would take in batches of their own, of the best
-    size. The batch whose items are worth most for what it takes wins: a longer item adds its own
-    work and pads all others, a shorter one is padded itself, and each spares a part of a batch.
+    The worth of each length's items is their time in batches of their own, of the best size. The
+    batch with the most worth per second wins: a longer item adds its own work and pads all others,
+    a shorter one is padded itself, and each saves a part of a batch.
 
     Args:
         first: the group that is due first.
-        shapes: all groups that wait, `first` among them.
-        cost: of the replica that would run it; without measurements `first` stays alone.
-        share: of the waiting items that this replica takes.
+        shapes: all waiting groups, including `first`.
+        cost: cost model of the replica that would run it; without measurements `first` is returned.
+        share: share of the waiting items for this replica.
     """
     signature, length = first.groups[0]
     if cost.item_s(length) <= 0:
@@ -35,7 +35,7 @@ def widened(
     alike, at = alike[max(0, at - NEIGHBOURS) : at + 1 + NEIGHBOURS], min(at, NEIGHBOURS)
     worths = [each.waiting * cost.item_s(each.length) for each in alike]
     best_low, best_high, best_gain = at, at, 0.0
-    up_to_waiting, up_to_worth = 0, 0.0  # from `first` up to the longest
+    up_to_waiting, up_to_worth = 0, 0.0  # from `first` to the longest
     for high in range(at, len(alike)):
         padded_to = alike[high].length
         most = cost.batch_size(first.allowed_s, padded_to)
@@ -51,7 +51,7 @@ def widened(
             if gain > best_gain:
                 best_low, best_high, best_gain = low, high, gain
             if items == most:
-                break  # there is no room for shorter ones
+                break  # no room for shorter items
     if best_low == best_high:
         return first
     best = alike[best_low : best_high + 1]

@@ -22,7 +22,7 @@ REASONS = (
     "'x': NaN, infinity, or a number too large for float32 at [0]",
     "'x': NaN, infinity, or a number too large for float32 at [0]",
     "the model failed on this item: ",
-    "the model answered NaN or infinity to this item",
+    "the model returned NaN or infinity for this item",
 )
 
 

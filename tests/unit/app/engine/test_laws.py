@@ -242,7 +242,7 @@ async def test_law_5_a_request_of_more_bytes_than_any_queue_could_hold_is_not_to
     None
 ):
     async with rig(queue_limit_bytes=12) as r:  # three numbers
-        with pytest.raises(PayloadTooLarge, match="16 bytes, the queue holds 12; split"):
+        with pytest.raises(PayloadTooLarge, match="16 bytes, but the queue limit is 12; split"):
             await r.ask(1, 2, 3, 4)
         assert r.metric("torchlane_queue_bytes") == 0
         assert await r.ask(1, 2, 3) == [2, 4, 6]
