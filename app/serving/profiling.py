@@ -29,7 +29,7 @@ FIRST_PART_S, LEAST_PART_S, LONGEST_PART_S = 0.1, 0.02, 0.25
 LOOK_S = 0.05  # seconds between checks whether the server is stopping
 PARK_S = 0.05  # for replicas to end their batches; a longer forward has few operators
 PARKED_S = 1.0  # maximum for a replica: shorter than a hang that the watchdog reports
-DONE, FULL, STOPPING = "the time was over", "the trace was full", "the server is shutting down"
+DONE, FULL, STOPPING = "the time is up", "the trace is full", "the server is shutting down"
 
 
 Recorded = Callable[[int], Iterable[dict[str, Any]]]  # returns the events of a part
