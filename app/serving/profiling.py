@@ -39,7 +39,7 @@ class Recorder(Protocol):
     """Records operators; see `app/backends/profiler.py` for its methods."""
 
     def start(self) -> None:
-        """Begin."""
+        """Begin the first part."""
 
     def next(self) -> Recorded:
         """End a part and begin the next one."""
@@ -215,7 +215,7 @@ class Profiler:
         return self._stopping() or time.monotonic() >= ends_at
 
     async def _wait(self, until: float) -> None:
-        """Wait until a time of time.monotonic, or until the server stops."""
+        """Wait until a time of `time.monotonic`, or until the server stops."""
         while not self._stopping() and (left_s := until - time.monotonic()) > 0:  # noqa: ASYNC110
             await asyncio.sleep(min(LOOK_S, left_s))
 
