@@ -1,6 +1,6 @@
 """Settings: environment variables with the prefix TORCHLANE_, or a `.env` file; read once, frozen.
 
-`docs/settings.md` is the same list for people; a test keeps the two together.
+`docs/settings.md` documents the same list; a test checks that it matches.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ from models.plan import Precision
 PREFIX = "TORCHLANE_"
 LOAD_TESTS = "TORCHLANE_LOAD_"  # their variables may be in the same environment
 MIB = 1024 * 1024
-# What the server does where these are unset. An empty variable, such as one whose secret is
-# missing, must not lead there.
+# What the server does if these are unset. An empty variable, for example because its secret is
+# missing, must not have the same effect.
 OPEN_WHERE_UNSET = {
     "TRUSTED_KEYS": "load unsigned artifacts",
     "API_KEYS": "use no keys from the environment",
@@ -104,7 +104,7 @@ def _devices_hint(given: str) -> str:
 
 
 def _cache_url(value: str | None) -> str | None:
-    """Check the form of a URL; the message has nothing of it, since it may hold a password."""
+    """Check the form of a URL; the message quotes none of it, since it may contain a password."""
     if not value:
         return None
     try:
@@ -113,7 +113,7 @@ def _cache_url(value: str | None) -> str | None:
         known = is_path or parts.scheme in ("redis", "rediss")
         named = bool(parts.path) if is_path else bool(parts.hostname) and parts.port != 0
         numbered = is_path or re.fullmatch(r"(/[0-9]{0,9})?", parts.path) is not None
-    except ValueError:  # such as a port that is no number
+    except ValueError:  # for example, the port is not a number
         known = named = numbered = False
     if not (known and named and numbered):
         raise ValueError(
@@ -138,7 +138,7 @@ def _origins(value: str | None) -> str | None:
 
 
 def _is_loopback(host: str) -> bool:
-    """Whether nobody but this machine reaches a host: a name, or an address in any form."""
+    """Whether only this machine can reach a host, given as a name or as an address in any form."""
     try:
         found = socket.getaddrinfo(host, None) if host else []
     except (OSError, UnicodeError):  # listening there will fail too
@@ -155,7 +155,7 @@ def listed(value: str) -> list[str]:
 
 
 class SettingsError(Exception):
-    """A wrong setting; the message names the variable and says what would be right."""
+    """A wrong setting; the message names the variable and the valid values."""
 
 
 class Settings(BaseSettings):
@@ -257,7 +257,7 @@ class Settings(BaseSettings):
     log_format: Literal["console", "json"] = "console"
     """`console` for people, `json` for machines: one object a line."""
 
-    @functools.cached_property  # may ask DNS
+    @functools.cached_property  # may query DNS
     def shows_page(self) -> bool:
         """Whether GET / has a page."""
         if self.page == "auto":
@@ -266,11 +266,11 @@ class Settings(BaseSettings):
         return self.page == "on"
 
     def share_of(self, nbytes: int, processes: int) -> ByteSize:
-        """What one of several processes may take of a limit; one body of any size still fits."""
+        """One process's share of a limit; one body of any allowed size still fits."""
         return ByteSize(max(nbytes // processes, min(nbytes, self.max_body_bytes)))
 
     def of_one_process(self, processes: int) -> Self:
-        """The settings of one of several processes: it has its share of what all may take."""
+        """The settings of one of several processes, with its share of each common limit."""
         shares = {
             "cache_bytes": ByteSize(self.cache_bytes // processes),
             "bodies_limit_bytes": self.share_of(self.bodies_limit_bytes, processes),
@@ -310,10 +310,10 @@ def load_settings(environment: Mapping[str, str], **chosen: Any) -> Settings:
 
     Args:
         environment: searched for misspelt names; the values come from the process itself.
-        chosen: values from the command line, which override it.
+        chosen: values from the command line, which override the environment.
 
     Raises:
-        SettingsError: at a wrong value, an unknown TORCHLANE_ name or an empty protective one.
+        SettingsError: for a wrong value, an unknown TORCHLANE_ name, or an empty protective one.
     """
     known = {PREFIX + name.upper() for name in Settings.model_fields}
     for name, value in (*environment.items(), *dotenv_values(".env").items()):

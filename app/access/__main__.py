@@ -16,10 +16,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m app.access",
         description="Create an API key. Its line goes to standard output; append it to the file "
-        "that TORCHLANE_API_KEYS_FILE names. The key itself goes to standard error and is stored "
-        "nowhere.",
-        epilog="To rotate a key, add a second one with the same name, hand it out, and remove the "
-        "line of the first. See docs/security.md.",
+        "that TORCHLANE_API_KEYS_FILE names. The key itself goes to standard error and is not "
+        "stored.",
+        epilog="To rotate a key, add a second one with the same name, distribute it, and remove "
+        "the line of the first. See docs/security.md.",
     )
     parser.add_argument("name", metavar="NAME", help="the key's owner, as shown in metrics")
     parser.add_argument(

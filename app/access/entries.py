@@ -1,4 +1,4 @@
-"""API keys: how they are made, how their lines are written, what they allow.
+"""API keys: how they are created and written as lines, and what they allow.
 
     NAME  SCOPE[,SCOPE ...]  sha256:HEX  [LIMIT]
 
@@ -25,18 +25,18 @@ MAX_KEYS = 10_000
 
 
 class EntryError(ValueError):
-    """A wrong line; the message says which and why but never quotes it, since it may be a key."""
+    """A wrong line; the message has its number and the reason, never its text: it may be a key."""
 
 
 @dataclass(frozen=True, slots=True)
 class ApiKey:
-    """What is known about a key.
+    """The record of a key.
 
     Attributes:
-        name: its owner; several keys share one during a rotation.
-        scopes: what it allows; no scope implies another.
+        name: the key's owner; several keys share a name during a rotation.
+        scopes: what the key allows; no scope implies another.
         digest: SHA-256 of the key.
-        limits: all apply; None: the default limits.
+        limits: rate limits, which all apply; None: the default limits.
     """
 
     name: str
@@ -46,7 +46,7 @@ class ApiKey:
 
 
 def digest_of(secret: bytes) -> bytes:
-    """The digest that is stored for a key."""
+    """The digest stored for a key."""
     return hashlib.sha256(secret).digest()
 
 
@@ -56,7 +56,7 @@ def make_key(name: str, scopes: Iterable[str], limits: str = "") -> tuple[str, s
     Raises:
         EntryError: if the line would not parse.
     """
-    _check_name(name)  # a blank would turn the rest into a scope
+    _check_name(name)  # text after a blank would become a scope
     secret = KEY_PREFIX + secrets.token_urlsafe(KEY_BYTES)
     digest = digest_of(secret.encode()).hex()
     line = " ".join((name, ",".join(scopes), f"sha256:{digest}", limits)).rstrip()
@@ -69,7 +69,7 @@ def parse_entries(lines: Iterable[str], place: str = "line") -> tuple[ApiKey, ..
 
     Args:
         lines: the text.
-        place: what errors call a line, before its number.
+        place: the word for a line in errors, before its number.
 
     Raises:
         EntryError: at the first wrong line.

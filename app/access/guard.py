@@ -1,6 +1,6 @@
-"""Access checks: identifies callers by their keys, checks scopes, enforces rate limits.
+"""Access checks: callers are identified by keys; scopes and rate limits are enforced.
 
-If no key is configured, predictions are open and everything else that needs a scope is off.
+If no key is configured, predictions are open and everything else that needs a scope is disabled.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from app.metrics import Metrics
 from app.metrics.bound import KeyMetrics
 
 BEARER = b"bearer "
-ANONYMOUS = ""  # names of keys are never empty
+ANONYMOUS = ""  # the name of a key is never empty
 
 
 class Caller:
-    """A caller that was let in.
+    """An admitted caller.
 
     Args:
-        name: of the key; empty where no key is required.
-        limits: its rate limits.
-        rates: counts its items.
-        metrics: of the key; None: not counted.
+        name: the key's name; empty if no key is required.
+        limits: the caller's rate limits.
+        rates: counts the caller's items.
+        metrics: the key's metrics; None: not counted.
     """
 
     __slots__ = ("_limits", "_metrics", "_rates", "name")
@@ -48,18 +48,18 @@ class Caller:
         """Count the head of a prediction request as one item.
 
         Raises:
-            RateLimited: if one more item is over the limit now.
+            RateLimited: if one more item exceeds the limit now.
         """
         self._spend(1, 1)
         if self._metrics is not None:
             self._metrics.admitted.inc()
 
     def asks_for(self, items: int) -> None:
-        """Count the items of a request, one of which `arrives` has counted.
+        """Count the items of a request, without the one that `arrives` has counted.
 
         Raises:
-            RateLimited: if they are over the limit now; the one stays counted.
-            PayloadTooLarge: if a limit never allows that many at once.
+            RateLimited: if they exceed the limit now; the first one stays counted.
+            PayloadTooLarge: if they exceed what a limit ever allows at once.
         """
         if items > 1:
             self._spend(items - 1, items)
@@ -67,10 +67,10 @@ class Caller:
             self._metrics.items.inc(items)
 
     def may_call(self, model: str, allowed: frozenset[str]) -> None:
-        """Check that the key is among those that may call a model.
+        """Check that the caller's key may call a model.
 
         Raises:
-            Forbidden: if it is not.
+            Forbidden: if it may not.
         """
         if self.name in allowed:
             return
@@ -93,13 +93,13 @@ class Caller:
 
 
 class Guard:
-    """Decides which callers are let in.
+    """Decides which callers are admitted.
 
     Args:
         keyring: the keys.
-        default_limits: text of the limits for keys without their own, and where no key is
-            required; None: no limit.
-        metrics: where to count.
+        default_limits: text of the limits for keys without their own, and for all callers if no
+            key is required; None: no limit.
+        metrics: counts requests by key.
         clock: monotonic, in seconds.
 
     Raises:
@@ -125,12 +125,12 @@ class Guard:
         """The caller that sent these headers, if its key has the scope.
 
         Args:
-            fields: lower-case names of headers, and values.
-            scope: the required one.
+            fields: the headers, with lower-case names.
+            scope: the required scope.
 
         Raises:
-            Unauthorized: no key, or an unknown one.
-            Forbidden: the key lacks the scope; or no key is configured and the scope is not
+            Unauthorized: if the key is missing or unknown.
+            Forbidden: if the key lacks the scope, or if no key is configured and the scope is not
                 `predict`.
         """
         if not self.asks_for_keys:
@@ -164,7 +164,7 @@ class Guard:
 
 
 def _presented(fields: Mapping[bytes, bytes]) -> bytes:
-    """The key that was sent: Authorization before X-API-Key."""
+    """The key in the headers; Authorization takes precedence over X-API-Key."""
     bearer = fields.get(b"authorization", b"")
     if bearer[: len(BEARER)].lower() == BEARER:
         return bearer[len(BEARER) :].strip()

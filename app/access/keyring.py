@@ -15,12 +15,12 @@ LOG = structlog.get_logger(__name__)
 CHECK_EVERY_S = 1.0
 MAX_FILE_BYTES = 4 << 20
 MAX_SECRET_BYTES = 512
-# Keys are found by the first bytes of their digests and then compared in full, in constant time.
+# Keys are found by the first bytes of their digests, then compared in full, in constant time.
 # Timing could reveal only digests, which do not help to guess a key.
 INDEX_BYTES = 8
 NO_DIGEST = bytes(32)
 
-# State of a file: differs after each write and each replacement.
+# State of a file, which differs after each write and each replacement.
 Stamp = tuple[int, int, int, int]
 
 
@@ -28,11 +28,11 @@ class Keyring:
     """Finds keys by their digests.
 
     The file is checked when a key is looked up, at most once a second. If it is wrong, empty or
-    gone, the keys stay as they are: an edit must not lock out every caller.
+    missing, the keys stay as they are: an edit must not lock out every caller.
 
     Args:
-        entries: from the environment, separated by semicolons or newlines; None: none.
-        file: with one key a line; None: none.
+        entries: lines from the environment, separated by semicolons or newlines; may be None.
+        file: a file with one key per line; may be None.
         clock: monotonic, in seconds.
 
     Attributes:
@@ -57,7 +57,7 @@ class Keyring:
         return any(key.limits for key in self._keys.values())
 
     def find(self, secret: bytes) -> ApiKey | None:
-        """The key with this secret; None: unknown."""
+        """The key with this secret; None if unknown."""
         if self._file is not None and self._clock() - self._checked_at >= CHECK_EVERY_S:
             self._read_if_changed(self._file)
         if len(secret) > MAX_SECRET_BYTES:
@@ -72,7 +72,7 @@ class Keyring:
         stamp = _stamp(file)
         if stamp == self._stamp:
             return
-        self._stamp = stamp  # also of a wrong file: it is reported once
+        self._stamp = stamp  # also for a wrong file, so that it is reported once
         try:
             self._keys = self._read(file)
         except EntryError as error:
@@ -86,7 +86,7 @@ class Keyring:
             keys += _of_file(file)
         index = {key.digest[:INDEX_BYTES]: key for key in keys}
         if len(index) < len(keys):
-            raise EntryError(f"{file}: contains a key that TORCHLANE_API_KEYS has as well")
+            raise EntryError(f"{file}: contains a key that is also in TORCHLANE_API_KEYS")
         return index
 
 

@@ -1,4 +1,4 @@
-"""Rate limits: how many items a caller may send in a time."""
+"""Rate limits: how many items a caller may send per time."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from limits.strategies import SlidingWindowCounterRateLimiter
 from app.access.windows import WindowStorage
 from app.errors import PayloadTooLarge, RateLimited
 
-MARGIN_S = 0.001  # a retry at exactly the computed moment would still be too early
+MARGIN_S = 0.001  # a retry at exactly the computed time would still be too early
 
 
 class Rates:
-    """Counts items by caller, in this process alone.
+    """Counts items by caller, only in this process.
 
     Args:
         clock: monotonic, in seconds.
@@ -25,17 +25,17 @@ class Rates:
         self._limiter = SlidingWindowCounterRateLimiter(self._storage)
 
     def spend(self, caller: str, limits: Sequence[RateLimitItem], items: int, total: int) -> None:
-        """Count all the given items of a caller, or none.
+        """Count all given items of a caller, or none.
 
         Args:
-            caller: whose items.
-            limits: all apply.
-            items: to count now.
-            total: items of the whole request, some of which may be counted already.
+            caller: the caller's name.
+            limits: rate limits, which all apply.
+            items: number of items to count now.
+            total: items of the whole request, including those already counted.
 
         Raises:
-            RateLimited: if they are over a limit now.
-            PayloadTooLarge: if they always would be.
+            RateLimited: if the items exceed a limit now.
+            PayloadTooLarge: if the whole request always exceeds a limit.
         """
         for limit in limits:
             if total > limit.amount:
@@ -53,10 +53,10 @@ class Rates:
             self._limiter.hit(limit, caller, cost=items)
 
     def _wait_s(self, limit: RateLimitItem, caller: str, items: int) -> float:
-        """Seconds until the items would fit, if nothing else arrived."""
+        """Seconds until the items would fit, if no others arrived."""
         length_s = limit.get_expiry()
         before, before_s, now, _ = self._storage.get_sliding_window(limit.key_for(caller), length_s)
         room = limit.amount - items + 1  # they fit once the count is below this
-        if now < room:  # in this window, when enough of the last one has faded
+        if now < room:  # they fit in this window, once enough of the last one has faded
             return before_s - length_s * (room - now) / before + MARGIN_S
         return before_s + length_s * (1 - room / now) + MARGIN_S

@@ -1,7 +1,7 @@
-"""Storage for rate-limit counts: for the library `limits`, on one event loop.
+"""Storage of rate-limit counts for the library `limits`, on one event loop.
 
-The library's in-memory storage starts a thread to drop old counts whenever none is running, some
-fifty times a second under load, and takes a lock for each count. On one loop neither is needed.
+The library's in-memory storage starts a thread to drop old counts whenever none is running, about
+fifty times a second under load, and acquires a lock for each count. One loop needs neither.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from collections.abc import Callable
 
 from limits.storage.base import SlidingWindowCounterSupport, Storage
 
-MAX_COUNTS = 20_000  # beyond this the least recently used are forgotten
+MAX_COUNTS = 20_000  # beyond this, the least recently used are forgotten
 
 
 class WindowStorage(Storage, SlidingWindowCounterSupport):
-    """Sliding-window counts: the last window's count fades out while the current one grows.
+    """Sliding-window counts: the last window's count fades while the current one grows.
 
     Args:
         clock: monotonic, in seconds.
@@ -48,7 +48,7 @@ class WindowStorage(Storage, SlidingWindowCounterSupport):
         return True
 
     def get_sliding_window(self, key: str, expiry: int) -> tuple[int, float, int, float]:
-        """Count and remaining time of the last window, then of the current one."""
+        """Count and remaining time of the last window, then of the current window."""
         number, past = divmod(self._clock(), expiry)
         before, now = self._at(key, int(number))
         return before, expiry - past, now, 2 * expiry - past
@@ -84,7 +84,7 @@ class WindowStorage(Storage, SlidingWindowCounterSupport):
         raise NotImplementedError
 
     def _at(self, key: str, number: int) -> tuple[int, int]:
-        """The counts of the window before this one and of this one."""
+        """The counts of the previous window and of this one."""
         counted, before, now = self._counts.get(key, (number, 0, 0))
         if counted == number:
             return before, now

@@ -1,7 +1,7 @@
-"""Accepts connections for several workers and hands each to the one with the fewest open ones.
+"""Accepts connections for several workers, and hands each to the least connected worker.
 
-A long-lived connection stays with its first worker, so the choice matters; with a socket that all
-workers listen on, one can get all of them (docs/adr/0010-several-processes.md has figures).
+A long-lived connection stays with its first worker, so the choice matters. With a socket that all
+workers listen on, one worker can get all connections (docs/adr/0010-several-processes.md has data).
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ BACKLOG = 2048
 
 
 class Recipient:
-    """A worker that takes connections.
+    """A worker that accepts connections from the parent.
 
     Attributes:
-        channel: to it.
-        listens: whether it takes connections.
+        channel: the socket to the worker.
+        listens: whether it accepts connections.
         loaded: whether loading its models has ended, successfully or not.
-        passed: connections handed to it.
+        passed: number of connections handed to it.
         full: whether its channel is full for now.
     """
 
@@ -39,13 +39,13 @@ class Recipient:
 
 
 class Acceptor:
-    """Listens while there is a worker that can take a connection; made on the event loop.
+    """Listens while a worker can accept a connection; created on the event loop.
 
     Args:
         bound: a bound TCP socket; owned by the acceptor from now on.
-        workers: their intended number.
-        recipients: the living ones, by index.
-        gone: number of connections that each has closed.
+        workers: the intended number of workers.
+        recipients: the living workers, by index.
+        gone: how many connections each worker has closed.
     """
 
     def __init__(
@@ -61,13 +61,13 @@ class Acceptor:
         self._gone = gone
         self._loop = asyncio.get_running_loop()
         self._next = 0  # the first choice among equals
-        self._held: socket.socket | None = None  # accepted, but no worker could take it
+        self._held: socket.socket | None = None  # accepted, but not yet handed to a worker
         self._accepting = False
         self._closed = False
         bound.setblocking(False)
 
     def close(self) -> None:
-        """Pass on waiting connections, as far as workers take them, and stop listening."""
+        """Pass on waiting connections while workers accept them, then stop listening."""
         if self._closed:
             return
         while self._accepting and self._accept():
@@ -79,10 +79,10 @@ class Acceptor:
             self._held.close()
 
     def resume(self) -> None:
-        """Listen, now that a worker can take a connection."""
+        """Listen, now that a worker can accept a connection."""
         if not self._accepting and not self._closed:
             self._accepting = True
-            self._listener.listen(BACKLOG)  # later calls change nothing
+            self._listener.listen(BACKLOG)  # later calls have no effect
             self._loop.add_reader(self._listener, self._accept)
             self._accept()
 
@@ -97,7 +97,7 @@ class Acceptor:
             Whether more may wait.
         """
         for _ in range(BURST):
-            if self._choose() is None:  # they wait in the kernel until a worker can take them
+            if self._choose() is None:  # connections wait in the kernel until a worker is free
                 self._pause()
                 return False
             try:
@@ -106,7 +106,7 @@ class Acceptor:
             except (BlockingIOError, InterruptedError):
                 return False
             except ConnectionAbortedError:
-                continue  # the client left while it waited
+                continue  # the client disconnected while it waited
             except OSError as error:
                 if error.errno not in EXHAUSTED:
                     raise
@@ -118,7 +118,7 @@ class Acceptor:
         return True
 
     def _pass_on(self, connection: socket.socket) -> None:
-        """Hand the accepted connection to a worker; if none can take it, it stays held."""
+        """Hand the accepted connection to a worker, or hold it if no worker can accept it."""
         while (chosen := self._choose()) is not None:
             index, recipient = chosen
             try:
@@ -127,7 +127,7 @@ class Acceptor:
                 recipient.full = True
                 self._loop.add_writer(recipient.channel, self._has_room, recipient)
             except ConnectionError:
-                recipient.listens = False  # it has died, which the supervisor will notice
+                recipient.listens = False  # the worker has died; the supervisor will notice
             else:
                 recipient.passed += 1
                 self._next = index + 1
@@ -141,7 +141,7 @@ class Acceptor:
         self.resume()
 
     def _choose(self) -> tuple[int, Recipient] | None:
-        """The least connected worker among those with loaded models, if there are any."""
+        """The least connected worker that can accept a connection; loaded workers first."""
         able = {i: each for i, each in self._recipients.items() if each.listens and not each.full}
         if not able:
             return None

@@ -1,4 +1,4 @@
-"""Workers that are forks of their parent: what it has imported is in memory once."""
+"""Workers that are forks of their parent, which share its imported modules in memory."""
 
 from __future__ import annotations
 
@@ -21,26 +21,26 @@ THREADS = Path("/proc/self/task")
 
 
 class Fork:
-    """A forked process, with what a supervisor uses of `subprocess.Popen`."""
+    """A forked process with the methods of `subprocess.Popen` that a supervisor uses."""
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
         self._code: int | None = None
 
     def kill(self) -> None:
-        """Send SIGKILL, if it was not waited for."""
+        """Send SIGKILL, unless the process is known to have ended."""
         if self._code is None:
-            with suppress(ProcessLookupError):  # the kernel has reaped it, see `wait`
+            with suppress(ProcessLookupError):  # the kernel has reaped it; see `wait`
                 os.kill(self.pid, signal.SIGKILL)
 
     def wait(self, timeout: float | None = None) -> int:
-        """Wait for its end; returns the exit code, or the negative number of a signal.
+        """Wait for the process to end; returns the exit code, or the negated number of a signal.
 
-        If SIGCHLD is ignored, which a process inherits, the kernel discards exit codes; then it
-        is 0, as in `subprocess`.
+        If SIGCHLD is ignored, which a process inherits, the kernel discards exit codes. The result
+        is then 0, as in `subprocess`.
 
         Raises:
-            subprocess.TimeoutExpired: if it did not end in that time.
+            subprocess.TimeoutExpired: if it did not end in time.
         """
         began = time.monotonic()
         while self._code is None:
@@ -58,33 +58,33 @@ class Fork:
 
 
 def is_safe() -> bool:
-    """Whether this process has a single thread: no lock is held by one that a fork lacks."""
+    """Whether this process has a single thread, so that no other thread can hold a lock."""
     with suppress(OSError):  # not Linux
         return len(list(THREADS.iterdir())) == 1
     return False
 
 
 def fork(serve: Callable[[], int], unwanted: Iterable[socket]) -> Fork:
-    """Run a function in a fork of this process, in a process group of its own.
+    """Run a function in a fork of this process, in a new process group.
 
     Args:
         serve: returns the exit code.
-        unwanted: sockets that belong to this process alone.
+        unwanted: sockets of this process that the fork must close.
     """
     sys.stdout.flush()
     sys.stderr.flush()
     gc.collect()
-    gc.freeze()  # a collection writes to all that it looks at, which would be copied
+    gc.freeze()  # a collection writes to every object that it visits, which would copy its page
     pid = os.fork()
     if pid:
         return Fork(pid)
     code = 1
     try:
-        os.setpgid(0, 0)  # Ctrl-C reaches the parent alone
+        os.setpgid(0, 0)  # Ctrl-C reaches only the parent
         for each in unwanted:
             each.close()
         code = serve()
-    except BaseException:  # nothing of the parent may run here
+    except BaseException:  # the parent's handlers must not run here
         LOG.exception("worker_failed")
     finally:
         sys.stdout.flush()

@@ -1,12 +1,12 @@
-"""Ends the process when its event loop hangs, but not when the process was paused.
+"""Timer that ends the process if its event loop hangs, but not if the process was paused.
 
-While native code holds the GIL no Python code runs, so this works with signals whose handlers are
-functions of libc. The loop keeps setting a timer. When it expires, the handler of its signal is
-`alarm`: called with the number of the signal, it starts a second timer of that many seconds. The
-signal of that one writes all stacks and ends the process.
+While native code holds the GIL, no Python code runs, so the timer uses signals whose handlers are
+libc functions. The loop resets a first timer regularly. If that timer expires, the handler of its
+signal is `alarm`: called with the signal's number, it starts a second timer of that many seconds.
+The signal of the second timer writes all stacks and ends the process.
 
-While a process is paused (SIGSTOP, `docker pause`, a virtual machine that moves) its signals wait.
-When it goes on, the first handler runs, and the loop has those seconds to set both timers again. A
+While a process is paused (SIGSTOP, `docker pause`, a virtual machine that moves), its signals wait.
+When it resumes, the first handler runs, and the loop has these seconds to reset both timers. A
 default action instead of the second handler would not end process 1 of a container.
 """
 
@@ -39,13 +39,13 @@ class _Times(ctypes.Structure):
 class HangTimer:
     """Ends the process, with all stacks on stderr, if `rewind` is not called for too long.
 
-    On Linux it takes SIGUSR1 and SIGALRM, waits 10 s longer than the limit (`alarm`, the handler of
-    SIGUSR1, takes the signal's number for seconds), and the exit code is 14 (the number of
-    SIGALRM). Elsewhere, and with glibc before 2.34, a timer of faulthandler ends the process, with
-    exit code 1, even after a pause.
+    On Linux it uses SIGUSR1 and SIGALRM and waits 10 s longer than the limit, because `alarm`, the
+    handler of SIGUSR1, interprets the signal's number as seconds. The exit code is 14, the number
+    of SIGALRM. On other systems and with glibc before 2.34, a timer of faulthandler ends the
+    process with exit code 1, even after a pause.
 
     Args:
-        limit_s: how long the loop may stand still, in seconds.
+        limit_s: how long the loop may block, in seconds.
     """
 
     def __init__(self, limit_s: float) -> None:
@@ -54,7 +54,7 @@ class HangTimer:
         self._of_kernel = sys.platform == "linux" and self._create()
 
     def _create(self) -> bool:
-        """Set the handlers and create the timer; false if the system gives none."""
+        """Set the handlers and create the timer; false if the system has none."""
         self._libc = libc = ctypes.CDLL(None)
         if not hasattr(libc, "timer_create"):  # glibc before 2.34 has it in another library
             return False
@@ -71,14 +71,14 @@ class HangTimer:
         return True
 
     def rewind(self) -> None:
-        """Start again; called every second, since a handler may run late in another thread."""
+        """Restart the timer, every second: a handler may run late in another thread."""
         if self._of_kernel:
             self._set(self._limit_s)
         else:
             faulthandler.dump_traceback_later(self._limit_s, exit=True, file=sys.stderr)
 
     def cancel(self) -> None:
-        """Stop for good."""
+        """Stop permanently."""
         if self._of_kernel:
             self._set(0.0)
         else:

@@ -1,8 +1,8 @@
-"""Where connections come from: a listening socket, or a parent process that accepts them.
+"""Sources of connections: a listening socket, or a parent process that accepts them.
 
-uvloop's own servers accept one connection in each turn of the event loop. On a busy server a turn
+uvloop's own servers accept one connection per turn of the event loop. On a busy server a turn
 takes tens of milliseconds, so a burst of new connections, including probes, would wait for seconds
-before their first byte is read. Here all waiting connections are accepted at once.
+before their first byte is read. A source accepts all waiting connections at once.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from collections.abc import Callable
 import structlog
 
 LOG = structlog.get_logger(__name__)
-BURST = 256  # accepted in one turn; at some 20 us each, the others do not wait long
-PAUSE_S = 0.5  # until the next try, without descriptors or memory for a connection
+BURST = 256  # maximum accepted in one turn; at about 20 us each, other work does not wait long
+PAUSE_S = 0.5  # until the next attempt, if descriptors or memory are exhausted
 EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
-DESCRIPTORS = 8  # in one message at most; the parent sends one
+DESCRIPTORS = 8  # maximum in one message; the parent sends one
 
 
 def url_of(bound: socket.socket) -> str:
-    """Where a browser on this machine reaches a bound socket."""
+    """The URL of a bound socket for a browser on this machine."""
     host, port = bound.getsockname()[:2]
     any_host = ipaddress.ip_address(host.partition("%")[0]).is_unspecified
     if bound.family == socket.AF_INET6:
@@ -32,10 +32,10 @@ def url_of(bound: socket.socket) -> str:
 
 
 class Source:
-    """Gives accepted connections their protocols; takes the place of an `asyncio.Server`.
+    """Connects accepted connections to protocols; replaces an `asyncio.Server`.
 
     Args:
-        make_protocol: gives the protocol of a new connection.
+        make_protocol: creates the protocol of a new connection.
     """
 
     def __init__(self, make_protocol: Callable[[], asyncio.Protocol]) -> None:
@@ -44,11 +44,11 @@ class Source:
         self._opening: set[asyncio.Task[object]] = set()
 
     def close(self) -> None:
-        """Take no more connections."""
+        """Accept no more connections."""
         raise NotImplementedError
 
     async def wait_closed(self) -> None:
-        """Return when every connection that was accepted has its protocol."""
+        """Return when every accepted connection has its protocol."""
         await asyncio.gather(*self._opening, return_exceptions=True)
 
     def _take(self, connection: socket.socket) -> None:
@@ -61,22 +61,22 @@ class Source:
             connection.setblocking(False)
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             await self._loop.connect_accepted_socket(self._make_protocol, connection)
-        except Exception:  # only this connection fails
+        except Exception:  # other connections continue
             LOG.exception("connection_not_opened")
             connection.close()
             self._lost()
 
     def _lost(self) -> None:
-        """Called for a connection that never got a protocol."""
+        """Handle a connection that never got a protocol."""
 
 
 class Listener(Source):
     """Listens until it is closed.
 
     Args:
-        bound: a bound TCP socket; the listener owns it from now on.
-        make_protocol: gives the protocol of a new connection.
-        backlog: connections that the kernel keeps waiting.
+        bound: a bound TCP socket; owned by the listener from now on.
+        make_protocol: creates the protocol of a new connection.
+        backlog: maximum connections waiting in the kernel.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class Listener(Source):
         self._loop.add_reader(bound, self._accept)
 
     def close(self) -> None:
-        """Take the waiting connections, so that they get an answer, and stop listening."""
+        """Accept the waiting connections, so that they get an answer, and stop listening."""
         if self._closed:
             return
         while self._accept():
@@ -101,14 +101,14 @@ class Listener(Source):
         self._socket.close()
 
     def _accept(self) -> bool:
-        """Take waiting connections, up to a limit per turn; returns whether more may wait."""
+        """Accept waiting connections up to a limit per turn; returns whether more may wait."""
         for _ in range(BURST):
             try:
                 connection, _ = self._socket.accept()
             except (BlockingIOError, InterruptedError):
                 return False
             except ConnectionAbortedError:
-                continue  # the client left while it waited
+                continue  # the client disconnected while it waited
             except OSError as error:
                 if error.errno not in EXHAUSTED:
                     raise
@@ -118,7 +118,7 @@ class Listener(Source):
         return True
 
     def _pause(self, error: OSError) -> None:
-        """Pause: the socket stays readable, so the loop would spin."""
+        """Pause accepting: the socket stays readable, so the loop would spin."""
         LOG.error("cannot_accept", reason=error.strerror, next_try_s=PAUSE_S)
         self._loop.remove_reader(self._socket)
         self._loop.call_later(PAUSE_S, self._resume)
@@ -129,14 +129,14 @@ class Listener(Source):
 
 
 class SocketHandover(Source):
-    """Takes connections accepted by the parent process, and its orders.
+    """Receives connections accepted by the parent process, and its orders.
 
     Args:
-        channel: a connected Unix socket, non-blocking; one byte a message, some with
+        channel: a connected non-blocking Unix socket; messages of one byte, some with
             connections attached.
-        make_protocol: gives the protocol of a new connection.
-        ordered: called with each byte that came without a connection; empty when the parent is
-            gone.
+        make_protocol: creates the protocol of a new connection.
+        ordered: called with each byte received without a connection; empty if the parent has
+            ended.
         lost: called when a connection never got a protocol.
     """
 
@@ -156,7 +156,7 @@ class SocketHandover(Source):
         self._loop.add_reader(channel, self._receive)
 
     def close(self) -> None:
-        """Stop listening to the parent; its order to drain comes after the last connection."""
+        """Stop reading from the parent; its order to drain follows the last connection."""
         self._loop.remove_reader(self._channel)
 
     def _receive(self) -> None:
@@ -178,7 +178,7 @@ class SocketHandover(Source):
                     return
 
     def _tell_of_loss(self) -> None:
-        """Write at most a line a second: callers can open connections without end."""
+        """Log at most one line per PAUSE_S: callers can open any number of connections."""
         self._losses += 1
         now = self._loop.time()
         if now >= self._next_line:

@@ -1,7 +1,7 @@
-"""uvicorn with its own stop procedure, in one process or in one of several.
+"""uvicorn with a custom shutdown, for one process or for one of several workers.
 
-A stop drains: not ready and no new work, then no new connections, then every accepted request is
-answered and the backends are closed. A signal starts it, or in a worker an order of the parent.
+A shutdown drains: the server reports not ready and accepts no new work, then closes its listener,
+answers every accepted request, and closes the backends. A signal starts it, or the parent's order.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ if TYPE_CHECKING:
 LOG = structlog.get_logger(__name__)
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 # After the last answer, open connections have this long to send their next request and get a 503:
-# closing at once would cut off clients that are just sending.
+# closing at once would cut off clients that are sending.
 LINGER_S = 1.0
-RESERVE = 0.2  # of the budget
+RESERVE = 0.2  # share of the budget
 DATE_S = 1.0  # how often the Date header is renewed
 LOOP_HANGS = 4  # times the limit of a forward
-LEAST_HANG_S = 5.0  # the loop itself stops for a second while torch loads a large file
+LEAST_HANG_S = 5.0  # the loop itself blocks for a second while torch loads a large file
 
 
 class Server(uvicorn.Server):
@@ -44,12 +44,12 @@ class Server(uvicorn.Server):
         config: uvicorn's configuration.
         lifecycle: what to drain.
         drain_s: budget of a graceful stop in seconds.
-        hang_s: limit of a forward; the process ends, as `HangTimer` does it, if its event loop
-            stands still for four times as long, at least 5 s.
-        worker: set in one of several processes: the source of connections and of the order to stop.
+        hang_s: limit of a forward; `HangTimer` ends the process if its event loop blocks for four
+            times as long, at least 5 s.
+        worker: set in one of several processes: source of connections and of the order to stop.
 
     Attributes:
-        shows_page: whether to tell where the page is; the parent of several workers does so itself.
+        shows_page: whether to log the page's URL; with several workers, the parent logs it.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class Server(uvicorn.Server):
 
     def _ordered(self, order: bytes) -> None:
         if not order:
-            os._exit(1)  # the parent is gone: nothing else would end this process
+            os._exit(1)  # the parent has ended: nothing else would end this process
         if order == ALL_LOADED:
             self._lifecycle.others_loaded()
         elif order == DRAIN:
@@ -100,11 +100,11 @@ class Server(uvicorn.Server):
             asyncio.get_running_loop().call_soon_threadsafe(self._stop_ordered.set)
 
     async def main_loop(self) -> None:
-        """Wait for the order to stop; uvicorn's own loop would poll ten times a second."""
+        """Wait for the order to stop; uvicorn's own loop polls ten times a second."""
         timer = HangTimer(self._hang_s)
         turned_at = time.monotonic()
         try:
-            while not await self.on_tick(0):  # at multiples of ten it renews the Date header
+            while not await self.on_tick(0):  # renews the Date header at multiples of ten
                 timer.rewind()
                 still_s = time.monotonic() - turned_at
                 if still_s >= self._hang_s:
@@ -117,11 +117,11 @@ class Server(uvicorn.Server):
             timer.cancel()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Bind first, so that a busy port is noticed before anything is loaded; then listen."""
+        """Bind first, to detect a busy port before anything is loaded; then listen."""
         if self._worker is not None:
             await self._join(self._worker)
             return
-        if sys.platform == "win32" or sockets is not None:  # no readers there, or listening already
+        if sys.platform == "win32" or sockets is not None:  # no readers, or already listening
             await super().startup(sockets)
             return
         bound = self.config.bind_socket()
@@ -136,7 +136,7 @@ class Server(uvicorn.Server):
             LOG.info("page", url=url)
 
     async def _join(self, worker: Worker) -> None:
-        """Take connections from the parent instead of a port."""
+        """Receive connections from the parent instead of a port."""
         await super().startup(sockets=[])
         source = SocketHandover(
             worker.channel, self._protocol, self._ordered, worker.connection_closed
@@ -145,34 +145,34 @@ class Server(uvicorn.Server):
         worker.tell(LISTENS)
 
     def _protocol(self) -> asyncio.Protocol:
-        """The protocol of a connection, as uvicorn makes it."""
+        """Create the protocol of a connection in the same way as uvicorn."""
         make: Callable[..., asyncio.Protocol] = self.config.http_protocol_class
         state = self.lifespan.state
         return make(config=self.config, server_state=self.server_state, app_state=state)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Stop listening, answer what was accepted, then let uvicorn close the rest."""
+        """Stop listening, answer accepted requests, then let uvicorn close the rest."""
         self._lifecycle.begin_drain(self._drain_s)
         for server in self.servers:
             server.close()
-        reserve_s = RESERVE * self._drain_s  # for answers to be written and backends to be closed
+        reserve_s = RESERVE * self._drain_s  # to write answers and close backends
         await self._lifecycle.drain(max(0.0, self._lifecycle.stop_left_s() - reserve_s))
-        # Every outcome is settled; answers are being written, and clients are sent elsewhere.
+        # Every outcome is settled; answers are being written, and new requests get a 503.
         connections = self.server_state.connections
         linger_s = min(LINGER_S, self._lifecycle.stop_left_s() / 2)
         await _until_empty(connections, time.monotonic() + linger_s)
         for connection in list(connections):
-            connection.shutdown()  # idle ones close, the others once their answer was read
+            connection.shutdown()  # idle ones close now, the others once their answer is read
         writing_s = max(0.0, self._lifecycle.stop_left_s() - reserve_s / 2)
         await _until_empty(connections, time.monotonic() + writing_s)
-        # What remains does not send its body, or does not read its answer: uvicorn cancels it.
-        # Not at the top: it imports prometheus_client, which checks at import whether it is shared.
+        # The remaining clients do not send their body or read their answer: uvicorn cancels them.
+        # Imported here, because prometheus_client checks at import whether it is shared.
         from app.api.transport.protocol import Protocol  # noqa: PLC0415
 
         for connection in list(connections):
             if isinstance(connection, Protocol):  # the fast path has no task to cancel
                 connection.give_up()
-        linger_s = min(LINGER_S, self._lifecycle.stop_left_s())  # for these answers to be read
+        linger_s = min(LINGER_S, self._lifecycle.stop_left_s())  # for clients to read these answers
         await _until_empty(connections, time.monotonic() + linger_s)
         self.config.timeout_graceful_shutdown = 0 if connections else 1
         await super().shutdown(sockets)

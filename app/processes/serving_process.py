@@ -1,4 +1,4 @@
-"""What a process that serves models does to itself: to its memory, and at its end."""
+"""Memory management and exit of a process that serves models."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from app.errors import DeviceLost
 
 LOG = structlog.get_logger(__name__)
 DEVICE_LOST_EXIT_CODE = 70  # EX_SOFTWARE of sysexits.h
-DEVICE_LOST_GRACE_S = 1.0  # time for the errors to reach their callers
+DEVICE_LOST_GRACE_S = 1.0  # time for the errors to reach the callers
 GC_THRESHOLD = 10_000  # allocations between two collections of the youngest objects; default 700
 
 
 def calm_gc() -> None:
-    """Keep the garbage collector from scanning modules and models over and over under load.
+    """Keep the garbage collector from scanning modules and models repeatedly under load.
 
-    What is loaded by now stays, so it is frozen out of the collector's view. Garbage of requests is
-    freed at once by reference counting, so cycles are collected less often than by default.
+    Loaded objects stay, so they are frozen, which excludes them from collections. Reference
+    counting frees the garbage of requests at once, so cycles are collected less often than usual.
     """
     gc.collect()
     gc.freeze()
@@ -32,7 +32,7 @@ def calm_gc() -> None:
 
 
 def give_memory_back() -> None:
-    """Return the memory of a retired model to the system, where the allocator can."""
+    """Return the memory of a retired model to the system, if the allocator can."""
     gc.unfreeze()  # objects loaded at the start may be part of a cycle
     gc.collect()
     gc.freeze()
@@ -42,11 +42,11 @@ def give_memory_back() -> None:
 
 
 def end_process(close: Callable[[], None], fault: DeviceLost) -> None:
-    """End the process, which a sticky CUDA error has poisoned; a supervisor restarts it.
+    """End the process after a sticky CUDA error, for a supervisor to restart it.
 
     Args:
-        close: closes the metrics; else its worker's counts would lack this error.
-        fault: what happened.
+        close: closes the metrics; otherwise the worker's counts would lack this error.
+        fault: the error.
     """
     LOG.critical("device_lost", fault=str(fault), exit_code=DEVICE_LOST_EXIT_CODE)
 

@@ -1,8 +1,8 @@
-"""The metrics of several processes as one: each writes its values down, and a scrape adds them up.
+"""Metrics of several processes: each process writes its values to files, and a scrape merges them.
 
 prometheus_client keeps each process's values in files of a folder. They are named by the worker's
 index, not its process id: a restarted worker continues the counts of the one that died. A process
-writes once a second and when it ends; the one that is scraped writes at that moment too.
+writes once a second and when it ends; the scraped process also writes at that moment.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from app.types import ModelId
 
 FOLDER_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"  # where prometheus_client keeps its files
 SUPERVISOR = "supervisor"
-WRITE_S = 1.0  # between two writes: what a worker that is killed may lose of its counts
-DEVICES_S = 5.0  # the same for what takes longer to ask: the system and drivers of devices
+WRITE_S = 1.0  # between two writes; a killed worker loses the counts of up to this time
+DEVICES_S = 5.0  # the same for slower sources: the system and device drivers
 NOTHING_LEFT = ModelGauges(*(lambda: 0.0 for _ in ModelGauges._fields))
 PROCESS_CPU = "process_cpu_seconds"
-# Descriptors are limited per process, so the process closest to its limit counts; the latest start
-# says how long all have been running, and changes when a worker is restarted.
+# Descriptors are limited per process, so the process closest to its limit counts. The latest start
+# shows how long all processes have been running, and changes when a worker is restarted.
 PROCESS_GAUGES: dict[str, Literal["livesum", "livemax", "livemin"]] = {
     "process_virtual_memory_bytes": "livesum",
     "process_resident_memory_bytes": "livesum",
@@ -41,7 +41,7 @@ PROCESS_GAUGES: dict[str, Literal["livesum", "livemax", "livemin"]] = {
 
 
 def forget_gauges(index: int) -> None:
-    """Drop the gauges of a dead worker; its counts stay."""
+    """Remove the gauges of a dead worker; its counts stay."""
     multiprocess.mark_process_dead(str(index))  # type: ignore[no-untyped-call]
 
 
@@ -53,12 +53,12 @@ def clear(folder: Path) -> None:
 
 
 def _share_values(name: str) -> None:
-    """Keep the values of metrics made from now on in the folder, under this name."""
+    """Store the values of all metrics created from now on in the folder, under this name."""
     values.ValueClass = values.MultiProcessValue(lambda: name)  # type: ignore[no-untyped-call]
 
 
 class _Process:
-    """What the system says of this process, kept for all."""
+    """The system's metrics of this process, shared with all processes."""
 
     def __init__(self) -> None:
         self._gauges = {
@@ -69,7 +69,7 @@ class _Process:
         self._cpu_s = 0.0  # CPU seconds already added to the counter
 
     def refresh(self, families: Iterable[Metric]) -> None:
-        """Write down the output of a ProcessCollector."""
+        """Write the output of a ProcessCollector."""
         for family in families:
             for sample in family.samples:
                 if family.name == PROCESS_CPU:
@@ -80,7 +80,7 @@ class _Process:
 
 
 class _Writer:
-    """Calls `write` every `seconds`, and once more when it is closed; made on the event loop."""
+    """Calls `write` every `seconds` and once more when closed; created on the event loop."""
 
     def __init__(self, write: Callable[[], None], seconds: float) -> None:
         self._write = write
@@ -93,8 +93,8 @@ class _Writer:
         self._write()
 
     def _again(self) -> None:
-        # When a second of the clock begins, in all processes: a reader in its middle, such as GET
-        # /live, finds the counts of one moment.
+        # All processes write when a second of the clock begins, so that a reader in the middle of
+        # one, such as GET /live, finds the counts of one moment.
         wait_s = self._seconds - time.time() % self._seconds
         wait_s += self._seconds if wait_s < self._seconds / 2 else 0.0  # timers may be early
         self._timer = asyncio.get_running_loop().call_later(wait_s, self._again)
@@ -102,7 +102,7 @@ class _Writer:
 
 
 class SupervisorMetrics:
-    """The parent's share: its memory, CPU time and descriptors."""
+    """The parent's metrics: its memory, CPU time and descriptors."""
 
     def __init__(self) -> None:
         _share_values(SUPERVISOR)
@@ -115,10 +115,10 @@ class SupervisorMetrics:
 
 
 class SharedMetrics(Metrics):
-    """The metrics of one worker, which can write out those of all workers.
+    """The metrics of one worker, which can also read those of all workers.
 
     Args:
-        index: of the worker.
+        index: the worker's index.
     """
 
     def __init__(self, index: int) -> None:
@@ -139,22 +139,22 @@ class SharedMetrics(Metrics):
         self._quick = [gauge for gauge in self.gauges.values() if gauge not in of_devices]
 
     def retired(self, model: ModelId) -> None:
-        """See `Metrics`; written values cannot be removed, so they become zero and are left out."""
+        """See `Metrics`; written values cannot be removed, so they are set to zero and left out."""
         self.served(model, NOTHING_LEFT)
 
     def open(self) -> None:
-        """Write down from now on; called on the event loop."""
+        """Start writing values; called on the event loop."""
         self._writers = (
             _Writer(self.write_down, WRITE_S),
             _Writer(self.write_devices, DEVICES_S),
         )
 
     def close(self) -> None:
-        """Write down for the last time."""
+        """Write values for the last time."""
         try:
             for writer in self._writers:
                 writer.close()
-        finally:  # whatever a gauge says, no count is lost
+        finally:  # if a gauge raises an error, no count is lost
             super().close()
 
     async def scraped_as(self, accept: str) -> tuple[bytes, str]:
@@ -165,15 +165,15 @@ class SharedMetrics(Metrics):
     async def read(self, how: Callable[[Collector], T]) -> T:
         """See `Metrics`; the metrics are those of all processes, read in a thread.
 
-        What takes longer to ask is as `write_devices` wrote it last.
+        Values from slow sources are those that `write_devices` wrote last.
         """
         self.write_down()
-        if not self._declared:  # what there is stays; only values change
+        if not self._declared:  # the set of metrics is fixed; only values change
             self._declared = tuple(map(_empty, self.registry.collect()))
         return await asyncio.to_thread(how, _Merged(self._declared))
 
     def write_down(self) -> None:
-        """Keep the counts and the gauges of this process for the next scrape of any process."""
+        """Write the counts and gauges of this process for the next scrape of any process."""
         self._tallies.flush()
         self.tasks.set(len(asyncio.all_tasks()))
         for gauge in self._quick:
@@ -185,7 +185,7 @@ class SharedMetrics(Metrics):
             self._served_once.update(tuple(sample.labels.items()) for sample in family.samples)
 
     def write_devices(self) -> None:
-        """The same for what the system says of this process, and drivers of their devices."""
+        """Write the values from slow sources: the system and the device drivers."""
         self._process.refresh(self._system.collect())
         for gauge in self.of_devices.values():
             _keep(gauge, gauge.collect())
@@ -205,7 +205,7 @@ class _Merged(Collector):
     """The values of all processes.
 
     Args:
-        declared: every metric there is, without samples; those without counts stay so.
+        declared: every metric, without samples; metrics without counts stay empty.
     """
 
     def __init__(self, declared: Sequence[Metric]) -> None:

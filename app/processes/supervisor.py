@@ -1,7 +1,7 @@
 """The parent of several workers: starts, restarts and ends them, and accepts connections for all.
 
-It runs no model and answers no request. This module imports no torch; where the workers are forks,
-the parent has imported it for them.
+It runs no model and answers no request. This module does not import torch; if the workers are
+forks, the parent has imported it for them.
 """
 
 from __future__ import annotations
@@ -34,24 +34,24 @@ from app.processes.worker import (
 
 LOG = structlog.get_logger(__name__)
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
-USAGE_EXIT_CODE = 2  # from a worker whose settings do not fit this machine
+USAGE_EXIT_CODE = 2  # of a worker whose settings do not fit this machine
 RESTART_DELAYS_S = (0.0, 1.0, 2.0, 4.0, 8.0, 16.0, 30.0)  # the last one repeats
-STEADY_S = 60.0  # a worker that lived this long starts again at the first delay
-CLOSE_S = 10.0  # after the budget of a drain, until the rest is killed
-RETRY_S = 0.02  # of an order for which a worker's channel had no room
-REAP_S = 5.0  # from the end of a worker's channel to the end of its process
+STEADY_S = 60.0  # after a life of this length, a worker is restarted with the first delay
+CLOSE_S = 10.0  # from the end of the drain budget until the remaining workers are killed
+RETRY_S = 0.02  # before an order is sent again to a worker whose channel was full
+REAP_S = 5.0  # maximum time from the end of a worker's channel to the end of its process
 
 
 @dataclass(frozen=True, slots=True)
 class WorkersPlan:
-    """What a supervisor runs.
+    """The workers that a supervisor runs.
 
     Attributes:
-        command: of a worker, which gets its place after `--worker`.
-        environment: of a worker.
-        workers: how many.
+        command: command of a worker, which gets its place after `--worker`.
+        environment: environment of a worker.
+        workers: number of workers.
         drain_s: budget of a graceful stop.
-        folder: shared by the processes; empty, and removed by the caller.
+        folder: shared by the processes; empty at first, and removed by the caller.
     """
 
     command: Sequence[str]
@@ -62,7 +62,7 @@ class WorkersPlan:
 
 
 class _Life(Recipient):
-    """One life of a worker: its process, and what the parent knows of it."""
+    """One life of a worker: its process, and its state as known to the parent."""
 
     def __init__(self, process: subprocess.Popen[bytes] | Fork, channel: socket.socket) -> None:
         super().__init__(channel)
@@ -73,11 +73,11 @@ class _Life(Recipient):
 
 
 class Supervisor:
-    """Runs workers until a signal ends them, or they end for good.
+    """Runs workers until a signal ends them, or until they cannot be restarted.
 
     Args:
         bound: a bound TCP socket; owned by the supervisor from now on.
-        plan: what to run.
+        plan: the workers to run.
     """
 
     def __init__(self, bound: socket.socket, plan: WorkersPlan) -> None:
@@ -91,13 +91,13 @@ class Supervisor:
         self._exit_code = 0
 
     def fork(self, serve: Callable[[Place], int]) -> None:
-        """Start all workers as forks of this process, which runs no event loop yet.
+        """Start all workers as forks of this process; call this before an event loop runs.
 
-        SIGTERM and SIGINT wait until `run` handles them. In a fork they wait until it ignores them
-        (`obey_parent_alone`), since the handlers that it inherits are the parent's.
+        SIGTERM and SIGINT are blocked until `run` handles them. In a fork they are blocked until it
+        ignores them (`obey_parent_alone`), since it inherits the parent's handlers.
 
         Args:
-            serve: is a worker, and returns its exit code.
+            serve: runs a worker and returns its exit code.
         """
         signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
         for index in range(self._plan.workers):
@@ -138,7 +138,7 @@ class Supervisor:
                 [*self._plan.command, "--worker", str(self._place(index, theirs))],
                 env=self._plan.environment,
                 pass_fds=[theirs.fileno()],
-                process_group=0,  # Ctrl-C reaches the parent alone
+                process_group=0,  # Ctrl-C reaches only the parent
             )
         self._lives[index] = _Life(process, ours)
         self._begin(index)
@@ -147,7 +147,7 @@ class Supervisor:
         return Place(index, self._plan.workers, os.getpid(), channel.fileno(), self._plan.folder)
 
     def _begin(self, index: int) -> None:
-        """Listen to a worker that was started."""
+        """Listen to a started worker."""
         life = self._lives[index]
         life.channel.setblocking(False)
         self._loop.add_reader(life.channel, self._heard, index)
@@ -177,7 +177,7 @@ class Supervisor:
                 self._see_whether_all_loaded()
 
     def _see_whether_all_loaded(self) -> None:
-        """Tell the workers once all living ones have loaded; none reports ready before that."""
+        """Notify the workers once all living ones have loaded; none reports ready before that."""
         lives = self._lives
         if self._all_loaded or self._stopping or not lives:
             return
@@ -192,7 +192,7 @@ class Supervisor:
             LOG.info("ready", workers=len(lives))
 
     def _died(self, index: int, life: _Life) -> None:
-        """Clean up after a worker: its channel closes only when its process ends."""
+        """Clean up after a worker, whose channel closes only when its process ends."""
         self._loop.remove_reader(life.channel)
         self._loop.remove_writer(life.channel)
         life.channel.close()
@@ -234,7 +234,7 @@ class Supervisor:
         self._stop()
 
     def _stop(self) -> None:
-        """Accept no more connections; serving workers answer what they have, others are killed."""
+        """Accept no more connections; drain serving workers, and kill the others."""
         self._acceptor.close()
         self._stopping = True
         self._kill([life for life in self._lives.values() if not life.listens])
@@ -250,7 +250,7 @@ class Supervisor:
         except BlockingIOError:  # full of connections
             self._loop.call_later(RETRY_S, self._order, life, order)
         except OSError:
-            pass  # it has died, which `_heard` notices
+            pass  # the worker has died; `_heard` notices
 
     def _overdue(self) -> None:
         LOG.error("workers_stuck", workers=list(self._lives))
@@ -272,7 +272,7 @@ def _exit_code(process: subprocess.Popen[bytes] | Fork) -> int:
     """The exit code as a shell reports it: 128 plus the signal, if one ended the process."""
     try:
         code = process.wait(REAP_S)
-    except subprocess.TimeoutExpired:  # it closed its channel but still runs
+    except subprocess.TimeoutExpired:  # the process closed its channel but still runs
         process.kill()
         code = process.wait()
     return code if code >= 0 else 128 - code

@@ -1,7 +1,7 @@
 """One of several processes behind one port: its place, and its channel to the parent.
 
-The parent sends connections and the order to drain; the worker reports how far it is. Each message
-is one byte, so nothing needs framing.
+The parent sends connections and the order to drain; the worker reports its progress. Each message
+is one byte, so no framing is needed.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pathlib import Path
 CONNECTION = b"c"  # to a worker: carries the descriptor of an accepted connection
 ALL_LOADED = b"a"  # to a worker: every living worker has tried to load its models
 DRAIN = b"d"  # to a worker: no connection follows this
-LISTENS = b"u"  # to the parent: it answers, though its models may still be loading
+LISTENS = b"u"  # to the parent: the worker answers, though its models may still be loading
 READY = b"l"  # to the parent: every model is loaded
 NOT_READY = b"n"  # to the parent: loading has ended, but not every model is loaded
 COUNTER_BYTES = 8
@@ -31,9 +31,9 @@ class Place:
     """A worker's place; on its command line as `INDEX/OF:PARENT:CHANNEL:FOLDER`.
 
     Attributes:
-        index: which worker, from 0; a restarted one keeps the index.
+        index: number of the worker, from 0; a restarted worker keeps it.
         of: number of workers.
-        parent: process id.
+        parent: the parent's process id.
         channel: descriptor of the socket to the parent.
         folder: shared by the processes.
     """
@@ -50,7 +50,7 @@ class Place:
 
     @classmethod
     def parse(cls, text: str) -> Place:
-        """Parse the output of `str`.
+        """Parse the form on the command line.
 
         Raises:
             ValueError: if the text is malformed.
@@ -61,10 +61,10 @@ class Place:
 
 
 class ClosedConnections:
-    """Connections closed by each worker: written by it, read by the parent, without a message.
+    """Counts of closed connections in shared memory: each worker writes its own, the parent reads.
 
     Args:
-        folder: shared by the processes; the file in it is created if missing.
+        folder: shared by the processes; the file is created there if it is missing.
         workers: number of workers.
     """
 
@@ -78,11 +78,11 @@ class ClosedConnections:
         return self._counts[index]
 
     def add(self, index: int) -> None:
-        """Count one more; called by that worker alone."""
+        """Count one more; called only by this worker."""
         self._counts[index] += 1
 
     def reset(self, index: int) -> None:
-        """Forget the count of a worker that has ended, and its connections with it."""
+        """Reset the count of a worker that has ended, along with its connections."""
         self._counts[index] = 0
 
 
@@ -101,7 +101,7 @@ class OpenConnections(set[Hashable]):
 
 
 class Worker:
-    """A worker's view of its parent; made once, before anything is loaded.
+    """A worker's view of its parent; created once, before anything is loaded.
 
     Args:
         place: the worker's place.
@@ -111,30 +111,30 @@ class Worker:
         self.index = place.index
         self.of = place.of
         self.folder = place.folder
-        # The descriptor stays open until the process ends: its end tells the parent.
+        # The descriptor stays open until the process ends: its end notifies the parent.
         self.channel = socket.socket(fileno=os.dup(place.channel))
         self.channel.setblocking(False)
         self._closed = ClosedConnections(place.folder, place.of)
 
     def tell(self, news: bytes) -> None:
-        """Send the parent a message; if it is gone, this process ends in a moment."""
+        """Send the parent a message; if the parent has ended, this process will end soon."""
         self.channel.send(news)
 
     def connection_closed(self) -> None:
-        """Count a closed connection: the parent prefers the worker with the fewest."""
+        """Count a closed connection: the parent prefers the worker with the fewest open ones."""
         self._closed.add(self.index)
 
 
 def obey_parent_alone(parent: int) -> None:
     """End when the parent ends, for any reason; leave SIGTERM and SIGINT to the parent.
 
-    Some supervisors send both to a whole group of processes; the parent tells its workers when to
-    stop, after the last connection.
+    Some supervisors send both to a whole group of processes; the parent orders its workers to stop,
+    after the last connection.
     """
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, signal.SIG_IGN)  # drops one that waits
+        signal.signal(number, signal.SIG_IGN)  # drops a pending signal
     signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGTERM, signal.SIGINT))  # see the parent
-    if sys.platform == "linux":  # elsewhere the closed channel tells, once the loop runs
+    if sys.platform == "linux":  # on other systems the loop notices that the channel closed
         ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # it ended before that
+    if os.getppid() != parent:  # the parent ended before that
         os._exit(1)

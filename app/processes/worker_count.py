@@ -1,4 +1,4 @@
-"""How many processes serve if TORCHLANE_WORKERS is `auto` (docs/adr/0029)."""
+"""Number of serving processes if TORCHLANE_WORKERS is `auto` (docs/adr/0029)."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from models.plan import Precision
 from models.resources import memory_left_bytes, usable_cores
 
 MOST = 4  # more were not measured, and each has its own batches and memory
-# The slowest forward of an item that counts as small: as long as the rest of a JSON single takes
-# with machine code (docs/adr/0030). With a longer one the event loop is no longer the limit.
+# The longest forward per item of a small model: equal to the rest of a JSON single with machine
+# code (docs/adr/0030). With a longer forward the event loop is no longer the limit.
 FORWARD_S = 35e-6
-PROCESS_BYTES = 256 << 20  # of one that is a copy: it may share some of that
+PROCESS_BYTES = 256 << 20  # of a forked process, which may share some of them
 COPIES = 2  # of the weights, while a model is loaded
-# There is a GPU that torch may find where one of these is: CUDA's, that of Windows' Linux, ROCm's.
+# If one of these exists, torch may find a GPU: of CUDA, of Linux on Windows, of ROCm.
 GPUS = ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd")
 
 
 class Choice(NamedTuple):
-    """A number of processes, and why."""
+    """A number of processes, and the reason."""
 
     workers: int
     reason: str
@@ -38,14 +38,14 @@ class Choice(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """What is going to be served.
+    """The models to be served.
 
     Attributes:
         root: the repository.
         policy: selects versions.
-        variant: the only one to serve; None: the plan's forms.
-        precision: to compute in; None: the artifact's.
-        max_batch_size: items in a batch.
+        variant: the only variant to serve; None: the plan's forms.
+        precision: the precision to compute in; None: the artifact's.
+        max_batch_size: maximum number of items in a batch.
     """
 
     root: Path
@@ -56,7 +56,7 @@ class Served:
 
 
 def may_have_gpu() -> bool:
-    """Whether torch might find a GPU; found out without it, since its import takes a second."""
+    """Whether torch might find a GPU; checked without torch, whose import takes a second."""
     with contextlib.suppress(PackageNotFoundError):
         if version("torch").endswith("+cpu"):
             return False
@@ -66,13 +66,13 @@ def may_have_gpu() -> bool:
 def choose(
     served: Served, *, has_own_layout: bool, has_rate_limits: bool, folder: str | None
 ) -> Choice:
-    """One process per core, up to MOST, if every model is small; else one.
+    """One process per core, up to MOST, if every model is small; otherwise one.
 
     Args:
-        served: what is going to be served.
-        has_own_layout: devices, replicas or threads of one process are set.
-        has_rate_limits: callers have limits, which each process would apply on its own.
-        folder: for what the processes share; None: a temporary one.
+        served: the models to be served.
+        has_own_layout: whether devices, replicas or threads of one process are set.
+        has_rate_limits: whether callers have limits, which each process would apply separately.
+        folder: shared by the processes; None: a temporary one.
     """
     cores = usable_cores()
     if cores < 2:
@@ -84,7 +84,7 @@ def choose(
     if may_have_gpu():
         return Choice(1, "there may be a GPU")
     if not _can_share(folder):
-        return Choice(1, "there is no folder that can be written, for what processes share")
+        return Choice(1, "there is no writable folder for the processes to share")
     return _by_models(served, cores)
 
 
@@ -96,16 +96,16 @@ def _can_share(folder: str | None) -> bool:
 
 
 def _by_models(served: Served, cores: int) -> Choice:
-    """The number by the models: their forwards and their memory.
+    """Choose by the models' forward times and memory.
 
-    Manifests are read, but not verified: a wrong one can make a wrong choice, and is then rejected
-    by whatever loads it.
+    Manifests are read but not verified: a wrong one can cause a wrong choice, but is then rejected
+    when it is loaded.
     """
     slowest, nbytes = (0.0, ""), 0
     for model in _models(served):
         try:
             manifest = read_manifest(served.root / model.name / str(model.version), served.root)
-        except IntegrityError:  # loading it will report that
+        except IntegrityError:  # reported when it is loaded
             continue
         item_s = item_s_of(manifest, served)
         if item_s is None:
@@ -120,7 +120,7 @@ def _by_models(served: Served, cores: int) -> Choice:
         return Choice(1, f"{measured}, more than {FORWARD_S * 1e6:.0f}")
     free = memory_left_bytes()
     if free is None:
-        return Choice(1, "this system does not say how much memory is free")
+        return Choice(1, "this system does not report its free memory")
     left = int(free * MEMORY_SHARE)
     fitting = left // (PROCESS_BYTES + COPIES * nbytes)
     if fitting < 2:
@@ -129,7 +129,7 @@ def _by_models(served: Served, cores: int) -> Choice:
 
 
 def _microseconds(seconds: float) -> str:
-    """Two digits at least, where they say something: 0.27, 3.1, 42, 1,234."""
+    """Microseconds with at least two significant digits: 0.27, 3.1, 42, 1,234."""
     return f"{seconds * 1e6:,.0f}" if seconds >= 10e-6 else f"{seconds * 1e6:.2g}"
 
 
@@ -143,7 +143,7 @@ def _models(served: Served) -> list[ModelId]:
 
 
 def item_s_of(manifest: Manifest, served: Served) -> float | None:
-    """Seconds of a forward per item at the best batch that was measured; None: none was."""
+    """Seconds of a forward per item at the best measured batch size; None if none was measured."""
     plan = manifest.plan.on("cpu") if manifest.plan else None
     if manifest.plan is None or plan is None:
         return None

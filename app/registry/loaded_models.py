@@ -1,6 +1,6 @@
-"""What is loaded: the state of each version, and which model a request means.
+"""The loaded models: the state of each version, and which model a request means.
 
-Written by the lifecycle, read by the HTTP layer; both on the event loop.
+Written by the lifecycle and read by the HTTP layer, both on the event loop.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from app.registry.model_settings import ModelSettings
 from app.types import Device, ModelId, Serving
 from models.manifest import Manifest
 
-MAX_NAMED = 10  # models in one sentence: a repository may hold hundreds
+MAX_NAMED = 10  # models in one sentence: a repository may contain hundreds
 
 
 class ModelState(enum.Enum):
@@ -25,7 +25,7 @@ class ModelState(enum.Enum):
 
     LOADING = "loading"
     READY = "ready"
-    DRAINING = "draining"  # it answers accepted requests, then leaves
+    DRAINING = "draining"  # it answers accepted requests, then is unloaded
     UNLOADED = "unloaded"
     FAILED = "failed"
 
@@ -40,7 +40,7 @@ class LoadedModel:
     selection: Selection
     signed_by: str | None = None  # fingerprint of the trusted key
     settings: ModelSettings = field(default_factory=ModelSettings)
-    max_batch_size: int = 1  # the largest, by the settings and its plan
+    max_batch_size: int = 1  # from the settings and its plan
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,9 +60,9 @@ class VersionStatus:
     Attributes:
         problem: what is wrong with it, if anything.
         step: the current step while it loads.
-        stage: which part of loading that is: 'verify', 'load', 'warm' or 'prove'.
-        progress: share of the steps that are done; None: their number is not known yet.
-        since: start of its state, on `time.monotonic`.
+        stage: the part of loading with this step: 'verify', 'load', 'warm' or 'prove'.
+        progress: share of the steps that are done; None while their number is not known.
+        since: when this state began, on `time.monotonic`.
     """
 
     id: ModelId
@@ -75,30 +75,30 @@ class VersionStatus:
 
 
 def listed(names: Iterable[str]) -> str:
-    """The first few names, and the number of the others."""
+    """The first few names, and how many more there are."""
     found = list(names)
     more = len(found) - MAX_NAMED
     return ", ".join(found[:MAX_NAMED]) + (f" and {more} more" if more > 0 else "") or "none"
 
 
 class LoadedModels:
-    """Every model of the repository, and its versions that are served.
+    """Every model of the repository, and its served versions.
 
     Args:
         default_model: the model for requests without a name; None: the only model in the
             repository, which stays the default when others appear, as long as it exists.
 
     Attributes:
-        changes: number of changes of what is served.
-        default_model: the model for requests without a name now; None: they must name one.
+        changes: number of changes to the served versions.
+        default_model: the current model for requests without a name; None if they must name one.
         is_discovered: whether the repository has been read.
-        is_unreadable: whether it could never be read.
+        is_unreadable: whether every attempt to read the repository has failed.
     """
 
     def __init__(self, default_model: str | None) -> None:
         self.changes = 0
         self.default_model = self._configured = default_model
-        self._current: dict[str, LoadedModel] = {}  # the newest that is served
+        self._current: dict[str, LoadedModel] = {}  # the newest served version
         self._served: dict[ModelId, LoadedModel] = {}
         self._statuses: dict[str, dict[ModelId, VersionStatus]] = {}
         self.is_discovered = False
@@ -120,7 +120,7 @@ class LoadedModels:
 
         Args:
             newest: the newest version of each model; new models load this one.
-            kept_default: the default that another process of this server chose.
+            kept_default: the default chosen by another process of this server.
         """
         for model in newest:
             if model.name not in self._statuses:
@@ -145,8 +145,7 @@ class LoadedModels:
     def reached(self, model: ModelId, step: str, stage: str, progress: float) -> float:
         """Record a load's current step; returns the seconds since the load began.
 
-        See `VersionStatus`. It may come late: the status of a version that is no longer loading
-        stays.
+        See `VersionStatus`. A late call does not change a version that is no longer loading.
         """
         status = self._statuses.get(model.name, {}).get(model)
         if status is None or status.state is not ModelState.LOADING:
@@ -161,7 +160,7 @@ class LoadedModels:
             self.record(replace(status, problem=None))
 
     def forget(self, name: str, there: Iterable[int]) -> None:
-        """Forget versions that are gone, or were marked as loading but are not."""
+        """Forget versions that are gone, or are marked as loading but are not."""
         statuses, numbers = self._statuses.get(name, {}), set(there)
         for model, status in tuple(statuses.items()):
             waits = status.state is ModelState.LOADING
@@ -177,12 +176,12 @@ class LoadedModels:
         self.record(VersionStatus(model.id.plain, ModelState.READY))
 
     def change(self, model: LoadedModel) -> None:
-        """Replace what is known about a served version."""
+        """Replace the record of a served version."""
         self._served[model.id.plain] = model
         self._changed(model.id.name)
 
     def withdraw(self, model: ModelId) -> None:
-        """Stop serving a version; requests use the newest of the remaining ones."""
+        """Stop serving a version; requests use the newest remaining one."""
         self._served.pop(model, None)
         self.record(VersionStatus(model, ModelState.DRAINING))
         self._changed(model.name)
@@ -192,11 +191,11 @@ class LoadedModels:
         return model in self._served
 
     def served(self, model: ModelId) -> LoadedModel | None:
-        """A version that is served; None: it is not."""
+        """The loaded model of a version; None if the version is not served."""
         return self._served.get(model)
 
     def versions(self, name: str) -> tuple[ModelId, ...]:
-        """Every version of a model that is served, newest first."""
+        """Every served version of a model, newest first."""
         found = (model for model in self._served if model.name == name)
         return tuple(sorted(found, reverse=True))
 
@@ -209,7 +208,7 @@ class LoadedModels:
             self._current.pop(name, None)
 
     def resolve(self, name: str | None = None, version: int | None = None) -> LoadedModel:
-        """The loaded model for a request; without a name the default one.
+        """The loaded model for a request; without a name, the default model.
 
         Raises:
             ModelNotFound: if there is no such model, or the version is not loaded.
@@ -234,7 +233,7 @@ class LoadedModels:
         return tuple(self._served.values())
 
     def get(self, name: str) -> LoadedModel | None:
-        """The loaded model for requests that name no version, if any."""
+        """The loaded model for requests without a version, if any."""
         return self._current.get(name)
 
     def statuses(self, name: str) -> tuple[VersionStatus, ...]:

@@ -1,4 +1,4 @@
-"""Settings of one model: how it is batched and queued, where it runs, who may call it."""
+"""Settings of one model: batching, queueing, devices, and allowed callers."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ MODEL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 
 @dataclass(frozen=True, slots=True)
 class ModelSettings:
-    """The settings of one model: from the models file, else from the server's settings.
+    """The settings of one model, from the models file or else from the server's settings.
 
     Attributes:
         max_batch_size: maximum number of items in a batch.
-        plan_may_lower: whether an artifact whose plan ends at smaller batches lowers that.
+        plan_may_lower: whether a plan that ends at smaller batches lowers this maximum.
         batch_wait_s: how long the oldest item waits for others although a replica is idle.
-        queue_limit_items: maximum number of waiting items.
+        queue_limit_items: maximum number of queued items.
         queue_limit_bytes: maximum bytes of their arrays.
         timeout_s: default and maximum time of a request.
         devices: names of the devices to run on; None: all.
         replicas: maximum number of their replicas to run on; None: all.
         variant: the only variant to serve; None: the artifact's plan.
-        precision: to compute in; None: the artifact's choice.
+        precision: the precision to compute in; None: the artifact's choice.
         pinned_by_file: whether the models file sets variant and precision.
         cache: whether its predictions are cached.
         allowed_keys: names of the API keys that may call it; None: all.
@@ -45,7 +45,7 @@ class ModelSettings:
     allowed_keys: frozenset[str] | None = None
 
     def installed_as(self, other: ModelSettings) -> ModelSettings:
-        """These settings, with the other's values for everything that takes a reload to change."""
+        """These settings, with the other's values for everything that needs a reload to change."""
         return replace(
             self,
             max_batch_size=other.max_batch_size,
@@ -58,7 +58,7 @@ class ModelSettings:
         )
 
     def largest_batch(self, planned: int | None) -> int:
-        """Maximum batch size for an artifact whose plan ends at `planned`; None: no plan."""
+        """Maximum batch size if the artifact's plan ends at `planned`; None: it has no plan."""
         if planned is None or not self.plan_may_lower:
             return self.max_batch_size
         return min(self.max_batch_size, planned)

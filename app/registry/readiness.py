@@ -1,4 +1,4 @@
-"""Readiness: which models the process must answer for, and which of them do."""
+"""Readiness: which models the process needs, and which of them work."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ EVERY = "*"
 
 @dataclass(frozen=True, slots=True)
 class Readiness:
-    """Whether the process should get traffic, and if not, why."""
+    """Whether the process should get traffic, and why not."""
 
     ready: bool
     reasons: tuple[str, ...]
 
     def but(self, reason: str) -> Readiness:
-        """Not ready, for its own reasons, or for this one if it has none."""
+        """Not ready, for the existing reasons, or for this one if there are none."""
         return Readiness(False, self.reasons or (reason,))
 
 
@@ -28,7 +28,7 @@ class Requirements:
 
     Args:
         loaded: the loaded models.
-        names: of the required models; EVERY: all that are found first.
+        names: names of the required models; EVERY: all models first found in the repository.
     """
 
     def __init__(self, loaded: LoadedModels, names: Iterable[str]) -> None:
@@ -53,9 +53,9 @@ class Requirements:
             self._names = set(self._loaded.names)
 
     def problems(self, serves: Callable[[ModelId], bool]) -> dict[str, str]:
-        """Models that should answer but do not, by name, and why.
+        """Models that should work but do not, by name, with the reason.
 
-        A model that was unloaded on purpose is no problem.
+        A model that was unloaded on request is not a problem.
 
         Args:
             serves: whether a working replica has the version.
@@ -75,7 +75,7 @@ class Requirements:
         return found
 
     def readiness(self, serves: Callable[[ModelId], bool]) -> Readiness:
-        """Readiness: every required model answers; if none is required, any model does.
+        """Ready if every required model works, or any model if none is required.
 
         Args:
             serves: see `problems`.

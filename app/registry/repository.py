@@ -1,4 +1,4 @@
-"""Artifact folders on disk: which exist, whether they are intact, and who signed them."""
+"""Artifact folders on disk: which exist, whether they are intact, and which key signed them."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ Stamp: TypeAlias = tuple[tuple[str, int, int], ...]
 
 @dataclass(frozen=True, slots=True)
 class Artifact:
-    """An artifact whose every file had the right digest when it was opened.
+    """An artifact; all its files had the right digests when it was opened.
 
     Attributes:
         digest: SHA-256 of the manifest, in hex; it identifies the whole artifact.
-        signed_by: fingerprint of the trusted key that signed it; None where no keys are given.
+        signed_by: fingerprint of the trusted key that signed it; None if no keys are set.
     """
 
     id: ModelId
@@ -37,7 +37,7 @@ class Artifact:
     signed_by: str | None = None
 
     def read(self, name: FileName) -> bytes:
-        """The bytes of a file, checked again: it may have changed since.
+        """The bytes of a file, checked again since it may have changed.
 
         Raises:
             ArtifactInvalid: if it differs from the manifest.
@@ -49,11 +49,11 @@ class Artifact:
 
 
 class Repository:
-    """Reads `root/MODEL/VERSION`; never writes, and opens no file outside of it.
+    """Reads `root/MODEL/VERSION`; never writes, and opens no file outside the root.
 
     Args:
         root: the folder that export writes to.
-        verifier: checks signatures; None: they are not required and not checked.
+        verifier: checks signatures; if None, they are neither required nor checked.
     """
 
     def __init__(self, root: Path, verifier: Verifier | None = None) -> None:
@@ -61,9 +61,9 @@ class Repository:
         self._verifier = verifier
 
     def versions(self) -> dict[str, list[int]]:
-        """Model name -> its version numbers, newest first; other entries are ignored.
+        """Map each model name to its version numbers, newest first; ignore other entries.
 
-        These are only names. A folder that links out of the repository is included, so that `open`
+        This reads only names. A folder that links out of the repository is included, so that `open`
         rejects it and the problem is reported.
         """
         found: dict[str, list[int]] = {}
@@ -77,7 +77,7 @@ class Repository:
         return found
 
     def why_empty(self) -> str:
-        """The message for the operator if `versions` finds nothing: the path, and what to do."""
+        """The message for the operator if `versions` finds nothing, with the path and the fix."""
         root = self.root.absolute()
         if not root.exists():
             return f"{root} does not exist; `python -m export` creates it, or choose another folder"
@@ -90,7 +90,7 @@ class Repository:
         return f"{root} contains no MODEL/VERSION; `python -m export` writes one with --out {root}"
 
     def stamp(self, model: ModelId) -> Stamp:
-        """State of a version's files, which changes when they do: names, sizes and times."""
+        """State of a version's files (names, sizes and times), which changes when they change."""
         try:
             with os.scandir(self.root / model.name / str(model.version)) as entries:
                 stats = [(entry.name, entry.stat(follow_symlinks=False)) for entry in entries]
@@ -99,10 +99,10 @@ class Repository:
         return tuple(sorted((name, stat.st_size, stat.st_mtime_ns) for name, stat in stats))
 
     def open(self, model: ModelId) -> Artifact:
-        """Check signature and digests, read the manifest. Reads whole files: not on the event loop.
+        """Check signature and digests, and read the manifest; blocks while it reads whole files.
 
         Raises:
-            ArtifactInvalid: naming the file, and both digests where they differ.
+            ArtifactInvalid: with the file's name, and with both digests if they differ.
         """
         folder = self.root / model.name / str(model.version)
         try:

@@ -1,1 +1,1 @@
-"""Which versions are served, on which replicas, and how that changes while the server runs."""
+"""Serving: which versions run on which replicas, and how this changes while the server runs."""

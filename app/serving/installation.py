@@ -1,4 +1,4 @@
-"""How a version is installed: in which form, on which replicas, at which batch sizes."""
+"""How to install a version: in which form, on which replicas, at which batch sizes."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from app.types import Device
 from models.tensors import TensorSpec
 
 LOG = structlog.get_logger(__name__)
-# How long a batch may grow while every turn of the event loop reads more: a wave of 32 requests is
-# read within it, and steady single requests do not delay a batch for longer.
+# How long a batch may grow while every turn of the event loop reads more items: long enough to read
+# a wave of 32 requests, and the longest delay that steady single requests can cause.
 GATHER_S = 0.002
 
 
@@ -38,7 +38,7 @@ def limits_of(settings: ModelSettings, max_batch_size: int) -> ModelLimits:
 
 
 def layout_of(outputs: Sequence[TensorSpec], finish: Finish) -> Layout:
-    """What the answer to an item looks like: dtypes as `finish` leaves them, and sizes."""
+    """The layout of an item's answer: dtypes after `finish`, and sizes."""
     ones = {
         spec.name: np.zeros([max(1, size) for size in spec.shape], spec.dtype) for spec in outputs
     }
@@ -48,14 +48,14 @@ def layout_of(outputs: Sequence[TensorSpec], finish: Finish) -> Layout:
 
 @dataclass(frozen=True, slots=True)
 class Installation:
-    """How a version is installed.
+    """How to install a version.
 
     Attributes:
-        artifact: the version.
+        artifact: the version's artifact.
         selection: its forms.
-        golden: its examples.
+        golden: its golden examples.
         places: names of the replicas to install on, with the devices that each uses.
-        max_batch_size: the largest batch to warm, if it is worth running.
+        max_batch_size: the largest batch size to warm up, if it is worth running.
     """
 
     artifact: Artifact
@@ -68,15 +68,15 @@ class Installation:
 def planned(
     artifact: Artifact, settings: ModelSettings, replicas: Sequence[Replica]
 ) -> Installation:
-    """Plan the installation of a version by its model's settings.
+    """Plan the installation of a version from its model's settings.
 
     Args:
-        artifact: a version of it.
-        settings: the model's.
+        artifact: the version's artifact.
+        settings: the model's settings.
         replicas: all replicas.
 
     Raises:
-        PinnedVariantMissing: if it lacks the pinned variant.
+        PinnedVariantMissing: if the artifact lacks the pinned variant.
     """
     replicas = _replicas_for(artifact.id.name, settings, replicas)
     kinds = {replica.device.kind for replica in replicas}
@@ -100,7 +100,7 @@ def planned(
 def _replicas_for(
     name: str, settings: ModelSettings, replicas: Sequence[Replica]
 ) -> Sequence[Replica]:
-    """The replicas on the model's devices; if it does not need all, the least loaded first."""
+    """The replicas on the model's devices, least loaded first if the model needs only some."""
     if settings.devices is not None:
         replicas = [each for each in replicas if str(each.device) in settings.devices]
     if settings.replicas is None:
@@ -111,8 +111,8 @@ def _replicas_for(
 def places_of(selection: Selection, replicas: Sequence[Replica]) -> dict[str, tuple[Device, ...]]:
     """The replicas to install a model on, and the devices that each of them uses for it.
 
-    A model in stages uses the devices of as many replicas, and is installed on the first of them.
-    If there are too few, each replica runs all stages itself.
+    A model with several stages uses the devices of one replica per stage, and is installed on the
+    first of these replicas. If there are too few, each replica runs all stages itself.
     """
     size, rest = stages(selection), list(replicas)
     places: dict[str, tuple[Device, ...]] = {}
@@ -123,7 +123,7 @@ def places_of(selection: Selection, replicas: Sequence[Replica]) -> dict[str, tu
 
 
 def _of_different_devices(replicas: Sequence[Replica], size: int) -> list[Replica]:
-    """The first `size` replicas with different devices; each CPU replica counts. Empty: too few."""
+    """The first `size` replicas on different devices; CPU replicas all count. Empty if too few."""
     group: list[Replica] = []
     for each in replicas:
         taken = {one.device for one in group if one.device.kind == "cuda"}

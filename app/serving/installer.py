@@ -1,4 +1,4 @@
-"""One version, from its files to serving and back: verify, load, replay, warm, publish, retire."""
+"""Installation and removal of one version: verify, load, replay, warm, publish, retire."""
 
 from __future__ import annotations
 
@@ -40,16 +40,16 @@ LOG = structlog.get_logger(__name__)
 PROGRESS_S = 2.0
 FAILED_TO_LOAD = "the model could not be loaded or run; the log has the reason"
 
-# Makes a selection's backend on one device; passed in by main, so that this module needs no torch.
+# Creates a selection's backend on one device; main passes it in, so this module needs no torch.
 BackendFactory = Callable[[Artifact, Selection, Device], Backend]
 
 
 class Attempt(enum.Enum):
     """The result of installing a version.
 
-    After FAILED the next older version is tried; after REJECTED it is not: the version is good, but
-    lacks what the settings pin, or this machine cannot run that. An older version would be a silent
-    step back. HINDERED is FAILED for a temporary reason: no memory, or a replica that broke.
+    After FAILED, the next older version is tried. After REJECTED it is not: the version is good,
+    but lacks what the settings pin, or this machine cannot run it; serving an older version would
+    be a silent downgrade. HINDERED is FAILED for a temporary reason: no memory or a broken replica.
     """
 
     LOADED = enum.auto()
@@ -62,12 +62,12 @@ class Installer:
     """Installs and retires versions.
 
     Args:
-        repository: where their files are.
-        engine: where they are published.
+        repository: contains their files.
+        engine: serves published versions.
         pool: keeps them on the replicas.
         metrics: counts loaded, failed and retired versions.
-        make_backend: makes the backend of a selection, on one device.
-        settings: of a model, by its name.
+        make_backend: creates the backend of a selection, on one device.
+        settings: returns a model's settings, by its name.
     """
 
     def __init__(
@@ -87,9 +87,9 @@ class Installer:
         self._settings = settings
 
     async def install(self, model: ModelId, loaded: LoadedModels) -> Attempt:
-        """Serve a version if it passes its proof; what is served meanwhile keeps serving.
+        """Serve a version if its examples pass; served versions keep serving meanwhile.
 
-        A version that is served already is installed again with its current settings, and replaces
+        A version that is already served is installed again with its current settings, and replaces
         itself in one step; if that fails, it keeps serving as before.
 
         Args:
@@ -140,7 +140,7 @@ class Installer:
         return Attempt.LOADED
 
     def adjust(self, model: LoadedModel, settings: ModelSettings, loaded: LoadedModels) -> None:
-        """Apply new settings at once, as far as that takes no reload."""
+        """Apply at once those new settings that need no reload."""
         settings = settings.installed_as(model.settings)
         if settings != model.settings:
             self._engine.adjust(model.id, limits_of(settings, model.max_batch_size))
@@ -148,7 +148,7 @@ class Installer:
             LOG.info("model_settings_changed", model=str(model.id))
 
     async def retire(self, model: ModelId, loaded: LoadedModels) -> None:
-        """Stop serving a version: its accepted requests are answered, then its memory is freed."""
+        """Stop serving a version: answer its accepted requests, then free its memory."""
         served = loaded.served(model)
         installed = model if served is None else served.id
         loaded.withdraw(model)
@@ -159,8 +159,8 @@ class Installer:
         self._metrics.load_ended(model, "retired")
 
     async def _failed(self, model: ModelId, loaded: LoadedModels, error: Exception) -> Attempt:
-        """Report a version that could not be installed, and take it from the replicas."""
-        # Only ArtifactInvalid is written for clients; torch's own messages hold paths and code.
+        """Report a version that could not be installed, and remove it from the replicas."""
+        # Only ArtifactInvalid is written for clients; torch's own messages contain paths and code.
         known = isinstance(error, ArtifactInvalid)
         problem = str(error) if known else FAILED_TO_LOAD
         event, state = "model_not_loaded", ModelState.FAILED
@@ -180,13 +180,13 @@ class Installer:
         batch_s: dict[str, BatchTimes],
         progress: _Progress,
     ) -> Maker:
-        """The functions that give a replica a proven backend.
+        """The functions that install a proven backend on a replica.
 
         Args:
             model: the version to install.
             plan: its installation.
-            batch_s: of each replica, filled by the replay.
-            progress: gets each step.
+            batch_s: batch times by replica, filled by the replay.
+            progress: receives each step.
         """
         golden, places, selection = plan.golden, plan.places, plan.selection
         buckets = batch_sizes(plan.max_batch_size)
@@ -212,9 +212,7 @@ class Installer:
             largest = backend.warm_up(batches(), between)
             progress.reached("prove", f"replaying examples on {replica}")
             sizes = [size for size in buckets if size <= largest]
-            batch_s[replica] = golden.replay(
-                backend, sizes, between
-            )  # up to the size that warming chose
+            batch_s[replica] = golden.replay(backend, sizes, between)
 
         def installed(replica: str) -> None:  # may be late, or for a rebuilt replica
             self._engine.measured(model, replica, batch_s[replica])
@@ -225,13 +223,13 @@ class Installer:
 class _Progress:
     """Reports the current step of a load, from any thread.
 
-    Made on the event loop, which alone writes the visible state. The log gets at most one line
+    Created on the event loop, where all visible state is written. The log gets at most one line
     every PROGRESS_S seconds.
 
     Args:
         model: the version.
         loaded: shows the progress.
-        steps: of all its replicas: to load, to warm each size, to prove.
+        steps: total number on all replicas: load, warm each size, prove.
     """
 
     def __init__(self, model: ModelId, loaded: LoadedModels, steps: int) -> None:
@@ -247,7 +245,7 @@ class _Progress:
         tell(self._loop, self._show, stage, step)
 
     def _show(self, stage: str, step: str) -> None:
-        share = min(1.0, self._done / self._steps)  # a replica that is rebuilt begins again
+        share = min(1.0, self._done / self._steps)  # a rebuilt replica repeats its steps
         self._done += 1
         seconds = self._loaded.reached(self._model, step, stage, round(share, 3))
         if seconds >= self._logged_s + PROGRESS_S:

@@ -1,7 +1,7 @@
-"""Discover -> verify -> load -> replay -> warm -> publish -> retire: owns what is loaded, and how.
+"""The lifecycle of all models: discover, verify, load, replay, warm, publish, retire.
 
-It runs as long as the process: new versions are loaded while the old ones serve, replace them in
-one step, and only then are the old ones retired. `rollout.py` does that for one model.
+It runs as long as the process. New versions are loaded while the old ones serve, and replace them
+in one step; only then are the old ones retired. `rollout.py` does this for one model.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ from app.serving.version_policy import VersionPolicy
 from app.types import ModelId
 
 LOG = structlog.get_logger(__name__)
-CLOSE_PATIENCE_S = 5.0  # at most, for a replica that is still in native code when the process ends
-MIN_CLOSE_S = 0.1  # at least, when the budget is spent
+CLOSE_PATIENCE_S = 5.0  # maximum wait for a replica still in native code when the process ends
+MIN_CLOSE_S = 0.1  # minimum wait, if the budget is spent
 OVERRIDES_LOOK_S = 1.0  # seconds between checks for requests made to another process
 
 
@@ -45,13 +45,13 @@ class LifecycleConfig:
 
     Attributes:
         policy: which versions to serve.
-        overrides: requests of an administrator, in addition to the policy.
+        overrides: an administrator's requests in addition to the policy.
         models: settings of single models.
-        required: models without which the process is not ready; None: as `models` says.
-        among_others: whether other workers load their models too at the server's start.
+        required: models without which the process is not ready; None: those that `models` requires.
+        among_others: whether other workers also load their models at the server's start.
         reload_s: seconds between two checks of the repository; 0: only on request.
-        on_loaded: called when the initial models have been loaded, successfully or not.
-        on_retired: called in a thread when versions were retired: their memory can be freed.
+        on_loaded: called when loading the initial models has ended, successfully or not.
+        on_retired: called in a thread after versions are retired, to free their memory.
         on_device_lost: called when a device is lost to the whole process, after its items are
             settled.
     """
@@ -125,7 +125,7 @@ class Lifecycle:
         self._following.add_done_callback(log_failure)
 
     def begin_drain(self, budget_s: float) -> None:
-        """Stop being ready and accepting work; the budget of the whole stop starts to run.
+        """Report not ready, accept no more work, and start the budget of the whole stop.
 
         Only the first call counts.
         """
@@ -134,7 +134,7 @@ class Lifecycle:
             self.stop_begun.set()
             self._engine.begin_drain()
             for task in self._working():
-                task.cancel()  # nothing more is loaded
+                task.cancel()  # load nothing more
 
     @property
     def stopping(self) -> bool:
@@ -142,11 +142,11 @@ class Lifecycle:
         return self._stop_by is not None
 
     def stop_left_s(self) -> float:
-        """Seconds left of a started stop's budget."""
+        """Seconds left in the budget of a stop that has begun."""
         return 0.0 if self._stop_by is None else max(0.0, self._stop_by - time.monotonic())
 
     async def drain(self, budget_s: float) -> None:
-        """Finish accepted work; what is left after the budget gets ShuttingDown."""
+        """Finish accepted work; requests still unanswered after the budget get ShuttingDown."""
         self.begin_drain(budget_s)
         if not await self._engine.drain(budget_s):
             LOG.error("drain_incomplete", budget_s=budget_s)
@@ -171,18 +171,18 @@ class Lifecycle:
         return [task for task in tasks if task is not None]
 
     def others_loaded(self) -> None:
-        """The other workers have tried to load their models too."""
+        """Record that the other workers have also tried to load their models."""
         self._others_load = False
 
     def readiness(self) -> Readiness:
-        """Ready: this process is, and no other loads the models of the server's start."""
+        """Ready if this process is, and no other worker is still loading its initial models."""
         readiness = self.own_readiness()
         if self._others_load:
             return readiness.but("another worker is still loading its models")
         return readiness
 
     def own_readiness(self) -> Readiness:
-        """Ready: not draining, and required models answer; if none is required, all were tried."""
+        """Ready if not draining and required models work, or with none required, all were tried."""
         if self.stopping:
             return Readiness(False, ("the server is shutting down",))
         readiness = self.requirements.readiness(self._works)
@@ -191,14 +191,14 @@ class Lifecycle:
         return readiness.but(f"models are being loaded: {listed(self.problems())}")
 
     def problems(self) -> dict[str, str]:
-        """Models that should answer but do not, by name, and why."""
+        """Models that should work but do not, by name, with the reason."""
         return self.requirements.problems(self._works)
 
     def _works(self, model: ModelId) -> bool:
         return any(replica.serves(model) for replica in self._replicas)
 
     def replica_states(self, model: ModelId | None) -> tuple[ReplicaStatus, ...]:
-        """The model's replicas: `loading` while a working one lacks it; else what each runs."""
+        """The states of the model's replicas; a working replica without the model is `loading`."""
         return tuple(
             ReplicaStatus(
                 replica.name,
@@ -210,7 +210,7 @@ class Lifecycle:
         )
 
     async def reload(self) -> Changes:
-        """Check the repository now; what could not be loaded before is tried again."""
+        """Check the repository now, and try failed versions again."""
         return await self._apply(self._config.overrides.reload())
 
     async def load(self, name: str, version: int | None = None) -> Changes:
@@ -245,7 +245,7 @@ class Lifecycle:
     async def _apply(self, override: Override) -> Changes:
         if self.stopping:
             raise ShuttingDown("the server is shutting down; try another one")
-        # A task of its own: the caller may leave, but a change must not stop halfway.
+        # A separate task: the caller may disconnect, but a change must not stop halfway.
         task = asyncio.create_task(self._reconcile(override, again=True))
         self._applying.add(task)
         task.add_done_callback(self._applying.discard)
@@ -253,7 +253,7 @@ class Lifecycle:
             return await asyncio.shield(task)
         except asyncio.CancelledError:
             if not task.cancelled():
-                raise  # the caller has left; the task goes on
+                raise  # the caller disconnected; the task continues
             raise ShuttingDown("the server is shutting down; try another one") from None
 
     async def _run(self) -> None:
@@ -282,18 +282,18 @@ class Lifecycle:
                 if again or 0 < self._config.reload_s <= time.monotonic() - checked_at:
                     checked_at = time.monotonic()
                     await self._reconcile(override, again=again)
-            except Exception:  # what is served goes on, and the next check may succeed
+            except Exception:  # served versions keep serving, and the next check may succeed
                 LOG.exception("look_failed")
 
     async def _reconcile(self, override: Override, *, again: bool = False) -> Changes:
-        """Compare what is served with what should be served, and change it.
+        """Compare the served versions with the wanted ones, and change them.
 
         Args:
-            override: what was requested in addition to the policy.
-            again: try again what could not be loaded.
+            override: requests in addition to the policy.
+            again: whether to try failed versions again.
         """
         changes = Changes()
-        await self._take_settings()  # settings that take no load must not wait for one
+        await self._take_settings()  # settings that need no load must not wait for one
         async with self._reconciling:
             self._handled = max(self._handled, override.asked)
             try:
@@ -323,7 +323,7 @@ class Lifecycle:
                 LOG.exception("look_failed")
 
     async def _take_settings(self) -> None:
-        """Apply the models file, as far as that takes no load."""
+        """Apply those settings of the models file that need no load."""
         async with self._reading:
             await in_thread(self._config.models.look, _discard)
         if self._config.required is None:
@@ -350,7 +350,7 @@ class Lifecycle:
             )
 
     async def _give_up(self, fault: DeviceLost) -> None:
-        """End with a lost device, once every waiting request has an outcome."""
+        """Report a lost device, once every waiting request has an outcome."""
         self.device_lost = True
         await self.drain(0.0)
         self._config.on_device_lost(fault)

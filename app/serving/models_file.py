@@ -1,10 +1,10 @@
-"""The models file: settings of single models, read again when it changes.
+"""The models file: settings of single models, read again after each change.
 
     [models.digits]
     max_batch_size = 32
     timeout_ms = 200
 
-docs/models-file.md lists all settings; a test keeps the two in step.
+docs/models-file.md lists all settings; a test checks that it matches.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from models.plan import Precision
 
 LOG = structlog.get_logger(__name__)
 MAX_FILE_BYTES = 1 << 20
-SETTLING_S, SETTLING_LOOKS = 0.1, 20  # a file that is the same at two checks in a row is complete
+SETTLING_S, SETTLING_LOOKS = 0.1, 20  # a file that is equal in two checks in a row is complete
 SETTING = "TORCHLANE_MODELS_FILE"
 
 _Path: TypeAlias = tuple[str, ...]
 
 
 class ModelsFileError(ValueError):
-    """A wrong models file; the message names the file, and line and key of each mistake."""
+    """A wrong models file; the message names the file, and the line and key of each mistake."""
 
 
 class Entry(BaseModel):
@@ -55,7 +55,7 @@ class Entry(BaseModel):
     required: bool = True
 
     def over(self, defaults: ModelSettings, share_of: Callable[[int], int]) -> ModelSettings:
-        """The model's settings: these over the defaults, and a process's share of bytes."""
+        """The model's settings: these override the defaults, with a process's share of bytes."""
         nbytes = self.queue_limit_bytes
         found: dict[str, Any] = {
             "max_batch_size": self.max_batch_size,
@@ -70,7 +70,7 @@ class Entry(BaseModel):
             "allowed_keys": None if self.allowed_keys is None else frozenset(self.allowed_keys),
         }
         settings = replace(defaults, **{k: v for k, v in found.items() if v is not None})
-        if self.variant is not None or self.precision is not None:  # setting one resets the other
+        if self.variant is not None or self.precision is not None:  # one resets the other
             settings = replace(
                 settings, variant=self.variant, precision=self.precision, pinned_by_file=True
             )
@@ -81,11 +81,11 @@ class ModelsFile:
     """Settings of every model.
 
     Args:
-        file: None: all models have the server's settings.
+        file: if None, all models have the server's settings.
         defaults: the server's settings.
         devices: names of the server's devices.
         asks_for_keys: whether API keys exist that `allowed_keys` could name.
-        share_of: what this process may take of a limit of all.
+        share_of: returns this process's share of a limit for all processes.
 
     Attributes:
         problem: what is wrong with the file now; its last good content applies.
@@ -122,7 +122,7 @@ class ModelsFile:
         return self._settings.get(name, self._defaults)
 
     def look(self) -> None:
-        """Apply changes of the file; if it is wrong, its last good content still applies."""
+        """Apply changes to the file; if it is wrong, its last good content still applies."""
         if self._file is None:
             return
         text: bytes | None = None
@@ -159,7 +159,7 @@ class _Reader:
     """Reads the file once, and collects every mistake in it.
 
     Args:
-        file: for messages.
+        file: its path, for messages.
         text: its content.
         devices: see `ModelsFile`.
         asks_for_keys: see `ModelsFile`.
@@ -182,7 +182,7 @@ class _Reader:
         """The entries of the file, by model.
 
         Raises:
-            ModelsFileError: with all mistakes, one a line.
+            ModelsFileError: with all mistakes, one per line.
         """
         entries: dict[str, Entry] = {}
         for key in self._found.keys() - {"models"}:
@@ -231,7 +231,7 @@ class _Reader:
         self._mistakes.append((self._line_of(path), what))
 
     def _line_of(self, path: _Path) -> int:
-        """The number of the line with which a key appears in the file."""
+        """The number of the line that defines a key."""
         lines = self._text.split("\n")
         low, high = 1, len(lines)
         while low < high:
@@ -244,7 +244,7 @@ class _Reader:
 
 
 def _begins_to_hold(lines: Sequence[str], count: int, path: _Path) -> bool:
-    """Whether the first `count` lines, and those that complete the last one, contain a key."""
+    """Whether the first `count` lines, with the lines that complete them, define a key."""
     for size in range(count, len(lines)):
         try:
             found: object = tomllib.loads("\n".join(lines[:size]))
@@ -280,7 +280,7 @@ def _read(file: Path) -> bytes:
 
 
 def _settled(file: Path, text: bytes) -> bytes:
-    """The content of the file once it stops changing: it may be read while it is being written.
+    """The content of the file once it stops changing; it may still be being written.
 
     Raises:
         ModelsFileError: if it keeps changing.

@@ -1,6 +1,6 @@
-"""Requests of an administrator in addition to the version policy, shared by a server's processes.
+"""An administrator's requests in addition to the version policy, shared by a server's processes.
 
-They end with the server; TORCHLANE_VERSIONS sets what should last.
+They last until the server ends; use TORCHLANE_VERSIONS for lasting changes.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ class Override:
         asked: number of requests so far.
         loaded: versions to serve in addition to the policy's.
         unloaded: versions not to serve, whatever the policy says; version ALL: the whole model.
-        default: the model for requests without a name, if no setting says so. It is not requested,
-            but all processes of a server must agree on it.
+        default: the model for requests without a name, if no setting names one. Nobody requests
+            it, but all processes of a server must agree on it.
     """
 
     asked: int = 0
@@ -43,7 +43,7 @@ class Overrides:
     """Stores the requests made to one server.
 
     Args:
-        file: shared by its processes; None: there is only one process.
+        file: shared by the server's processes; None if there is only one process.
     """
 
     def __init__(self, file: Path | None) -> None:
@@ -62,12 +62,12 @@ class Overrides:
         return self._override
 
     def reload(self) -> Override:
-        """Request a check of the repository, with failed versions tried again."""
+        """Request a check of the repository that tries failed versions again."""
         with self._changing() as override:
             return self._change(override)
 
     def load(self, model: ModelId) -> Override:
-        """Request a version; with version ALL, what the policy says."""
+        """Request a version; with version ALL, the policy's versions."""
         with self._changing() as override:
             unloaded = override.unloaded - {model, ModelId(model.name, ALL)}
             if model.version == ALL:
@@ -79,7 +79,7 @@ class Overrides:
             )
 
     def unload(self, model: ModelId) -> Override:
-        """Request that a version is no longer served; with version ALL, the whole model."""
+        """Request to stop serving a version; with version ALL, the whole model."""
         with self._changing() as override:
             loaded = override.loaded - {model}
             if model.version == ALL:
@@ -95,7 +95,7 @@ class Overrides:
 
     @contextlib.contextmanager
     def _changing(self) -> Iterator[Override]:
-        """The current requests; if they are shared, no other process changes them meanwhile."""
+        """The current requests, locked against changes by other processes if they are shared."""
         if self._file is None:
             yield self._override
             return

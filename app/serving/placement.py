@@ -1,4 +1,4 @@
-"""Devices, replicas on each, and threads of each: as configured, or as measured."""
+"""Devices, the replicas on each, and their threads: configured or measured."""
 
 from __future__ import annotations
 
@@ -46,10 +46,10 @@ from models.resources import usable_cores
 
 LOG = structlog.get_logger(__name__)
 CPU = Device("cpu")
-LIMIT_S = 120.0  # for the whole measurement; a model that hangs is reported where it is watched
+LIMIT_S = 120.0  # for the whole measurement; the watchdog reports a model that hangs
 
 
-# Finds the best layout of CPU replicas; gives up when the event is set.
+# Finds the best layout of CPU replicas; stops early when the event is set.
 Measure: TypeAlias = Callable[[threading.Event], Layout]
 
 
@@ -58,8 +58,8 @@ class Placement(NamedTuple):
 
     Attributes:
         devices: one per replica.
-        threads: intra-op threads of each replica on the CPU.
-        near_memory: whether replicas on the CPU may be bound to NUMA nodes.
+        threads: intra-op threads of each CPU replica.
+        near_memory: whether CPU replicas may be bound to NUMA nodes.
     """
 
     devices: tuple[Device, ...]
@@ -70,7 +70,7 @@ class Placement(NamedTuple):
         """The function that the thread of a replica calls first.
 
         Args:
-            replica: its place among the devices.
+            replica: its index in the devices.
         """
         if self.devices[replica].kind != "cpu":
             return partial(compute_with, self.threads)
@@ -92,7 +92,7 @@ def place(
     Args:
         spec: see `find_devices`.
         replicas_per_device: None: one, or as measured if `auto` finds only a CPU.
-        threads: of each replica on the CPU; None: see `cpu_threads`, or as measured.
+        threads: threads of each CPU replica; None: see `cpu_threads`, or as measured.
         processes: number of serving processes, each with these devices.
         measure: finds the layout of CPU replicas; only called if there is a choice. None: do not
             measure.
@@ -106,7 +106,7 @@ def place(
         layout = _in_time(measure)
         if layout is not None:
             return Placement((CPU,) * layout.replicas, layout.threads)
-    # Processes do not know each other's choice: all would start with the same node.
+    # Processes do not know each other's choice: all would start on the same node.
     return Placement(devices, threads or cpu_threads(devices, processes), processes == 1)
 
 
@@ -125,7 +125,7 @@ class Trial:
     Attributes:
         default_model: the name of the model; None: the largest one.
         policy: selects its version.
-        settings: of a model, by its name.
+        settings: returns a model's settings, by its name.
     """
 
     default_model: str | None
@@ -141,9 +141,9 @@ def measured_layout(
     The artifact's own layout is used if it was measured under the same conditions.
 
     Args:
-        repository: has its artifact.
+        repository: contains the model's artifact.
         trial: what to measure.
-        packages: the loaded compiled packages, because loading one twice would leak.
+        packages: the loaded compiled packages; loading one twice would leak memory.
         stop: set when the result is no longer needed.
 
     Raises:
@@ -162,7 +162,7 @@ def measured_layout(
     preference = Preference(settings.variant, settings.precision)
     selection = select(manifest, preference, [CPU.kind])
     if stages(selection) > 1:
-        return candidates[0]  # it would use several replicas as its stages
+        return candidates[0]  # it would use several replicas for its stages
     most = settings.largest_batch(planned_batch(manifest, selection.precision, [CPU.kind]))
     plan = manifest.plan.on(CPU.kind) if manifest.plan else None
     batch_size = plan.quick_batch(most) if plan else 1
@@ -212,9 +212,9 @@ def _stored_layout(
     most: int,
     batch_size: int,
 ) -> tuple[MeasuredLayout | None, str]:
-    """The layout that export measured, if it applies here; otherwise the reason why not.
+    """The layout that export measured if it applies here; otherwise the reason why not.
 
-    Cores and memory are the same where the candidates are.
+    Equal candidates imply equal cores and memory.
     """
     plan = manifest.plan.on(CPU.kind) if manifest.plan else None
     here = this_cpu(candidates[0].threads)
@@ -248,12 +248,12 @@ def _log_layout(model: str, found: MeasuredLayout, **more: object) -> None:
 def _model_to_measure(
     repository: Repository, found: Mapping[str, Sequence[int]], trial: Trial
 ) -> Artifact:
-    """The newest intact version of the default model that is to be served.
+    """The newest intact wanted version of the default model.
 
-    Without a default it is the largest model, which gains most from the right layout.
+    Without a default model, the largest model is used, which gains most from the right layout.
 
     Raises:
-        LookupError: if there is none.
+        LookupError: if there is no such version.
     """
     wanted = {
         name: trial.policy.wanted(name, numbers).candidates for name, numbers in found.items()
@@ -266,20 +266,20 @@ def _model_to_measure(
         for number in wanted.get(name, ()):
             try:
                 return repository.open(ModelId(name, number))
-            except ArtifactInvalid as error:  # loading it will report that
+            except ArtifactInvalid as error:  # reported when it is loaded
                 LOG.debug("not_measured", model=f"{name}/{number}", problem=str(error))
     of = f"version of {trial.default_model!r}" if trial.default_model else "intact model"
     raise LookupError(f"the repository has no {of} to measure")
 
 
 def _weights_bytes(repository: Repository, name: str, candidates: Sequence[int]) -> int:
-    """Bytes of the weight files of the first candidate."""
+    """Total size of the weight files of the first candidate, in bytes."""
     files = [file for number in candidates[:1] for file in repository.stamp(ModelId(name, number))]
     return sum(size for file, size, _ in files if file.endswith(WEIGHTS))
 
 
 def _in_time(measure: Measure) -> Layout | None:
-    """The measured layout; None: it failed or did not return, and loading will report why."""
+    """The measured layout; None if measuring failed or hung, which loading will report."""
     found: queue.SimpleQueue[Layout | Exception] = queue.SimpleQueue()
     stop = threading.Event()
 

@@ -1,4 +1,4 @@
-"""Records what this process does for some seconds: batches, requests and torch's operators."""
+"""Profiles of this process over some seconds: batches, requests and torch's operators."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ from app.telemetry.tracing import Tracing
 
 LOG = structlog.get_logger(__name__)
 
-MOST_BYTES = 64 << 20  # of a trace, before it is compressed
-# A part has about so many events, for which torch holds the GIL for three milliseconds twice.
+MOST_BYTES = 64 << 20  # of a trace, before compression
+# Target number of events in a part; for each part torch holds the GIL twice for three milliseconds.
 PART_EVENTS = 2000
 FIRST_PART_S, LEAST_PART_S, LONGEST_PART_S = 0.1, 0.02, 0.25
-LOOK_S = 0.05  # seconds between two looks whether the server stops
+LOOK_S = 0.05  # seconds between checks whether the server is stopping
 PARK_S = 0.05  # for replicas to end their batches; a longer forward has few operators
-PARKED_S = 1.0  # at most, for a replica: less than the watchdog takes for a hang
-DONE, FULL, STOPPING = "the time was over", "the trace was full", "the server is shutting down"
+PARKED_S = 1.0  # maximum for a replica: shorter than a hang that the watchdog reports
+DONE, FULL, STOPPING = "the time is up", "the trace is full", "the server is shutting down"
 
 
-Recorded = Callable[[int], Iterable[dict[str, Any]]]  # reads the events of a part
+Recorded = Callable[[int], Iterable[dict[str, Any]]]  # returns the events of a part
 
 
 class Recorder(Protocol):
-    """Records operators; `app/backends/profiler.py` says what its methods do."""
+    """Records operators; see `app/backends/profiler.py` for its methods."""
 
     def start(self) -> None:
-        """Begin."""
+        """Begin the first part."""
 
     def next(self) -> Recorded:
         """End a part and begin the next one."""
@@ -50,10 +50,10 @@ class Recorder(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """What is recorded.
+    """The process to profile.
 
     Attributes:
-        name: of this process in traces.
+        name: its name in traces.
         turn: shared with the other workers of the server.
     """
 
@@ -66,9 +66,9 @@ class Profile:
     """A finished trace.
 
     Attributes:
-        content: in Chrome's format, maybe compressed.
-        seconds: that were recorded.
-        ended: why it ended.
+        content: in Chrome's format, possibly compressed.
+        seconds: the recorded time.
+        ended: why the recording ended.
     """
 
     content: bytes
@@ -77,15 +77,15 @@ class Profile:
 
 
 class Profiler:
-    """Makes one trace at a time.
+    """Records one trace at a time.
 
     Args:
         recorder: records operators.
-        tracing: tells of requests and batches.
-        replicas: whose threads run operators.
-        stopping: whether the server stops.
-        process: this one.
-        most_bytes: of a trace.
+        tracing: reports requests and batches.
+        replicas: their threads run the operators.
+        stopping: whether the server is stopping.
+        process: this process.
+        most_bytes: maximum size of a trace.
     """
 
     def __init__(
@@ -109,8 +109,8 @@ class Profiler:
         """Record for this time, or until the server stops or the trace is full.
 
         Raises:
-            AlreadyRecording: another one is running, in any worker.
-            ShuttingDown: the server stops.
+            AlreadyRecording: if a profile is already being recorded, in any worker.
+            ShuttingDown: if the server is stopping.
         """
         if self._stopping():
             raise ShuttingDown("the server is shutting down; try another one")
@@ -130,13 +130,13 @@ class Profiler:
         return Profile(content, took_s, ended)
 
     async def _record(self, trace: ChromeTrace, ends_at: float) -> str:
-        """Record, part by part; returns why it ended."""
+        """Record part by part; returns why the recording ended."""
         collector = Collector()
         reading: asyncio.Future[int] | None = None
         part_s, since = FIRST_PART_S, time.monotonic()
         self._tracing.add(collector)
         try:
-            async with self._parked():  # an operator's batch was handed over later than `add`
+            async with self._parked():  # so that each recorded batch was handed over after `add`
                 self._start()
             while True:
                 await self._wait(min(since + part_s, ends_at))
@@ -167,7 +167,7 @@ class Profiler:
                     async with self._parked():
                         self._stop()
             finally:
-                if self._recording:  # cancelled once more, while it waited for the replicas
+                if self._recording:  # cancelled again while waiting for the replicas
                     self._stop()
 
     async def _catch_up(
@@ -177,7 +177,7 @@ class Profiler:
         reading: asyncio.Future[int],
         ends_at: float,
     ) -> int:
-        """Record no operators until everything is read; returns the events of what was being read.
+        """Pause recording until everything is read; returns the events of the part being read.
 
         Reading took longer than recording: without this gap, each part would be longer than the
         one before.
@@ -204,7 +204,7 @@ class Profiler:
     async def _end_part(
         self, trace: ChromeTrace, collector: Collector, *, go_on: bool
     ) -> Callable[[], int]:
-        """End a part, and maybe begin the next one; returns what adds it to the trace."""
+        """End a part and begin the next if `go_on`; returns what adds it to the trace."""
         async with self._parked():
             paused = time.perf_counter()
             recorded = self._recorder.next() if go_on else self._stop()
@@ -215,13 +215,13 @@ class Profiler:
         return self._stopping() or time.monotonic() >= ends_at
 
     async def _wait(self, until: float) -> None:
-        """Wait until a moment of time.monotonic, or until the server stops."""
+        """Wait until a time of `time.monotonic`, or until the server stops."""
         while not self._stopping() and (left_s := until - time.monotonic()) > 0:  # noqa: ASYNC110
             await asyncio.sleep(min(LOOK_S, left_s))
 
     @contextlib.asynccontextmanager
     async def _parked(self) -> AsyncIterator[None]:
-        """Between batches of all replicas, or of those that get there soon."""
+        """Hold all replicas between two batches, or those that finish their batch soon."""
         loop, go_on = asyncio.get_running_loop(), threading.Event()
         arrivals: list[asyncio.Future[None]] = []
         calls = []
@@ -244,7 +244,7 @@ class Profiler:
 def _park(
     loop: asyncio.AbstractEventLoop, arrived: asyncio.Future[None], go_on: threading.Event
 ) -> None:
-    """In a replica's thread."""
+    """Wait between batches; runs in a replica's thread."""
     tell(loop, unless_done, arrived.set_result, arrived, None)
     go_on.wait(PARKED_S)
 
@@ -252,11 +252,11 @@ def _park(
 def _added(
     trace: ChromeTrace, recorded: Recorded, collected: Collected, paused: float, resumed: float
 ) -> int:
-    """In a thread: add a part to the trace; returns the number of its events."""
+    """Add a part to the trace, in a thread; returns the number of its events."""
     events = trace.add(recorded(trace.began_ns), collected)
     trace.recorder_paused("collect", paused, resumed)
     return events
 
 
 def _discard(_: object) -> None:
-    """Drop what nobody waits for any more."""
+    """Drop a result that is no longer wanted."""

@@ -1,6 +1,6 @@
-"""Keeps every model on every replica, and rebuilds what breaks.
+"""Keeps every model on its replicas, and rebuilds sick replicas.
 
-Installing, removing and rebuilding take turns on each replica, so that they cannot undo each other.
+Each replica runs one install, removal or rebuild at a time, so that they cannot undo each other.
 """
 
 from __future__ import annotations
@@ -24,21 +24,19 @@ from app.types import Device, ModelId
 LOG = structlog.get_logger(__name__)
 RECOVERY_DELAYS_S = (1.0, 2.0, 4.0, 8.0, 16.0, 30.0)  # the last one repeats
 
-# Threads of all replicas that may hang in native code at once before the process gives up.
+# Maximum threads of all replicas that may hang in native code; one more ends the process.
 MAX_LOST_THREADS = 3
-PROOF_PATIENCE = 4  # times as long: proofs run next to serving, with lower priority
+PROOF_PATIENCE = 4  # times the limit: proofs run while other models serve, with lower priority
 HANG_LOOKS = 4  # checks of every replica within the time limit of a forward
-OVERSLEPT = (
-    1.5  # times the pause between two checks: the process stood still, so the check does not count
-)
+OVERSLEPT = 1.5  # times the pause between two checks: the process was paused; skip the check
 
 
 class Maker(NamedTuple):
-    """Functions that put a model on a replica, whose name each gets; see `Replica.install`.
+    """Functions that install a model on a replica, given its name; see `Replica.install`.
 
     Attributes:
         hosts: names of the replicas to install on, and the devices that each uses.
-        load: makes a loaded backend.
+        load: creates a loaded backend.
         prove: warms a loaded backend and replays examples on it.
         check: runs one example, in the replica's thread.
         installed: called on the event loop.
@@ -62,7 +60,7 @@ class ReplicaPool:
 
     Args:
         replicas: all replicas.
-        wake: called when a replica can take new work.
+        wake: called when a replica can accept new work.
         metrics: counts faults.
         hang_s: limit of a forward, or of a step of a load; longer ones count as hung.
     """
@@ -85,7 +83,7 @@ class ReplicaPool:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def start(self, lost: Callable[[DeviceLost], Coroutine[None, None, None]]) -> None:
-        """Start the replicas and the watch for hanging ones.
+        """Start the replicas and the watchdog.
 
         Args:
             lost: called when a device is lost to the whole process.
@@ -103,17 +101,17 @@ class ReplicaPool:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def install_everywhere(self, model: ModelId, make: Maker) -> None:
-        """Install on all hosts of a model; one success suffices, the others are tried again.
+        """Install on all hosts of a model; one success suffices, and the others are retried.
 
-        The first one goes alone: if it hangs, or the version is condemned, no other is harmed.
+        The first install runs alone: if it hangs, or the version is bad, no other replica suffers.
 
         Raises:
-            Exception: what condemns the version, or why no replica could take it.
+            Exception: what is wrong with the version, or why no replica could install it.
         """
         self._makers[model] = make
         lacking: dict[str, BaseException] = {}
         first, *others = (replica for replica in self.replicas if replica.name in make.hosts)
-        # While something is served, the others go one by one: batches need a replica.
+        # While a model is served, the others install one by one: batches need a replica.
         serving = any(replica.models for replica in self.replicas)
         for group in ([first], *(([each] for each in others) if serving else (others,))):
             results = await asyncio.gather(
@@ -135,12 +133,12 @@ class ReplicaPool:
                 self._lacks(replica, model, lacking[replica.name])
 
     def hosts(self, model: ModelId | None) -> Sequence[Replica]:
-        """The replicas that have or will have a model; for an unknown model all."""
+        """The replicas that have or will have a model; all for an unknown model."""
         maker = self._makers.get(model) if model is not None else None
         return [each for each in self.replicas if maker is None or each.name in maker.hosts]
 
     async def _install(self, replica: Replica, model: ModelId) -> None:
-        """Install on a replica, one operation at a time: a load and a rebuild must not overlap."""
+        """Install on a replica under its lock: a load and a rebuild must not overlap."""
         async with self._locks[replica.name]:
             await self._makers[model].install(model, replica)
 
@@ -155,7 +153,7 @@ class ReplicaPool:
         await asyncio.gather(*(remove(replica) for replica in self.replicas))
 
     def _lacks(self, replica: Replica, model: ModelId, problem: BaseException) -> None:
-        """Note a model that a replica could not take: retry later, unless the artifact is bad."""
+        """Note a model that a replica could not install; retry, unless the artifact is bad."""
         LOG.error(
             "replica_without_model", replica=replica.name, model=str(model), problem=str(problem)
         )
@@ -170,7 +168,7 @@ class ReplicaPool:
                 self._behind.discard((replica.name, model))
                 return
             if replica.state is ReplicaState.SICK:
-                continue  # it is rebuilt, with all its models
+                continue  # its rebuild installs all its models
             try:
                 await self._install(replica, model)
             except DeviceLost as fault:
@@ -182,7 +180,7 @@ class ReplicaPool:
                 self._wake()
 
     def replica_failed(self, replica: Replica, fault: ReplicaError) -> None:
-        """Handle a replica that was marked sick: reload its models, or give the process up."""
+        """Handle a replica that was marked sick: reload its models, or give up the process."""
         LOG.error("replica_sick", replica=replica.name, fault=str(fault))
         kind = _kind(fault)
         self._metrics.replica_faults.labels(replica.name, str(replica.device), kind).inc()
@@ -211,10 +209,10 @@ class ReplicaPool:
                 return
 
     async def _rebuild(self, replica: Replica) -> None:
-        """Load all models of a replica again; one that fails does not hold up the others.
+        """Load all models of a replica again; a failing one does not block the others.
 
         Raises:
-            Exception: of the first model, if none could be loaded.
+            Exception: the first model's error, if no model could be loaded.
         """
         for model in tuple(replica.models):
             await replica.remove(model)  # first: the device may not have room for both
@@ -222,13 +220,13 @@ class ReplicaPool:
         given_up = replica.given_up
         for model, make in tuple(self._makers.items()):
             if model not in self._makers or replica.name not in make.hosts:
-                continue  # condemned meanwhile, or meant for other replicas
+                continue  # removed meanwhile, or meant for other replicas
             try:
                 await make.install(model, replica)
             except DeviceLost:
                 raise
             except Exception as error:
-                if replica.given_up > given_up:  # the lost thread took its models: start again
+                if replica.given_up > given_up:  # its models were lost with the thread: start again
                     self._lacks(replica, model, error)
                     raise
                 failures[model] = error
@@ -238,14 +236,14 @@ class ReplicaPool:
             self._lacks(replica, model, failure)
 
     async def _watch(self) -> None:
-        """Abandon threads that hang in native code: nothing else can end them."""
+        """Abandon threads that hang in native code, since nothing can end them."""
         watchdog, pause_s = Watchdog(HANG_LOOKS), self._hang_s / HANG_LOOKS
         watch_proofs = Watchdog(HANG_LOOKS * PROOF_PATIENCE)
         while True:
             began = time.monotonic()
             await asyncio.sleep(pause_s)
             if time.monotonic() - began > OVERSLEPT * pause_s:
-                continue  # the process stood still for part of it
+                continue  # the process was paused for part of it
             for replica in self.replicas:
                 if watchdog.hangs(replica):
                     self._hangs(replica)
@@ -260,22 +258,20 @@ class ReplicaPool:
 
     def _proof_hangs(self, replica: Replica) -> None:
         seconds = self._hang_s * PROOF_PATIENCE
-        fault = self._hang(replica, f"what is being loaded on {replica.name}", seconds)
+        fault = self._hang(replica, f"a model being loaded on {replica.name}", seconds)
         kind = _kind(fault)
         self._metrics.replica_faults.labels(replica.name, str(replica.device), kind).inc()
         replica.give_up_proof(fault)
 
     def _hang(self, replica: Replica, name: str, seconds: float) -> ReplicaError:
-        """The fault of a hanging thread; too many of them use up all cores."""
+        """The fault of a hanging thread; too many such threads use up all cores."""
         used = [d for maker in self._makers.values() for d in maker.hosts.get(replica.name, ())]
         lost_threads = sum(each.lost_threads for each in self.replicas)
         problem = f"{name} has been in native code for more than {seconds:g} s"
-        if any(
-            device.kind == "cuda" for device in (replica.device, *used)
-        ):  # the device still runs it
+        if any(device.kind == "cuda" for device in (replica.device, *used)):  # still running there
             return DeviceLost(problem)
         if lost_threads >= MAX_LOST_THREADS:
-            return DeviceLost(f"{problem}, in addition to {lost_threads} threads before it")
+            return DeviceLost(f"{problem}, and {lost_threads} other threads hang already")
         return ReplicaHangs(problem)
 
     def _run(self, work: Coroutine[None, None, None]) -> None:
@@ -298,7 +294,7 @@ def log_failure(task: asyncio.Task[None]) -> None:
 
 
 async def _backoff() -> AsyncIterator[None]:
-    """Yields after each delay, endlessly."""
+    """Yield after each delay, endlessly."""
     for delay_s in itertools.chain(RECOVERY_DELAYS_S, itertools.repeat(RECOVERY_DELAYS_S[-1])):
         await asyncio.sleep(delay_s)
         yield

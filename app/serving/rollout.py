@@ -1,4 +1,4 @@
-"""Brings the served versions of a model, and their settings, to the wanted state."""
+"""Brings the served versions of each model, and their settings, to the wanted state."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from app.serving.overrides import Override
 from app.serving.version_policy import VersionPolicy
 from app.types import ModelId
 
-AGAIN_S = 60.0  # until a retry of a version that failed for a temporary reason
+AGAIN_S = 60.0  # before a retry of a version that failed for a temporary reason
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class Changes:
 
 
 class Tried(NamedTuple):
-    """A version that failed to load, and the time of its next try if nothing changes."""
+    """A version that failed to load, and the time of its next attempt if nothing changes."""
 
     attempt: Attempt
     stamp: Stamp
@@ -46,7 +46,7 @@ class Rollout:
         installer: loads and retires one version.
         loaded: records what is loaded.
         policy: which versions to serve.
-        settings: of a model, by its name.
+        settings: returns a model's settings, by its name.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class Rollout:
             attempt = await self._serve(model, changes)
             if attempt is Attempt.LOADED:
                 kept.append(model)
-            elif attempt is Attempt.REJECTED:  # no step back: what is served stays
+            elif attempt is Attempt.REJECTED:  # no downgrade: served versions stay
                 rest = (ModelId(name, other) for other in wanted.candidates)
                 kept.extend(m for m in rest if self.loaded.serves(m) and m not in kept)
                 break
@@ -91,7 +91,7 @@ class Rollout:
             if model not in kept and await self._serve(model, changes) is Attempt.LOADED:
                 kept.append(model)
         for model in self.loaded.versions(name):
-            # The last good version stays, whatever happened to its files, unless it was unloaded.
+            # The last good version stays, even without its files, unless it was unloaded.
             if model not in kept and (kept or override.forbids(model)):
                 await self._installer.retire(model, self.loaded)
                 changes.retired.append(model)
@@ -102,7 +102,7 @@ class Rollout:
         self.loaded.forget(name, (*on_disk, *wanted.candidates))
 
     async def _serve(self, model: ModelId, changes: Changes) -> Attempt:
-        """Serve a version with its current settings; with the earlier ones, if that fails."""
+        """Serve a version with its current settings, or with the earlier ones if that fails."""
         served = self.loaded.served(model)
         if served is None:
             return await self._attempt(model, changes)
@@ -110,7 +110,7 @@ class Rollout:
             await self._attempt(model, changes)
         else:
             self._tried.pop(model, None)
-            self.loaded.mended(model)  # the settings that failed are no longer wanted
+            self.loaded.mended(model)  # the failed settings are no longer wanted
         return Attempt.LOADED
 
     async def _attempt(self, model: ModelId, changes: Changes) -> Attempt:

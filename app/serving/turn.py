@@ -1,4 +1,4 @@
-"""One profile of a server at a time, whichever of its workers makes it."""
+"""Lock that allows one profile of a server at a time, in any of its workers."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ from pathlib import Path
 
 from app.errors import AlreadyRecording
 
-FILE = "profile"  # locked as long as a profile is made; it says until when
+FILE = "profile"  # locked while a profile is recorded; contains the time of its end
 
 
 class Turn:
-    """Taken by one at a time.
+    """Held by one profile at a time.
 
     Args:
-        folder: shared with the other workers; None: there are none.
+        folder: shared with the other workers; None if there are no others.
     """
 
     def __init__(self, folder: Path | None) -> None:
         self._file = folder / FILE if folder else None
-        self._ends_at: float | None = None  # of the one in this process
+        self._ends_at: float | None = None  # end of the profile in this process
 
     @contextlib.contextmanager
     def take(self, ends_at: float) -> Iterator[None]:
-        """Have the turn, until this moment of `time.monotonic` as a rule.
+        """Hold the turn, usually until this time of `time.monotonic`.
 
         Raises:
-            AlreadyRecording: another one has it.
+            AlreadyRecording: if another profile holds it.
         """
         if self._ends_at is not None:
             raise _taken(self._ends_at)
@@ -42,7 +42,7 @@ class Turn:
 
     @contextlib.contextmanager
     def _locked(self, ends_at: float) -> Iterator[None]:
-        """Keep the other workers out; a worker that dies keeps nobody out."""
+        """Lock out the other workers; the lock of a worker that dies is released."""
         if self._file is None:
             yield
             return
@@ -51,7 +51,7 @@ class Turn:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 file.seek(0)
-                raise _taken(float(file.read() or 0)) from None  # empty: it has just begun
+                raise _taken(float(file.read() or 0)) from None  # empty: the profile has just begun
             file.truncate(0)
             file.write(str(ends_at))
             file.flush()
@@ -60,6 +60,6 @@ class Turn:
 
 def _taken(ends_at: float) -> AlreadyRecording:
     return AlreadyRecording(
-        "the server is being profiled already; try again when that has ended",
+        "the server is being profiled already; try again after the current profile",
         retry_after_s=max(1.0, ends_at - time.monotonic()),
     )

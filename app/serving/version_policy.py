@@ -1,4 +1,4 @@
-"""The version policy: which versions of each model to serve: the newest, all, or pinned ones."""
+"""The version policy: which versions of each model to serve (the newest, all, or pinned ones)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Wanted:
 
     Attributes:
         candidates: versions to try, in this order.
-        most: the number of good ones to serve.
+        most: how many good ones to serve.
         extra: versions to serve in addition.
     """
 
@@ -33,7 +33,7 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class _Rule:
-    """Pinned versions, else the number of newest ones; None: all."""
+    """Pinned versions, or else the number of newest ones; None: all."""
 
     pinned: tuple[int, ...] = ()
     newest: int | None = 1
@@ -71,9 +71,9 @@ class VersionPolicy:
         """The versions of a model to serve.
 
         Args:
-            name: of the model.
+            name: the model's name.
             on_disk: its versions, newest first.
-            override: requests of an administrator in addition to the policy.
+            override: an administrator's requests in addition to the policy.
         """
         rule = self._rules.get(name, self._default)
         candidates = [

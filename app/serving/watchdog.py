@@ -1,4 +1,4 @@
-"""Tells a hanging replica from one that was not allowed to run."""
+"""Distinguishes a hanging replica from one that was not allowed to run."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ class Watched(Protocol):
 
     @property
     def step(self) -> int | None:
-        """Number of the current step, never the same for two steps; None: idle."""
+        """Number of the current step, unique for each step; None if idle."""
         ...
 
 
 class Watchdog:
     """Counts checks, not seconds.
 
-    If a whole process stands still (its container is paused, its virtual machine moves to another
-    host), time passes without a check: a clock would find every forward hanging.
+    If the whole process is paused (with its container, or while its virtual machine moves to
+    another host), time passes without a check: by the clock, every forward would seem to hang.
 
     Args:
         checks: a replica hangs if it is still at the same step after this many checks.
@@ -34,7 +34,7 @@ class Watchdog:
         self._seen: dict[str, tuple[int, int]] = {}  # replica -> step, checks since the first
 
     def hangs(self, replica: Watched) -> bool:
-        """Check a replica; true once it hangs, and at every further check of the same step."""
+        """Check a replica; true once it hangs, and at every later check of the same step."""
         step = replica.step
         if step is None:
             self._seen.pop(replica.name, None)

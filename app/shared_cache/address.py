@@ -1,4 +1,4 @@
-"""Where the cache server is, and how to log in there: a URL as redis-py reads it."""
+"""Address and login of the cache server, from a URL in the form of redis-py."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from redis.exceptions import RedisError
 
 from app.shared_cache.link import Link, Refused
 
-NAME = "torchlane"  # as CLIENT LIST shows the connections
+NAME = "torchlane"  # of the connections in CLIENT LIST
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class Address:
     """A server and a login.
 
     Attributes:
-        shown: for logs: without user, password and options.
+        shown: the server's address for logs, without user, password and options.
     """
 
     shown: str
@@ -41,7 +41,7 @@ class Address:
         """Read a URL: redis, rediss or unix, with the options of redis-py.
 
         Raises:
-            ValueError: it is wrong; the message has nothing of it.
+            ValueError: if the URL is wrong; the message quotes none of it.
         """
         try:
             options = dict(parse_url(url))
@@ -61,14 +61,14 @@ class Address:
         return cls(shown, login, int(made.db), made.host, int(made.port), _tls=tls)
 
     async def connect(self, lost: Callable[[str], None]) -> Link:
-        """A connection that is logged in.
+        """Connect and log in.
 
         Args:
             lost: see `Link`.
 
         Raises:
-            OSError, ValueError: there is no such server.
-            LinkError: it is none that can be used, or refuses the login.
+            OSError, ValueError: if the server cannot be reached.
+            LinkError: if the server cannot be used or rejects the login.
         """
         loop = asyncio.get_running_loop()
 
@@ -93,5 +93,5 @@ class Address:
             await link.ask("SELECT", str(self._database))
         try:
             await link.ask("CLIENT", "SETNAME", NAME)
-        except Refused:  # users may lack the right; the name is a nicety
+        except Refused:  # the user may lack the permission; the name is optional
             return

@@ -1,8 +1,8 @@
-"""A connection behind a circuit breaker: given up when it fails, made again after a pause.
+"""A connection behind a circuit breaker, which drops it after failures and reconnects later.
 
-Closed, there is a link to use. Once it has failed too often the breaker opens: there is none, and
-requests go without it. After a pause, which grows, a new connection is made and
-must answer a probe in time (half-open); so no request is the one that tries.
+While the breaker is closed, there is a link to use. After too many failures the breaker opens:
+there is no link, and requests continue without it. After a pause, which grows, a new connection
+must answer a probe in time (half-open), so no request has to test it.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ import structlog
 from app.shared_cache.link import Link, LinkError
 
 LOG = structlog.get_logger(__name__)
-IN_A_ROW = 5  # failures that open it
+IN_A_ROW = 5  # consecutive failures that open the breaker
 WEIGHT = 0.05  # of the newest result in the share of failures
-MOST_SHARE = 0.5  # of failures
+MOST_SHARE = 0.5  # maximum share of failures
 CONNECT_S = 1.0  # for a connection, its login and its probes
-PROBES = 3  # of which one must be in time: the first finds cold caches
-LOOK_S = 0.5  # between two looks at a connection; an idle one is probed then
-HURRY_S = 0.05  # the same after a failure, and at first: to know the round trip
+PROBES = 3  # one of them must be in time: the first one meets cold caches
+LOOK_S = 0.5  # between two checks of a connection, which probe it if it is idle
+HURRY_S = 0.05  # the same after a failure, and at first to measure the round trip
 FIRST_LOOKS = 8
-STALLED_S = 1.0  # an answer that takes longer never comes
+STALLED_S = 1.0  # an answer that takes longer is considered lost
 FIRST_PAUSE_S, MOST_PAUSE_S = 0.25, 5.0
-STEADY_S = 10.0  # closed for so long, the next pause is the first one again
+STEADY_S = 10.0  # after being closed for this long, the breaker resets the pause
 
 Connect = Callable[[Callable[[str], None]], Coroutine[Any, Any, Link]]
 
@@ -39,10 +39,10 @@ class Probe:
     """A command that shows whether the server can be used.
 
     Attributes:
-        command: what is sent.
-        kind: of its answer.
-        limit_s: in which it must be answered.
-        took: told what it took.
+        command: the command to send.
+        kind: type of its answer.
+        limit_s: time limit for its answer.
+        took: receives the time that it took.
     """
 
     command: tuple[str | bytes, ...]
@@ -55,14 +55,14 @@ class Breaker:
     """See the module. Owned by the event loop.
 
     Args:
-        use: what the connection is for, for the log.
+        use: the connection's purpose, for the log.
         shown: the server, for the log.
-        connect: makes a connection; see `Address.connect`.
-        probe: for each new connection, and for one that is idle.
+        connect: creates a connection; see `Address.connect`.
+        probe: for each new connection, and for an idle one.
 
     Attributes:
-        link: to be used; None: the breaker is open.
-        used: whether the link has been used since the last look.
+        link: the link to use; None: the breaker is open.
+        used: whether the link has been used since the last check.
     """
 
     def __init__(self, use: str, shown: str, connect: Connect, probe: Probe) -> None:
@@ -74,7 +74,7 @@ class Breaker:
         self._failures = 0
         self._share = 0.0
         self._pause_s = FIRST_PAUSE_S
-        self._told: bool | None = None  # what the log has heard last: whether it is there
+        self._told: bool | None = None  # whether the connection is available, as last logged
         self._opened = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
@@ -83,19 +83,19 @@ class Breaker:
         self._task = asyncio.create_task(self._run())
 
     async def close(self) -> None:
-        """Disconnect for good."""
+        """Disconnect permanently."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait([self._task])
         self._drop()
 
     def succeeded(self) -> None:
-        """The link has answered in time."""
+        """Record that the link has answered in time."""
         self._failures = 0
         self._share -= WEIGHT * self._share
 
     def failed(self, why: str) -> None:
-        """It has not, or with an error: too often, and the breaker opens."""
+        """Record a late answer or an error; open the breaker after too many."""
         self._failures += 1
         self._share += WEIGHT * (1 - self._share)
         if self._failures >= IN_A_ROW or self._share > MOST_SHARE:
@@ -132,11 +132,11 @@ class Breaker:
             except (OSError, ValueError, LinkError) as error:
                 known = isinstance(error, LinkError)
                 self._open(str(error) if known else _reason(error))
-            except Exception:  # a bug: the next connection may do better
+            except Exception:  # a bug, but the next connection may work
                 LOG.exception("shared_cache_failed")
                 self._open("a bug")
             else:
-                if not self._opened.is_set():  # by the end of the link, right after its last answer
+                if not self._opened.is_set():  # set if the link ended right after its last answer
                     await self._watch(link)
             await asyncio.sleep(self._pause_s * random.uniform(0.75, 1.25))  # nosec B311 # spreads them
             self._pause_s = min(2 * self._pause_s, MOST_PAUSE_S)
@@ -145,8 +145,8 @@ class Breaker:
         """Probe a new connection.
 
         Raises:
-            TimeoutError: no answer was in time.
-            LinkError: the server refuses.
+            TimeoutError: if no answer was in time.
+            LinkError: if the server answers with an error.
         """
         for _ in range(PROBES):
             if await self._probed(link):
@@ -158,13 +158,13 @@ class Breaker:
         began = time.monotonic()
         answer = await link.ask(*self._probe.command)
         if not isinstance(answer, self._probe.kind):
-            raise LinkError("an answer to something else")
+            raise LinkError("an answer of the wrong type")
         took_s = time.monotonic() - began
         self._probe.took(took_s)
         return took_s <= self._probe.limit_s
 
     async def _watch(self, link: Link) -> None:
-        """Let a link be used until the breaker opens."""
+        """Offer a link for use until the breaker opens."""
         self.link, closed_at, looks = link, time.monotonic(), 0
         self._failures, self._share = 0, 0.0
         if self._told is not True:
@@ -182,7 +182,7 @@ class Breaker:
             self._pause_s = FIRST_PAUSE_S
 
     async def _look(self, link: Link) -> None:
-        """Notice an answer that never comes, and probe a link that is not used."""
+        """Detect an answer that never arrives, and probe an idle link."""
         if link.sent_at is not None:
             if time.monotonic() - link.sent_at > STALLED_S:
                 self._open("it does not answer")
@@ -205,7 +205,7 @@ class Breaker:
 
 
 def _reason(error: Exception) -> str:
-    """What the system says, in which there is nothing of the URL."""
+    """The system's error message, which quotes nothing of the URL."""
     if isinstance(error, OSError) and error.strerror and error.errno is not None:
         return error.strerror
     return type(error).__name__

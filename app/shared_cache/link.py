@@ -1,7 +1,7 @@
-"""One connection to the server: commands go out at once, and answers come in their order.
+"""One connection to the server: commands are sent at once, and answers arrive in the same order.
 
-redis-py has a task and a connection for each command that waits. Here all share one connection, no
-task is made, and what may arrive is bounded. hiredis reads and writes the protocol.
+redis-py needs a task and a connection for each waiting command. A link shares one connection,
+creates no task, and limits what it receives. hiredis reads and writes the protocol.
 """
 
 from __future__ import annotations
@@ -15,23 +15,23 @@ from typing import TypeAlias, cast
 
 import hiredis
 
-MOST_REPLY_BYTES = 64 << 20  # of one answer; then the connection is closed
-NOTHING = object()  # no whole answer has arrived
-# hiredis makes a list as long as the head of an array says, before any element has arrived.
+MOST_REPLY_BYTES = 64 << 20  # of one answer; a longer one closes the connection
+NOTHING = object()  # no complete answer has arrived
+# hiredis allocates a list with the length in the head of an array before any element has arrived.
 HEAD = re.compile(rb"\n[*%~>|]([0-9]{1,10})\r")
-HEAD_BYTES = 13  # the longest
+HEAD_BYTES = 13  # of the longest head
 MOST_ELEMENTS = 1 << 20  # of one answer
 CODE = re.compile(r"[A-Z]{2,20}\b")
-# The answers to what was sent together, as hiredis makes them; None: the connection was lost.
+# The answers to commands sent together, as hiredis returns them; None: the connection was lost.
 Replies: TypeAlias = Sequence[object] | None
 
 
 class LinkError(Exception):
-    """The server cannot be used; the message has no word that the server was sent."""
+    """The server cannot be used; the message contains nothing that was sent to the server."""
 
 
 class Refused(LinkError):
-    """An error as an answer: only its code is kept, since servers repeat what they were sent."""
+    """An error as an answer; only its code is kept, since servers may quote what they received."""
 
     def __init__(self, text: str) -> None:
         code = CODE.match(text)
@@ -40,14 +40,14 @@ class Refused(LinkError):
 
 def packed(*command: str | bytes) -> bytes:
     """A command in the server's protocol."""
-    return cast(bytes, hiredis.pack_command(cast("tuple[str]", command)))  # its stub: one word
+    return cast(bytes, hiredis.pack_command(cast("tuple[str]", command)))  # the stub has one word
 
 
 class Link(asyncio.Protocol):
-    """See the module. Made by asyncio's `create_connection`.
+    """See the module. Created by asyncio's `create_connection`.
 
     Args:
-        lost: told once that the connection has ended, and why; not if `close` ended it.
+        lost: called once with the reason if the connection ends, unless `close` ended it.
 
     Attributes:
         sent_at: when the oldest unanswered command was sent, on the clock of `time.monotonic`.
@@ -62,17 +62,17 @@ class Link(asyncio.Protocol):
         self._waiting: deque[tuple[float, int, Callable[[Replies], None]]] = deque()
         self._replies: list[object] = []
         self._unread_bytes = 0
-        self._elements = 0  # that the heads of unread arrays say, or bytes that look like one
-        self._end_of_data = b"\n"  # of what was read: a head may come in parts
+        self._elements = 0  # sum of the lengths in heads of unread arrays, or in similar bytes
+        self._end_of_data = b"\n"  # end of the data read so far: a head may arrive in parts
 
     @property
     def unanswered(self) -> int:
-        """How much that was sent together waits for its answers."""
+        """Number of groups of commands sent together that wait for answers."""
         return len(self._waiting)
 
     @property
     def sent_at(self) -> float | None:
-        """When the oldest of it was sent, by `time.monotonic`; None: all is answered."""
+        """When the oldest of these was sent, by `time.monotonic`; None if all are answered."""
         return self._waiting[0][0] if self._waiting else None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -83,9 +83,9 @@ class Link(asyncio.Protocol):
         """Send commands together.
 
         Args:
-            commands: as `packed` writes them.
-            count: how many they are.
-            done: gets their answers, once; the connection must not have ended yet.
+            commands: concatenated outputs of `packed`.
+            count: number of commands.
+            done: called once with their answers, or with None if the connection is lost.
         """
         if self._transport is None:
             done(None)
@@ -97,7 +97,7 @@ class Link(asyncio.Protocol):
         """Send one command and wait for its answer.
 
         Raises:
-            LinkError: it is an error, or the connection was lost.
+            LinkError: if the answer is an error, or the connection was lost.
         """
         answered: asyncio.Future[object] = asyncio.get_running_loop().create_future()
 
@@ -126,7 +126,7 @@ class Link(asyncio.Protocol):
         while self._transport is not None:
             try:
                 reply = self._reader.gets()
-            except (LinkError, MemoryError, TypeError):  # the last one: a map with a list as key
+            except (LinkError, MemoryError, TypeError):  # TypeError: a map with a list as key
                 self._end("it does not speak the protocol of Redis")
                 return
             if reply is NOTHING:
@@ -139,13 +139,13 @@ class Link(asyncio.Protocol):
         self._end("the connection was closed" if error is None else type(error).__name__)
 
     def close(self) -> None:
-        """End the connection; what waits gets no answer."""
+        """End the connection; waiting commands get no answer."""
         self._lost = None
         self._end("")
 
     def _take(self, reply: object) -> None:
         if not self._waiting:
-            self._end("an answer to nothing")
+            self._end("an answer without a command")
             return
         _, count, done = self._waiting[0]
         self._replies.append(reply)

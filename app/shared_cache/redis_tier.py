@@ -1,7 +1,7 @@
-"""The engine's second cache, in a Redis or Valkey: questions with a budget, writes aside.
+"""The engine's second cache, in a Redis or Valkey: look-ups with a time budget, separate writes.
 
-A request waits for a question, and for nothing else here. Two connections: what is written never
-delays what is read.
+A request waits only for a look-up. Reads and writes use two connections, so that writes never
+delay reads.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from app.shared_cache.link import LinkError, Replies, packed
 from app.types import Arrays
 
 LOG = structlog.get_logger(__name__)
-PREFIX = b"torchlane:"  # of all keys, so that rights can be given for them
+PREFIX = b"torchlane:"  # of all keys, so that permissions can be granted for them
 PROBE_KEY = PREFIX + b"probe"
-# The newest round trips, of which the lower quartile counts: stalls of this process, such as while
-# it loads a model, say nothing of the server.
+# Number of newest round trips; their lower quartile is used, because stalls of this process, for
+# example while it loads a model, say nothing about the server.
 ROUND_TRIPS = 9
-WRITE_LIMIT_S = 0.5  # for a probe of writing, which nobody waits for
+WRITE_LIMIT_S = 0.5  # for a write probe, which delays no request
 MOST_WAITING = 4096  # values to be written
 MOST_WAITING_BYTES = 16 << 20
-MOST_PIPELINES = 4  # of them that wait for their answers
+MOST_PIPELINES = 4  # groups of writes that wait for their answers
 CLOSE_S = 0.5  # for the last writes, when the server stops
-FEW_COMPLAINTS = 5  # about wrong values, of one process
+FEW_COMPLAINTS = 5  # maximum log lines about wrong values, per process
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +43,8 @@ class TierConfig:
     """Times in seconds.
 
     Attributes:
-        budget_s: a request waits for it for that long at most.
-        ttl_s: how long the server is to keep a value.
+        budget_s: how long a request waits for the cache at most.
+        ttl_s: how long the server keeps a value.
     """
 
     budget_s: float
@@ -55,9 +55,9 @@ class RedisTier(SharedTier):
     """See the module and `SharedTier`. Owned by the event loop.
 
     Args:
-        address: of the server.
+        address: the server's address.
         config: times.
-        metrics: where to count.
+        metrics: counts look-ups and writes.
     """
 
     def __init__(self, address: Address, config: TierConfig, metrics: Metrics) -> None:
@@ -96,7 +96,7 @@ class RedisTier(SharedTier):
         self._writes.start()
 
     async def close(self) -> None:
-        """Disconnect; what was to be written is given a moment."""
+        """Disconnect, after a short wait for the remaining writes."""
         until = time.monotonic() + CLOSE_S
         while self._writes.link is not None and time.monotonic() < until:
             if not self._waiting and not self._writes.link.unanswered:
@@ -121,7 +121,7 @@ class RedisTier(SharedTier):
         return question.give_up
 
     def keep(self, key: bytes, value: Arrays) -> None:
-        """See `SharedTier`: a SET among those of this turn."""
+        """See `SharedTier`: a SET, sent together with the others of this turn."""
         data = encode(key, value) if self._writes.link is not None else None
         if (
             data is None
@@ -137,7 +137,7 @@ class RedisTier(SharedTier):
             asyncio.get_running_loop().call_soon(self._flush)
 
     def _flush(self) -> None:
-        """Send what waits, unless too much of what was sent is not answered yet."""
+        """Send the waiting values, unless too many groups of writes are unanswered."""
         self._is_flushing = False
         link = self._writes.link
         if link is None:
@@ -152,7 +152,7 @@ class RedisTier(SharedTier):
         link.send(commands, len(waiting), partial(self._written, len(waiting)))
 
     def _written(self, count: int, replies: Replies) -> None:
-        if replies is None:  # the breaker knows
+        if replies is None:  # the breaker is notified by the link
             self._metrics.failed.inc(count)
             self._drop(len(self._waiting))
             return
@@ -170,7 +170,7 @@ class RedisTier(SharedTier):
         self._waiting, self._waiting_bytes = [], 0
 
     def _took(self, seconds: float) -> None:
-        """Follow the round trip."""
+        """Record a round trip."""
         self._metrics.seconds.observe(seconds)
         self._round_trips.append(seconds)
         self._round_trip_s = sorted(self._round_trips)[len(self._round_trips) // 4]
@@ -179,14 +179,14 @@ class RedisTier(SharedTier):
         self._reads.failed("it does not answer in time")
 
     def _read(self, keys: Sequence[bytes], replies: Replies, seconds: float) -> Sequence[Found]:
-        """What an answer says of each key."""
-        if replies is None:  # the breaker knows
+        """The result for each key in an answer."""
+        if replies is None:  # the breaker is notified by the link
             return [NotFound.ERROR] * len(keys)
         self._took(seconds)
         (values,) = replies
         if not isinstance(values, list) or len(values) != len(keys):
             known = isinstance(values, LinkError)
-            self._reads.failed(str(values) if known else "an answer to something else")
+            self._reads.failed(str(values) if known else "an answer of the wrong type or length")
             return [NotFound.ERROR] * len(keys)
         self._reads.succeeded()
         return [self._value(key, data) for key, data in zip(keys, values, strict=True)]
@@ -207,9 +207,9 @@ class _Question:
     """One MGET, until it is answered.
 
     Args:
-        tier: that asks.
-        keys: of which.
-        answered: gets the answer, unless it is given up before.
+        tier: sends the command.
+        keys: the keys to look up.
+        answered: called with the answer, unless the look-up is given up first.
     """
 
     __slots__ = ("_answered", "_asked_at", "_keys", "_tier")
@@ -240,4 +240,4 @@ class _Question:
 
 
 def _ignored(_: float) -> None:
-    """Nobody waits for it."""
+    """Ignore the time of a write probe."""

@@ -88,7 +88,7 @@ async def test_the_answer_says_what_it_is(server: Listening) -> None:
     assert answer["vary"] == "Accept-Encoding"
     assert "content-encoding" not in answer.names
     assert answer["content-disposition"].startswith('attachment; filename="torchlane-2')
-    assert answer["x-torchlane-profile"].endswith(" s; the time was over")
+    assert answer["x-torchlane-profile"].endswith(" s; the time is up")
     about = json.loads(answer.body)["otherData"]
     assert answer["x-torchlane-profile"] == f"{about['seconds']:g} s; {about['ended']}"
 

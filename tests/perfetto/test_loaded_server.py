@@ -150,4 +150,4 @@ def test_the_trace_names_the_process_that_made_it(
     several = "two workers" in request.node.name
     assert worker in (("worker 0 of 2", "worker 1 of 2") if several else ("",))
     assert SECONDS <= about["seconds"] < SECONDS + 5
-    assert about["ended"] == "the time was over"
+    assert about["ended"] == "the time is up"

@@ -108,7 +108,7 @@ class TestStart:
             Keyring(None, tmp_path / "none", ManualClock().now)
 
     def test_it_repeats_the_environment(self, tmp_path: Path) -> None:
-        with pytest.raises(EntryError, match="has as well"):
+        with pytest.raises(EntryError, match="also in TORCHLANE_API_KEYS"):
             Rig(tmp_path, FIRST_LINE, entries=FIRST_LINE)
 
 

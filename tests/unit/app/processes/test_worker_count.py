@@ -99,7 +99,7 @@ def test_without_a_folder_to_share_there_is_one(
         raise FileNotFoundError
 
     monkeypatch.setattr("tempfile.gettempdir", none)
-    assert chosen(served).reason.startswith("there is no folder that can be written")
+    assert chosen(served).reason.startswith("there is no writable folder")
 
 
 def test_one_large_model_among_small_ones_gets_one(served: Served) -> None:
@@ -152,7 +152,7 @@ def test_unknown_memory_is_given_as_the_reason(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(worker_count, "memory_left_bytes", lambda: None)
-    assert chosen(served) == Choice(1, "this system does not say how much memory is free")
+    assert chosen(served) == Choice(1, "this system does not report its free memory")
 
 
 def test_a_gpu_may_be_where_its_driver_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

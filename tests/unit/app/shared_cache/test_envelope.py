@@ -115,5 +115,5 @@ def test_another_version_is_wrong() -> None:
     data = encoded(ONE)
     with pytest.raises(WrongValue, match="version"):
         decode(KEY, b"TLC2" + data[4:])
-    with pytest.raises(WrongValue, match="cannot be one"):
+    with pytest.raises(WrongValue, match="not a valid size"):
         decode(KEY, data[:START])

@@ -24,7 +24,7 @@ from app.telemetry.tracing import BatchRecord, RequestTrace, Tracing
 from app.types import CacheCounts, ModelId
 
 NOTHING = Collected((), ())
-ABOUT = {"ended": "the time was over"}
+ABOUT = {"ended": "the time is up"}
 MODEL = ModelId("digits", 1)
 
 
@@ -37,7 +37,7 @@ def read(trace: ChromeTrace) -> list[dict[str, Any]]:
     whole = json.loads(trace.end(ABOUT))
     assert whole["otherData"] == ABOUT
     events: list[dict[str, Any]] = whole["traceEvents"]
-    assert (events[-1]["ph"], events[-1]["name"]) == ("i", "end: the time was over")
+    assert (events[-1]["ph"], events[-1]["name"]) == ("i", "end: the time is up")
     return events[:-1]
 
 
