@@ -35,7 +35,8 @@ TorchlaneError
 |   |-- ModelError             (6) this batch made the model fail; the replica still works
 |   |   `-- OutOfMemory        (6) the batch did not fit into the device's memory; a smaller one may
 |   `-- ReplicaError           (5) this replica is broken; others may work
-|       |-- ReplicaHangs       (5) a forward does not return: its thread is abandoned
+|       |-- DoesNotFit         (5) the model does not fit into the device's memory
+|       |-- ReplicaHangs       (5) a forward does not return: its thread is given up
 |       `-- DeviceLost         (5) the device is lost: the whole process must be restarted
 `-- ArtifactInvalid            at load only: a file is missing, altered or unsupported
     `-- VariantUnusable        this machine cannot or must not run the variant; others may work

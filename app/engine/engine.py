@@ -457,7 +457,7 @@ class Engine(Settler):
 
     def _served(self, model: ModelId) -> _Served:
         if self._draining:
-            raise ShuttingDown("the server is shutting down; use another server")
+            raise ShuttingDown("the server is shutting down; try another server")
         served = self._models.get(model)
         if served is None:
             raise ModelNotFound(f"model {model} is not loaded; GET /models lists loaded models")

@@ -244,7 +244,7 @@ class Lifecycle:
 
     async def _apply(self, override: Override) -> Changes:
         if self.stopping:
-            raise ShuttingDown("the server is shutting down; try another one")
+            raise ShuttingDown("the server is shutting down; try another server")
         # A separate task: the caller may disconnect, but a change must not stop halfway.
         task = asyncio.create_task(self._reconcile(override, again=True))
         self._applying.add(task)
@@ -254,7 +254,7 @@ class Lifecycle:
         except asyncio.CancelledError:
             if not task.cancelled():
                 raise  # the caller disconnected; the task continues
-            raise ShuttingDown("the server is shutting down; try another one") from None
+            raise ShuttingDown("the server is shutting down; try another server") from None
 
     async def _run(self) -> None:
         overrides = self._config.overrides

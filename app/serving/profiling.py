@@ -113,7 +113,7 @@ class Profiler:
             ShuttingDown: if the server is stopping.
         """
         if self._stopping():
-            raise ShuttingDown("the server is shutting down; try another one")
+            raise ShuttingDown("the server is shutting down; try another server")
         now, name = time.monotonic(), self._process.name
         with self._process.turn.take(now + seconds):
             LOG.info("profiling", seconds=seconds)

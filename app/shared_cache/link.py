@@ -120,7 +120,9 @@ class Link(asyncio.Protocol):
         self._end_of_data = new[-HEAD_BYTES:]
         self._elements += sum(map(int, HEAD.findall(new)))
         if self._unread_bytes > MOST_REPLY_BYTES or self._elements > MOST_ELEMENTS:
-            self._end(f"an answer is longer than {MOST_REPLY_BYTES} bytes")
+            self._end(
+                f"an answer is longer than {MOST_REPLY_BYTES} bytes or {MOST_ELEMENTS} elements"
+            )
             return
         self._reader.feed(data)
         while self._transport is not None:
