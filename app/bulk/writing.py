@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from app.bulk.errors import BulkError
-from models.durable import sync
+from models.durable import replacing, sync
 
 FORMATS = ("parquet", "jsonl")
 ERRORS_FILE = "errors.parquet"
@@ -110,19 +110,8 @@ def write_atomically(path: Path, data: bytes) -> None:
     Raises:
         BulkError: the disk is full, or the file cannot be written.
     """
-    temporary = path.with_name(f".{path.name}.tmp")
-    with _clear_errors(path.parent):
-        try:
-            with temporary.open("wb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-            temporary.rename(path)
-            sync(path.parent)
-        except BaseException:
-            with contextlib.suppress(OSError):
-                temporary.unlink(missing_ok=True)
-            raise
+    with _clear_errors(path.parent), replacing(path) as file:
+        file.write(data)
 
 
 def append(path: Path, data: bytes) -> None:

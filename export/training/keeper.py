@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import re
 import resource
 import signal
@@ -21,6 +20,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from export.checkpoints import BEST, LAST
 from export.reports.curves import page_of
 from export.training.learner import Learner
+from models.durable import replacing
 from models.manifest import TrainedEpoch
 
 CURVES, PLOT, REACHED = "curves.json", "curves.svg", "reached"
@@ -35,17 +35,8 @@ class AtomicIO(TorchCheckpointIO):
         self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None
     ) -> None:
         """Write next to the target, then rename."""
-        whole = Path(path)
-        new = whole.with_name(f".{whole.name}.new")
-        try:
-            with new.open("wb") as file:
-                torch.save(checkpoint, file)
-                file.flush()
-                os.fsync(file.fileno())
-            new.replace(whole)
-        except BaseException:
-            new.unlink(missing_ok=True)  # a partial file would keep a full disk full
-            raise
+        with replacing(Path(path)) as file:
+            torch.save(checkpoint, file)
 
 
 class Keeper(Callback):

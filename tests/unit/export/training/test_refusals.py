@@ -148,7 +148,7 @@ class TestFolder:
         assert run("train", "tiny", "--out", tmp_path, catalog=CATALOG)[0] == 1
         assert "No space left on device" in capsys.readouterr().err
         assert signal.getsignal(signal.SIGINT) == before
-        assert not list(tmp_path.glob("*.ckpt")) + list(tmp_path.glob(".*.new"))
+        assert not list(tmp_path.glob("*.ckpt")) + list(tmp_path.glob(".*.tmp"))
 
 
 class Evil:
