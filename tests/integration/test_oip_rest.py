@@ -133,7 +133,7 @@ async def test_what_is_not_there(api: Api) -> None:
             assert says in body["error"], (model, call)
 
 
-async def test_another_method_is_told_what_is_allowed(api: Api) -> None:
+async def test_another_method_gets_405_with_allow(api: Api) -> None:
     for method, path, allowed in (
         ("DELETE", "/v2/models/double", "GET, HEAD"),
         ("GET", "/v2/repository/index", "POST"),
