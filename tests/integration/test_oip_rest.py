@@ -119,7 +119,7 @@ async def test_statistics(api: Api) -> None:
     assert len(await counts("/v2/models/stats")) == 3
 
 
-async def test_what_is_not_there(api: Api) -> None:
+async def test_unknown_models_and_versions(api: Api) -> None:
     for model, says in (
         ("none", "there is no model 'none'"),
         ("double/versions/9", "version 9 of 'double' is not loaded; loaded: 2, 1"),
@@ -229,7 +229,7 @@ class TestRepository:
         assert (await post(api, "/v2/repository/models/m/load"))[0] == 200
         assert await answered_by(api) == 2
 
-    async def test_a_version_that_fails_is_told(self, api: Api, publisher: Publisher) -> None:
+    async def test_a_failing_version_is_reported(self, api: Api, publisher: Publisher) -> None:
         publisher.publish_wrong(2)
         status, body = await post(api, "/v2/repository/models/m/load")
         assert status == 400

@@ -274,7 +274,7 @@ class TestOneDataPlane:
                 assert labels.json()["object"] == "classify"
                 assert other.json()["object"] == "list"
 
-    async def test_both_ways_answer_alike(self, models: Path) -> None:
+    async def test_both_paths_give_the_same_answer(self, models: Path) -> None:
         bodies = (b'{"input": "cat"}', b'{"input": ""}', b'{"input": "cat", "model": "none"}', b"[")
         async with listening(models, default_model="embed", cache_bytes=0) as server:
             for body in bodies:

@@ -47,7 +47,7 @@ async def test_each_file_is_served_and_revalidated(tmp_path: Path, name: str) ->
         assert (await api.client.post(url)).status_code == 405
 
 
-async def test_the_policy_lets_nothing_in_but_the_servers_own_files(tmp_path: Path) -> None:
+async def test_the_policy_allows_only_the_servers_files(tmp_path: Path) -> None:
     async with serving(tmp_path, wait_ready=False) as api:
         page = await api.client.get("/")
     policy = dict(
