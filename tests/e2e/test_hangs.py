@@ -15,7 +15,7 @@ from tests.e2e.server import post_on_the_wire, running
 SLOW = "tests.e2e.slow_app"
 
 
-def test_a_forward_that_holds_the_gil_ends_the_process(models: Path, log: Path) -> None:
+def test_a_forward_holding_the_gil_ends_the_process(models: Path, log: Path) -> None:
     quick = {"hang_s": "1.5", "request_timeout_ms": "1500"}
     with running(models, log, SLOW, **quick) as server:
         assert httpx.post(f"{server.url}/predict", json={"input": [2, 0]}).status_code == 200
