@@ -28,7 +28,7 @@ def execute(page: Page, operation: str, says: str) -> str:
 
 
 @pytest.mark.parametrize("prefixed", [False, True], ids=["at the root", "below a prefix"])
-def test_it_shows_every_operation_and_calls_them(
+def test_docs_page_shows_and_calls_every_operation(
     tmp_path: Path, visit: Visits, prefixed: bool
 ) -> None:
     secret, line = make_key("somebody", [PREDICT])  # keys close the calls, but not this page
@@ -51,7 +51,7 @@ def test_it_shows_every_operation_and_calls_them(
     assert {f"{root}/health/ready", f"{root}/predict"} <= set(visit.tabs[0].requests)
 
 
-def test_a_violated_policy_and_a_request_elsewhere_are_noticed(
+def test_policy_violations_and_external_requests_are_detected(
     tmp_path: Path, browser: Browser
 ) -> None:
     """The other tests of this folder would see them."""

@@ -44,7 +44,7 @@ def version(page: Page, model: str) -> str:
     return f"section[aria-label='Model {model}'] tbody tr"
 
 
-def test_what_loads_and_what_failed_is_shown(
+def test_loading_and_failed_versions_are_shown(
     visit: Visits, guarded: Server, gate: Path, tmp_path: Path
 ) -> None:
     page = visit(guarded.url, "/#models", expected={401, 409})
@@ -67,7 +67,7 @@ def test_what_loads_and_what_failed_is_shown(
     expect(page.get_by_role("alert").first).to_contain_text("broken/1 failed")
 
 
-def test_unload_asks_and_load_brings_it_back(visit: Visits, guarded: Server) -> None:
+def test_unload_asks_first_and_load_restores_the_model(visit: Visits, guarded: Server) -> None:
     page = visit(guarded.url, "/#models", expected={401})
     use_key(page, ADMIN_KEY)
     shown = page.locator(version(page, "double"))
@@ -85,7 +85,7 @@ def test_unload_asks_and_load_brings_it_back(visit: Visits, guarded: Server) -> 
     expect(page.get_by_role("status").filter(has_text="loaded double/1")).to_be_visible()
 
 
-def test_a_key_without_the_scope_sees_what_the_server_says(visit: Visits, guarded: Server) -> None:
+def test_a_key_without_the_admin_scope_sees_errors(visit: Visits, guarded: Server) -> None:
     page = visit(guarded.url, "/#models", expected={401, 403})
     use_key(page, PREDICT_KEY)
     expect(page.locator(version(page, "double"))).to_contain_text("ready")
@@ -102,7 +102,7 @@ def test_a_key_without_the_scope_sees_what_the_server_says(visit: Visits, guarde
     expect(page.locator("#panel-models").get_by_role("alert")).to_have_count(0)
 
 
-def test_an_error_goes_when_the_models_are_read_again(visit: Visits, server: Server) -> None:
+def test_an_error_disappears_after_a_successful_read(visit: Visits, server: Server) -> None:
     page = visit(server.url, expected={503})
     failed = {"error": "busy", "code": "overloaded", "details": [{"loc": ["body"]}]}
     for view in ("models", "try"):
@@ -131,7 +131,9 @@ def test_the_plan_and_the_report_are_shown(visit: Visits, server: Server) -> Non
     expect(opened.value.locator("h1")).to_be_visible()
 
 
-def test_with_a_key_the_report_is_downloaded(visit: Visits, models: Path, tmp_path: Path) -> None:
+def test_the_report_is_downloaded_when_keys_are_set(
+    visit: Visits, models: Path, tmp_path: Path
+) -> None:
     with running(models, tmp_path / "log", api_keys=PREDICT_LINE) as server:
         page = visit(server.url, "/#models", expected={401})
         use_key(page, PREDICT_KEY)
@@ -145,7 +147,7 @@ def test_with_a_key_the_report_is_downloaded(visit: Visits, models: Path, tmp_pa
         assert "<html" in report
 
 
-def test_progress_is_a_bar_where_it_is_known(visit: Visits, server: Server) -> None:
+def test_known_progress_is_shown_as_a_bar(visit: Visits, server: Server) -> None:
     """A load as the server tells it, whatever it was when it was asked."""
     status = {"version": 1, "state": "loading", "problem": None, "step": "warm", "seconds": 3.2}
     model = {"name": "digits", "default": True, "state": "loading", "version": None}

@@ -49,7 +49,7 @@ def show(page: Page, view: str) -> None:
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_screen_readers_find_everything(visit: Visits, server: Server, scheme: str) -> None:
+def test_axe_finds_no_serious_problem(visit: Visits, server: Server, scheme: str) -> None:
     page = visit(server.url, color_scheme=scheme)
     axe = Axe()
     for view in VIEWS:
@@ -78,14 +78,14 @@ def serious(axe: Axe, page: Page) -> list[str]:
     ]
 
 
-def test_what_axe_finds_is_noticed(visit: Visits, server: Server) -> None:
+def test_a_problem_that_axe_finds_is_reported(visit: Visits, server: Server) -> None:
     page = visit(server.url)
     show(page, "try")
     page.evaluate("document.querySelector('h1').after(document.createElement('button'))")
     assert any(each.startswith("button-name") for each in serious(Axe(), page))
 
 
-def test_dark_is_dark(visit: Visits, server: Server) -> None:
+def test_the_dark_scheme_has_a_dark_background(visit: Visits, server: Server) -> None:
     lightness = {}
     for scheme in ("light", "dark"):
         page = visit(server.url, color_scheme=scheme)
@@ -97,7 +97,7 @@ def test_dark_is_dark(visit: Visits, server: Server) -> None:
     assert min(lightness["light"]) > 192
 
 
-def test_a_narrow_screen_shows_it_whole(visit: Visits, server: Server) -> None:
+def test_a_narrow_screen_needs_no_horizontal_scrolling(visit: Visits, server: Server) -> None:
     page = visit(server.url, viewport={"width": 360, "height": 740})
     for view in VIEWS:
         show(page, view)
@@ -107,7 +107,7 @@ def test_a_narrow_screen_shows_it_whole(visit: Visits, server: Server) -> None:
         assert page.evaluate("document.documentElement.scrollWidth") <= 360, view
 
 
-def test_it_works_below_a_prefix(visit: Visits, server: Server) -> None:
+def test_the_page_works_below_a_prefix(visit: Visits, server: Server) -> None:
     with below_a_prefix(server.url) as root:
         page = visit(root)
         choose(page, "double")
@@ -118,7 +118,7 @@ def test_it_works_below_a_prefix(visit: Visits, server: Server) -> None:
         show(page, "models")
 
 
-def test_a_key_is_asked_for_and_kept_in_memory_only(visit: Visits, guarded: Server) -> None:
+def test_the_page_keeps_the_key_in_memory_only(visit: Visits, guarded: Server) -> None:
     page = visit(guarded.url, expected={401})
     dialog = page.get_by_role("dialog", name="API key")
     dialog.get_by_role("button", name="Cancel").click()
@@ -140,7 +140,7 @@ def test_a_key_is_asked_for_and_kept_in_memory_only(visit: Visits, guarded: Serv
     expect(dialog).to_be_visible()
 
 
-def test_a_key_that_only_predicts_is_told_what_it_lacks(visit: Visits, guarded: Server) -> None:
+def test_a_predict_key_sees_which_scopes_are_missing(visit: Visits, guarded: Server) -> None:
     page = visit(guarded.url, expected={401, 403})
     use_key(page, PREDICT_KEY)
     predict(page)
@@ -162,7 +162,7 @@ def test_a_profile_is_downloaded(visit: Visits, guarded: Server) -> None:
     expect(page.locator(".profiler")).to_contain_text("Perfetto")
 
 
-def test_the_keyboard_is_enough(visit: Visits, server: Server) -> None:
+def test_predict_and_tabs_work_by_keyboard(visit: Visits, server: Server) -> None:
     page = visit(server.url)
     model = page.get_by_label("Model", exact=True)
     expect(model).to_have_value("digits")

@@ -55,7 +55,7 @@ def choose(page: Page, model: str) -> None:
     expect(page.get_by_role("textbox")).to_be_visible()
 
 
-def test_a_drawn_three_is_read(visit: Visits, server: Server) -> None:
+def test_a_drawn_three_is_recognised(visit: Visits, server: Server) -> None:
     page = visit(server.url)
     draw_three(page)
     answer = predict(page)
@@ -71,7 +71,9 @@ def test_a_drawn_three_is_read(visit: Visits, server: Server) -> None:
 
 
 @pytest.mark.parametrize("kind", ["drop", "paste"])
-def test_a_picture_that_is_handed_over_is_read(visit: Visits, server: Server, kind: str) -> None:
+def test_a_dropped_or_pasted_picture_is_recognised(
+    visit: Visits, server: Server, kind: str
+) -> None:
     page = visit(server.url)
     expect(page.locator("canvas.pad")).to_be_visible()
     encoded = base64.b64encode(THREE.read_bytes()).decode()
@@ -81,7 +83,7 @@ def test_a_picture_that_is_handed_over_is_read(visit: Visits, server: Server, ki
     expect(predict(page).locator(".top strong")).to_have_text("3")
 
 
-def test_of_three_pictures_two_are_computed_where_two_are_equal(
+def test_equal_pictures_of_a_batch_are_computed_once(
     visit: Visits, models: Path, tmp_path: Path
 ) -> None:
     with running(models, tmp_path / "log", default_model="digits") as server:
@@ -100,7 +102,7 @@ def test_of_three_pictures_two_are_computed_where_two_are_equal(
         assert server.metric("torchlane_items_computed_total") == 2
 
 
-def test_a_wrong_input_shows_what_the_server_says(visit: Visits, server: Server) -> None:
+def test_an_invalid_input_shows_the_servers_error(visit: Visits, server: Server) -> None:
     page = visit(server.url, expected={422})
     choose(page, "double")
     page.get_by_role("textbox").fill("[1, 2, 3]")
@@ -112,7 +114,7 @@ def test_a_wrong_input_shows_what_the_server_says(visit: Visits, server: Server)
     expect(page.get_by_role("alert").first).to_contain_text(wrong.json()["error"])
 
 
-def test_labels_are_text_whatever_they_say(visit: Visits, server: Server) -> None:
+def test_labels_are_never_rendered_as_html(visit: Visits, server: Server) -> None:
     page = visit(server.url)
     choose(page, "hostile")
     answer = predict(page)
@@ -121,7 +123,7 @@ def test_labels_are_text_whatever_they_say(visit: Visits, server: Server) -> Non
     assert page.locator("img[src=x]").count() == 0
 
 
-def test_each_matrix_of_a_larger_output_can_be_looked_at(visit: Visits, server: Server) -> None:
+def test_any_matrix_of_an_output_can_be_selected(visit: Visits, server: Server) -> None:
     page = visit(server.url)
     page.evaluate(
         """async () => {
@@ -141,7 +143,7 @@ def test_each_matrix_of_a_larger_output_can_be_looked_at(visit: Visits, server: 
         expect(page.get_by_role("table")).to_have_text("78")
 
 
-def test_a_field_that_is_not_json_is_named(visit: Visits, server: Server) -> None:
+def test_an_error_names_the_field_with_invalid_json(visit: Visits, server: Server) -> None:
     page = visit(server.url)
     choose(page, "double")
     page.get_by_role("textbox").fill("[1, 2")
@@ -151,7 +153,7 @@ def test_a_field_that_is_not_json_is_named(visit: Visits, server: Server) -> Non
     predict(page)
 
 
-def test_the_form_stays_while_the_server_is_gone(visit: Visits, server: Server) -> None:
+def test_the_form_keeps_its_input_during_an_outage(visit: Visits, server: Server) -> None:
     page = visit(server.url, expected={503})
     choose(page, "double")
     page.route("**/models", lambda route: route.fulfill(status=503, body='{"error": "gone"}'))

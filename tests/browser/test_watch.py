@@ -67,7 +67,7 @@ class Load(Thread):
         return float(((done > SETTLED_S) & (done <= SECONDS)).sum() / (SECONDS - SETTLED_S))
 
 
-def test_a_load_of_200_requests_per_second_is_shown(visit: Visits, server: Server) -> None:
+def test_charts_show_the_measured_request_rate(visit: Visits, server: Server) -> None:
     page = visit(server.url, "/#watch")
     expect(page.get_by_role("status").first).to_have_text("Live")
     load = Load(server)
@@ -92,7 +92,7 @@ def test_a_load_of_200_requests_per_second_is_shown(visit: Visits, server: Serve
     assert hits > 90
 
 
-def test_it_pauses_and_goes_on_behind(visit: Visits, server: Server) -> None:
+def test_charts_pause_and_resume(visit: Visits, server: Server) -> None:
     page = visit(server.url, "/#watch")
     expect(page.get_by_role("status").first).to_have_text("Live")
     pause = page.get_by_role("button", name="Pause")
@@ -114,7 +114,7 @@ def test_it_pauses_and_goes_on_behind(visit: Visits, server: Server) -> None:
     assert times[0] > times[1], times
 
 
-def test_a_lost_connection_is_told_and_made_again(visit: Visits, server: Server) -> None:
+def test_a_lost_connection_is_shown_and_reopened(visit: Visits, server: Server) -> None:
     page = visit(server.url, "/#watch")
     state = page.get_by_role("status").first
     expect(state).to_have_text("Live")
@@ -125,7 +125,7 @@ def test_a_lost_connection_is_told_and_made_again(visit: Visits, server: Server)
     expect(state).to_have_text("Live")
 
 
-def test_devices_and_failures_are_shown_where_there_are_some(visit: Visits, server: Server) -> None:
+def test_devices_and_failures_are_shown(visit: Visits, server: Server) -> None:
     """Of a server with GPUs, as GET /live tells it."""
     gpu = {"memory_bytes": 8 << 30, "utilization_ratio": 0.4, "temperature_celsius": 61.0}
     silent = {"memory_used_bytes": None, "memory_bytes": None, "utilization_ratio": None}
@@ -157,7 +157,7 @@ def test_devices_and_failures_are_shown_where_there_are_some(visit: Visits, serv
     assert shown(page, "Rejections and failures", "overloaded") == 12
 
 
-def test_events_are_read_however_they_are_cut(visit: Visits, server: Server) -> None:
+def test_events_are_parsed_however_chunks_are_split(visit: Visits, server: Server) -> None:
     """Lines end with CR, LF or both; an event has several lines; pieces end anywhere."""
     page = visit(server.url)
     stream = ': note\r\ndata: {\r\ndata:"a": 1}\r\n\r\ndata: 2\n\nid: 7\revent: x\rdata: 3\r\r\n\n'
@@ -176,7 +176,7 @@ def test_events_are_read_however_they_are_cut(visit: Visits, server: Server) -> 
         assert events == [{"a": 1}, 2, 3], size
 
 
-def test_ten_minutes_are_kept_and_no_more(visit: Visits, server: Server) -> None:
+def test_the_history_keeps_only_ten_minutes(visit: Visits, server: Server) -> None:
     page = visit(server.url)
     kept = page.evaluate(
         """async (snapshot) => {
@@ -197,7 +197,7 @@ def test_ten_minutes_are_kept_and_no_more(visit: Visits, server: Server) -> None
     assert kept == [1400, 1999, 600, None, 1200, 1]
 
 
-def test_a_connection_made_again_keeps_what_was_there(visit: Visits, server: Server) -> None:
+def test_the_history_survives_a_reconnection(visit: Visits, server: Server) -> None:
     """The latest snapshot is sent again at once."""
     page = visit(server.url)
     kept = page.evaluate(
@@ -216,7 +216,7 @@ def test_a_connection_made_again_keeps_what_was_there(visit: Visits, server: Ser
     assert kept == [100, 110, 12, None]
 
 
-def test_what_cannot_be_drawn_does_not_end_the_connection(visit: Visits, server: Server) -> None:
+def test_a_drawing_error_does_not_end_the_connection(visit: Visits, server: Server) -> None:
     page = visit(server.url)
     drawn = page.evaluate(
         """async (event) => {
@@ -241,9 +241,7 @@ def test_what_cannot_be_drawn_does_not_end_the_connection(visit: Visits, server:
     assert drawn == [["no room"] * 3, SNAPSHOT["at"]]  # connecting, live, lost
 
 
-def test_charts_that_cannot_be_loaded_are_told_and_loaded_later(
-    visit: Visits, server: Server
-) -> None:
+def test_a_failed_chart_library_load_is_retried(visit: Visits, server: Server) -> None:
     page = visit(server.url, expected={503})
     page.route("**/uPlot.iife.min.js", lambda route: route.fulfill(status=503))
     page.get_by_role("tab", name="Watch").click()
@@ -255,7 +253,7 @@ def test_charts_that_cannot_be_loaded_are_told_and_loaded_later(
     expect(page.locator("#panel-watch figure canvas").first).to_be_visible()
 
 
-def test_the_largest_failures_have_lines(visit: Visits, server: Server) -> None:
+def test_the_five_largest_failures_have_their_own_lines(visit: Visits, server: Server) -> None:
     page = visit(server.url)
     failed = {name: float(rate) for rate, name in enumerate("abcdefgh", 1)}
     lines = page.evaluate(

@@ -25,7 +25,9 @@ ALWAYS = {"poison", "rows lost", "rows gained", "out of memory", "nan", "slow"}
         ),
     ],
 )
-def test_nothing_is_lost_doubled_wrong_or_misdelivered(plan: ChaosPlan, tmp_path: Path) -> None:
+def test_no_answer_is_lost_duplicated_wrong_or_misdelivered(
+    plan: ChaosPlan, tmp_path: Path
+) -> None:
     outcome = run_round(plan, tmp_path)
     told = f"{table([(0, outcome)])}\n{failures(plan.seed, [(0, outcome)])}"
     assert outcome.is_good, told

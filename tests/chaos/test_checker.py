@@ -57,7 +57,7 @@ def offences(checker: Checker) -> dict[Verdict, int]:
     return {each: checker.counts[each] for each in OFFENCES if checker.counts[each]}
 
 
-async def test_an_honest_server_is_believed() -> None:
+async def test_an_honest_server_has_no_offences() -> None:
     checker = await checked(honest)
     assert offences(checker) == {}
     assert checker.counts[Verdict.RIGHT] == len(REQUESTS)
@@ -133,7 +133,7 @@ FAILED = "backend_failed"
         pytest.param(only("d", status=200, rows=GOOD), Verdict.UNEXPECTED, id="bad input answered"),
     ],
 )
-async def test_a_lie_is_noticed(lie: Lie, verdict: Verdict) -> None:
+async def test_every_kind_of_lie_is_detected(lie: Lie, verdict: Verdict) -> None:
     checker = await checked(lie)
     assert verdict in offences(checker)
     (first, *_) = checker.offences
@@ -141,7 +141,7 @@ async def test_a_lie_is_noticed(lie: Lie, verdict: Verdict) -> None:
     assert first.request  # with all that is needed to ask again
 
 
-async def test_who_is_late_must_have_waited_for_what_hung() -> None:
+async def test_a_timeout_is_excused_only_by_a_hang() -> None:
     for hung, found in (
         ({"steady": {21}}, {}),
         ({"steady": {20}}, {Verdict.UNEXPECTED: 1}),
@@ -154,7 +154,7 @@ async def test_who_is_late_must_have_waited_for_what_hung() -> None:
         assert checker.counts.total() == len(REQUESTS)
 
 
-async def test_a_stop_excuses_what_was_sent_after_it_and_nothing_before() -> None:
+async def test_a_stop_excuses_only_later_requests() -> None:
     def silent(said: Said) -> Said:
         return replace(said, cut=10_000)
 
@@ -164,7 +164,7 @@ async def test_a_stop_excuses_what_was_sent_after_it_and_nothing_before() -> Non
         assert checker.counts == {verdict: 1}
 
 
-async def test_a_kill_excuses_what_is_cut_soon_after_it() -> None:
+async def test_a_kill_excuses_connections_cut_soon_after() -> None:
     def silent(said: Said) -> Said:
         return replace(said, cut=10_000)
 
@@ -174,7 +174,7 @@ async def test_a_kill_excuses_what_is_cut_soon_after_it() -> None:
         assert checker.counts == {verdict: 1}
 
 
-def test_versions_may_answer_from_when_they_were_published_until_another_was_seen() -> None:
+def test_a_version_may_answer_until_another_is_seen() -> None:
     now = [0.0]
     versions = Versions(("steady",), lambda: now[0])
     assert versions.why_not("steady", 1, None, 0.0) is None

@@ -11,13 +11,13 @@ from tests.chaos.truth import DEFAULT_MODEL, Item, Mark, answer
 from tests.integration.harness import serving, settled
 
 
-def test_no_draft_is_left(tmp_path: Path) -> None:
+def test_publishing_leaves_no_draft(tmp_path: Path) -> None:
     publish(tmp_path / "models", DEFAULT_MODEL, 1, Damage.MISSING)
     assert [each.name for each in tmp_path.iterdir()] == ["models"]
     assert [each.name for each in (tmp_path / "models").iterdir()] == [DEFAULT_MODEL]
 
 
-async def test_a_good_version_answers_as_it_should(tmp_path: Path) -> None:
+async def test_a_good_version_answers_correctly(tmp_path: Path) -> None:
     root, item = tmp_path / "models", Item(4711, Mark.SLOW)
     publish(root, DEFAULT_MODEL, 3)
     async with serving(root) as api:
@@ -30,9 +30,7 @@ async def test_a_good_version_answers_as_it_should(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", Damage)
-async def test_a_bad_version_never_takes_the_place_of_a_good_one(
-    tmp_path: Path, damage: Damage
-) -> None:
+async def test_a_bad_version_never_replaces_a_good_one(tmp_path: Path, damage: Damage) -> None:
     root = tmp_path / "models"
     publish(root, DEFAULT_MODEL, 1)
     publish(root, DEFAULT_MODEL, 2, damage)

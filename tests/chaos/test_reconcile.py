@@ -54,17 +54,17 @@ def scraped(counted: dict[str, int]) -> Scrape:
     return Scrape("\n".join(lines) + "\n")
 
 
-def test_a_server_that_counts_rightly_has_no_problems() -> None:
+def test_correct_counts_have_no_problems() -> None:
     assert reconcile(scraped(TRUE), told(), ledgers()) == []
 
 
 @pytest.mark.parametrize("series", TRUE)
 @pytest.mark.parametrize("by", [-1, 1])
-def test_any_figure_that_is_off_by_one_is_noticed(series: str, by: int) -> None:
+def test_a_count_off_by_one_is_detected(series: str, by: int) -> None:
     assert reconcile(scraped({**TRUE, series: TRUE[series] + by}), told(), ledgers()) != []
 
 
-def test_what_clients_left_unread_may_have_been_counted_or_not() -> None:
+def test_unread_answers_may_be_counted_or_not() -> None:
     known = told()
     known.unknown_requests, known.unknown_items["steady"] = 1, 2
     more = {
@@ -76,7 +76,7 @@ def test_what_clients_left_unread_may_have_been_counted_or_not() -> None:
     assert reconcile(scraped({**TRUE, **more}), told(), ledgers()) != []
 
 
-def test_items_of_a_struck_replica_must_have_moved() -> None:
+def test_items_of_a_failed_replica_must_have_moved() -> None:
     known, done = told(), ledgers()
     known.unknown_items["steady"] = done["steady"].struck = 10
     none = {
@@ -88,21 +88,21 @@ def test_items_of_a_struck_replica_must_have_moved() -> None:
     assert "moved" in problem
 
 
-def test_an_item_that_is_said_to_have_failed_and_did_not_is_noticed() -> None:
+def test_a_reported_failure_without_a_fault_is_detected() -> None:
     known = told()
     known.failed["steady"] = {22, 23}
     (problem,) = reconcile(scraped(TRUE), known, ledgers())
     assert "23" in problem
 
 
-def test_versions_that_took_over_or_were_reported_must_have_been_counted() -> None:
+def test_version_switches_and_failures_must_be_counted() -> None:
     loaded = 'torchlane_model_loads_total{model="steady",version="1",result="loaded"}'
     failed = 'torchlane_model_loads_total{model="steady",version="2",result="failed"}'
     assert reconcile_versions(scraped({loaded: 5, failed: 3}), switches=2, refused=3) == []
     assert len(reconcile_versions(scraped({loaded: 4, failed: 2}), switches=2, refused=3)) == 2
 
 
-def test_after_a_kill_less_may_have_been_counted_but_never_more() -> None:
+def test_counts_after_a_kill_may_only_be_lower() -> None:
     assert reconcile_after_kill(scraped({}), told()) == []
     series = 'torchlane_requests_total{route="/predict",status="200",code="ok"}'
     assert reconcile_after_kill(scraped({series: 3}), told()) != []
@@ -130,7 +130,7 @@ class TestFaults:
     def batch(*items: Item) -> torch.Tensor:
         return torch.tensor([[float(value) for value in item.values()] for item in items])
 
-    def test_a_batch_that_is_split_counts_once(self, journal: Path) -> None:
+    def test_a_split_batch_counts_once(self, journal: Path) -> None:
         forward, poison = self.forward(journal), Item(22, Mark.POISON)
         for items in ((Item(20), poison), (Item(20),), (poison,), (Item(21),)):
             if poison in items:
@@ -158,7 +158,7 @@ class TestFaults:
             forward(self.batch(*items))
         assert len(forward(self.batch(*items[1:]))) == MOST_NARROW
 
-    def test_a_replica_is_struck_once_by_an_item_and_one_at_a_time(self, journal: Path) -> None:
+    def test_an_item_fails_only_one_replica(self, journal: Path) -> None:
         forward = self.forward(journal)
         with pytest.raises(ReplicaError):
             forward(self.batch(Item(20, Mark.FELLS), Item(21)))
@@ -167,7 +167,7 @@ class TestFaults:
         assert (ledger.struck, ledger.splits) == (2, 0)
         assert sick_replicas({"steady": ledger}) == 1
 
-    def test_one_that_breaks_does_not_even_answer_golden_examples(self, journal: Path) -> None:
+    def test_a_broken_replica_fails_golden_examples_too(self, journal: Path) -> None:
         forward = self.forward(journal)
         forward(self.batch(Item(0)))
         for item in (Item(20, Mark.BREAKS), Item(21), Item(0)):
@@ -177,10 +177,10 @@ class TestFaults:
         assert ledger.failed_alone == set()  # neither is to blame: both are to move
         assert ledger.faults == {"breaks": 1, "broken": 1}
 
-    def test_a_batch_that_hangs_is_written_down_before_it_does(self, journal: Path) -> None:
+    def test_the_journal_lists_items_of_a_hanging_batch(self, journal: Path) -> None:
         Journal(journal).ran("steady", [20, 21], "hangs", whole=True, unanswered=2)
         (ledger,) = read_journal(journal).values()
         assert (ledger.hung, ledger.struck, ledger.splits) == ({20, 21}, 0, 0)
 
-    def test_forwards_hang_only_where_they_may(self, journal: Path) -> None:
+    def test_forwards_hang_only_where_allowed(self, journal: Path) -> None:
         assert len(self.forward(journal)(self.batch(Item(20, Mark.HANGS)))) == 1

@@ -72,7 +72,9 @@ def generator(once: Once) -> Path:
     return environment(once, "openapi_python_client")
 
 
-def test_its_client_is_typed_and_works(generator: Path, models: Path, tmp_path: Path) -> None:
+def test_the_generated_client_is_typed_and_works(
+    generator: Path, models: Path, tmp_path: Path
+) -> None:
     script = tmp_path / "use.py"
     script.write_text(USE)
     with running(models, tmp_path / "log", default_model="pictures") as server:

@@ -55,7 +55,7 @@ def password(tmp_path: Path) -> str:
 
 
 @pytest.mark.parametrize(("files", "profiles"), COMBINATIONS)
-def test_every_combination_is_understood(
+def test_every_combination_of_files_and_profiles_is_valid(
     files: tuple[str, ...], profiles: tuple[str, ...], password: str
 ) -> None:
     services = config(files, profiles, GRAFANA_PASSWORD_FILE=password)["services"]
@@ -70,7 +70,7 @@ def test_every_combination_is_understood(
         assert "privileged" not in service
 
 
-def test_what_is_published_is_published_on_loopback_only() -> None:
+def test_ports_are_published_on_loopback_by_default() -> None:
     services = config((), ("load", "trace"))["services"]
     ports = {
         name: [(port["host_ip"], port["published"]) for port in service.get("ports", ())]
@@ -94,7 +94,7 @@ def test_what_is_published_is_published_on_loopback_only() -> None:
     assert opened["api"]["environment"]["TORCHLANE_PORT"] == "8000"  # the container's own stays
 
 
-def test_every_service_that_stays_up_has_a_health_check_and_comes_back() -> None:
+def test_long_running_services_restart_and_have_health_checks() -> None:
     services = config((), ("load", "trace"))["services"]
     for name, service in services.items():
         if name == "export":
@@ -107,7 +107,7 @@ def test_every_service_that_stays_up_has_a_health_check_and_comes_back() -> None
             assert service["healthcheck"]["test"]
 
 
-def test_each_waits_for_what_it_needs() -> None:
+def test_services_wait_for_their_dependencies() -> None:
     services = config((), ("load", "trace"))["services"]
     waits = {
         name: {other: how["condition"] for other, how in service.get("depends_on", {}).items()}
@@ -125,7 +125,7 @@ def test_each_waits_for_what_it_needs() -> None:
     }
 
 
-def test_only_what_calls_the_server_shares_a_network_with_it() -> None:
+def test_only_callers_share_a_network_with_the_server() -> None:
     services = config((), ("load", "trace"))["services"]
     networks = {name: set(service.get("networks", ())) for name, service in services.items()}
     assert networks == {
@@ -149,7 +149,7 @@ def test_grpc_is_built_in_and_published_on_loopback() -> None:
     assert ports == [("127.0.0.1", "8000", 8000), ("127.0.0.1", "8001", 8001)]
 
 
-def test_the_server_sends_traces_to_the_collector_and_nowhere_else() -> None:
+def test_the_server_sends_traces_only_to_the_collector() -> None:
     services = config(("docker-compose.trace.yml",), ("trace",))["services"]
     api = services["api"]
     assert api["build"]["args"]["EXTRAS"].split() == ["otel"]
@@ -160,7 +160,7 @@ def test_the_server_sends_traces_to_the_collector_and_nowhere_else() -> None:
     assert "--enable-feature=exemplar-storage" in services["prometheus"]["command"]
 
 
-def test_any_number_of_servers_can_stand_behind_haproxy() -> None:
+def test_haproxy_balances_any_number_of_servers() -> None:
     services = config((CLUSTER,), ("cluster",), BALANCER_SLOTS="100")["services"]
     assert set(services) == {
         *("export", "api", "haproxy", "prometheus", "grafana", "locust", "locust-worker")
@@ -202,7 +202,7 @@ def test_gpus_are_reserved_where_they_are_used() -> None:
     assert "deploy" not in services["grafana"]
 
 
-def test_the_administrator_has_a_password_from_a_file_or_there_is_none(password: str) -> None:
+def test_grafana_has_no_admin_without_a_password_file(password: str) -> None:
     alone = config((), ())["services"]["grafana"]["environment"]
     assert alone["GF_SECURITY_DISABLE_INITIAL_ADMIN_CREATION"] == "true"
     assert alone["GF_AUTH_BASIC_ENABLED"] == "false"

@@ -30,7 +30,7 @@ def distributions(image: str) -> set[str]:
 
 
 @pytest.mark.parametrize("image", [API, EXPORT, LOAD])
-def test_it_is_not_larger_than_what_we_say(image: str) -> None:
+def test_an_image_is_no_larger_than_documented(image: str) -> None:
     size_mib = inspect(image)["Size"] / MIB
     print(f"{image}: {size_mib:,.0f} MiB")  # noqa: T201  # shown by `make test-compose`
     row = rf"\| `{image.partition(':')[0]}` \| (\d+) \| (\d+) \|"
@@ -40,7 +40,7 @@ def test_it_is_not_larger_than_what_we_say(image: str) -> None:
 
 
 @pytest.mark.parametrize("image", [API, EXPORT, LOAD])
-def test_nobody_is_root_in_it_and_its_labels_say_what_it_is(image: str) -> None:
+def test_an_image_runs_unprivileged_and_has_labels(image: str) -> None:
     config = inspect(image)["Config"]
     assert config["User"] == "10001:10001"
     assert config["Entrypoint"] == ["tini", "--"]
@@ -51,7 +51,7 @@ def test_nobody_is_root_in_it_and_its_labels_say_what_it_is(image: str) -> None:
         assert labels[f"org.opencontainers.image.{name}"]
 
 
-def test_the_serving_image_has_no_compiler_and_nothing_that_only_others_need() -> None:
+def test_the_serving_image_contains_only_what_it_needs() -> None:
     for tool in ("cc", "gcc", "g++", "c++", "ld", "make", "git", "curl"):
         found = run(API, "sh", "-c", f"command -v {tool} || echo none")
         assert found.strip() == "none", tool
@@ -66,30 +66,30 @@ def test_the_serving_image_has_no_compiler_and_nothing_that_only_others_need() -
     assert "definitions" not in run(API, "ls", "/opt/torchlane/models").split()
 
 
-def test_the_load_image_makes_load_without_torch_and_without_the_server() -> None:
+def test_the_load_image_has_no_torch_or_server() -> None:
     have = distributions(LOAD)
     assert {"locust", "numpy"} <= have
     assert not {"torch", "fastapi", "uvicorn"} & have
     assert "find-capacity" in run(LOAD, "python", "-m", "loadtests", "--help")
 
 
-def test_the_export_image_can_compile_and_knows_its_models() -> None:
+def test_the_export_image_has_a_compiler_and_models() -> None:
     assert "digits" in run(EXPORT, "python", "-m", "export", "--help")
     assert "g++" in run(EXPORT, "g++", "--version")
 
 
-def test_a_limit_of_cores_is_counted() -> None:
+def test_usable_cores_respect_the_cpu_limit() -> None:
     code = "from models.resources import usable_cores; print(usable_cores())"
     assert run(API, "python", "-c", code, options=("--cpus", "1")) == "1\n"
 
 
-def test_its_version_is_the_projects() -> None:
+def test_api_and_load_images_have_the_same_version() -> None:
     code = "from importlib.metadata import version; print(version('torchlane'))"
     assert run(API, "python", "-c", code) == run(LOAD, "python", "-c", code) != ""
 
 
 @pytest.mark.parametrize("image", [API, EXPORT, LOAD])
-def test_the_secret_of_the_build_is_not_in_it(image: str) -> None:
+def test_an_image_does_not_contain_the_build_secret(image: str) -> None:
     """The certificates that the build trusted end with a line that is nowhere in the image."""
     search = "grep -rlF --exclude-dir=proc --exclude-dir=sys %s / 2>/dev/null; true"
     # That one file shows that it would be found.
@@ -99,7 +99,7 @@ def test_the_secret_of_the_build_is_not_in_it(image: str) -> None:
 
 
 @pytest.mark.parametrize("image", [API, EXPORT, LOAD])
-def test_everything_in_it_is_pinned(image: str) -> None:
+def test_every_package_in_an_image_is_pinned(image: str) -> None:
     lines = (ROOT / "constraints.txt").read_text().splitlines()
     pins = {canonical(line.partition("==")[0]) for line in lines if "==" in line}
     assert {canonical(name) for name in distributions(image)} - pins == {"torchlane"}
@@ -110,7 +110,7 @@ def canonical(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
-def test_a_read_only_container_without_any_folder_to_write_to_starts(tmp_path: Path) -> None:
+def test_a_read_only_container_without_writable_folders_starts(tmp_path: Path) -> None:
     """It serves nothing (there is no artifact), says so, and stays up for its probes."""
     script = (
         "import subprocess, sys, time\n"

@@ -69,7 +69,7 @@ def computed(stack: Stack, numbers: range) -> float:
     )
 
 
-def test_three_servers_are_found_and_equal_bodies_are_computed_once(clustered: Stack) -> None:
+def test_equal_bodies_are_computed_once_across_servers(clustered: Stack) -> None:
     names = Counter(each["Service"] for each in clustered.containers())
     assert names["api"] == SERVERS
     before = computed(clustered, range(1, SERVERS + 1))
@@ -88,7 +88,7 @@ def picture(number: int, sides: Sequence[int]) -> object:
     return [picture(number + place, sides[1:]) for place in range(sides[0])]
 
 
-def test_prometheus_scrapes_all_of_them_and_haproxy(clustered: Stack) -> None:
+def test_prometheus_scrapes_every_server_and_haproxy(clustered: Stack) -> None:
     if "prometheus" in clustered.left_out:
         pytest.skip("the image of prometheus cannot be pulled, and no binary of it is here")
     url, deadline = clustered.url("PROMETHEUS_PORT"), time.monotonic() + 60
@@ -102,7 +102,7 @@ def test_prometheus_scrapes_all_of_them_and_haproxy(clustered: Stack) -> None:
     assert found == wanted
 
 
-def test_a_server_that_stops_under_load_is_not_missed(clustered: Stack) -> None:
+def test_stopping_a_server_under_load_fails_no_request(clustered: Stack) -> None:
     statuses: Counter[int] = Counter()
     ends = threading.Event()
 

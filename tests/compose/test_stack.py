@@ -45,7 +45,7 @@ def label_of_three(stack: Stack) -> str:
     return str(answer.json()["prediction"]["label"])
 
 
-def test_everything_is_up_and_healthy(stack: Stack) -> None:
+def test_every_service_is_up_and_healthy(stack: Stack) -> None:
     states = {
         container["Name"].removeprefix(f"{stack.project}-"): (
             container["State"],
@@ -68,7 +68,7 @@ def test_everything_is_up_and_healthy(stack: Stack) -> None:
 
 
 @pytest.mark.parametrize("document", ["README.md", "docs/deploy.md"])
-def test_it_answers_the_examples_of(stack: Stack, document: str) -> None:
+def test_the_server_answers_documented_examples(stack: Stack, document: str) -> None:
     scripts = [script for script, _ in curl_blocks(document) if "pairwise" not in script]
     assert scripts
     for script in scripts:
@@ -82,7 +82,7 @@ def test_it_answers_the_examples_of(stack: Stack, document: str) -> None:
     assert label_of_three(stack) == "3"
 
 
-def test_it_serves_machine_code_from_its_temporary_folder(stack: Stack) -> None:
+def test_the_server_can_run_the_compiled_variant(stack: Stack) -> None:
     """The export image has a compiler, and /tmp of the serving container may be executed."""
     info = httpx.get(f"{api(stack)}/models/digits?full=true").json()
     # as many replicas as are quickest
@@ -93,7 +93,7 @@ def test_it_serves_machine_code_from_its_temporary_folder(stack: Stack) -> None:
     assert "variant_unusable" not in stack.compose("logs", "api")
 
 
-def test_it_runs_as_nobody_in_particular_and_can_write_nowhere(stack: Stack) -> None:
+def test_the_server_runs_unprivileged_and_cannot_write(stack: Stack) -> None:
     status = dict(
         line.split(":", 1)
         for line in stack.run_in("api", "cat", "/proc/1/status").splitlines()
@@ -107,7 +107,7 @@ def test_it_runs_as_nobody_in_particular_and_can_write_nowhere(stack: Stack) -> 
     assert stack.inspect("api")["HostConfig"]["ReadonlyRootfs"] is True
 
 
-def test_a_second_up_exports_nothing_again(stack: Stack) -> None:
+def test_a_second_up_does_not_export_again(stack: Stack) -> None:
     stack.compose("up", "--detach", "--force-recreate", "--no-deps", "export")
     assert docker("wait", f"{stack.project}-export-1", limit_s=60) == "0\n"
     assert "/artifacts/digits/1 exists; nothing to do" in stack.compose("logs", "export")
@@ -141,7 +141,7 @@ def test_grafana_shows_the_dashboard(stack: Stack) -> None:
     assert httpx.get(f"{url}/api/admin/settings").status_code in {401, 403}
 
 
-def test_locust_loads_it_from_two_workers_and_every_answer_is_right(stack: Stack) -> None:
+def test_locust_workers_get_only_right_answers(stack: Stack) -> None:
     url = stack.url("LOCUST_PORT")
     swarm = {"user_count": USERS, "spawn_rate": USERS, "host": "http://api:8000"}
     assert httpx.post(f"{url}/swarm", data=swarm).json()["success"] is True
@@ -156,9 +156,7 @@ def test_locust_loads_it_from_two_workers_and_every_answer_is_right(stack: Stack
 
 
 @pytest.mark.soak
-def test_the_capacity_is_found_through_the_network_of_the_stack(
-    stack: Stack, tmp_path: Path
-) -> None:
+def test_find_capacity_works_inside_the_stack(stack: Stack, tmp_path: Path) -> None:
     """As docs/deploy.md says, with less time, and the reports to another folder."""
     (block,) = (text for _, text in blocks("docs/deploy.md") if "find-capacity" in text)
     search, copy = (
@@ -173,7 +171,7 @@ def test_the_capacity_is_found_through_the_network_of_the_stack(
     assert {"capacity.html", "capacity.json"} <= listed
 
 
-def test_a_killed_process_comes_back_ready(stack: Stack) -> None:
+def test_a_killed_server_restarts_and_becomes_ready(stack: Stack) -> None:
     before = stack.inspect("api")
     assert stack.run_in("api", "python", "-c", KILL).startswith("killed")
     deadline = time.monotonic() + RECOVERY_LIMIT_S
@@ -220,7 +218,7 @@ def test_a_stop_under_load_loses_no_accepted_request(stack: Stack) -> None:
     assert log.index('"draining"') < log.rindex('"stopped"')
 
 
-def test_down_leaves_nothing(stack: Stack) -> None:
+def test_down_removes_everything(stack: Stack) -> None:
     stack.down()
     mine = ("--filter", f"label=com.docker.compose.project={stack.project}", "--quiet")
     for kind in (("ps", "--all"), ("volume", "ls"), ("network", "ls")):

@@ -31,7 +31,7 @@ def told(*packages: object) -> str:
     return json.dumps({"dependencies": packages, "fixes": []})
 
 
-def test_nothing_is_known() -> None:
+def test_an_audit_without_vulnerabilities_passes() -> None:
     code, said = audit.verdict(told(GOOD, UNKNOWN), "No known vulnerabilities found")
     assert code == 0
     assert said.splitlines() == [
@@ -41,7 +41,7 @@ def test_nothing_is_known() -> None:
     ]
 
 
-def test_a_flaw_is_named_with_what_mends_it() -> None:
+def test_a_vulnerability_is_named_with_its_fix() -> None:
     code, said = audit.verdict(told(GOOD, BAD), "Found 2 known vulnerabilities in 1 package")
     assert code == 1
     assert "werkzeug 0.1: PYSEC-1, fixed in 0.2, 0.3" in said
@@ -49,20 +49,20 @@ def test_a_flaw_is_named_with_what_mends_it() -> None:
 
 
 @pytest.mark.parametrize("answer", ["", "null", "Traceback", "{}"])
-def test_no_answer_is_no_clean_bill(answer: str) -> None:
+def test_an_audit_without_an_answer_fails(answer: str) -> None:
     code, said = audit.verdict(answer, "Traceback ...\nConnectionError: no route to host\n")
     assert code == 3
     assert said.endswith("could not reach its database: ConnectionError: no route to host")
 
 
 @pytest.mark.parametrize("packages", [(), (UNKNOWN,)])
-def test_who_knows_nothing_gives_no_clean_bill(packages: tuple[object, ...]) -> None:
+def test_an_audit_of_only_unknown_packages_fails(packages: tuple[object, ...]) -> None:
     code, said = audit.verdict(told(*packages), "")
     assert code == 3
     assert said.startswith("not audited: ")
 
 
-def test_without_the_internet_it_says_so(tmp_path: Path) -> None:
+def test_an_offline_audit_reports_the_unreachable_database(tmp_path: Path) -> None:
     (tmp_path / "pins.txt").write_text("attrs==26.1.0\n")
     nowhere = dict.fromkeys(("HTTPS_PROXY", "https_proxy"), "http://127.0.0.1:9")
     environment = {k: v for k, v in os.environ.items() if k.lower() != "no_proxy"} | nowhere
@@ -79,11 +79,11 @@ def test_without_the_internet_it_says_so(tmp_path: Path) -> None:
 
 
 class TestPins:
-    def test_names_are_compared_as_indexes_write_them(self) -> None:
+    def test_package_names_are_normalised_before_comparison(self) -> None:
         pinned = pins.pins(["# why", "", "Flask-Cors==6.0  # of locust", "zope.event==6.2"])
         assert pins.differences(pinned, {"flask_cors": "6.0", "zope-event": "6.2"}) == []
 
-    def test_what_is_missing_or_another_version_is_named(self) -> None:
+    def test_unpinned_and_mismatched_packages_are_named(self) -> None:
         pinned = {"torch": "2.13.0", "attrs": "26.1.0"}
         installed = {"torch": "2.13.0+cpu", "attrs": "26.2.0", "blake3": "1.0", "pip": "26.0"}
         assert pins.differences(pinned, installed | {"nvidia-cublas-cu13": "13"}) == [
@@ -91,7 +91,7 @@ class TestPins:
             "blake3 1.0 is installed but not pinned",
         ]
 
-    def test_the_command_fails_with_what_to_do(
+    def test_the_command_fails_and_names_the_fix(
         self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
         (tmp_path / "pins.txt").write_text("attrs==0.1\n")

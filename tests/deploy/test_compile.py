@@ -82,7 +82,7 @@ def failing(tmp_path: Path) -> str:
     return str(file)
 
 
-def test_without_a_compiler_one_line_says_what_to_install_and_python_runs(root: Path) -> None:
+def test_a_missing_compiler_is_reported_and_python_runs(root: Path) -> None:
     code, printed, told = compile_(root, *PYTHON_TELLS, CXX="/nowhere/c++")
     assert (code, printed) == (0, "runs None\n")
     assert len(told) == 1
@@ -93,20 +93,18 @@ def test_without_a_compiler_one_line_says_what_to_install_and_python_runs(root: 
     assert not (root / ".compiled").exists()
 
 
-def test_a_compiler_that_fails_is_told_with_its_words_before_a_minute_is_spent(
-    root: Path, failing: str
-) -> None:
+def test_a_failing_compiler_is_reported_and_python_runs(root: Path, failing: str) -> None:
     code, printed, told = compile_(root, *PYTHON_TELLS, CC=failing)
     assert (code, printed, len(told)) == (0, "runs None\n", 1)
     assert f"{failing} cannot read Python.h (error: no room on the disk)" in told[0]
 
 
-def test_where_it_is_required_its_lack_is_a_failure(root: Path, failing: str) -> None:
+def test_a_failing_compiler_is_an_error_when_required(root: Path, failing: str) -> None:
     code, printed, told = compile_(root, "--required", *PYTHON_TELLS, CC=failing)
     assert (code, printed, len(told)) == (1, "", 1)
 
 
-def test_where_nothing_can_be_stored_python_runs(root: Path) -> None:
+def test_python_runs_if_no_build_can_be_stored(root: Path) -> None:
     (root / BUILDS).touch()  # as in a checkout that may not be written to, which root always may
     code, printed, told = compile_(root, *PYTHON_TELLS)
     assert (code, printed, len(told)) == (0, "runs None\n", 1)
@@ -114,7 +112,7 @@ def test_where_nothing_can_be_stored_python_runs(root: Path) -> None:
     assert f"Fix: make {root / BUILDS} a folder that this user can write to" in told[0]
 
 
-def test_a_build_that_cannot_be_linked_is_served_but_is_not_enough_where_required(
+def test_an_unlinked_build_serves_but_fails_when_required(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def denied(*_: object, **__: object) -> None:
@@ -128,7 +126,7 @@ def test_a_build_that_cannot_be_linked_is_served_but_is_not_enough_where_require
         compiled(root)
 
 
-def test_a_mistake_in_the_source_leaves_a_log_and_is_not_compiled_again_to_serve(
+def test_serving_does_not_retry_a_failed_build(
     root: Path,
 ) -> None:
     (root / "app/types.py").write_text("x: int = 'no number'\n")
@@ -148,7 +146,7 @@ def test_a_mistake_in_the_source_leaves_a_log_and_is_not_compiled_again_to_serve
     assert "there is no compiler /nowhere/cc" in told[0]  # it is tried again
 
 
-def test_a_build_waits_for_another_one_and_takes_what_that_has_made(root: Path) -> None:
+def test_a_build_waits_for_another_and_reuses_it(root: Path) -> None:
     (root / BUILDS).mkdir()
     with (root / BUILDS / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -159,7 +157,7 @@ def test_a_build_waits_for_another_one_and_takes_what_that_has_made(root: Path) 
     assert second.communicate() == (f"runs {folder}\n", "")
 
 
-def test_old_builds_are_deleted_but_not_what_a_server_uses(root: Path) -> None:
+def test_prune_keeps_builds_that_a_server_uses(root: Path) -> None:
     served = build(root, digest(root))
     server = start(root, "--run", "-c", "print('runs', flush=True); input()")
     assert server.stdout is not None
@@ -179,7 +177,7 @@ def test_old_builds_are_deleted_but_not_what_a_server_uses(root: Path) -> None:
 
 
 @pytest.mark.soak  # that the sources are compiled is what the wheel's test shows
-def test_only_what_has_changed_is_compiled_and_what_was_there_is_found_again(root: Path) -> None:
+def test_builds_of_unchanged_sources_are_reused(root: Path) -> None:
     (root / ".compiled").mkdir()  # a folder, before it was a link
     assert compile_(root)[2] == ["compile: compiling the request path (one to two minutes)"]
     first = (root / ".compiled").resolve()
@@ -195,14 +193,14 @@ def test_only_what_has_changed_is_compiled_and_what_was_there_is_found_again(roo
 
 
 @pytest.mark.parametrize("name", ["app/types.py", "app/page.js", "models/new.py", *DIGESTED])
-def test_the_digest_knows_all_that_decides(root: Path, name: str) -> None:
+def test_the_digest_covers_every_input(root: Path, name: str) -> None:
     before = digest(root)
     with (root / name).open("a") as file:
         file.write("\n")
     assert digest(root) != before
 
 
-def test_the_digest_knows_names_and_nothing_that_running_leaves(root: Path) -> None:
+def test_the_digest_covers_names_and_ignores_leftovers(root: Path) -> None:
     before = digest(root)
     (root / "app/__pycache__").mkdir()
     (root / "app/__pycache__/types.cpython-311.pyc").touch()

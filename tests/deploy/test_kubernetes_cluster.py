@@ -58,7 +58,7 @@ def test_every_object_is_valid(balancer: Rendered, release: str) -> None:
         assert "namespace" not in each["metadata"]
 
 
-def test_haproxy_takes_its_configuration(balancer: Rendered) -> None:
+def test_haproxy_accepts_its_configuration(balancer: Rendered) -> None:
     config = balancer.one("ConfigMap")
     assert config["data"] == {SHIPPED.name: SHIPPED.read_text()}
     (volume,) = balancer.pod["volumes"]
@@ -76,7 +76,7 @@ def test_haproxy_takes_its_configuration(balancer: Rendered) -> None:
         assert "WARNING" not in done.stdout + done.stderr
 
 
-def test_it_finds_each_server(balancer: Rendered, servers: Rendered) -> None:
+def test_haproxy_finds_every_server(balancer: Rendered, servers: Rendered) -> None:
     name, namespace, *domain = environment(balancer)["BALANCER_SERVERS"].split(".")
     assert (namespace, domain) == ("models", ["svc", "cluster", "local"])
     headless = service(balancer, name)
@@ -90,7 +90,9 @@ def test_it_finds_each_server(balancer: Rendered, servers: Rendered) -> None:
     assert int(slots[1]) > scaler["maxReplicas"] + 1  # and one more during a rollout
 
 
-def test_clients_reach_it_and_it_reaches_the_servers(balancer: Rendered, servers: Rendered) -> None:
+def test_clients_reach_haproxy_which_reaches_the_servers(
+    balancer: Rendered, servers: Rendered
+) -> None:
     front = service(balancer, BALANCER)
     assert matches(front["selector"], balancer)
     assert front["ports"][0]["targetPort"] == balancer.server["ports"][0]["name"]
@@ -110,7 +112,7 @@ def test_clients_reach_it_and_it_reaches_the_servers(balancer: Rendered, servers
     assert prometheus == {"kubernetes.io/metadata.name": "monitoring"}
 
 
-def test_a_stop_takes_no_longer_than_its_grace_and_answers_last_longer_than_requests(
+def test_grace_period_and_answer_timeout_are_long_enough(
     balancer: Rendered, servers: Rendered
 ) -> None:
     _, seconds = balancer.server["lifecycle"]["preStop"]["exec"]["command"]
@@ -136,7 +138,7 @@ def test_the_pod_passes_the_restricted_security_standard(balancer: Rendered) -> 
     assert resources["requests"]["memory"] == resources["limits"]["memory"]
 
 
-def test_disruption_and_rollout_leave_one(balancer: Rendered) -> None:
+def test_disruption_and_rollout_keep_one_pod(balancer: Rendered) -> None:
     deployment, budget = balancer.one("Deployment"), balancer.one("PodDisruptionBudget")
     assert budget["spec"]["maxUnavailable"] < deployment["spec"]["replicas"]
     assert matches(budget["spec"]["selector"]["matchLabels"], balancer)

@@ -27,7 +27,7 @@ DOCUMENT = (ROOT / "docs/kubernetes.md").read_text()
 METRICS = (ROOT / "docs/metrics.md").read_text()
 
 
-def test_the_gpu_overlay_uses_every_gpu_that_it_takes() -> None:
+def test_the_gpu_overlay_uses_every_requested_gpu() -> None:
     gpu, base = build("overlays/gpu"), build("base")
     devices = gpu.environment["TORCHLANE_DEVICES"].split(",")
     count = gpu.server["resources"]["limits"]["nvidia.com/gpu"]
@@ -78,7 +78,7 @@ def adapter_rule() -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("folder", ["base", "overlays/gpu", "overlays/production"])
-def test_the_scaler_asks_for_what_the_adapter_offers(folder: str) -> None:
+def test_the_scaler_uses_the_adapters_metric(folder: str) -> None:
     rule = adapter_rule()
     (metric,) = build(folder).one("HorizontalPodAutoscaler")["spec"]["metrics"]
     name = metric["pods"]["metric"]["name"]
@@ -90,7 +90,7 @@ def test_the_scaler_asks_for_what_the_adapter_offers(folder: str) -> None:
     assert re.search(rf"^\| `{name}` \| gauge \|", METRICS, re.MULTILINE), "no such metric"
 
 
-def test_the_adapters_queries_are_promql(tmp_path: Path) -> None:
+def test_the_adapters_queries_are_valid_promql(tmp_path: Path) -> None:
     promtool = shutil.which("promtool")
     if promtool is None:
         pytest.skip("there is no promtool on PATH, which parses PromQL")
@@ -124,7 +124,7 @@ def test_the_podmonitor_finds_the_pods() -> None:
     assert endpoint["path"] in create_app(Settings(devices="cpu")).openapi()["paths"]
 
 
-def test_files_and_settings_that_the_document_names_exist() -> None:
+def test_documented_files_and_settings_exist() -> None:
     named = set(re.findall(r"deploy/kubernetes/[\w./-]*\w", DOCUMENT))
     assert named >= {"deploy/kubernetes/base", "deploy/kubernetes/overlays/gpu"}
     missing = [path for path in sorted(named) if not (ROOT / path).exists()]
@@ -135,7 +135,7 @@ def test_files_and_settings_that_the_document_names_exist() -> None:
     assert variables <= known
 
 
-def test_the_overlay_that_the_document_shows_builds(tmp_path: Path) -> None:
+def test_the_documented_overlay_builds(tmp_path: Path) -> None:
     (example,) = re.findall(r"```yaml\n(.*?)```", DOCUMENT, re.DOTALL)
     name = example.splitlines()[0].removeprefix("# deploy/kubernetes/")
     copy = tmp_path / "kubernetes"
@@ -151,7 +151,7 @@ def test_the_overlay_that_the_document_shows_builds(tmp_path: Path) -> None:
     assert mine.environment == base.environment | added
 
 
-def test_every_part_of_it_is_explained() -> None:
+def test_every_folder_is_documented() -> None:
     folders = {path.parent for path in KUBERNETES.rglob("*.yaml")}
     for folder in folders:
         assert f"deploy/kubernetes/{folder.relative_to(KUBERNETES)}" in DOCUMENT

@@ -14,7 +14,7 @@ from app.settings import PREFIX, Settings, load_settings
 CONFIG = Path(__file__).parents[2] / "deploy" / "ray" / "config.yaml"
 
 
-def test_a_replica_may_drain_before_it_is_killed_and_computes_on_the_cores_it_has(
+def test_drain_timeouts_and_core_counts_agree(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     config = yaml.safe_load(CONFIG.read_text())

@@ -33,7 +33,7 @@ def test_services_of_the_profile(name: str) -> None:
     assert service["read_only"] is True
 
 
-def test_the_variables_of_the_server_are_right() -> None:
+def test_the_servers_variables_are_valid() -> None:
     environment = {
         name: re.sub(r"\$\{\w+:-(.*)\}", r"\1", value) for name, value in API["environment"].items()
     }
@@ -42,13 +42,13 @@ def test_the_variables_of_the_server_are_right() -> None:
     assert API["build"]["args"]["EXTRAS"].split()[0] == "otel"
 
 
-def test_every_part_of_the_collector_is_declared_and_used() -> None:
+def test_every_collector_component_is_used() -> None:
     (pipeline,) = COLLECTOR["service"]["pipelines"].values()
     for kind in ("receivers", "processors", "exporters"):
         assert set(pipeline[kind]) == set(COLLECTOR[kind])
 
 
-def test_spans_find_their_way() -> None:
+def test_spans_can_reach_the_collector_and_viewer() -> None:
     host, port = (
         API["environment"]["OTEL_EXPORTER_OTLP_ENDPOINT"].removeprefix("http://").split(":")
     )

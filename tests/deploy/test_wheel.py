@@ -49,7 +49,7 @@ def build(target: str, folder: Path, root: Path = ROOT, **variables: str) -> tup
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)  # compiling takes minutes on a busy machine
-def test_an_installed_wheel_serves_as_machine_code(tmp_path: Path, repository: Path) -> None:
+def test_an_installed_wheel_runs_machine_code(tmp_path: Path, repository: Path) -> None:
     try:
         check_compilers()
     except CompileError as error:
@@ -86,7 +86,7 @@ def test_an_installed_wheel_serves_as_machine_code(tmp_path: Path, repository: P
         process.wait()
 
 
-def test_the_sources_make_a_wheel_for_every_machine_where_there_is_no_compiler(
+def test_without_a_compiler_the_wheel_is_pure_python(
     tmp_path: Path,
 ) -> None:
     sources, _ = build("sdist", tmp_path / "sources")
@@ -102,7 +102,7 @@ def test_the_sources_make_a_wheel_for_every_machine_where_there_is_no_compiler(
     assert [each for each in inside if each.endswith((".so", ".pyd"))] == []
 
 
-def test_wheels_are_built_for_every_python_that_is_supported() -> None:
+def test_wheels_are_built_for_every_supported_python() -> None:
     built = PROJECT["tool"]["cibuildwheel"]["build"].split()
     assert built == [f"cp3{minor}-manylinux_*" for minor in (11, 12, 13)]
     assert PROJECT["project"]["requires-python"] == ">=3.11,<3.14"

@@ -15,7 +15,7 @@ from models.resources import usable_cores
 
 @pytest.mark.skipif(usable_cores() < 2, reason="needs two cores")
 @pytest.mark.soak
-def test_it_says_what_each_setting_does() -> None:
+def test_rates_and_ratios_are_printed_for_each_kind() -> None:
     command = [sys.executable, "-m", "tests.devices", "--rounds", "1", "--seconds", "0.3"]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode == 0, done.stderr
@@ -25,7 +25,7 @@ def test_it_says_what_each_setting_does() -> None:
 
 
 @pytest.mark.soak
-def test_the_benchmark_of_a_gpu_measures_whatever_it_is_told_to(tmp_path: Path) -> None:
+def test_the_gpu_benchmark_prints_every_measurement(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "tests.devices.gpu", "--device", "cpu", "--models", "pairwise"]
     command += ["--sizes", "1,4", "--rounds", "1", "--seconds", "0.2", "--out", str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
@@ -40,7 +40,7 @@ def test_the_benchmark_of_a_gpu_measures_whatever_it_is_told_to(tmp_path: Path) 
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="here it measures")
-def test_without_a_gpu_it_says_so() -> None:
+def test_the_gpu_benchmark_reports_a_missing_gpu() -> None:
     command = [sys.executable, "-m", "tests.devices.gpu"]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
     assert (done.returncode, done.stdout) == (1, "")

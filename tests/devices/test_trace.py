@@ -15,7 +15,7 @@ def event(kind: str, name: str, began: float, us: float) -> dict[str, Any]:
     return {"ph": "X", "cat": kind, "name": name, "ts": began, "dur": us}
 
 
-def test_what_a_kernel_ran_beside_is_hidden(tmp_path: Path) -> None:
+def test_copies_that_overlap_a_kernel_are_hidden(tmp_path: Path) -> None:
     events = [
         event("kernel", "a", 100, 50),
         event("kernel", "b", 140, 30),  # until 170, with the one before

@@ -87,12 +87,12 @@ def close(got: object, wanted: object) -> bool:
 
 @pytest.mark.soak  # that adopted models and definitions are served is tested without the document
 @pytest.mark.parametrize(("script", "answer"), questions())
-def test_the_answers_are_those_of_the_document(server: Server, script: str, answer: str) -> None:
+def test_commands_print_the_documented_answers(server: Server, script: str, answer: str) -> None:
     printed = run(ROOT, script.replace("http://127.0.0.1:8000", server.url))
     assert close(json.loads(printed), json.loads(answer)), printed
 
 
-def test_each_way_is_asked_and_the_server_is_started_as_it_is() -> None:
+def test_the_document_has_three_questions_and_one_start() -> None:
     assert len(questions()) == 3
     assert len(SERVE.findall(DOCUMENT)) == 1
     assert (ROOT / "Makefile").read_text().count("\nserve: ") == 1

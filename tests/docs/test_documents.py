@@ -62,7 +62,7 @@ def test_every_error_is_documented_with_its_status() -> None:
     assert documented == wanted
 
 
-def test_every_error_that_can_reach_a_caller_has_a_status() -> None:
+def test_every_error_for_callers_has_a_status() -> None:
     def below(kind: type[errors.TorchlaneError]) -> set[type[errors.TorchlaneError]]:
         return {kind}.union(*(below(each) for each in kind.__subclasses__()))
 
@@ -100,14 +100,14 @@ def test_every_field_of_the_live_data_is_documented() -> None:
 
 
 @pytest.mark.parametrize("document", ["ARCHITECTURE.md", "docs/security.md"])
-def test_every_test_that_is_named_exists(document: str) -> None:
+def test_every_cited_test_exists(document: str) -> None:
     code = "".join(path.read_text() for path in (ROOT / "tests").rglob("test_*.py"))
     names = re.findall(r"`(test_\w+)`", (ROOT / document).read_text())
     assert len(names) > 15
     assert [name for name in names if f"def {name}(" not in code] == []
 
 
-def test_every_attack_that_is_defended_has_a_test() -> None:
+def test_every_defended_attack_cites_a_test() -> None:
     text = (ROOT / "docs/security.md").read_text()
     table = text.partition("## What is defended")[2].partition("\n## ")[0]
     attacks = [line for line in table.splitlines() if line.startswith("| ")][2:]
@@ -115,7 +115,7 @@ def test_every_attack_that_is_defended_has_a_test() -> None:
     assert [line for line in attacks if "`test_" not in line.rpartition(" | ")[2]] == []
 
 
-def test_every_file_that_the_architecture_names_exists() -> None:
+def test_every_file_in_the_architecture_exists() -> None:
     text = (ROOT / "ARCHITECTURE.md").read_text()
     folders = (*PROGRAMS, "deploy", "tests")
     files = [
@@ -126,7 +126,7 @@ def test_every_file_that_the_architecture_names_exists() -> None:
     assert [each for each in named if not any(file.endswith(f"/{each}") for file in files)] == []
 
 
-def test_every_contract_that_the_architecture_names_exists() -> None:
+def test_every_contract_in_the_architecture_exists() -> None:
     text = (ROOT / "ARCHITECTURE.md").read_text()
     contracts = re.findall(r'^name = "(.+)"$', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
     flat = " ".join(text.replace("\\_", "_").split())
@@ -136,12 +136,12 @@ def test_every_contract_that_the_architecture_names_exists() -> None:
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
-def test_links_lead_somewhere(document: Path) -> None:
+def test_every_linked_file_exists(document: Path) -> None:
     targets = re.findall(r"\]\((?!https?:)([^)#]+)", document.read_text())
     assert [target for target in targets if not (document.parent / target).exists()] == []
 
 
-def test_links_to_headings_lead_to_one() -> None:
+def test_every_linked_heading_exists() -> None:
     missing = []
     for document in DOCUMENTS:
         for file, anchor in re.findall(r"\]\((?!https?:)([^)#]*)#([^)]+)\)", document.read_text()):
@@ -171,7 +171,7 @@ def test_every_class_in_the_glossary_exists() -> None:
     assert [word for word in words if not re.search(rf"^class {word}\b", code, re.M)] == []
 
 
-def test_every_variable_of_the_compose_files_is_documented_with_its_default() -> None:
+def test_every_compose_variable_is_documented_with_its_default() -> None:
     text = (ROOT / "docs/deploy.md").read_text()
     used: dict[str, str] = {}
     for file in ROOT.glob("docker-compose*.yml"):

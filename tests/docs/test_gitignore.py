@@ -38,7 +38,7 @@ def git(*arguments: str) -> list[str]:
     return done.stdout.splitlines()
 
 
-def test_what_the_documents_have_people_make_is_ignored() -> None:
+def test_files_made_by_documented_commands_are_ignored() -> None:
     files = made() | {"release.pub.pem", "new.pub.pem", "models.toml", "deep/in/a/folder/x.pem"}
     assert {"release.pem", "api-keys", "keys", "colours.pt", "light.mar", "password"} <= files
     assert files - set(git("check-ignore", "--no-index", *files)) == set()

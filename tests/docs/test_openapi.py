@@ -58,7 +58,7 @@ async def document(api: Api) -> dict[str, Any]:
     return dict((await api.client.get("/openapi.json")).json())
 
 
-async def test_every_route_is_there(repository: Path) -> None:
+async def test_every_route_is_listed(repository: Path) -> None:
     async with serving(repository, default_model="digits") as api:
         paths = set((await document(api))["paths"])
     models = {"/models", "/models/{name}", REPORT}
@@ -80,7 +80,7 @@ async def test_the_example_of_a_prediction_route_works(repository: Path, path: s
         assert set(answer.json()) == set(wanted["required"])
 
 
-async def test_top_k_is_a_parameter_where_it_can_be(repository: Path, tmp_path: Path) -> None:
+async def test_top_k_is_a_parameter_only_where_supported(repository: Path, tmp_path: Path) -> None:
     def having(paths: dict[str, Any]) -> set[str]:
         found = {path for path in ROUTES if "top_k" in str(paths[path]["post"]["parameters"])}
         return found & {"/predict", "/batch-predict", "/models/{name}/predict"}
@@ -94,7 +94,7 @@ async def test_top_k_is_a_parameter_where_it_can_be(repository: Path, tmp_path: 
 
 
 @pytest.mark.parametrize("path", sorted(ROUTES))
-async def test_a_form_as_it_is_told_works(repository: Path, path: str) -> None:
+async def test_the_documented_form_works(repository: Path, path: str) -> None:
     async with serving(repository, default_model="digits") as api:
         operation = (await document(api))["paths"][path]["post"]
         form = operation["requestBody"]["content"]["multipart/form-data"]["schema"]
@@ -107,7 +107,7 @@ async def test_a_form_as_it_is_told_works(repository: Path, path: str) -> None:
         assert [each["label"] for each in predictions] == ["3"] * (2 if many else 1)
 
 
-async def test_the_default_models_body_is_told_exactly(tmp_path: Path) -> None:
+async def test_the_default_models_body_has_an_exact_schema(tmp_path: Path) -> None:
     write_artifact(tmp_path, "double")
     async with serving(tmp_path, max_items=7) as api:
         told = await document(api)
@@ -127,7 +127,7 @@ async def test_the_default_models_body_is_told_exactly(tmp_path: Path) -> None:
         assert form["encoding"] == {"file": {"contentType": types}}
 
 
-async def test_client_generators_find_types_that_they_know(tmp_path: Path) -> None:
+async def test_json_is_the_first_media_type(tmp_path: Path) -> None:
     """They take an answer's first media type, and stumble over bodies of types that are not theirs.
 
     tests/clients proves it with one of them.
@@ -143,7 +143,7 @@ async def test_client_generators_find_types_that_they_know(tmp_path: Path) -> No
         assert schema_of(operation["responses"]["200"]).endswith("PredictAnswer")
 
 
-async def test_the_example_of_a_path_is_what_is_loaded(repository: Path) -> None:
+async def test_path_examples_name_a_loaded_model(repository: Path) -> None:
     async with serving(repository, default_model="digits") as api:
         path = "/models/{name}/versions/{version}/predict"
         parameters = (await document(api))["paths"][path]["post"]["parameters"]
@@ -151,7 +151,7 @@ async def test_the_example_of_a_path_is_what_is_loaded(repository: Path) -> None
         assert examples == {"name": "digits", "version": 1}
 
 
-async def test_only_paths_that_change_nothing_have_examples(repository: Path) -> None:
+async def test_only_paths_without_side_effects_have_examples(repository: Path) -> None:
     async with serving(repository, default_model="digits") as api:
         paths = (await document(api))["paths"]
     shown = {
@@ -170,7 +170,7 @@ async def test_only_paths_that_change_nothing_have_examples(repository: Path) ->
 
 
 @pytest.mark.parametrize("ready", [False, True])
-async def test_no_answer_is_told_of_that_only_the_framework_would_give(
+async def test_framework_validation_errors_are_not_documented(
     repository: Path, ready: bool
 ) -> None:
     async with serving(repository, wait_ready=ready, default_model="digits") as api:
@@ -184,7 +184,7 @@ async def test_no_answer_is_told_of_that_only_the_framework_would_give(
     ]
 
 
-async def test_every_answer_tells_its_headers(repository: Path) -> None:
+async def test_every_answer_documents_its_headers(repository: Path) -> None:
     async with serving(repository, default_model="digits") as api:
         paths = (await document(api))["paths"]
         for path, methods in paths.items():
@@ -196,7 +196,7 @@ async def test_every_answer_tells_its_headers(repository: Path) -> None:
         assert "Retry-After" in responses["503"]["headers"]
 
 
-async def test_nothing_loaded_is_told_in_general(tmp_path: Path) -> None:
+async def test_the_schema_is_general_without_a_loaded_model(tmp_path: Path) -> None:
     async with serving(tmp_path, wait_ready=False) as api:
         body = (await document(api))["paths"]["/predict"]["post"]["requestBody"]
         assert "image/png" in body["description"]
@@ -204,7 +204,7 @@ async def test_nothing_loaded_is_told_in_general(tmp_path: Path) -> None:
         assert "example" not in body["content"][JSON]
 
 
-async def test_it_is_made_anew_only_for_another_model(tmp_path: Path) -> None:
+async def test_the_document_is_rebuilt_only_for_another_model(tmp_path: Path) -> None:
     write_artifact(tmp_path, "double")
     async with serving(tmp_path, wait_ready=False) as api:
         general = api.app.openapi()
@@ -215,7 +215,7 @@ async def test_it_is_made_anew_only_for_another_model(tmp_path: Path) -> None:
         assert api.app.openapi() is exact
 
 
-async def test_an_example_that_is_too_large_to_show_is_left_out(tmp_path: Path) -> None:
+async def test_an_example_too_large_to_show_is_omitted(tmp_path: Path) -> None:
     folder = write_artifact(tmp_path, "double")
     manifest = read_artifact(folder).manifest
     write_manifest(folder, manifest.model_copy(update={"example": None}))

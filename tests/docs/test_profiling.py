@@ -43,7 +43,7 @@ def printed(folder: Path, script: str) -> str:
     return done.stdout
 
 
-def test_a_server_answers_a_trace_and_perfetto_the_query(folder: Path) -> None:
+def test_the_trace_command_and_perfetto_query_work(folder: Path) -> None:
     (script,) = [each for each in COMMANDS if "curl" in each]
     with running(folder / "artifacts", folder / "log", api_keys=LINE) as server:
         printed(folder, script.replace("http://127.0.0.1:8000", server.url))

@@ -32,7 +32,7 @@ def run(server: Server, script: str) -> str:
 
 
 @pytest.mark.parametrize(("script", "printed"), curl_blocks())
-def test_what_is_printed_is_what_the_readme_says(
+def test_commands_print_the_documented_answers(
     server: Server, script: str, printed: str | None
 ) -> None:
     output = run(server, script)
@@ -41,7 +41,7 @@ def test_what_is_printed_is_what_the_readme_says(
         assert json.loads(output) == json.loads(printed)
 
 
-def test_the_picture_is_a_three_and_the_second_time_a_hit(server: Server) -> None:
+def test_a_repeated_picture_is_a_cache_hit(server: Server) -> None:
     script = next(text for text, _ in curl_blocks() if "-F file=" in text)
     run(server, script)
     output = run(server, script)
@@ -60,7 +60,7 @@ def test_the_batch_keeps_its_order(repository: Path, tmp_path: Path) -> None:
         assert server.metric("torchlane_items_computed_total") == 2
 
 
-def test_every_make_target_that_the_readme_names_exists() -> None:
+def test_every_make_target_in_the_readme_exists() -> None:
     named = r"^make ([a-z-]+)|`make ([a-z-]+)"
     found = re.findall(named, (ROOT / "README.md").read_text(), re.MULTILINE)
     targets = {first or second for first, second in found}

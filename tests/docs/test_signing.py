@@ -19,7 +19,7 @@ DOCUMENT = "docs/signing.md"
 
 
 @pytest.mark.soak  # tests/e2e/test_signing.py does the same, and serves it
-def test_its_commands_make_a_signed_artifact_and_a_folder_of_keys(tmp_path: Path) -> None:
+def test_commands_make_a_signed_artifact_and_trusted_keys(tmp_path: Path) -> None:
     write_artifact(tmp_path / "artifacts", "digits")
     commands = "".join(text for language, text in blocks(DOCUMENT) if language == "sh")
     assert commands.count("TORCHLANE_TRUSTED_KEYS=keys make serve\n") == 1
@@ -40,7 +40,7 @@ def test_its_commands_make_a_signed_artifact_and_a_folder_of_keys(tmp_path: Path
     assert signed.signed_by in trusted.origins
 
 
-def test_the_refusals_that_it_explains_are_those_that_there_are() -> None:
+def test_documented_refusals_exist_in_the_code() -> None:
     text = (ROOT / DOCUMENT).read_text()
     rows = re.findall(r"^\| ((?:it is|is|manifest)[^|]*) \|", text, re.MULTILINE)
     code = "".join(

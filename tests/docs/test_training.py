@@ -46,7 +46,7 @@ def printed(folder: Path, script: str) -> str:
 @pytest.mark.soak
 @pytest.mark.timeout(1800)
 class TestCommands:
-    def test_the_whole_way_from_data_to_an_answer(self, tmp_path: Path) -> None:
+    def test_train_export_and_serve_commands_work(self, tmp_path: Path) -> None:
         train, export, serve = COMMANDS[0].splitlines()
         assert serve == "make serve"
         assert "export it: python -m export digits" in printed(tmp_path, train)

@@ -80,7 +80,7 @@ class Words(nn.Module):
         return (words * mask.unsqueeze(2)).sum(1)[:, :3]
 
 
-def test_what_adopt_learns_makes_a_callers_mistake_a_422(tmp_path: Path) -> None:
+def test_learned_limits_turn_wrong_inputs_into_422(tmp_path: Path) -> None:
     torch.jit.save(torch.jit.script(Words().eval()), str(tmp_path / "words.pt"))
     made = adopt(
         *(tmp_path / "words.pt", "--name", "words"),
@@ -105,7 +105,7 @@ def test_what_adopt_learns_makes_a_callers_mistake_a_422(tmp_path: Path) -> None
     assert "model_failed" not in (tmp_path / "log").read_text()
 
 
-def test_an_archive_by_the_public_archiver_is_adopted_and_served(tmp_path: Path) -> None:
+def test_a_torchserve_archive_is_adopted_and_served(tmp_path: Path) -> None:
     """What TorchServe's image_classifier does: shorter side to 256, middle 224, normalised."""
     TRACE(Regions().eval(), torch.zeros(1, 3, 224, 224)).save(str(tmp_path / "regions.pt"))
     names = {"0": ["n1", "left"], "1": ["n2", "middle"], "2": ["n3", "right"]}

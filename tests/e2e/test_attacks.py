@@ -61,7 +61,7 @@ class TestKeys:
         assert "api_keys_changed" in server.log
 
     @pytest.mark.parametrize("log_format", ["console", "json"])
-    def test_no_key_is_ever_told(self, models: Path, log_format: str) -> None:
+    def test_no_key_is_ever_revealed(self, models: Path, log_format: str) -> None:
         """Not in the log at its most talkative, nor in metrics, documents and answers."""
         keys, log = models.parent / "keys", models.parent / "log"
         keys.write_text(f"{FIRST_LINE}\n")
@@ -100,7 +100,7 @@ class TestKeys:
             assert secret not in everything
             assert secret.removeprefix("tl_") not in everything
 
-    def test_nothing_of_the_inside_is_told(self, models: Path) -> None:
+    def test_errors_reveal_no_internals(self, models: Path) -> None:
         with running(models, models.parent / "log") as server:
             answer = ask(server, json={"input": [500, 0]})
         assert (answer.status_code, answer.json()["code"]) == (500, "backend_failed")
@@ -117,7 +117,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         yield made
 
 
-def test_slow_heads_by_the_hundred_keep_nobody_waiting(server: Server) -> None:
+def test_hundreds_of_slow_heads_delay_nobody(server: Server) -> None:
     address = ("127.0.0.1", server.port)
     slow = [socket.create_connection(address, timeout=20) for _ in range(300)]
     try:
@@ -146,7 +146,7 @@ BOMBS = {
 
 @pytest.mark.skipif(sys.platform != "linux", reason="asks Linux's /proc how much memory was used")
 @pytest.mark.parametrize("bomb", BOMBS)
-def test_a_bomb_takes_little_more_memory_than_its_bytes(server: Server, bomb: str) -> None:
+def test_a_json_bomb_allocates_little_memory(server: Server, bomb: str) -> None:
     """Parsed, the first of these would take 540 MiB."""
     process = Path(f"/proc/{server.process.pid}")
     body = BOMBS[bomb]

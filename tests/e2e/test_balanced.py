@@ -33,7 +33,7 @@ async def interrupted(
     return await load
 
 
-def test_they_act_as_one_while_one_is_killed_and_one_drains(models: Path, tmp_path: Path) -> None:
+def test_balanced_servers_survive_a_kill_and_a_drain(models: Path, tmp_path: Path) -> None:
     with cluster(models, tmp_path) as found:
         for _ in range(2):
             ask_each(found.balancer.url, KEYS)

@@ -37,7 +37,7 @@ RETRIES = {"as shipped": "conn-failure 503", "also lost": "conn-failure 503 empt
     ("change", "least", "most"),
     [pytest.param(None, 1.0, 1.05, id="hashed"), pytest.param(in_turns, 2.5, 3.0, id="in turns")],
 )
-def test_items_computed_in_all(
+def test_total_of_computed_items(
     change: Callable[[str], str] | None, least: float, most: float, models: Path, tmp_path: Path
 ) -> None:
     numbers = itertools.islice(zipf(random.Random(SEED)), REQUESTS)
@@ -56,9 +56,7 @@ def test_items_computed_in_all(
 
 
 @pytest.mark.parametrize("retries", RETRIES)
-def test_one_is_killed_and_one_drained_under_load(
-    retries: str, models: Path, tmp_path: Path
-) -> None:
+def test_a_kill_and_a_drain_under_load(retries: str, models: Path, tmp_path: Path) -> None:
     with cluster(models, tmp_path, balancer={"retry_on": RETRIES[retries]}) as found:
         ask_each(found.balancer.url, INPUTS)
         shares = found.computed()
@@ -107,7 +105,7 @@ def cpu_s(process: Process) -> float:
     return float(times.user + times.system)
 
 
-def test_throughput_through_haproxy_over_direct(wide: Path, tmp_path: Path) -> None:
+def test_throughput_through_haproxy_compared_with_direct(wide: Path, tmp_path: Path) -> None:
     """One server, everything on the same cores; all inputs are cached, so HTTP is all there is."""
     if shutil.which("wrk") is None:
         pytest.skip("wrk is not installed")

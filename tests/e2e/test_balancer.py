@@ -28,7 +28,7 @@ KEPT = 60  # connections of callers
 
 
 @pytest.mark.soak
-def test_an_outage_of_dns_takes_no_server_away(tmp_path: Path) -> None:
+def test_a_dns_outage_removes_no_server(tmp_path: Path) -> None:
     with faked(tmp_path, 2) as found:
         found.names.failure = SERVFAIL
         time.sleep(OUTAGE_S)
@@ -39,7 +39,7 @@ def test_an_outage_of_dns_takes_no_server_away(tmp_path: Path) -> None:
         assert httpx.post(found.balancer.url, content=b"1", verify=PLAIN).status_code == 200
 
 
-def test_the_log_has_what_no_server_answers_with_its_id(tmp_path: Path) -> None:
+def test_requests_without_a_server_answer_are_logged(tmp_path: Path) -> None:
     with faked(tmp_path, 2) as found, httpx.Client(verify=PLAIN) as client:
         url, log = found.balancer.url, found.balancer.log_file
         before = log.read_text()
@@ -77,7 +77,7 @@ def test_the_log_has_what_no_server_answers_with_its_id(tmp_path: Path) -> None:
         assert set(ids) <= {each["X-Request-Id"] for fake in found.fakes for each in fake.seen}
 
 
-def test_what_passes_and_what_does_not(tmp_path: Path) -> None:
+def test_admin_and_metrics_paths_are_blocked(tmp_path: Path) -> None:
     with faked(tmp_path, 1) as found, httpx.Client(verify=PLAIN) as client:
 
         def status(path: str, **headers: str) -> int:
@@ -94,7 +94,7 @@ def test_what_passes_and_what_does_not(tmp_path: Path) -> None:
         assert status("/models", **many) == 431  # of the fake, which takes 100: it got them
 
 
-def test_what_is_full_or_stops_passes_its_share_on(tmp_path: Path) -> None:
+def test_full_or_stopping_servers_hand_over_requests(tmp_path: Path) -> None:
     with faked(tmp_path, 3) as found, httpx.Client(verify=PLAIN) as client:
         full, stopping, free = found.fakes
 
@@ -124,7 +124,7 @@ def test_what_is_full_or_stops_passes_its_share_on(tmp_path: Path) -> None:
         assert answers[nexts[-1]].text == free.host
 
 
-def test_clients_at_their_limit_leave_room_for_probes(tmp_path: Path) -> None:
+def test_the_connection_limit_leaves_room_for_probes(tmp_path: Path) -> None:
     with faked(tmp_path, 1, connections="4") as found, contextlib.ExitStack() as stack:
         for _ in range(8):
             address = ("127.0.0.1", found.balancer.port)
@@ -135,7 +135,7 @@ def test_clients_at_their_limit_leave_room_for_probes(tmp_path: Path) -> None:
             assert httpx.get(f"{admin}{path}", verify=PLAIN, timeout=2).status_code == 200
 
 
-async def test_one_that_is_replaced_loses_no_request_of_kept_connections(tmp_path: Path) -> None:
+async def test_a_replaced_haproxy_loses_no_request(tmp_path: Path) -> None:
     """Callers keep their connections, and pause between requests, as pools of clients do."""
     with faked(tmp_path, 2) as found:
 

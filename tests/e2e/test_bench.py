@@ -16,9 +16,7 @@ import pytest
 COMMAND = (sys.executable, "-m", "loadtests", "bench", "--rounds", "1", "--seconds", "1")
 
 
-def test_a_short_bench_checks_answers_and_writes_its_report(
-    repository: Path, tmp_path: Path
-) -> None:
+def test_a_short_bench_checks_answers_and_reports(repository: Path, tmp_path: Path) -> None:
     asked = ["--servers", "plain_fastapi", "--workloads", "json-32", "--pure"]
     command = [*COMMAND, *asked, "--artifacts", str(repository), "--out", str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -38,7 +36,7 @@ def test_a_short_bench_checks_answers_and_writes_its_report(
 
 
 @pytest.mark.soak
-def test_a_cold_start_has_its_parts(repository: Path, tmp_path: Path) -> None:
+def test_a_cold_start_reports_its_parts(repository: Path, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "loadtests", "cold-start", "--rounds", "1", "--pure"]
     asked = ["--artifacts", str(repository), "--out", str(tmp_path)]
     done = subprocess.run([*command, *asked], capture_output=True, text=True, check=False)
@@ -59,7 +57,7 @@ def test_a_cold_start_has_its_parts(repository: Path, tmp_path: Path) -> None:
         (signal.SIGTERM, "server.py"),  # ours sleeps already: it cannot end by itself
     ],
 )
-def test_a_signal_ends_it_and_leaves_no_server_behind(
+def test_a_signal_stops_the_bench_and_its_servers(
     repository: Path, tmp_path: Path, number: signal.Signals, during: str
 ) -> None:
     asked = ["--servers", "bare_asgi", "--workloads", "json-32", "--seconds", "600", "--pure"]

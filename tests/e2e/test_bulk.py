@@ -76,7 +76,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.mark.slow
-def test_killed_and_interrupted_it_goes_on_and_loses_nothing(folder: Path) -> None:
+def test_a_killed_or_interrupted_run_resumes_without_loss(folder: Path) -> None:
     lines = [json.dumps({"input": [n, -n]}).encode() + b"\n" for n in range(80)]
     # What a process has written depends on what it was given: it waits for more. Of those that
     # decode each has two blocks ahead.
@@ -117,7 +117,7 @@ def test_killed_and_interrupted_it_goes_on_and_loses_nothing(folder: Path) -> No
 
 @pytest.mark.soak
 @pytest.mark.timeout(3000)
-def test_killed_at_ten_random_moments_the_bytes_are_the_same(folder: Path) -> None:
+def test_ten_random_kills_do_not_change_the_output(folder: Path) -> None:
     rng, moments = np.random.default_rng(0), random.Random(0)
     numbers = rng.random((1_200_000, 2), dtype=np.float32)
     column = pa.FixedSizeListArray.from_arrays(pa.array(numbers.reshape(-1)), 2)

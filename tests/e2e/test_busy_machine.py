@@ -70,9 +70,7 @@ def differ(quiet: DevicePlan, busy: DevicePlan) -> list[str]:
 @pytest.mark.soak
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("run", range(RUNS))
-def test_a_busy_machine_plans_alike_or_says_so(
-    run: int, trained_digits: Path, tmp_path: Path
-) -> None:
+def test_a_busy_machine_makes_the_same_plan(run: int, trained_digits: Path, tmp_path: Path) -> None:
     load = os.getloadavg()[0]
     quiet = exported(trained_digits, tmp_path / "quiet")
     with busy_processes(BUSY):

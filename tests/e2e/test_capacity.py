@@ -42,7 +42,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         yield started
 
 
-def test_a_short_search_ends_in_a_number_and_all_files(
+def test_a_short_search_finds_capacity_and_writes_files(
     server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     command = ["find-capacity", "--url", server.url, *QUICK, "--out", str(tmp_path)]
@@ -72,7 +72,7 @@ def test_a_run_writes_its_trial(server: Server, tmp_path: Path) -> None:
 
 
 @pytest.mark.soak
-def test_ctrl_c_ends_with_what_was_found(server: Server, tmp_path: Path) -> None:
+def test_ctrl_c_reports_the_result_so_far(server: Server, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "loadtests", "find-capacity", "--url", server.url]
     with subprocess.Popen(
         [*command, "--out", str(tmp_path / "out")], stdout=subprocess.PIPE, text=True
@@ -139,7 +139,7 @@ def one_after_the_other() -> Iterator[str]:
 
 
 @pytest.mark.soak  # the simulated servers of the unit tests say the same in a second
-def test_the_capacity_of_a_server_of_known_speed_is_found() -> None:
+def test_the_search_finds_a_known_capacity() -> None:
     """Served one by one, 5 ms each, and asked evenly: 200/s, and no trial can keep up much more.
 
     In the 1.4 s of a trial a queue that grows by 11 % just reaches 150 ms; a busy machine only

@@ -62,7 +62,7 @@ def curl(server: Server, folder: Path, options: str, path: str = "/predict") -> 
         "--data-binary @three.png -H Content-Type:application/octet-stream",
     ],
 )
-def test_a_three_is_a_three(server: Server, folder: Path, options: str) -> None:
+def test_a_three_is_recognised(server: Server, folder: Path, options: str) -> None:
     assert curl(server, folder, options)["prediction"]["label"] == "3"
 
 
@@ -88,7 +88,7 @@ def test_several_files_are_a_batch(server: Server, folder: Path) -> None:
         ("-d @three.png", "unsupported_media_type", "--data-binary @photo.jpg"),
     ],
 )
-def test_what_is_wrong_is_told_and_fills_no_log(
+def test_wrong_requests_are_explained_and_not_logged(
     server: Server, folder: Path, options: str, code: str, told: str
 ) -> None:
     before = server.log
@@ -97,7 +97,7 @@ def test_what_is_wrong_is_told_and_fills_no_log(
     assert server.log == before
 
 
-def test_a_damaged_form_fills_no_log_either(server: Server) -> None:
+def test_a_damaged_form_is_not_logged(server: Server) -> None:
     """python-multipart would warn of each."""
     before = server.log
     headers = {"Content-Type": "multipart/form-data; boundary=b"}

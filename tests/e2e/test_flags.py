@@ -14,7 +14,7 @@ from tests.artifacts import write_artifact
 from tests.e2e.server import PLAIN, free_port
 
 
-def test_flags_reach_every_process_and_win_over_the_environment(tmp_path: Path) -> None:
+def test_flags_override_the_environment_in_every_process(tmp_path: Path) -> None:
     write_artifact(tmp_path / "models", "double")
     port = free_port()
     flags = ["--port", str(port), "--model-dir", str(tmp_path / "models"), "--workers", "2"]

@@ -38,7 +38,7 @@ def doubled(answer: bytes) -> float:
     return float(np.frombuffer(raw, "<f4")[0])
 
 
-def test_a_drain_answers_what_was_accepted_and_sends_the_rest_elsewhere(
+def test_a_drain_answers_accepted_calls_and_rejects_others(
     models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gate = tmp_path / "gate"
@@ -91,7 +91,9 @@ def test_several_workers_share_the_connections(models: Path, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("workers", ["1", "2"])
-def test_a_busy_port_is_said_and_nothing_starts(models: Path, tmp_path: Path, workers: str) -> None:
+def test_a_busy_port_is_reported_and_nothing_starts(
+    models: Path, tmp_path: Path, workers: str
+) -> None:
     log = tmp_path / "log"
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -105,7 +107,7 @@ def test_a_busy_port_is_said_and_nothing_starts(models: Path, tmp_path: Path, wo
     assert "Traceback" not in log.read_text()
 
 
-def test_a_second_signal_ends_it_at_once(
+def test_a_second_signal_stops_the_server_immediately(
     models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SLOW_UNTIL", str(tmp_path / "gate"))

@@ -15,7 +15,7 @@ from tests.e2e.server import post_on_the_wire, running
 SLOW = "tests.e2e.slow_app"
 
 
-def test_a_forward_that_holds_the_lock_for_ever_ends_the_process(models: Path, log: Path) -> None:
+def test_a_forward_holding_the_gil_ends_the_process(models: Path, log: Path) -> None:
     quick = {"hang_s": "1.5", "request_timeout_ms": "1500"}
     with running(models, log, SLOW, **quick) as server:
         assert httpx.post(f"{server.url}/predict", json={"input": [2, 0]}).status_code == 200
@@ -24,7 +24,7 @@ def test_a_forward_that_holds_the_lock_for_ever_ends_the_process(models: Path, l
         assert "slow_app.py" in server.log  # where it hangs
 
 
-def test_a_forward_that_hangs_costs_a_replica_and_not_the_process(
+def test_a_hanging_forward_only_replaces_its_replica(
     models: Path, log: Path, tmp_path: Path
 ) -> None:
     gate = tmp_path / "gate"
@@ -46,7 +46,7 @@ def test_a_forward_that_hangs_costs_a_replica_and_not_the_process(
         assert server.exit_code() == 0
 
 
-def test_a_paused_process_goes_on_and_has_no_hanging_replica(
+def test_a_paused_process_resumes_without_hung_replicas(
     models: Path, log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As `docker pause` does, or a host that moves a virtual machine; HangTimer has a test too."""

@@ -62,7 +62,7 @@ def bodies() -> Iterator[tuple[str, str, str, bytes]]:
 
 
 @pytest.mark.soak
-def test_others_wait_at_most_for_one_body(repository: Path, tmp_path: Path) -> None:
+def test_other_requests_wait_for_at_most_one_body(repository: Path, tmp_path: Path) -> None:
     with running(repository, tmp_path / "log", **UNCACHED) as server:
 
         def connected() -> contextlib.closing[http.client.HTTPConnection]:

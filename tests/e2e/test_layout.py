@@ -21,7 +21,7 @@ from tests.e2e.server import PLAIN, free_port, running, start_process
 pytestmark = pytest.mark.skipif(usable_cores() < 2, reason="on one core there is no choice")
 
 
-def test_what_is_chosen_serves_and_is_said(models: Path, tmp_path: Path) -> None:
+def test_the_chosen_layout_is_logged_and_used(models: Path, tmp_path: Path) -> None:
     with running(models, tmp_path / "log", devices="auto") as server:
         told = re.search(r"cpu_layout_measured .*chosen='(\d+) x \d+'", server.log)
         assert told is not None
@@ -33,7 +33,7 @@ def test_what_is_chosen_serves_and_is_said(models: Path, tmp_path: Path) -> None
         assert server.exit_code() == 0
 
 
-def test_the_layout_that_export_measured_serves_without_a_measurement(tmp_path: Path) -> None:
+def test_a_layout_measured_by_export_is_used(tmp_path: Path) -> None:
     cores = usable_cores()
     wanted, script = Layout(cores, 1), Form(variant="script")
     all_of_them = layouts(cores, cores)
@@ -62,7 +62,7 @@ def test_the_layout_that_export_measured_serves_without_a_measurement(tmp_path: 
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_while_it_measures_ends_it_at_once(
+def test_a_signal_interrupts_the_layout_measurement(
     models: Path, tmp_path: Path, number: signal.Signals
 ) -> None:
     log = tmp_path / "log"

@@ -29,7 +29,7 @@ def snapshots(answer: httpx.Response) -> Iterator[dict[str, Any]]:
     ("workers", "drain_s"),
     [("1", "0.3"), ("1", "30"), pytest.param("2", "30", marks=pytest.mark.slow)],
 )
-def test_a_stop_waits_for_no_listener(
+def test_a_shutdown_does_not_wait_for_listeners(
     models: Path, tmp_path: Path, workers: str, drain_s: str
 ) -> None:
     with running(models, tmp_path / "log", workers=workers, drain_s=drain_s) as server:
@@ -45,7 +45,7 @@ def test_a_stop_waits_for_no_listener(
 
 
 @pytest.mark.slow
-def test_it_counts_all_workers(models: Path, tmp_path: Path) -> None:
+def test_snapshots_count_all_workers(models: Path, tmp_path: Path) -> None:
     with running(models, tmp_path / "log", workers="2") as server:
         with httpx.stream("GET", f"{server.url}/live", verify=PLAIN) as answer:
             coming = snapshots(answer)
@@ -72,14 +72,14 @@ def test_it_counts_all_workers(models: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("workers", ["1", pytest.param("2", marks=pytest.mark.slow)])
-def test_the_server_prints_where_the_page_is(models: Path, tmp_path: Path, workers: str) -> None:
+def test_the_server_prints_the_pages_url(models: Path, tmp_path: Path, workers: str) -> None:
     with running(models, tmp_path / "log", workers=workers, host="0.0.0.0", page="on") as server:
         (url,) = re.findall(r"page .*url=(\S+)", server.log)
         assert url == f"http://127.0.0.1:{server.port}/"
         assert "<html" in httpx.get(url, verify=PLAIN).text
 
 
-def test_nothing_is_printed_where_there_is_none(models: Path, tmp_path: Path) -> None:
+def test_no_url_is_printed_without_a_page(models: Path, tmp_path: Path) -> None:
     with running(models, tmp_path / "log", host="0.0.0.0") as server:
         assert "url=" not in server.log
         assert httpx.get(server.url, verify=PLAIN).status_code == 404

@@ -10,7 +10,7 @@ from loadtests import loading
 from loadtests.__main__ import main
 
 
-def test_loading_beside_a_server_is_measured(
+def test_the_effect_of_loading_on_requests_is_measured(
     repository: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for name in ("LEAD_S", "BEFORE_S", "AFTER_S"):

@@ -74,7 +74,7 @@ def rows(prefix: Path) -> dict[str, dict[str, str]]:
         return {row["Name"]: row for row in csv.DictReader(file)}
 
 
-def test_all_users_are_served_without_a_failure(repository: Path, tmp_path: Path) -> None:
+def test_all_user_classes_run_without_a_failure(repository: Path, tmp_path: Path) -> None:
     reports = ["--html", str(tmp_path / "a.html"), "--csv", str(tmp_path / "a")]
     with running(repository, tmp_path / "log", default_model="digits") as server:
         done = load(server.url, *users(14, 3), *reports)
@@ -88,7 +88,7 @@ def test_all_users_are_served_without_a_failure(repository: Path, tmp_path: Path
 
 
 @pytest.mark.soak
-def test_users_of_no_use_to_a_model_are_left_out(repository: Path, tmp_path: Path) -> None:
+def test_users_that_cannot_load_a_model_are_omitted(repository: Path, tmp_path: Path) -> None:
     with running(repository, tmp_path / "log", default_model="digits") as server:
         done = load(server.url, *users(4, 2), "--model", "pairwise", "--csv", str(tmp_path / "a"))
         none_left = load(server.url, *users(1, 2), "--model", "pairwise", "Images")
@@ -101,7 +101,7 @@ def test_users_of_no_use_to_a_model_are_left_out(repository: Path, tmp_path: Pat
 
 
 @pytest.mark.soak
-def test_a_broken_gate_fails_the_run_with_a_reason() -> None:
+def test_a_missed_gate_fails_the_run() -> None:
     gates = ["--fail-p99-ms", "0.1", "--fail-min-rps", "1000000"]
     shape = ["--shape", "ramp", "--peak-users", "2", "--step-s", "2"]
     with listening(FakeServer()) as url:
@@ -114,7 +114,7 @@ def test_a_broken_gate_fails_the_run_with_a_reason() -> None:
 
 
 @pytest.mark.soak
-def test_a_server_that_refuses_is_named_before_the_load(repository: Path, tmp_path: Path) -> None:
+def test_a_server_that_rejects_references_fails_the_run(repository: Path, tmp_path: Path) -> None:
     with running(
         repository, tmp_path / "log", default_model="digits", max_body_bytes="10"
     ) as server:
@@ -126,7 +126,7 @@ def test_a_server_that_refuses_is_named_before_the_load(repository: Path, tmp_pa
 
 
 @pytest.mark.soak
-def test_a_server_that_asks_for_keys_is_shown_the_one_of_the_environment(
+def test_the_key_comes_from_the_environment(
     repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     key, line = make_key("load", ["predict"])
@@ -146,7 +146,7 @@ def test_a_server_that_asks_for_keys_is_shown_the_one_of_the_environment(
 
 
 @pytest.mark.soak
-def test_nothing_to_load_fails_at_once() -> None:
+def test_an_unreachable_server_fails_immediately() -> None:
     done = load(f"http://127.0.0.1:{free_port()}", *users(1, 30))
     assert done.returncode == 1
     assert "nothing listens at" in done.stderr
@@ -154,7 +154,7 @@ def test_nothing_to_load_fails_at_once() -> None:
 
 
 @pytest.mark.soak
-def test_forked_workers_follow_a_shape_and_each_of_their_inputs_is_sent_once(
+def test_forked_workers_send_each_input_once(
     tmp_path: Path,
 ) -> None:
     fake = FakeServer()
@@ -178,7 +178,7 @@ def test_forked_workers_follow_a_shape_and_each_of_their_inputs_is_sent_once(
 
 
 @pytest.mark.soak
-def test_workers_judge_answers_and_their_master_decides(tmp_path: Path) -> None:
+def test_workers_check_answers_and_the_master_applies_gates(tmp_path: Path) -> None:
     fake = FakeServer(codec=LABELLED)
     fake.lie = LiesUnderLoad(fake)
     with listening(fake) as url, workers(tmp_path, LOCUSTFILE, LOCUSTFILE) as port:
@@ -192,7 +192,7 @@ def test_workers_judge_answers_and_their_master_decides(tmp_path: Path) -> None:
 
 
 @pytest.mark.soak
-def test_a_worker_that_cannot_judge_ends_the_run(tmp_path: Path) -> None:
+def test_a_worker_with_other_inputs_ends_the_run(tmp_path: Path) -> None:
     stranger = tmp_path / "stranger.py"  # as a worker of another release would be
     stranger.write_text(
         "from loadtests.traffic import reference_inputs\n\nreference_inputs.SEED = 1\n"
@@ -206,7 +206,7 @@ def test_a_worker_that_cannot_judge_ends_the_run(tmp_path: Path) -> None:
 
 
 @pytest.mark.soak
-def test_a_worker_that_drops_out_fails_the_run(tmp_path: Path) -> None:
+def test_a_lost_worker_fails_the_run(tmp_path: Path) -> None:
     fake = FakeServer()
     with listening(fake) as url, workers(tmp_path, LOCUSTFILE) as port:
         lost = start_worker(port, LOCUSTFILE, tmp_path / "lost.log")

@@ -60,7 +60,7 @@ def test_promtool_accepts_configuration_and_rules() -> None:
 
 
 @needs_prometheus
-def test_every_alert_says_what_it_means_and_what_to_do(stack: Stack) -> None:
+def test_every_alert_has_severity_description_and_action(stack: Stack) -> None:
     alerts = [rule for rule in stack.prometheus.rules() if rule.alerts]
     assert [rule.name for rule in alerts] == ALERTS
     for rule in alerts:
@@ -90,7 +90,7 @@ def unknown_in_rule(stack: Stack, query: str) -> list[str]:
 
 
 @needs_prometheus
-def test_every_rule_asks_for_what_there_is(stack: Stack) -> None:
+def test_every_rule_queries_existing_series(stack: Stack) -> None:
     for rule in stack.prometheus.rules():
         assert dashboard.names(rule.query), rule.query
         assert unknown_in_rule(stack, rule.query) == [], rule.name
@@ -128,7 +128,7 @@ def test_every_query_of_the_dashboard_shows_data(stack: Stack) -> None:
 
 
 @needs_prometheus
-def test_variables_offer_what_is_served(stack: Stack) -> None:
+def test_dashboard_variables_list_models_and_instances(stack: Stack) -> None:
     offered = {
         name: stack.prometheus.label_values(label, selector)
         for name, (selector, label) in dashboard.variables(dashboard.load()).items()
@@ -137,7 +137,7 @@ def test_variables_offer_what_is_served(stack: Stack) -> None:
     assert offered == {"model": ["double", "other"], "instance": [address]}
 
 
-def test_every_panel_uses_a_provisioned_source_and_needs_no_plugin() -> None:
+def test_panels_need_only_provisioned_sources_and_no_plugin() -> None:
     text = (PROVISIONED / "datasources" / "prometheus.yml").read_text()
     jaeger = (PROVISIONED / "datasources" / "jaeger.yml").read_text()
     made = dashboard.load()
@@ -153,7 +153,7 @@ def test_every_panel_uses_a_provisioned_source_and_needs_no_plugin() -> None:
     assert "scrape_interval: 5s" in (DEPLOYED / "prometheus.yml").read_text()
 
 
-def test_panels_have_ids_places_units_and_descriptions() -> None:
+def test_panels_have_ids_positions_units_and_descriptions() -> None:
     panels = dashboard.panels(dashboard.load())
     ids = [panel["id"] for panel in panels]
     assert len(set(ids)) == len(ids)
@@ -180,7 +180,7 @@ def cells(place: dict[str, Any]) -> list[tuple[int, int]]:
 
 
 @needs_prometheus
-def test_errors_alert_for_real_and_what_is_well_does_not(stack: Stack) -> None:
+def test_only_alerts_with_a_cause_fire(stack: Stack) -> None:
     provoked = {"TorchlaneErrors", "TorchlaneItemsFail", "TorchlaneDeadlinesMissed"}
     firing = stack.prometheus.query('ALERTS{alertstate="firing"}', stack.end_s)
     names = {series.labels["alertname"] for series in firing}
@@ -192,7 +192,7 @@ def test_errors_alert_for_real_and_what_is_well_does_not(stack: Stack) -> None:
 
 
 @needs_prometheus
-def test_a_server_that_hangs_alerts_until_it_is_back(stack: Stack) -> None:
+def test_a_hung_server_alerts_until_it_recovers(stack: Stack) -> None:
     states = stack.prometheus.alert_states
     assert states("TorchlaneDown") == set()
     stack.server.signal(signal.SIGSTOP)

@@ -97,7 +97,7 @@ def hanging() -> Iterator[int]:
         pytest.param("http/protobuf", "hangs", marks=pytest.mark.soak),
     ],
 )
-def test_a_receiver_that_does_not_answer(
+def test_an_unresponsive_receiver_does_not_delay_the_stop(
     models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, protocol: str, receiver: str
 ) -> None:
     monkeypatch.setenv("OTEL_TRACES_EXPORTER", "otlp")
@@ -121,7 +121,7 @@ def test_a_receiver_that_does_not_answer(
 
 
 @pytest.mark.parametrize("workers", ["1", "2"])
-def test_a_wrong_variable_is_named_at_start(
+def test_startup_names_an_invalid_variable(
     models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, workers: str
 ) -> None:
     monkeypatch.setenv("OTEL_TRACES_EXPORTER", "console")

@@ -18,7 +18,7 @@ COMMAND = (sys.executable, "-m", "loadtests", "overload", "--pure", "--models", 
 QUICK = ("--item-ms", "1", "--seconds", "0.5", "--loads", "0.5", "3", "--budget-s", "2")
 
 
-def test_a_short_run_judges_answers_and_writes_its_table(tmp_path: Path) -> None:
+def test_a_short_run_counts_outcomes_and_reports(tmp_path: Path) -> None:
     command = [*COMMAND, *QUICK, "--servers", "torchlane"]
     done = subprocess.run(
         [*command, "--out", str(tmp_path)], capture_output=True, text=True, check=False
@@ -40,7 +40,7 @@ def test_a_short_run_judges_answers_and_writes_its_table(tmp_path: Path) -> None
 
 
 @pytest.mark.soak
-def test_ctrl_c_ends_it_and_leaves_no_server_behind(tmp_path: Path) -> None:
+def test_ctrl_c_stops_the_run_and_its_servers(tmp_path: Path) -> None:
     command = [*COMMAND, "--servers", "plain_fastapi", "--seconds", "600", "--item-ms", "1"]
     mark = f"overload-{os.getpid()}"  # all that it starts inherits it
     with subprocess.Popen(

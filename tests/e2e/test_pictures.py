@@ -163,7 +163,7 @@ def latencies(server: Server, seconds: float) -> dict[str, float]:
 @pytest.mark.slow
 @pytest.mark.parametrize("workers", ["1", pytest.param("2", marks=pytest.mark.soak)])
 @pytest.mark.parametrize("seconds", [3, pytest.param(12, marks=pytest.mark.soak)])
-def test_others_do_not_wait_for_the_worst_pictures(
+def test_slow_pictures_do_not_delay_other_requests(
     models: Path, tmp_path: Path, seconds: int, workers: str
 ) -> None:
     with running(models, tmp_path / "log", hang_s="2", workers=workers, **UNCACHED) as server:
@@ -183,7 +183,7 @@ def test_others_do_not_wait_for_the_worst_pictures(
 
 
 @pytest.mark.soak
-def test_what_the_worst_pictures_cost(repository: Path) -> None:
+def test_decoding_time_of_the_slowest_pictures(repository: Path) -> None:
     manifest = Manifest.model_validate_json((repository / "digits/1/manifest.json").read_text())
     how = manifest.codec.preprocess  # type: ignore[union-attr]
     for name, made in worst():

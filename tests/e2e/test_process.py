@@ -23,7 +23,7 @@ DEPTH = "torchlane_queue_depth_items"
 ACCEPTED = "torchlane_cache_lookups_total"  # every accepted item is looked up once
 
 
-def test_it_starts_predicts_and_ends_with_zero(models: Path, log: Path) -> None:
+def test_the_server_starts_predicts_and_exits_with_zero(models: Path, log: Path) -> None:
     with running(models, log, "app.__main__", log_format="json") as server:
         answer = httpx.post(f"{server.url}/predict", json={"input": [1, 2]})
         assert answer.json()["prediction"]["outputs"]["y"] == [2, 4]
@@ -34,7 +34,7 @@ def test_it_starts_predicts_and_ends_with_zero(models: Path, log: Path) -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="counts wake-ups by Linux's /proc")
-def test_an_idle_server_hardly_wakes(models: Path, log: Path) -> None:
+def test_an_idle_server_rarely_wakes(models: Path, log: Path) -> None:
     def woken(pid: int) -> int:
         """How often any thread of a process has gone to sleep."""
         lines = [
@@ -61,7 +61,7 @@ def test_an_idle_server_hardly_wakes(models: Path, log: Path) -> None:
         ({"devices": "cuda:99"}, "cuda:99"),
     ],
 )
-def test_a_wrong_setting_is_named_and_nothing_starts(
+def test_an_invalid_setting_is_named_and_nothing_starts(
     log: Path, settings: dict[str, str], says: str
 ) -> None:
     process = start_process(log, **settings)
@@ -71,7 +71,7 @@ def test_a_wrong_setting_is_named_and_nothing_starts(
 
 
 @pytest.mark.parametrize("workers", ["1", "2"])
-def test_a_busy_port_is_said_and_nothing_starts(models: Path, log: Path, workers: str) -> None:
+def test_a_busy_port_is_reported_and_nothing_starts(models: Path, log: Path, workers: str) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -83,7 +83,7 @@ def test_a_busy_port_is_said_and_nothing_starts(models: Path, log: Path, workers
     assert "Traceback" not in log.read_text()
 
 
-def test_what_would_come_too_late_is_refused_at_once_and_unread(models: Path, log: Path) -> None:
+def test_requests_predicted_late_are_rejected_unread(models: Path, log: Path) -> None:
     async def flood(url: str) -> list[httpx.Response]:
         async with httpx.AsyncClient(base_url=url, timeout=30) as client:
             hurried = {"X-Torchlane-Timeout-Ms": "500"}
@@ -112,7 +112,7 @@ def test_what_would_come_too_late_is_refused_at_once_and_unread(models: Path, lo
         assert int(answer.headers["retry-after"]) == math.ceil(body["retry_after_ms"] / 1000)
 
 
-def test_sigterm_answers_what_was_accepted_and_refuses_the_rest(models: Path, log: Path) -> None:
+def test_sigterm_answers_accepted_requests_and_rejects_the_rest(models: Path, log: Path) -> None:
     async def scene(server: Server) -> None:
         async with httpx.AsyncClient(base_url=server.url, timeout=30) as client:
             await asyncio.gather(*(client.get("/health/live") for _ in range(20)))  # connect
@@ -137,7 +137,7 @@ def test_sigterm_answers_what_was_accepted_and_refuses_the_rest(models: Path, lo
         assert server.exit_code() == 0
 
 
-def test_a_second_signal_ends_it_at_once(models: Path, log: Path) -> None:
+def test_a_second_signal_stops_the_server_immediately(models: Path, log: Path) -> None:
     with (
         running(models, log, SLOW, max_batch_size="1") as server,
         _waiting(server.port, range(10, 40)),
@@ -152,7 +152,7 @@ def test_a_second_signal_ends_it_at_once(models: Path, log: Path) -> None:
         assert time.monotonic() - began < 2
 
 
-def test_the_budget_ends_a_drain_that_takes_too_long(models: Path, log: Path) -> None:
+def test_the_drain_budget_ends_a_slow_drain(models: Path, log: Path) -> None:
     with (
         running(models, log, SLOW, max_batch_size="1", drain_s="1") as server,
         _waiting(server.port, range(10, 40)) as connections,
@@ -165,7 +165,7 @@ def test_the_budget_ends_a_drain_that_takes_too_long(models: Path, log: Path) ->
         assert [a for a in answers if b"200 OK" not in a and b"shutting_down" not in a] == []
 
 
-def test_a_stop_ends_a_stalled_upload_with_an_error_body(models: Path, log: Path) -> None:
+def test_a_stop_answers_a_stalled_upload_with_503(models: Path, log: Path) -> None:
     with (
         running(models, log, drain_s="1") as server,
         _half_sent(server.port, b"20000") as connection,
@@ -179,7 +179,7 @@ def test_a_stop_ends_a_stalled_upload_with_an_error_body(models: Path, log: Path
         assert "Traceback" not in server.log
 
 
-def test_a_stop_lets_a_slow_reader_have_its_answer(models: Path, log: Path) -> None:
+def test_a_slow_reader_gets_its_answer_during_shutdown(models: Path, log: Path) -> None:
     rows = ", ".join(f"[{number / 1000}, 2]" for number in range(60_000))
     body = b'{"inputs": [%s]}' % rows.encode()
     limits = {"max_items": "100000", "queue_limit_items": "100000", "max_batch_size": "4096"}
@@ -199,7 +199,7 @@ def test_a_stop_lets_a_slow_reader_have_its_answer(models: Path, log: Path) -> N
         assert "error" not in server.log.replace("uvicorn.error", "")
 
 
-def test_a_backend_that_never_returns_cannot_hold_up_the_stop(
+def test_a_hung_backend_does_not_delay_the_stop(
     models: Path, log: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SLOW_S", "60")

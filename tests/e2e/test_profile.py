@@ -17,7 +17,7 @@ from tests.e2e.server import running
 SECRET, LINE = make_key("ops", ["admin", "predict"])
 
 
-def test_a_stop_ends_it_with_what_it_has(tmp_path: Path) -> None:
+def test_a_stop_ends_the_profile_with_a_trace(tmp_path: Path) -> None:
     write_artifact(tmp_path / "models", "double")
     key = {"authorization": f"Bearer {SECRET}"}
     with (

@@ -56,7 +56,7 @@ def test_only_the_signed_artifact_is_served(project: Path) -> None:
         assert found["signed_by"] in "".join(shown.split())
 
 
-def test_with_an_unsigned_artifact_it_is_not_ready(project: Path, tmp_path: Path) -> None:
+def test_the_server_is_not_ready_without_signed_artifacts(project: Path, tmp_path: Path) -> None:
     write_artifact(tmp_path / "artifacts", "double")
     port = free_port()
     process = start_process(
@@ -76,7 +76,7 @@ def test_with_an_unsigned_artifact_it_is_not_ready(project: Path, tmp_path: Path
 
 
 @pytest.mark.parametrize("workers", ["1", "2"])
-def test_keys_that_cannot_be_read_refuse_the_start(
+def test_an_invalid_trusted_key_prevents_the_start(
     project: Path, tmp_path: Path, workers: str
 ) -> None:
     process = start_process(

@@ -164,7 +164,7 @@ async def storm(server: Server, requests: int) -> collections.Counter[str]:
     ],
 )
 @pytest.mark.timeout(1800)
-def test_every_answer_is_right_and_nothing_is_left_behind(
+def test_a_mixed_load_is_answered_without_leaks(
     tmp_path: Path, requests: int, cache_bytes: int
 ) -> None:
     write_artifact(tmp_path / "models", "double")

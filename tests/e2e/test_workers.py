@@ -87,7 +87,7 @@ def client_of(server: Server) -> httpx.AsyncClient:
     return httpx.AsyncClient(base_url=server.url, timeout=30, verify=PLAIN)
 
 
-def test_connections_are_shared_evenly_and_counters_add_up(models: Path, log: Path) -> None:
+def test_connections_are_balanced_and_counters_add_up(models: Path, log: Path) -> None:
     async def ask(server: Server, at_rest: int) -> None:
         clients = [client_of(server) for _ in range(CONNECTIONS)]
         async with contextlib.AsyncExitStack() as stack:
@@ -171,7 +171,7 @@ def first_bytes(connection: socket.socket) -> bytes:
             return b""
 
 
-def test_killed_workers_are_replaced_and_die_with_their_parent(
+def test_killed_workers_are_replaced_and_leave_no_orphans(
     models: Path, log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gate = tmp_path / "gate"
@@ -204,7 +204,7 @@ def test_killed_workers_are_replaced_and_die_with_their_parent(
         until(lambda: not any(map(alive, started(log))), "orphans", limit_s=3.0)
 
 
-def test_signals_as_soon_as_the_workers_have_started(
+def test_signals_during_worker_startup_stop_everything(
     models: Path, log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "scratch").mkdir()
@@ -277,8 +277,8 @@ def small(tmp_path: Path) -> Path:
 
 
 @pytest.mark.skipif(usable_cores() < 2, reason="on one core there is one process")
-class TestAsManyAsPay:
-    def test_a_small_model_is_served_by_several(self, small: Path, log: Path) -> None:
+class TestAutomaticWorkers:
+    def test_a_small_model_gets_several_workers(self, small: Path, log: Path) -> None:
         wanted = min(usable_cores(), 4)
         asked = {"devices": "auto", "workers": "auto", "log_format": "json"}
         with running(small, log, **asked) as server:
@@ -294,12 +294,12 @@ class TestAsManyAsPay:
             assert server.exit_code() == 0
         until(lambda: not any(map(alive, started(log))), "the workers outlive their parent")
 
-    def test_what_nobody_measured_is_served_by_one(self, models: Path, log: Path) -> None:
+    def test_an_unmeasured_model_gets_one_process(self, models: Path, log: Path) -> None:
         with running(models, log, devices="auto", workers="auto") as server:
             assert "double/1 has no measured times on a CPU" in server.log
             assert started(log) == []
 
-    def test_a_signal_before_they_are_forked_ends_it_at_once(
+    def test_a_signal_before_the_fork_stops_the_server(
         self, small: Path, log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setenv("TMPDIR", str(tmp_path))

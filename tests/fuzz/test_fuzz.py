@@ -26,7 +26,7 @@ COMMON = ["json", "forms", "infer", "wire"]
 
 
 @pytest.mark.parametrize("name", IN_PROCESS)
-def test_what_a_target_begins_with_passes(name: str) -> None:
+def test_seeds_and_words_of_a_target_pass(name: str) -> None:
     target: Target = import_module(MODULES[name]).TARGET
     for case in (b"", *target.seeds(), *target.words):
         target.case(case)
@@ -55,7 +55,7 @@ def test_a_short_run_with_sanitizers_finds_nothing(tmp_path: Path) -> None:
 @pytest.mark.soak
 @needs_atheris
 @needs_compiler
-def test_sanitizers_find_a_look_behind_the_end(tmp_path: Path) -> None:
+def test_sanitizers_detect_a_read_past_the_end(tmp_path: Path) -> None:
     right = native.SOURCE.read_text()
     wrong = right.replace("end - at >= 8", "end != nullptr")
     assert wrong != right
@@ -65,7 +65,7 @@ def test_sanitizers_find_a_look_behind_the_end(tmp_path: Path) -> None:
 
 
 @needs_atheris
-def test_a_case_that_crashes_is_found_and_kept(tmp_path: Path) -> None:
+def test_a_crashing_case_is_found_and_saved(tmp_path: Path) -> None:
     run = fuzz("planted-crash", tmp_path, 20)
     assert not run.ok
     assert "ZeroDivisionError: planted" in run.finding
@@ -75,19 +75,19 @@ def test_a_case_that_crashes_is_found_and_kept(tmp_path: Path) -> None:
 
 
 @needs_atheris
-def test_memory_that_grows_is_found(tmp_path: Path) -> None:
+def test_memory_growth_is_detected(tmp_path: Path) -> None:
     run = fuzz("planted-growth", tmp_path, 6)
     assert not run.ok, str(run)
 
 
-def test_an_unknown_target_is_told_the_known_ones(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unknown_target_error_lists_known_targets(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="2"):
         main(["yaml"])
     assert "there is no target 'yaml'; there are json, raw" in capsys.readouterr().err
 
 
 @needs_atheris
-def test_without_a_compiler_the_target_of_the_native_reader_is_left_out(
+def test_the_native_target_is_omitted_without_a_compiler(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(native, "HAS_COMPILER", False)

@@ -46,7 +46,7 @@ async def check_well(server: Listening) -> None:
 @pytest.mark.parametrize("path", PATHS.values(), ids=PATHS)
 class TestCodings:
     @pytest.mark.parametrize("chunk_bytes", [None, 9])
-    async def test_a_coded_body_is_read(
+    async def test_a_compressed_body_is_accepted(
         self, models: Path, path: str, chunk_bytes: int | None
     ) -> None:
         async with listening(models) as server:
@@ -57,7 +57,7 @@ class TestCodings:
                 assert answer.json()["prediction"] == {"outputs": {"y": [14, 4]}}
             await check_well(server)
 
-    async def test_other_formats_are_inflated_too(self, models: Path, path: str) -> None:
+    async def test_a_compressed_binary_body_is_accepted(self, models: Path, path: str) -> None:
         async with listening(models) as server:
             many = gzip.compress(bytes(8) * 1000)
             path = path.replace("predict", "batch-predict")
@@ -68,7 +68,7 @@ class TestCodings:
             answer = await server.ask(request(path, many, **octets))
             assert len(answer.json()["predictions"]) == 1000
 
-    async def test_a_coding_that_is_not_read(self, models: Path, path: str) -> None:
+    async def test_an_unsupported_coding_is_rejected(self, models: Path, path: str) -> None:
         async with listening(models) as server:
             for coding in ("br", "zstd", "compress", "gzip, gzip", "gzip;q=1"):
                 answer = await server.ask(request(path, content_encoding=coding))
@@ -95,7 +95,9 @@ class TestCodings:
                 assert (answer.status, answer.code) == (413, "payload_too_large")
             await check_well(server)
 
-    async def test_a_caller_leaves_while_its_body_inflates(self, models: Path, path: str) -> None:
+    async def test_a_caller_disconnects_while_its_body_inflates(
+        self, models: Path, path: str
+    ) -> None:
         body = slow_to_inflate()
         async with listening(models) as server:
             wires = [await server.connect() for _ in range(4)]
@@ -115,7 +117,7 @@ class TestCodings:
             assert (await server.ask(sent)).code in ("deadline_exceeded", "overloaded")
             await check_well(server)
 
-    async def test_a_key_may_send_as_many_items_as_without_coding(
+    async def test_compression_does_not_bypass_the_rate_limit(
         self, models: Path, path: str
     ) -> None:
         path = path.replace("predict", "batch-predict")
@@ -126,7 +128,7 @@ class TestCodings:
             assert [each.code for each in answers] == ["ok", "rate_limited", "rate_limited"]
 
 
-async def test_equal_items_share_an_answer_whatever_their_coding(models: Path) -> None:
+async def test_equal_items_are_computed_once_across_codings(models: Path) -> None:
     doubles = Doubles()
     async with listening(models, make_backend=doubles) as server:
         doubles.one.batches.clear()

@@ -151,7 +151,7 @@ async def ask_honestly(port: int, number: int) -> None:
 
 
 @pytest.mark.parametrize("name", FRAMING)
-async def test_nobody_gets_anothers_answer(proxy: int, name: str) -> None:
+async def test_no_client_gets_anothers_answer(proxy: int, name: str) -> None:
     """The proxy has one connection to the server, which the next client's request uses."""
     rule = RULES[name]
     async with connected(proxy) as attacker:
@@ -162,7 +162,7 @@ async def test_nobody_gets_anothers_answer(proxy: int, name: str) -> None:
             await ask_honestly(proxy, number)
 
 
-async def test_what_passes_a_proxy_is_answered(proxy: int) -> None:
+async def test_requests_through_a_proxy_are_answered(proxy: int) -> None:
     """The proxies work: predictions, large and in chunks, and many on one connection."""
     async with connected(proxy) as wire:
         for number in range(30):

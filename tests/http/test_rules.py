@@ -73,7 +73,7 @@ async def test_rule(server: Server, name: str, path: str) -> None:
 
 
 @pytest.mark.parametrize("name", FRAMING)
-async def test_rule_of_framing_with_two_workers(two_workers: Server, name: str) -> None:
+async def test_framing_rule_with_two_workers(two_workers: Server, name: str) -> None:
     """One path is enough: a worker reads requests as a server of one process does."""
     await check(two_workers, RULES[name], "fast")
 
@@ -121,7 +121,7 @@ async def test_head_is_get_without_its_body(server: Server, path: str) -> None:
 
 
 @pytest.mark.parametrize("method", ["GET", "HEAD", "PUT", "DELETE", "OPTIONS", "TRACE"])
-async def test_another_method_is_told_what_is_allowed(server: Server, method: str) -> None:
+async def test_another_method_gets_405_with_allow(server: Server, method: str) -> None:
     """RFC 9110, sections 9.3 and 15.5.6."""
     async with connected(server) as wire:
         wire.send(request("/predict", b"", method=method))
@@ -169,7 +169,7 @@ LAST = {
 
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("last", LAST)
-async def test_the_last_answer_reaches_a_client_that_goes_on_sending(
+async def test_last_answer_reaches_a_client_that_keeps_sending(
     server: Server, path: str, last: str
 ) -> None:
     """RFC 9112, section 9.6: a reset would overtake it."""
@@ -191,7 +191,7 @@ async def test_no_path_is_redirected(server: Server, path: str) -> None:
         assert (answer.status, "location" in answer.names) == (404, False)
 
 
-async def test_what_callers_do_wrong_is_no_line_in_the_log(server: Server) -> None:
+async def test_malformed_requests_are_not_logged(server: Server) -> None:
     before = server.log
     upgrade = START + LENGTH + b"Connection: upgrade\r\nUpgrade: h2c\r\n\r\n" + BODY
     for sent in (upgrade, b"rubbish\r\n\r\n", b"GET / HTTP/1.1\r\n" + HOST * 2 + JSON + b"\r\n"):
@@ -213,7 +213,7 @@ def test_curl_asks_for_http_2(server: Server, option: str) -> None:
         assert json.loads(done.stdout)["prediction"] == {"outputs": {"y": [14, 4]}}
 
 
-def test_the_list_of_rules_names_tests() -> None:
+def test_the_readme_lists_rules_and_existing_tests() -> None:
     """Each rule's section is in README.md, and each test that is named there exists."""
     text = README.read_text()
     assert {rule.section for rule in RULES.values()} <= set(

@@ -56,7 +56,7 @@ async def get(server: Listening, path: str, method: str = "GET", **headers: Any)
 
 @pytest.mark.parametrize("way", WAYS)
 class TestPredictions:
-    async def test_without_keys_they_are_open(self, models: Path, way: str) -> None:
+    async def test_predictions_are_open_without_keys(self, models: Path, way: str) -> None:
         async with listening(models) as server:
             assert (await ask(server, way)).status == 200
             assert (await ask(server, way, **with_key("any"))).status == 200
@@ -64,7 +64,7 @@ class TestPredictions:
                 "torchlane_key_requests_total{" not in (await get(server, "/metrics")).body.decode()
             )
 
-    async def test_a_key_is_asked_for(self, models: Path, way: str) -> None:
+    async def test_a_key_is_required(self, models: Path, way: str) -> None:
         async with listening(models, api_keys=KEYS) as server:
             assert (await ask(server, way, **with_key(PREDICT))).status == 200
             assert (await ask(server, way, x_api_key=PREDICT)).status == 200
@@ -81,13 +81,15 @@ class TestPredictions:
             assert await server.metric("torchlane_key_requests_total", key="mobile") == 3
             assert await server.metric("torchlane_key_items_total", key="mobile") == 5
 
-    async def test_who_has_no_key_learns_of_no_model(self, models: Path, way: str) -> None:
+    async def test_callers_without_a_key_cannot_discover_models(
+        self, models: Path, way: str
+    ) -> None:
         async with listening(models, api_keys=KEYS) as server:
             for path in ("/models/double/predict", "/models/nope/predict"):
                 assert (await ask(server, way, path=path)).status == 401
                 assert (await get(server, path.removesuffix("/predict"))).status == 401
 
-    async def test_refused_before_the_body_is_read(self, models: Path, way: str) -> None:
+    async def test_rejected_before_the_body_is_read(self, models: Path, way: str) -> None:
         async with listening(models, api_keys=KEYS) as server:
             wire = await server.connect()
             wire.send(request(body=b" " * 1000, **WAYS[way])[:-1000])
@@ -95,7 +97,7 @@ class TestPredictions:
             wire.send(b" " * 1000 + request(**with_key(PREDICT)))
             assert (await wire.answer()).status == 200
 
-    async def test_a_key_in_a_trailer_is_none(self, models: Path, way: str) -> None:
+    async def test_a_key_in_a_trailer_is_ignored(self, models: Path, way: str) -> None:
         async with listening(models, api_keys=KEYS) as server:
             sent: dict[str, Any] = {"chunk_bytes": 9, **WAYS[way]}
             whole, key = request(**sent), f"X-API-Key: {PREDICT}\r\n"
@@ -118,12 +120,12 @@ class TestPredictions:
             wanted = {"key": "slow", "result": "rate_limited"}
             assert await server.metric("torchlane_key_requests_total", **wanted) == 2
 
-    async def test_a_repeated_body_counts_as_it_did_before(self, models: Path, way: str) -> None:
+    async def test_a_repeated_body_counts_every_time(self, models: Path, way: str) -> None:
         async with listening(models, rate_limit="9/minute") as server:
             statuses = [(await ask(server, way, **BATCH)).status for _ in range(4)]
             assert statuses == [200, 200, 200, 429]
 
-    async def test_more_items_than_are_ever_allowed(self, models: Path, way: str) -> None:
+    async def test_a_batch_above_the_rate_limit_is_rejected(self, models: Path, way: str) -> None:
         async with listening(models, rate_limit="2/minute") as server:
             answer = await ask(server, way, **BATCH)
             assert (answer.status, answer.code) == (413, "payload_too_large")
@@ -188,7 +190,7 @@ async def trusted_metric(server: Listening, name: str, **labels: str) -> float:
     return sum(float(value) for series, _, value in lines if all(w in series for w in wanted))
 
 
-async def test_what_else_asks_for_which_key(models: Path) -> None:
+async def test_other_routes_require_the_right_scope(models: Path) -> None:
     async with listening(models, api_keys=KEYS) as server:
         for path in ("/health/live", "/health/ready", "/metrics", "/docs", "/openapi.json"):
             assert (await get(server, path)).status == 200, path
@@ -199,7 +201,7 @@ async def test_what_else_asks_for_which_key(models: Path) -> None:
             assert allowed.status == (404 if "report" in path else 200)  # it has none
 
 
-async def test_metrics_can_be_closed(models: Path) -> None:
+async def test_metrics_can_require_a_key(models: Path) -> None:
     async with listening(models, api_keys=KEYS, open_metrics=False) as server:
         assert (await get(server, "/metrics")).code == "unauthorized"
         assert (await get(server, "/metrics", **with_key(PREDICT))).code == "forbidden"
@@ -208,7 +210,7 @@ async def test_metrics_can_be_closed(models: Path) -> None:
         assert (await get(server, "/metrics", **with_key(SCRAPE))).code == "forbidden"
 
 
-async def test_hosts_hold_for_every_path_but_probes(models: Path) -> None:
+async def test_trusted_hosts_apply_to_all_paths_except_probes(models: Path) -> None:
     async with listening(models, trusted_hosts="models.example") as server:
         for path in (
             "/models",
@@ -245,7 +247,7 @@ async def test_preflights(models: Path, origin: str, headers: str, status: int) 
         assert allowed == ("https://a.example" if origin == "https://a.example" else None)
 
 
-async def test_nothing_is_said_to_browsers_by_default(models: Path) -> None:
+async def test_no_cors_headers_are_sent_by_default(models: Path) -> None:
     async with listening(models) as server:
         for answer in (
             await ask(server, "short", origin="https://a.example"),
@@ -275,14 +277,14 @@ OVERLOAD_IS_429 = {"embed", "rerank", "classify"}  # as text-embeddings-inferenc
 
 class TestAdmin:
     @pytest.mark.parametrize("path", ["/admin/example", "/admin/nope", "/admin", "/elsewhere"])
-    async def test_without_keys_it_is_off(self, models: Path, path: str) -> None:
+    async def test_admin_is_disabled_without_keys(self, models: Path, path: str) -> None:
         async with listening(models) as server:
             with_admin_routes(server.app)
             answer = await get(server, path, "POST", **with_key(ADMIN))
             assert (answer.status, answer.code) == (403, "forbidden")
             assert "TORCHLANE_API_KEYS_FILE" in answer.json()["error"]
 
-    async def test_with_keys_it_needs_the_scope(self, models: Path) -> None:
+    async def test_admin_requires_the_admin_scope(self, models: Path) -> None:
         async with listening(models, api_keys=KEYS) as server:
             with_admin_routes(server.app)
             for path in ("/admin/example", "/elsewhere"):
@@ -297,7 +299,7 @@ class TestAdmin:
             assert (await get(server, "/%61dmin/nope")).status == 401
             assert (await get(server, "/admin/nope", **with_key(ADMIN))).status == 404
 
-    async def test_it_is_refused_before_a_body_is_read(self, models: Path) -> None:
+    async def test_admin_is_rejected_before_the_body_is_read(self, models: Path) -> None:
         async with listening(models, api_keys=KEYS) as server:
             with_admin_routes(server.app)
             for path in ("/admin/example", "/v2/repository/models/double/load"):
@@ -366,7 +368,7 @@ class TestDocument:
         assert "security" in operations["metrics"]
         assert "security" in operations["live_load"]
 
-    async def test_a_limit_without_keys(self, models: Path) -> None:
+    async def test_a_rate_limit_without_keys(self, models: Path) -> None:
         operations = await self.operations(models, rate_limit="5/second")
         assert "429" in operations["predict"]["responses"]
         assert "401" not in operations["predict"]["responses"]

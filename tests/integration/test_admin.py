@@ -51,7 +51,7 @@ async def test_reload(api: Api, publisher: Publisher) -> None:
     assert await call(api, "reload") == (200, {"loaded": [], "retired": [], "failed": []})
 
 
-async def test_a_version_that_fails_is_told(api: Api, publisher: Publisher) -> None:
+async def test_a_failing_version_is_reported(api: Api, publisher: Publisher) -> None:
     publisher.publish_wrong(2)
     status, body = await call(api, "reload")
     assert status == 409
@@ -61,9 +61,7 @@ async def test_a_version_that_fails_is_told(api: Api, publisher: Publisher) -> N
     assert await answered_by(api) == 1
 
 
-async def test_a_bad_release_is_taken_back_and_may_come_back(
-    api: Api, publisher: Publisher
-) -> None:
+async def test_a_version_can_be_unloaded_and_reloaded(api: Api, publisher: Publisher) -> None:
     publisher.publish(2)
     await call(api, "reload")
     assert await call(api, "models/m/versions/2/unload") == (
@@ -75,14 +73,14 @@ async def test_a_bad_release_is_taken_back_and_may_come_back(
     assert await answered_by(api) == 2
 
 
-async def test_a_whole_model(api: Api) -> None:
+async def test_a_whole_model_is_unloaded_and_loaded(api: Api) -> None:
     assert (await call(api, "models/m/unload"))[1]["retired"] == [version(1)]
     assert (await api.client.post("/predict", json={"input": [1, 2]})).status_code == 404
     assert (await call(api, "models/m/load"))[1]["loaded"] == [version(1)]
     assert await answered_by(api) == 1
 
 
-async def test_what_is_not_there(api: Api) -> None:
+async def test_unknown_models_and_versions(api: Api) -> None:
     for path, says in {
         "none/load": "there is no model 'none' in the repository",
         "m/versions/9/load": "there is no version 9 of 'm'; there are: 1",
@@ -98,7 +96,7 @@ async def test_what_is_not_there(api: Api) -> None:
 
 
 @pytest.mark.parametrize("path", ["reload", "models/m/load", "models/m/versions/1/unload"])
-class TestWhoMay:
+class TestAuthorization:
     async def test_admin_without_a_key(self, api: Api, path: str) -> None:
         del api.client.headers["authorization"]
         status, body = await call(api, path)
@@ -110,13 +108,13 @@ class TestWhoMay:
         assert (status, body["code"]) == (403, "forbidden")
         assert await answered_by(api) == 1
 
-    async def test_admin_where_no_key_is_configured(self, publisher: Publisher, path: str) -> None:
+    async def test_admin_when_no_key_is_configured(self, publisher: Publisher, path: str) -> None:
         async with serving(publisher.repository) as open_api:
             status, body = await call(open_api, path)
             assert (status, body["code"]) == (403, "forbidden")
 
 
-async def test_while_the_server_stops_nothing_is_changed(api: Api, publisher: Publisher) -> None:
+async def test_no_change_is_accepted_during_shutdown(api: Api, publisher: Publisher) -> None:
     publisher.publish(2)
     api.app.state.lifecycle.begin_drain(5.0)
     status, body = await call(api, "reload")

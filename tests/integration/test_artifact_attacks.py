@@ -83,7 +83,7 @@ async def eventually(api: Api, wanted: Callable[[dict[str, Any]], bool]) -> None
             await asyncio.sleep(0.01)
 
 
-class TestOnlyFromTheRepository:
+class TestContainment:
     @pytest.mark.parametrize(
         "name", ["../../../secrets/key", "/etc/passwd", "..", "a/b", "..\\key", "script\0.pt"]
     )
@@ -101,9 +101,7 @@ class TestOnlyFromTheRepository:
         assert f"double/1: {name} is a link that leads out of the artif" in await rejection(root)
 
     @pytest.mark.parametrize("linked", ["double", "double/1"])
-    async def test_symlinked_model_folder_and_symlinked_version_folder(
-        self, root: Path, linked: str
-    ) -> None:
+    async def test_symlinked_model_or_version_folder(self, root: Path, linked: str) -> None:
         outside = (root / linked).rename(root.with_name("outside"))
         (root / linked).symlink_to(outside)
         assert (
@@ -116,28 +114,26 @@ class TestOnlyFromTheRepository:
         os.mkfifo(root / "double/1" / name)
         assert f"double/1: {name} is not a regular file but a pipe" in await rejection(root)
 
-    async def test_manifest_of_gigabytes(self, root: Path) -> None:
+    async def test_oversized_manifest(self, root: Path) -> None:
         os.truncate(root / "double/1/manifest.json", 2**40)
         assert "manifest.json has 1,099,511,627,776 bytes" in await rejection(root)
 
-    async def test_file_of_gigabytes(self, root: Path) -> None:
+    async def test_oversized_file(self, root: Path) -> None:
         os.truncate(root / "double/1/script.pt", 2**40)
         assert "script.pt has 1099511627776 bytes, the manifest says" in await rejection(root)
 
-    async def test_a_good_version_answers_meanwhile(self, root: Path) -> None:
+    async def test_an_older_good_version_keeps_answering(self, root: Path) -> None:
         (root / "double/2").symlink_to(root.with_name("secrets"))
         found = await works(root)
         assert found["version"] == 1
         problems = {each["version"]: each["problem"] for each in found["versions"]}
         assert problems[2].startswith("double/2: the folder double/2 is a link that leads out")
 
-    async def test_the_repository_itself_may_be_a_link(self, root: Path) -> None:
+    async def test_the_repository_folder_may_be_a_link(self, root: Path) -> None:
         root.with_name("linked").symlink_to(root)
         assert (await works(root.with_name("linked")))["signed_by"] is None
 
-    async def test_so_may_folders_that_stay_inside_as_kubernetes_mounts_them(
-        self, root: Path
-    ) -> None:
+    async def test_links_inside_the_repository_are_allowed(self, root: Path) -> None:
         (root / "..2026_01").mkdir()
         (root / "double").rename(root / "..2026_01/double")
         (root / "..data").symlink_to("..2026_01")
@@ -150,7 +146,9 @@ class TestSignatures:
         found = await works(signed.parents[1], trusted_keys=pair.public)
         assert found["signed_by"] == pair.fingerprint
 
-    async def test_unsigned_where_signatures_are_required(self, root: Path, pair: Pair) -> None:
+    async def test_unsigned_artifact_when_signatures_are_required(
+        self, root: Path, pair: Pair
+    ) -> None:
         assert await rejection(root, trusted_keys=pair.public) == (
             "model 'double' could not be loaded: double/1: it is not signed: there is no "
             "manifest.sig, and only artifacts signed by a trusted key are accepted; sign it with "
@@ -188,14 +186,14 @@ class TestSignatures:
         found = await rejection(signed.parents[1], trusted_keys=pair.public)
         assert "script.pt has SHA-256 " in found
 
-    async def test_a_signed_artifact_under_another_name_or_number(
+    async def test_a_signed_artifact_under_another_version_number(
         self, signed: Path, pair: Pair
     ) -> None:
         shutil.move(signed, signed.with_name("7"))
         found = await rejection(signed.parents[1], trusted_keys=pair.public)
         assert "double/7: manifest.json belongs to double/1" in found
 
-    async def test_nothing_is_opened_or_parsed_before_the_signature_is_good(
+    async def test_the_signature_is_checked_before_anything_is_parsed(
         self, root: Path, pair: Pair
     ) -> None:
         folder = root / "double/1"
@@ -212,9 +210,7 @@ class TestSignatures:
         problems = {each["version"]: each["problem"] for each in found["versions"]}
         assert problems[2].startswith("double/2: it is not signed")
 
-    async def test_unsigned_while_the_server_runs_and_signed_later(
-        self, signed: Path, pair: Pair
-    ) -> None:
+    async def test_a_version_signed_later_is_loaded(self, signed: Path, pair: Pair) -> None:
         root = signed.parents[1]
         async with serving(root, trusted_keys=pair.public, reload_s=0.05) as api:
             pushed = write_artifact(root, "double", version=2)
@@ -228,7 +224,7 @@ class TestSignatures:
         (signed / "manifest.sig").write_text("by me")
         assert (await works(signed.parents[1]))["signed_by"] is None
 
-    async def test_which_keys_are_trusted_is_logged(self, signed: Path, pair: Pair) -> None:
+    async def test_trusted_keys_are_logged(self, signed: Path, pair: Pair) -> None:
         with capture_logs() as logs:
             await works(signed.parents[1], trusted_keys=pair.public)
         (told,) = (log for log in logs if log["event"] == "signatures_required")

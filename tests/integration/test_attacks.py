@@ -81,7 +81,7 @@ async def check_well(server: Listening) -> None:
 class TestSlow:
     @pytest.mark.parametrize("before", [b"", request()])
     @pytest.mark.parametrize("part", [1, 20, -1])
-    async def test_a_slow_head_is_cut(self, models: Path, before: bytes, part: int) -> None:
+    async def test_a_slow_head_times_out(self, models: Path, before: bytes, part: int) -> None:
         async with listening(models, head_timeout_s=SHORTLY_S) as server:
             wire = await server.connect()
             if before:
@@ -95,7 +95,7 @@ class TestSlow:
             assert await server.metric(CUT, code="head_late") == 1
             await check_well(server)
 
-    async def test_a_byte_now_and_then_buys_a_head_no_time(self, models: Path) -> None:
+    async def test_single_bytes_do_not_extend_the_head_timeout(self, models: Path) -> None:
         async with listening(models, head_timeout_s=SHORTLY_S) as server:
             wire = await server.connect()
             dripping = asyncio.create_task(drip(wire, b"GET / HTTP/1.1\r\nx: " + b"a" * 10_000))
@@ -109,7 +109,7 @@ class TestSlow:
             await check_well(server)
 
     @pytest.mark.parametrize("way", WAYS)
-    async def test_reading_behind_the_last_answer_ends(
+    async def test_reading_after_the_last_answer_is_bounded(
         self, models: Path, way: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(closing, "LAST_READ_S", SHORTLY_S)
@@ -121,7 +121,7 @@ class TestSlow:
             dripping.cancel()
             await check_well(server)
 
-    async def test_blank_lines_buy_no_time_between_requests(self, models: Path) -> None:
+    async def test_blank_lines_do_not_extend_keep_alive(self, models: Path) -> None:
         async with listening(models, keep_alive_s=SHORTLY_S) as server:
             wire = await server.connect()
             assert (await wire.ask(request())).status == 200
@@ -130,7 +130,7 @@ class TestSlow:
             dripping.cancel()
 
     @pytest.mark.parametrize("way", WAYS)
-    async def test_a_slow_body_has_the_requests_time(self, models: Path, way: str) -> None:
+    async def test_a_slow_body_is_limited_by_the_timeout(self, models: Path, way: str) -> None:
         async with listening(models, request_timeout_ms=1000 * SHORTLY_S) as server:
             wire = await server.connect()
             wire.send(request(body=b" " * 10_000, **WAYS[way])[:-10_000])
@@ -143,7 +143,7 @@ class TestSlow:
             await check_well(server)
 
     @pytest.mark.parametrize("path", ["/models/nope/predict", "/models/nope/predict?a=1", "/nope"])
-    async def test_a_refused_body_cannot_go_on_for_ever(self, models: Path, path: str) -> None:
+    async def test_reading_a_rejected_body_is_bounded(self, models: Path, path: str) -> None:
         async with listening(models, request_timeout_ms=1000 * SHORTLY_S) as server:
             wire = await server.connect()
             wire.send(request(path, b" " * 10_000)[:-10_000])
@@ -154,7 +154,7 @@ class TestSlow:
 
     @pytest.mark.parametrize("way", WAYS)
     @pytest.mark.parametrize("ending", ["whole", "gone"])
-    async def test_slow_bodies_of_many_share_a_bound(
+    async def test_slow_bodies_share_a_byte_limit(
         self, models: Path, way: str, ending: str
     ) -> None:
         """One has its memory for as long as it sends, and gives it back however it ends."""
@@ -185,7 +185,7 @@ class TestSlow:
             assert bodies.held == 0
 
     @pytest.mark.parametrize("way", WAYS)
-    async def test_a_body_is_let_go_when_its_items_wait(self, models: Path, way: str) -> None:
+    async def test_a_body_is_freed_once_items_are_queued(self, models: Path, way: str) -> None:
         """The queue is bounded by items, which may be a thousandth of the body."""
         large = request(body=b'{"input": [3, 2]}' + b" " * 4 * MIB, **WAYS[way])
         doubles = Doubles()
@@ -209,7 +209,7 @@ class TestSlow:
             await answered(second, 3)
             assert sum(each.size for each in kept.traces) < MIB
 
-    async def test_an_unwanted_body_does_not_keep_a_connection(self, models: Path) -> None:
+    async def test_an_unexpected_body_closes_the_connection(self, models: Path) -> None:
         async with listening(models, request_timeout_ms=1000 * SHORTLY_S) as server:
             wire = await server.connect()
             wire.send(request("/health/live", b" " * 100, method="GET")[:-100])
@@ -217,7 +217,7 @@ class TestSlow:
             assert await wire.rest() == b""
 
     @pytest.mark.parametrize("headers", [*WAYS.values(), {"connection": "close"}])
-    async def test_an_answer_that_nobody_reads_is_dropped(
+    async def test_an_unread_answer_is_dropped(
         self, models: Path, headers: dict[str, str], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         def large(inputs: Arrays) -> Arrays | None:
@@ -276,7 +276,9 @@ class TestHeads:
         ],
         ids=["value", "headers", "url", "ended value", "ended headers", "ended url"],
     )
-    async def test_a_head_without_end(self, models: Path, head: bytes, before: bytes) -> None:
+    async def test_an_endless_head_is_rejected(
+        self, models: Path, head: bytes, before: bytes
+    ) -> None:
         async with listening(models) as server:
             wire = await server.connect()
             if before:
@@ -289,7 +291,7 @@ class TestHeads:
             assert await server.metric(CUT, code="head_too_large") == 1
             await check_well(server)
 
-    async def test_as_much_as_is_allowed(self, models: Path) -> None:
+    async def test_heads_within_the_limits_are_accepted(self, models: Path) -> None:
         async with listening(models) as server:
             wire = await server.connect()
             many: dict[str, Any] = {f"x-{number}": "a" * 400 for number in range(120)}
@@ -305,7 +307,7 @@ class TestHeads:
         [b"1;" + b"a" * 200 * KIB, b"0\r\n" + b"a: b\r\n" * 30_000, b"0\r\na: " + b"b" * 200 * KIB],
         ids=["chunk extension", "trailers", "trailer"],
     )
-    async def test_what_stands_around_a_body_without_end(
+    async def test_endless_chunk_extensions_and_trailers_are_rejected(
         self, models: Path, way: str, tail: bytes
     ) -> None:
         async with listening(models) as server:
@@ -319,7 +321,7 @@ class TestHeads:
             assert await server.metric(CUT, code="head_too_large") == 1
             await check_well(server)
 
-    async def test_requests_without_end_before_the_first_is_answered(self, models: Path) -> None:
+    async def test_pipelined_requests_are_limited(self, models: Path) -> None:
         doubles = Doubles()
         async with listening(models, make_backend=doubles) as server:
             doubles.hold()
@@ -349,7 +351,7 @@ class TestHeads:
             b"content-length : 5\r\n",
         ],
     )
-    async def test_what_could_be_read_in_two_ways(self, models: Path, lengths: bytes) -> None:
+    async def test_ambiguous_framing_is_rejected(self, models: Path, lengths: bytes) -> None:
         async with listening(models) as server:
             wire = await server.connect()
             wire.send(b"POST /predict HTTP/1.1\r\nhost: x\r\n" + lengths + b"\r\n0\r\n\r\n" + READY)
@@ -357,7 +359,7 @@ class TestHeads:
             assert (answer.status, answer.code) == (400, "bad_request")
             assert await closed(wire)
 
-    async def test_rubbish_behind_a_request_costs_it_nothing(self, models: Path) -> None:
+    async def test_garbage_after_a_request_does_not_affect_it(self, models: Path) -> None:
         doubles = Doubles()
         async with listening(models, make_backend=doubles) as server:
             doubles.hold()
@@ -370,7 +372,7 @@ class TestHeads:
             assert await server.metric(CUT, code="bad_request") == 1
 
     @pytest.mark.parametrize("way", WAYS)
-    async def test_a_broken_body_behind_a_request_costs_it_nothing(
+    async def test_a_broken_pipelined_body_spares_earlier_requests(
         self, models: Path, way: str
     ) -> None:
         doubles = Doubles()
@@ -389,7 +391,7 @@ class TestHeads:
             assert await server.metric(OPEN) == 0
 
     @pytest.mark.parametrize("way", WAYS)
-    async def test_a_broken_body_is_no_line_in_the_log(
+    async def test_a_broken_body_is_not_logged(
         self, models: Path, way: str, caplog: pytest.LogCaptureFixture
     ) -> None:
         async with listening(models) as server:
@@ -404,7 +406,7 @@ class TestHeads:
 
 
 @pytest.mark.parametrize("sent", [ask_for(3), ask_for(3, **WAYS["asgi"]), READY, broken()])
-async def test_a_closed_connection_is_freed_at_once(models: Path, sent: bytes) -> None:
+async def test_a_closed_connection_is_freed_immediately(models: Path, sent: bytes) -> None:
     """Else connections would wait for the garbage collector, which runs seldom under load."""
     async with listening(models) as server:
         gc.collect()
@@ -456,7 +458,9 @@ SMALL_BOMBS = {
 @pytest.mark.parametrize("way", WAYS)
 class TestJson:
     @pytest.mark.parametrize("bomb", LARGE_BOMBS)
-    async def test_a_bomb_is_refused_unparsed(self, models: Path, way: str, bomb: str) -> None:
+    async def test_a_json_bomb_is_rejected_before_parsing(
+        self, models: Path, way: str, bomb: str
+    ) -> None:
         async with listening(models) as server:
             answer = await server.ask(request(body=LARGE_BOMBS[bomb], **WAYS[way]))
             assert (answer.status, answer.code) == (413, "payload_too_large")
@@ -464,7 +468,7 @@ class TestJson:
             await check_well(server)
 
     @pytest.mark.parametrize("bomb", SMALL_BOMBS)
-    async def test_numbers_that_are_none_and_other_odds(
+    async def test_malformed_numbers_and_nesting_are_rejected(
         self, models: Path, way: str, bomb: str
     ) -> None:
         async with listening(models) as server:

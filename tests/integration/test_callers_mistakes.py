@@ -113,7 +113,7 @@ def item(ids: list[int], mask: list[Any]) -> dict[str, Any]:
         ),
     ],
 )
-async def test_what_the_manifest_rules_out_is_a_422(
+async def test_inputs_outside_the_manifest_are_422(
     server: Listening, wrong: dict[str, Any], told: str, numbers: tuple[int, int] | None
 ) -> None:
     one = await both(server, body=json.dumps({"input": wrong}).encode())
@@ -137,7 +137,9 @@ async def test_what_the_manifest_rules_out_is_a_422(
         ("application/x-npy", npy([[1, 2], [3, 50]])),
     ],
 )
-async def test_in_any_form(server: Listening, content_type: str, body: bytes) -> None:
+async def test_errors_name_the_item_in_every_format(
+    server: Listening, content_type: str, body: bytes
+) -> None:
     path = "/models/row/batch-predict"
     answer = await both(server, path=path, content_type=content_type, body=body)
     assert answer.status == 422
@@ -146,7 +148,7 @@ async def test_in_any_form(server: Listening, content_type: str, body: bytes) ->
     assert (detail["got"], detail["limit"]) == (50, 49)
 
 
-async def test_bools_are_0_and_1_as_well(server: Listening) -> None:
+async def test_bools_may_be_0_and_1(server: Listening) -> None:
     answers = [
         await both(server, body=json.dumps({"input": item([4, 5], mask)}).encode())
         for mask in ([1, 0], [True, False], [1.0, False])
@@ -159,9 +161,7 @@ SECRET = "too large: /a/secret/path"  # what the model says
 
 
 @pytest.mark.parametrize("shows", [False, True])
-async def test_what_the_model_fails_on_is_in_the_log_with_the_ids(
-    tmp_path: Path, shows: bool
-) -> None:
+async def test_model_failures_are_logged_with_request_ids(tmp_path: Path, shows: bool) -> None:
     write_artifact(tmp_path, "double")
     async with listening(tmp_path, show_model_errors=shows) as server:
         with capture_logs() as logs:

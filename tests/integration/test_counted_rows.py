@@ -60,13 +60,13 @@ async def test_each_item_has_its_own_rows(api: Api) -> None:
     assert got == [best(0.375, 0.25), best(), best(0.5, 0.375, 0.25), best(0.375, 0.25)]
 
 
-async def test_top_k_also_of_a_cached_answer(api: Api) -> None:
+async def test_top_k_applies_to_a_cached_answer(api: Api) -> None:
     for wanted in (best(0.5), best(0.5)):
         got = await api.client.post("/predict?top_k=1", json={"input": [4, 0]})
         assert got.json()["prediction"] == wanted
 
 
-async def test_an_array_has_the_rows_that_count(api: Api) -> None:
+async def test_an_array_contains_only_the_counted_rows(api: Api) -> None:
     headers = {"Accept": "application/octet-stream"}
     got = await api.client.post("/models/one/predict", json={"input": [3, 0]}, headers=headers)
     assert np.frombuffer(got.content, "<f4").tolist() == [0.125, 0.25, 0.375]
@@ -75,7 +75,7 @@ async def test_an_array_has_the_rows_that_count(api: Api) -> None:
     assert (got.status_code, got.json()["code"]) == (406, "not_acceptable")
 
 
-async def test_tensors_of_the_open_inference_protocol_are_whole(api: Api) -> None:
+async def test_open_inference_tensors_keep_all_rows(api: Api) -> None:
     tensor = {"name": "x", "shape": [2, 2], "datatype": "FP32", "data": [3, 0, 1, 0]}
     got = (await api.client.post("/v2/models/rows/infer", json={"inputs": [tensor]})).json()
     data = {each["name"]: (each["shape"], each["data"]) for each in got["outputs"]}
@@ -83,7 +83,7 @@ async def test_tensors_of_the_open_inference_protocol_are_whole(api: Api) -> Non
     assert data["found"] == ([2], [3, 1])
 
 
-async def test_classes_of_that_protocol_have_no_labels_of_rows(api: Api) -> None:
+async def test_open_inference_classes_have_no_row_labels(api: Api) -> None:
     tensor = {"name": "x", "shape": [1, 2], "datatype": "FP32", "data": [3, 0]}
     wanted = {"name": "scores", "parameters": {"classification": 4}}
     body = {"inputs": [tensor], "outputs": [wanted]}
@@ -91,6 +91,6 @@ async def test_classes_of_that_protocol_have_no_labels_of_rows(api: Api) -> None
     assert got["outputs"][0]["data"][0] == "0.500000:3"
 
 
-async def test_torchserve_answers_as_predict_does(api: Api) -> None:
+async def test_torchserve_and_predict_give_the_same_answer(api: Api) -> None:
     got = await api.client.post("/predictions/rows", content=b"[3, 0]", headers=JSON)
     assert got.json() == best(0.375, 0.25)

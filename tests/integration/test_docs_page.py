@@ -45,7 +45,7 @@ async def test_each_file_is_served_and_revalidated(api: Api, path: str, media_ty
     assert {each.strip() for each in rejected.headers["allow"].split(",")} == {"GET", "HEAD"}
 
 
-async def test_the_policy_lets_nothing_in_but_the_servers_own_files(api: Api) -> None:
+async def test_the_policy_allows_only_the_servers_files(api: Api) -> None:
     page = await api.client.get("/docs")
     policy = dict(
         each.split(" ", 1) for each in page.headers["content-security-policy"].split("; ")
@@ -74,6 +74,6 @@ async def test_no_other_file_is_served(api: Api, path: str) -> None:
     assert (answer.status_code, answer.json()["code"]) == (404, "not_found")
 
 
-async def test_a_slash_at_the_end_leads_back_below_any_prefix(api: Api) -> None:
+async def test_a_trailing_slash_redirects_below_any_prefix(api: Api) -> None:
     answer = await api.client.get("/docs/")
     assert (answer.status_code, answer.headers["location"]) == (307, "../docs")

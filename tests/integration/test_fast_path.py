@@ -216,7 +216,7 @@ async def metrics_of(server: Listening) -> collections.Counter[tuple[str, str]]:
 
 
 @pytest.mark.parametrize("way", [by_expect, by_query, by_old_version, behind_another])
-async def test_both_ways_answer_alike(models: Path, way: Any) -> None:
+async def test_both_paths_give_the_same_answer(models: Path, way: Any) -> None:
     cases = {name: (200, each) for name, each in GOOD.items()} | BAD
     counted: collections.Counter[tuple[str, str]] = collections.Counter()
     differing = {}
@@ -235,7 +235,7 @@ async def test_both_ways_answer_alike(models: Path, way: Any) -> None:
         assert await server.metric("torchlane_requests_in_flight") == 0
 
 
-async def test_both_ways_answer_alike_from_the_cache(models: Path) -> None:
+async def test_both_paths_give_the_same_cached_answer(models: Path) -> None:
     async with listening(models, **LIMITS) as server:
         wire = await server.connect()
         for name, given in GOOD.items():
@@ -285,7 +285,7 @@ async def test_request_ids(models: Path) -> None:
                     assert answer.json()["request_id"] == got
 
 
-async def test_made_up_request_ids_differ(models: Path) -> None:
+async def test_generated_request_ids_are_unique(models: Path) -> None:
     async with listening(models, **LIMITS) as server:
         wire = await server.connect()
         ids = [
@@ -327,7 +327,7 @@ async def check_picture(server: Listening) -> None:
     assert [each["x-torchlane-cache"] for each in answers] == ["miss"] + ["hit"] * 11
 
 
-async def test_a_full_queue_refuses_both_alike(models: Path) -> None:
+async def test_both_paths_reject_a_full_queue_alike(models: Path) -> None:
     many = {"path": "/batch-predict", "body": b'{"inputs": [[1, 2], [3, 4], [5, 6]]}'}
     async with listening(models, queue_limit_items=2, **LIMITS) as server:
         wire = await server.connect()
@@ -336,7 +336,7 @@ async def test_a_full_queue_refuses_both_alike(models: Path) -> None:
         assert short.status == 413
 
 
-async def test_a_drain_refuses_both_alike(models: Path) -> None:
+async def test_both_paths_reject_requests_during_a_drain(models: Path) -> None:
     async with listening(models, **LIMITS) as server:
         wire, second = await server.connect(), await server.connect()
         assert (await wire.ask(request())).status == 200

@@ -75,9 +75,7 @@ async def until_ready(api: Api, replicas: int) -> None:
             await asyncio.sleep(0.02)
 
 
-async def test_the_items_of_a_forward_that_hangs_go_to_another_replica(
-    tmp_path: Path, stage: Stage
-) -> None:
+async def test_a_hung_forwards_items_move_to_another_replica(tmp_path: Path, stage: Stage) -> None:
     write_artifact(tmp_path, "double")
     async with serving(tmp_path, make_backend=stage.factory, devices="cpu*2", **QUICK) as api:
         stage.hangs = 1
@@ -96,9 +94,7 @@ async def test_the_items_of_a_forward_that_hangs_go_to_another_replica(
                 await asyncio.sleep(0.01)
 
 
-async def test_an_only_replica_that_hangs_is_rebuilt_in_a_new_thread(
-    tmp_path: Path, stage: Stage
-) -> None:
+async def test_a_hung_only_replica_is_rebuilt(tmp_path: Path, stage: Stage) -> None:
     write_artifact(tmp_path, "double")
     async with serving(tmp_path, make_backend=stage.factory, **QUICK) as api:
         stage.hangs = 1
@@ -110,9 +106,7 @@ async def test_an_only_replica_that_hangs_is_rebuilt_in_a_new_thread(
         assert (await api.client.get("/health/ready")).status_code == 200
 
 
-async def test_a_new_version_that_hangs_is_condemned_and_the_old_one_serves_on(
-    tmp_path: Path, stage: Stage
-) -> None:
+async def test_a_hanging_version_does_not_replace_the_old(tmp_path: Path, stage: Stage) -> None:
     write_artifact(tmp_path, "double", version=1)
     stage.versions_that_hang = {2}
     settings = {"devices": "cpu*2", "reload_s": 0.05, **QUICK}
@@ -130,7 +124,7 @@ async def test_a_new_version_that_hangs_is_condemned_and_the_old_one_serves_on(
         assert await ask(api, 5) == (200, 10)
 
 
-async def test_a_process_with_too_many_hung_threads_ends(
+async def test_too_many_hung_threads_end_the_process(
     tmp_path: Path, stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ended: list[int] = []

@@ -16,7 +16,7 @@ BAD = (101.0, -101.0)  # fails its batch, and gives NaN
 
 
 @pytest.mark.parametrize(("device", "replicas"), [("cpu", 1), ("cpu*2", 2)])
-async def test_every_request_has_its_own_answer(
+async def test_every_request_gets_its_own_answer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, device: str, replicas: int
 ) -> None:
     devices = put_everything_off(monkeypatch)

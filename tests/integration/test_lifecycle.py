@@ -40,7 +40,7 @@ async def test_live_comes_before_ready(tmp_path: Path) -> None:
         assert (await api.client.get("/health/ready")).status_code == 200
 
 
-async def test_an_empty_repository_is_live_not_ready_and_says_why(tmp_path: Path) -> None:
+async def test_an_empty_repository_is_not_ready(tmp_path: Path) -> None:
     with capture_logs() as logs:
         async with serving(tmp_path / "none", wait_ready=False) as api:
             await asyncio.sleep(0.1)
@@ -61,7 +61,7 @@ async def test_failing_golden_examples_prevent_readiness(
         assert "golden example 0" in body["reasons"][0]
 
 
-async def test_a_variant_for_another_kind_of_device_is_not_run(tmp_path: Path) -> None:
+async def test_a_variant_for_another_device_is_rejected(tmp_path: Path) -> None:
     folder = write_artifact(tmp_path, "double")
     manifest = Repository(tmp_path).open(ModelId("double", 1)).manifest
     elsewhere = manifest.variants["script"].model_copy(update={"device_kinds": ("cuda",)})
@@ -72,7 +72,7 @@ async def test_a_variant_for_another_kind_of_device_is_not_run(tmp_path: Path) -
         assert "script.pt runs on cuda, not on cpu" in reasons[0]
 
 
-async def test_an_older_good_version_takes_the_place_of_a_bad_one(tmp_path: Path) -> None:
+async def test_an_older_good_version_replaces_a_bad_one(tmp_path: Path) -> None:
     write_artifact(tmp_path, "double", version=1)
     shutil.copytree(tmp_path / "double" / "1", tmp_path / "double" / "2")
     write_artifact(tmp_path, "double", version=3)
@@ -121,7 +121,7 @@ ALTERED = "script.pt has 7 bytes"
         ({"default_model": "bad"}, 200, []),
     ],
 )
-async def test_a_damaged_model_makes_only_itself_unready(
+async def test_a_damaged_model_leaves_other_models_ready(
     tmp_path: Path, settings: dict[str, Any], status: int, reasons: list[str]
 ) -> None:
     write_artifact(tmp_path, "good")
@@ -143,7 +143,7 @@ async def test_a_damaged_model_makes_only_itself_unready(
         assert ALTERED in answer.json()["error"]
 
 
-async def test_where_nothing_can_be_loaded_the_first_reasons_are_given(tmp_path: Path) -> None:
+async def test_readiness_lists_at_most_ten_reasons(tmp_path: Path) -> None:
     for number in range(12):
         (write_artifact(tmp_path, f"m{number:02}") / "script.pt").write_bytes(b"damaged")
     async with serving(tmp_path, wait_ready=False) as api:
@@ -156,7 +156,7 @@ async def test_where_nothing_can_be_loaded_the_first_reasons_are_given(tmp_path:
         assert more == "and 2 more"
 
 
-async def test_a_model_that_was_unloaded_is_not_required(tmp_path: Path) -> None:
+async def test_an_unloaded_model_is_not_required(tmp_path: Path) -> None:
     for name in ("good", "other"):
         write_artifact(tmp_path, name)
     async with serving(tmp_path, required_models="*") as api:
@@ -166,7 +166,7 @@ async def test_a_model_that_was_unloaded_is_not_required(tmp_path: Path) -> None
         assert await api.metric("torchlane_models_unready") == 0
 
 
-async def test_a_sentence_names_ten_models_at_most(tmp_path: Path) -> None:
+async def test_an_error_names_at_most_ten_models(tmp_path: Path) -> None:
     for number in range(12):
         write_artifact(tmp_path, f"m{number:02}")
     make, _ = scripted([])
@@ -176,7 +176,7 @@ async def test_a_sentence_names_ten_models_at_most(tmp_path: Path) -> None:
             assert error.endswith("m08, m09 and 2 more")
 
 
-async def test_a_sick_replica_is_loaded_anew_and_readiness_tells_the_truth(tmp_path: Path) -> None:
+async def test_a_failed_replica_is_reloaded_and_readiness_follows(tmp_path: Path) -> None:
     write_artifact(tmp_path, "double")
     backends: list[FakeBackend] = []
 
@@ -215,7 +215,7 @@ class FailsInBatches(nn.Module):
         return x * 2
 
 
-async def test_what_torch_says_of_a_model_never_reaches_a_client(tmp_path: Path) -> None:
+async def test_torch_error_messages_never_reach_clients(tmp_path: Path) -> None:
     write_artifact(tmp_path, "double", module=FailsInBatches())
     async with serving(tmp_path, wait_ready=False) as api:
         await settled(api)
@@ -246,7 +246,7 @@ def scripted(
     return make, made
 
 
-async def test_a_replica_that_cannot_load_is_rebuilt_and_condemns_no_version(
+async def test_a_failed_replica_load_keeps_the_version(
     tmp_path: Path,
 ) -> None:
     write_artifact(tmp_path, "double", version=1)
@@ -262,7 +262,7 @@ async def test_a_replica_that_cannot_load_is_rebuilt_and_condemns_no_version(
                 info = (await api.client.get("/models/double?full=true")).json()
 
 
-async def test_a_version_that_fits_nowhere_takes_no_other_model_down(tmp_path: Path) -> None:
+async def test_an_oversized_version_does_not_affect_other_models(tmp_path: Path) -> None:
     write_artifact(tmp_path, "alpha")
     write_artifact(tmp_path, "big", version=1)
     write_artifact(tmp_path, "big", version=2)
@@ -281,7 +281,7 @@ async def test_a_version_that_fits_nowhere_takes_no_other_model_down(tmp_path: P
         assert answer.status_code == 200
 
 
-async def test_a_backend_that_cannot_even_be_closed_hides_nothing(tmp_path: Path) -> None:
+async def test_a_close_error_does_not_hide_the_problem(tmp_path: Path) -> None:
     class Stubborn(FakeBackend):
         def close(self) -> None:
             super().close()
@@ -303,7 +303,7 @@ async def test_a_backend_that_cannot_even_be_closed_hides_nothing(tmp_path: Path
     assert all("close" in backend.calls for backend in made)
 
 
-async def test_a_caller_in_process_that_gives_up_is_no_shutdown(tmp_path: Path) -> None:
+async def test_an_in_process_timeout_counts_as_abandoned(tmp_path: Path) -> None:
     write_artifact(tmp_path, "double")
     make, made = scripted([])
     async with serving(tmp_path, make_backend=make) as api:
@@ -316,7 +316,7 @@ async def test_a_caller_in_process_that_gives_up_is_no_shutdown(tmp_path: Path) 
         assert await api.metric(name) == 1
 
 
-async def test_a_device_that_is_lost_while_loading_ends_the_process(
+async def test_a_device_lost_during_loading_ends_the_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ended: list[int] = []
@@ -344,7 +344,7 @@ async def test_a_rebuilt_replica_rejects_an_altered_file(
         backend.load()
 
 
-async def test_a_repository_that_cannot_be_read_is_said(tmp_path: Path) -> None:
+async def test_an_unreadable_repository_is_reported(tmp_path: Path) -> None:
     class Unreadable(type(tmp_path)):  # type: ignore[misc]
         def iterdir(self) -> Iterator[Path]:
             raise PermissionError(13, "Permission denied")
@@ -355,7 +355,7 @@ async def test_a_repository_that_cannot_be_read_is_said(tmp_path: Path) -> None:
                 await asyncio.sleep(0.01)
 
 
-async def test_unknown_errors_answer_a_fixed_text_and_are_logged_once(
+async def test_unknown_errors_are_hidden_and_logged_once(
     tmp_path: Path,
 ) -> None:
     write_artifact(tmp_path, "double")

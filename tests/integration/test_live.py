@@ -85,7 +85,7 @@ async def listener(server: Listening, **headers: str) -> AsyncIterator[Listener]
         writer.close()
 
 
-async def test_it_tells_what_happens(models: Path) -> None:
+async def test_snapshots_show_load_and_models(models: Path) -> None:
     async with listening(models) as server, listener(server) as live:
         assert b"content-type: text/event-stream\r\n" in live.head
         assert b"cache-control: no-store\r\n" in live.head
@@ -110,7 +110,7 @@ async def test_it_tells_what_happens(models: Path) -> None:
 
 
 @pytest.mark.usefixtures("fast")
-async def test_all_listeners_get_the_same_snapshot_and_a_new_one_the_last(models: Path) -> None:
+async def test_all_listeners_get_the_same_snapshot(models: Path) -> None:
     async with listening(models) as server, listener(server) as one, listener(server) as two:
         first, other = await one.snapshot(), await two.snapshot()
         while first["at"] < other["at"]:
@@ -120,7 +120,7 @@ async def test_all_listeners_get_the_same_snapshot_and_a_new_one_the_last(models
         assert first == other
 
 
-async def test_a_new_listener_gets_the_last_snapshot_at_once(models: Path) -> None:
+async def test_a_new_listener_gets_the_latest_snapshot(models: Path) -> None:
     async with listening(models) as server, listener(server) as one:
         last = await one.snapshot()
         async with listener(server) as two:
@@ -128,7 +128,7 @@ async def test_a_new_listener_gets_the_last_snapshot_at_once(models: Path) -> No
 
 
 @pytest.mark.usefixtures("fast")
-async def test_without_a_listener_nothing_is_read(models: Path) -> None:
+async def test_metrics_are_not_read_without_listeners(models: Path) -> None:
     async with listening(models) as server:
         read = server.service.metrics.read
         reads = 0
@@ -150,14 +150,14 @@ async def test_without_a_listener_nothing_is_read(models: Path) -> None:
         assert reads == then
 
 
-async def test_without_chunks_there_is_no_stream(models: Path) -> None:
+async def test_http_1_0_gets_no_stream(models: Path) -> None:
     async with listening(models) as server:
         answer = await server.ask(request("/live", b"", method="GET", version="1.0"))
         assert (answer.status, answer.code) == (505, "http_version_not_supported")
 
 
 @pytest.mark.usefixtures("fast")
-async def test_a_body_without_an_end_ends_the_stream(models: Path) -> None:
+async def test_an_endless_request_body_ends_the_stream(models: Path) -> None:
     async with listening(models) as server:
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
         writer.write(ask().replace(b"content-length: 0\r\n", b"transfer-encoding: chunked\r\n"))
@@ -171,7 +171,7 @@ async def test_a_body_without_an_end_ends_the_stream(models: Path) -> None:
         await until(lambda: not server.connections)
 
 
-async def test_head_has_no_body_and_no_listener(models: Path) -> None:
+async def test_head_does_not_start_a_stream(models: Path) -> None:
     async with listening(models) as server:
         wire = await server.connect()
         answer = await wire.ask(ask("HEAD"))
@@ -180,7 +180,7 @@ async def test_head_has_no_body_and_no_listener(models: Path) -> None:
 
 
 @pytest.mark.usefixtures("fast")
-async def test_one_listener_too_many_is_told_when_to_come_back(
+async def test_too_many_listeners_get_retry_after(
     models: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("app.api.page.live.MAX_LISTENERS", 2)
@@ -196,7 +196,7 @@ async def test_one_listener_too_many_is_told_when_to_come_back(
 
 
 @pytest.mark.usefixtures("fast")
-async def test_a_listener_that_reads_nothing_is_given_up_and_delays_nobody(
+async def test_a_listener_that_never_reads_is_disconnected(
     models: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(closing, "LAST_READ_S", FAST_S)
@@ -221,13 +221,13 @@ async def test_a_listener_that_reads_nothing_is_given_up_and_delays_nobody(
 
 
 @pytest.mark.usefixtures("fast")
-async def test_it_is_open_where_metrics_are_open(models: Path) -> None:
+async def test_live_is_open_when_metrics_are_open(models: Path) -> None:
     async with listening(models, api_keys=SCRAPE_LINE) as server, listener(server) as live:
         assert (await live.snapshot())["models"]
 
 
 @pytest.mark.usefixtures("fast")
-async def test_where_metrics_are_closed_it_needs_a_key_with_that_scope(models: Path) -> None:
+async def test_live_requires_the_scope_of_closed_metrics(models: Path) -> None:
     keys = f"{SCRAPE_LINE};{PREDICT_LINE}"
     async with listening(models, api_keys=keys, open_metrics=False) as server:
         assert (await server.ask(ask())).status == 401
@@ -237,7 +237,7 @@ async def test_where_metrics_are_closed_it_needs_a_key_with_that_scope(models: P
 
 
 @pytest.mark.usefixtures("fast")
-async def test_it_ends_when_its_key_is_revoked(
+async def test_the_stream_ends_when_its_key_is_revoked(
     models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("app.access.keyring.CHECK_EVERY_S", 0.0)
@@ -253,7 +253,7 @@ async def test_it_ends_when_its_key_is_revoked(
 
 
 @pytest.mark.usefixtures("fast")
-async def test_it_tells_what_is_wrong_only_where_models_are_open_too(tmp_path: Path) -> None:
+async def test_problems_are_hidden_when_models_are_closed(tmp_path: Path) -> None:
     write_artifact(tmp_path, "double")
     (write_artifact(tmp_path, "double", version=2) / "script.pt").write_bytes(b"broken")
     for keys, shown in ((None, True), (SCRAPE_LINE, False)):
@@ -264,7 +264,7 @@ async def test_it_tells_what_is_wrong_only_where_models_are_open_too(tmp_path: P
 
 
 @pytest.mark.usefixtures("fast")
-async def test_it_ends_when_the_server_drains(models: Path) -> None:
+async def test_the_stream_ends_when_the_server_drains(models: Path) -> None:
     async with listening(models) as server, listener(server) as live:
         await live.snapshot()
         server.service.lifecycle.begin_drain(10.0)
@@ -274,7 +274,7 @@ async def test_it_ends_when_the_server_drains(models: Path) -> None:
 
 
 @pytest.mark.usefixtures("fast")
-async def test_it_tells_how_far_a_load_is(models: Path, tmp_path: Path) -> None:
+async def test_snapshots_show_the_progress_of_a_load(models: Path, tmp_path: Path) -> None:
     go_on = threading.Event()
     go_on.set()
     async with listening(models, make_backend=held(go_on), reload_s=0) as server:

@@ -55,7 +55,7 @@ async def test_a_request_is_in_flight_until_it_is_answered(tmp_path: Path) -> No
         assert await api.metric("torchlane_request_seconds_count", **timed) == 2
 
 
-async def test_what_is_not_a_prediction_is_not_timed(tmp_path: Path) -> None:
+async def test_only_predictions_are_timed(tmp_path: Path) -> None:
     write_artifact(tmp_path, "double")
     async with serving(tmp_path) as api:
         await api.client.get("/health/live")
@@ -66,7 +66,7 @@ async def test_what_is_not_a_prediction_is_not_timed(tmp_path: Path) -> None:
         assert await api.metric("torchlane_request_seconds_count", route=route) == 1
 
 
-async def test_what_runs_and_what_is_served(tmp_path: Path) -> None:
+async def test_build_and_model_info_are_exported(tmp_path: Path) -> None:
     write_artifact(tmp_path, "double", version=3)
     async with serving(tmp_path, variant="script", queue_limit_items=7, cache_bytes=12345) as api:
         build = {"version": version("torchlane"), "torch": version("torch")}
@@ -80,7 +80,7 @@ async def test_what_runs_and_what_is_served(tmp_path: Path) -> None:
         assert await api.metric("torchlane_bodies_bytes") == 0
 
 
-async def test_a_server_that_drains_is_not_ready(tmp_path: Path) -> None:
+async def test_a_draining_server_is_not_ready(tmp_path: Path) -> None:
     write_artifact(tmp_path, "double")
     async with serving(tmp_path) as api:
         api.app.state.lifecycle.begin_drain(10)

@@ -31,7 +31,7 @@ async def versions(api: Api) -> list[dict[str, Any]]:
     return list(found[0]["versions"]) if found else []
 
 
-async def test_a_model_tells_what_a_caller_needs(tmp_path: Path) -> None:
+async def test_model_info_has_what_callers_need(tmp_path: Path) -> None:
     codec = TensorCodecSpec(labels=("a", "b"), scores="softmax")
     write_artifact(tmp_path, "double", codec=codec)
     async with serving(tmp_path, max_items=7, max_body_bytes=9999) as api:
@@ -56,7 +56,7 @@ async def test_a_model_tells_what_a_caller_needs(tmp_path: Path) -> None:
     assert sent.json()["prediction"]["label"] == "b"
 
 
-async def test_the_list_tells_names_and_states(tmp_path: Path) -> None:
+async def test_the_list_shows_names_and_states(tmp_path: Path) -> None:
     write_artifact(tmp_path, "double")
     write_artifact(tmp_path, "other")
     async with serving(tmp_path, default_model="double") as api:
@@ -79,7 +79,7 @@ async def test_models_are_described_without_golden_data_or_digests(tmp_path: Pat
     assert not {"golden", "files"} & set(details["manifest"])
 
 
-async def test_a_version_is_described_that_does_not_answer_for_the_model(tmp_path: Path) -> None:
+async def test_any_loaded_version_can_be_described(tmp_path: Path) -> None:
     for version in (1, 2):
         write_artifact(tmp_path, "double", version=version)
     async with serving(tmp_path, versions="latest:2") as api:
@@ -94,7 +94,7 @@ async def test_a_version_is_described_that_does_not_answer_for_the_model(tmp_pat
             assert (answer.status_code, answer.json()["code"]) == (404, "model_not_found"), query
 
 
-async def test_a_model_that_is_not_loaded_tells_why(tmp_path: Path) -> None:
+async def test_a_failed_model_shows_its_problem(tmp_path: Path) -> None:
     folder = write_artifact(tmp_path, "double")
     (folder / "script.pt").write_bytes(b"broken")
     async with serving(tmp_path, wait_ready=False) as api:
@@ -108,7 +108,7 @@ async def test_a_model_that_is_not_loaded_tells_why(tmp_path: Path) -> None:
     assert (details["manifest"], details["signed_by"]) == (None, None)
 
 
-async def test_a_load_tells_its_step_and_how_long_it_takes(tmp_path: Path) -> None:
+async def test_a_load_shows_its_step_and_duration(tmp_path: Path) -> None:
     write_artifact(tmp_path, "double")
     go_on = threading.Event()
     async with serving(tmp_path, make_backend=held(go_on), wait_ready=False) as api:
@@ -125,7 +125,7 @@ async def test_a_load_tells_its_step_and_how_long_it_takes(tmp_path: Path) -> No
         assert (await versions(api))[0] == READY
 
 
-async def test_another_value_is_refused_with_what_would_be_right(tmp_path: Path) -> None:
+async def test_an_invalid_full_parameter_is_rejected(tmp_path: Path) -> None:
     write_artifact(tmp_path, "double")
     _, line = make_key("somebody", [PREDICT])
     queries = ("full=yes", "full", "full=", "full=True", "full=1&full=true")

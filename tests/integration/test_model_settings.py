@@ -88,7 +88,7 @@ async def asked_meanwhile(api: Api) -> AsyncIterator[list[int]]:
         await asyncio.gather(*callers)
 
 
-async def test_the_largest_batch_is_the_one_that_the_plan_reaches(small: Path) -> None:
+async def test_the_plan_limits_the_largest_batch(small: Path) -> None:
     with capture_logs() as logs:
         async with serving(small) as api:
             found = await shown(api)
@@ -99,7 +99,7 @@ async def test_the_largest_batch_is_the_one_that_the_plan_reaches(small: Path) -
         assert (await shown(api))["settings"]["max_batch_size"] == 4
 
 
-async def test_a_setting_of_its_own_goes_beyond_the_plan(small: Path, file: Path) -> None:
+async def test_a_model_setting_can_exceed_the_plan(small: Path, file: Path) -> None:
     write(file, "[models.small]\nmax_batch_size = 16\n")
     async with serving(small, models_file=file, max_batch_size=4) as api:
         found = await shown(api)
@@ -109,7 +109,7 @@ async def test_a_setting_of_its_own_goes_beyond_the_plan(small: Path, file: Path
         assert len(await answers(api, batch)) == 16
 
 
-async def test_what_takes_no_load_holds_at_once(small: Path, file: Path) -> None:
+async def test_settings_without_a_load_apply_immediately(small: Path, file: Path) -> None:
     async with serving(small, models_file=file, reload_s=0) as api:
         with capture_logs() as logs:
             await edit(
@@ -136,7 +136,7 @@ async def test_what_takes_no_load_holds_at_once(small: Path, file: Path) -> None
         assert (await api.client.post("/batch-predict", json=many)).status_code == 200
 
 
-async def test_a_model_has_a_timeout_of_its_own(small: Path, file: Path) -> None:
+async def test_a_model_can_have_its_own_timeout(small: Path, file: Path) -> None:
     write(file, "[models.small]\ntimeout_ms = 1\nbatch_wait_ms = 100\n")
     async with serving(small, models_file=file) as api:
         asked = {"input": item(small_batch(1), 0)}
@@ -146,9 +146,7 @@ async def test_a_model_has_a_timeout_of_its_own(small: Path, file: Path) -> None
 
 
 @pytest.mark.parametrize("devices", ["cpu", "cpu*2"])
-async def test_what_takes_a_load_is_installed_anew_and_no_request_fails(
-    small: Path, file: Path, devices: str
-) -> None:
+async def test_settings_with_a_load_fail_no_request(small: Path, file: Path, devices: str) -> None:
     async with serving(small, models_file=file, reload_s=0, devices=devices) as api:
         async with asked_meanwhile(api) as statuses:
             for text, most, precision in (
@@ -179,7 +177,7 @@ async def asked_in(api: Api, file: Path, precision: str, batch: Any) -> Any:
     return await answers(api, batch)
 
 
-async def test_models_that_need_one_replica_are_spread(tmp_path: Path) -> None:
+async def test_models_with_one_replica_are_spread(tmp_path: Path) -> None:
     for name in ("a", "b", "everywhere"):
         write_artifact(tmp_path / "models", name)
     file = write(tmp_path / "file", "[models.a]", "replicas = 1", "[models.b]", "replicas = 1")
@@ -189,9 +187,7 @@ async def test_models_that_need_one_replica_are_spread(tmp_path: Path) -> None:
         assert len((await shown(api, "everywhere"))["replicas"]) == 2
 
 
-async def test_what_cannot_be_applied_is_told_and_the_model_serves_on(
-    small: Path, file: Path
-) -> None:
+async def test_a_setting_that_cannot_apply_is_reported(small: Path, file: Path) -> None:
     async with serving(small, models_file=file, reload_s=0) as api:
         for _ in range(2):  # the second time it is not tried again, and told all the same
             with capture_logs() as logs:
@@ -209,7 +205,7 @@ async def test_what_cannot_be_applied_is_told_and_the_model_serves_on(
         assert (await shown(api))["versions"][0]["problem"] is None
 
 
-async def test_a_bad_edit_keeps_the_settings_and_the_server_ready(small: Path, file: Path) -> None:
+async def test_an_invalid_edit_keeps_the_previous_settings(small: Path, file: Path) -> None:
     write(file, "[models.small]\ntimeout_ms = 5000\n")
     async with serving(small, models_file=file, reload_s=0.02) as api:
         assert await api.metric("torchlane_models_file_wrong") == 0
@@ -221,9 +217,7 @@ async def test_a_bad_edit_keeps_the_settings_and_the_server_ready(small: Path, f
         assert (await api.client.get("/health/ready")).status_code == 200
 
 
-async def test_what_the_file_names_is_required_unless_it_says_otherwise(
-    small: Path, file: Path
-) -> None:
+async def test_models_in_the_file_are_required_by_default(small: Path, file: Path) -> None:
     write(file, "[models.small]\n[models.later]\n")
     async with serving(small, models_file=file, reload_s=0, wait_ready=False) as api:
         await settled(api)
@@ -242,7 +236,7 @@ async def test_what_the_file_names_is_required_unless_it_says_otherwise(
 
 
 @pytest.mark.parametrize("way", WAYS)
-async def test_only_the_keys_that_are_named_may_call_it(tmp_path: Path, way: str) -> None:
+async def test_only_allowed_keys_may_call_a_model(tmp_path: Path, way: str) -> None:
     for name in ("open", "closed"):
         write_artifact(tmp_path / "models", name)
     (tmp_path / "file").write_text("[models.closed]\nallowed_keys = ['team-a']\n")

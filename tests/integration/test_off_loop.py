@@ -131,7 +131,7 @@ both = pytest.mark.parametrize("way", WAYS)
 
 
 @both
-async def test_others_are_answered_while_a_picture_is_decoded(tmp_path: Path, way: str) -> None:
+async def test_decoding_a_picture_does_not_block_others(tmp_path: Path, way: str) -> None:
     async with scene(tmp_path) as s:
         s.hold()
         asked = await s.begin(sent(way))
@@ -174,7 +174,7 @@ async def test_a_deadline_ends_the_wait_for_a_thread(tmp_path: Path, way: str) -
 
 
 @both
-async def test_a_deadline_ends_the_wait_for_what_is_being_decoded(tmp_path: Path, way: str) -> None:
+async def test_a_deadline_ends_the_wait_for_decoding(tmp_path: Path, way: str) -> None:
     async with scene(tmp_path) as s:
         s.hold()
         late = await s.server.ask(sent(way, x_torchlane_timeout_ms="100"))
@@ -185,7 +185,7 @@ async def test_a_deadline_ends_the_wait_for_what_is_being_decoded(tmp_path: Path
 
 
 @both
-async def test_a_client_that_leaves_frees_its_place(tmp_path: Path, way: str) -> None:
+async def test_a_disconnected_client_frees_its_place(tmp_path: Path, way: str) -> None:
     async with scene(tmp_path) as s:
         threads = s.server.service.offload.threads
         s.hold()
@@ -203,7 +203,7 @@ async def test_a_client_that_leaves_frees_its_place(tmp_path: Path, way: str) ->
 
 
 @both
-async def test_more_than_fits_is_rejected_at_once(tmp_path: Path, way: str) -> None:
+async def test_a_full_thread_pool_rejects_immediately(tmp_path: Path, way: str) -> None:
     async with scene(tmp_path) as s:
         s.server.service.offload.max_tasks = 1
         s.hold()
@@ -220,7 +220,7 @@ async def test_more_than_fits_is_rejected_at_once(tmp_path: Path, way: str) -> N
 @pytest.mark.parametrize(
     ("bug", "status", "code"), [(None, 422, "invalid_input"), (KeyError("x"), 500, "internal")]
 )
-async def test_errors_in_the_thread_are_those_of_the_loop(
+async def test_thread_and_loop_give_the_same_errors(
     tmp_path: Path, way: str, bug: Exception | None, status: int, code: str
 ) -> None:
     async with scene(tmp_path) as s:
@@ -235,7 +235,7 @@ async def test_errors_in_the_thread_are_those_of_the_loop(
 
 @both
 @pytest.mark.parametrize("budget_s", [10.0, 0.0])
-async def test_a_drain_loses_nothing(tmp_path: Path, way: str, budget_s: float) -> None:
+async def test_a_drain_answers_every_request(tmp_path: Path, way: str, budget_s: float) -> None:
     async with scene(tmp_path) as s:
         s.hold()
         asked = await s.begin(sent(way))
@@ -249,7 +249,7 @@ async def test_a_drain_loses_nothing(tmp_path: Path, way: str, budget_s: float) 
 
 
 @both
-async def test_json_that_is_no_fast_path_leaves_the_loop_too(tmp_path: Path, way: str) -> None:
+async def test_large_json_is_decoded_off_the_loop(tmp_path: Path, way: str) -> None:
     async with scene(tmp_path) as s:
         batch = {"inputs": [{"x": [[[number, 1.0]]]} for number in range(1000)]}
         body = json.dumps(batch).encode().ljust(40_000)

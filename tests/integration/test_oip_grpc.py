@@ -84,7 +84,7 @@ class TestInfer:
         message.outputs.add(name="y")
         assert numbers(await server.infer(message)) == [2, 4]
 
-    async def test_what_clients_add_is_accepted(self, server: Server) -> None:
+    async def test_extra_client_parameters_are_accepted(self, server: Server) -> None:
         message = row()
         message.parameters["priority"].uint64_param = 1
         message.parameters["sequence_id"].string_param = "a"
@@ -163,7 +163,7 @@ class TestInfer:
         )
         assert found["x-request-id"]
 
-    async def test_it_shares_everything_with_http(self, server: Server) -> None:
+    async def test_grpc_and_http_share_the_cache(self, server: Server) -> None:
         """Equal bytes, and what one has computed the other finds in the cache."""
         before = await server.metric("torchlane_items_computed_total", model="double")
         values = np.array([0.1, -5.5], "<f4")
@@ -206,7 +206,7 @@ class TestInfer:
 
 
 class TestOtherCalls:
-    async def test_they_say_what_rest_says(self, server: Server) -> None:
+    async def test_other_calls_match_rest(self, server: Server) -> None:
         for name, fields, path in (
             ("ServerMetadata", {}, "/v2"),
             ("ModelMetadata", {"name": "double"}, "/v2/models/double"),

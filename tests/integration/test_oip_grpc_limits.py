@@ -101,7 +101,7 @@ class TestAccess:
         asked = server.call(path, message.SerializeToString(), metadata=admin)
         await refused(Code.INVALID_ARGUMENT, asked, "config")
 
-    async def test_a_caller_without_a_key_is_rejected_before_its_message(
+    async def test_a_missing_key_is_rejected_before_the_message(
         self, held: tuple[Server, Doubles]
     ) -> None:
         for name in ("ModelInfer", "RepositoryModelLoad"):
@@ -150,7 +150,7 @@ class TestTime:
 
 
 class TestLimits:
-    async def test_a_message_of_the_limit_and_one_more_byte(self, server: Server) -> None:
+    async def test_the_message_size_limit_is_exact(self, server: Server) -> None:
         message = row()
         message.id = "x" * (MAX_BODY_BYTES - len(message.SerializeToString()) - 4)
         assert len(message.SerializeToString()) == MAX_BODY_BYTES
@@ -175,7 +175,7 @@ class TestLimits:
         await refused(Code.RESOURCE_EXHAUSTED, asked, "metadata")
         assert numbers(await server.infer(row())) == [2, 4]
 
-    async def test_messages_that_do_not_come(self, held: tuple[Server, Doubles]) -> None:
+    async def test_messages_that_never_arrive(self, held: tuple[Server, Doubles]) -> None:
         """As many as fit into the limit of bodies wait; quick ones are still answered."""
         server, _ = held
         key = (("x-api-key", SECRET),)
@@ -194,7 +194,7 @@ class TestLimits:
                 await each.done_writing()
                 assert await each
 
-    async def test_answers_that_are_not_read(
+    async def test_unread_answers_are_limited(
         self, server: Server, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(infer, "SMALL_BYTES", 1000)
@@ -216,7 +216,7 @@ class TestLimits:
             while await failure(server.infer(large)) is not None:
                 await asyncio.sleep(0.01)
 
-    async def test_calls_that_are_reset_leave_nothing_behind(
+    async def test_reset_calls_leave_nothing_behind(
         self, server: Server, caplog: pytest.LogCaptureFixture
     ) -> None:
         for pause_s in (0, 0.001):
@@ -239,11 +239,11 @@ class TestLimits:
             raw.frame(6, 0, 0, bytes(8))
         await raw.ended()
 
-    async def test_a_connection_that_says_nothing(self, server: Server) -> None:
+    async def test_a_silent_grpc_connection_is_closed(self, server: Server) -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
         await RawConnection(reader, writer).ended()
 
-    async def test_streams_without_end(
+    async def test_open_streams_are_limited(
         self, server: Server, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(streams, "MAX_STREAMS", 2)
@@ -267,7 +267,7 @@ class TestLimits:
             {b"grpc-encoding": b"br"},
         ],
     )
-    async def test_a_strange_head_harms_nobody(
+    async def test_a_malformed_head_affects_no_other_call(
         self, server: Server, head: dict[bytes, bytes]
     ) -> None:
         raw = await RawConnection.open(server.port)
@@ -277,7 +277,7 @@ class TestLimits:
         assert numbers(await server.infer(row())) == [2, 4]
 
 
-async def test_a_stop_never_shuts_down_twice_at_once(
+async def test_shutdowns_never_run_concurrently(
     models: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first to end frees the server in grpcio; the other would crash the process."""

@@ -110,7 +110,7 @@ class TestJson:
         }
         assert "id" not in (await server.infer({"id": "", "inputs": [ROW]})).json()
 
-    async def test_no_content_type_and_a_wrong_one(self, server: Server) -> None:
+    async def test_missing_or_wrong_content_types_are_accepted(self, server: Server) -> None:
         for kind in ("", "application/octet-stream", "text/plain"):
             assert outputs(await server.infer({"inputs": [ROW]}, content_type=kind)) == [ANSWER]
 
@@ -120,7 +120,7 @@ class TestJson:
         (found,) = outputs(await server.infer({"inputs": [given]}))
         assert (found["shape"], found["data"]) == ([2, 2], [2.0, 4.0, 6.0, 8.0])
 
-    async def test_what_other_clients_add_is_accepted(self, server: Server) -> None:
+    async def test_extra_client_fields_are_accepted(self, server: Server) -> None:
         more = {"priority": 3, "sequence_id": 7, "sequence_start": True, "timeout": 0, "mine": "x"}
         given = {**ROW, "parameters": {"content_type": "np"}}
         document = {"model_name": "double", "inputs": [given], "parameters": more, "extra": [1]}
@@ -252,7 +252,7 @@ class TestJson:
         refused(await server.infer(b" " * 6000), "5000", status=413)
         refused(await server.infer({}, content_encoding="br"), "gzip", status=415)
 
-    async def test_one_bad_item_fails_its_request_and_no_other(self, server: Server) -> None:
+    async def test_a_bad_item_fails_only_its_request(self, server: Server) -> None:
         bad = {"inputs": [{**X, "shape": [2, 2], "data": [1, 2, 101, 0]}]}
         failed, answered = await asyncio.gather(server.infer(bad), server.infer({"inputs": [ROW]}))
         refused(failed, "1 of 2 items", status=500)
@@ -260,7 +260,7 @@ class TestJson:
 
 
 class TestBinary:
-    async def test_in_and_out(self, server: Server) -> None:
+    async def test_binary_input_and_output(self, server: Server) -> None:
         document = {"inputs": [BINARY], "parameters": {"binary_data_output": True}}
         head, octets = parts(await server.infer(document, OCTETS))
         (found,) = head["outputs"]
@@ -268,7 +268,7 @@ class TestBinary:
         assert "data" not in found
         assert np.frombuffer(octets, "<f4").tolist() == [2, 4]
 
-    async def test_each_output_may_say_how_it_comes(self, server: Server) -> None:
+    async def test_each_output_can_choose_its_format(self, server: Server) -> None:
         wanted = {"name": "y", "parameters": {"binary_data": True}}
         twice = {"inputs": [BINARY], "outputs": [wanted, {"name": "y"}]}
         head, octets = parts(await server.infer(twice, OCTETS))
@@ -287,7 +287,7 @@ class TestBinary:
         head = json.dumps({"inputs": [BINARY]}).encode() + b" " * padding
         assert outputs(await server.infer(head, OCTETS)) == [ANSWER]
 
-    async def test_a_head_that_came_before_is_read_with_other_bytes(self, server: Server) -> None:
+    async def test_a_known_header_works_with_other_bytes(self, server: Server) -> None:
         head = {"inputs": [BINARY], "outputs": [{"name": "y"}], "parameters": {"timeout": 10**8}}
         for value in (5, 6):
             octets = np.array([value, 0], "<f4").tobytes()
@@ -299,7 +299,7 @@ class TestBinary:
         nan = np.array([np.nan, 0], "<f4").tobytes()
         refused(await server.infer(head, nan), "NaN")
 
-    async def test_heads_are_kept_without_bodies_and_not_without_end(self, server: Server) -> None:
+    async def test_the_header_cache_is_bounded_and_excludes_bodies(self, server: Server) -> None:
         service, heads = server.listening.service, KnownHeads()
         endpoint = Endpoint("r", partial(InferCall, FastJson(), heads), "double", many=True)
         documents = ({"id": str(n), "inputs": [BINARY]} for n in range(MAX_KNOWN + 10))
@@ -325,7 +325,7 @@ class TestBinary:
         assert found["data"] == [3, -4]
 
     @pytest.mark.parametrize("coding", ["gzip", "deflate"])
-    async def test_compressed_as_a_whole(self, server: Server, coding: str) -> None:
+    async def test_a_compressed_binary_body(self, server: Server, coding: str) -> None:
         head = json.dumps({"inputs": [BINARY]}).encode()
         squeeze = gzip.compress if coding == "gzip" else zlib.compress
         headers = {"content_encoding": coding, "inference_header_content_length": str(len(head))}
@@ -363,18 +363,18 @@ class TestBinary:
             ({"shape": [1, 0, 2**62], "parameters": {"binary_data_size": 0}}, b"", ["got shape"]),
         ],
     )
-    async def test_bytes_that_do_not_add_up(
+    async def test_inconsistent_binary_sizes_are_rejected(
         self, server: Server, change: dict[str, object], octets: bytes, words: list[str]
     ) -> None:
         status = 413 if words == ["limit"] else 400
         answer = await server.infer({"inputs": [{**BINARY, **change}]}, octets)
         refused(answer, *words, status=status)
 
-    async def test_values_no_model_takes(self, server: Server) -> None:
+    async def test_nan_in_binary_data_is_rejected(self, server: Server) -> None:
         octets = np.array([1, np.nan], "<f4").tobytes()
         refused(await server.infer({"inputs": [BINARY]}, octets), "item 0", "NaN")
 
-    async def test_any_byte_but_0_is_true(self, server: Server) -> None:
+    async def test_every_nonzero_byte_is_true(self, server: Server) -> None:
         given = {"name": "x", "datatype": "BOOL", "shape": [1, 3]}
         document = {"inputs": [{**given, "parameters": {"binary_data_size": 3}}]}
         (found,) = outputs(await server.infer(document, b"\0\1\2", model="bool"))
@@ -402,7 +402,7 @@ class TestPictures:
         same = await server.infer({"inputs": [{**PICTURES, "data": text}]}, model="pictures")
         assert outputs(same) == outputs(answer)
 
-    async def test_tensors_too(self, server: Server) -> None:
+    async def test_tensors_are_accepted_too(self, server: Server) -> None:
         given = {"name": "picture", "datatype": "FP32", "shape": [1, 1, 2, 2], "data": [1.0] * 4}
         assert outputs(await server.infer({"inputs": [given]}, model="pictures"))[0]["data"] == [
             0,
@@ -473,7 +473,7 @@ async def test_duplicates_are_computed_once_across_protocols(server: Server) -> 
     assert await computed() - before == 2
 
 
-async def test_a_repeated_body_is_answered_alike(server: Server) -> None:
+async def test_a_repeated_body_gets_the_same_answer(server: Server) -> None:
     answers = [await server.infer({"id": "a", "inputs": [ROW]}) for _ in range(4)]
     assert {each.body for each in answers} == {answers[0].body}
     assert answers[-1]["x-torchlane-cache"].startswith("hit=1")
@@ -491,7 +491,7 @@ async def test_a_call_keeps_no_inputs(server: Server) -> None:
     assert (call.request.id, call.request.inputs) == ("mine", ())
 
 
-async def test_too_many_classes_are_refused(server: Server) -> None:
+async def test_asking_for_too_many_classes_returns_all(server: Server) -> None:
     count = 10
     scores = {"name": "picture", "datatype": "FP32", "shape": [count, 1, 2, 2], "data": [0] * 40}
     wanted = {"name": "scores", "parameters": {"classification": 10**9}}
@@ -502,12 +502,12 @@ async def test_too_many_classes_are_refused(server: Server) -> None:
     assert found["data"] == found["data"][:2] * count
 
 
-async def test_a_model_without_raw_input_says_so(server: Server) -> None:
+async def test_raw_bytes_without_a_raw_input_are_rejected(server: Server) -> None:
     answer = await server.send(OCTETS, "small", inference_header_content_length="0")
     refused(answer, "has no such input")
 
 
-async def test_what_is_no_http_gets_the_protocols_error(server: Server) -> None:
+async def test_malformed_http_gets_the_protocols_error(server: Server) -> None:
     for sent in (b"Content-Length: x\r\n", b"A: b\r\n" * 300):
         wire = await server.listening.connect()
         wire.send(b"POST /v2/models/double/infer HTTP/1.1\r\nHost: a\r\n" + sent + b"\r\n")
@@ -517,7 +517,7 @@ async def test_what_is_no_http_gets_the_protocols_error(server: Server) -> None:
         await wire.close()
 
 
-async def test_it_is_counted_by_route(server: Server) -> None:
+async def test_requests_are_counted_by_route(server: Server) -> None:
     async def counted(**labels: str) -> float:
         route = "/v2/models/{name}/infer"
         return await server.listening.metric("torchlane_requests_total", route=route, **labels)

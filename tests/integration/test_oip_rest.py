@@ -82,7 +82,7 @@ async def test_metadata_has_every_loaded_version(api: Api) -> None:
         assert await get(api, f"/v2/models/{path}/ready") == (200, ready)
 
 
-async def test_config_is_as_triton_says_it(api: Api) -> None:
+async def test_config_matches_tritons_format(api: Api) -> None:
     _, config = await get(api, "/v2/models/small/config")
     assert config["max_batch_size"] == 16
     assert [(each["name"], each["data_type"], each["dims"]) for each in config["input"]] == [
@@ -119,7 +119,7 @@ async def test_statistics(api: Api) -> None:
     assert len(await counts("/v2/models/stats")) == 3
 
 
-async def test_what_is_not_there(api: Api) -> None:
+async def test_unknown_models_and_versions(api: Api) -> None:
     for model, says in (
         ("none", "there is no model 'none'"),
         ("double/versions/9", "version 9 of 'double' is not loaded; loaded: 2, 1"),
@@ -133,7 +133,7 @@ async def test_what_is_not_there(api: Api) -> None:
             assert says in body["error"], (model, call)
 
 
-async def test_another_method_is_told_what_is_allowed(api: Api) -> None:
+async def test_another_method_gets_405_with_allow(api: Api) -> None:
     for method, path, allowed in (
         ("DELETE", "/v2/models/double", "GET, HEAD"),
         ("GET", "/v2/repository/index", "POST"),
@@ -143,7 +143,7 @@ async def test_another_method_is_told_what_is_allowed(api: Api) -> None:
         assert set(answer.json()) == {"error"}
 
 
-async def test_a_model_named_stats_is_described_by_its_version(tmp_path: Path) -> None:
+async def test_a_model_named_stats_has_versioned_metadata(tmp_path: Path) -> None:
     write_artifact(tmp_path, "stats")
     async with serving(tmp_path) as api:
         assert set((await get(api, "/v2/models/stats"))[1]) == {"model_stats"}
@@ -151,7 +151,7 @@ async def test_a_model_named_stats_is_described_by_its_version(tmp_path: Path) -
         assert (await get(api, "/v2/models/stats/ready"))[1] == {"name": "stats", "ready": True}
 
 
-async def test_a_model_that_loads_is_not_ready(tmp_path: Path) -> None:
+async def test_a_loading_model_is_not_ready(tmp_path: Path) -> None:
     write_artifact(tmp_path, "double")
     go_on = threading.Event()
     async with serving(tmp_path, make_backend=held(go_on), wait_ready=False) as api:
@@ -177,7 +177,7 @@ async def test_a_model_that_loads_is_not_ready(tmp_path: Path) -> None:
         assert await get(api, "/v2/models/double/ready") == (503, unready)
 
 
-async def test_a_model_without_a_replica_that_works_is_not_ready(tmp_path: Path) -> None:
+async def test_a_model_without_working_replicas_is_not_ready(tmp_path: Path) -> None:
     write_artifact(tmp_path, "double")
 
     def make(artifact: Artifact, selection: Selection, device: Device) -> Backend:
@@ -229,7 +229,7 @@ class TestRepository:
         assert (await post(api, "/v2/repository/models/m/load"))[0] == 200
         assert await answered_by(api) == 2
 
-    async def test_a_version_that_fails_is_told(self, api: Api, publisher: Publisher) -> None:
+    async def test_a_failing_version_is_reported(self, api: Api, publisher: Publisher) -> None:
         publisher.publish_wrong(2)
         status, body = await post(api, "/v2/repository/models/m/load")
         assert status == 400
@@ -241,14 +241,14 @@ class TestRepository:
         assert await answered_by(api) == 1
 
     @pytest.mark.parametrize("parameter", ["config", "file:1/model.pt"])
-    async def test_nothing_of_a_model_can_be_replaced(self, api: Api, parameter: str) -> None:
+    async def test_load_parameters_are_rejected(self, api: Api, parameter: str) -> None:
         body = json.dumps({"parameters": {parameter: "{}"}}).encode()
         status, answer = await post(api, "/v2/repository/models/m/load", body)
         assert status == 400
         assert f"the parameter {parameter!r} is not supported" in answer["error"]
 
     @pytest.mark.parametrize("call", ["load", "unload"])
-    async def test_a_model_that_is_not_there(self, api: Api, call: str) -> None:
+    async def test_an_unknown_model(self, api: Api, call: str) -> None:
         status, body = await post(api, f"/v2/repository/models/none/{call}")
         assert (status, body) == (404, {"error": "there is no model 'none' in the repository"})
 
@@ -262,7 +262,7 @@ class TestRepository:
             (b"{" + b" " * 65_536, 413, "the limit is 65536"),
         ],
     )
-    async def test_another_body(
+    async def test_malformed_and_oversized_bodies_are_rejected(
         self, api: Api, call: str, body: bytes, status: int, says: str
     ) -> None:
         answered, answer = await post(api, f"/v2/repository/{call}", body)
@@ -270,14 +270,14 @@ class TestRepository:
         assert await answered_by(api) == 1
 
     @pytest.mark.parametrize("path", ["models/m/load", "models/m/unload", "models/m/nope"])
-    async def test_who_may_change_something(self, api: Api, path: str) -> None:
+    async def test_changes_require_the_admin_scope(self, api: Api, path: str) -> None:
         api.client.headers["authorization"] = f"Bearer {OTHER_SECRET}"
         assert (await post(api, f"/v2/repository/{path}"))[0] == 403
         del api.client.headers["authorization"]
         assert (await post(api, f"/v2/repository/{path}"))[0] == 401
 
     @pytest.mark.parametrize("path", ["", "/models/m", "/models/m/ready", "/models/stats"])
-    async def test_who_may_read(self, api: Api, path: str) -> None:
+    async def test_reading_requires_a_key(self, api: Api, path: str) -> None:
         api.client.headers["authorization"] = f"Bearer {OTHER_SECRET}"
         assert (await get(api, f"/v2{path}"))[0] == 200
         del api.client.headers["authorization"]

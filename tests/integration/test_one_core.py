@@ -14,7 +14,7 @@ from tests.integration.harness import serving
 
 
 @pytest.mark.parametrize(("cores", "blocks_for"), [(1, BLOCK_S), (2, 0.0)])
-async def test_the_loop_stands_still_where_it_has_one_core(
+async def test_short_batches_block_the_loop_on_one_core(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cores: int, blocks_for: float
 ) -> None:
     blocked: list[float] = []

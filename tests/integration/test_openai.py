@@ -84,7 +84,7 @@ class TestEmbeddings:
             ([CAT, [*DOG[:2], IDS["a"], DOG[2]], CAT], 3 + 4 + 3),
         ],
     )
-    async def test_several_keep_their_order(self, api: Api, given: Any, tokens: int) -> None:
+    async def test_several_texts_keep_their_order(self, api: Api, given: Any, tokens: int) -> None:
         answer = await embed(api, given)
         assert [each["index"] for each in answer["data"]] == [0, 1, 2]
         alone = [vectors(await embed(api, each))[0] for each in ("cat", "dog a", "cat")]
@@ -122,14 +122,14 @@ class TestEmbeddings:
         assert answer["model"] == (model if "/" in model else "embed/2")
 
     @pytest.mark.parametrize("more", [{}, {"model": None}, {"model": "default/not-specified"}])
-    async def test_without_a_model_it_is_the_default_one(self, api: Api, more: Any) -> None:
+    async def test_the_default_model_is_used_without_a_name(self, api: Api, more: Any) -> None:
         answer = await api.client.post(CALL, json={"input": "cat", **more})
         assert answer.json()["model"] == "embed/2"
 
     async def test_the_user_is_ignored(self, api: Api) -> None:
         assert await embed(api, "cat", user="me") == await embed(api, "cat")
 
-    async def test_infinitys_call_ignores_what_it_does_not_know(self, api: Api) -> None:
+    async def test_infinitys_call_ignores_unknown_fields(self, api: Api) -> None:
         expected = await embed(api, "cat")
         sent = {"modality": "text", "dimensions": 0, "another": 1}
         assert await embed(api, "cat", "/embeddings", **sent) == expected
@@ -190,7 +190,7 @@ class TestEmbeddings:
             assert "lists, objects and fields" in error["message"]
         assert "300 token ids" in (await refused(api, {"input": [2] * 300}))["message"]
 
-    async def test_brackets_and_commas_in_texts_are_no_structure(self, api: Api) -> None:
+    async def test_brackets_and_commas_in_texts_are_not_counted(self, api: Api) -> None:
         text = '[{:,\\" ' * 10_000
         assert len((await embed(api, [text] * 2))["data"]) == 2
 
@@ -208,7 +208,7 @@ class TestEmbeddings:
         texts = [f"{'cat ' * 200}{'dog ' * each}" for each in range(50)]
         assert len((await embed(api, texts))["data"]) == 50
 
-    async def test_other_paths_have_the_same_shape_of_errors(self, api: Api) -> None:
+    async def test_other_paths_use_the_same_error_shape(self, api: Api) -> None:
         answer = await api.client.post("/v1/chat/completions", json={})
         assert (answer.status_code, answer.json()["error"]["code"]) == (404, "not_found")
         answer = await api.client.get(CALL)
@@ -238,7 +238,7 @@ class TestModels:
 
 
 class TestOneDataPlane:
-    async def test_equal_texts_are_computed_once_whoever_asks(self, models: Path) -> None:
+    async def test_equal_texts_are_computed_once_across_calls(self, models: Path) -> None:
         async with serving(models, default_model="embed") as api:
             before = await api.metric(COMPUTED)
             await api.client.post("/predict", json={"input": "new cat"})
@@ -249,7 +249,7 @@ class TestOneDataPlane:
             await api.client.post("/predict", json={"input": "new dog"})
             assert await api.metric(COMPUTED) - before == 2
 
-    async def test_repeated_bodies_are_answered_alike(self, models: Path) -> None:
+    async def test_repeated_bodies_get_the_same_answer(self, models: Path) -> None:
         async with serving(models, default_model="embed") as api:
             bodies = [{"input": ["cat", "dog " * 9]}, {"input": "cat", "encoding_format": "base64"}]
             for body, path in itertools.product(bodies, (CALL, "/embeddings")):
@@ -257,7 +257,7 @@ class TestOneDataPlane:
                 assert len({each.content for each in answers}) == 1
                 assert answers[0].status_code == 200
 
-    async def test_a_compressed_body_has_the_limit_of_any_body(self, models: Path) -> None:
+    async def test_the_body_limit_applies_to_compressed_bodies(self, models: Path) -> None:
         body = json.dumps({"input": "cat " * 5000, "model": "embed"}).encode()
         coded = {"content-encoding": "gzip"}
         async with serving(models, default_model="embed", max_body_bytes=10_000) as api:
@@ -265,7 +265,7 @@ class TestOneDataPlane:
                 answer = await api.client.post(path, content=gzip.compress(body), headers=coded)
                 assert answer.status_code == 413
 
-    async def test_calls_of_one_body_are_told_apart(self, models: Path) -> None:
+    async def test_equal_bodies_of_different_calls_are_distinguished(self, models: Path) -> None:
         async with serving(models, default_model="logits") as api:
             body = {"input": ["cat"]}
             for _ in range(3):
@@ -274,7 +274,7 @@ class TestOneDataPlane:
                 assert labels.json()["object"] == "classify"
                 assert other.json()["object"] == "list"
 
-    async def test_both_ways_answer_alike(self, models: Path) -> None:
+    async def test_both_paths_give_the_same_answer(self, models: Path) -> None:
         bodies = (b'{"input": "cat"}', b'{"input": ""}', b'{"input": "cat", "model": "none"}', b"[")
         async with listening(models, default_model="embed", cache_bytes=0) as server:
             for body in bodies:

@@ -47,7 +47,7 @@ async def test_each_file_is_served_and_revalidated(tmp_path: Path, name: str) ->
         assert (await api.client.post(url)).status_code == 405
 
 
-async def test_the_policy_lets_nothing_in_but_the_servers_own_files(tmp_path: Path) -> None:
+async def test_the_policy_allows_only_the_servers_files(tmp_path: Path) -> None:
     async with serving(tmp_path, wait_ready=False) as api:
         page = await api.client.get("/")
     policy = dict(
@@ -105,7 +105,7 @@ async def test_no_other_file_is_served(tmp_path: Path, path: str) -> None:
         *(("127.0.0.1", True, "off", False), ("127.0.0.1", False, "off", False)),
     ],
 )
-async def test_where_it_is_shown(
+async def test_page_visibility_by_host_keys_and_setting(
     tmp_path: Path, host: str, keys: bool, page: str, shown: bool
 ) -> None:
     settings: dict[str, Any] = {"host": host, "api_keys": KEY_LINE if keys else None, "page": page}
@@ -118,7 +118,7 @@ async def test_where_it_is_shown(
         assert (await api.client.get("/models")).status_code == (401 if keys else 200)
 
 
-async def test_a_report_is_shown_without_scripts_and_apart_from_the_server(tmp_path: Path) -> None:
+async def test_a_report_is_sandboxed(tmp_path: Path) -> None:
     folder = write_artifact(tmp_path, "double")
     (folder / "report.html").write_bytes(REPORT)
     async with serving(tmp_path) as api:
@@ -132,7 +132,7 @@ async def test_a_report_is_shown_without_scripts_and_apart_from_the_server(tmp_p
         assert (head.content, head.headers["content-length"]) == (b"", str(len(REPORT)))
 
 
-async def test_a_version_that_failed_has_its_report_too(tmp_path: Path) -> None:
+async def test_a_failed_version_has_its_report_too(tmp_path: Path) -> None:
     folder = write_artifact(tmp_path, "double")
     (folder / "report.html").write_bytes(REPORT)
     (folder / "script.pt").write_bytes(b"broken")
@@ -141,7 +141,7 @@ async def test_a_version_that_failed_has_its_report_too(tmp_path: Path) -> None:
         assert (await api.client.get("/models/double/versions/1/report")).content == REPORT
 
 
-async def test_where_there_is_no_report_a_sentence_says_so(
+async def test_a_missing_report_is_explained(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = write_artifact(tmp_path / "models", "double")

@@ -59,7 +59,7 @@ async def test_the_stored_plan_is_followed_and_shown(tmp_path: Path) -> None:
             np.testing.assert_allclose(await answers(api, batch), wanted, rtol=1e-4, atol=1e-5)
 
 
-async def test_on_another_processor_the_server_measures_and_shows_what_it_found(
+async def test_the_server_measures_on_another_processor(
     tmp_path: Path,
 ) -> None:
     elsewhere = Processor(kind="cpu", name="A CPU of somebody else", threads=64)
@@ -112,7 +112,7 @@ async def test_a_pinned_variant_is_the_only_one(
 
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("by", ["setting", "artifact"])
-async def test_an_answer_does_not_depend_on_its_batch_in_any_precision(
+async def test_answers_do_not_depend_on_the_batch(
     tmp_path: Path, precision: Precision, by: str
 ) -> None:
     default: Precision = precision if by == "artifact" else "bf16"
@@ -141,7 +141,7 @@ async def test_an_answer_does_not_depend_on_its_batch_in_any_precision(
         assert tolerance.excess(wanted, together[row].astype(np.float32)) is None
 
 
-async def test_a_package_for_another_machine_is_skipped_and_shown(
+async def test_a_package_for_another_machine_is_skipped(
     tmp_path: Path,
 ) -> None:
     write_small(tmp_path, ["script"], plan=plan("float32"), changed={"compiled": foreign()})
@@ -159,7 +159,7 @@ async def test_a_package_for_another_machine_is_skipped_and_shown(
     assert told["reason"].startswith("compiled.pt2 is compiled for riscv64 with v; cpu here is")
 
 
-async def test_a_rebuilt_replica_takes_what_was_measured_and_answers_as_before(
+async def test_a_rebuilt_replica_reuses_the_measured_plan(
     tmp_path: Path,
 ) -> None:
     write_small(tmp_path, ["script", "compiled"])

@@ -34,7 +34,7 @@ from tests.integration.small import foreign, info, plan, reason
         ),
     ],
 )
-async def test_what_the_artifact_does_not_have_keeps_it_from_being_ready(
+async def test_a_missing_variant_or_precision_prevents_readiness(
     tmp_path: Path, chosen: dict[str, Any], says: str
 ) -> None:
     write_small(tmp_path, ["script", "bf16"])
@@ -53,7 +53,7 @@ async def test_a_missing_pinned_variant_never_serves_an_older_version(
         assert "small/2 has no variant 'bf16'" in await reason(api)
 
 
-async def test_nor_is_one_that_this_machine_cannot_run(tmp_path: Path) -> None:
+async def test_an_unusable_pinned_variant_never_serves_older_versions(tmp_path: Path) -> None:
     write_small(tmp_path, ["script", "compiled"])
     write_small(tmp_path, ["script"], version=2, changed={"compiled": foreign()})
     async with serving(tmp_path, wait_ready=False, devices="cpu", variant="compiled") as api:
@@ -72,9 +72,7 @@ async def test_a_missing_precision_falls_back_and_is_logged(
 
 
 @pytest.mark.parametrize("name", ["manifest.json", "manifest.sha256", "script.pt", "compiled.pt2"])
-async def test_one_flipped_byte_in_any_file_is_refused_by_name_and_digests(
-    tmp_path: Path, name: str
-) -> None:
+async def test_one_flipped_byte_in_any_file_is_rejected(tmp_path: Path, name: str) -> None:
     folder = write_small(tmp_path, ["script", "compiled"], plan=plan("float32"))
     assert {path.name for path in folder.iterdir()} == {
         *("manifest.json", "manifest.sha256", "script.pt", "compiled.pt2")
@@ -93,9 +91,7 @@ async def test_one_flipped_byte_in_any_file_is_refused_by_name_and_digests(
 
 
 @pytest.mark.parametrize("index", [0, 2])
-async def test_an_altered_golden_example_is_found_out_though_every_digest_is_right(
-    tmp_path: Path, index: int
-) -> None:
+async def test_an_altered_golden_example_is_detected(tmp_path: Path, index: int) -> None:
     folder = write_small(tmp_path, ["script", "compiled"], plan=plan("float32"))
     manifest = read_artifact(folder).manifest
     content = json.loads(manifest.model_dump_json())
@@ -121,7 +117,7 @@ class Slow(nn.Module):
         return made + 0.5 if picture.shape[0] > 2 else made
 
 
-async def test_a_wrong_variant_is_found_even_if_never_chosen(
+async def test_a_wrong_variant_is_detected_even_if_unused(
     tmp_path: Path,
 ) -> None:
     write_small(tmp_path, ["script"], changed={"slow": scripted(Slow(small_module()), "slow")})

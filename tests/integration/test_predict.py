@@ -48,7 +48,7 @@ async def test_one_prediction(api: Api) -> None:
     assert answer.headers["content-type"] == "application/json"
 
 
-async def test_the_same_input_again_is_a_hit(api: Api) -> None:
+async def test_a_repeated_input_is_a_cache_hit(api: Api) -> None:
     first = await post(api, "/predict", {"input": [1, 2]})
     again = await post(api, "/predict", {"input": [1.0, 2.0]})
     assert first.headers["x-torchlane-cache"] == "miss"
@@ -56,7 +56,7 @@ async def test_the_same_input_again_is_a_hit(api: Api) -> None:
     assert first.json() == again.json()
 
 
-async def test_a_batch_keeps_order_and_count_and_computes_duplicates_once(api: Api) -> None:
+async def test_a_batch_keeps_order_and_computes_duplicates_once(api: Api) -> None:
     a, b = [1, 1], [2, 2]
     before = await api.metric("torchlane_items_computed_total", model="double")
     answer = await post(api, "/batch-predict", {"inputs": [a, b, a, a]})
@@ -79,14 +79,14 @@ async def test_two_inputs_with_free_dimensions(api: Api) -> None:
     assert got == [[[25], [13]], [[25, 100, 1]], [[0], [2]]]
 
 
-async def test_errors_do_not_echo_what_was_sent(api: Api) -> None:
+async def test_errors_do_not_echo_the_input(api: Api) -> None:
     item = {"n" * 50_000: 1}
     answer = await post(api, "/models/pairwise/batch-predict", {"inputs": [item]})
     assert answer.status_code == 422
     assert len(answer.content) < 1000
 
 
-async def test_unknown_paths_and_methods_have_the_one_error_shape(api: Api) -> None:
+async def test_unknown_paths_and_methods_use_the_error_shape(api: Api) -> None:
     for method, path, status in (("GET", "/nope", 404), ("GET", "/predict", 405)):
         answer = await api.client.request(method, path)
         assert answer.status_code == status

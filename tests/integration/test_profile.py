@@ -69,7 +69,7 @@ async def test_requests_batches_and_operators(server: Listening, expects: dict[s
     assert is_clean(server)
 
 
-async def test_a_trace_holds_nothing_that_callers_sent(server: Listening) -> None:
+async def test_a_trace_contains_no_caller_data(server: Listening) -> None:
     profiling = asyncio.create_task(server.ask(asked(0.4)))
     await until(lambda: server.service.tracing.enabled)
     body = b'{"input": [3.1337, 2]}'
@@ -81,7 +81,7 @@ async def test_a_trace_holds_nothing_that_callers_sent(server: Listening) -> Non
         assert secret not in answer.body
 
 
-async def test_the_answer_says_what_it_is(server: Listening) -> None:
+async def test_response_headers_describe_the_trace(server: Listening) -> None:
     answer = await server.ask(asked())
     assert answer["content-type"] == "application/json"
     assert answer["cache-control"] == "no-store"
@@ -93,7 +93,7 @@ async def test_the_answer_says_what_it_is(server: Listening) -> None:
     assert answer["x-torchlane-profile"] == f"{about['seconds']:g} s; {about['ended']}"
 
 
-async def test_compressed_where_the_caller_takes_that(server: Listening) -> None:
+async def test_the_trace_is_compressed_if_accepted(server: Listening) -> None:
     answer = await server.ask(asked(accept_encoding="deflate, gzip;q=0.5"))
     assert answer["content-encoding"] == "gzip"
     assert b"traceEvents" in gzip.decompress(answer.body)
@@ -121,14 +121,14 @@ def test_accept_encoding(accepts: list[str], takes: bool) -> None:
 @pytest.mark.parametrize(
     "seconds", ["0.09", "60.1", "-1", "nan", "inf", "-inf", "", "five", "1e999", "0x1", "1,5"]
 )
-async def test_a_wrong_time(server: Listening, seconds: str) -> None:
+async def test_an_invalid_duration_is_rejected(server: Listening, seconds: str) -> None:
     answer = await server.ask(asked(seconds))
     assert (answer.status, answer.code) == (422, "invalid_input")
     assert "seconds" in answer.json()["error"]
     assert is_clean(server)
 
 
-async def test_five_seconds_unless_told_otherwise(server: Listening) -> None:
+async def test_the_default_duration_is_five_seconds(server: Listening) -> None:
     profiling = asyncio.create_task(server.ask(asked(None)))
     await until(lambda: server.service.tracing.enabled)
     refused = await server.ask(asked())
@@ -137,7 +137,7 @@ async def test_five_seconds_unless_told_otherwise(server: Listening) -> None:
     assert (await profiling)["x-torchlane-profile"].endswith("the server is shutting down")
 
 
-async def test_who_may(server: Listening) -> None:
+async def test_profiling_requires_the_admin_scope(server: Listening) -> None:
     other = {"authorization": f"Bearer {OTHER_SECRET}"}
     for headers, status in ((other, 403), ({"authorization": "Bearer wrong"}, 401)):
         for seconds in (0.2, "wrong"):  # the key is checked first
@@ -146,13 +146,13 @@ async def test_who_may(server: Listening) -> None:
     assert is_clean(server)
 
 
-async def test_without_keys_nobody_may(tmp_path: Path) -> None:
+async def test_profiling_is_forbidden_without_keys(tmp_path: Path) -> None:
     write_artifact(tmp_path, "double", 3)
     async with listening(tmp_path) as opened:
         assert (await opened.ask(asked())).code == "forbidden"
 
 
-async def test_one_at_a_time(server: Listening) -> None:
+async def test_only_one_profile_runs_at_a_time(server: Listening) -> None:
     profiling = asyncio.create_task(server.ask(asked(1.5)))
     await until(lambda: server.service.tracing.enabled)
     refused = await server.ask(asked())
@@ -163,7 +163,7 @@ async def test_one_at_a_time(server: Listening) -> None:
     assert (await server.ask(asked())).status == 200
 
 
-async def test_a_caller_who_leaves_ends_it(server: Listening) -> None:
+async def test_a_disconnect_ends_the_profile(server: Listening) -> None:
     wire = await server.connect()
     wire.send(asked(30))
     await until(lambda: server.service.tracing.enabled)
@@ -174,7 +174,7 @@ async def test_a_caller_who_leaves_ends_it(server: Listening) -> None:
     assert answer.status == 200
 
 
-async def test_a_drain_ends_it_with_what_it_has(server: Listening) -> None:
+async def test_a_drain_returns_the_partial_profile(server: Listening) -> None:
     profiling = asyncio.create_task(server.ask(asked(30)))
     await until(lambda: server.service.tracing.enabled)
     assert (await server.ask(ask_for(1, **KEY))).status == 200
@@ -187,7 +187,7 @@ async def test_a_drain_ends_it_with_what_it_has(server: Listening) -> None:
     assert (refused.status, refused.code) == (503, "shutting_down")
 
 
-async def test_it_serves_on_afterwards(server: Listening) -> None:
+async def test_the_server_keeps_serving_after_a_profile(server: Listening) -> None:
     for _ in range(2):
         assert (await server.ask(asked())).status == 200
     assert is_clean(server)
@@ -195,7 +195,7 @@ async def test_it_serves_on_afterwards(server: Listening) -> None:
     assert (answer.status, answer.json()["prediction"]["outputs"]["y"]) == (200, [2, 4])
 
 
-async def test_it_is_in_the_document(server: Listening) -> None:
+async def test_profiling_is_in_the_openapi_document(server: Listening) -> None:
     document = (await server.ask(request("/openapi.json", b"", method="GET"))).json()
     call = document["paths"]["/admin/profile"]["post"]
     assert call["operationId"] == "profile"

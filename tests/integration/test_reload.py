@@ -90,7 +90,7 @@ async def load_of(api: Api, path: str = "/predict") -> AsyncIterator[int]:
         yield await answered_by(api, path, x=1.0 + number / 8)
 
 
-async def test_a_new_version_is_noticed_and_takes_over(publisher: Publisher) -> None:
+async def test_a_new_version_is_detected_and_takes_over(publisher: Publisher) -> None:
     publisher.publish(1)
     async with serving(publisher.repository, reload_s=LOOK_S) as api:
         assert await answered_by(api) == 1
@@ -158,7 +158,7 @@ async def test_the_cache_never_answers_across_versions(publisher: Publisher) -> 
             assert await answered_by(api, x=3.0) == 2
 
 
-async def test_a_bad_version_never_replaces_a_good_one_and_is_reported(
+async def test_a_bad_version_is_reported_and_never_serves(
     publisher: Publisher,
 ) -> None:
     publisher.publish(1)
@@ -188,7 +188,7 @@ async def test_a_slowly_copied_version_loads_when_complete(
         await eventually(lambda: answered_by(api), 2)
 
 
-async def test_a_later_model_is_served_without_losing_readiness(
+async def test_a_new_model_does_not_affect_readiness(
     publisher: Publisher,
 ) -> None:
     publisher.publish(1)
@@ -206,7 +206,7 @@ async def test_a_later_model_is_served_without_losing_readiness(
         assert await answered_by(api, "/models/other/predict") == 2
 
 
-async def test_the_only_model_stays_the_default_while_it_is_there(publisher: Publisher) -> None:
+async def test_the_first_only_model_stays_the_default(publisher: Publisher) -> None:
     publisher.publish(1)
     overrides = Overrides(None)
     async with serving(publisher.repository, reload_s=0) as api:
@@ -225,7 +225,7 @@ async def test_the_only_model_stays_the_default_while_it_is_there(publisher: Pub
         assert await answered_by(api) == 1
 
 
-async def test_when_the_default_has_gone_the_only_model_left_is_it(publisher: Publisher) -> None:
+async def test_the_last_remaining_model_becomes_the_default(publisher: Publisher) -> None:
     damaged = publisher.publish(1)
     (damaged / "script.pt").write_bytes(b"altered")
     async with serving(publisher.repository, reload_s=0, wait_ready=False) as api:
@@ -238,7 +238,7 @@ async def test_when_the_default_has_gone_the_only_model_left_is_it(publisher: Pu
         assert await answered_by(api) == 2
 
 
-async def test_an_empty_repository_is_ready_when_its_first_model_is(publisher: Publisher) -> None:
+async def test_readiness_follows_the_first_published_model(publisher: Publisher) -> None:
     async with serving(publisher.repository, reload_s=LOOK_S, wait_ready=False) as api:
         await asyncio.sleep(2 * LOOK_S)
         assert (await api.client.get("/health/ready")).status_code == 503
@@ -288,7 +288,7 @@ async def test_version_policies(
                 assert (await api.client.post(path, json={"input": [1, 2]})).status_code == 404
 
 
-async def test_a_pinned_version_that_is_not_there_is_said_and_awaited(
+async def test_a_missing_pinned_version_is_reported_and_awaited(
     publisher: Publisher,
 ) -> None:
     publisher.publish(1)
@@ -302,7 +302,7 @@ async def test_a_pinned_version_that_is_not_there_is_said_and_awaited(
         await eventually(lambda: states(api), {2: "ready"})
 
 
-async def test_unloading_the_newest_goes_back_to_the_one_before(publisher: Publisher) -> None:
+async def test_unloading_the_newest_version_restores_the_previous(publisher: Publisher) -> None:
     publisher.publish(1)
     publisher.publish(2)
     async with serving(publisher.repository, reload_s=0) as api:
@@ -314,7 +314,7 @@ async def test_unloading_the_newest_goes_back_to_the_one_before(publisher: Publi
         assert await answered_by(api) == 2
 
 
-async def test_a_model_can_be_unloaded_as_a_whole_and_loaded_again(publisher: Publisher) -> None:
+async def test_a_model_can_be_unloaded_and_reloaded(publisher: Publisher) -> None:
     publisher.publish(1)
     async with serving(publisher.repository, reload_s=0) as api:
         await lifecycle(api).unload("m")
@@ -339,7 +339,7 @@ async def test_an_older_version_can_be_loaded_in_addition(publisher: Publisher) 
         assert await states(api) == {3: "ready", 2: "unloaded", 1: "ready"}
 
 
-async def test_reloading_tries_what_failed_once_more(publisher: Publisher) -> None:
+async def test_a_reload_retries_failed_versions(publisher: Publisher) -> None:
     publisher.publish(1)
     async with serving(publisher.repository, reload_s=0) as api:
         publisher.publish_wrong(2)
@@ -349,7 +349,7 @@ async def test_reloading_tries_what_failed_once_more(publisher: Publisher) -> No
         assert changes.loaded == changes.retired == []
 
 
-async def test_a_version_that_lacks_what_is_pinned_takes_nothing_away(publisher: Publisher) -> None:
+async def test_a_version_without_the_pinned_variant_retires_nothing(publisher: Publisher) -> None:
     publisher.publish(1)
     publisher.publish(2)
     async with serving(publisher.repository, reload_s=0, variant="script") as api:
@@ -361,7 +361,7 @@ async def test_a_version_that_lacks_what_is_pinned_takes_nothing_away(publisher:
         assert await states(api) == {3: "failed", 2: "ready", 1: "ready"}
 
 
-async def test_an_extra_version_leaves_with_its_override(
+async def test_an_extra_version_is_retired_with_its_override(
     publisher: Publisher,
 ) -> None:
     publisher.publish(1)
@@ -372,7 +372,7 @@ async def test_an_extra_version_leaves_with_its_override(
         assert [model.version for model in changes.retired] == [1]
 
 
-async def test_a_stop_ends_what_is_being_loaded(publisher: Publisher) -> None:
+async def test_a_stop_cancels_a_running_load(publisher: Publisher) -> None:
     publisher.publish(1)
     async with serving(publisher.repository, reload_s=0) as api:
         publisher.publish(2)

@@ -51,7 +51,7 @@ async def pair_scores(api: Api, query: str) -> list[float]:
 
 
 class TestRerank:
-    async def test_as_tei_has_it(self, api: Api) -> None:
+    async def test_the_tei_format(self, api: Api) -> None:
         scores = await pair_scores(api, "cat")
         answer = await ask(api, "/rerank", model="rerank", query="cat", texts=TEXTS)
         assert [list(each) for each in answer] == [["index", "score"]] * len(TEXTS)
@@ -69,7 +69,7 @@ class TestRerank:
         scores = np.array([each["score"] for each in raw])
         assert np.allclose(1 / (1 + np.exp(-scores)), [each["score"] for each in plain], atol=1e-6)
 
-    async def test_as_infinity_has_it(self, api: Api) -> None:
+    async def test_the_infinity_format(self, api: Api) -> None:
         tei = await ask(api, "/rerank", model="rerank", query="cat", texts=TEXTS)
         sent = {"model": "rerank", "query": "cat", "documents": TEXTS, "raw_scores": False}
         answer = await ask(api, "/rerank", **sent, return_documents=True, top_n=None)
@@ -108,7 +108,7 @@ class TestRerank:
     async def test_mistakes(self, api: Api, body: Any, message: str) -> None:
         assert message in await refused(api, "/rerank", **{"model": "rerank", **body})
 
-    async def test_what_was_cut_is_in_the_usage(self, api: Api) -> None:
+    async def test_usage_includes_cut_tokens(self, api: Api) -> None:
         sent = {"model": "rerank", "query": "cat", "documents": ["dog", LONG]}
         usage = (await ask(api, "/rerank", **sent))["usage"]
         tokens = 5 + MAX_TOKENS
@@ -117,7 +117,7 @@ class TestRerank:
     @pytest.mark.parametrize(
         ("path", "name"), [("/rerank", "texts"), ("/classify", "inputs"), ("/embed", "inputs")]
     )
-    async def test_items_are_counted_before_they_are_looked_at(
+    async def test_items_are_counted_before_they_are_validated(
         self, api: Api, path: str, name: str
     ) -> None:
         sent = {"model": path[1:], "query": "cat", name: ["cat"] * 1500 + [None]}
@@ -130,7 +130,7 @@ class TestRerank:
 
 
 class TestClassify:
-    async def test_as_infinity_has_it(self, api: Api) -> None:
+    async def test_the_infinity_format(self, api: Api) -> None:
         answer = await ask(api, "/classify", model="classify", input=["cat", "london dog"])
         assert {**answer, "data": 0} == {
             "object": "classify",
@@ -146,7 +146,7 @@ class TestClassify:
             best = [each["score"] for each in found]
             assert best == sorted(best, reverse=True)
 
-    async def test_as_tei_has_it(self, api: Api) -> None:
+    async def test_the_tei_format(self, api: Api) -> None:
         batch = (await ask(api, "/classify", model="classify", input=["cat", "dog"]))["data"]
         assert await ask(api, "/classify", model="classify", inputs="cat") == batch[0]
         assert await ask(api, "/classify", model="classify", inputs=["cat"]) == batch[0]
@@ -172,7 +172,7 @@ class TestClassify:
     async def test_mistakes(self, api: Api, body: Any, message: str) -> None:
         assert message in await refused(api, "/classify", **{"model": "classify", **body})
 
-    async def test_labels_of_a_request_have_a_limit(
+    async def test_labels_per_request_are_limited(
         self, api: Api, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr("app.api.outcomes.MAX_CLASSES", 2 * len(LABELS))
@@ -181,7 +181,7 @@ class TestClassify:
         assert message == "9 classes of 3 items, the limit is 6; send fewer texts at once"
         await ask(api, "/classify", model="classify", input=["cat"] * 2)
 
-    async def test_raw_scores_of_a_model_that_answers_them(self, api: Api) -> None:
+    async def test_raw_scores_of_a_model_with_logits(self, api: Api) -> None:
         sent = {"model": "logits", "input": ["cat"]}
         raw = await ask(api, "/classify", **sent, raw_scores=True)
         assert raw["data"] == (await ask(api, "/classify", **sent))["data"]

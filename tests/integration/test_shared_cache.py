@@ -128,7 +128,7 @@ async def test_a_restarted_server_keeps_its_hits(models: Path, redis: RedisServe
         assert await api.metric("torchlane_shared_cache_seconds_count") >= 4
 
 
-async def test_wrong_values_are_never_answered(models: Path, redis: RedisServer) -> None:
+async def test_invalid_values_are_never_returned(models: Path, redis: RedisServer) -> None:
     async with api_with(models, redis.url) as api:
         await usable(api)
         for number in range(6):
@@ -153,9 +153,7 @@ async def test_wrong_values_are_never_answered(models: Path, redis: RedisServer)
         assert await api.metric(COMPUTED) == 6
 
 
-async def test_one_that_is_full_is_read_and_no_longer_written(
-    models: Path, redis: RedisServer
-) -> None:
+async def test_writes_stop_while_redis_is_full(models: Path, redis: RedisServer) -> None:
     with capture_logs() as logs:
         async with api_with(models, redis.url) as api:
             await usable(api)
@@ -170,9 +168,7 @@ async def test_one_that_is_full_is_read_and_no_longer_written(
     assert problems == [("write", "the server answers OOM")]
 
 
-async def test_a_paused_one_costs_its_budget_until_the_breaker_opens(
-    models: Path, redis: RedisServer
-) -> None:
+async def test_a_paused_redis_opens_the_breaker(models: Path, redis: RedisServer) -> None:
     async with api_with(models, redis.url, budget_ms=50) as api:
         await usable(api)
         await predict(api, 0)
@@ -193,7 +189,7 @@ async def test_a_paused_one_costs_its_budget_until_the_breaker_opens(
         assert await api.metric(RESULTS, result="miss") >= 2
 
 
-async def test_one_that_is_killed_and_comes_back(models: Path, redis: RedisServer) -> None:
+async def test_the_cache_recovers_after_a_redis_restart(models: Path, redis: RedisServer) -> None:
     async def is_open() -> bool:
         return not await is_closed(api)
 
@@ -208,7 +204,7 @@ async def test_one_that_is_killed_and_comes_back(models: Path, redis: RedisServe
         await stored(api, 1)
 
 
-async def test_a_wrong_password_stops_no_server_and_is_not_told(
+async def test_a_wrong_password_is_harmless_and_not_revealed(
     models: Path, redis: RedisServer
 ) -> None:
     (rights,) = re.findall(r"^ +(ACL SETUSER .*)$", DOCUMENT.read_text(), re.M)
@@ -268,7 +264,7 @@ def self_signed(folder: Path, name: str) -> Path:
     return file
 
 
-async def test_stopping_does_not_wait_for_a_paused_one(models: Path, redis: RedisServer) -> None:
+async def test_shutdown_does_not_wait_for_a_paused_redis(models: Path, redis: RedisServer) -> None:
     async with api_with(models, redis.url) as api:
         await usable(api)
         await predict(api, 1)

@@ -127,9 +127,7 @@ def expected(case: Works, item: Item) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("case", WORKS.values(), ids=WORKS)
-async def test_it_is_adopted_and_answers_as_the_model_itself_does(
-    case: Works, tmp_path: Path
-) -> None:
+async def test_adopted_models_answer_like_the_originals(case: Works, tmp_path: Path) -> None:
     assert adopt(tmp_path, case.model, case.inputs, *case.options) == 0
     inputs = [item if len(item) > 1 else next(iter(item.values())) for item in case.items]
     async with serving(tmp_path / "out", default_model="m", max_batch_size=LARGEST) as api:
@@ -143,7 +141,7 @@ async def test_it_is_adopted_and_answers_as_the_model_itself_does(
             np.testing.assert_allclose(prediction["outputs"][name], value, atol=case.tolerance)
 
 
-async def test_a_labelled_output_is_answered_with_the_others(tmp_path: Path) -> None:
+async def test_a_labelled_output_is_returned_with_the_others(tmp_path: Path) -> None:
     labels = written(tmp_path, b"up\ndown\n", "labels.txt")
     named = ("--output", f"logits={labels}", "--output", "features")
     assert adopt(tmp_path, theirs.Several(), [X3], *named, "--scores", "softmax") == 0
@@ -157,7 +155,7 @@ async def test_a_labelled_output_is_answered_with_the_others(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(("model", "spec", "change"), REFUSED.values(), ids=REFUSED)
-def test_it_is_told_what_to_change_in_the_model(
+def test_rejections_name_the_required_change(
     model: nn.Module, spec: str, change: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert adopt(tmp_path, model, [spec]) in (1, 2)

@@ -212,7 +212,7 @@ async def test_a_parent_of_a_later_version(server: Listening, made: Made) -> Non
     assert format_trace_id(context_of(span).trace_id) == TRACE
 
 
-async def test_several_tracestates_are_one(server: Listening, made: Made) -> None:
+async def test_several_tracestate_headers_are_joined(server: Listening, made: Made) -> None:
     states = "a=1\r\nTraceState: b=2"
     await server.ask(ask_for(1, traceparent=f"{PARENTS}-01", tracestate=states))
     (span,) = await made.requests(1)
@@ -220,7 +220,7 @@ async def test_several_tracestates_are_one(server: Listening, made: Made) -> Non
 
 
 @pytest.mark.parametrize("way", [{}, ASGI], ids=["fast path", "asgi"])
-async def test_the_parent_decides(server: Listening, way: dict[str, str]) -> None:
+async def test_the_parent_decides_sampling(server: Listening, way: dict[str, str]) -> None:
     made = Made(ratio=0.0).begin(server.service.tracing)
     await server.ask(ask_for(1, **way))
     await server.ask(ask_for(2, traceparent=f"{PARENTS}-00", **way))
@@ -231,7 +231,7 @@ async def test_the_parent_decides(server: Listening, way: dict[str, str]) -> Non
     await until(lambda: len(made.all) == 6)  # the batch is sampled too, whatever its id
 
 
-async def test_a_ratio_takes_those_that_the_sampler_takes(server: Listening) -> None:
+async def test_the_ratio_matches_the_samplers_choice(server: Listening) -> None:
     made = Made(ratio=0.3).begin(server.service.tracing)
     wire = await server.connect()
     for number in range(300):
@@ -301,7 +301,7 @@ async def test_a_cached_answer_has_no_batch(server: Listening, made: Made) -> No
 
 
 @pytest.mark.parametrize("way", [{}, ASGI], ids=["fast path", "asgi"])
-async def test_an_item_that_the_model_fails_on(
+async def test_a_model_failure_marks_its_spans(
     server: Listening, made: Made, way: dict[str, str]
 ) -> None:
     assert (await server.ask(ask_for(13, **way))).status == 500
@@ -319,7 +319,7 @@ async def test_an_item_that_the_model_fails_on(
 
 
 @pytest.mark.parametrize("way", [{}, ASGI], ids=["fast path", "asgi"])
-async def test_a_callers_mistake_is_no_error(
+async def test_a_callers_mistake_is_not_an_error(
     server: Listening, made: Made, way: dict[str, str]
 ) -> None:
     assert (await server.ask(request(body=b"{", chunk_bytes=None, **way))).status == 422
@@ -331,7 +331,7 @@ async def test_a_callers_mistake_is_no_error(
     assert list(made.below(span)) == ["decode"]
 
 
-async def test_a_request_that_waits_in_vain(
+async def test_a_request_that_expires_in_the_queue(
     server: Listening, made: Made, doubles: Doubles
 ) -> None:
     doubles.hold()
@@ -347,7 +347,7 @@ async def test_a_request_that_waits_in_vain(
     assert attributes_of(span)["error.type"] == "deadline_exceeded"
 
 
-async def test_a_client_that_leaves(server: Listening, made: Made, doubles: Doubles) -> None:
+async def test_a_client_that_disconnects(server: Listening, made: Made, doubles: Doubles) -> None:
     doubles.hold()
     wire = await server.connect()
     wire.send(ask_for(1))
@@ -422,7 +422,7 @@ async def test_other_routes(server: Listening, made: Made) -> None:
     assert attributes_of(unknown)["http.response.status_code"] == 404
 
 
-async def test_a_question_for_the_head_alone(server: Listening, made: Made) -> None:
+async def test_a_head_request(server: Listening, made: Made) -> None:
     wire = await server.connect()
     wire.send(request("/models/double", b"", method="HEAD"))
     await wire.answer(body=False)

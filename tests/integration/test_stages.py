@@ -57,7 +57,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-def test_the_artifact_has_a_file_for_each_stage_with_its_digest(made: Made) -> None:
+def test_each_stage_has_a_file_with_a_digest(made: Made) -> None:
     variant = made.manifest.variants["staged"]
     assert variant.files == ("stage1.pt", "stage2.pt")
     assert variant.optimized is None
@@ -72,7 +72,7 @@ def test_the_artifact_has_a_file_for_each_stage_with_its_digest(made: Made) -> N
 
 
 @pytest.mark.parametrize("variant", [None, "staged"])
-async def test_it_is_served(made: Made, variant: str | None) -> None:
+async def test_a_staged_model_is_served(made: Made, variant: str | None) -> None:
     root = made.folder.parents[1]
     async with serving(root, variant=variant, cache_bytes=0) as api:
         whole = torch.jit.load(made.folder / "script.pt")  # type: ignore[no-untyped-call]
@@ -86,7 +86,7 @@ async def test_it_is_served(made: Made, variant: str | None) -> None:
             np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=1e-5)
 
 
-def test_a_stage_that_was_altered_is_found(made: Made, tmp_path: Path) -> None:
+def test_an_altered_stage_is_detected(made: Made, tmp_path: Path) -> None:
     folder = shutil.copytree(made.folder, tmp_path / "tiny/1")
     file = folder / "stage2.pt"
     file.write_bytes(file.read_bytes()[:-1] + b"x")
@@ -94,7 +94,7 @@ def test_a_stage_that_was_altered_is_found(made: Made, tmp_path: Path) -> None:
         read_artifact(folder)
 
 
-def test_stages_that_do_something_else_than_the_whole_are_not_exported(tmp_path: Path) -> None:
+def test_stages_that_differ_from_the_model_are_rejected(tmp_path: Path) -> None:
     def wrong(module: nn.Module) -> Sequence[nn.Module]:
         assert isinstance(module, Halves)
         return module.first, nn.Sequential(module.second, nn.Tanh())
@@ -116,7 +116,7 @@ class TestManifest:
         problem = self.altered(made, later_stages=["stage2.pt", "stage3.pt"])
         assert "variant 'staged' names 'stage3.pt', which has no digest" in problem
 
-    def test_one_file_twice(self, made: Made) -> None:
+    def test_two_stages_cannot_share_a_file(self, made: Made) -> None:
         problem = self.altered(made, later_stages=["stage1.pt"])
         assert "stage1.pt: each stage needs its own file" in problem
 
@@ -124,7 +124,7 @@ class TestManifest:
         parity = json.loads(made.manifest.variants["staged"].parity.model_dump_json())
         assert "stages must be plain torchscript" in self.altered(made, optimized=parity)
 
-    def test_a_manifest_without_stages_reads_as_before(self, made: Made) -> None:
+    def test_a_manifest_without_stages_is_still_valid(self, made: Made) -> None:
         text = json.loads((made.folder / MANIFEST_FILE).read_text())
         del text["variants"]["script"]["later_stages"]
         again = Manifest.model_validate(text)
@@ -143,7 +143,7 @@ class TestSeveralDevices:
             ("cpu*4", ["cpu#0", "cpu#2"], "staged on cpu, cpu"),
         ],
     )
-    async def test_where_it_is_and_that_it_answers(
+    async def test_placement_and_answers_of_a_staged_model(
         self, root: Path, devices: str, hosts: list[str], form: str
     ) -> None:
         async with serving(root, devices=devices, cache_bytes=0, default_model="tiny") as api:

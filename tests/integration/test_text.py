@@ -80,7 +80,7 @@ async def test_texts_of_all_lengths_in_one_request(server: Listening, way: str) 
 
 
 @both
-async def test_what_was_cut_belongs_to_the_text_as_sent(server: Listening, way: str) -> None:
+async def test_each_text_reports_its_own_cut(server: Listening, way: str) -> None:
     """Two texts whose tokens are equal share a prediction, and each is told its own cut."""
     for _ in range(3):  # computed, then cached, then remembered
         for count in (7, 9):
@@ -118,7 +118,7 @@ async def test_spans_of_tokens(server: Listening, way: str) -> None:
     assert [each["start"] for each in answer.json()["prediction"]["spans"]] == [0, 8]
 
 
-async def test_raw_answers_of_tokens_have_their_scores(server: Listening) -> None:
+async def test_raw_answers_contain_token_scores(server: Listening) -> None:
     asked = sent("short", "dogs", "/models/tags/predict", accept="application/octet-stream")
     assert len((await server.ask(asked)).body) == 4 * 3 * 4
 
@@ -153,7 +153,7 @@ async def test_hostile_texts_get_an_answer(server: Listening, way: str) -> None:
 
 
 @both
-async def test_many_texts_in_one_request_have_limits(server: Listening, way: str) -> None:
+async def test_texts_per_request_are_limited(server: Listening, way: str) -> None:
     texts = ["a" * MAX_TEXT_CHARACTERS] * 21
     answer = await server.ask(sent(way, texts, "/batch-predict"))
     assert (answer.status, answer.code) == (413, "payload_too_large")
@@ -166,13 +166,13 @@ async def test_many_texts_in_one_request_have_limits(server: Listening, way: str
     assert (answer.status, answer.code) == (415, "unsupported_media_type")
 
 
-async def test_the_model_says_what_it_takes(server: Listening) -> None:
+async def test_model_info_lists_accepted_media_types(server: Listening) -> None:
     found = (await server.ask(request("/models/text", b"", method="GET"))).json()
     assert found["codec"] == "text"
     assert found["media_types"] == ["application/json", PLAIN]
 
 
-async def test_an_altered_tokenizer_is_no_reason_to_stop(tmp_path: Path) -> None:
+async def test_a_broken_tokenizer_does_not_stop_the_server(tmp_path: Path) -> None:
     write_text(tmp_path)
     broken = write_text(tmp_path, "broken")
     file = broken / "tokenizer.json"

@@ -42,25 +42,25 @@ async def predict(api: Api, path: str, **headers: str) -> Any:
     return answer.json()["prediction"]
 
 
-async def test_the_highest(api: Api) -> None:
+async def test_only_the_highest_scores_are_returned(api: Api) -> None:
     for query in ("top_k=1", "top_k=001", "a=b&top_k=1", "top%5Fk=1&top_kk=2"):
         got = await predict(api, f"/predict?{query}")
         assert got == {**FIRST, "score": pytest.approx(0.8807971)}, query
 
 
-async def test_more_than_there_are_is_all_in_order(api: Api) -> None:
+async def test_a_large_top_k_returns_all_in_order(api: Api) -> None:
     for top_k in (2, 3, "9" * 18, "1" + "0" * 40):
         got = await predict(api, f"/predict?top_k={top_k}")
         assert (got["labels"], got["indices"]) == (["b", "a"], [1, 0])
         assert got["scores"] == pytest.approx(WHOLE.expected[::-1])
 
 
-async def test_without_labels_indices_say_which(api: Api) -> None:
+async def test_unlabelled_models_return_indices(api: Api) -> None:
     got = await predict(api, "/models/unlabelled/predict?top_k=1")
     assert got == {"outputs": {"y": FIRST["scores"]}, "indices": [1]}
 
 
-async def test_the_manifest_has_a_default_and_the_caller_the_last_word(api: Api) -> None:
+async def test_the_caller_overrides_the_manifests_top_k(api: Api) -> None:
     assert (await predict(api, "/models/first/predict"))["labels"] == ["b"]
     assert (await predict(api, "/models/first/predict?top_k=2"))["labels"] == ["b", "a"]
     whole = await predict(api, "/predict")
@@ -68,7 +68,7 @@ async def test_the_manifest_has_a_default_and_the_caller_the_last_word(api: Api)
     assert whole["scores"] == WHOLE
 
 
-async def test_an_array_is_always_the_whole(api: Api) -> None:
+async def test_binary_answers_always_contain_all_scores(api: Api) -> None:
     headers = {"Accept": "application/octet-stream"}
     for path in ("/models/whole/predict", "/models/first/predict"):
         answer = await api.client.post(path, json=BODY, headers=headers)
@@ -79,7 +79,7 @@ async def test_an_array_is_always_the_whole(api: Api) -> None:
         assert told in rejected.json()["error"]
 
 
-async def test_another_number_of_the_same_item_is_a_hit(api: Api) -> None:
+async def test_another_top_k_is_a_cache_hit(api: Api) -> None:
     """Also the third time, when the memo has the body."""
     for time in range(3):
         for query in ("", "?top_k=1", "?top_k=2"):
@@ -90,7 +90,7 @@ async def test_another_number_of_the_same_item_is_a_hit(api: Api) -> None:
             assert answer.json()["prediction"].get("labels") == labels
 
 
-async def test_what_is_no_number(api: Api) -> None:
+async def test_an_invalid_top_k_is_rejected(api: Api) -> None:
     texts = ("0", "-1", "5.0", "", "all", "+5", "1e2", "0x1", "%D9%A1")
     cases = {f"top_k={text}": "must be a whole number" for text in texts}
     cases["top_k=1&top_k=1"] = "has top_k 2 times; set it once"
@@ -101,7 +101,7 @@ async def test_what_is_no_number(api: Api) -> None:
         assert told in answer.json()["error"]
 
 
-async def test_a_model_without_scores_is_not_run(api: Api) -> None:
+async def test_top_k_without_scores_is_rejected_before_running(api: Api) -> None:
     answer = await api.client.post("/models/bare/predict?top_k=1", json=BODY)
     assert (answer.status_code, answer.json()["code"]) == (422, "invalid_input")
     assert "this model has none" in answer.json()["error"]

@@ -120,7 +120,7 @@ async def test_joined_and_cached_requests(
     assert cached.decoded > 0
 
 
-async def test_a_request_that_is_left_while_its_batch_runs(
+async def test_a_request_abandoned_while_its_batch_runs(
     server: Listening, heard: Heard, doubles: Doubles
 ) -> None:
     doubles.hold()
@@ -163,7 +163,7 @@ async def test_other_routes_and_probes(server: Listening, heard: Heard) -> None:
     ]
 
 
-async def test_sinks_come_and_go(server: Listening, heard: Heard) -> None:
+async def test_sinks_can_be_added_and_removed(server: Listening, heard: Heard) -> None:
     assert (await server.ask(ask_for(1, x_leave="1"))).status == 200
     assert heard.requests == []  # but its batch was told
     ((_, traces),) = heard.batches
@@ -180,7 +180,7 @@ async def test_sinks_come_and_go(server: Listening, heard: Heard) -> None:
     assert (len(heard.requests), len(other.requests)) == (1, 1)
 
 
-async def test_several_headers_of_a_name_are_a_list(server: Listening, heard: Heard) -> None:
+async def test_repeated_headers_are_joined(server: Listening, heard: Heard) -> None:
     twice = ask_for(1).replace(b"\r\n\r\n", b"\r\nTraceState: a=1\r\nTracestate: b=2\r\n\r\n", 1)
     assert (await server.ask(twice)).status == 200
     assert heard.fields[0][b"tracestate"] == b"a=1,b=2"
@@ -205,7 +205,7 @@ async def test_calls_over_grpc(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("method", ["gate", "wants", "batch_ended", "request_ended"])
-async def test_a_sink_that_fails_harms_no_request(
+async def test_a_failing_sink_does_not_affect_requests(
     server: Listening, monkeypatch: pytest.MonkeyPatch, method: str
 ) -> None:
     def broken(*_: object) -> None:
@@ -222,7 +222,7 @@ async def test_a_sink_that_fails_harms_no_request(
     assert not server.service.tracing.enabled
 
 
-async def test_a_sink_with_a_gate_takes_batches_of_followed_requests_only(
+async def test_a_gate_limits_batches_to_traced_requests(
     server: Listening, doubles: Doubles
 ) -> None:
     sink = Heard()

@@ -80,7 +80,7 @@ def trace(profiled: tuple[bytes, int]) -> Iterator[Opened]:
         yield there
 
 
-def test_it_opens_without_errors(trace: Opened) -> None:
+def test_the_trace_opens_without_errors(trace: Opened) -> None:
     assert (
         trace.rows(
             "select name, value from stats where value > 0 and severity in ('error', 'data_loss')"
@@ -89,7 +89,7 @@ def test_it_opens_without_errors(trace: Opened) -> None:
     )
 
 
-def test_batches_are_on_the_tracks_of_replicas_around_their_operators(trace: Opened) -> None:
+def test_batches_enclose_operators_on_replica_tracks(trace: Opened) -> None:
     placed = trace.rows(
         "select distinct thread.name from slice join thread_track on track_id = thread_track.id "
         "join thread using (utid) where slice.name glob 'batch layers/1 × *'"  # noqa: RUF001

@@ -48,7 +48,7 @@ def _found_by_all_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
         (["rows.npy", "--ray", "nowhere"], "--ray nowhere: "),
     ],
 )
-def test_what_is_wrong_is_one_sentence(
+def test_an_error_is_one_sentence(
     ray: Path, models: Path, tmp_path: Path, given: list[str], told: str
 ) -> None:
     np.save(tmp_path / "rows.npy", np.zeros((1, 1, 32, 32), np.float32))
@@ -70,7 +70,7 @@ def test_a_run_on_one_node(ray: Path, models: Path, tmp_path: Path) -> None:
 
 @pytest.mark.soak
 @pytest.mark.timeout(900)
-def test_a_run_on_two_nodes_of_which_one_is_killed(ray: Path, models: Path, tmp_path: Path) -> None:
+def test_a_run_survives_a_killed_node(ray: Path, models: Path, tmp_path: Path) -> None:
     told = scored(ray, models, 60_000, tmp_path, "two")
     assert told["errors"] == 60
     assert told["digests"].keys() == {"here", "there", "less"}

@@ -50,13 +50,13 @@ def models(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 # Every kind of default model has a body that the document tells exactly.
 @pytest.mark.soak
 @pytest.mark.parametrize("default_model", ["tame", "digits", "small"])
-def test_it_finds_nothing(models: Path, tmp_path: Path, default_model: str) -> None:
+def test_schemathesis_finds_nothing(models: Path, tmp_path: Path, default_model: str) -> None:
     found = schemathesis(models, tmp_path, default_model, seed=1, cases=CASES)
     assert found.returncode == 0, found.stdout[-8000:]
     assert tried(found.stdout) > 15 * CASES, found.stdout[-8000:]
 
 
-def test_it_finds_nothing_behind_keys_either(models: Path, tmp_path: Path) -> None:
+def test_schemathesis_finds_nothing_with_a_key(models: Path, tmp_path: Path) -> None:
     """Calls without a key, or with another one, are refused: Schemathesis tries them too."""
     secret, line = make_key("schemathesis", sorted({*SCOPES} - {"admin"}))  # it would unload
     found = schemathesis(
@@ -73,7 +73,7 @@ def test_it_finds_nothing_behind_keys_either(models: Path, tmp_path: Path) -> No
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("default_model", ["tame", "digits", "small"])
 @pytest.mark.parametrize("seed", [2, 3])
-def test_it_finds_nothing_in_many_cases(
+def test_schemathesis_finds_nothing_in_many_cases(
     models: Path, tmp_path: Path, default_model: str, seed: int
 ) -> None:
     found = schemathesis(models, tmp_path, default_model, seed=seed, cases=MANY_CASES)
