@@ -20,7 +20,7 @@ def printed(manifest: Manifest, width: int = 80) -> str:
     return out.getvalue()
 
 
-def test_all_that_the_content_holds_is_printed() -> None:
+def test_all_content_is_printed() -> None:
     manifest = measured_manifest()
     text = printed(manifest, width=400)
     content = content_of(manifest)
@@ -52,7 +52,7 @@ def test_a_manifest_without_plan_or_accuracy_is_printed_too() -> None:
     assert "held-out accuracy, eager" not in text
 
 
-def test_markup_and_commands_to_the_terminal_stay_text() -> None:
+def test_markup_and_terminal_commands_stay_text() -> None:
     text = printed(
         measured_manifest(description="[bold]loud[/bold] \x1b[2Jgone \x07", reason="[x]")
     )
