@@ -100,7 +100,7 @@ WRONG: list[tuple[Callable[[], object], list[str], int, str]] = [
 
 
 @pytest.mark.parametrize(("prepare", "arguments", "code", "sentence"), WRONG)
-def test_one_sentence(
+def test_errors_are_one_sentence(
     bulk: Bulk,
     capsys: pytest.CaptureFixture[str],
     prepare: Callable[[], object],
