@@ -151,7 +151,7 @@ def test_wrong_setting_is_reported_before_measuring(
     assert "torchlane: --rate-limit 'many': a rate limit is a number" in capsys.readouterr().err
 
 
-def test_help_loads_no_torch() -> None:
+def test_help_does_not_import_torch() -> None:
     code = "import sys, app.__main__ as m; sys.modules['torch'] = None; m.main(None, ['--help'])"
     done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True)
     assert done.returncode == 0, done.stderr

@@ -111,7 +111,7 @@ def test_given_values_override_both(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     assert load_settings(os.environ, workers="4").workers == 4
 
 
-def test_a_misspelt_name_in_the_file_is_refused_too(tmp_path: Path) -> None:
+def test_misspelt_name_in_the_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / ".env").write_text("TORCHLANE_PROT=1\n")
     with pytest.raises(SettingsError, match=r"TORCHLANE_PROT .* did you mean TORCHLANE_PORT"):
         load()

@@ -44,7 +44,7 @@ class TestWithoutKeys:
         guard.admit({}, "predict").arrives()
 
     @pytest.mark.parametrize("scope", ["admin", "metrics"])
-    def test_everything_else_is_off_with_a_hint(self, scope: str) -> None:
+    def test_other_scopes_are_refused_with_a_hint(self, scope: str) -> None:
         with pytest.raises(Forbidden, match="TORCHLANE_API_KEYS_FILE"):
             Rig().guard.admit(bearer(ADMIN), scope)
 

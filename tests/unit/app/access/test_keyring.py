@@ -58,7 +58,7 @@ def test_entries_are_read_from_the_environment(separator: str) -> None:
     assert [key and key.name for key in found] == ["first", "second", None, None]
 
 
-def test_environment_and_file_add_up(tmp_path: Path) -> None:
+def test_keys_of_environment_and_file_are_combined(tmp_path: Path) -> None:
     rig = Rig(tmp_path, FIRST_LINE, entries=SECOND_LINE)
     assert rig.knows(FIRST)
     assert rig.knows(SECOND)
@@ -115,7 +115,7 @@ class TestStart:
 class TestChange:
     """A file that changes while the server runs."""
 
-    def test_new_keys_are_known_and_old_ones_are_not(self, rig: Rig) -> None:
+    def test_new_keys_replace_old_ones(self, rig: Rig) -> None:
         rig.write(SECOND_LINE)
         with capture_logs() as logs:
             assert not rig.knows(FIRST)

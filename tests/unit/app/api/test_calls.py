@@ -74,28 +74,28 @@ async def service(tmp_path: Path) -> AsyncIterator[Service]:
 
 
 class TestHead:
-    async def test_time(self, service: Service) -> None:
+    async def test_timeout_header_sets_the_deadline(self, service: Service) -> None:
         for given, wanted_s in (("250", 0.25), ("1e3", 1.0), ("99999999", 30.0)):
             left_s = begun(service, x_torchlane_timeout_ms=given).deadline - service.engine.now()
             assert wanted_s - 0.5 < left_s <= wanted_s
 
-    async def test_no_time(self, service: Service) -> None:
+    async def test_invalid_timeout_is_refused(self, service: Service) -> None:
         for given in ("", "0", "-1", "nan", "inf", "-inf", "soon", "1,5", "0x10", "1_0"):
             with pytest.raises(InvalidInput, match="positive number, got"):
                 begun(service, x_torchlane_timeout_ms=given)
 
-    async def test_a_deadline_that_has_passed(self, service: Service) -> None:
+    async def test_passed_deadline_is_refused(self, service: Service) -> None:
         call = begun(service, x_torchlane_timeout_ms="0.000001")
         with pytest.raises(DeadlineExceeded, match="allow more"):
             call.begin(BODY)
 
-    async def test_length(self, service: Service) -> None:
+    async def test_content_length_is_limited(self, service: Service) -> None:
         begun(service, content_length="1000")
         for given in ("1001", "9" * 5000):
             with pytest.raises(PayloadTooLarge, match="1000"):
                 begun(service, content_length=given)
 
-    async def test_models(self, service: Service) -> None:
+    async def test_unknown_models_are_refused(self, service: Service) -> None:
         begun(service, Endpoint("r", NativeCall, name="double", version="1"))
         for version in ("2", "9" * 5000, "x", "-1", "\u0663", ""):
             with pytest.raises(ModelNotFound):
@@ -117,7 +117,7 @@ class TestRepeatedBodies:
         assert {content for _, _, content in answers} == {answers[0][2]}
         assert [found(each) for each in answers] == [b"miss"] + [b"hit"] * 4
 
-    async def test_batches(self, service: Service) -> None:
+    async def test_repeated_batch_is_not_read(self, service: Service) -> None:
         codec = counting(service)
         body = b'{"inputs": [[1, 2], [3, 4], [1, 2]]}'
         answers = [await answered(service, body, BATCH) for _ in range(4)]

@@ -45,7 +45,7 @@ def rejected(kind: type[TorchlaneError], codec: Codec, content_type: str, body: 
 
 
 @pytest.mark.parametrize("content_type", ["", CURLS_DEFAULT, f"{CURLS_DEFAULT.upper()};x=y"])
-class TestUntold:
+class TestUndeclaredType:
     @pytest.mark.parametrize("many", [False, True])
     @pytest.mark.parametrize("body", [PNG, JPEG], ids=["png", "jpeg"])
     def test_a_picture(self, content_type: str, body: bytes, many: bool) -> None:

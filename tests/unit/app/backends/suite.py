@@ -49,7 +49,7 @@ class BackendSuite(ABC):
             for name, array in alone.items():
                 np.testing.assert_allclose(array[0], whole[name][row], rtol=1e-4, atol=1e-5)
 
-    def test_inputs_are_never_written_to(self, backend: Backend) -> None:
+    def test_inputs_are_never_modified(self, backend: Backend) -> None:
         batch = self.batch(4)
         before = {name: array.copy() for name, array in batch.items()}
         for array in batch.values():

@@ -259,7 +259,7 @@ def test_smaller_batches_fit_after_out_of_memory(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["digits", "double"])  # `double` cannot be captured
-def test_no_memory_is_kept_over_reloads(repository: Path, tmp_path: Path, name: str) -> None:
+def test_reloads_leak_no_memory(repository: Path, tmp_path: Path, name: str) -> None:
     if name == "double":
         write_artifact(tmp_path, name)
     artifact = Repository(repository if name == "digits" else tmp_path).open(ModelId(name, 1))

@@ -136,7 +136,7 @@ class TestStoredPlan:
 
 
 class TestForms:
-    def test_compiled_forms_run_next_to_torchscript(self, tmp_path: Path) -> None:
+    def test_compiled_forms_run_alongside_torchscript(self, tmp_path: Path) -> None:
         mixed = steps((1, form("compiled")), (8, form("script")))
         stored = make_plan({"float32": mixed}, HERE, torch_version=torch.__version__)
         artifact = written(tmp_path, stored, compiled=small_variant("compiled"))

@@ -47,7 +47,7 @@ class TestReplay:
         assert took_s[0][1] >= 0.002  # the longer shape
         assert took_s[0][4] >= 0.008
 
-    def test_a_wrong_answer_names_example_output_and_difference(self) -> None:
+    def test_wrong_answer_error_names_example_and_output(self) -> None:
         def wrong(inputs: Arrays) -> Arrays | None:
             return {"value": inputs["x"] * 2 + 0.5} if inputs["x"][0, 0] == 2 else None
 
@@ -101,7 +101,7 @@ class TestReplay:
             golden([1]).replay(FakeBackend(lambda inputs: outputs), [1])
 
     @pytest.mark.parametrize("error", [ModelError("no"), ReplicaError("gone")])
-    def test_a_backends_error_passes_through(self, error: Exception) -> None:
+    def test_backend_errors_are_raised_unchanged(self, error: Exception) -> None:
         def fails(inputs: Arrays) -> Arrays | None:
             raise error
 

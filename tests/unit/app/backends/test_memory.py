@@ -38,7 +38,7 @@ def test_out_of_memory_error_names_both_sizes(monkeypatch: pytest.MonkeyPatch) -
     )
 
 
-def test_a_gpu_needs_room_for_the_weights_themselves(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gpu_needs_memory_for_the_weights(monkeypatch: pytest.MonkeyPatch) -> None:
     set_left(monkeypatch, 2500 * MIB)
     monkeypatch.setattr("torch.cuda.mem_get_info", lambda device: (900 * MIB, 8000 * MIB))
     with pytest.raises(ReplicaError, match=r"1,000 MiB on cuda:1, 900 MiB are free"):

@@ -262,7 +262,7 @@ def test_failed_stage_keeps_no_batch_alive(stage: int) -> None:
         gc.enable()
 
 
-def test_an_unclosed_pipeline_ends_with_its_last_user() -> None:
+def test_unclosed_pipeline_ends_when_unreferenced() -> None:
     pipeline = stages(lambda x: x, lambda x: x)
     threads = [each for each in threading.enumerate() if each.name.startswith("stage-")]
     threads = threads[-2:]

@@ -151,7 +151,7 @@ class TestMeasured:
         backend.warm_up([batch(2), {"x": np.ones((2, 3), np.float32)}])
         assert backend.serving().median_us == {str(A): {2: 2000}, str(B): {2: 9000}}
 
-    def test_one_form_is_not_timed(self, stage: Stage) -> None:
+    def test_single_form_is_not_timed(self, stage: Stage) -> None:
         stage.add(A)
         backend = stage.warm()
         assert not stage.timed(A)

@@ -109,7 +109,7 @@ class TestGolden:
         assert replayed[1] == [[1], [1] * 4, [1] * 8]
 
     @pytest.mark.parametrize("stored", [None, steps((1, A), (8, B))])  # B serves batches of 4
-    def test_a_form_that_answers_wrongly_condemns_the_artifact(
+    def test_wrong_answers_of_a_form_invalidate_the_artifact(
         self, stage: Stage, stored: tuple[Step, ...] | None
     ) -> None:
         stage.add(A)
@@ -148,7 +148,7 @@ class TestContest:
         with pytest.raises(ModelError):
             stage.warm(steps((8, A)), key="stored")
 
-    def test_a_form_over_the_gil_limit_runs_no_larger_size(self, stage: Stage) -> None:
+    def test_form_over_gil_limit_runs_no_larger_size(self, stage: Stage) -> None:
         stage.add(A, lambda size: 0.4 * MS * size, holds_gil=True)
         stage.add(B, 9 * MS)
         backend = stage.warm()

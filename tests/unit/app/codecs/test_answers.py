@@ -72,7 +72,7 @@ class TestScores:
         np.testing.assert_allclose(got, want, atol=1e-6)
         assert got.dtype == np.float32
 
-    def test_none_changes_nothing(self) -> None:
+    def test_none_returns_the_scores_unchanged(self) -> None:
         assert apply_scores("none", LOGITS) is LOGITS
 
 

@@ -30,7 +30,7 @@ def decode(value: object) -> Array:
 
 
 @pytest.mark.parametrize("data", [PNG, JPEG], ids=["png", "jpeg"])
-class TestTaken:
+class TestAccepted:
     @pytest.mark.parametrize("prefix", ["", "data:image/png;base64,", "data:;base64,"])
     def test_base64(self, data: bytes, prefix: str) -> None:
         value = prefix + base64.b64encode(data).decode()

@@ -134,7 +134,7 @@ class TestRead:
             np.testing.assert_array_equal(got[0], numbers)
 
 
-class TestLeftAlone:
+class TestUnsupported:
     def test_ragged_lists_of_the_right_count(self, way: Way) -> None:
         of = way.reader(shape=(2, 2, 2))
         assert way.one(b'{"input": [[[1, 2], [3, 4]], [[5, 6], [7, 8]]]}', of) is not None

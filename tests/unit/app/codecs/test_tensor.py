@@ -25,7 +25,7 @@ def decode(value: object, dtype: Dtype = "float32", shape: tuple[int, ...] = (2,
     return item.arrays["x"]
 
 
-class TestTaken:
+class TestAccepted:
     @pytest.mark.parametrize(
         "value",
         [

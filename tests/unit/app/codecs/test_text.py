@@ -206,7 +206,7 @@ def test_tokens_of_a_request_have_a_limit() -> None:
         codec.decode([4] * 600_000, budget)
 
 
-def test_long_or_many_texts_leave_the_loop() -> None:
+def test_long_or_many_texts_leave_the_event_loop() -> None:
     assert CODEC.decode("cat " * 900, Budget(on_loop=True)).length == MAX_TOKENS
     with pytest.raises(TooLongForLoop):
         CODEC.decode("cat " * 1100, Budget(on_loop=True))

@@ -297,7 +297,7 @@ class Shared:
         ]
 
 
-async def test_idleness_earns_no_arrears() -> None:
+async def test_idle_model_accumulates_no_arrears() -> None:
     shared = Shared({"busy": 0.1, "late": 0.1})
     await shared.open()
     shared.flood("busy", 400)

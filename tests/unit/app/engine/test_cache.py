@@ -45,7 +45,7 @@ def test_least_recently_used_value_is_evicted() -> None:
     assert cache.used_bytes <= 3 * cost_bytes(key(0), value(0))
 
 
-def test_a_lifetime_ends_entries() -> None:
+def test_entries_expire_after_their_lifetime() -> None:
     now = 0.0
     cache = PredictionCache(1_000_000, 10.0, timer=lambda: now)
     cache.put(key(1), value(1))

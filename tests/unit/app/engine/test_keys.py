@@ -49,7 +49,7 @@ def test_keys_have_32_bytes() -> None:
         {"x": np.array([1, 2], np.float32).view(np.int32)},
     ],
 )
-def test_name_dtype_shape_and_bytes_tell_items_apart(other: Arrays) -> None:
+def test_keys_depend_on_name_dtype_shape_and_bytes(other: Arrays) -> None:
     assert key(other) != key(x(1, 2))
 
 
@@ -58,7 +58,7 @@ def test_models_and_variants_share_no_key() -> None:
     assert len({key(x(1, 2), KeyMaker(each)) for each in identities}) == len(identities)
 
 
-def test_makers_of_one_identity_agree() -> None:
+def test_equal_key_makers_give_equal_keys() -> None:
     fresh = KeyMaker("a")
     used = KeyMaker("a")
     for size in range(2 * MOST_BEGUN):  # shapes of a free dimension

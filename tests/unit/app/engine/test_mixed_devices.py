@@ -281,7 +281,7 @@ async def test_slow_device_takes_over_from_a_hanging_one() -> None:
     assert waits.done_at - waits.at < 1.1
 
 
-async def test_hanging_device_is_not_counted_on_by_admission() -> None:
+async def test_admission_ignores_a_hanging_device() -> None:
     s = mixed(GPU, 0.02)  # an item takes 0.4 s
     s.replicas[0].around_s = 1000.0
     s.ask("m")
@@ -297,7 +297,7 @@ async def test_hanging_device_is_not_counted_on_by_admission() -> None:
     assert len(accepted) >= 5
 
 
-async def test_wrong_estimate_is_corrected_beside_another_model() -> None:
+async def test_wrong_estimate_is_corrected_despite_another_model() -> None:
     s = simulation({"a": per_item, "b": per_item}, [("a",), ("a", "b")], 1)
     slow = {replica.name: {1: 0.008 * (30 if at else 1)} for at, replica in enumerate(s.replicas)}
     s.engine.measured(ModelId("a", 1), "fake#1", {0: slow["fake#1"]})

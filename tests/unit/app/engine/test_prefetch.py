@@ -123,7 +123,7 @@ async def test_partial_batch_is_prepared_just_in_time() -> None:
     assert last.ends == pytest.approx(began.ends + 4 * ITEM_S)  # no gap between them
 
 
-async def test_flat_cost_batch_waits_for_company() -> None:
+async def test_flat_cost_batch_waits_for_more_items() -> None:
     s = one(PREPARE_S, mostly_fixed)
     for _ in range(8):
         s.ask("m")
@@ -272,7 +272,7 @@ async def test_busy_seconds_do_not_count_overlap_twice() -> None:
     assert 1.8 <= busy_s <= 2.0 + 1e-6
 
 
-class TestInItsThread:
+class TestReplicaThread:
     """A real replica, with a device that computes in a thread of its own."""
 
     @pytest.fixture(autouse=True)
@@ -315,7 +315,7 @@ class TestInItsThread:
             answers = [values(await task)[0] for task in tasks]
             assert answers == ["backend_failed"] * 4
 
-    async def test_given_up_thread_answers_both_batches(self) -> None:
+    async def test_abandoned_thread_fails_both_batches(self) -> None:
         async with rig(max_batch_size=2) as r:
             r.backend.gate.clear()
             tasks = [r.start(n) for n in range(4)]

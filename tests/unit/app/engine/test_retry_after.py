@@ -60,7 +60,7 @@ def share_within(pairs: list[tuple[float, float]]) -> float:
 @pytest.mark.parametrize("times", [2.0, 4.0])
 @pytest.mark.parametrize("replicas", [1, 2])
 @pytest.mark.parametrize("kind", list(KINDS))
-async def test_retry_after_comes_true(kind: str, replicas: int, times: float) -> None:
+async def test_retry_after_is_accurate(kind: str, replicas: int, times: float) -> None:
     batch_s, size = KINDS[kind], 32
     capacity_per_s = replicas * size / batch_s(size)
     seconds, expected = {"model": varying(batch_s, 0.2, seed=1)}, {"model": batch_s}

@@ -261,7 +261,7 @@ class TestEnd:
             each.cancel()
         assert len(done) == 2
 
-    async def test_cancelled_drain_harms_nothing(self) -> None:
+    async def test_cancelled_drain_has_no_effect(self) -> None:
         scene = Scene()
         waiter = scene.add(1)
         with pytest.raises(TimeoutError):

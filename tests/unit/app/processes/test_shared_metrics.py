@@ -158,7 +158,7 @@ async def test_a_retired_model_leaves_no_series(
     other.close()
 
 
-async def test_a_worker_that_stops_loses_no_counts(make: Callable[[int], SharedMetrics]) -> None:
+async def test_stopped_worker_loses_no_counts(make: Callable[[int], SharedMetrics]) -> None:
     one = make(0)
     stopped = make(1)
     count(stopped)

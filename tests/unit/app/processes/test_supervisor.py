@@ -143,7 +143,7 @@ async def test_the_worker_with_fewest_connections_gets_the_next(folder: Path) ->
         assert await running.stop() == 0
 
 
-async def test_workers_are_told_when_all_have_loaded(folder: Path) -> None:
+async def test_workers_are_notified_when_all_have_loaded(folder: Path) -> None:
     async with supervising(folder, 2, behaviour={"WORKER_1": "loads"}) as running:
         await eventually((folder / "ready_0").exists)
         for _ in range(3):
@@ -169,7 +169,7 @@ async def test_dying_worker_does_not_block_readiness(
         assert await running.stop() == 0
 
 
-async def test_a_worker_that_died_is_replaced(folder: Path) -> None:
+async def test_dead_worker_is_replaced(folder: Path) -> None:
     async with supervising(folder, 2) as running:
         await all_are_up(running, 2)
         victim = running.children()[0]
@@ -213,7 +213,7 @@ async def test_failing_worker_is_retried_while_another_serves(
         assert await running.stop() == 0
 
 
-async def test_a_second_signal_or_spent_budget_ends_the_rest(
+async def test_second_signal_or_spent_budget_ends_workers(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("app.processes.supervisor.CLOSE_S", 0.1)

@@ -77,7 +77,7 @@ def test_one_core_needs_no_measurement(monkeypatch: pytest.MonkeyPatch) -> None:
     assert place("auto", None, None, 1, unasked) == Placement((CPU,), 1)
 
 
-def test_a_failed_measurement_keeps_the_default_and_is_logged() -> None:
+def test_failed_measurement_is_logged_and_default_kept() -> None:
     def broken(_: threading.Event) -> Layout:
         raise RuntimeError("the model 'mine' fails")
 
@@ -181,7 +181,7 @@ def write_planned(root: Path, **changes: object) -> None:
 
 
 @pytest.mark.usefixtures("two_cores")
-class TestOfThePlan:
+class TestStoredLayout:
     """An artifact whose layout was measured by export."""
 
     @pytest.fixture

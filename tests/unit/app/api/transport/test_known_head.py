@@ -101,7 +101,7 @@ def test_known_head_allows_other_body_lengths(size: int) -> None:
         FIRST.replace(b"Accept: */*", b"Content-Type: a\r\nX: b") + b"GET / HTTP/1.1\r\n\r\n",
     ],
 )
-def test_heads_that_are_not_kept(data: bytes) -> None:
+def test_unsuitable_heads_are_not_kept(data: bytes) -> None:
     try:
         kept = known(data)
     except httptools.HttpParserUpgrade:

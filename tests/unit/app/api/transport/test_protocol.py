@@ -84,7 +84,7 @@ async def test_known_heads_answer_like_parsed_requests(
 
 
 @pytest.mark.parametrize("chunk_bytes", [None, 1, 5, 1000])
-async def test_a_body_may_come_byte_by_byte(models: Path, chunk_bytes: int | None) -> None:
+async def test_body_may_arrive_byte_by_byte(models: Path, chunk_bytes: int | None) -> None:
     async with listening(models) as server:
         wire = await server.connect()
         for number in (3.0, 4.0):

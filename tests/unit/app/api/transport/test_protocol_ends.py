@@ -25,7 +25,7 @@ def models(tmp_path: Path) -> Path:
     return tmp_path
 
 
-class TestGone:
+class TestClientGone:
     async def test_in_the_middle_of_the_body(self, models: Path) -> None:
         async with listening(models) as server:
             for chunk_bytes in (None, 4):

@@ -29,7 +29,7 @@ def models(tmp_path: Path) -> Path:
     return tmp_path
 
 
-class TestBugsInside:
+class TestInternalErrors:
     """Unforeseen errors are answered, logged once, and affect no other request."""
 
     @pytest.mark.parametrize("where", ["decode_numbers", "encode"])

@@ -90,7 +90,7 @@ async def test_close_gives_up_on_a_stuck_thread() -> None:
     stuck.set()
 
 
-async def test_raising_work_becomes_a_result() -> None:
+async def test_exception_in_work_becomes_a_result() -> None:
     replica = Replica("r", Device("cpu"))
     replica.open()
     await replica.install(MODEL, FakeBackend)
@@ -106,7 +106,7 @@ async def test_raising_work_becomes_a_result() -> None:
     assert await replica.close(1.0)
 
 
-async def test_result_for_a_blocking_loop_comes_at_once() -> None:
+async def test_result_for_a_blocking_loop_is_immediate() -> None:
     replica = Replica("r", Device("cpu"))
     replica.open()
     await replica.install(MODEL, FakeBackend)
@@ -243,7 +243,7 @@ async def test_failed_proof_closes_the_backend() -> None:
     assert await replica.close(1.0)
 
 
-class TestGivingUpAThread:
+class TestLostThread:
     @pytest.fixture
     async def replica(self) -> Replica:
         replica = Replica("r", Device("cpu"))

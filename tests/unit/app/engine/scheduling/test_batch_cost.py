@@ -134,7 +134,7 @@ def test_three_stalls_are_a_shift() -> None:
     assert cost.expected_s(1) == pytest.approx(LINEAR[1] + 3.0)
 
 
-def test_deviation_follows_scatter_soon_and_ignores_one_surprise() -> None:
+def test_deviation_follows_scatter_and_ignores_one_outlier() -> None:
     cost = cost_of(8, SOME)
     for index in range(10):
         cost.took(2, (0.9 if index % 2 else 1.1) * SOME[2])

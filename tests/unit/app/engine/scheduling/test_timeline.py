@@ -67,7 +67,7 @@ class Table:
         return high_s
 
 
-def test_an_overdue_replica_is_not_counted_on() -> None:
+def test_overdue_replica_is_ignored_in_predictions() -> None:
     t = Table(replicas=2)
     t.begin(0)
     t.begin(1)
