@@ -49,7 +49,7 @@ def rejected(data: bytes) -> str:
     return str(caught.value)
 
 
-class TestTaken:
+class TestAccepted:
     def test_names_are_sorted_and_the_file_is_rewound(self) -> None:
         file = io.BytesIO(zipped("b/c.txt", "a.txt", "b/"))
         file.seek(5)

@@ -166,7 +166,7 @@ class TestSizes:
         with pytest.raises(FileRejected, match=re.escape("file has 7 bytes; at most 6 are read")):
             read_inside(root / "m/1", "file", 6)
 
-    def test_a_terabyte_is_refused_before_it_is_read(self, root: Path) -> None:
+    def test_huge_file_is_refused_before_reading(self, root: Path) -> None:
         os.truncate(root / "m/1/file", 2**40)
         with pytest.raises(FileRejected, match="file has 1,099,511,627,776 bytes"):
             read(root)

@@ -109,7 +109,7 @@ UNEVEN = (frozenset({0, 1, 2, 3, 4, 5}), frozenset({8}))
         ((), Layout(2, 1), [None, None]),
     ],
 )
-def test_replicas_stay_on_one_numa_node(
+def test_replicas_that_fit_stay_on_one_node(
     monkeypatch: pytest.MonkeyPatch,
     nodes: tuple[frozenset[int], ...],
     layout: Layout,

@@ -117,7 +117,7 @@ class TestStrictness:
             [spec("x", shape=(-1, 1, 3, 4)), spec("y")],
         ],
     )
-    def test_pictures_need_one_input_that_takes_them(self, inputs: list[TensorSpec]) -> None:
+    def test_picture_models_need_one_matching_input(self, inputs: list[TensorSpec]) -> None:
         with pytest.raises(ValidationError, match=r"one input, float32 of shape \[-1, 1, 3, 4\]"):
             make_manifest(inputs, codec=PICTURE)
 

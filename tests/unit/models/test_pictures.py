@@ -236,7 +236,7 @@ SOFT = Image.fromarray(noise(9, 9)).resize((90, 70))
 FLAT = Image.new("RGB", (90, 70), (200, 100, 50))
 
 
-class TestJpegPixelsThatAreNotThere:
+class TestIncompleteJpeg:
     @pytest.mark.parametrize("share", [0.0, 0.3, 0.6, 0.9, 0.97])
     @pytest.mark.parametrize("picture", [SOFT, FLAT], ids=["soft", "flat"])
     @pytest.mark.parametrize("end", [b"", EOI, EOI + b"more" + EOI])
@@ -351,7 +351,7 @@ def separate(picture: Image.Image) -> bytes:
     return made + EOI
 
 
-class TestPngRowsThatAreNotThere:
+class TestIncompletePng:
     @pytest.mark.parametrize("interlaced", [False, True])
     @pytest.mark.parametrize(
         ("colour", "depths"),

@@ -111,9 +111,7 @@ class TestIsFaster:
         assert is_faster(times, others) is wanted
 
     @given(TIMES, st.data())
-    def test_comparison_is_a_strict_order(
-        self, times: tuple[float, ...], data: st.DataObject
-    ) -> None:
+    def test_comparison_is_asymmetric(self, times: tuple[float, ...], data: st.DataObject) -> None:
         others = data.draw(
             st.lists(st.floats(0.5, 2), min_size=len(times), max_size=len(times)), "others"
         )
@@ -330,7 +328,7 @@ class TestContract:
             Step(up_to=up_to, form=A)
 
     @pytest.mark.parametrize("threads", [0, -1])
-    def test_a_processor_computes_with_at_least_one_thread(self, threads: int) -> None:
+    def test_processor_has_at_least_one_thread(self, threads: int) -> None:
         with pytest.raises(ValidationError, match="greater than or equal to 1"):
             Processor(kind="cpu", name="A CPU", threads=threads)
 

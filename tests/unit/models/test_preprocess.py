@@ -197,7 +197,7 @@ class TestRejections:
             preprocess(data, how())
 
     @pytest.mark.parametrize("exif", [b"Exif\0\0II*\0", b"Exif\0\0MM\0*\0\0"])
-    def test_damaged_exif_is_the_senders_fault(self, exif: bytes) -> None:
+    def test_damaged_exif_is_a_client_error(self, exif: bytes) -> None:
         data = encoded(Image.fromarray(noise(4, 4)), "PNG", exif)
         with pytest.raises(match="damaged"):
             preprocess(data, how())

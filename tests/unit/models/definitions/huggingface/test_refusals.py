@@ -43,7 +43,7 @@ def test_weights_without_the_tasks_head(folder: Path, task: TextTask) -> None:
     refused(folder, why, task)
 
 
-def test_weights_that_lack_a_layer(folder: Path) -> None:
+def test_weights_missing_a_layer(folder: Path) -> None:
     weights = load_file(folder / "model.safetensors")
     del weights["encoder.layer.1.output.dense.weight"]
     save_file(weights, folder / "model.safetensors", {"format": "pt"})
@@ -260,7 +260,7 @@ class TestLinks:
         definition_of(ModelFolder(snapshot), Wanted("embed"), "It.")
 
 
-def test_a_missing_extra_is_one_sentence(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_extra_is_a_one_line_error(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real = builtins.__import__
 
     def without(name: str, *arguments: Any, **options: Any) -> Any:
