@@ -147,7 +147,9 @@ def test_native_routes_get_the_usual_requests(manifest: Manifest) -> None:
 
 @pytest.mark.parametrize("name", ["text-32", "text-batch", "text-zipf-32"])
 @pytest.mark.parametrize("server", [OURS, INFINITY, NATIVE, PLAIN_ENCODER])
-def test_sentences_are_whole_requests(manifest: Manifest, name: str, server: str) -> None:
+def test_sentences_are_sent_as_complete_requests(
+    manifest: Manifest, name: str, server: str
+) -> None:
     workload = BY_NAME[name]
     bodies = bodies_of(workload, manifest, dialect_of(server, workload, manifest), 3)
     for number in (0, 99, bodies.known_from, bodies.known_from + 20):
@@ -195,7 +197,7 @@ def test_requests_run_out_instead_of_repeating(manifest: Manifest) -> None:
         bodies.request(last + 1)
 
 
-def test_large_inputs_are_few(manifest: Manifest) -> None:
+def test_large_inputs_are_limited_in_number(manifest: Manifest) -> None:
     large = TensorSpec(name="x", dtype="float32", shape=(-1, 3, 224, 224))
     golden = manifest.golden[0].inputs["x"]
     picture = golden.of(np.zeros((3, 224, 224), np.float32))

@@ -67,7 +67,7 @@ def test_embeddings_use_the_openai_api() -> None:
     np.testing.assert_array_equal(scores, [[0.25, 0.75]])
 
 
-def test_the_bare_answer_holds_nothing() -> None:
+def test_bare_server_answer_is_empty() -> None:
     assert DIALECTS[BARE].scores(b"{}", many=False) is None
     with pytest.raises(AnswerError, match="no prediction with scores"):
         DIALECTS[BARE].scores(b"[]", many=False)

@@ -41,7 +41,7 @@ def test_figures_are_read_from_the_last_line() -> None:
         (TOLD % (0, 4), "4 answers stayed out"),
     ],
 )
-def test_a_run_that_does_not_count_is_an_error(output: str, says: str) -> None:
+def test_failed_run_is_an_error(output: str, says: str) -> None:
     with pytest.raises(LoadError, match=says):
         wrk.parsed(output)
 

@@ -14,7 +14,7 @@ def test_uniform_arrivals_have_equal_gaps() -> None:
     assert np.allclose(np.diff(due), 0.01)
 
 
-def test_poisson_arrivals_have_exponential_gaps_of_the_rate() -> None:
+def test_poisson_arrivals_have_exponential_gaps() -> None:
     due = schedule("poisson", 1000, 100, seed=1)
     gaps = np.diff(due)
     assert (gaps >= 0).all()

@@ -89,7 +89,7 @@ def test_trial_without_requests_misses_the_gates() -> None:
     assert not summary(outcomes([])).meets(Gates(50, 0.1, in_time=0.9))
 
 
-def test_lateness_due_to_lag_is_the_generators() -> None:
+def test_lateness_due_to_lag_is_the_generators_fault() -> None:
     found = summary(outcomes([0.060] * 1000, lag_s=0.055))
     assert not found.meets(GATES)
     assert found.generator_bound(GATES)

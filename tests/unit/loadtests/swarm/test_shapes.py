@@ -27,7 +27,7 @@ def parsed(*arguments: str) -> Stages:
         ("--shape soak --soak-s 7", [(16, 10), (32, 7)]),
     ],
 )
-def test_a_shape_has_these_stages(arguments: str, stages: Stages) -> None:
+def test_shape_defines_its_stages(arguments: str, stages: Stages) -> None:
     assert list(parsed(*arguments.split())) == stages
 
 

@@ -75,7 +75,7 @@ def test_a_model_that_answers_spans_is_refused() -> None:
         ask(fake.target(), fake.post)
 
 
-def test_large_items_are_fewer() -> None:
+def test_fewer_large_items_are_drawn() -> None:
     fake = FakeServer(inputs=({"name": "x", "dtype": "float32", "shape": [-1, 400, 500]},))
     fake.lie = lambda outputs: outputs
     assert len(ask(fake.target(), fake.post).items) == 10
