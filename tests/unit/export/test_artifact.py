@@ -77,7 +77,7 @@ def test_digest_of_a_file(tmp_path: Path) -> None:
 
 
 class TestStaging:
-    def test_staging_folder_is_beside_versions_and_removed(self, tmp_path: Path) -> None:
+    def test_staging_folder_is_next_to_versions_and_removed(self, tmp_path: Path) -> None:
         (tmp_path / "tiny/1").mkdir(parents=True)
         with staging_folder(tmp_path, "tiny") as staging:
             assert staging.parent == tmp_path / "tiny"
@@ -138,9 +138,7 @@ class TestPublish:
             (staging / "script.pt").write_bytes(b"model")
             return publish(staging, MANIFEST)
 
-    def test_it_is_named_by_its_version_and_holds_everything(
-        self, tmp_path: Path, folder: Path
-    ) -> None:
+    def test_folder_is_named_by_version_and_complete(self, tmp_path: Path, folder: Path) -> None:
         assert folder == tmp_path / "tiny/3"
         assert [path.name for path in (tmp_path / "tiny").iterdir()] == ["3"]
         names = sorted(path.name for path in folder.iterdir())
@@ -154,7 +152,7 @@ class TestPublish:
         done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
         assert (done.returncode, done.stdout) == (0, "manifest.json: OK\n")
 
-    def test_the_digest_is_that_of_the_manifest(self, folder: Path) -> None:
+    def test_digest_file_matches_the_manifest(self, folder: Path) -> None:
         digest = digest_of(folder / "manifest.json").sha256
         assert (folder / "manifest.sha256").read_bytes() == f"{digest}  manifest.json\n".encode()
 

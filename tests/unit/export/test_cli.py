@@ -20,7 +20,7 @@ from tests.unit.export.command_line import (
 )
 
 
-class TestDone:
+class TestExports:
     def test_an_artifact_and_a_summary(self, tmp_path: Path) -> None:
         code, printed = run("tiny", "--out", tmp_path, *QUICK)
         assert code == 0
@@ -40,7 +40,7 @@ class TestDone:
         assert run("tiny", "--out", tmp_path / "a/b", *QUICK)[0] == 0
         assert files(tmp_path / "a/b") == complete("tiny/1")
 
-    def test_if_empty_does_nothing_next_to_any_artifact(self, tmp_path: Path) -> None:
+    def test_if_empty_does_nothing_if_artifacts_exist(self, tmp_path: Path) -> None:
         unfinished = tmp_path / "other/1"  # a folder without a manifest is no artifact
         unfinished.mkdir(parents=True)
         assert run("tiny", "--out", tmp_path, "--if-empty", *QUICK)[0] == 0

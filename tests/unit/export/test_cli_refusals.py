@@ -235,7 +235,7 @@ def test_model_messages_are_not_parsed_as_markup(tmp_path: Path) -> None:
     assert files(tmp_path) == []
 
 
-class TestABrokenDefinition:
+class TestBrokenDefinition:
     BROKEN = Definitions({"broken": "models.definitions.no_such", "digits": "models.definitions"})
 
     @pytest.mark.parametrize(

@@ -65,7 +65,7 @@ class TestPassphrase:
             read_signer(tmp_path / "signing.pem", asked(b"not this one"))
         assert str(caught.value).endswith("signing.pem: wrong passphrase")
 
-    def test_an_open_key_needs_no_passphrase(self, tmp_path: Path) -> None:
+    def test_unencrypted_key_needs_no_passphrase(self, tmp_path: Path) -> None:
         make_keys(tmp_path / "signing.pem", None)
         assert read_signer(tmp_path / "signing.pem", no_passphrase)
 

@@ -103,7 +103,7 @@ class TestManifest:
 
 
 class TestFiles:
-    def test_every_one_has_its_digest(self, made: Made) -> None:
+    def test_every_file_has_a_digest(self, made: Made) -> None:
         names = {path.name for path in made.folder.iterdir()}
         assert names == {"manifest.json", "manifest.sha256", "script.pt", "bf16.pt", "report.html"}
         assert names - {"manifest.json", "manifest.sha256"} == set(made.manifest.files)
@@ -122,7 +122,7 @@ class TestFiles:
         for rows in (1, 5):
             assert loaded(torch.full((rows, 2), 3.0)).tolist() == [[6.0, 6.0]] * rows
 
-    def test_next_export_does_not_change_it(self, tmp_path: Path) -> None:
+    def test_next_export_does_not_change_the_artifact(self, tmp_path: Path) -> None:
         first = make(tmp_path)
         before = content(first.folder)
         second = make(tmp_path, definition(train=None))

@@ -56,7 +56,7 @@ class TestFailed:
         assert "\n" not in str(failed.value)
 
 
-class TestRefusedBeforeAnythingIsLearned:
+class TestRefusedBeforeTraining:
     @pytest.fixture
     def unteachable(self) -> Callable[..., Definition]:
         def never(module: object, progress: Progress) -> None:

@@ -27,7 +27,7 @@ def test_the_fuser_takes_the_chain_as_one_group() -> None:
     assert found.graph.partition("with prim::")[2].count("aten::mul") == 10
 
 
-def test_a_sum_ends_a_group() -> None:
+def test_sum_ends_a_fusion_group() -> None:
     found = fusible(PAIRWISE.batched, PAIRWISE.inputs)
     assert found.groups == 1
     assert "aten::sum" in found.graph.partition("with prim::")[0]

@@ -60,7 +60,9 @@ def unscriptable(tmp_path_factory: pytest.TempPathFactory) -> tuple[Proof, list[
 
 
 class TestByDefault:
-    def test_trace_stands_in_for_a_script(self, unscriptable: tuple[Proof, list[str]]) -> None:
+    def test_trace_replaces_an_impossible_script(
+        self, unscriptable: tuple[Proof, list[str]]
+    ) -> None:
         proof, _ = unscriptable
         assert list(proof.variants) == ["trace", "compiled", "bf16"]
         assert proof.left_out["script"].startswith("torch.jit.script failed: Arguments for call")

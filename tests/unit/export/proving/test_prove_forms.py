@@ -31,7 +31,7 @@ def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-class TestWhatIsMadeAtLoad:
+class TestFormsMadeAtLoad:
     """`optimize_for_inference` cannot be saved, and another torch may act differently."""
 
     def test_only_the_form_torch_refuses_is_left_out(
@@ -99,7 +99,7 @@ class TestWhatIsMadeAtLoad:
         assert names(tmp_path) == []
 
 
-class TestCompiledForLong:
+class TestSlowCompiledForms:
     """It holds the GIL, so it is useless if one item takes longer than a plan allows."""
 
     @pytest.fixture(autouse=True)

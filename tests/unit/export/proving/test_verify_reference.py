@@ -38,7 +38,7 @@ class TestReference:
             (100, (1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65, 100)),
         ],
     )
-    def test_sizes_over_budget_surround_powers_of_two(
+    def test_budget_limits_sizes_to_around_powers_of_two(
         self, monkeypatch: pytest.MonkeyPatch, budget: str, max_batch: int, sizes: tuple[int, ...]
     ) -> None:
         monkeypatch.setattr(verify, budget, 0)

@@ -29,7 +29,7 @@ def rejected(data: bytes) -> str:
     return str(caught.value)
 
 
-class TestOfTheArchiver:
+class TestArchiverFiles:
     """What the public torch-model-archiver writes."""
 
     def test_all_archive_fields_are_read(self, tmp_path: Path) -> None:

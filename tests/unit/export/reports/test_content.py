@@ -101,7 +101,7 @@ def test_sizes_that_were_not_timed_are_named() -> None:
     )
 
 
-def test_a_device_without_the_default_precision_says_so() -> None:
+def test_device_without_the_default_precision_is_reported() -> None:
     manifest = measured_manifest(ONE_WINS)
     manifest = manifest.model_copy(update={"plan": Plan(precision="int8", devices=(ONE_WINS,))})
     assert "The default precision, int8, has no form on this device." in (
@@ -182,7 +182,7 @@ def test_parity_is_listed_per_form_with_tolerances() -> None:
     assert "Allowed for int8: 0.05 + 0 * |value|." in found.lines
 
 
-def test_how_variants_were_made_and_what_they_need() -> None:
+def test_variants_list_origin_and_requirements() -> None:
     found = section(measured_manifest(), "How they were made")
     assert row(found, "int8")[1] == "made as int8, torch 2.13.0"
     assert row(found, "compiled")[2] == (

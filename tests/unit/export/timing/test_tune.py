@@ -257,7 +257,7 @@ def planned(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Manifest]:
     return folder, manifest.model_copy(update={"plan": plan})
 
 
-class TestAgain:
+class TestRetune:
     """An artifact that has a plan: measurements from elsewhere are kept."""
 
     @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")

@@ -59,7 +59,7 @@ def test_gradients_match_a_single_process(
     assert runs.largest_difference(tmp_path / "run", alone(model)) < 1e-5
 
 
-def test_fsdp_needs_less_memory_where_weights_dominate(tmp_path: Path) -> None:
+def test_fsdp_needs_less_memory_for_large_weights(tmp_path: Path) -> None:
     peaks = {}
     for strategy in ("ddp", "fsdp"):
         runs.train("wide", tmp_path / strategy, *STRATEGIES[strategy])

@@ -54,9 +54,7 @@ def test_the_plain_loop_ends_with_the_same_weights(finished: Path) -> None:
         assert torch.equal(found, module.state_dict()[name.removeprefix("module.")])
 
 
-def test_a_checkpoint_becomes_an_artifact_that_names_its_run(
-    finished: Path, tmp_path: Path
-) -> None:
+def test_exported_checkpoint_names_its_run(finished: Path, tmp_path: Path) -> None:
     best = finished / "best.ckpt"
     out = ["--out", tmp_path]
     code, printed = run("tiny", "--checkpoint", best, *out, *QUICK, catalog=CATALOG)

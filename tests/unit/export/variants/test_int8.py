@@ -99,7 +99,7 @@ def test_calibrated_ranges_are_stored_in_the_file(tmp_path: Path) -> None:
     assert answers[0] != answers[1]
 
 
-def test_linear_layers_alone_are_quantized_by_row(tmp_path: Path) -> None:
+def test_models_of_linear_layers_are_quantized_by_row(tmp_path: Path) -> None:
     of = subject(of_vectors(Dense, (64,)))  # and need no calibration
     draft = Int8().make(of, tmp_path)
     assert draft == Draft("int8.pt", "int8 by row + torch.jit.script", ("cpu",))
