@@ -36,7 +36,7 @@ def environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
             monkeypatch.delenv(name)
 
 
-def test_a_missing_extra_is_said_in_a_sentence(
+def test_missing_extra_is_a_one_line_error(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("app.__main__.find_spec", lambda name: None)
@@ -48,7 +48,7 @@ def test_a_missing_extra_is_said_in_a_sentence(
     assert "worker" in capsys.readouterr().err
 
 
-def test_the_second_cache_needs_its_extra_and_is_set_by_its_variable_alone(
+def test_shared_cache_needs_its_extra_and_variable(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit):
@@ -63,18 +63,18 @@ def test_the_second_cache_needs_its_extra_and_is_set_by_its_variable_alone(
     assert "hunter2" not in told
 
 
-def test_two_ports_differ(capsys: pytest.CaptureFixture[str]) -> None:
+def test_ports_must_differ(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(create, ["--grpc-port", "9000", "--port", "9000"]) == 2
     assert "--grpc-port 9000 is TORCHLANE_PORT too" in capsys.readouterr().err
 
 
-def test_without_their_settings_nothing_of_the_extras_is_imported() -> None:
+def test_extras_are_not_imported_by_default() -> None:
     code = "import sys, app.main; sys.exit(bool({'grpc', 'google', 'redis'} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], check=False, cwd=ROOT)
     assert done.returncode == 0
 
 
-def test_a_flag_wins_over_its_variable(
+def test_flag_overrides_its_variable(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("TORCHLANE_WORKERS", "3")
@@ -108,7 +108,7 @@ def test_each_public_setting_has_a_documented_flag(
         (["--port", "x", "--hang-s", "y"], "--hang-s 'y': Input should be a valid number"),
     ],
 )
-def test_a_wrong_value_is_refused_by_the_flags_name(
+def test_wrong_value_error_names_the_flag(
     capsys: pytest.CaptureFixture[str], arguments: list[str], told: str
 ) -> None:
     assert main(create, arguments) == 2
@@ -131,7 +131,7 @@ def test_a_wrong_value_is_refused_by_the_flags_name(
         ),
     ],
 )
-def test_a_wrong_flag_is_one_sentence(
+def test_wrong_flag_is_a_one_line_error(
     capsys: pytest.CaptureFixture[str], arguments: list[str], told: str
 ) -> None:
     with pytest.raises(SystemExit) as ended:
@@ -143,7 +143,7 @@ def test_a_wrong_flag_is_one_sentence(
     assert "tl_x" not in error
 
 
-def test_a_wrong_setting_is_told_before_anything_is_measured(
+def test_wrong_setting_is_reported_before_measuring(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("app.main.place", lambda *_: pytest.fail("it was measured"))
@@ -151,7 +151,7 @@ def test_a_wrong_setting_is_told_before_anything_is_measured(
     assert "torchlane: --rate-limit 'many': a rate limit is a number" in capsys.readouterr().err
 
 
-def test_help_loads_no_torch() -> None:
+def test_help_does_not_import_torch() -> None:
     code = "import sys, app.__main__ as m; sys.modules['torch'] = None; m.main(None, ['--help'])"
     done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True)
     assert done.returncode == 0, done.stderr
@@ -165,7 +165,7 @@ def test_a_single_process_keeps_metrics_in_memory(
     assert "PROMETHEUS_MULTIPROC_DIR" not in os.environ
 
 
-def test_several_workers_need_a_folder_that_can_be_written(
+def test_several_workers_need_a_writable_folder(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     (tmp_path / "file").touch()
@@ -185,7 +185,7 @@ def test_several_workers_need_a_folder_that_can_be_written(
         ("RATE_LIMIT", "many", "TORCHLANE_RATE_LIMIT='many': a rate limit is a number of items"),
     ],
 )
-def test_keys_that_are_wrong_refuse_the_start_and_are_not_repeated(
+def test_invalid_keys_refuse_the_start_unquoted(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
     name: str,

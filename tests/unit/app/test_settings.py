@@ -28,7 +28,7 @@ def load() -> Settings:
 
 
 @pytest.mark.parametrize("name", ["port", "unheard_of"])
-def test_they_are_frozen(name: str) -> None:
+def test_settings_are_frozen(name: str) -> None:
     with pytest.raises(ValidationError):
         setattr(load(), name, 1)
 
@@ -98,22 +98,20 @@ class TestRead:
         assert getattr(load(), name.lower()) == value
 
 
-def test_the_environment_wins_over_the_file(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_environment_overrides_the_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / ".env").write_text("TORCHLANE_PORT=1\nTORCHLANE_HOST=::1\n")
     monkeypatch.setenv("TORCHLANE_PORT", "2")
     settings = load()
     assert (settings.port, settings.host) == (2, "::1")
 
 
-def test_what_is_chosen_wins_over_both(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_given_values_override_both(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / ".env").write_text("TORCHLANE_WORKERS=2\n")
     monkeypatch.setenv("TORCHLANE_WORKERS", "3")
     assert load_settings(os.environ, workers="4").workers == 4
 
 
-def test_a_misspelt_name_in_the_file_is_refused_too(tmp_path: Path) -> None:
+def test_misspelt_name_in_the_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / ".env").write_text("TORCHLANE_PROT=1\n")
     with pytest.raises(SettingsError, match=r"TORCHLANE_PROT .* did you mean TORCHLANE_PORT"):
         load()
@@ -196,7 +194,7 @@ class TestEmptyGuards:
         ("LOG_FORMAT", "xml", "'console' or 'json'"),
     ],
 )
-def test_a_wrong_value_is_refused_by_the_variables_name(
+def test_wrong_value_error_names_the_variable(
     monkeypatch: pytest.MonkeyPatch, name: str, text: str, right: str
 ) -> None:
     monkeypatch.setenv(PREFIX + name, text)
@@ -206,7 +204,7 @@ def test_a_wrong_value_is_refused_by_the_variables_name(
     assert right in str(caught.value)
 
 
-def test_every_wrong_value_is_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_wrong_values_are_reported_together(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TORCHLANE_PORT", "x")
     monkeypatch.setenv("TORCHLANE_DRAIN_S", "y")
     with pytest.raises(SettingsError) as caught:
@@ -227,7 +225,7 @@ def test_every_wrong_value_is_told_at_once(monkeypatch: pytest.MonkeyPatch) -> N
         ("torchlane_devcies", "TORCHLANE_DEVICES"),
     ],
 )
-def test_a_misspelt_name_is_refused_with_the_right_one(
+def test_misspelt_name_is_refused_with_a_suggestion(
     monkeypatch: pytest.MonkeyPatch, name: str, meant: str
 ) -> None:
     monkeypatch.setenv(name, "1")
@@ -240,7 +238,7 @@ def test_an_unknown_name_is_rejected_with_a_hint() -> None:
         load_settings({"TORCHLANE_QQQQQQQQQQQQQQQQQQQQQQQQQQQQQ": "1"})
 
 
-def test_other_peoples_variables_are_none_of_our_business() -> None:
+def test_other_variables_are_ignored() -> None:
     assert load_settings({"TORCH_HOME": "/", "PORT": "x", "XTORCHLANE_PORT": "1"}).port == 8000
 
 
@@ -248,13 +246,13 @@ def test_entries_of_keys_are_not_shown() -> None:
     assert "sha256" not in repr(Settings(api_keys="a predict sha256:00", _env_file=None))
 
 
-def test_what_load_tests_read_may_stand_in_the_same_environment() -> None:
+def test_load_test_variables_are_allowed() -> None:
     load_settings({"TORCHLANE_LOAD_API_KEY": "tl_x", "torchlane_load_model": "digits"})
     with pytest.raises(SettingsError, match="TORCHLANE_LOADS is not a setting"):
         load_settings({"TORCHLANE_LOADS": "1"})
 
 
-def test_one_body_must_fit_among_all_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_body_limit_must_fit_the_total_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TORCHLANE_MAX_BODY_BYTES", "2GiB")
     with pytest.raises(SettingsError, match="BODIES_LIMIT_BYTES=1073741824 is less than"):
         load_settings({})
@@ -289,7 +287,7 @@ def test_processes_share_limits_in_bytes(monkeypatch: pytest.MonkeyPatch) -> Non
         "hunter2",
     ],
 )
-def test_a_wrong_url_of_the_cache_is_refused_without_its_password(
+def test_wrong_cache_url_error_hides_the_password(
     monkeypatch: pytest.MonkeyPatch, url: str
 ) -> None:
     monkeypatch.setenv("TORCHLANE_CACHE_URL", url)

@@ -28,20 +28,20 @@ MANIFEST = make_manifest()  # tiny, version 3
 
 
 class TestVersions:
-    def test_ascending_by_number_and_nothing_else(self, tmp_path: Path) -> None:
+    def test_versions_are_whole_numbers_in_order(self, tmp_path: Path) -> None:
         for name in ("10", "9", "1", "0", "07", "v2", ".export-x", "1.5"):
             (tmp_path / name).mkdir()
         (tmp_path / "11").touch()
         assert versions(tmp_path) == [1, 9, 10]
 
-    def test_none_where_there_is_no_folder(self, tmp_path: Path) -> None:
+    def test_missing_folder_has_no_versions(self, tmp_path: Path) -> None:
         assert versions(tmp_path / "nothing") == []
 
     @pytest.mark.parametrize(
         ("there", "wanted", "chosen"),
         [([], None, 1), ([1, 2], None, 3), ([7], None, 8), ([7], 3, 3), ([], MAX_VERSION, None)],
     )
-    def test_the_next_or_the_wanted(
+    def test_next_or_requested_version_is_chosen(
         self, tmp_path: Path, there: list[int], wanted: int | None, chosen: int | None
     ) -> None:
         for number in there:
@@ -53,7 +53,7 @@ class TestVersions:
         with pytest.raises(UsageError, match=f"got {wanted}"):
             choose_version(tmp_path, wanted)
 
-    def test_artifacts_never_change(self, tmp_path: Path) -> None:
+    def test_existing_version_is_refused(self, tmp_path: Path) -> None:
         (tmp_path / "4").mkdir()
         with pytest.raises(UsageError, match=r"version 4 exists .* to write version 5"):
             choose_version(tmp_path, 4)
@@ -64,7 +64,7 @@ class TestWriteFile:
         write_file(tmp_path / "file", b"content")
         assert (tmp_path / "file").read_bytes() == b"content"
 
-    def test_what_the_disk_says_against_it(self, tmp_path: Path) -> None:
+    def test_disk_error_is_reported(self, tmp_path: Path) -> None:
         with pytest.raises(ExportError, match=r"^cannot write file: No such file or directory$"):
             write_file(tmp_path / "missing/file", b"content")
 
@@ -77,7 +77,7 @@ def test_digest_of_a_file(tmp_path: Path) -> None:
 
 
 class TestStaging:
-    def test_it_is_next_to_the_versions_and_removed(self, tmp_path: Path) -> None:
+    def test_staging_folder_is_next_to_versions_and_removed(self, tmp_path: Path) -> None:
         (tmp_path / "tiny/1").mkdir(parents=True)
         with staging_folder(tmp_path, "tiny") as staging:
             assert staging.parent == tmp_path / "tiny"
@@ -90,20 +90,20 @@ class TestStaging:
             raise RuntimeError
         assert list(tmp_path.iterdir()) == []
 
-    def test_nor_any_folder_above_it_that_was_not_there(self, tmp_path: Path) -> None:
+    def test_failed_export_removes_new_parent_folders(self, tmp_path: Path) -> None:
         (tmp_path / "old").mkdir()
         for out in ("old/new/newer", "another"):
             with pytest.raises(RuntimeError), staging_folder(tmp_path / out, "tiny"):
                 raise RuntimeError
         assert list(tmp_path.rglob("*")) == [tmp_path / "old"]
 
-    def test_what_was_there_stays(self, tmp_path: Path) -> None:
+    def test_existing_folders_stay(self, tmp_path: Path) -> None:
         (tmp_path / "tiny").mkdir()
         with pytest.raises(RuntimeError), staging_folder(tmp_path, "tiny"):
             raise RuntimeError
         assert list(tmp_path.iterdir()) == [tmp_path / "tiny"]
 
-    def test_what_a_killed_export_left_is_removed(self, tmp_path: Path) -> None:
+    def test_leftovers_of_a_killed_export_are_removed(self, tmp_path: Path) -> None:
         (tmp_path / "tiny/.export-12345678").mkdir(parents=True)
         with staging_folder(tmp_path, "tiny") as staging:
             assert list((tmp_path / "tiny").iterdir()) == [staging]
@@ -122,7 +122,7 @@ class TestStaging:
         assert str(failed.value) == f"cannot write to {tmp_path}/tiny: {os.strerror(number)}"
         assert list(tmp_path.iterdir()) == []
 
-    def test_where_nothing_can_be_written(self, tmp_path: Path) -> None:
+    def test_unwritable_folder_is_a_usage_error(self, tmp_path: Path) -> None:
         (tmp_path / "tiny").touch()
         with (
             pytest.raises(UsageError, match=f"cannot write to {tmp_path}/tiny: File exists"),
@@ -138,9 +138,7 @@ class TestPublish:
             (staging / "script.pt").write_bytes(b"model")
             return publish(staging, MANIFEST)
 
-    def test_it_is_named_by_its_version_and_holds_everything(
-        self, tmp_path: Path, folder: Path
-    ) -> None:
+    def test_folder_is_named_by_version_and_complete(self, tmp_path: Path, folder: Path) -> None:
         assert folder == tmp_path / "tiny/3"
         assert [path.name for path in (tmp_path / "tiny").iterdir()] == ["3"]
         names = sorted(path.name for path in folder.iterdir())
@@ -154,16 +152,14 @@ class TestPublish:
         done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
         assert (done.returncode, done.stdout) == (0, "manifest.json: OK\n")
 
-    def test_the_digest_is_that_of_the_manifest(self, folder: Path) -> None:
+    def test_digest_file_matches_the_manifest(self, folder: Path) -> None:
         digest = digest_of(folder / "manifest.json").sha256
         assert (folder / "manifest.sha256").read_bytes() == f"{digest}  manifest.json\n".encode()
 
-    def test_others_may_read_it(self, folder: Path) -> None:
+    def test_artifact_is_readable_by_others(self, folder: Path) -> None:
         assert folder.stat().st_mode & 0o777 == 0o755
 
-    def test_of_two_exports_at_once_the_second_gives_way(
-        self, tmp_path: Path, folder: Path
-    ) -> None:
+    def test_second_of_two_concurrent_exports_fails(self, tmp_path: Path, folder: Path) -> None:
         before = {path.name: path.read_bytes() for path in folder.iterdir()}
         with staging_folder(tmp_path, "tiny") as staging:
             (staging / "script.pt").write_bytes(b"another")

@@ -20,7 +20,7 @@ from tests.unit.export.command_line import (
 )
 
 
-class TestDone:
+class TestExports:
     def test_an_artifact_and_a_summary(self, tmp_path: Path) -> None:
         code, printed = run("tiny", "--out", tmp_path, *QUICK)
         assert code == 0
@@ -30,7 +30,7 @@ class TestDone:
         for step in ("training", "eager", "script", "timing"):
             assert step in printed
 
-    def test_a_wanted_version_and_the_one_after_it(self, tmp_path: Path) -> None:
+    def test_requested_version_then_the_next(self, tmp_path: Path) -> None:
         assert run("tiny", "--out", tmp_path, "--version", 9, *QUICK)[0] == 0
         assert run("tiny", "--out", tmp_path, "--version", 3, *QUICK)[0] == 0
         assert run("tiny", "--out", tmp_path, *QUICK)[0] == 0
@@ -40,7 +40,7 @@ class TestDone:
         assert run("tiny", "--out", tmp_path / "a/b", *QUICK)[0] == 0
         assert files(tmp_path / "a/b") == complete("tiny/1")
 
-    def test_if_empty_does_nothing_next_to_any_artifact(self, tmp_path: Path) -> None:
+    def test_if_empty_does_nothing_if_artifacts_exist(self, tmp_path: Path) -> None:
         unfinished = tmp_path / "other/1"  # a folder without a manifest is no artifact
         unfinished.mkdir(parents=True)
         assert run("tiny", "--out", tmp_path, "--if-empty", *QUICK)[0] == 0
@@ -51,14 +51,14 @@ class TestDone:
             assert printed == f"{tmp_path / 'tiny/1'} exists; nothing to do\n"
         assert files(tmp_path) == complete("tiny/1")
 
-    def test_artifacts_is_where_it_writes_by_default(
+    def test_artifacts_is_the_default_folder(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.chdir(tmp_path)
         assert run("tiny", *QUICK)[0] == 0
         assert files(tmp_path) == complete("artifacts/tiny/1")
 
-    def test_the_options_reach_what_they_are_for(self, tmp_path: Path) -> None:
+    def test_options_take_effect(self, tmp_path: Path) -> None:
         options = ("--variants=script,bf16", "--max-batch-size=5", "--threads=2")
         code, _ = run(
             "close",

@@ -169,7 +169,7 @@ class TestDamaged:
             (None, "manifest.json cannot be read: No such file or directory"),
         ],
     )
-    def test_what_is_no_intact_artifact(
+    def test_folder_that_is_not_an_intact_artifact(
         self,
         command: str,
         damage: str | None,
@@ -200,7 +200,7 @@ class TestFailed:
             ),
         ],
     )
-    def test_no_parity_no_artifact(
+    def test_failed_parity_writes_no_artifact(
         self, tmp_path: Path, capsys: pytest.CaptureFixture[str], model: str, message: str
     ) -> None:
         arguments = [model, "--out", tmp_path / "out", "--variants", "script"]
@@ -216,7 +216,7 @@ class TestFailed:
         assert capsys.readouterr().err.startswith(message)
         assert list(tmp_path.rglob("*")) == []
 
-    def test_earlier_versions_stay_as_they_are(self, tmp_path: Path) -> None:
+    def test_earlier_versions_are_kept(self, tmp_path: Path) -> None:
         arguments = ["tiny", "--out", tmp_path, *QUICK]
         assert run(*arguments)[0] == 0
         assert run(*arguments, catalog={"tiny": CATALOG["liar"]})[0] == 1
@@ -224,7 +224,7 @@ class TestFailed:
         assert [path.name for path in (tmp_path / "tiny").iterdir()] == ["1"]
 
 
-def test_words_of_a_model_are_no_markup(tmp_path: Path) -> None:
+def test_model_messages_are_not_parsed_as_markup(tmp_path: Path) -> None:
     catalog = {"bracketed": definition(Bracketed, train=None)}
     code, printed = run(
         *("bracketed", "--out", tmp_path, "--variants", "trace", "--max-batch-size", "2"),
@@ -235,7 +235,7 @@ def test_words_of_a_model_are_no_markup(tmp_path: Path) -> None:
     assert files(tmp_path) == []
 
 
-class TestABrokenDefinition:
+class TestBrokenDefinition:
     BROKEN = Definitions({"broken": "models.definitions.no_such", "digits": "models.definitions"})
 
     @pytest.mark.parametrize(
@@ -245,7 +245,7 @@ class TestABrokenDefinition:
             ("digits", "models/definitions/__init__.py has no DEFINITION; it needs DEFINITION ="),
         ],
     )
-    def test_is_one_sentence(
+    def test_is_reported_in_one_line(
         self, model: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
         assert run(model, "--out", tmp_path, catalog=self.BROKEN)[0] == 1
@@ -255,7 +255,7 @@ class TestABrokenDefinition:
         assert list(tmp_path.rglob("*")) == []
 
     @pytest.mark.parametrize("arguments", [("--help",), ("keygen", "--help"), ("show", "--help")])
-    def test_keeps_no_other_command_from_its_work(self, arguments: tuple[str, ...]) -> None:
+    def test_does_not_affect_other_commands(self, arguments: tuple[str, ...]) -> None:
         with pytest.raises(SystemExit) as caught:
             run(*arguments, catalog=self.BROKEN)
         assert caught.value.code == 0

@@ -107,11 +107,11 @@ frame #0: c10::Error::Error(c10::SourceLocation, std::string) + 0x57"""
         (ValueError("n/a at 3 m/s, see https://pytorch.org/docs/stable/jit.html"), None),
     ],
 )
-def test_the_line_that_matters(error: Exception, told: str | None) -> None:
+def test_reason_is_the_relevant_line(error: Exception, told: str | None) -> None:
     assert reason(error) == (told or str(error))
 
 
-def test_no_longer_than_a_table_can_show() -> None:
+def test_reason_has_a_maximum_length() -> None:
     told = reason(ValueError("word " * 200))
     assert len(told) <= LONGEST
     assert told.endswith("word ...")

@@ -38,18 +38,18 @@ def test_only_its_owner_can_read_a_private_key(tmp_path: Path, umask: int) -> No
     assert is_read_by_others(public) == (umask != 0o077)
 
 
-def test_what_the_private_key_signs_the_public_one_verifies(tmp_path: Path) -> None:
+def test_public_key_verifies_the_signature(tmp_path: Path) -> None:
     pair = make_pair(tmp_path)
     signature = pair.signer.sign(MANIFEST)
     assert TrustedKeys.read(pair.public).verify(MANIFEST, signature) == pair.fingerprint
     assert pair.signer.sign(MANIFEST) == signature  # no chance is in it
 
 
-def test_no_two_pairs_are_equal(tmp_path: Path) -> None:
+def test_key_pairs_differ(tmp_path: Path) -> None:
     assert make_pair(tmp_path, "a").fingerprint != make_pair(tmp_path, "b").fingerprint
 
 
-def test_a_name_without_pem(tmp_path: Path) -> None:
+def test_name_without_pem_suffix(tmp_path: Path) -> None:
     assert make_keys(tmp_path / "release", None)[0].name == "release.pub.pem"
 
 
@@ -59,13 +59,13 @@ class TestPassphrase:
         assert b"ENCRYPTED" in (tmp_path / "signing.pem").read_bytes()
         assert read_signer(tmp_path / "signing.pem", asked()).fingerprint == fingerprint
 
-    def test_a_wrong_one_is_said_to_be_wrong_and_not_repeated(self, tmp_path: Path) -> None:
+    def test_wrong_passphrase_is_refused_and_not_shown(self, tmp_path: Path) -> None:
         make_keys(tmp_path / "signing.pem", PASSPHRASE)
         with pytest.raises(UsageError) as caught:
             read_signer(tmp_path / "signing.pem", asked(b"not this one"))
         assert str(caught.value).endswith("signing.pem: wrong passphrase")
 
-    def test_an_open_key_needs_no_passphrase(self, tmp_path: Path) -> None:
+    def test_unencrypted_key_needs_no_passphrase(self, tmp_path: Path) -> None:
         make_keys(tmp_path / "signing.pem", None)
         assert read_signer(tmp_path / "signing.pem", no_passphrase)
 
@@ -73,7 +73,7 @@ class TestPassphrase:
 class TestRejected:
     @pytest.mark.parametrize("there", ["signing.pem", "signing.pub.pem"])
     @pytest.mark.parametrize("dangling", [False, True])
-    def test_what_is_there_is_never_written_over(
+    def test_existing_files_are_never_overwritten(
         self, tmp_path: Path, there: str, dangling: bool
     ) -> None:
         if dangling:
@@ -84,7 +84,7 @@ class TestRejected:
             make_keys(tmp_path / "signing.pem", None)
         assert [path.name for path in tmp_path.iterdir()] == [there]
 
-    def test_a_folder_that_there_is_not(self, tmp_path: Path) -> None:
+    def test_missing_folder(self, tmp_path: Path) -> None:
         with pytest.raises(UsageError, match=r"cannot write .*: No such file or directory"):
             make_keys(tmp_path / "none/signing.pem", None)
 
@@ -96,11 +96,11 @@ class TestRejected:
     def test_no_such_key(self, tmp_path: Path) -> None:
         assert self.rejected(tmp_path / "none") == "No such file or directory"
 
-    def test_a_public_key_signs_nothing(self, tmp_path: Path) -> None:
+    def test_public_key_cannot_sign(self, tmp_path: Path) -> None:
         message = self.rejected(make_pair(tmp_path).public)
         assert message.startswith("no private key in PEM (PKCS8); ")
 
-    def test_a_damaged_key_is_not_repeated(self, tmp_path: Path) -> None:
+    def test_damaged_key_is_not_shown(self, tmp_path: Path) -> None:
         private = make_pair(tmp_path).private
         lines = private.read_text().splitlines()
         private.write_text("\n".join([lines[0], lines[1][:-3], lines[2]]))

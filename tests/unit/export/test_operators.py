@@ -47,7 +47,7 @@ def refused(code: int, *arguments: object, capsys: pytest.CaptureFixture[str]) -
     return capsys.readouterr().err
 
 
-def test_the_operators_with_their_shapes_and_what_decides_their_speed(exported: Path) -> None:
+def test_report_lists_operators_with_their_shapes(exported: Path) -> None:
     code, printed = run("profile", exported, "--threads", 1)
     assert code == 0
     assert printed.startswith("tiny version 1\n")
@@ -59,7 +59,7 @@ def test_the_operators_with_their_shapes_and_what_decides_their_speed(exported: 
     assert "outside of operators" in printed
 
 
-def test_shares_add_up_and_come_in_order(exported: Path) -> None:
+def test_shares_add_up_in_descending_order(exported: Path) -> None:
     _, printed = run("profile", exported, "--batch-size", 2, "--rows", 1000)
     shares = [float(share) for share in re.findall(r"([\d.]+)%(?: |\n)", printed)]
     inside = [each for each in shares if "." in str(each)][1:]
@@ -68,7 +68,7 @@ def test_shares_add_up_and_come_in_order(exported: Path) -> None:
     assert "--rows shows them" not in printed
 
 
-def test_fewer_rows_say_how_many_there_are(exported: Path) -> None:
+def test_limited_rows_report_the_remaining_count(exported: Path) -> None:
     _, printed = run("profile", exported, "--batch-size", 2, "--rows", 1)
     assert re.search(r"and \d+ more; --rows shows them", printed)
     assert printed.count("%") == 2  # the share in operators, and one row's
@@ -85,7 +85,7 @@ def test_a_variable_that_changes_the_speed_is_named(
 
 
 @pytest.mark.parametrize("name", ["trace.json", "trace.json.gz"])
-def test_one_trace_of_all_that_was_recorded(exported: Path, tmp_path: Path, name: str) -> None:
+def test_one_trace_holds_all_recordings(exported: Path, tmp_path: Path, name: str) -> None:
     file = tmp_path / name
     code, printed = run("profile", exported, "--batch-size", "1,3", "--trace", file)
     assert code == 0
@@ -101,19 +101,19 @@ def test_one_trace_of_all_that_was_recorded(exported: Path, tmp_path: Path, name
     assert [[3, 2]] in [each[:1] for each in shapes if each]
 
 
-def test_every_form_of_a_variant(exported: Path) -> None:
+def test_every_form_of_a_variant_is_profiled(exported: Path) -> None:
     _, printed = run("profile", exported, "--variant", "script", "--batch-size", 1)
     assert "\nscript, batch of 1" in printed
     assert "\nscript, optimized at load, batch of 1" in printed
 
 
-def test_a_length_of_the_items(padded: Path) -> None:
+def test_item_length_can_be_given(padded: Path) -> None:
     _, printed = run("profile", padded, "--batch-size", 2, "--length", 37)
     assert "ids int64[2, 37], mask int64[2, 37]" in printed
     assert re.search(r"aten::\w+ .*\[2,37", printed)
 
 
-def test_what_cannot_be_recorded_is_said(
+def test_invalid_requests_are_reported(
     exported: Path, padded: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     told = refused(2, tmp_path / "none", capsys=capsys)
@@ -131,12 +131,12 @@ def test_what_cannot_be_recorded_is_said(
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
-def test_a_device_that_is_not_here(exported: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_missing_device_is_reported(exported: Path, capsys: pytest.CaptureFixture[str]) -> None:
     told = refused(2, exported, "--device", "cuda", capsys=capsys)
     assert "--device cuda: this machine has none" in told
 
 
-def test_a_trace_that_cannot_be_written(
+def test_unwritable_trace_file_is_reported(
     exported: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "none/trace.json"

@@ -29,12 +29,12 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
 
 
 class TestManifest:
-    def test_it_is_the_one_on_disk(self, made: Made) -> None:
+    def test_manifest_equals_the_one_on_disk(self, made: Made) -> None:
         text = (made.folder / "manifest.json").read_bytes()
         assert Manifest.model_validate_json(text) == made.manifest
         assert read_artifact(made.folder)[0] == open_artifact(made.folder) == made.manifest
 
-    def test_the_contract_is_the_definitions(self, made: Made) -> None:
+    def test_contract_comes_from_the_definition(self, made: Made) -> None:
         manifest = made.manifest
         assert (manifest.model, manifest.version) == ("tiny", 1)
         assert manifest.description == TINY.description
@@ -42,14 +42,14 @@ class TestManifest:
         assert manifest.codec == TINY.codec
         assert manifest.example == [3.0, 4.0]
 
-    def test_golden_examples_hold_what_the_trained_eager_model_answers(self, made: Made) -> None:
+    def test_golden_examples_hold_the_eager_models_answers(self, made: Made) -> None:
         golden = [
             (each.inputs["x"].array().tolist(), each.outputs["y"].array().tolist())
             for each in made.manifest.golden
         ]
         assert golden == [([3, 4], [6, 8]), ([0, -1], [0, -2])]
 
-    def test_of_several_inputs_and_outputs(self, tmp_path: Path) -> None:
+    def test_several_inputs_and_outputs_are_recorded(self, tmp_path: Path) -> None:
         manifest = make(tmp_path, MIXED).manifest
         assert [list(each.inputs) for each in manifest.golden] == [["x", "index"]] * 2
         following = [each.outputs["next"].array() for each in manifest.golden]
@@ -59,14 +59,14 @@ class TestManifest:
         ]
         assert set(manifest.variants["script"].parity.outputs) == {"row", "next"}
 
-    def test_when_and_from_which_commit(self, made: Made) -> None:
+    def test_time_and_commit_are_recorded(self, made: Made) -> None:
         created = made.manifest.created_at
         assert created.utcoffset() == dt.timedelta(0)
         assert abs(dt.datetime.now(dt.UTC) - created) < dt.timedelta(minutes=5)
         commit = made.manifest.git_commit
         assert commit is None or re.fullmatch("[0-9a-f]{40}", commit)
 
-    def test_the_variant_says_how_it_was_made_and_proved(self, made: Made) -> None:
+    def test_variant_records_how_it_was_made_and_proved(self, made: Made) -> None:
         variant = made.manifest.variants["script"]
         assert (variant.file, variant.precision) == ("script.pt", "float32")
         assert variant.made_by == "torch.jit.script + torch.jit.freeze"
@@ -75,7 +75,7 @@ class TestManifest:
         assert variant.parity.batch_sizes == (1, 2, 3)
         assert variant.accuracy == made.manifest.accuracy == 0.75
 
-    def test_the_plan_is_of_what_was_made(self, made: Made) -> None:
+    def test_plan_covers_the_variants_made(self, made: Made) -> None:
         plan = made.manifest.plan
         assert plan is not None
         assert plan.precision == "float32"
@@ -91,19 +91,19 @@ class TestManifest:
         assert {times.batch_sizes for times in device.times} == {(1, 2, 3)}
         assert set(device.steps) == {"float32", "bf16"}
 
-    def test_what_was_left_out_is_there_with_its_reason(self, tmp_path: Path) -> None:
+    def test_left_out_variants_have_a_reason(self, tmp_path: Path) -> None:
         left_out = make(tmp_path, TINY, "script", "int8").manifest.left_out
         assert [(each.variant, each.reason) for each in left_out] == [
             ("int8", "there is no convolution and no large linear layer to quantize")
         ]
 
-    def test_nothing_is_trained_where_there_is_nothing_to_learn(self, tmp_path: Path) -> None:
+    def test_definition_without_training_is_not_trained(self, tmp_path: Path) -> None:
         golden = make(tmp_path, definition(train=None)).manifest.golden[0]
         assert golden.outputs["y"].array().tolist() == [3, 4]
 
 
 class TestFiles:
-    def test_every_one_has_its_digest(self, made: Made) -> None:
+    def test_every_file_has_a_digest(self, made: Made) -> None:
         names = {path.name for path in made.folder.iterdir()}
         assert names == {"manifest.json", "manifest.sha256", "script.pt", "bf16.pt", "report.html"}
         assert names - {"manifest.json", "manifest.sha256"} == set(made.manifest.files)
@@ -122,14 +122,14 @@ class TestFiles:
         for rows in (1, 5):
             assert loaded(torch.full((rows, 2), 3.0)).tolist() == [[6.0, 6.0]] * rows
 
-    def test_the_next_export_leaves_it_alone(self, tmp_path: Path) -> None:
+    def test_next_export_does_not_change_the_artifact(self, tmp_path: Path) -> None:
         first = make(tmp_path)
         before = content(first.folder)
         second = make(tmp_path, definition(train=None))
         assert (second.folder.name, second.manifest.version) == ("2", 2)
         assert content(first.folder) == before
 
-    def test_a_profile_of_eager_and_every_form(self, tmp_path: Path) -> None:
+    def test_eager_and_every_form_are_profiled(self, tmp_path: Path) -> None:
         made = make(tmp_path, profile=True)
         profiles = sorted(name for name in made.manifest.files if name.startswith("profile-"))
         stems = ["eager", "script", "script-optimized"]
@@ -143,7 +143,7 @@ class TestFiles:
         assert "aten::mul" in (made.folder / "profile-eager.txt").read_text()
 
 
-def test_long_steps_tell_their_progress(tmp_path: Path) -> None:
+def test_steps_report_progress(tmp_path: Path) -> None:
     told: dict[str, list[tuple[int, int]]] = {}
 
     def watched(name: str) -> Progress:

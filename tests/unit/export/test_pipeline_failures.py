@@ -48,7 +48,7 @@ class TestFailed:
         with pytest.raises(FloatingPointError):
             make(tmp_path, definition(train=broken))
 
-    def test_a_definition_that_contradicts_itself_is_said_in_one_line(self, tmp_path: Path) -> None:
+    def test_contradictory_definition_is_reported_in_one_line(self, tmp_path: Path) -> None:
         wrong = definition(codec=TensorCodecSpec(labels=("only one",)))
         message = r"contradicts itself: manifest: .*1 labels"
         with pytest.raises(ExportError, match=message) as failed:
@@ -56,7 +56,7 @@ class TestFailed:
         assert "\n" not in str(failed.value)
 
 
-class TestRefusedBeforeAnythingIsLearned:
+class TestRefusedBeforeTraining:
     @pytest.fixture
     def unteachable(self) -> Callable[..., Definition]:
         def never(module: object, progress: Progress) -> None:
@@ -76,9 +76,7 @@ class TestRefusedBeforeAnythingIsLearned:
 
 
 class TestPrecision:
-    def test_one_whose_variants_were_left_out_fails_with_their_reasons(
-        self, tmp_path: Path
-    ) -> None:
+    def test_precision_without_variants_fails_with_the_reasons(self, tmp_path: Path) -> None:
         wanted = TuneOptions(max_batch=1, precision="bf16")
         model = definition(Close, train=None, held_out=close_calls)
         message = r"^--plan-precision bf16: no variant is left: bf16: accuracy 0\.0000 is 100\.00"
@@ -127,7 +125,7 @@ class TestProcess:
         assert f"export: cannot write {file}: File too large\n" in done.stderr
         assert "Traceback" not in done.stderr
 
-    def test_interrupted_it_leaves_nothing(self, tmp_path: Path) -> None:
+    def test_interruption_leaves_nothing(self, tmp_path: Path) -> None:
         begun, out = tmp_path / "begun", tmp_path / "out"
         process = subprocess.Popen(
             [sys.executable, "-c", SLOW, str(begun), str(out)],

@@ -31,7 +31,7 @@ def old(made: Made, tmp_path: Path) -> Path:
     return folder
 
 
-def test_a_new_version_and_the_old_one_as_it_was(made: Made, old: Path) -> None:
+def test_tuning_writes_a_new_version(made: Made, old: Path) -> None:
     before = content(old)
     again = tune_again(old, TuneOptions(max_batch=2, threads=2), stage)
     assert again.folder == old.parent / "2"
@@ -40,7 +40,7 @@ def test_a_new_version_and_the_old_one_as_it_was(made: Made, old: Path) -> None:
     assert open_artifact(again.folder) == again.manifest
 
 
-def test_nothing_but_the_plan_differs(made: Made, old: Path) -> None:
+def test_only_the_plan_differs(made: Made, old: Path) -> None:
     again = tune_again(old, TuneOptions(max_batch=2, threads=2), stage)
     kept = set(Manifest.model_fields) - {"version", "created_at", "plan", "files"}
     for name in kept:
@@ -62,7 +62,7 @@ def test_nothing_but_the_plan_differs(made: Made, old: Path) -> None:
     ("first", "then", "at_last"),
     [("bf16", None, "bf16"), ("bf16", "float32", "float32"), (None, "bf16", "bf16")],
 )
-def test_the_precision_stays_unless_another_is_wanted(
+def test_precision_is_kept_unless_another_is_requested(
     tmp_path: Path, first: None, then: None, at_last: str
 ) -> None:
     tuning = TuneOptions(max_batch=1, precision=first)
@@ -72,7 +72,9 @@ def test_the_precision_stays_unless_another_is_wanted(
     assert plan.precision == at_last
 
 
-def test_a_file_that_is_damaged_on_the_way(old: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_file_damaged_during_the_copy_is_reported(
+    old: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def damaging(source: Path, target: Path) -> None:
         target.write_bytes(source.read_bytes() + b" ")
 
@@ -82,20 +84,20 @@ def test_a_file_that_is_damaged_on_the_way(old: Path, monkeypatch: pytest.Monkey
     assert [path.name for path in old.parent.iterdir()] == ["1"]
 
 
-def test_from_inside_the_folder(old: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tuning_works_inside_the_folder(old: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(old)
     again = tune_again(Path(), TuneOptions(max_batch=1), stage)
     assert again.folder.resolve() == old.parent / "2"
 
 
-def test_a_folder_that_is_not_named_for_the_model(old: Path) -> None:
+def test_folder_with_another_name_is_refused(old: Path) -> None:
     moved = old.parent.rename(old.parent.with_name("other")) / "1"
     with pytest.raises(UsageError, match="has the model 'tiny', so its new version would not"):
         tune_again(moved, TuneOptions(), stage)
     assert [path.name for path in moved.parent.iterdir()] == ["1"]
 
 
-def test_a_precision_that_there_is_not(old: Path) -> None:
+def test_missing_precision_is_refused(old: Path) -> None:
     with pytest.raises(UsageError, match="--plan-precision int8: no variant has it; there are"):
         tune_again(old, TuneOptions(precision="int8"), stage)
     assert [path.name for path in old.parent.iterdir()] == ["1"]

@@ -32,7 +32,7 @@ class TestSign:
         found = read_artifact(new, verifier=TrustedKeys.read(pair.public))
         assert found.signed_by == pair.fingerprint
 
-    def test_nothing_but_number_time_and_report_differs(self, old: Path, pair: Pair) -> None:
+    def test_only_number_time_and_report_differ(self, old: Path, pair: Pair) -> None:
         made = sign_anew(old, pair.signer)
         before, after = manifest_of(old), manifest_of(made.folder)
         assert after == made.manifest
@@ -52,11 +52,11 @@ class TestSign:
         trusted = TrustedKeys.read(other.public)
         assert read_artifact(old.with_name("3"), verifier=trusted).signed_by == other.fingerprint
 
-    def test_once_more_by_the_same_key(self, old: Path, pair: Pair) -> None:
+    def test_same_key_may_sign_again(self, old: Path, pair: Pair) -> None:
         assert run("sign", old, "--key", pair.private)[0] == 0
         assert run("sign", old.with_name("2"), "--key", pair.private)[0] == 0
 
-    def test_a_plan_that_is_measured_anew_is_not_signed(self, old: Path, pair: Pair) -> None:
+    def test_tuned_version_is_not_signed(self, old: Path, pair: Pair) -> None:
         assert run("sign", old, "--key", pair.private)[0] == 0
         code, printed = run("tune", old.with_name("2"), "--max-batch-size", 1, "--threads", 1)
         assert code == 0
@@ -65,7 +65,7 @@ class TestSign:
         assert "signed" not in run("tune", old, "--max-batch-size", 1, "--threads", 1)[1]
 
     @pytest.mark.parametrize("name", ["script.pt", "manifest.json", "manifest.sha256"])
-    def test_what_was_altered_is_not_signed(
+    def test_altered_artifact_is_not_signed(
         self, old: Path, pair: Pair, name: str, capsys: pytest.CaptureFixture[str]
     ) -> None:
         data = bytearray((old / name).read_bytes())
@@ -88,19 +88,19 @@ class TestSign:
         assert "--key" in capsys.readouterr().err
         assert files(old.parents[1]) == [f"tiny/1/{name}" for name in sorted(content(old))]
 
-    def test_a_key_that_others_can_read_is_warned_of(self, old: Path, pair: Pair) -> None:
+    def test_key_readable_by_others_causes_a_warning(self, old: Path, pair: Pair) -> None:
         pair.private.chmod(0o640)
         code, printed = run("sign", old, "--key", pair.private)
         assert code == 0
         assert printed.startswith(f"warning: others can read {pair.private}; chmod 600 keeps them")
 
-    def test_the_export_itself_signs_nothing(self, tmp_path: Path) -> None:
+    def test_export_does_not_sign(self, tmp_path: Path) -> None:
         assert run("tiny", "--out", tmp_path, *QUICK)[0] == 0
         assert files(tmp_path) == complete("tiny/1")
 
 
 class TestKeygen:
-    def test_a_pair_that_signs(self, old: Path, tmp_path: Path) -> None:
+    def test_new_key_pair_can_sign(self, old: Path, tmp_path: Path) -> None:
         code, printed = run("keygen", tmp_path / "release.pem")
         assert code == 0
         public = tmp_path / "release.pub.pem"
@@ -112,7 +112,7 @@ class TestKeygen:
         )
         assert run("sign", old, "--key", tmp_path / "release.pem")[0] == 0
 
-    def test_no_key_is_written_over(
+    def test_existing_key_is_not_overwritten(
         self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
         assert run("keygen", tmp_path / "a.pem")[0] == 0
@@ -148,7 +148,7 @@ class TestPassphrase:
         self.typed(monkeypatch, SECRET)
         assert run("sign", old, "--key", private)[0] == 0
 
-    def test_without_a_terminal_it_fails_at_once(
+    def test_missing_terminal_fails_immediately(
         self,
         private: Path,
         old: Path,
@@ -160,7 +160,7 @@ class TestPassphrase:
         assert f"a passphrase is required: set {PASSPHRASE}, or run" in capsys.readouterr().err
 
     @pytest.mark.parametrize("answer", ["hunter2hunter2", ""])
-    def test_a_wrong_one_is_nowhere_repeated(
+    def test_wrong_passphrase_is_not_shown(
         self,
         private: Path,
         old: Path,
@@ -175,7 +175,7 @@ class TestPassphrase:
         assert "passphrase" in told.err
         assert "hunter2" not in printed + told.out + told.err
 
-    def test_a_new_one_is_typed_twice(
+    def test_new_passphrase_is_typed_twice(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     ) -> None:
         self.typed(monkeypatch, SECRET, SECRET)
@@ -211,34 +211,34 @@ class TestShow:
     def signed(self, old: Path, pair: Pair) -> Path:
         return sign_anew(old, pair.signer).folder
 
-    def test_of_an_artifact_without_a_signature(self, old: Path) -> None:
+    def test_an_artifact_without_a_signature(self, old: Path) -> None:
         rows = [line.split() for line in run("show", old)[1].splitlines()]
         assert ["signature", "none"] in rows
 
-    def test_a_signature_that_was_not_checked(self, signed: Path, pair: Pair) -> None:
+    def test_an_unchecked_signature(self, signed: Path, pair: Pair) -> None:
         code, printed = run("show", signed)
         assert code == 0
         assert f"by {pair.fingerprint}, not checked (--trusted-keys)" in printed
 
-    def test_of_one_by_a_trusted_key(self, signed: Path, pair: Pair) -> None:
+    def test_a_signature_by_a_trusted_key(self, signed: Path, pair: Pair) -> None:
         code, printed = run("show", signed, "--trusted-keys", pair.public)
         assert code == 0
         assert f"by {pair.fingerprint}, a trusted key" in printed
 
-    def test_what_no_trusted_key_signed_is_refused(
+    def test_unsigned_artifact_is_refused(
         self, old: Path, pair: Pair, capsys: pytest.CaptureFixture[str]
     ) -> None:
         code, printed = run("show", old, "--trusted-keys", pair.public)
         assert (code, printed) == (2, "")
         assert capsys.readouterr().err.startswith(f"export: {old}: it is not signed: there is no")
 
-    def test_keys_that_are_none(
+    def test_a_folder_without_trusted_keys(
         self, signed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
         (tmp_path / "keys").mkdir()
         assert run("show", signed, "--trusted-keys", tmp_path / "keys")[0] == 2
         assert "--trusted-keys" in capsys.readouterr().err
 
-    def test_a_signature_that_is_none(self, signed: Path) -> None:
+    def test_a_malformed_signature(self, signed: Path) -> None:
         (signed / "manifest.sig").write_text("by me")
         assert "manifest.sig is malformed" in run("show", signed)[1]

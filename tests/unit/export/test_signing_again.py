@@ -32,7 +32,7 @@ def rejected(capsys: pytest.CaptureFixture[str], folder: Path, *options: object)
     return capsys.readouterr().err
 
 
-def test_altered_with_its_digests_written_anew(
+def test_altered_artifact_with_new_digests_is_refused(
     signed: Path, pair: Pair, capsys: pytest.CaptureFixture[str]
 ) -> None:
     forged = manifest_of(signed).model_copy(update={"description": "another one"})
@@ -43,7 +43,7 @@ def test_altered_with_its_digests_written_anew(
     assert "export sign" not in told
 
 
-def test_signed_by_an_untrusted_key(
+def test_artifact_signed_by_an_untrusted_key_is_refused(
     signed: Path, pair: Pair, other: Pair, capsys: pytest.CaptureFixture[str]
 ) -> None:
     told = rejected(capsys, signed, "--key", other.private)
@@ -51,7 +51,7 @@ def test_signed_by_an_untrusted_key(
     assert "--trusted-keys" in told
 
 
-def test_what_was_signed_and_lost_its_signature(
+def test_lost_signature_is_refused(
     signed: Path, pair: Pair, other: Pair, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (signed / "manifest.sig").unlink()
@@ -59,7 +59,7 @@ def test_what_was_signed_and_lost_its_signature(
     assert "not signed" in rejected(capsys, signed, *options)
 
 
-def test_a_signature_that_leads_nowhere(
+def test_dangling_signature_link_is_refused(
     signed: Path, pair: Pair, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (signed / "manifest.sig").unlink()

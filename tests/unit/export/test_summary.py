@@ -44,7 +44,7 @@ def test_the_summary_of_an_export() -> None:
     assert lines[-1] == "serve it  make serve"
 
 
-def test_a_plan_that_was_made_under_load_says_so() -> None:
+def test_plan_made_under_load_is_marked() -> None:
     busy = MIXED.model_copy(update={"kept_waiting": 0.9, "unsettled": (2, 4)})
     (line,) = (line for line in printed(measured_manifest(busy)) if line.startswith("busy"))
     assert "other work kept the forwards from running for 90% of the time" in line
@@ -53,7 +53,7 @@ def test_a_plan_that_was_made_under_load_says_so() -> None:
 
 
 @pytest.mark.parametrize("folder", ["models/tiny/3", "my models/tiny/3"])
-def test_a_repository_elsewhere_is_named_for_the_shell(folder: str) -> None:
+def test_other_repository_is_quoted_for_the_shell(folder: str) -> None:
     lines = printed(measured_manifest(), folder)
     out = folder.removesuffix("/tiny/3")
     *_, made, flags = shlex.split(lines[-1].removeprefix("serve it  "))
@@ -62,7 +62,7 @@ def test_a_repository_elsewhere_is_named_for_the_shell(folder: str) -> None:
     assert f"export show {shlex.quote(folder)}" in "\n".join(lines)
 
 
-def test_outside_of_a_checkout_the_module_is_run(
+def test_serve_command_outside_a_checkout_runs_the_module(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -71,7 +71,7 @@ def test_outside_of_a_checkout_the_module_is_run(
     assert lines[-1].endswith("python -m app --model-dir 'my models'")
 
 
-def test_a_long_reason_is_shortened_and_no_line_is_cut() -> None:
+def test_long_reason_is_shortened_without_truncating_lines() -> None:
     manifest = measured_manifest().model_copy(
         update={"left_out": (LeftOut(variant="int8", reason=LONG),), "plan": None}
     )
@@ -82,7 +82,7 @@ def test_a_long_reason_is_shortened_and_no_line_is_cut() -> None:
     assert LONG.strip() in str(content_of(manifest).sections)
 
 
-def test_what_goes_into_a_pipe_is_neither_cut_nor_filled_up(tmp_path: Path) -> None:
+def test_piped_output_is_neither_cut_nor_padded(tmp_path: Path) -> None:
     """`show` has wide tables; rich would take a pipe for 80 columns."""
     assert run("tiny", "--out", tmp_path, *QUICK)[0] == 0
     folder = tmp_path / "tiny/1"
@@ -94,7 +94,7 @@ def test_what_goes_into_a_pipe_is_neither_cut_nor_filled_up(tmp_path: Path) -> N
     assert [line for line in lines if line != line.rstrip()] == []
 
 
-def test_each_step_is_a_line_where_there_is_no_screen(tmp_path: Path) -> None:
+def test_each_step_is_a_line_without_a_terminal(tmp_path: Path) -> None:
     code, text = run("tiny", "--out", tmp_path, *QUICK)
     assert code == 0
     steps = [line.split()[0] for line in text.splitlines()[:4]]

@@ -31,7 +31,7 @@ def test_a_large_response_in_many_pieces() -> None:
     assert parser.feed(last) == Response(200, whole)
 
 
-def test_one_response_after_the_other() -> None:
+def test_parser_reads_consecutive_responses() -> None:
     parser = ResponseParser()
     empty = b"HTTP/1.1 503 Service Unavailable\r\ncontent-length:0\r\n\r\n"
     answers = [parser.feed(piece) for piece in (WHOLE[:9], WHOLE[9:], empty, WHOLE)]
@@ -45,7 +45,7 @@ def test_the_headers_of_a_response() -> None:
     assert not response.closes
 
 
-def test_a_server_that_closes_the_connection_says_so() -> None:
+def test_connection_close_header_is_read() -> None:
     response = ResponseParser().feed(WHOLE.replace(b"x-y: z", b"Connection: close"))
     assert response is not None
     assert response.closes
@@ -64,6 +64,6 @@ def test_a_server_that_closes_the_connection_says_so() -> None:
         (b"x" * (MAX_HEAD_BYTES + 1), "no end of the head"),
     ],
 )
-def test_what_it_cannot_read_is_refused(data: bytes, says: str) -> None:
+def test_malformed_response_is_refused(data: bytes, says: str) -> None:
     with pytest.raises(WireError, match=says):
         ResponseParser().feed(data)

@@ -49,14 +49,14 @@ def rejected(data: bytes) -> str:
     return str(caught.value)
 
 
-class TestTaken:
+class TestAccepted:
     def test_names_are_sorted_and_the_file_is_rewound(self) -> None:
         file = io.BytesIO(zipped("b/c.txt", "a.txt", "b/"))
         file.seek(5)
         assert check_archive(file, "it") == ["a.txt", "b/", "b/c.txt"]
         assert file.tell() == 0
 
-    def test_what_torch_writes(self) -> None:
+    def test_archives_written_by_torch(self) -> None:
         traced, state = io.BytesIO(), io.BytesIO()
         trace: Callable[..., Any] = torch.jit.trace  # untyped in torch
         torch.jit.save(trace(nn.Linear(2, 2), torch.zeros(1, 2)), traced)
@@ -86,13 +86,13 @@ class TestTaken:
             assert sum(entry.file_size for entry in entries) < 3 * len(file.getvalue())
 
     @pytest.mark.parametrize("name", ["a/x/0", "a/code/data/0.py", "data/0"])
-    def test_what_is_no_tensor_may_be_deflated(self, name: str) -> None:
+    def test_only_tensors_must_be_stored(self, name: str) -> None:
         assert check_archive(io.BytesIO(zipped(name)), "it") == [name]
 
-    def test_other_archives_than_those_of_torch_may_deflate_anything(self) -> None:
+    def test_non_torch_archives_may_deflate_anything(self) -> None:
         assert check_archive(io.BytesIO(zipped("a/data/0")), "it", of_torch=False)
 
-    def test_small_files_may_shrink_as_they_like(self) -> None:
+    def test_small_files_may_have_any_compression_ratio(self) -> None:
         assert check_archive(io.BytesIO(zipped("zeros", content=bytes(10_000_000))), "it")
 
 
@@ -101,10 +101,10 @@ class TestNoArchive:
     def test_other_bytes(self, data: bytes) -> None:
         assert "it.pt is not a zip archive: " in rejected(data)
 
-    def test_one_with_something_in_front(self) -> None:
+    def test_one_with_a_prefix(self) -> None:
         assert "does not begin as one" in rejected(b"#!/bin/sh\n" + zipped("a"))
 
-    def test_no_damage_raises_anything_else(self) -> None:
+    def test_damage_raises_only_archive_errors(self) -> None:
         whole, draw, count = zipped("a/b", "c"), random.Random(4), 0
         for _ in range(2000):
             data = bytearray(whole[: draw.choice((len(whole), draw.randrange(len(whole))))])
@@ -123,11 +123,11 @@ class TestPaths:
         "name",
         ["/etc/passwd", "../up", "a/../../up", "a/..", "..\\up", "C:/up", "C:up", ".", "a\nb"],
     )
-    def test_that_lead_out(self, name: str) -> None:
+    def test_that_lead_out_of_the_folder(self, name: str) -> None:
         message = rejected(zipped("fine", name))
         assert message == f"it.pt contains {name!r}, a path that leads out of its folder"
 
-    def test_that_are_read_as_another_after_a_zero_byte(self) -> None:
+    def test_that_contain_a_zero_byte(self) -> None:
         assert "'a\\x00.txt'" in rejected(zipped("a/.txt").replace(b"a/.txt", b"a\0.txt"))
 
     @pytest.mark.parametrize("other", ["one/file", "./one/file", "one//file", "one/file/"])
@@ -146,7 +146,7 @@ class TestContents:
         assert "'secret', which is encrypted" in rejected(patched(zipped("secret"), 8, b"\x01"))
 
     @pytest.mark.parametrize("method", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
-    def test_that_are_packed_as_torch_packs_none(self, method: int) -> None:
+    def test_that_use_other_compression_methods(self, method: int) -> None:
         assert f"'a', packed by method {method}" in rejected(zipped("a", method=method))
 
     @pytest.mark.parametrize("name", ["a/data/0", "a/constants/1", "a/data/m/x.so", "x.so"])
@@ -154,7 +154,7 @@ class TestContents:
         assert f"it.pt contains {name!r} deflated" in rejected(zipped(name))
         assert check_archive(io.BytesIO(zipped(name, method=zipfile.ZIP_STORED)), "it") == [name]
 
-    def test_a_bomb_that_says_what_it_is(self) -> None:
+    def test_a_bomb_with_its_true_size(self) -> None:
         data = zipped("zeros", content=bytes(40_000_000))
         most = archive.FREE_BYTES + 10 * len(data)
         assert f"would unpack to 40,000,000 bytes from {len(data):,}; at most {most:,}" in rejected(
@@ -163,7 +163,7 @@ class TestContents:
         with pytest.raises(ArchiveError, match="would unpack"):
             check_archive(io.BytesIO(data), "it.mar", of_torch=False)
 
-    def test_a_bomb_that_lies_about_how_large_it_is_packed(self) -> None:
+    def test_a_bomb_with_a_false_packed_size(self) -> None:
         """An archive whose entries share their bytes, so that they exceed the file's size."""
         three_gigabytes = (3_000_000_000).to_bytes(4, "little")
         bomb = patched(zipped("a"), 20, three_gigabytes + three_gigabytes)
@@ -195,14 +195,14 @@ def _parts(data: bytes) -> tuple[bytes, bytes, int]:
     return data[: fields[6]], data[fields[6] : fields[6] + fields[5]], fields[4]
 
 
-def test_a_file_that_has_two_directories_is_refused() -> None:
+def test_file_with_two_directories_is_refused() -> None:
     shown, hidden = zipped("a"), zipped("a", "../../evil")
     with pytest.raises(ArchiveError, match="two directories"):
         check_archive(io.BytesIO(_two_directories(shown, hidden)), "m.pt")
 
 
 @pytest.mark.parametrize("junk", [b"x", b"PK\5\6" + bytes(18), bytes(100)])
-def test_nothing_may_stand_behind_the_end_or_before_it(junk: bytes) -> None:
+def test_data_around_the_end_record_is_refused(junk: bytes) -> None:
     data = zipped("a")
     with pytest.raises(ArchiveError, match=r"m\.pt"):
         check_archive(io.BytesIO(data + junk), "m.pt")
@@ -210,7 +210,7 @@ def test_nothing_may_stand_behind_the_end_or_before_it(junk: bytes) -> None:
         check_archive(io.BytesIO(data[: -END.size] + junk + data[-END.size :]), "m.pt")
 
 
-def test_files_as_torch_writes_them_have_one_end() -> None:
+def test_files_written_by_torch_have_one_end_record() -> None:
     buffer = io.BytesIO()
     torch.jit.save(torch.jit.script(torch.nn.Linear(2, 2)), buffer)
     assert check_archive(io.BytesIO(buffer.getvalue()), "m.pt")

@@ -35,19 +35,19 @@ def ranged(minimum: int | None, maximum: int | None, dtype: Dtype = "int8") -> T
         ),
     ],
 )
-def test_axes_of_one_name_have_one_size(
+def test_axes_with_one_name_share_a_size(
     shapes: dict[str, tuple[int, ...]], told: str | None
 ) -> None:
     found = mismatch(shared_axes([IDS, SQUARE]), shapes)
     assert (None if found is None else str(found)) == told
 
 
-def test_a_name_that_occurs_once_is_not_shared() -> None:
+def test_name_that_occurs_once_is_not_shared() -> None:
     assert shared_axes([IDS, spec("x", shape=(-1, -1))]) == {}
     assert list(shared_axes([SQUARE])) == ["seq"]
 
 
-def test_one_name_has_the_same_bounds_everywhere() -> None:
+def test_one_name_has_one_set_of_bounds() -> None:
     other = IDS.model_copy(update={"name": "mask", "dimensions": (Dimension(name="seq", most=8),)})
     with pytest.raises(ValidationError, match="'seq' has sizes of 0 to 9 in one place and of 0"):
         make_manifest([IDS, other])
@@ -65,7 +65,7 @@ def test_one_name_has_the_same_bounds_everywhere() -> None:
         (0, 49, [], None),
     ],
 )
-def test_numbers_out_of_a_range(
+def test_number_outside_its_range_is_found(
     minimum: int | None, maximum: int | None, numbers: list[int], wrong: int | None
 ) -> None:
     assert out_of_range(ranged(minimum, maximum), np.array(numbers, np.int8)) == wrong
@@ -103,5 +103,5 @@ def test_bools_are_0_or_1() -> None:
         (spec("x", shape=(-1,)), "x=float32[-1]"),
     ],
 )
-def test_an_input_is_shown_as_the_option_of_adopt_takes_it(declared: TensorSpec, told: str) -> None:
+def test_input_is_printed_as_an_adopt_option(declared: TensorSpec, told: str) -> None:
     assert str(declared) == told

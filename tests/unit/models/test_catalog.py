@@ -80,7 +80,7 @@ def test_an_unknown_name_is_a_key_error() -> None:
         ),
     ],
 )
-def test_a_definition_that_cannot_be_imported(add: Add, code: str, message: str) -> None:
+def test_failed_import_names_the_definition(add: Add, code: str, message: str) -> None:
     catalog = add(code)
     assert list(catalog) == ["theirs", "pairwise"]
     assert catalog["pairwise"].inputs == pairwise.DEFINITION.inputs
@@ -91,7 +91,7 @@ def test_a_definition_that_cannot_be_imported(add: Add, code: str, message: str)
 
 
 @pytest.mark.parametrize("module", ["no_such_module", "no_such_package.inside", "models.no_such"])
-def test_a_module_that_is_not_there(module: str) -> None:
+def test_missing_module_is_named(module: str) -> None:
     with pytest.raises(BrokenDefinition) as caught:
         Definitions({"theirs": module})["theirs"]
     assert str(caught.value) == (
@@ -100,7 +100,7 @@ def test_a_module_that_is_not_there(module: str) -> None:
 
 
 @pytest.mark.parametrize("field", ["build", "random_inputs", "golden_inputs", "example"])
-def test_a_function_of_a_definition_that_fails(add: Add, field: str) -> None:
+def test_failing_function_of_a_definition_is_named(add: Add, field: str) -> None:
     definition = add(BUILD.format(field=field, body="raise OSError('no network')"))["theirs"]
     arguments = (np.random.default_rng(1), 2) if field == "random_inputs" else ()
     with pytest.raises(BrokenDefinition) as caught:
@@ -111,7 +111,7 @@ def test_a_function_of_a_definition_that_fails(add: Add, field: str) -> None:
     )
 
 
-def test_the_names_are_known_without_importing_a_definition() -> None:
+def test_names_are_listed_without_importing_definitions() -> None:
     code = (
         "import sys; from models.catalog import CATALOG; assert 'digits' in CATALOG; list(CATALOG);"
         "sys.exit('models.definitions.digits' in sys.modules)"

@@ -38,16 +38,16 @@ def read(root: Path) -> bytes:
     return read_inside(root / "m/1", "file", 100, root)
 
 
-def test_a_file_of_the_folder(root: Path) -> None:
+def test_file_in_the_folder_is_read(root: Path) -> None:
     assert read(root) == b"content"
     assert read_inside(root / "m/1", "file", 7) == b"content"
 
 
-def test_the_root_may_be_a_link_to_anywhere(root: Path) -> None:
+def test_root_may_be_a_link(root: Path) -> None:
     assert read(root.with_name("linked")) == b"content"
 
 
-def test_a_relative_root(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_root_may_be_relative(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(root.parent)
     assert read(Path("root")) == b"content"
     monkeypatch.chdir(root / "m/1")
@@ -66,15 +66,13 @@ def mounted_as_kubernetes_does(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("where", [".", "m", "m/1"])
-def test_links_that_stay_inside_are_followed_as_kubernetes_makes_them(
-    root: Path, where: str
-) -> None:
+def test_kubernetes_links_inside_the_root_are_followed(root: Path, where: str) -> None:
     mounted_as_kubernetes_does(root / where)
     assert read(root) == b"content"
 
 
 @pytest.mark.parametrize("target", ["../../../secret/file", "/etc/passwd", "../2/file", "../../.."])
-def test_a_file_that_is_a_link_out_of_its_folder(root: Path, target: str) -> None:
+def test_file_linking_out_of_its_folder_is_rejected(root: Path, target: str) -> None:
     (root / "m/2").mkdir()
     (root / "m/2/file").write_bytes(b"of another version")
     (root / "m/1/file").unlink()
@@ -82,7 +80,7 @@ def test_a_file_that_is_a_link_out_of_its_folder(root: Path, target: str) -> Non
     assert rejection(root).startswith("file is a link that leads out of the artifact's folder; ")
 
 
-def test_a_link_out_by_way_of_a_link_that_stays(root: Path) -> None:
+def test_link_out_through_another_link_is_rejected(root: Path) -> None:
     (root / "m/1/file").rename(root / "m/1/other")
     (root / "m/1/file").symlink_to("inner/../hop")
     (root / "m/1/inner").mkdir()
@@ -91,7 +89,7 @@ def test_a_link_out_by_way_of_a_link_that_stays(root: Path) -> None:
 
 
 @pytest.mark.parametrize("linked", ["m", "m/1"])
-def test_a_folder_linking_out_of_the_root_is_named(root: Path, linked: str) -> None:
+def test_folder_linking_out_of_the_root_is_named(root: Path, linked: str) -> None:
     outside = root.with_name("outside")
     (root / linked).rename(outside)
     (root / linked).symlink_to(outside)
@@ -100,13 +98,13 @@ def test_a_folder_linking_out_of_the_root_is_named(root: Path, linked: str) -> N
     )
 
 
-def test_a_folder_with_the_roots_name_as_prefix_is_outside(root: Path) -> None:
+def test_folder_prefixed_with_the_roots_name_is_outside(root: Path) -> None:
     (root / "m/1").rename(root.with_name("root-2"))
     (root / "m/1").symlink_to("../../root-2")
     assert "the folder m/1 is a link" in rejection(root)
 
 
-def test_without_a_root_the_folder_may_lie_anywhere(root: Path) -> None:
+def test_folder_may_be_anywhere_without_a_root(root: Path) -> None:
     (root / "m/2").symlink_to(root.with_name("secret"))
     assert read_inside(root / "m/2", "file", 100) == b"secret"
 
@@ -114,7 +112,7 @@ def test_without_a_root_the_folder_may_lie_anywhere(root: Path) -> None:
 @pytest.mark.parametrize(
     "name", ["", ".", "..", "../1/file", "/etc/passwd", "a/b", "a\\b", "nul\0", "./file"]
 )
-def test_a_path_is_no_name(root: Path, name: str) -> None:
+def test_path_is_not_a_file_name(root: Path, name: str) -> None:
     assert rejection(root, name) == f"{name!r} is not the name of a file in the artifact's folder"
 
 
@@ -146,14 +144,14 @@ class TestKinds:
         with pytest.raises(IsADirectoryError, match="Is a directory"):
             open_inside(root / "m/1", name)
 
-    def test_links_that_lead_in_a_circle(self, root: Path) -> None:
+    def test_links_in_a_circle(self, root: Path) -> None:
         (root / "m/1/file").unlink()
         (root / "m/1/file").symlink_to("other")
         (root / "m/1/other").symlink_to("file")
         with pytest.raises(OSError, match="Too many levels of symbolic links"):
             read(root)
 
-    def test_a_missing_file_and_a_link_to_none(self, root: Path) -> None:
+    def test_a_missing_file_and_a_dangling_link(self, root: Path) -> None:
         (root / "m/1/file").unlink()
         with pytest.raises(FileNotFoundError):
             read(root)
@@ -168,7 +166,7 @@ class TestSizes:
         with pytest.raises(FileRejected, match=re.escape("file has 7 bytes; at most 6 are read")):
             read_inside(root / "m/1", "file", 6)
 
-    def test_a_terabyte_is_refused_before_it_is_read(self, root: Path) -> None:
+    def test_huge_file_is_refused_before_reading(self, root: Path) -> None:
         os.truncate(root / "m/1/file", 2**40)
         with pytest.raises(FileRejected, match="file has 1,099,511,627,776 bytes"):
             read(root)
@@ -180,7 +178,7 @@ def until(ended: threading.Event, change: Callable[[], None]) -> None:
 
 
 @pytest.mark.parametrize("exchanged", ["m", "m/1", "m/1/file"])
-def test_a_link_replaced_in_a_loop_never_leaks_the_secret(root: Path, exchanged: str) -> None:
+def test_replacing_links_concurrently_never_leaks_the_secret(root: Path, exchanged: str) -> None:
     """A swap between check and opening yields the content or nothing."""
     path = root / exchanged
     inside = path.rename(path.with_name("inside"))

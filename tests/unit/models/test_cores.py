@@ -31,15 +31,13 @@ def later(stolen_s: float = 0, busy_s: float = 0, idle_s: float = 0, own_s: floa
         (later(busy_s=1, own_s=1.01), 0, 0),  # ticks are coarse
     ],
 )
-def test_shares_of_the_time_since(after: CoreTime, stolen: float, others: float) -> None:
+def test_time_shares_since_a_reading(after: CoreTime, stolen: float, others: float) -> None:
     assert after.stolen_since(BEFORE) == pytest.approx(stolen)
     assert after.others_since(BEFORE) == pytest.approx(others)
 
 
 @linux
-def test_only_the_cores_of_this_process_count(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_cores_of_this_process_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stat = "cpu 1 2 3\ncpu0 9 9 9 9 9 9 9 9 9 9\ncpu1 10 20 30 40 50 60 70 80 0 0\nintr 5\n"
     (tmp_path / "stat").write_text(stat)
     monkeypatch.setattr("models.cores.STAT", tmp_path / "stat")
@@ -51,7 +49,7 @@ def test_only_the_cores_of_this_process_count(
 
 
 @pytest.mark.parametrize("text", [None, "cpu0 not a number"])
-def test_where_the_system_does_not_say_nothing_is_taken(
+def test_core_time_is_zero_without_system_statistics(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str | None
 ) -> None:
     if text is not None:
@@ -61,7 +59,7 @@ def test_where_the_system_does_not_say_nothing_is_taken(
 
 
 @linux
-def test_the_real_one_never_goes_back() -> None:
+def test_real_core_time_never_decreases() -> None:
     before = core_time()
     after = core_time()
     assert after.busy_s >= before.busy_s > 0

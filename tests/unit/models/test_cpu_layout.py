@@ -44,12 +44,12 @@ def begin(_: int, __: Layout) -> None:
         (4, [(1, 3), (3, 1), (4, 1), (2, 2), (1, 4)]),
     ],
 )
-def test_which_there_are(cores: int, wanted: list[tuple[int, int]]) -> None:
+def test_candidate_layouts_by_core_count(cores: int, wanted: list[tuple[int, int]]) -> None:
     assert list(layouts(cores, ANY)) == wanted
 
 
 @given(st.integers(1, 256), st.integers(1, 300))
-def test_of_all(cores: int, most: int) -> None:
+def test_every_layout_fits_the_cores(cores: int, most: int) -> None:
     found = layouts(cores, most)
     assert found[0] == (1, max(1, cores - 1))
     assert len(set(found)) == len(found) <= 24
@@ -61,7 +61,7 @@ def test_of_all(cores: int, most: int) -> None:
     assert (1, cores) in found or cores == 1
 
 
-def test_all_replicas_compute_at_once_each_in_its_own_thread() -> None:
+def test_replicas_compute_in_parallel_threads() -> None:
     together, met, began = threading.Barrier(3), threading.Event(), dict[str, int]()
 
     def begin(replica: int, layout: Layout) -> None:
@@ -80,7 +80,7 @@ def test_all_replicas_compute_at_once_each_in_its_own_thread() -> None:
     assert threading.active_count() == before
 
 
-def test_one_that_fails_is_heard_of_and_no_thread_stays() -> None:
+def test_failed_forward_is_raised_and_threads_end() -> None:
     before = threading.active_count()
 
     def forward() -> None:
@@ -109,7 +109,7 @@ UNEVEN = (frozenset({0, 1, 2, 3, 4, 5}), frozenset({8}))
         ((), Layout(2, 1), [None, None]),
     ],
 )
-def test_replicas_are_kept_to_nodes_where_they_fit(
+def test_replicas_that_fit_stay_on_one_node(
     monkeypatch: pytest.MonkeyPatch,
     nodes: tuple[frozenset[int], ...],
     layout: Layout,
@@ -147,7 +147,7 @@ class Machine:
         ([1.0, 1.0, 100.0, 100.0, 100.0], [100.0] * ROUNDS, USUAL),
     ],
 )
-def test_the_usual_one_unless_another_does_clearly_more(
+def test_only_a_clearly_better_layout_replaces_the_usual(
     monkeypatch: pytest.MonkeyPatch, usual: list[float], other: list[float], chosen: Layout
 ) -> None:
     machine = Machine({USUAL: usual, OTHER: other})
@@ -177,7 +177,7 @@ class TestUnderLoad:
         ("last", "chosen"),
         [(200.0, OTHER), (99.0, USUAL)],  # once it did less: it cannot be told
     )
-    def test_it_measures_longer_and_another_layout_must_win_every_round(
+    def test_other_layout_must_win_every_longer_round(
         self, monkeypatch: pytest.MonkeyPatch, last: float, chosen: Layout
     ) -> None:
         rounds = PATIENCE * ROUNDS
@@ -187,7 +187,9 @@ class TestUnderLoad:
         assert found.chosen == chosen
         assert others == pytest.approx(0.3)
 
-    def test_until_it_is_quiet_again(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_measuring_ends_once_the_machine_is_quiet(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         shares = itertools.chain([0.5] * ROUNDS, itertools.repeat(0.0))
         monkeypatch.setattr(CoreTime, "others_since", lambda *_: next(shares))
         machine = Machine({USUAL: [100.0] * 99})
@@ -203,7 +205,7 @@ def test_the_best_of_several_wins(monkeypatch: pytest.MonkeyPatch) -> None:
     assert best({USUAL: int, OTHER: int, THIRD: int}, 8, begin)[0].chosen == THIRD
 
 
-def test_no_more_time_is_taken_than_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_measuring_stays_within_its_budget(monkeypatch: pytest.MonkeyPatch) -> None:
     """Unmeasured forms cannot be chosen."""
     now = iter([0.0, 1.0, BUDGET_S - 1, *([BUDGET_S + 1] * 100)])
     machine = Machine({USUAL: [100.0], OTHER: [200.0], THIRD: [900.0]})
@@ -213,7 +215,7 @@ def test_no_more_time_is_taken_than_there_is(monkeypatch: pytest.MonkeyPatch) ->
     assert machine.asked == [USUAL, OTHER]
 
 
-def test_one_that_is_too_slow_for_its_time_does_nothing() -> None:
+def test_layout_too_slow_for_its_slice_scores_zero() -> None:
     gate = threading.Event()
     until = time.perf_counter() + 0.05
     waker = threading.Timer(0.1, gate.set)
@@ -233,9 +235,7 @@ def test_nothing_runs_after_the_stop_event() -> None:
     ("change", "problem"),
     [({"chosen": THIRD}, "must be among them"), ({"items_per_s": (1.0,)}, "needs its rate")],
 )
-def test_a_record_that_contradicts_itself_is_rejected(
-    change: dict[str, object], problem: str
-) -> None:
+def test_contradictory_record_is_rejected(change: dict[str, object], problem: str) -> None:
     good = MeasuredLayout(
         chosen=OTHER, layouts=(USUAL, OTHER), items_per_s=(1.0, 2.0), batch_size=8
     )
@@ -244,7 +244,7 @@ def test_a_record_that_contradicts_itself_is_rejected(
         MeasuredLayout.model_validate(good.model_dump() | change)
 
 
-def test_a_cut_off_slice_does_not_count(
+def test_incomplete_slice_does_not_count(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     rates = {USUAL: [100.0] * ROUNDS, OTHER: [200.0] + [0.0] * (ROUNDS - 1)}

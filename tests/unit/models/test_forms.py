@@ -50,13 +50,13 @@ def call(form: Forward, size: int = 5) -> np.ndarray[Any, Any]:
 
 class TestTorchScript:
     @pytest.mark.parametrize("optimized", [False, True])
-    def test_it_answers_as_eager_does(self, optimized: bool) -> None:
+    def test_answers_match_eager(self, optimized: bool) -> None:
         form = load_torchscript(small_variant("script").data, CPU, optimized=optimized)
         for size in (1, 5, 5, 5, 64):  # it specialises on the second and third call
             wanted = small_answer(small_batch(size))["y"]
             np.testing.assert_allclose(call(form, size), wanted, rtol=1e-4, atol=1e-5)
 
-    def test_optimizing_one_leaves_another_of_the_same_file_alone(self) -> None:
+    def test_optimizing_one_copy_leaves_another_unchanged(self) -> None:
         data = small_variant("script").data
         plain = load_torchscript(data, CPU)
         before = str(plain.graph)  # type: ignore[attr-defined]
@@ -64,7 +64,7 @@ class TestTorchScript:
         assert str(plain.graph) == before  # type: ignore[attr-defined]
         assert str(optimized.graph) != before  # type: ignore[attr-defined]
 
-    def test_quantized_tensors_are_deprecated_in_silence(self, tmp_path: Path) -> None:
+    def test_deprecation_of_quantized_tensors_is_silenced(self, tmp_path: Path) -> None:
         (tmp_path / "int8.pt").write_bytes(small_variant("int8").data)
         # Torch tells once a process, so it takes a process of its own.
         program = (
@@ -94,13 +94,13 @@ class TestArchives:
         monkeypatch.setattr(torch._C._aoti, "AOTIModelPackageLoader", read)
 
     @pytest.mark.parametrize("data", [b"", b"not a model", b"\x80\x02}q\x00."])
-    def test_what_is_no_archive(
+    def test_bytes_that_are_not_an_archive(
         self, file_format: Literal["torchscript", "aotinductor"], data: bytes
     ) -> None:
         with pytest.raises(ArchiveError, match="is not a zip archive"):
             load_form(data, file_format, [PICTURE], CPU)
 
-    def test_what_would_leave_its_folder(
+    def test_paths_that_lead_out_of_the_folder(
         self, file_format: Literal["torchscript", "aotinductor"]
     ) -> None:
         buffer = io.BytesIO()
@@ -137,7 +137,7 @@ class TestRunsHere:
         with pytest.raises(WrongMachine, match=re.escape(message) + "$"):
             check_runs_here(MACHINE_CODE, CPU, "2.13.0")
 
-    def test_a_flag_that_is_missing(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_missing_cpu_flag(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(forms, "cpu_flags", lambda: frozenset({"avx2", "sse2"}))
         with pytest.raises(WrongMachine, match=r"cpu here is x86_64, without fma$"):
             check_runs_here(MACHINE_CODE, CPU, "2.13.0")
@@ -171,7 +171,7 @@ class TwoOutputs(nn.Module):
 class TestNamedOutputs:
     one, two = spec("one", shape=(-1, 2)), spec("two", "int64", shape=(-1,))
 
-    def test_in_the_order_of_the_specs(self) -> None:
+    def test_outputs_follow_the_order_of_the_specs(self) -> None:
         form = load_torchscript(scripted(TwoOutputs()).data, CPU)
         named = named_outputs(form(torch.tensor([[1.0, 2.0]])), [self.one, self.two])
         assert list(named) == ["one", "two"]
@@ -193,6 +193,6 @@ class TestNamedOutputs:
             (torch.ones(1, 2).half(), "output 'one' is torch.float16, not float32"),
         ],
     )
-    def test_what_is_not_as_declared(self, made: object, message: str) -> None:
+    def test_outputs_that_differ_from_the_specs(self, made: object, message: str) -> None:
         with pytest.raises(ValueError, match=re.escape(message)):
             named_outputs(made, [self.one])

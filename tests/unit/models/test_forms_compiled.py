@@ -48,7 +48,7 @@ def package() -> bytes:
 
 class TestCompiled:
     @pytest.mark.parametrize("size", [1, 2, 3, 7, 64, 200])
-    def test_it_answers_as_eager_does_at_every_batch_size(self, package: bytes, size: int) -> None:
+    def test_answers_match_eager_at_every_batch_size(self, package: bytes, size: int) -> None:
         form = load_form(package, "aotinductor", [PICTURE, SHIFT], CPU, packages=PACKAGES)
         wanted = small_answer(small_batch(size))["y"]
         np.testing.assert_allclose(call(form, size), wanted, rtol=1e-4, atol=1e-5)
@@ -66,7 +66,7 @@ class TestCompiled:
         ],
         ids=["transposed", "sliced", "strided", "flipped", "unaligned", "fortran"],
     )
-    def test_where_a_tensor_lies_in_memory_does_not_matter(
+    def test_memory_layout_of_inputs_does_not_matter(
         self, package: bytes, same: Callable[[torch.Tensor], torch.Tensor]
     ) -> None:
         form = load_form(package, "aotinductor", [PICTURE, SHIFT], CPU, packages=PACKAGES)
@@ -164,7 +164,7 @@ class TestCompiledRefusals:
             ((torch.ones(0, 2), torch.ones(0, 3, 1).long()), "input 'a' is torch.float32[0, 2]"),
         ],
     )
-    def test_what_the_package_was_not_compiled_for_never_reaches_it(
+    def test_unsupported_inputs_never_reach_the_package(
         self, tensors: tuple[torch.Tensor, ...], message: str
     ) -> None:
         loader = Recorder()
@@ -173,14 +173,14 @@ class TestCompiledRefusals:
         assert loader.calls == 0
 
     @pytest.mark.parametrize(("size", "free"), [(1, 1), (1, 4), (7, 3)])
-    def test_what_it_was_compiled_for_does(self, size: int, free: int) -> None:
+    def test_supported_inputs_reach_the_package(self, size: int, free: int) -> None:
         loader = Recorder()
         given = (torch.ones(2, size).T, torch.ones(size, 3, free).long())
         made = forms.Compiled(loader, [self.a, self.b])(*given)
         assert loader.calls == 1
         assert all(torch.equal(one, other) for one, other in zip(made, given, strict=True))
 
-    def test_a_scalar_is_no_batch_of_a_model_that_takes_scalars(self) -> None:
+    def test_scalar_is_not_a_batch_of_scalars(self) -> None:
         loader = Recorder()
         form = forms.Compiled(loader, [spec("x", shape=(-1,))])
         with pytest.raises(ValueError, match=re.escape("input 'x' is torch.float32[]")):
@@ -189,12 +189,12 @@ class TestCompiledRefusals:
 
 
 class TestPackages:
-    def test_what_has_the_same_bytes_is_loaded_once(self, package: bytes) -> None:
+    def test_equal_bytes_are_loaded_once(self, package: bytes) -> None:
         first = PACKAGES.load(package, CPU)
         assert PACKAGES.load(bytes(bytearray(package)), CPU) is first
         assert Packages().load(package, CPU) is not first
 
-    def test_two_threads_at_once_load_it_once(
+    def test_concurrent_threads_load_a_package_once(
         self, package: bytes, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         packages, together = Packages(), threading.Barrier(2)
@@ -218,14 +218,14 @@ class TestPackages:
         assert loads == [len(package)]
         assert found[0] is found[1]
 
-    def test_a_file_that_is_refused_is_not_kept(self, package: bytes) -> None:
+    def test_refused_file_is_not_kept(self, package: bytes) -> None:
         packages = Packages()
         for _ in range(2):
             with pytest.raises(ArchiveError):
                 packages.load(package[:100], CPU)
 
     @pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="needs Linux's /proc")
-    def test_what_torch_unpacked_does_not_stay_on_the_disk(
+    def test_unpacked_files_are_removed_after_loading(
         self, package: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setenv("TMPDIR", str(tmp_path))
@@ -237,7 +237,7 @@ class TestPackages:
         wanted = small_answer(small_batch(5))["y"]
         np.testing.assert_allclose(call(form), wanted, rtol=1e-4, atol=1e-5)
 
-    def test_nor_does_what_could_not_be_loaded(
+    def test_unpacked_files_are_removed_after_a_failure(
         self, package: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setenv("TMPDIR", str(tmp_path))
@@ -251,7 +251,7 @@ class TestPackages:
             load_package(broken.getvalue(), CPU)
         assert list(tmp_path.iterdir()) == [tmp_path / "aotinductor_other1"]
 
-    def test_growth_is_asked_of_the_system(
+    def test_growth_is_measured_in_resident_bytes(
         self, package: bytes, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         sizes = iter([1000, 1600])

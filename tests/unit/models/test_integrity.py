@@ -44,7 +44,7 @@ def rejection(folder: Path) -> str:
     return str(caught.value)
 
 
-def test_an_intact_artifact_and_the_digest_that_stands_for_it(folder: Path) -> None:
+def test_intact_artifact_is_read_with_its_digest(folder: Path) -> None:
     manifest, digest, signed_by = read_artifact(folder)
     assert signed_by is None  # not checked
     assert isinstance(manifest, Manifest)
@@ -95,7 +95,7 @@ def test_a_folder_in_place_of_a_file(folder: Path, name: str) -> None:
     assert rejection(folder) == f"{name} cannot be read: Is a directory"
 
 
-def test_two_files_that_changed_places(folder: Path) -> None:
+def test_two_swapped_files(folder: Path) -> None:
     first, second = folder / "script.pt", folder / "trace.pt"
     data = b"o" * first.stat().st_size
     second.write_bytes(data)
@@ -127,7 +127,7 @@ def test_an_unknown_schema_version_names_both(folder: Path, version: object) -> 
     )
 
 
-def test_a_manifest_that_cannot_be_understood_says_where(folder: Path) -> None:
+def test_invalid_manifest_error_names_the_field(folder: Path) -> None:
     change_manifest(folder, lambda manifest: manifest["variants"]["trace"].update(format="onnx"))
     message = rejection(folder)
     assert message.startswith("manifest.json, variants.trace.format: ")
@@ -135,12 +135,12 @@ def test_a_manifest_that_cannot_be_understood_says_where(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "null", "\0"])
-def test_a_manifest_that_is_none_has_no_place_to_name(folder: Path, text: str) -> None:
+def test_unparsable_manifest_is_rejected(folder: Path, text: str) -> None:
     replace_manifest(folder, text)
     assert rejection(folder).startswith("manifest.json: ")
 
 
-def test_a_digest_file_that_holds_anything_is_not_repeated_whole(folder: Path) -> None:
+def test_invalid_digest_file_is_not_quoted_in_full(folder: Path) -> None:
     (folder / "manifest.sha256").write_bytes(b"\x1b[2J" + b"z" * 100_000)
     message = rejection(folder)
     assert len(message) < 500
@@ -154,7 +154,7 @@ def test_a_digest_file_that_holds_anything_is_not_repeated_whole(folder: Path) -
         *("C:\\secret", "C:secret", "nul\0.pt", "script.pt\n", ".hidden", "x" * 129, "ä.pt", "~"),
     ],
 )
-def test_traversal_a_file_name_that_is_not_plain_is_refused(folder: Path, name: str) -> None:
+def test_path_as_file_name_is_refused(folder: Path, name: str) -> None:
     (folder.parent / "secret").write_text("secret")
     change_manifest(folder, lambda m: m["files"].update({name: m["files"]["script.pt"]}))
     message = rejection(folder)
@@ -163,19 +163,19 @@ def test_traversal_a_file_name_that_is_not_plain_is_refused(folder: Path, name: 
 
 
 @pytest.mark.parametrize("name", ["../secret", "/etc/passwd", "a/b", "..\\secret", "nul\0.pt"])
-def test_traversal_so_is_the_file_of_a_variant(folder: Path, name: str) -> None:
+def test_path_as_variant_file_is_refused(folder: Path, name: str) -> None:
     change_manifest(folder, lambda m: m["variants"]["trace"].update(file=name))
     assert rejection(folder).startswith("manifest.json, variants.trace.file: ")
 
 
 @pytest.mark.parametrize("name", ["manifest.json", "manifest.sha256", "manifest.sig"])
-def test_the_manifest_has_no_digest_of_itself(folder: Path, name: str) -> None:
+def test_manifest_cannot_list_its_own_digest(folder: Path, name: str) -> None:
     change_manifest(folder, lambda m: m["files"].update({name: m["files"]["script.pt"]}))
     assert f"{name} cannot have a digest in the manifest itself" in rejection(folder)
 
 
 @pytest.mark.parametrize("size", [0, 2**40])
-def test_a_file_of_another_size_is_refused_before_it_is_read(folder: Path, size: int) -> None:
+def test_wrong_file_size_is_refused_before_reading(folder: Path, size: int) -> None:
     before = (folder / "script.pt").stat().st_size
     os.truncate(folder / "script.pt", size)  # 1 TiB that would take a quarter of an hour to digest
     assert rejection(folder).startswith(
@@ -183,14 +183,14 @@ def test_a_file_of_another_size_is_refused_before_it_is_read(folder: Path, size:
     )
 
 
-def test_a_manifest_of_gigabytes_is_not_read_into_memory(folder: Path) -> None:
+def test_huge_manifest_is_not_read(folder: Path) -> None:
     os.truncate(folder / "manifest.json", 2**40)
     assert rejection(folder) == (
         "manifest.json has 1,099,511,627,776 bytes; at most 268,435,456 are read"
     )
 
 
-def test_what_a_manifest_holds_is_not_repeated_whole(folder: Path) -> None:
+def test_invalid_manifest_content_is_not_quoted_in_full(folder: Path) -> None:
     change_manifest(folder, lambda m: m["files"].update({"\x1b[2J" + "z" * 100_000: 1}))
     message = rejection(folder)
     assert len(message) < 1000
@@ -199,7 +199,7 @@ def test_what_a_manifest_holds_is_not_repeated_whole(folder: Path) -> None:
     assert len(rejection(folder)) < 1000
 
 
-def test_an_axis_of_absurd_length_is_a_manifest_error(folder: Path) -> None:
+def test_excessive_axis_length_is_a_manifest_error(folder: Path) -> None:
     empty = {"dtype": "float32", "shape": [0, 10**30], "data": ""}
     free = {"name": "x", "dtype": "float32", "shape": [-1, -1, 10**30]}
 
@@ -211,7 +211,7 @@ def test_an_axis_of_absurd_length_is_a_manifest_error(folder: Path) -> None:
     assert rejection(folder).startswith("manifest.json, golden.0.inputs.x.shape.1: ")
 
 
-def test_a_large_file_is_digested_in_pieces(folder: Path) -> None:
+def test_large_file_is_hashed_in_chunks(folder: Path) -> None:
     (folder / "report.html").write_bytes(bytes(range(256)) * 8192 + b"and some")
     manifest = read_manifest(folder)
     files = {**manifest.files, "report.html": digest_of(folder / "report.html")}

@@ -28,7 +28,7 @@ class TestRoundTrip:
             ([spec("x", shape=(-1, 1, 3, 4))], PICTURE),
         ],
     )
-    def test_a_manifest_comes_back_equal_from_json(
+    def test_manifest_survives_a_json_round_trip(
         self, inputs: list[TensorSpec], codec: CodecSpec | None
     ) -> None:
         manifest = make_manifest(inputs, codec=codec)
@@ -43,7 +43,7 @@ class TestRoundTrip:
 
 class TestStrictness:
     @pytest.mark.parametrize("field", ["version", "golden", "unheard_of"])
-    def test_nothing_can_be_assigned(self, field: str) -> None:
+    def test_fields_cannot_be_assigned(self, field: str) -> None:
         with pytest.raises(ValidationError):
             setattr(make_manifest(), field, 2)
 
@@ -117,7 +117,7 @@ class TestStrictness:
             [spec("x", shape=(-1, 1, 3, 4)), spec("y")],
         ],
     )
-    def test_pictures_need_one_input_that_takes_them(self, inputs: list[TensorSpec]) -> None:
+    def test_picture_models_need_one_matching_input(self, inputs: list[TensorSpec]) -> None:
         with pytest.raises(ValidationError, match=r"one input, float32 of shape \[-1, 1, 3, 4\]"):
             make_manifest(inputs, codec=PICTURE)
 
@@ -146,7 +146,7 @@ class TestStrictness:
             PicturePreprocess.model_validate(right | change)
 
 
-def test_a_picture_is_padded_where_a_manifest_says_nothing_of_it() -> None:
+def test_pictures_are_padded_by_default() -> None:
     fields = {"width": 2, "height": 2, "channels": 1, "mean": [0.0], "std": [1.0]}
     silent = PicturePreprocess.model_validate(fields)
     assert (silent.fit, silent.resize_shorter) == ("pad", None)
@@ -159,7 +159,7 @@ def test_labels_fit_the_first_output() -> None:
     assert make_manifest(outputs=[spec("y", shape=(-1, 2))], codec=codec).codec.labels is not None
 
 
-def test_the_public_part_leaves_out_golden_data_digests_and_training() -> None:
+def test_public_part_omits_golden_data_and_digests() -> None:
     public = make_manifest().public()
     assert set(Manifest.model_fields) - set(public) == {"golden", "files", "training"}
     assert "ab" * 32 not in str(public)
@@ -222,11 +222,11 @@ class TestTolerance:
         assert excess is not None
         assert excess.startswith(says)
 
-    def test_integers_are_equal_or_not(self) -> None:
+    def test_integers_must_be_equal(self) -> None:
         expected, got = np.array([255], np.uint8), np.array([0], np.uint8)
         assert self.tolerance.excess(expected, got) == "differs in 1 values"
 
-    def test_booleans_are_equal_or_not(self) -> None:
+    def test_booleans_must_be_equal(self) -> None:
         one, other = np.array([True, False]), np.array([True, True])
         assert self.tolerance.excess(one, one) is None
         assert self.tolerance.excess(one, other) == "differs in 1 values"
@@ -241,7 +241,7 @@ def test_golden_arrays_are_checked_in_every_example() -> None:
         make_manifest(golden=[good, bad])
 
 
-def test_forms_stand_in_the_order_of_the_variants_plain_before_optimized() -> None:
+def test_forms_follow_variant_order_with_plain_first() -> None:
     script = make_variant(optimized=True)
     bf16 = make_variant("bf16.pt", "bf16")
     forms = forms_of({"script": script, "bf16": bf16})
@@ -249,7 +249,7 @@ def test_forms_stand_in_the_order_of_the_variants_plain_before_optimized() -> No
     assert list(forms.values()) == [script, script, bf16]
 
 
-def test_lossy_forms_that_answer_differently_may_not_be_mixed() -> None:
+def test_differing_lossy_forms_may_not_be_mixed() -> None:
     script, bf16 = make_variant(), make_variant("bf16.pt", "bf16")
     assert may_mix([script, bf16])
     assert not may_mix([bf16.model_copy(update={"interchangeable": False})])

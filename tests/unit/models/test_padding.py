@@ -37,7 +37,7 @@ def padding() -> Padding:
     return made
 
 
-def test_a_batch_is_as_long_as_its_longest_item_and_filled_as_the_manifest_says() -> None:
+def test_batch_is_padded_to_its_longest_item() -> None:
     batch = padding().stack([item(3), item(1)])
     assert batch["ids"].tolist() == [[0, 1, 2], [0, 7, 7]]
     assert batch["mask"].tolist() == [[1, 1, 1], [1, 0, 0]]
@@ -57,7 +57,7 @@ def test_buffers_are_filled_in_place() -> None:
         assert (batch[name] == array).all()
 
 
-def test_outputs_of_the_padded_dimension_are_cut_and_others_kept() -> None:
+def test_only_outputs_with_padding_are_trimmed() -> None:
     outputs: dict[str, Array] = {"sum": np.array(5.0), "each": np.arange(9.0)}
     cut = padding().trimmed(outputs, 4)
     assert cut["each"].tolist() == [0, 1, 2, 3]
@@ -65,7 +65,7 @@ def test_outputs_of_the_padded_dimension_are_cut_and_others_kept() -> None:
     assert len(outputs["each"]) == 9
 
 
-def test_without_a_mask_there_is_no_padding() -> None:
+def test_no_mask_means_no_padding() -> None:
     free = IDS.model_copy(update={"dimensions": (Dimension(name="seq", most=64),)})
     assert padding_of((free,), (SUM,)) is None
 
@@ -106,7 +106,7 @@ def test_contradictions_are_refused(
 
 
 @given(st.integers(1, 10**6), st.integers(1, 10**6))
-def test_size_classes_ascend_and_are_near_the_size(one: int, other: int) -> None:
+def test_size_classes_ascend_and_stay_close(one: int, other: int) -> None:
     assert one <= size_class(one) <= one * 9 / 8 + 1e-9
     assert size_class(size_class(one)) == size_class(one)
     if one <= other:

@@ -91,7 +91,7 @@ class TestSamePixels:
             assert "title" not in picture.info
             assert "icc_profile" not in picture.info
 
-    def test_rubbish_before_a_segment_is_left_out(self) -> None:
+    def test_garbage_before_a_segment_is_dropped(self) -> None:
         assert essential(within(PLAIN_JPEG, NOTE, b"rubbish", b"\xff" * 9)) == essential(PLAIN_JPEG)
 
 
@@ -110,9 +110,7 @@ class TestOrientation:
     @pytest.mark.parametrize("order", ["<", ">"])
     @pytest.mark.parametrize("kind", [3, 4])
     @pytest.mark.parametrize("form", ["JPEG", "PNG"])
-    def test_is_applied_as_pillow_does(
-        self, form: str, kind: int, order: str, orientation: int
-    ) -> None:
+    def test_matches_pillow(self, form: str, kind: int, order: str, orientation: int) -> None:
         exif = exif_data(order, MAKER, MODEL, (0x0112, kind, orientation), (0x0131, 2, 0))
         data = encoded(PICTURE, form, exif)
         how = PicturePreprocess(width=30, height=30, channels=3, mean=(0.0,) * 3, std=(1.0,) * 3)
@@ -136,14 +134,14 @@ class TestOrientation:
         ids=["none", "end", "text", "cut", "twice", "empty", "own header", "far"],
     )
     @pytest.mark.filterwarnings("ignore::UserWarning")
-    def test_of_odd_data_is_what_pillow_makes_of_it(self, exif: bytes) -> None:
+    def test_of_malformed_data_matches_pillow(self, exif: bytes) -> None:
         data = within(PLAIN_JPEG, segment(0xE1, exif))
         with Image.open(io.BytesIO(data)) as picture:
             wanted = picture.getexif().get(0x0112, 1)
         assert TRANSPOSES.get(essential(data).orientation) == TRANSPOSES.get(wanted)
 
     @pytest.mark.parametrize("text", [b'<x tiff:Orientation="6"/>', b"<tiff:Orientation>6</"])
-    def test_xmp_tells_it_where_exif_does_not(self, text: bytes) -> None:
+    def test_xmp_is_the_fallback_for_exif(self, text: bytes) -> None:
         xmp = segment(0xE1, b"http://ns.adobe.com/xap/1.0/\0" + text)
         for exif, wanted in ((exif_data("<", MAKER), 6), (exif_data("<", (0x0112, 3, 3)), 3)):
             data = within(PLAIN_JPEG, xmp, segment(0xE1, exif))
@@ -152,7 +150,7 @@ class TestOrientation:
                 assert picture.getexif()[0x0112] == wanted
 
     @pytest.mark.parametrize("form", ["JPEG", "PNG"])
-    def test_of_a_full_directory_costs_next_to_nothing(self, form: str) -> None:
+    def test_of_a_full_directory_is_read_quickly(self, form: str) -> None:
         full = exif_data("<", *((0x8000 + tag, 3, 1) for tag in range(5000)))
         data = encoded(PICTURE, form, full)
         how = PicturePreprocess(width=8, height=8, channels=1, mean=(0.0,), std=(1.0,))
@@ -184,7 +182,7 @@ class TestBombs:
         ],
         ids=["comments", "markers", "tables", "escapes", "no size", "cut", "cut tables", "texts"],
     )
-    def test_parts_without_end_are_refused(self, data: bytes, why: str) -> None:
+    def test_endless_segments_are_refused(self, data: bytes, why: str) -> None:
         with pytest.raises(PictureError, match=why):
             essential(data)
 
@@ -201,13 +199,13 @@ class TestBombs:
         ],
         ids=["fill", "rubbish", "resources", "previews", "profile", "text", "exif"],
     )
-    def test_what_makes_no_pixels_is_left_out(self, data: bytes) -> None:
+    def test_parts_without_pixels_are_dropped(self, data: bytes) -> None:
         left = essential(data).data
         assert len(left) < 10_000
         with Image.open(io.BytesIO(left)) as picture:
             assert picture.tobytes() in (pixels(PLAIN_JPEG), pixels(PLAIN_PNG))
 
-    def test_of_metadata_that_repeats_the_first_stays(self) -> None:
+    def test_only_the_first_metadata_is_kept(self) -> None:
         exif = segment(0xE1, ROTATED.tobytes())
         again = segment(0xE1, b"Exif\0\0" + b"a" * 65_000)
         assert essential(within(PLAIN_JPEG, exif, again * 200)) == essential(
@@ -238,7 +236,7 @@ SOFT = Image.fromarray(noise(9, 9)).resize((90, 70))
 FLAT = Image.new("RGB", (90, 70), (200, 100, 50))
 
 
-class TestJpegPixelsThatAreNotThere:
+class TestIncompleteJpeg:
     @pytest.mark.parametrize("share", [0.0, 0.3, 0.6, 0.9, 0.97])
     @pytest.mark.parametrize("picture", [SOFT, FLAT], ids=["soft", "flat"])
     @pytest.mark.parametrize("end", [b"", EOI, EOI + b"more" + EOI])
@@ -250,11 +248,11 @@ class TestJpegPixelsThatAreNotThere:
             check_whole(cut + end)
 
     @pytest.mark.parametrize("size", [(7000, 7000), (90, 96), (100, 70)])
-    def test_a_header_that_claims_more(self, size: tuple[int, int]) -> None:
+    def test_header_larger_than_the_data(self, size: tuple[int, int]) -> None:
         with pytest.raises(DAMAGE):
             check_whole(at_size(jpeg(SOFT), *size))
 
-    def test_a_progressive_header_that_claims_more(self) -> None:
+    def test_progressive_header_larger_than_the_data(self) -> None:
         data = jpeg(SOFT, progressive=True).replace(b"\xff\xc2", b"\xff\xc0", 1)
         with pytest.raises(PictureError, match="too few bytes"):
             check_whole(at_size(data, 7000, 7000).replace(b"\xff\xc0", b"\xff\xc2", 1))
@@ -274,14 +272,14 @@ class TestJpegPixelsThatAreNotThere:
         ],
         ids=str,
     )
-    def test_what_encoders_write_is_whole(
+    def test_encoder_output_is_complete(
         self, mode: str, size: tuple[int, int], options: dict[str, int]
     ) -> None:
         for picture in (SOFT, FLAT):
             data = jpeg(picture.resize(size).convert(mode), **options)
             assert check_whole(data) == pixels(data)
 
-    def test_what_is_tolerated(self) -> None:
+    def test_complete_pixels_with_trailing_data_pass(self) -> None:
         """Whole pixels without their end, with something behind it, or in coarser steps."""
         whole = jpeg(SOFT)
         assert whole.endswith(EOI)
@@ -304,13 +302,13 @@ class TestJpegPixelsThatAreNotThere:
         with pytest.raises(PictureError, match="before its pixels"):
             check_whole(data[:start] + first[: int(len(first) * share)] + end)
 
-    def test_bytes_behind_the_end_are_no_pixels(self) -> None:
+    def test_bytes_after_the_end_are_not_pixels(self) -> None:
         data = jpeg(SOFT, progressive=True).replace(b"\xff\xc2", b"\xff\xc0", 1)
         more = at_size(data, 1900, 1900).replace(b"\xff\xc0", b"\xff\xc2", 1)
         with pytest.raises(PictureError, match="too few bytes"):
             check_whole(more + bytes(20_000))
 
-    def test_components_in_scans_of_their_own(self) -> None:
+    def test_components_in_separate_scans(self) -> None:
         whole = separate(SOFT)
         assert pixels(essential(whole).data) == pixels(whole)
         scans = whole[:-2].split(START)
@@ -320,7 +318,7 @@ class TestJpegPixelsThatAreNotThere:
                     check_whole(START.join(scans[:left]) + end)
 
     @pytest.mark.parametrize("marker", [0xC3, 0xC5, 0xC9, 0xCA, 0xCF])
-    def test_other_codes_are_refused(self, marker: int) -> None:
+    def test_other_codings_are_refused(self, marker: int) -> None:
         data = jpeg(SOFT).replace(b"\xff\xc0", b"\xff%c" % marker, 1)
         with pytest.raises(PictureError, match="arithmetic-coded"):
             essential(data)
@@ -335,7 +333,7 @@ class TestJpegPixelsThatAreNotThere:
         with pytest.raises(PictureError, match="ends before"):
             essential(within(jpeg(SOFT), EOI + b"\xff\xd8"))
 
-    def test_markers_without_end_are_refused(self) -> None:
+    def test_endless_markers_are_refused(self) -> None:
         data = jpeg(SOFT, progressive=True)[:-2]
         with pytest.raises(PictureError, match=f"more than {MAX_SEGMENTS} parts"):
             essential(data + b"\xff\xfe\0\2" * MIB)
@@ -353,7 +351,7 @@ def separate(picture: Image.Image) -> bytes:
     return made + EOI
 
 
-class TestPngRowsThatAreNotThere:
+class TestIncompletePng:
     @pytest.mark.parametrize("interlaced", [False, True])
     @pytest.mark.parametrize(
         ("colour", "depths"),
@@ -373,18 +371,18 @@ class TestPngRowsThatAreNotThere:
             essential(PLAIN_PNG[:at] + bytes([PLAIN_PNG[at] ^ 1]) + PLAIN_PNG[at + 1 :])
 
     @pytest.mark.parametrize("more", [b"", bytes(40_000)])
-    def test_a_file_that_is_cut(self, more: bytes) -> None:
+    def test_a_truncated_file(self, more: bytes) -> None:
         with pytest.raises(PictureError):
             essential(PLAIN_PNG[: PLAIN_PNG.index(b"IDAT") + 400] + more)
 
-    def test_a_palette_that_is_not_there(self) -> None:
+    def test_a_missing_palette(self) -> None:
         data = png((3, 3), colour=3, depth=8)
         at = data.index(b"PLTE") - 4
         how = PicturePreprocess(width=8, height=8, channels=1, mean=(0.0,), std=(1.0,))
         with pytest.raises(PictureError, match="no palette"):
             preprocess(data[:at] + data[at + 15 :], how)
 
-    def test_a_file_that_begins_with_something_else(self) -> None:
+    def test_a_file_without_a_leading_header(self) -> None:
         palette = chunk(b"PLTE", bytes(3))
         with pytest.raises(PictureError, match="begin"):
             essential(PLAIN_PNG[:8] + palette + PLAIN_PNG[8:])
@@ -395,18 +393,18 @@ class TestPngRowsThatAreNotThere:
         with pytest.raises(PictureError, match="only one"):
             essential(PLAIN_PNG[:at] + header + PLAIN_PNG[at:])
 
-    def test_compressed_data_that_is_none(self) -> None:
+    def test_invalid_compressed_data(self) -> None:
         head = PLAIN_PNG[: PLAIN_PNG.index(b"IDAT") - 4]
         with pytest.raises(PictureError, match="damaged"):
             check_whole(head + chunk(b"IDAT", b"no zlib") + chunk(b"IEND", b""))
 
-    def test_what_is_tolerated(self) -> None:
+    def test_complete_rows_with_extra_data_pass(self) -> None:
         """All rows are there, but more follow, or the end of the file is missing."""
         more, no_end = with_rows(PLAIN_PNG, 1000), PLAIN_PNG[: PLAIN_PNG.index(b"IEND") - 4]
         for data in (more, no_end, PLAIN_PNG[:-3], PLAIN_PNG + b"more"):
             assert check_whole(data) == pixels(PLAIN_PNG)
 
-    def test_of_a_bomb_no_more_is_inflated_than_rows_need(self) -> None:
+    def test_bomb_is_inflated_only_as_far_as_needed(self) -> None:
         bomb = with_rows(PLAIN_PNG, 100 * MIB)
         began = time.perf_counter()
         check_rows(essential(bomb).data)

@@ -70,9 +70,7 @@ def measured(draw: st.DrawFn) -> dict[int, dict[Form, list[float]]]:
         (64, (1, 2, 4, 8, 16, 32, 64)),
     ],
 )
-def test_batch_sizes_are_powers_of_two_and_the_largest(
-    largest: int, wanted: tuple[int, ...]
-) -> None:
+def test_batch_sizes_are_powers_of_two_plus_largest(largest: int, wanted: tuple[int, ...]) -> None:
     assert batch_sizes(largest) == wanted
 
 
@@ -113,44 +111,42 @@ class TestIsFaster:
         assert is_faster(times, others) is wanted
 
     @given(TIMES, st.data())
-    def test_never_both_ways_and_never_than_itself(
-        self, times: tuple[float, ...], data: st.DataObject
-    ) -> None:
+    def test_comparison_is_asymmetric(self, times: tuple[float, ...], data: st.DataObject) -> None:
         others = data.draw(
             st.lists(st.floats(0.5, 2), min_size=len(times), max_size=len(times)), "others"
         )
         assert not is_faster(times, times)
         assert not (is_faster(times, others) and is_faster(others, times))
 
-    def test_if_unsettled_it_must_win_every_round(self) -> None:
+    def test_unsettled_winner_must_win_every_round(self) -> None:
         hiccup = [0.5, 0.5, 0.5, 0.5, 1.1]
         assert is_faster(hiccup, [1.0] * 5)
         assert not is_faster(hiccup, [1.0] * 5, always=True)
         assert is_faster([0.5] * 5, [1.0] * 5, always=True)
 
-    def test_if_unsettled_a_few_hiccups_of_many_rounds_decide_nothing(self) -> None:
+    def test_few_hiccups_in_many_rounds_are_ignored(self) -> None:
         times = [0.5] * 10 + [1.1] * 2
         assert is_faster(times, [1.0] * 12, always=True)
         assert not is_faster(times[2:], [1.0] * 10, always=True)  # too few rounds
         assert not is_faster([0.5] * 8 + [1.1] * 4, [1.0] * 12, always=True)
 
-    def test_rounds_that_do_not_match_are_a_mistake(self) -> None:
+    def test_unequal_round_counts_are_an_error(self) -> None:
         with pytest.raises(ValueError, match="zip"):
             is_faster([1.0], [1.0, 1.0])
 
 
 class TestChoose:
-    def test_the_fastest_by_size(self) -> None:
+    def test_fastest_form_is_chosen_by_size(self) -> None:
         rounds = {1: table(a=1.0, b=2.0), 2: table(a=3.0, b=2.0), 4: table(a=4.0, b=2.0)}
         assert choose(rounds, [A, B]) == steps((1, A), (4, B))
 
-    def test_the_noise_leaves_a_form_in_its_place(self) -> None:
+    def test_noise_does_not_replace_a_form(self) -> None:
         noisy = table(a=[1.0, 1.2, 1.0, 1.3, 0.9], b=[1.1, 1.0, 0.8, 1.0, 1.0])
         slightly = table(a=1.0, b=1 - MIN_GAIN / 2)
         rounds = {1: table(a=1.0, b=2.0), 2: noisy, 4: slightly, 8: noisy}
         assert choose(rounds, [A, B]) == steps((8, A))
 
-    def test_a_clear_win_replaces_and_holds_until_it_is_clearly_lost(self) -> None:
+    def test_form_changes_only_on_a_clear_win(self) -> None:
         rounds = {
             1: table(a=1.0, b=2.0),
             2: table(a=1.0, b=CLEARLY),
@@ -159,12 +155,12 @@ class TestChoose:
         }
         assert choose(rounds, [A, B]) == steps((1, A), (4, B), (8, A))
 
-    def test_of_equals_the_first_candidate_is_taken(self) -> None:
+    def test_first_of_equal_candidates_is_chosen(self) -> None:
         rounds = {1: table(a=1.0, b=1.0, c=0.99), 2: table(a=1.0, b=1.0, c=0.99)}
         assert choose(rounds, [B, C, A]) == steps((2, B))
         assert choose(rounds, [A, B, C]) == steps((2, A))
 
-    def test_where_the_form_before_may_not_run_the_preference_decides_anew(self) -> None:
+    def test_preference_decides_when_previous_form_cannot_run(self) -> None:
         rounds = {1: table(a=1.0, b=1.0, c=0.1), 2: table(a=1.0, b=1.0)}
         assert choose(rounds, [B, A, C]) == steps((1, C), (2, B))
 
@@ -176,21 +172,21 @@ class TestChoose:
         assert choose(rounds, [A, B]) == steps((4, B))
         assert choose(rounds, [A, B], unsettled=[1, 2, 4]) == steps((2, A), (4, B))
 
-    def test_the_last_step_reaches_over_sizes_that_were_not_measured(self) -> None:
+    def test_last_step_extends_to_unmeasured_sizes(self) -> None:
         assert extended(steps((2, A), (4, B)), 64) == steps((2, A), (64, B))
         assert extended(steps((64, A)), 8) == steps((64, A))
 
-    def test_what_is_no_candidate_is_passed_over(self) -> None:
+    def test_forms_that_are_not_candidates_are_ignored(self) -> None:
         rounds = {1: table(a=1.0, b=0.1), 2: table(b=0.1), 4: table(a=1.0)}
         assert choose(rounds, [A]) == steps((4, A))
         assert choose(rounds, [C]) == ()
         assert choose({}, [A]) == ()
 
-    def test_a_noisy_fastest_form_hides_no_other_that_wins_clearly(self) -> None:
+    def test_noisy_fastest_form_does_not_hide_clear_winner(self) -> None:
         noisy = [0.1, 0.1, 0.1, 2.0, 2.0]  # the best median, but two rounds of five are lost
         assert choose({1: table(a=1.0, b=noisy, c=0.5)}, [A, B, C]) == steps((1, C))
 
-    def test_the_winner_is_measured_again(self) -> None:
+    def test_new_winner_faces_the_remaining_forms(self) -> None:
         times = table(a=1.0, b=[0.8, 0.8, 0.8, 1.2, 0.8], c=[0.5, 0.5, 0.5, 1.1, 1.1])
         assert not is_faster(
             times[C], times[A]
@@ -216,7 +212,7 @@ class TestChoose:
             assert is_noise or statistics.median(ratios) >= 1 - MIN_GAIN
 
     @given(measured())
-    def test_steps_ascend_and_no_two_in_a_row_are_equal(
+    def test_steps_ascend_and_adjacent_forms_differ(
         self, rounds: dict[int, dict[Form, list[float]]]
     ) -> None:
         chosen = choose(rounds, [A, B, C])
@@ -230,7 +226,7 @@ class TestChoose:
 
 
 class TestLimits:
-    def test_a_form_holding_the_gil_too_long_is_left_out(self) -> None:
+    def test_form_holding_the_gil_too_long_is_excluded(self) -> None:
         under, over = 0.9 * GIL_LIMIT_S, 1.1 * GIL_LIMIT_S
         rounds = {1: table(a=under, b=over), 2: table(a=over, b=over), 4: table(a=over)}
         assert within_limits(rounds, [A]) == {
@@ -239,13 +235,13 @@ class TestLimits:
             4: {},
         }
 
-    def test_its_shortest_quarter_decides_and_the_limit_itself_is_allowed(self) -> None:
+    def test_gil_limit_applies_to_the_lower_quartile(self) -> None:
         """Load only adds time: a form that is short in every fourth round is short."""
         rounds = {1: {A: [GIL_LIMIT_S] * 2 + [50 * GIL_LIMIT_S] * 3}}
         assert within_limits(rounds, [A]) == rounds
         assert within_limits({1: {A: [GIL_LIMIT_S] + [2 * GIL_LIMIT_S] * 4}}, [A]) == {1: {}}
 
-    def test_what_holds_no_gil_may_take_its_time(self) -> None:
+    def test_limit_ignores_forms_that_release_the_gil(self) -> None:
         rounds = {1: table(a=9.0)}
         assert within_limits(rounds, []) == rounds
 
@@ -265,7 +261,7 @@ class TestSummary:
 
 
 class TestContract:
-    def test_a_plan_comes_back_equal_from_json(self) -> None:
+    def test_plan_survives_a_json_round_trip(self) -> None:
         times = FormTimes(
             form=form("script", optimized=True),
             precision="float32",
@@ -283,12 +279,12 @@ class TestContract:
         plan = Plan(precision="int8", devices=(device,))
         assert Plan.model_validate_json(plan.model_dump_json()) == plan
 
-    def test_a_plan_by_kind_of_device(self) -> None:
+    def test_plan_is_looked_up_by_device_kind(self) -> None:
         plan = make_plan({"float32": steps((1, A))})
         assert plan.on("cpu") == plan.devices[0]
         assert plan.on("cuda") is None
 
-    def test_forms_as_people_read_them(self) -> None:
+    def test_forms_print_readable_names(self) -> None:
         assert str(form("script")) == "script"
         assert str(form("script", optimized=True)) == "script, optimized at load"
 
@@ -316,9 +312,7 @@ class TestContract:
     @pytest.mark.parametrize(
         ("field", "value"), [("median_us", (float("nan"),)), ("batch_sizes", ())]
     )
-    def test_times_that_json_cannot_carry_or_that_are_none_are_refused(
-        self, field: str, value: object
-    ) -> None:
+    def test_missing_or_non_finite_times_are_refused(self, field: str, value: object) -> None:
         values: dict[str, Any] = {
             "form": A,
             "precision": "float32",
@@ -334,12 +328,12 @@ class TestContract:
             Step(up_to=up_to, form=A)
 
     @pytest.mark.parametrize("threads", [0, -1])
-    def test_a_processor_computes_with_at_least_one_thread(self, threads: int) -> None:
+    def test_processor_has_at_least_one_thread(self, threads: int) -> None:
         with pytest.raises(ValidationError, match="greater than or equal to 1"):
             Processor(kind="cpu", name="A CPU", threads=threads)
 
 
-def test_builds_of_one_release_are_the_same_release() -> None:
+def test_builds_of_one_version_are_the_same_release() -> None:
     assert same_release("2.13.0+cpu", "2.13.0")
     assert not same_release("2.13.0", "2.13.1+cpu")
 
@@ -354,14 +348,14 @@ class TestOneFormForAllSizes:
         }
         return choose_one(rounds, (self.SCRIPT, self.OTHER))
 
-    def test_the_one_that_is_faster_on_the_whole_runs_every_size(self) -> None:
+    def test_form_that_is_faster_overall_runs_every_size(self) -> None:
         assert self.chosen([1.0, 8.0], [1.1, 4.0]) == (Step(up_to=8, form=self.OTHER),)
         assert self.chosen([1.0, 8.0], [4.0, 7.0]) == (Step(up_to=8, form=self.SCRIPT),)
 
-    def test_within_the_noise_the_first_stays(self) -> None:
+    def test_noise_keeps_the_first_form(self) -> None:
         assert self.chosen([1.0, 8.0], [0.99, 7.9]) == (Step(up_to=8, form=self.SCRIPT),)
 
-    def test_a_form_that_was_not_measured_everywhere_is_none(self) -> None:
+    def test_partially_measured_form_is_not_chosen(self) -> None:
         rounds = {1: {self.SCRIPT: [1.0], self.OTHER: [0.1]}, 2: {self.SCRIPT: [1.0]}}
         assert choose_one(rounds, (self.SCRIPT, self.OTHER)) == (Step(up_to=2, form=self.SCRIPT),)
         assert choose_one({}, (self.SCRIPT,)) == ()

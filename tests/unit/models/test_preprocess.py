@@ -64,7 +64,7 @@ class TestArray:
         data = encoded(Image.fromarray(noise(8, 8)).convert(mode), "JPEG")
         assert preprocess(data, how(8, 8, 3)).shape == (3, 8, 8)
 
-    def test_values_are_those_of_the_pixels(self) -> None:
+    def test_values_match_the_pixels(self) -> None:
         pixels = noise(4, 5)
         array = preprocess(encoded(Image.fromarray(pixels)), how(5, 4, 3))
         np.testing.assert_array_equal(levels(array), pixels.transpose(2, 0, 1))
@@ -77,7 +77,7 @@ class TestArray:
         array = preprocess(encoded(Image.fromarray(pixels)), spec)
         np.testing.assert_allclose(array[:, 0, 0], [1, -1, 0.1], rtol=1e-6)
 
-    def test_an_opened_picture_gives_what_its_bytes_give(self) -> None:
+    def test_opened_picture_and_its_bytes_agree(self) -> None:
         pixels = plus()
         np.testing.assert_array_equal(
             preprocess(Image.fromarray(pixels), how()), preprocess(grey(pixels), how())
@@ -99,7 +99,7 @@ class TestModes:
         data = encoded(Image.fromarray(np.array([[True, False]])))
         assert levels(preprocess(data, how(2, 1))).tolist() == [[[255, 0]]]
 
-    def test_a_palette_gives_its_colours(self) -> None:
+    def test_palette_colours_are_applied(self) -> None:
         picture = Image.new("P", (2, 1))
         picture.putpalette([10, 20, 30, 40, 50, 60])
         picture.putpixel((1, 0), 1)
@@ -108,7 +108,7 @@ class TestModes:
 
     @pytest.mark.parametrize(("alpha", "seen"), [(0, 255), (255, 10), (128, 132)])
     @pytest.mark.parametrize("mode", ["RGBA", "LA"])
-    def test_transparency_is_laid_on_white(self, mode: str, alpha: int, seen: int) -> None:
+    def test_transparency_is_blended_on_white(self, mode: str, alpha: int, seen: int) -> None:
         colour = (10, 10, 10, alpha) if mode == "RGBA" else (10, alpha)
         data = encoded(Image.new(mode, (3, 3), colour))
         assert levels(preprocess(data, how(3, 3)))[0, 1, 1] == pytest.approx(seen, abs=1)
@@ -121,7 +121,7 @@ class TestModes:
 
 
 class TestGeometry:
-    def test_aspect_is_kept_and_the_rest_filled_with_the_border(self) -> None:
+    def test_aspect_ratio_is_kept_with_border_padding(self) -> None:
         pixels = np.full((4, 8), 40, np.uint8)
         pixels[1:3, 2:6] = 250
         array = levels(preprocess(grey(pixels), how(64, 64)))[0]
@@ -130,7 +130,7 @@ class TestGeometry:
         assert (rows.min(), rows.max()) == (24, 39)
         assert (columns.min(), columns.max()) == (16, 47)
 
-    def test_the_border_is_its_median(self) -> None:
+    def test_border_colour_is_the_median(self) -> None:
         pixels = np.zeros((4, 8), np.uint8)
         pixels[:, 4] = 255
         assert set(levels(preprocess(grey(pixels), how(8, 8)))[0][:2].flat) == {0}
@@ -143,7 +143,7 @@ class TestGeometry:
 
 class TestPolarity:
     @pytest.mark.parametrize("noisy", [False, True])
-    def test_auto_sees_light_and_dark_grounds_alike(self, noisy: bool) -> None:
+    def test_auto_treats_light_and_dark_backgrounds_alike(self, noisy: bool) -> None:
         light_on_dark = np.kron(plus(), np.ones((4, 4), np.uint8))
         if noisy:
             light_on_dark = np.clip(light_on_dark, 0, 235) + noise(48, 48, 1)[:, :, 0] // 13
@@ -152,17 +152,17 @@ class TestPolarity:
         np.testing.assert_allclose(one, other, atol=0.01)
         assert one[0, 0].mean() < 0.1 < one.max()
 
-    def test_a_fixed_polarity_is_believed(self) -> None:
+    def test_fixed_polarity_is_applied(self) -> None:
         ground = np.full((2, 2), 200, np.uint8)
         assert levels(preprocess(grey(ground), how(2, 2))).max() == 200
         assert levels(preprocess(grey(ground), how(2, 2, polarity="dark-on-light"))).max() == 55
 
     @pytest.mark.parametrize(("level", "seen"), [(127, 127), (128, 127), (129, 126)])
-    def test_a_ground_is_light_from_the_middle_on(self, level: int, seen: int) -> None:
+    def test_background_is_light_above_the_middle(self, level: int, seen: int) -> None:
         ground = np.full((2, 2), level, np.uint8)
         assert set(levels(preprocess(grey(ground), how(2, 2, polarity="auto"))).flat) == {seen}
 
-    def test_auto_looks_at_the_border_and_not_at_the_middle(self) -> None:
+    def test_auto_decides_by_the_border(self) -> None:
         pixels = np.full((8, 8), 250, np.uint8)
         pixels[0] = pixels[-1] = pixels[:, 0] = pixels[:, -1] = 0
         array = levels(preprocess(grey(pixels), how(8, 8, polarity="auto")))[0]
@@ -192,12 +192,12 @@ class TestRejections:
         ],
         ids=["empty", "text", "gif", "bmp", "tiff", "webp"],
     )
-    def test_what_is_neither_png_nor_jpeg(self, data: bytes) -> None:
+    def test_other_formats_than_png_and_jpeg(self, data: bytes) -> None:
         with pytest.raises(match="neither a PNG nor a JPEG"):
             preprocess(data, how())
 
     @pytest.mark.parametrize("exif", [b"Exif\0\0II*\0", b"Exif\0\0MM\0*\0\0"])
-    def test_damaged_exif_is_the_senders_fault(self, exif: bytes) -> None:
+    def test_damaged_exif_is_a_client_error(self, exif: bytes) -> None:
         data = encoded(Image.fromarray(noise(4, 4)), "PNG", exif)
         with pytest.raises(match="damaged"):
             preprocess(data, how())
@@ -210,7 +210,7 @@ class TestRejections:
         with pytest.raises(match="pixels"):
             preprocess(claiming(width, height), how())
 
-    def test_the_most_pixels_allowed_are_not_too_many(self) -> None:
+    def test_pixel_limit_itself_is_allowed(self) -> None:
         with pytest.raises(match="damaged"):  # it claims more than it has
             preprocess(claiming(MAX_SIDE, MAX_PIXELS // MAX_SIDE), how())
 
@@ -232,7 +232,7 @@ class TestRejections:
         ],
         ids=["png", "palette", "jpeg"],
     )
-    def test_no_damage_raises_anything_else(self, whole: bytes) -> None:
+    def test_damage_raises_only_picture_errors(self, whole: bytes) -> None:
         draw = random.Random(3)
         rejected = 0
         for _ in range(1500):
@@ -252,16 +252,14 @@ LEAST = FILE_COST + VALUE_COST * 12 * 12  # of any picture for `how()`
 
 
 @pytest.mark.parametrize(("mode", "pixel_bytes"), [("L", 1), ("P", 1), ("LA", 2), ("RGBA", 4)])
-def test_what_decoding_costs_is_known_from_the_header(mode: str, pixel_bytes: int) -> None:
+def test_decoding_cost_comes_from_the_header(mode: str, pixel_bytes: int) -> None:
     data = encoded(Image.new(mode, (300, 200)))
     assert open_picture(data, how()).cost == LEAST + 200 * (300 * pixel_bytes + ROW_BYTES)
 
 
 @pytest.mark.parametrize("channels", [1, 3])
 @pytest.mark.parametrize("side", [224, 1024])
-def test_what_the_model_makes_of_a_picture_costs_no_longer_than_counted(
-    side: int, channels: int
-) -> None:
+def test_preprocessing_time_stays_within_its_cost(side: int, channels: int) -> None:
     data, large = grey(plus()), how(side, side, channels)
     cropped = large.model_copy(update={"fit": "crop", "resize_shorter": 2 * side})
     for each in (large, cropped):
@@ -273,7 +271,7 @@ def test_what_the_model_makes_of_a_picture_costs_no_longer_than_counted(
         assert min(taken) < 2 * open_picture(data, each).cost / (128 << 20)  # a millisecond each
 
 
-def test_of_a_crop_all_of_the_scaled_picture_counts() -> None:
+def test_crop_cost_covers_the_whole_scaled_picture() -> None:
     crop = how().model_copy(update={"fit": "crop", "resize_shorter": 100})
     for size, scaled in (((20, 20), 100), ((10, 40), 400), ((40, 20), 200), ((100, 1), 0)):
         data = encoded(Image.new("L", size))
@@ -292,7 +290,7 @@ def test_deep_and_progressive_pictures_cost_more() -> None:
 
 
 @pytest.mark.parametrize("size", [(300, 700), (STRIP_PIXELS // 8 + 1, 40)])
-def test_transparency_is_the_same_in_strips(size: tuple[int, int]) -> None:
+def test_blending_in_strips_gives_equal_pixels(size: tuple[int, int]) -> None:
     glass = Image.fromarray(noise(size[1], size[0], 4))
     white = Image.new("RGBA", glass.size, "white")
     whole = Image.alpha_composite(white, glass).convert("RGB")
@@ -301,7 +299,7 @@ def test_transparency_is_the_same_in_strips(size: tuple[int, int]) -> None:
     )
 
 
-def test_a_picture_that_pillow_warns_of_is_read_without_a_word() -> None:
+def test_pillow_warnings_are_suppressed() -> None:
     """Warnings are errors in these tests; in a server each wording would go to the log."""
     entry = struct.pack("<HHII", 0x0112, 5, 1000, 26)  # an orientation that lies behind the end
     exif = b"Exif\0\0II*\0" + struct.pack("<IH", 8, 1) + entry + bytes(4)
@@ -312,7 +310,7 @@ def test_a_picture_that_pillow_warns_of_is_read_without_a_word() -> None:
     assert preprocess(picture, how()).shape[1:] == (how().height, how().width)
 
 
-def test_a_photograph_is_decoded_at_a_fraction_of_its_size() -> None:
+def test_large_jpeg_is_decoded_at_reduced_size() -> None:
     picture = Image.linear_gradient("L").resize((4000, 3000))
     small = preprocess(encoded(picture.resize((400, 300)), "JPEG"), how())
     began = preprocess(encoded(picture, "JPEG"), how())
@@ -321,7 +319,7 @@ def test_a_photograph_is_decoded_at_a_fraction_of_its_size() -> None:
         preprocess(encoded(picture, "PNG"), how())
 
 
-def test_progressive_files_are_held_to_what_they_cost() -> None:
+def test_progressive_files_are_limited_by_their_cost() -> None:
     buffer = io.BytesIO()
     Image.linear_gradient("L").resize((2100, 2000)).save(buffer, "JPEG", progressive=True)
     with pytest.raises(match="4200000 pixels"):

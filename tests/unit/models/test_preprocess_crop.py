@@ -46,7 +46,7 @@ def levels(array: Array) -> Array:
     ("height", "width"),
     [(256, 256), (375, 500), (500, 375), (333, 335), (257, 256), (7, 5), (100, 400), (900, 231)],
 )
-def test_as_torchvision_does_it(height: int, width: int) -> None:
+def test_crop_matches_torchvision(height: int, width: int) -> None:
     picture = Image.fromarray(noise(height, width))
     array = preprocess(encoded(picture), HOW)
     assert array.dtype == np.float32
@@ -55,7 +55,7 @@ def test_as_torchvision_does_it(height: int, width: int) -> None:
 
 
 @pytest.mark.parametrize(("width", "height", "shorter"), [(20, 30, 31), (31, 20, 31), (8, 8, 8)])
-def test_any_size_and_no_square(width: int, height: int, shorter: int) -> None:
+def test_crop_supports_other_sizes(width: int, height: int, shorter: int) -> None:
     how = PicturePreprocess(
         width=width,
         height=height,
@@ -71,20 +71,20 @@ def test_any_size_and_no_square(width: int, height: int, shorter: int) -> None:
 
 
 @pytest.mark.parametrize(("height", "width"), [(1000, 200), (30, 1000), (1, 700), (2000, 2)])
-def test_of_long_pictures_only_the_middle_is_scaled(height: int, width: int) -> None:
+def test_long_pictures_are_scaled_only_in_the_middle(height: int, width: int) -> None:
     picture = Image.fromarray(noise(height, width))
     difference = levels(preprocess(encoded(picture), HOW)) - levels(by_hand(picture))
     assert np.abs(difference).max() <= 1
 
 
 @pytest.mark.parametrize("size", [(MAX_SIDE, 1), (1, MAX_SIDE)])
-def test_the_longest_picture_costs_no_more_than_another(size: tuple[int, int]) -> None:
+def test_longest_picture_is_cropped_before_scaling(size: tuple[int, int]) -> None:
     """Scaled as a whole it would fill the memory."""
     data = encoded(Image.new("RGB", size, (10, 20, 30)))
     assert np.unique(levels(preprocess(data, HOW))).tolist() == [10, 20, 30]
 
 
-def test_a_jpeg_of_ordinary_size_is_decoded_whole() -> None:
+def test_ordinary_jpeg_is_decoded_at_full_size() -> None:
     data = encoded(Image.fromarray(noise(1500, 2000)), "JPEG")
     np.testing.assert_array_equal(preprocess(data, HOW), by_hand(Image.open(io.BytesIO(data))))
 
@@ -93,7 +93,7 @@ def test_a_jpeg_of_ordinary_size_is_decoded_whole() -> None:
     ("size", "decoded"),
     [((4000, 3000), (1000, 750)), ((2000, 3000), (1000, 1500)), ((6000, 700), (3000, 350))],
 )
-def test_a_photograph_is_decoded_at_no_less_than_what_is_needed(
+def test_reduced_decoding_keeps_the_needed_size(
     size: tuple[int, int], decoded: tuple[int, int]
 ) -> None:
     picture = Image.linear_gradient("L").resize(size).convert("RGB")
@@ -102,7 +102,7 @@ def test_a_photograph_is_decoded_at_no_less_than_what_is_needed(
     assert np.abs(levels(preprocess(data, HOW)) - levels(by_hand(picture))).max() <= 3
 
 
-def test_a_photograph_that_cannot_be_decoded_small_enough_is_refused() -> None:
+def test_jpeg_too_large_after_reduction_is_refused() -> None:
     how = PicturePreprocess(
         width=2000,
         height=2000,
@@ -117,7 +117,7 @@ def test_a_photograph_that_cannot_be_decoded_small_enough_is_refused() -> None:
         open_picture(data, how)
 
 
-def test_a_turned_picture_is_set_upright_before_it_is_cut() -> None:
+def test_rotated_picture_is_turned_before_cropping() -> None:
     upright = Image.fromarray(noise(300, 400))
     exif = Image.Exif()
     exif[0x0112] = 6
@@ -125,7 +125,7 @@ def test_a_turned_picture_is_set_upright_before_it_is_cut() -> None:
     np.testing.assert_array_equal(preprocess(stored, HOW), by_hand(upright))
 
 
-def test_a_grey_cut_with_its_polarity_settled_by_the_whole_border() -> None:
+def test_polarity_of_a_grey_crop_is_detected() -> None:
     how = PicturePreprocess(
         width=8,
         height=8,

@@ -68,13 +68,13 @@ def cpuinfo(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
 
 class TestCpu:
-    def test_x86_by_name_and_numbers(self, cpuinfo: Path) -> None:
+    def test_x86_has_a_name_and_numbers(self, cpuinfo: Path) -> None:
         cpuinfo.write_text(XEON)
         wanted = "Intel(R) Xeon(R) CPU @ 2.00GHz (m64), cpu family 6, model 85, stepping 3"
         assert cpu_name() == wanted
         assert cpu_flags() == {"fpu", "sse4_2", "avx2", "avx512f"}
 
-    def test_arm_by_numbers_only(self, cpuinfo: Path) -> None:
+    def test_arm_has_only_numbers(self, cpuinfo: Path) -> None:
         cpuinfo.write_text(GRAVITON)
         numbers = "CPU implementer 0x41, CPU variant 0x1, CPU part 0xd40, CPU revision 1"
         assert cpu_name() == f"unknown CPU (m64), {numbers}"
@@ -88,7 +88,7 @@ class TestCpu:
             (GRAVITON, ("0xd40", "0xd0c")),  # Neoverse V1 and N1
         ],
     )
-    def test_two_that_hide_their_names_are_still_two(
+    def test_processors_with_equal_names_still_differ(
         self, cpuinfo: Path, text: str, change: tuple[str, str]
     ) -> None:
         cpuinfo.write_text(text)
@@ -97,11 +97,11 @@ class TestCpu:
         cpuinfo.write_text(text.replace(*change))
         assert this_cpu(threads=1) != one
 
-    def test_without_the_file_nothing_is_known(self, cpuinfo: Path) -> None:
+    def test_missing_cpuinfo_gives_an_unknown_cpu(self, cpuinfo: Path) -> None:
         assert cpu_name() == "unknown CPU (m64)"
         assert cpu_flags() == frozenset()
 
-    def test_a_file_is_read_as_far_as_it_is_text(self, cpuinfo: Path) -> None:
+    def test_invalid_bytes_in_cpuinfo_are_replaced(self, cpuinfo: Path) -> None:
         cpuinfo.write_bytes(b"model name : \xff\xfe CPU\nno colon here\nflags : a b\n")
         assert cpu_name() == "\N{REPLACEMENT CHARACTER}\N{REPLACEMENT CHARACTER} CPU (m64)"
         assert cpu_flags() == {"a", "b"}
@@ -127,10 +127,10 @@ class TestProcessor:
             (Processor(kind="cuda", name="A GPU", threads=1), "A GPU"),
         ],
     )
-    def test_as_people_read_it(self, processor: Processor, text: str) -> None:
+    def test_it_prints_readable_text(self, processor: Processor, text: str) -> None:
         assert str(processor) == text
 
-    def test_equal_only_with_as_many_threads(self) -> None:
+    def test_processors_are_equal_with_equal_threads(self) -> None:
         assert this_cpu(1) == this_cpu(1)
         assert this_cpu(1) != this_cpu(2)
 
@@ -151,7 +151,7 @@ class TestMapped:
         assert mapped_files() == set()
 
     @pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="needs Linux's /proc")
-    def test_what_is_mapped_here_is_found(self, tmp_path: Path) -> None:
+    def test_files_mapped_by_this_process_are_found(self, tmp_path: Path) -> None:
         np.zeros(4096, np.uint8).tofile(tmp_path / "file")
         held = np.memmap(tmp_path / "file", np.uint8, "r")
         assert str((tmp_path / "file").resolve()) in mapped_files()

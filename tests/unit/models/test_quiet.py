@@ -14,7 +14,7 @@ def warn(module: str, text: str = "something") -> None:
     warnings.warn_explicit(text, UserWarning, f"{module}.py", 1, module=module)
 
 
-def test_those_of_a_module_and_no_others() -> None:
+def test_only_warnings_of_the_module_are_ignored() -> None:
     ignore_warnings(module=r"noisy\.")
     warn("noisy.part")
     with pytest.raises(UserWarning):
@@ -23,7 +23,7 @@ def test_those_of_a_module_and_no_others() -> None:
         warn("other.noisy.part")
 
 
-def test_those_with_a_text_and_no_others() -> None:
+def test_only_warnings_with_the_text_are_ignored() -> None:
     ignore_warnings(message="it rains")
     warn("anywhere", "it rains again")
     with pytest.raises(UserWarning):
@@ -37,7 +37,7 @@ def test_a_second_call_changes_nothing() -> None:
     assert list(warnings.filters) == before
 
 
-def test_after_other_filters_were_set() -> None:
+def test_filter_is_set_again_after_other_filters() -> None:
     ignore_warnings(module=r"noisy\.")
     warnings.simplefilter("error")
     with pytest.raises(UserWarning):
@@ -46,7 +46,7 @@ def test_after_other_filters_were_set() -> None:
     warn("noisy.part")
 
 
-def test_a_thread_that_puts_the_filters_back_brings_nothing_to_light() -> None:
+def test_warnings_stay_ignored_after_filters_are_restored() -> None:
     inside, go_on = threading.Event(), threading.Event()
 
     def load() -> None:

@@ -36,37 +36,37 @@ class TestQuota:
             ("nonsense", 8),
         ],
     )
-    def test_version_2(self, groups: Path, limit: str, cores: int) -> None:
+    def test_cgroup_version_2(self, groups: Path, limit: str, cores: int) -> None:
         write(groups / "cgroup", "0::/\n")
         write(groups / "fs/cpu.max", limit + "\n")
         assert usable_cores() == cores
 
     @pytest.mark.parametrize(("quota", "cores"), [("-1", 8), ("300000", 3), ("10000", 1)])
-    def test_version_1(self, groups: Path, quota: str, cores: int) -> None:
+    def test_cgroup_version_1(self, groups: Path, quota: str, cores: int) -> None:
         write(groups / "cgroup", "9:name=systemd:/\n4:cpu,cpuacct:/box\n2:cpuset:/\n0::/\n")
         write(groups / "fs/cpu/box/cpu.cfs_quota_us", quota + "\n")
         write(groups / "fs/cpu/box/cpu.cfs_period_us", "100000\n")
         assert usable_cores() == cores
 
-    def test_the_tightest_of_all_above_holds(self, groups: Path) -> None:
+    def test_tightest_quota_of_all_ancestors_applies(self, groups: Path) -> None:
         write(groups / "cgroup", "0::/pods/mine/container\n")
         write(groups / "fs/pods/mine/container/cpu.max", "max 100000\n")
         write(groups / "fs/pods/mine/cpu.max", "300000 100000\n")
         write(groups / "fs/pods/cpu.max", "600000 100000\n")
         assert usable_cores() == 3
 
-    def test_a_container_that_is_told_its_path_from_outside(self, groups: Path) -> None:
+    def test_container_path_of_the_host_is_ignored(self, groups: Path) -> None:
         write(groups / "cgroup", "3:cpu:/docker/0123\n")
         write(groups / "fs/cpu/cpu.cfs_quota_us", "200000\n")
         write(groups / "fs/cpu/cpu.cfs_period_us", "100000\n")
         assert usable_cores() == 2
 
-    def test_without_control_groups_there_is_no_quota(self, groups: Path) -> None:
+    def test_no_cgroups_means_no_quota(self, groups: Path) -> None:
         assert usable_cores() == 8
 
 
 class TestProcess:
-    def test_usable_cores_are_those_that_it_may_run_on(
+    def test_usable_cores_follow_the_cpu_affinity(
         self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     ) -> None:
         monkeypatch.setattr("models.resources.CGROUP", tmp_path / "none")
@@ -74,7 +74,7 @@ class TestProcess:
         assert usable_cores() == 2
 
     @pytest.mark.parametrize(("count", "wanted"), [(8, 8), (None, 1)])
-    def test_where_the_system_knows_no_affinity_all_are_usable(
+    def test_all_cores_are_usable_without_affinity(
         self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, count: int | None, wanted: int
     ) -> None:
         monkeypatch.setattr("models.resources.CGROUP", tmp_path / "none")
@@ -99,7 +99,7 @@ class TestMemory:
         monkeypatch.setattr("models.resources.MEMINFO", groups / "meminfo")
         return groups
 
-    def test_without_a_limit_it_is_what_the_machine_has(self, meminfo: Path) -> None:
+    def test_no_limit_leaves_the_machines_memory(self, meminfo: Path) -> None:
         write(meminfo / "cgroup", "0::/\n")
         write(meminfo / "fs/memory.max", "max\n")
         assert memory_left_bytes() == 1000 * 1024
@@ -131,7 +131,7 @@ class TestMemory:
         write(meminfo / "fs" / used, "1000000\n")
         assert memory_left_bytes() == 0
 
-    def test_without_statistics_nothing_is_known(self, meminfo: Path) -> None:
+    def test_memory_is_unknown_without_statistics(self, meminfo: Path) -> None:
         (meminfo / "meminfo").unlink()
         assert memory_left_bytes() is None
 
@@ -147,7 +147,7 @@ class TestNodes:
             ({"node0": "nonsense", "node1": "3"}, ({3},)),
         ],
     )
-    def test_the_cores_of_each_that_it_may_run_on(
+    def test_nodes_list_only_the_usable_cores(
         self,
         groups: Path,
         monkeypatch: pytest.MonkeyPatch,

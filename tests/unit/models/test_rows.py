@@ -24,19 +24,19 @@ def manifest(outputs: tuple[TensorSpec, ...] = ALL, **codec: Any) -> Manifest:
     return make_manifest(outputs=outputs, codec=TensorCodecSpec.model_validate(codec))
 
 
-def test_it_comes_back_from_json() -> None:
+def test_rows_survive_a_json_round_trip() -> None:
     made = manifest(ranked_by="scores", classes="kinds", labels=("a", "b"), threshold=0.5, top_k=3)
     assert Manifest.model_validate_json(made.model_dump_json()) == made
     assert made.codec.score_labels is None
 
 
-def test_answers_have_free_rows_and_no_count() -> None:
+def test_answers_have_free_rows_without_the_count() -> None:
     shapes = {each.name: each.shape for each in answered(ALL)}
     assert shapes == {"boxes": (-1, -1, 4), "scores": (-1, -1), "kinds": (-1, -1)}
     assert answered((spec("y"),)) == (spec("y"),)
 
 
-def test_an_input_is_not_counted() -> None:
+def test_inputs_cannot_have_a_count() -> None:
     with pytest.raises(ValidationError, match="input 'scores' has a count; only outputs are"):
         make_manifest([SCORES], outputs=ALL)
 
@@ -81,7 +81,7 @@ def test_wrong_ranks(codec: dict[str, Any], message: str) -> None:
         manifest(**codec)
 
 
-def test_classes_and_scores_are_of_the_same_rows() -> None:
+def test_classes_and_scores_must_share_a_count() -> None:
     kinds = KINDS.model_copy(update={"count": "m"})
     outputs = (BOXES, SCORES, kinds, N, spec("m", "int64", (-1,)))
     with pytest.raises(ValidationError, match="'kinds' and 'scores' must have the same count"):

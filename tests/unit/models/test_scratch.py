@@ -51,14 +51,14 @@ def removed(parent: Path, folder: Path) -> bool:
         return not folder.exists()
 
 
-def test_it_is_private_and_removed_at_the_end(tmp_path: Path) -> None:
+def test_folder_is_private_and_removed_on_exit(tmp_path: Path) -> None:
     with scratch_folder(PREFIX, tmp_path) as folder:
         (folder / "file").touch()
         assert folder.stat().st_mode & 0o077 == 0
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_a_killed_process_left_is_removed_and_a_living_one_keeps_its_own(
+def test_only_folders_of_dead_processes_are_removed(
     tmp_path: Path,
 ) -> None:
     owner = Owner(tmp_path)
@@ -89,7 +89,7 @@ def _another_name(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("make", [_a_link, _a_file, _another_name])
-def test_what_no_process_left_stays(tmp_path: Path, make: Callable[[Path], Path]) -> None:
+def test_unrelated_files_stay(tmp_path: Path, make: Callable[[Path], Path]) -> None:
     assert not removed(tmp_path, make(tmp_path))
 
 
@@ -102,7 +102,9 @@ def test_folders_of_other_users_stay(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert removed(tmp_path, left)
 
 
-def test_without_locks_nothing_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_removed_without_file_locks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def fails(*_: object) -> None:
         raise OSError("no locks available")
 
@@ -111,7 +113,7 @@ def test_without_locks_nothing_is_removed(tmp_path: Path, monkeypatch: pytest.Mo
     assert not removed(tmp_path, left)
 
 
-def test_processes_that_start_at_once_keep_their_folders(tmp_path: Path) -> None:
+def test_concurrent_owners_keep_their_folders(tmp_path: Path) -> None:
     """Each may find the folder of another one between its making and its lock."""
     lost: list[Path] = []
 

@@ -54,7 +54,7 @@ class TestVerify:
     def test_by_a_trusted_key(self, pair: Pair, trusted: TrustedKeys) -> None:
         assert trusted.verify(MANIFEST, pair.signer.sign(MANIFEST)) == pair.fingerprint
 
-    def test_unsigned_where_signatures_are_required(self, trusted: TrustedKeys) -> None:
+    def test_unsigned_artifact_is_refused(self, trusted: TrustedKeys) -> None:
         assert rejection(trusted, MANIFEST, None) == (
             "it is not signed: there is no manifest.sig, and only artifacts signed by a trusted "
             "key are accepted; sign it with `python -m export sign`"
@@ -66,7 +66,7 @@ class TestVerify:
             f"manifest.sig is by the key {other.fingerprint}, which is not among the 1 that are "
         )
 
-    def test_an_unknown_key_that_passes_itself_off_as_a_trusted_one(
+    def test_unknown_key_with_a_trusted_fingerprint_is_refused(
         self, pair: Pair, other: Pair, trusted: TrustedKeys
     ) -> None:
         raw = bytes.fromhex(other.signer.sign(MANIFEST).split()[2].decode())
@@ -79,7 +79,7 @@ class TestVerify:
         message = rejection(trusted, MANIFEST, pair.signer.sign(MANIFEST + b" "))
         assert f"not a signature of this manifest.json by the key {pair.fingerprint}" in message
 
-    def test_what_the_key_signed_for_another_purpose_is_no_signature(
+    def test_signature_for_another_purpose_is_refused(
         self, pair: Pair, trusted: TrustedKeys
     ) -> None:
         key = load_pem_private_key(pair.private.read_bytes(), password=None)
@@ -93,18 +93,18 @@ class TestVerify:
         assert message.startswith("manifest.sig is malformed: it was cut off, altered, or ")
 
     @pytest.mark.parametrize("garbage", [b"\n", b" ", b"x", b"\0", b"ed25519 "])
-    def test_nothing_may_stand_before_or_after_it(
+    def test_garbage_around_the_signature_is_refused(
         self, pair: Pair, trusted: TrustedKeys, garbage: bytes
     ) -> None:
         signature = pair.signer.sign(MANIFEST)
         assert "is malformed" in rejection(trusted, MANIFEST, signature + garbage)
         assert "is malformed" in rejection(trusted, MANIFEST, garbage + signature)
 
-    def test_capitals_would_be_a_second_spelling(self, pair: Pair, trusted: TrustedKeys) -> None:
+    def test_uppercase_hex_is_refused(self, pair: Pair, trusted: TrustedKeys) -> None:
         assert "is malformed" in rejection(trusted, MANIFEST, pair.signer.sign(MANIFEST).upper())
 
     @given(data=st.data())
-    def test_any_flipped_bit_in_manifest_or_signature_is_refused(
+    def test_flipped_bit_in_manifest_or_signature_is_refused(
         self, pair: Pair, trusted: TrustedKeys, data: st.DataObject
     ) -> None:
         manifest = data.draw(st.binary(min_size=1, max_size=200))
@@ -116,19 +116,19 @@ class TestVerify:
         assert rejection(trusted, bytes(both[:size]), bytes(both[size:]))
 
     @given(manifest=st.binary(max_size=50), signature=st.none() | st.binary(max_size=300))
-    def test_anything_else_is_refused_too(
+    def test_arbitrary_signatures_are_refused(
         self, trusted: TrustedKeys, manifest: bytes, signature: bytes | None
     ) -> None:
         assert rejection(trusted, manifest, signature)
 
-    def test_the_key_that_a_signature_names(self, pair: Pair) -> None:
+    def test_claimed_key_is_read_from_the_signature(self, pair: Pair) -> None:
         assert claimed_key(pair.signer.sign(MANIFEST)) == pair.fingerprint
         with pytest.raises(Untrusted, match="is malformed"):
             claimed_key(b"")
 
 
 class TestRotation:
-    def test_the_old_key_and_the_new_one_for_a_while(
+    def test_old_and_new_keys_are_trusted_together(
         self, tmp_path: Path, pair: Pair, other: Pair
     ) -> None:
         for each in (pair, other):
@@ -143,13 +143,13 @@ class TestRotation:
         (tmp_path / pair.public.name).unlink()
         assert rejection(TrustedKeys.read(tmp_path), MANIFEST, pair.signer.sign(MANIFEST))
 
-    def test_both_in_one_file_with_comments(self, tmp_path: Path, pair: Pair, other: Pair) -> None:
+    def test_one_file_may_hold_several_keys(self, tmp_path: Path, pair: Pair, other: Pair) -> None:
         text = f"# of 2026\n{pair.public.read_text()}\n# of 2027\n{other.public.read_text()}"
         (tmp_path / "keys.pem").write_text(text)
         keys = TrustedKeys.read(tmp_path / "keys.pem")
         assert set(keys.origins) == {pair.fingerprint, other.fingerprint}
 
-    def test_as_kubernetes_mounts_them(self, tmp_path: Path, pair: Pair) -> None:
+    def test_kubernetes_mounts_are_read(self, tmp_path: Path, pair: Pair) -> None:
         (tmp_path / "keys/..2026_01").mkdir(parents=True)
         shutil.copy(pair.public, tmp_path / "keys/..2026_01/a.pem")
         (tmp_path / "keys/..data").symlink_to("..2026_01")
@@ -191,7 +191,7 @@ class TestKeyFiles:
         (tmp_path / "key.pem").write_bytes(b"#" * 65_537)
         assert self.rejected(tmp_path).startswith("key.pem has 65,537 bytes; at most 65,536 are")
 
-    def test_a_private_key_is_no_servers_business(self, pair: Pair) -> None:
+    def test_private_key_is_refused_and_not_shown(self, pair: Pair) -> None:
         message = self.rejected(pair.private)
         assert message.startswith("signing.pem contains a private key, which no server needs")
         assert not any(line in message for line in pair.private.read_text().splitlines())
@@ -206,18 +206,18 @@ class TestKeyFiles:
             assert self.rejected(tmp_path) == "key.pem contains a key that is not Ed25519"
 
     @pytest.mark.parametrize("text", ["", "#", "-----BEGIN PUBLIC KEY-----", "ssh-ed25519 AAAA me"])
-    def test_what_is_no_key(self, tmp_path: Path, text: str) -> None:
+    def test_text_that_is_not_a_key(self, tmp_path: Path, text: str) -> None:
         (tmp_path / "key.pem").write_text(text)
         assert self.rejected(tmp_path) == "key.pem is not a file of public keys in PEM"
 
-    def test_a_block_that_lost_its_end_is_not_passed_over(self, tmp_path: Path, pair: Pair) -> None:
+    def test_truncated_key_block_is_refused(self, tmp_path: Path, pair: Pair) -> None:
         key = pair.public.read_text()
         (tmp_path / "key.pem").write_text(key + key[:60])
         assert self.rejected(tmp_path) == "key.pem is not a file of public keys in PEM"
 
     @settings(max_examples=200)
     @given(data=st.data())
-    def test_with_any_bytes(
+    def test_damaged_key_file_never_crashes(
         self, tmp_path_factory: pytest.TempPathFactory, pair: Pair, data: st.DataObject
     ) -> None:
         text = bytearray(pair.public.read_bytes())
@@ -247,12 +247,12 @@ class TestArtifact:
     def test_the_signer_is_reported(self, folder: Path, pair: Pair, trusted: TrustedKeys) -> None:
         assert read_artifact(folder, verifier=trusted).signed_by == pair.fingerprint
 
-    def test_without_keys_signatures_are_not_checked(self, folder: Path) -> None:
+    def test_signatures_are_not_checked_without_keys(self, folder: Path) -> None:
         (folder / "manifest.sig").unlink()
         os.mkfifo(folder / "manifest.sig")
         assert read_artifact(folder).signed_by is None
 
-    def test_nothing_is_parsed_before_the_signature_is_valid(
+    def test_signature_is_verified_before_any_parsing(
         self, folder: Path, trusted: TrustedKeys
     ) -> None:
         (folder / "manifest.json").write_text("{")
@@ -262,7 +262,7 @@ class TestArtifact:
         (folder / "manifest.sig").unlink()
         assert self.rejected(folder, trusted).startswith("it is not signed")
 
-    def test_manifest_changed_after_signing_though_its_digest_is_right(
+    def test_altered_manifest_with_matching_digest_is_refused(
         self, folder: Path, trusted: TrustedKeys
     ) -> None:
         found = read_artifact(folder).manifest
@@ -277,7 +277,7 @@ class TestArtifact:
         assert self.rejected(folder, trusted).startswith("script.pt has SHA-256 ")
 
     @pytest.mark.parametrize("kind", ["link", "pipe", "folder", "large"])
-    def test_a_signature_that_is_no_file_of_the_artifact(
+    def test_signature_must_be_a_regular_file(
         self, folder: Path, trusted: TrustedKeys, kind: str
     ) -> None:
         path = folder / "manifest.sig"
@@ -299,7 +299,7 @@ class TestArtifact:
         assert self.rejected(folder, trusted).startswith(f"manifest.sig {says[kind]}")
 
 
-def test_a_fingerprint_is_what_openssl_and_sha256sum_say(tmp_path: Path) -> None:
+def test_fingerprint_matches_openssl_and_sha256sum(tmp_path: Path) -> None:
     text = (
         "-----BEGIN PUBLIC KEY-----\n"
         "MCowBQYDK2VwAyEAxhPF02kXj0hpPq5uojCJS/DcfjSiHOk5qwBnVXMwdo4=\n"

@@ -34,12 +34,10 @@ class TestDecided:
             (size(a=[1.0, 1.0, 1.0], b=[9.0, 1.1, 9.0]), False),  # not in every round
         ],
     )
-    def test_where_every_other_form_lost_by_far_in_every_round(
-        self, taken: Size, wanted: bool
-    ) -> None:
+    def test_size_is_decided_by_clear_wins(self, taken: Size, wanted: bool) -> None:
         assert is_decided(taken) is wanted
 
-    def test_or_by_as_much_as_is_asked_for(self) -> None:
+    def test_required_margin_can_be_given(self) -> None:
         assert is_decided(size(a=1.0, b=1.1), 1.1)
         assert not is_decided(size(a=1.0, b=1.1), 1.2)
 
@@ -53,7 +51,7 @@ class TestDecided:
         (size(a=[0.9, 0.9, 1.1], b=[1.0, 1.0, 1.0]), False),  # faster, it seems
     ],
 )
-def test_under_load_forms_are_compared_or_left_undecided(taken: Size, wanted: bool) -> None:
+def test_forms_under_load_may_stay_undecided(taken: Size, wanted: bool) -> None:
     assert is_told(taken) is wanted
 
 
@@ -74,7 +72,7 @@ class TestProportion:
             ({1: size(a=1.0, b=1.0), 2: size(a=2.0)}, False),
         ],
     )
-    def test_the_same_time_per_item_and_the_same_winners(
+    def test_proportion_needs_equal_item_times_and_winners(
         self, rounds: dict[int, Size], wanted: bool
     ) -> None:
         assert in_proportion(rounds) is wanted
@@ -88,7 +86,7 @@ class TestProportion:
         ([0.9, 0.9, 0.9], [1.0, 1.0, 1.0], False),
     ],
 )
-def test_a_form_loses_where_another_is_clearly_faster_in_every_round(
+def test_clearly_slower_form_in_every_round_loses(
     a: list[float], b: list[float], lost: bool
 ) -> None:
     assert loses(form("a"), {form("a"): a, form("b"): b}) is lost
@@ -98,14 +96,14 @@ class TestCanStop:
     ROUNDS = {1: size(a=1.0, b=2.0), 2: size(a=2.0, b=4.0)}  # noqa: RUF012 - never changed
     LEAST_S = (WARM_RUNS + MIN_ROUNDS) * (4.0 + 8.0)  # at batch 4
 
-    def test_what_is_quick_is_timed_however_well_it_is_known(self) -> None:
+    def test_quick_sizes_are_always_timed(self) -> None:
         assert can_stop([self.ROUNDS], 4, 0.99 * self.LEAST_S)
         assert not can_stop([self.ROUNDS], 4, 1.01 * self.LEAST_S)
 
-    def test_what_is_warm_already_takes_less(self) -> None:
+    def test_warm_forms_need_less_time(self) -> None:
         assert not can_stop([self.ROUNDS], 4, 0.99 * self.LEAST_S, warm_runs=0)
 
-    def test_every_precision_must_be_known(self) -> None:
+    def test_every_precision_must_be_decided(self) -> None:
         open_still = {1: size(c=1.0), 2: size(c=1.0)}
         assert not can_stop([self.ROUNDS, open_still], 4, 0.5 * self.LEAST_S)
         assert can_stop([self.ROUNDS, {}], 4, 0.5 * self.LEAST_S)  # one that has no form here
@@ -117,5 +115,5 @@ class TestCanStop:
         assert not can_stop([rounds], 4, 1.01 * least_s / MOST)
         assert not can_stop([{1: size(a=1.0)}], 4, 0)
 
-    def test_before_anything_was_measured_nothing_is_known(self) -> None:
+    def test_measuring_cannot_stop_before_it_starts(self) -> None:
         assert not can_stop([], 1, 0)

@@ -37,19 +37,19 @@ class TestTensorSpec:
             ((-1,), (1,), False),
         ],
     )
-    def test_takes_what_fits_and_is_not_too_large(
+    def test_items_must_fit_shape_and_maximum(
         self, shape: tuple[int, ...], item: tuple[int, ...], fits: bool
     ) -> None:
         free = (Dimension(most=8),) * shape[1:].count(-1)
         limited = TensorSpec(name="x", dtype="float32", shape=shape, dimensions=free)
         assert limited.takes(item) is fits
 
-    def test_an_axis_may_be_too_short_as_well(self) -> None:
+    def test_axes_have_a_minimum_size(self) -> None:
         bounds = Dimension(name="h", least=7, most=9)
         limited = TensorSpec(name="x", dtype="float32", shape=(-1, -1, 2), dimensions=(bounds,))
         assert [size for size in range(12) if limited.takes((size, 2))] == [7, 8, 9]
 
-    def test_the_item_is_what_follows_the_batch(self) -> None:
+    def test_item_shape_excludes_the_batch_axis(self) -> None:
         assert spec(shape=(-1, 2, -1)).item_shape == (2, -1)
         assert spec(shape=(-1,)).item_shape == ()
         assert [spec(shape=shape).is_fixed for shape in ((-1,), (-1, 2), (-1, 2, -1))] == [
@@ -71,7 +71,7 @@ class TestTensorSpec:
             ({"shape": (-1, -1)}, [(0, 1024)]),
         ],
     )
-    def test_manifests_of_before_there_were_dimensions_are_read(
+    def test_manifests_without_dimensions_are_read(
         self, fields: dict[str, object], bounds: list[tuple[int, int]]
     ) -> None:
         old = TensorSpec.model_validate({"name": "x", "dtype": "float32", **fields})
@@ -97,11 +97,11 @@ class TestTensorSpec:
             ({"shape": [-1], "dtype": "uint8", "minimum": -1}, "of uint8, which is 0..255"),
         ],
     )
-    def test_bounds_that_make_no_sense(self, fields: dict[str, object], message: str) -> None:
+    def test_invalid_bounds_are_refused(self, fields: dict[str, object], message: str) -> None:
         with pytest.raises(ValidationError, match=re.escape(message)):
             TensorSpec.model_validate({"name": "x", "dtype": "int64", **fields})
 
-    def test_parts_are_immutable_and_know_their_names_only(self) -> None:
+    def test_parts_are_frozen_and_reject_unknown_fields(self) -> None:
         part: Part = spec()
         with pytest.raises(ValidationError, match="frozen"):
             part.name = "y"  # type: ignore[attr-defined]
@@ -121,7 +121,7 @@ class TestEncodedArray:
         np.testing.assert_array_equal(again, array)
 
     @pytest.mark.parametrize("array", [np.zeros(2, np.complex64), np.array(["a"])])
-    def test_what_a_manifest_has_no_word_for_is_refused(self, array: Array) -> None:
+    def test_unsupported_dtypes_are_refused(self, array: Array) -> None:
         with pytest.raises(ValidationError):
             EncodedArray.of(array)
 
@@ -134,20 +134,20 @@ class TestEncodedArray:
             ("AAAAAA", (2,), "golden data is not base64"),
         ],
     )
-    def test_bytes_that_do_not_fill_the_shape(
+    def test_byte_count_must_match_the_shape(
         self, data: str, shape: tuple[int, ...], message: str
     ) -> None:
         with pytest.raises(ValueError, match=re.escape(message)):
             encoded(data, shape).array()
 
-    def test_every_decoding_has_memory_of_its_own(self) -> None:
+    def test_every_decoding_has_its_own_memory(self) -> None:
         kept = encoded("AQACAA==")
         assert not np.shares_memory(kept.array(), kept.array())
         assert kept.array().tolist() == [1, 2]
 
 
 class TestTolerance:
-    def test_as_people_read_it(self) -> None:
+    def test_tolerance_prints_readable_text(self) -> None:
         assert str(Tolerance(absolute=0.1, relative=1e-4)) == "0.1 + 0.0001 * |value|"
         lossy = Tolerance(absolute=0.05, relative=0, of_range=0.25)
         assert str(lossy) == "0.05 + 0 * |value| + 0.25 * max |value|"
@@ -157,7 +157,7 @@ class TestTolerance:
         npst.arrays(np.float64, 4, elements=NUMBERS),
         st.tuples(st.floats(0, 10), st.floats(0, 1), st.floats(0, 1)),
     )
-    def test_it_is_the_sum_of_its_three_shares(
+    def test_tolerance_is_the_sum_of_three_shares(
         self, expected: Array, got: Array, shares: tuple[float, float, float]
     ) -> None:
         absolute, relative, of_range = shares
@@ -188,7 +188,7 @@ class TestTolerance:
         tolerance = Tolerance(absolute=0, relative=0, of_range=0.1)
         assert (tolerance.excess(np.array(expected), np.array(got)) is None) is passes
 
-    def test_half_precision_is_compared_in_full(self) -> None:
+    def test_half_precision_is_compared_in_higher_precision(self) -> None:
         expected, got = np.array([60_000], np.float16), np.array([-60_000], np.float16)
         assert Tolerance(absolute=0, relative=2).excess(expected, got) is None
         excess = Tolerance(absolute=0, relative=1).excess(expected, got)
@@ -196,7 +196,7 @@ class TestTolerance:
         assert excess.startswith("differs by up to 1.2e+05 ")
 
     @pytest.mark.parametrize("shape", [(), (0,), (2, 0)])
-    def test_an_item_may_be_a_number_or_empty(self, shape: tuple[int, ...]) -> None:
+    def test_item_may_be_scalar_or_empty(self, shape: tuple[int, ...]) -> None:
         tolerance = Tolerance(absolute=0.5, relative=0, of_range=0.5)
         ones = np.ones(shape, np.float32)
         assert tolerance.excess(ones, ones) is None
@@ -209,7 +209,7 @@ class TestTolerance:
             Tolerance.model_validate({"absolute": 0, "relative": 0, share: value})
 
 
-def test_items_are_stacked_by_name_in_their_order() -> None:
+def test_items_are_stacked_by_name_in_order() -> None:
     items = [{"a": np.array([i, -i]), "b": np.float32(i) * np.ones(())} for i in range(3)]
     batch = stack(items)
     assert {name: array.shape for name, array in batch.items()} == {"a": (3, 2), "b": (3,)}

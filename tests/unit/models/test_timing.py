@@ -41,7 +41,7 @@ def watch(monkeypatch: pytest.MonkeyPatch) -> Stopwatch:
 
 
 class TestTimeInterleaved:
-    def test_each_round_times_every_form_once_and_the_order_rotates(
+    def test_rounds_time_every_form_in_rotating_order(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         watch = Stopwatch(monkeypatch)
@@ -51,7 +51,7 @@ class TestTimeInterleaved:
         warm = WARM_RUNS * 3
         assert "".join(watch.calls[warm:]) == "abc" + "bca" + "cab"
 
-    def test_forms_are_warm_before_they_are_timed(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_forms_are_warmed_up_before_timing(self, monkeypatch: pytest.MonkeyPatch) -> None:
         watch = Stopwatch(monkeypatch)
         cold = watch.work("a", *[100.0] * WARM_RUNS, 1.0)
         assert time_interleaved({"a": cold}, 5) == {"a": [1.0] * 5}
@@ -67,7 +67,7 @@ class TestTimeInterleaved:
             (0.0, MAX_REPEATS),  # faster than the clock can tell
         ],
     )
-    def test_short_forwards_are_repeated_for_a_sample_and_counted_once(
+    def test_short_forwards_are_repeated_within_a_sample(
         self, monkeypatch: pytest.MonkeyPatch, forward_s: float, repeats: int
     ) -> None:
         watch = Stopwatch(monkeypatch)
@@ -77,7 +77,7 @@ class TestTimeInterleaved:
         seen = forward_s < SLOW_S
         assert len(watch.calls) == WARM_RUNS + seen + 2 * (seen + repeats)
 
-    def test_rounds_stop_at_the_budget_and_are_complete(
+    def test_budget_ends_timing_after_a_complete_round(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         watch = Stopwatch(monkeypatch)
@@ -85,7 +85,7 @@ class TestTimeInterleaved:
         taken = time_interleaved(runs, rounds=100, budget_s=8.5)
         assert taken == {"a": [1.0] * 3, "b": [2.0] * 3}
 
-    def test_three_rounds_are_always_made(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_at_least_three_rounds_are_timed(self, monkeypatch: pytest.MonkeyPatch) -> None:
         watch = Stopwatch(monkeypatch)
         runs = {"a": watch.work("a", 60.0), "b": watch.work("b", 90.0)}
         assert time_interleaved(runs, rounds=9, budget_s=0) == {
@@ -95,11 +95,11 @@ class TestTimeInterleaved:
 
 
 class TestSlow:
-    def test_a_warm_form_is_run_once_to_estimate_its_time(self, watch: Stopwatch) -> None:
+    def test_warm_form_runs_once_for_an_estimate(self, watch: Stopwatch) -> None:
         take_turns({A: watch.work(A, 1.0)}, Limits(3, warm_runs=0))
         assert len(watch.calls) == 1 + 3
 
-    def test_a_sample_of_delayed_forwards_is_cut_short(self, watch: Stopwatch) -> None:
+    def test_sample_of_delayed_forwards_is_shortened(self, watch: Stopwatch) -> None:
         """Seen to take a tenth of a sample; then each takes more than half of what is slow."""
         quick = [SAMPLE_S / 10] * (WARM_RUNS + 2)
         taken = time_interleaved({A: watch.work(A, *quick, 0.6 * SLOW_S)}, 1)
@@ -110,7 +110,7 @@ class TestSlow:
 class TestEnough:
     """A decided contest ends early."""
 
-    def test_it_is_asked_after_each_round_but_not_before_three(self, watch: Stopwatch) -> None:
+    def test_enough_is_asked_from_the_third_round(self, watch: Stopwatch) -> None:
         asked: list[int] = []
 
         def enough(seconds: Mapping[str, Sequence[float]]) -> bool:
@@ -138,7 +138,7 @@ class TestBusy:
         assert found.is_quiet
         assert found.kept_waiting == pytest.approx(QUIET / 2, rel=QUIET)
 
-    def test_a_disturbed_sample_is_taken_again(self, watch: Stopwatch) -> None:
+    def test_disturbed_sample_is_repeated(self, watch: Stopwatch) -> None:
         """Every second one waits four times as long as it computes."""
         found = self.timed(watch, Limits(3), *[(1.3 * MS, 4 * MS), (1 * MS, 0)] * 3)
         assert found.seconds[A] == pytest.approx([1 * MS] * 3)
@@ -146,7 +146,7 @@ class TestBusy:
         assert found.is_quiet
         assert found.kept_waiting == pytest.approx(12 / (12 + 3.9 + 3))
 
-    def test_it_is_taken_a_few_times_and_the_quietest_is_kept(self, watch: Stopwatch) -> None:
+    def test_quietest_of_repeated_samples_is_kept(self, watch: Stopwatch) -> None:
         waits = [3 * MS, 1 * MS, 2 * MS, 4 * MS]
         quiet = (1 * MS, 0)
         found = self.timed(watch, Limits(4), *((1 * MS, wait) for wait in waits), quiet)
@@ -154,7 +154,7 @@ class TestBusy:
         assert found.seconds[A] == pytest.approx([1 * MS] * 4)  # without what its thread waited
         assert found.disturbed[A] == pytest.approx([0.5, 0, 0, 0])
 
-    def test_one_that_is_longer_than_a_time_slice_is_not(self, watch: Stopwatch) -> None:
+    def test_long_sample_is_not_repeated(self, watch: Stopwatch) -> None:
         run = watch.kept_waiting(A, (2 * SLOW_S, SLOW_S))
         found = take_turns({A: run}, Limits(3), threads=1)
         assert len(watch.calls) == WARM_RUNS + 3
@@ -162,26 +162,24 @@ class TestBusy:
         assert found.is_quiet  # its wait is known, and the rest is as good as undisturbed
         assert found.kept_waiting == pytest.approx(1 / 3)
 
-    def test_where_most_are_disturbed_it_measures_longer_and_says_so(
-        self, watch: Stopwatch
-    ) -> None:
+    def test_mostly_disturbed_timing_lasts_longer(self, watch: Stopwatch) -> None:
         found = self.timed(watch, Limits(4), (1 * MS, 1 * MS))
         assert len(found.seconds[A]) == 4 * PATIENCE
         assert not found.is_quiet
 
-    def test_until_enough_of_them_are_quiet(self, watch: Stopwatch) -> None:
+    def test_longer_timing_ends_with_enough_quiet_samples(self, watch: Stopwatch) -> None:
         """Of four rounds two are disturbed, and none later: eight have three quiet quarters."""
         disturbed = [(1 * MS, 1 * MS)] * 2 * TRIES
         found = self.timed(watch, Limits(4), *disturbed, (1 * MS, 0))
         assert len(found.seconds[A]) == 8
         assert found.is_quiet
 
-    def test_but_no_longer_than_its_budget_allows(self, watch: Stopwatch) -> None:
+    def test_longer_timing_stays_within_the_budget(self, watch: Stopwatch) -> None:
         budget_s = 3.9 * TRIES * (2 + 2) * MS  # four rounds of disturbed samples
         found = self.timed(watch, Limits(99, budget_s), (1 * MS, 1 * MS))
         assert len(found.seconds[A]) == 4 * PATIENCE
 
-    def test_it_measures_longer_while_undecided(self, watch: Stopwatch) -> None:
+    def test_undecided_timing_lasts_longer(self, watch: Stopwatch) -> None:
         """The first sample waited long, and was repeated."""
         quiet = (1 * MS, 0.0)
         waits = (1 * MS, 99 * MS)
@@ -194,7 +192,7 @@ class TestBusy:
         assert found.is_quiet
         assert len(found.seconds[A]) == 7
 
-    def test_it_does_not_end_early(self, watch: Stopwatch) -> None:
+    def test_disturbed_timing_does_not_end_early(self, watch: Stopwatch) -> None:
         run = watch.kept_waiting(A, (1 * MS, 1 * MS))
         found = take_turns({A: run}, Limits(4), threads=1, enough=lambda _: True)
         assert len(found.seconds[A]) == 4 * PATIENCE
@@ -218,7 +216,7 @@ class TestBusy:
         found = take_turns({A: watch.work(A, SLOW_S)}, Limits(3), threads=2)
         assert found.disturbed[A] == pytest.approx([0.5] * 3 * PATIENCE)
 
-    def test_a_thread_that_began_meanwhile_counts_for_nothing(
+    def test_threads_started_meanwhile_are_ignored(
         self, watch: Stopwatch, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         threads = itertools.count()
@@ -227,7 +225,7 @@ class TestBusy:
         assert found.is_quiet
         assert found.kept_waiting == 0
 
-    def test_what_the_hypervisor_takes_away_is_counted(
+    def test_stolen_time_is_counted(
         self, watch: Stopwatch, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """One of each 4 ms, in unknown samples."""
@@ -249,26 +247,24 @@ class TestWatch:
         monkeypatch.setattr("threading.get_native_id", lambda: 8)
         return tmp_path
 
-    def test_of_serial_code_its_own_thread_of_other_code_all(self, tasks: Path) -> None:
+    def test_waits_are_read_per_thread(self, tasks: Path) -> None:
         assert this_thread() == {8: 80}
         assert all_threads() == {7: 70, 8: 80}
 
-    def test_where_the_system_does_not_count_nothing_waits(
-        self, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_no_statistics_mean_no_waiting(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("models.timing.TASKS", Path("/none"))
         assert this_thread() == all_threads() == {}
         assert take_turns({A: lambda: None}, Limits(3)).is_quiet
 
     @pytest.mark.skipif(not timing.TASKS.exists(), reason="Linux counts, other systems do not")
-    def test_the_real_one_counts_every_thread_and_never_less(self) -> None:
+    def test_real_thread_waits_never_decrease(self) -> None:
         before = all_threads()
         after = all_threads()
         assert threading.get_native_id() in before
         assert all(after[thread] >= waited for thread, waited in before.items() if thread in after)
 
 
-def test_of_several_timings_the_share_of_all_their_time() -> None:
+def test_share_waited_covers_several_timings() -> None:
     one: Timing[str] = Timing({}, {}, took_s=3.0, waited_s=1.0)
     assert share_waited([one, Timing({}, {}, took_s=1.0)]) == 0.25
     assert share_waited([]) == share_waited([Timing[str]({}, {})]) == 0
@@ -277,5 +273,5 @@ def test_of_several_timings_the_share_of_all_their_time() -> None:
 @pytest.mark.parametrize(
     ("times", "lasts"), [([5.0], 5), ([9.0, 1.0, 2.0], 1), ([5.0, 4.0, 3.0, 2.0, 1.0], 2)]
 )
-def test_how_long_a_forward_takes_is_the_lower_quartile(times: list[float], lasts: float) -> None:
+def test_forward_time_is_the_lower_quartile(times: list[float], lasts: float) -> None:
     assert lasts_s(times) == lasts

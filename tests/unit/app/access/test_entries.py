@@ -50,7 +50,7 @@ def test_keys_share_a_name_during_a_rotation() -> None:
         (f"{'x' * 65} predict {HASH}", "a name has at most 64 letters"),
     ],
 )
-def test_a_wrong_line_is_named_by_its_number_and_not_repeated(line: str, why: str) -> None:
+def test_wrong_line_is_named_by_number_only(line: str, why: str) -> None:
     with pytest.raises(EntryError) as rejected:
         parse_entries(["# first", f"a predict {HASH}", line])
     message = str(rejected.value)
@@ -60,7 +60,7 @@ def test_a_wrong_line_is_named_by_its_number_and_not_repeated(line: str, why: st
         assert part not in message
 
 
-def test_so_many_keys_and_no_more() -> None:
+def test_number_of_keys_is_limited() -> None:
     lines = [f"a predict sha256:{n:064x}" for n in range(MAX_KEYS)]
     assert len(parse_entries(lines)) == MAX_KEYS
     with pytest.raises(EntryError, match=f"at most {MAX_KEYS}"):
@@ -68,19 +68,19 @@ def test_so_many_keys_and_no_more() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "fast", "1/fortnight", "-1/second", "1/second;", "0/second"])
-def test_a_limit_is_refused(text: str) -> None:
+def test_invalid_limit_is_refused(text: str) -> None:
     with pytest.raises(EntryError, match="100/second"):
         parse_limits(text)
 
 
-def test_a_key_is_shown_by_its_hash_nowhere() -> None:
+def test_repr_does_not_show_the_hash() -> None:
     (key,) = parse_entries([f"a predict {HASH}"])
     assert key.digest.hex() not in repr(key)
     assert str(key.digest) not in repr(key)
 
 
 class TestMaking:
-    def test_keys_differ_and_their_lines_let_them_in(self) -> None:
+    def test_new_keys_differ_and_match_their_lines(self) -> None:
         secret, line = make_key("mobile", ["predict", "admin"], "100/second")
         assert secret != make_key("mobile", ["predict"])[0]
         assert secret.startswith("tl_")
@@ -90,7 +90,9 @@ class TestMaking:
         assert key.scopes == {"predict", "admin"}
         assert secret not in line
 
-    def test_the_command_prints_the_line_alone(self, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_command_prints_only_the_line_to_stdout(
+        self, capsys: pytest.CaptureFixture[str]
+    ) -> None:
         arguments = ["ops", "--scope", "predict", "--scope", "admin", "--limit", "10/second"]
         assert main(arguments) == 0
         printed = capsys.readouterr()
@@ -106,7 +108,7 @@ class TestMaking:
             (["a", "--limit", "many"], "app.access: a rate limit is a number"),
         ],
     )
-    def test_what_would_not_be_read_is_not_made(
+    def test_invalid_arguments_create_no_key(
         self, capsys: pytest.CaptureFixture[str], arguments: list[str], why: str
     ) -> None:
         assert main(arguments) == 2

@@ -38,17 +38,17 @@ def bearer(secret: str) -> dict[bytes, bytes]:
 
 
 class TestWithoutKeys:
-    def test_predictions_are_open_and_cost_no_look(self) -> None:
+    def test_predictions_are_open_without_a_lookup(self) -> None:
         guard = Rig().guard
         assert not guard.enabled
         guard.admit({}, "predict").arrives()
 
     @pytest.mark.parametrize("scope", ["admin", "metrics"])
-    def test_everything_else_is_off_with_a_hint(self, scope: str) -> None:
+    def test_other_scopes_are_refused_with_a_hint(self, scope: str) -> None:
         with pytest.raises(Forbidden, match="TORCHLANE_API_KEYS_FILE"):
             Rig().guard.admit(bearer(ADMIN), scope)
 
-    def test_a_limit_holds_for_all_together(self) -> None:
+    def test_one_limit_applies_to_all_callers(self) -> None:
         guard = Rig(limit="2/minute").guard
         assert guard.enabled
         assert not guard.asks_for_keys
@@ -69,7 +69,7 @@ class TestKeys:
             {b"x-api-key": b"wrong", b"authorization": b"Bearer %s"},
         ],
     )
-    def test_how_one_may_be_sent(self, headers: dict[bytes, bytes]) -> None:
+    def test_accepted_headers_for_a_key(self, headers: dict[bytes, bytes]) -> None:
         secret = PREDICT.encode()
         sent = {name: value.replace(b"%s", secret) for name, value in headers.items()}
         assert Rig(PREDICT_LINE).guard.admit(sent, "predict").name == "mobile"
@@ -88,7 +88,9 @@ class TestKeys:
             (bearer("\xe9"), True),
         ],
     )
-    def test_without_one_that_is_known(self, headers: dict[bytes, bytes], wrong_key: bool) -> None:
+    def test_missing_or_unknown_key_is_rejected(
+        self, headers: dict[bytes, bytes], wrong_key: bool
+    ) -> None:
         with pytest.raises(Unauthorized) as rejected:
             Rig(PREDICT_LINE).guard.admit(headers, "predict")
         assert rejected.value.wrong_key is wrong_key
@@ -104,7 +106,7 @@ class TestKeys:
 
 
 class TestLimits:
-    def test_a_keys_own_limit_goes_before_the_default(self) -> None:
+    def test_own_limit_of_a_key_overrides_the_default(self) -> None:
         guard = Rig(PREDICT_LINE, LIMITED_LINE, limit="1/minute").guard
         slow = guard.admit(bearer(LIMITED), "predict")
         slow.arrives()
@@ -116,7 +118,7 @@ class TestLimits:
         with pytest.raises(RateLimited, match="1 per 1 minute"):
             other.arrives()
 
-    def test_items_of_a_batch_count_in_addition_to_its_head(self) -> None:
+    def test_batch_items_count_beyond_the_first(self) -> None:
         guard = Rig(PREDICT_LINE, limit="10/minute").guard
         caller = guard.admit(bearer(PREDICT), "predict")
         caller.arrives()
@@ -126,13 +128,13 @@ class TestLimits:
         with pytest.raises(RateLimited):
             caller.arrives()
 
-    def test_a_default_that_is_none_is_refused(self) -> None:
+    def test_invalid_default_limit_is_refused(self) -> None:
         with pytest.raises(EntryError):
             Rig(limit="many")
 
 
 class TestCounting:
-    def test_by_name_and_what_became_of_it(self) -> None:
+    def test_requests_are_counted_by_name_and_result(self) -> None:
         rig = Rig(LIMITED_LINE)
         for _ in range(2):
             caller = rig.guard.admit(bearer(LIMITED), "predict")
@@ -148,7 +150,7 @@ class TestCounting:
         assert rig.counted(name, "slow", result="forbidden") == 1
         assert rig.counted("torchlane_key_items_total", "slow") == 2
 
-    def test_names_without_end_make_no_series_without_end(self) -> None:
+    def test_number_of_series_is_limited(self) -> None:
         metrics = Metrics()
         for number in range(MAX_KEY_NAMES + 50):
             metrics.key(f"n{number}").admitted.inc()

@@ -51,20 +51,20 @@ def test_nothing_is_configured_by_default() -> None:
 
 
 @pytest.mark.parametrize("separator", [";", "\n", " ; "])
-def test_entries_of_the_environment(separator: str) -> None:
+def test_entries_are_read_from_the_environment(separator: str) -> None:
     keyring = Keyring(f"{FIRST_LINE}{separator}{SECOND_LINE}", None, ManualClock().now)
     assert keyring.configured
     found = [keyring.find(each.encode()) for each in (FIRST, SECOND, FIRST + "x", "")]
     assert [key and key.name for key in found] == ["first", "second", None, None]
 
 
-def test_environment_and_file_add_up(tmp_path: Path) -> None:
+def test_keys_of_environment_and_file_are_combined(tmp_path: Path) -> None:
     rig = Rig(tmp_path, FIRST_LINE, entries=SECOND_LINE)
     assert rig.knows(FIRST)
     assert rig.knows(SECOND)
 
 
-def test_a_key_that_is_absurdly_long_is_not_even_hashed(rig: Rig) -> None:
+def test_oversized_key_is_not_hashed(rig: Rig) -> None:
     assert not rig.knows("x" * 1_000_000)
 
 
@@ -96,18 +96,18 @@ class TestStart:
         ],
         ids=["comments only", "no text", "twice", "too large"],
     )
-    def test_it_refuses_the_start(self, tmp_path: Path, content: bytes, why: str) -> None:
+    def test_invalid_file_refuses_the_start(self, tmp_path: Path, content: bytes, why: str) -> None:
         file = tmp_path / "keys"
         file.write_bytes(content)
         with pytest.raises(EntryError) as rejected:
             Keyring(None, file, ManualClock().now)
         assert str(rejected.value) == f"TORCHLANE_API_KEYS_FILE={file}: {why}"
 
-    def test_it_is_not_there(self, tmp_path: Path) -> None:
+    def test_missing_file_refuses_the_start(self, tmp_path: Path) -> None:
         with pytest.raises(EntryError, match="No such file"):
             Keyring(None, tmp_path / "none", ManualClock().now)
 
-    def test_it_repeats_the_environment(self, tmp_path: Path) -> None:
+    def test_key_in_file_and_environment_is_refused(self, tmp_path: Path) -> None:
         with pytest.raises(EntryError, match="also in TORCHLANE_API_KEYS"):
             Rig(tmp_path, FIRST_LINE, entries=FIRST_LINE)
 
@@ -115,14 +115,14 @@ class TestStart:
 class TestChange:
     """A file that changes while the server runs."""
 
-    def test_new_keys_are_known_and_old_ones_are_not(self, rig: Rig) -> None:
+    def test_new_keys_replace_old_ones(self, rig: Rig) -> None:
         rig.write(SECOND_LINE)
         with capture_logs() as logs:
             assert not rig.knows(FIRST)
             assert rig.knows(SECOND)
         assert [each["event"] for each in logs] == ["api_keys_changed"]
 
-    def test_behind_a_link(self, tmp_path: Path) -> None:
+    def test_changes_behind_a_link_are_seen(self, tmp_path: Path) -> None:
         for name, line in (("one", FIRST_LINE), ("two", SECOND_LINE)):
             (tmp_path / name).write_text(line)
         file, clock = tmp_path / "keys", ManualClock()
@@ -134,7 +134,7 @@ class TestChange:
         assert keyring.find(SECOND.encode()) is not None
         assert keyring.find(FIRST.encode()) is None
 
-    def test_it_is_looked_at_once_a_second(self, rig: Rig) -> None:
+    def test_file_is_checked_once_per_second(self, rig: Rig) -> None:
         assert rig.knows(FIRST)
         rig.file.write_text(SECOND_LINE)
         rig.clock.advance(0.5)
@@ -147,7 +147,7 @@ class TestChange:
         ["nonsense", "", f"{SECOND_LINE}\nnonsense"],
         ids=["nonsense", "empty", "behind a key"],
     )
-    def test_a_wrong_one_changes_nothing_and_is_told_of_once(self, rig: Rig, content: str) -> None:
+    def test_invalid_file_is_logged_once_and_ignored(self, rig: Rig, content: str) -> None:
         rig.write(content)
         with capture_logs() as logs:
             for _ in range(3):
@@ -158,7 +158,7 @@ class TestChange:
         rig.write(FIRST_LINE, SECOND_LINE)
         assert rig.knows(SECOND)
 
-    def test_one_that_is_gone_changes_nothing(self, rig: Rig) -> None:
+    def test_missing_file_changes_nothing(self, rig: Rig) -> None:
         os.unlink(rig.file)
         rig.clock.advance(1)
         with capture_logs() as logs:
@@ -176,7 +176,7 @@ class TestChange:
         assert told["kept"] == 1
 
 
-def test_whether_a_key_has_a_limit_of_its_own(rig: Rig) -> None:
+def test_keyring_knows_whether_keys_have_limits(rig: Rig) -> None:
     assert not rig.keyring.has_limits
     limited = make_key("limited", ["predict"], "100/second")[1]
     assert Rig(rig.file.parent, FIRST_LINE, limited).keyring.has_limits

@@ -32,26 +32,26 @@ class Rig:
         return None
 
 
-def test_so_many_and_no_more() -> None:
+def test_requests_above_the_limit_are_rejected() -> None:
     rig = Rig("3/second")
     assert [rig.rejected() is None for _ in range(5)] == [True, True, True, False, False]
 
 
-def test_callers_do_not_share() -> None:
+def test_callers_have_separate_limits() -> None:
     rig = Rig("1/second")
     assert rig.rejected(caller="a") is None
     assert rig.rejected(caller="b") is None
     assert rig.rejected(caller="a")
 
 
-def test_a_batch_counts_as_many() -> None:
+def test_batch_counts_each_item() -> None:
     rig = Rig("10/second")
     assert rig.rejected(8) is None
     assert rig.rejected(3)
     assert rig.rejected(2) is None
 
 
-def test_what_is_refused_is_not_counted() -> None:
+def test_rejected_requests_are_not_counted() -> None:
     rig = Rig("10/second")
     assert rig.rejected(8) is None
     for _ in range(5):
@@ -59,14 +59,14 @@ def test_what_is_refused_is_not_counted() -> None:
     assert rig.rejected(2) is None
 
 
-def test_more_than_ever_fit_is_no_matter_of_time() -> None:
+def test_batch_above_the_limit_is_too_large() -> None:
     rig = Rig("10/second")
     with pytest.raises(PayloadTooLarge, match="send at most 10 at once"):
         rig.rejected(10, total=11)
     assert rig.rejected(10) is None
 
 
-def test_all_of_several_limits_hold_and_the_others_count_nothing() -> None:
+def test_rejection_by_one_limit_counts_in_none() -> None:
     rig = Rig("2/second, 3/minute")
     assert rig.rejected(2) is None
     rig.clock.advance(2)
@@ -75,7 +75,7 @@ def test_all_of_several_limits_hold_and_the_others_count_nothing() -> None:
     assert rig.rejected(1)
 
 
-def test_a_new_window_is_not_a_new_start() -> None:
+def test_new_window_continues_the_previous_count() -> None:
     """With fixed windows, twice the limit would fit around their border."""
     rig = Rig("100/second")
     rig.clock.advance(0.9)
@@ -89,7 +89,7 @@ def test_a_new_window_is_not_a_new_start() -> None:
     limit=st.sampled_from(["1/second", "7/second", "100/5 second", "1000/minute"]),
     steps=st.lists(st.tuples(st.integers(1, 60), st.floats(0, 3)), min_size=1, max_size=40),
 )
-def test_waiting_the_told_time_suffices(limit: str, steps: list[tuple[int, float]]) -> None:
+def test_waiting_for_retry_after_suffices(limit: str, steps: list[tuple[int, float]]) -> None:
     rig = Rig(limit)
     most = rig.limits[0].amount
     for items, pause_s in steps:
@@ -105,7 +105,7 @@ def test_waiting_the_told_time_suffices(limit: str, steps: list[tuple[int, float
 
 
 @given(st.lists(st.tuples(st.integers(1, 5), st.floats(0, 0.4)), min_size=1, max_size=80))
-def test_in_no_time_as_long_as_a_window_twice_the_limit_gets_through(
+def test_any_window_admits_less_than_twice_the_limit(
     steps: list[tuple[int, float]],
 ) -> None:
     rig = Rig("10/second")
@@ -125,7 +125,7 @@ def test_counting_starts_no_threads() -> None:
     assert not [each for each in threading.enumerate() if isinstance(each, threading.Timer)]
 
 
-def test_counts_can_be_forgotten() -> None:
+def test_counts_can_be_cleared() -> None:
     clock = ManualClock()
     storage = WindowStorage(clock.now)
     for key in "abc":
@@ -140,7 +140,7 @@ def test_counts_can_be_forgotten() -> None:
     assert storage.acquire_sliding_window_entry("c", 1, 60)
 
 
-def test_counts_are_bounded_and_the_oldest_go_first() -> None:
+def test_number_of_counts_is_limited_by_lru() -> None:
     storage = WindowStorage(ManualClock().now)
     for number in range(MAX_COUNTS):
         assert storage.acquire_sliding_window_entry(f"{number}", 2, 60)

@@ -74,28 +74,28 @@ async def service(tmp_path: Path) -> AsyncIterator[Service]:
 
 
 class TestHead:
-    async def test_time(self, service: Service) -> None:
+    async def test_timeout_header_sets_the_deadline(self, service: Service) -> None:
         for given, wanted_s in (("250", 0.25), ("1e3", 1.0), ("99999999", 30.0)):
             left_s = begun(service, x_torchlane_timeout_ms=given).deadline - service.engine.now()
             assert wanted_s - 0.5 < left_s <= wanted_s
 
-    async def test_no_time(self, service: Service) -> None:
+    async def test_invalid_timeout_is_refused(self, service: Service) -> None:
         for given in ("", "0", "-1", "nan", "inf", "-inf", "soon", "1,5", "0x10", "1_0"):
             with pytest.raises(InvalidInput, match="positive number, got"):
                 begun(service, x_torchlane_timeout_ms=given)
 
-    async def test_a_deadline_that_has_passed(self, service: Service) -> None:
+    async def test_passed_deadline_is_refused(self, service: Service) -> None:
         call = begun(service, x_torchlane_timeout_ms="0.000001")
         with pytest.raises(DeadlineExceeded, match="allow more"):
             call.begin(BODY)
 
-    async def test_length(self, service: Service) -> None:
+    async def test_content_length_is_limited(self, service: Service) -> None:
         begun(service, content_length="1000")
         for given in ("1001", "9" * 5000):
             with pytest.raises(PayloadTooLarge, match="1000"):
                 begun(service, content_length=given)
 
-    async def test_models(self, service: Service) -> None:
+    async def test_unknown_models_are_refused(self, service: Service) -> None:
         begun(service, Endpoint("r", NativeCall, name="double", version="1"))
         for version in ("2", "9" * 5000, "x", "-1", "\u0663", ""):
             with pytest.raises(ModelNotFound):
@@ -104,20 +104,20 @@ class TestHead:
             begun(service, Endpoint("r", NativeCall, name="nope"))
 
 
-async def test_one_that_has_not_begun_has_no_answer(service: Service) -> None:
+async def test_call_not_begun_has_no_answer(service: Service) -> None:
     with pytest.raises(RuntimeError, match="bug"):
         begun(service).answer()
 
 
 class TestRepeatedBodies:
-    async def test_the_third_time_nothing_is_read(self, service: Service) -> None:
+    async def test_third_equal_body_is_not_read(self, service: Service) -> None:
         codec = counting(service)
         answers = [await answered(service) for _ in range(5)]
         assert codec.read == 2
         assert {content for _, _, content in answers} == {answers[0][2]}
         assert [found(each) for each in answers] == [b"miss"] + [b"hit"] * 4
 
-    async def test_batches(self, service: Service) -> None:
+    async def test_repeated_batch_is_not_read(self, service: Service) -> None:
         codec = counting(service)
         body = b'{"inputs": [[1, 2], [3, 4], [1, 2]]}'
         answers = [await answered(service, body, BATCH) for _ in range(4)]
@@ -126,16 +126,14 @@ class TestRepeatedBodies:
         hits = b"hit=3, miss=0, joined=0"
         assert [found(each) for each in answers] == [b"hit=0, miss=2, joined=1"] + [hits] * 3
 
-    async def test_bodies_of_their_own_are_all_read_and_none_is_kept(
-        self, service: Service
-    ) -> None:
+    async def test_unique_bodies_are_read_and_not_kept(self, service: Service) -> None:
         codec = counting(service)
         for number in range(20):
             await answered(service, b'{"input": [%d, 2]}' % number)
         assert codec.read == 20
         assert service.memo.used_bytes == 0
 
-    async def test_a_body_is_kept_only_when_all_of_it_was_cached(self, service: Service) -> None:
+    async def test_body_with_failed_items_is_not_kept(self, service: Service) -> None:
         codec = counting(service)
         bad = b'{"inputs": [[1, 2], [500, 2]]}'  # failures are never cached
         answers = [await answered(service, bad, BATCH) for _ in range(4)]
@@ -149,7 +147,7 @@ class TestRepeatedBodies:
                 begun(service).begin(b'{"input": [1]}')
         assert service.memo.used_bytes == 0
 
-    async def test_other_answers_to_the_same_body(self, service: Service) -> None:
+    async def test_answer_is_kept_per_media_type(self, service: Service) -> None:
         codec = counting(service)
         wanted = np.array([2, 4], "<f4").tobytes()
         for _ in range(3):
@@ -160,22 +158,20 @@ class TestRepeatedBodies:
         assert (await answered(service, accept="application/json"))[2].startswith(b"{")
         assert codec.read == 3  # the answer that is kept is a JSON one
 
-    async def test_the_same_body_to_the_other_call_is_read_anew(self, service: Service) -> None:
+    async def test_equal_body_to_another_route_is_read_again(self, service: Service) -> None:
         for _ in range(3):
             await answered(service)
         with pytest.raises(InvalidInput):
             begun(service, BATCH).begin(BODY)
 
-    async def test_the_same_body_as_another_content_type_is_read_anew(
-        self, service: Service
-    ) -> None:
+    async def test_equal_body_of_another_type_is_read_again(self, service: Service) -> None:
         octets = np.array([1, 2], "<f4").tobytes()
         for _ in range(3):
             await answered(service, octets, content_type="application/octet-stream; x=y")
         with pytest.raises(InvalidInput, match="not JSON"):
             begun(service, content_type="application/json").begin(octets)
 
-    async def test_what_left_the_cache_is_computed_anew(self, tmp_path: Path) -> None:
+    async def test_evicted_items_are_computed_again(self, tmp_path: Path) -> None:
         write_artifact(tmp_path, "double")
         async with listening(tmp_path, cache_bytes=8000) as server:
             service = server.service
@@ -190,7 +186,7 @@ class TestRepeatedBodies:
             assert codec.read == 2 + 30 + 1
             assert found(await answered(service)) == b"hit"
 
-    async def test_without_a_cache_everything_is_read(self, tmp_path: Path) -> None:
+    async def test_every_body_is_read_without_a_cache(self, tmp_path: Path) -> None:
         write_artifact(tmp_path, "double")
         async with listening(tmp_path, cache_bytes=0) as server:
             codec = counting(server.service)
@@ -198,14 +194,14 @@ class TestRepeatedBodies:
             assert codec.read == 4
             assert [found(each) for each in answers] == [b"miss"] * 4
 
-    async def test_a_version_made_anew_shares_no_answer(self, service: Service) -> None:
+    async def test_republished_version_shares_no_answer(self, service: Service) -> None:
         for _ in range(3):
             await answered(service)
         contract = Contract(("y",), lambda _: None, lambda outputs: outputs)
         service.engine.publish(ModelId("double", 1), "digest:another", contract)
         assert found(await answered(service)) == b"miss"
 
-    async def test_a_deadline_that_has_passed_is_told_all_the_same(self, service: Service) -> None:
+    async def test_repeated_body_still_checks_the_deadline(self, service: Service) -> None:
         for _ in range(3):
             await answered(service)
         call = begun(service, x_torchlane_timeout_ms="0.000001")
@@ -213,7 +209,7 @@ class TestRepeatedBodies:
             call.begin(BODY)
 
 
-async def test_an_answer_too_large_is_refused(tmp_path: Path) -> None:
+async def test_oversized_answer_is_refused(tmp_path: Path) -> None:
     write_artifact(tmp_path, "double")
     async with listening(tmp_path, max_answer_bytes=16) as server:
         await answered(server.service, b'{"inputs": [[1, 2], [3, 4]]}', BATCH)

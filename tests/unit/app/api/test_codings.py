@@ -51,14 +51,14 @@ def test_other_codings_are_refused(header: bytes) -> None:
 @pytest.mark.parametrize(
     "size", [0, 1, LIMIT, MAX_ON_LOOP_BYTES, MAX_ON_LOOP_BYTES + 1, FREE_BYTES]
 )
-def test_what_went_in_comes_out(coding: bytes, size: int) -> None:
+def test_decoding_restores_the_body(coding: bytes, size: int) -> None:
     assert read_coding(coding.upper()) == coding
     body = random.Random(size).randbytes(size // 2).ljust(size)
     coded = zlib.compress(body) if coding == b"deflate" else gzip.compress(body)
     assert inflated(coding, coded, size) == body
 
 
-def test_only_short_work_is_done_at_once() -> None:
+def test_only_short_bodies_are_inflated_immediately() -> None:
     long_coded = gzip.compress(random.Random(1).randbytes(MAX_CODED_ON_LOOP_BYTES))
     assert Inflater(b"gzip", long_coded, FREE_BYTES).inflate_shortly() is None
     long_plain = gzip.compress(bytes(MAX_ON_LOOP_BYTES + 1))
@@ -80,13 +80,13 @@ def test_one_byte_too_many(coding: bytes) -> None:
         inflated(coding, CODED[coding], LIMIT - 1)
 
 
-def test_a_few_bytes_become_no_large_body() -> None:
+def test_small_input_cannot_inflate_beyond_its_limit() -> None:
     body = bytes(FREE_BYTES + 1)
     with pytest.raises(PayloadTooLarge, match=f"more than {FREE_BYTES} bytes"):
         inflated(b"gzip", gzip.compress(body), 16 * FREE_BYTES)
 
 
-def test_a_bomb_takes_no_more_memory_than_its_limit() -> None:
+def test_bomb_uses_no_more_memory_than_the_limit() -> None:
     bomb = gzip.compress(bytes(200 << 20))
     tracemalloc.start()
     try:

@@ -24,7 +24,7 @@ from app.api.routes import predictions
         ),
     ],
 )
-def test_predictions(
+def test_prediction_paths_are_recognized(
     url: bytes, route: str, many: bool, name: str | None, version: str | None
 ) -> None:
     found = Endpoints(predictions()).at(url)
@@ -56,11 +56,11 @@ def test_predictions(
         *(b"/models/a/versions/1234567890/predict", b"http://host/predict", b"/predict\n"),
     ],
 )
-def test_everything_else_is_not_ours(url: bytes) -> None:
+def test_other_paths_are_not_recognized(url: bytes) -> None:
     assert Endpoints(predictions()).at(url) is None
 
 
-def test_what_clients_make_up_is_not_kept_for_ever() -> None:
+def test_number_of_remembered_paths_is_limited() -> None:
     endpoints = Endpoints(predictions())
     first = [endpoints.at(b"/models/m%d/predict" % n) for n in range(2 * MAX_PATHS)]
     again = [endpoints.at(b"/models/m%d/predict" % n) for n in range(2 * MAX_PATHS)]

@@ -22,7 +22,7 @@ def noticed(memo: AnswerMemo, body: bytes = BODY) -> bytes | None:
 
 
 @pytest.mark.parametrize(("entries", "keys", "content"), [(50_000, 1, 150), (5_000, 64, 6000)])
-def test_the_process_grows_by_what_is_counted(entries: int, keys: int, content: int) -> None:
+def test_process_memory_grows_as_counted(entries: int, keys: int, content: int) -> None:
     command = [sys.executable, "-m", "tests.unit.app.api.memo_growth"]
     arguments = [str(entries), str(keys), str(content)]
     done = subprocess.run(command + arguments, capture_output=True, text=True, check=True)
@@ -30,7 +30,7 @@ def test_the_process_grows_by_what_is_counted(entries: int, keys: int, content: 
     assert 1 / 1.5 < growth / counted < 1.5
 
 
-def test_a_body_is_noticed_when_it_comes_again() -> None:
+def test_repeated_body_is_noticed() -> None:
     memo = AnswerMemo(10_000)
     assert noticed(memo) is None
     first = noticed(memo)
@@ -47,7 +47,7 @@ def test_equal_bytes_are_the_same_body() -> None:
     assert noticed(memo, b"".join([BODY[:3], BODY[3:]])) is not None
 
 
-def test_a_repeat_is_found_after_many_bodies_without_one() -> None:
+def test_repeat_is_found_after_many_unique_bodies() -> None:
     memo = AnswerMemo(10_000)
     bodies = [b"%d" % number * 100 for number in range(UNUSED)]
     assert all(noticed(memo, body) is None for body in bodies)
@@ -58,7 +58,7 @@ def test_a_repeat_is_found_after_many_bodies_without_one() -> None:
     assert noticed(memo, BODY) is not None  # all are looked at again
 
 
-def test_bodies_that_come_once_are_never_kept() -> None:
+def test_bodies_seen_once_are_never_kept() -> None:
     memo = AnswerMemo(10_000)
     assert all(noticed(memo, b"%d" % number) is None for number in range(3 * ONCE))
     assert memo.used_bytes == 0
@@ -81,7 +81,7 @@ def test_only_old_bodies_are_forgotten() -> None:
     assert noticed_among_repeats(b"old") is None
 
 
-def test_digests_differ_by_model_identity_body_and_what_is_asked() -> None:
+def test_digests_cover_model_identity_query_and_body() -> None:
     memo = AnswerMemo(10_000)
     digests = [
         memo.digest(MODEL, IDENTITY, "", BODY),
@@ -111,7 +111,7 @@ class TestBounds:
         memo.put(self.digest(0), ANSWER)
         return memo.used_bytes
 
-    def test_the_least_recently_used_answer_makes_room(self) -> None:
+    def test_least_recently_used_answer_is_evicted(self) -> None:
         memo = AnswerMemo(3 * self.cost())
         for number in range(3):
             memo.put(self.digest(number), ANSWER)
@@ -121,13 +121,13 @@ class TestBounds:
         assert kept == [True, False, True, True]
         assert memo.used_bytes == 3 * self.cost()
 
-    def test_an_answer_larger_than_the_memo_is_simply_not_kept(self) -> None:
+    def test_answer_larger_than_the_memo_is_not_kept(self) -> None:
         memo = AnswerMemo(self.cost() - 1)
         memo.put(self.digest(0), ANSWER)
         assert memo.get(self.digest(0)) is None
         assert memo.used_bytes == 0
 
-    def test_an_answer_that_comes_again_is_counted_once(self) -> None:
+    def test_repeated_answer_is_counted_once(self) -> None:
         memo = AnswerMemo(1 << 30)
         for _ in range(3):
             memo.put(self.digest(0), ANSWER)

@@ -25,7 +25,7 @@ def rejected(body: bytes, content_type: str = FORM, most: int | None = None) -> 
     return str(caught.value)
 
 
-def test_what_curl_sends() -> None:
+def test_form_written_by_curl() -> None:
     assert read(CURLS) == [("image/png", b"DATA")]
 
 
@@ -43,7 +43,7 @@ def test_what_curl_sends() -> None:
         (CURLS.removesuffix(b"\r\n"), "image/png"),
     ],
 )
-def test_other_clients(body: bytes, media_type: str) -> None:
+def test_forms_written_by_other_clients(body: bytes, media_type: str) -> None:
     assert read(body) == [(media_type, b"DATA")]
 
 
@@ -53,7 +53,7 @@ def test_boundaries(boundary: str) -> None:
     assert read(body, f'Multipart/Form-Data; charset=utf-8; Boundary="{boundary}"')[0][1] == b"DATA"
 
 
-def test_data_is_any_bytes() -> None:
+def test_files_may_contain_any_bytes() -> None:
     for data in (b"\r\n", b"--", b"\r\n--", b"\r\n-----", bytes(range(256)), b"\r" * 99, b"\n--b"):
         assert read(files(data, data), most=2) == [("application/octet-stream", data)] * 2
 
@@ -100,7 +100,7 @@ BAD: dict[str, tuple[str, bytes]] = {
 
 
 @pytest.mark.parametrize(("message", "body"), BAD.values(), ids=BAD)
-def test_a_wrong_form_is_told_what_is_wrong(message: str, body: bytes) -> None:
+def test_malformed_form_error_names_the_problem(message: str, body: bytes) -> None:
     with pytest.raises(InvalidInput, match=message):
         read(body)
 
@@ -114,22 +114,22 @@ def test_a_wrong_form_is_told_what_is_wrong(message: str, body: bytes) -> None:
         (f"{FORM}; x={'y' * 1000}", "characters; for a form the limit is 1000"),
     ],
 )
-def test_a_boundary_that_is_none(content_type: str, message: str) -> None:
+def test_invalid_boundary_is_refused(content_type: str, message: str) -> None:
     assert message in rejected(files(b"a"), content_type)
 
 
-def test_files_are_counted_before_they_are_read() -> None:
+def test_files_are_counted_before_reading() -> None:
     assert len(read(files(*[b"a"] * 3), most=3)) == 3
     with pytest.raises(PayloadTooLarge, match="4 items in one request, the limit is 3"):
         read(files(*[b""] * 4), most=3)
 
 
-def test_the_wrong_one_of_several_is_named() -> None:
+def test_wrong_file_of_several_is_named() -> None:
     assert rejected(files(b"a", b"", b"c"), most=3) == "part 2 of the form is an empty file"
 
 
 @pytest.mark.parametrize("line", [b"\r\n--bx", b"\r\n--b " + b" " * 999])
-def test_what_the_parser_would_take_seconds_for_never_reaches_it(line: bytes) -> None:
+def test_slow_input_never_reaches_the_parser(line: bytes) -> None:
     """Of 16 MiB, the most that a body may have by default."""
     told = rejected(form(part(line * (1 << 14)), boundary="b"), "multipart/form-data; boundary=b")
     assert "parts; /predict accepts one file" in told

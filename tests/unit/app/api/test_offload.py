@@ -42,7 +42,7 @@ async def pool() -> AsyncIterator[OffloadPool]:
     assert (made.tasks, made.held) == (0, 0)
 
 
-async def test_work_is_done_in_a_thread_and_told_on_the_loop(pool: OffloadPool) -> None:
+async def test_work_runs_in_a_thread_with_loop_callback(pool: OffloadPool) -> None:
     work, told_in = Work(held=False), []
 
     def done(result: str | Exception) -> None:
@@ -55,7 +55,7 @@ async def test_work_is_done_in_a_thread_and_told_on_the_loop(pool: OffloadPool) 
     assert told_in == [threading.current_thread()] != [work.thread]
 
 
-async def test_an_error_is_handed_over_and_the_thread_goes_on(pool: OffloadPool) -> None:
+async def test_thread_continues_after_an_error(pool: OffloadPool) -> None:
     results: list[object] = []
 
     def fail() -> str:
@@ -68,7 +68,7 @@ async def test_an_error_is_handed_over_and_the_thread_goes_on(pool: OffloadPool)
     assert results[1] == "next"
 
 
-async def test_not_even_a_panic_of_native_code_ends_the_thread(pool: OffloadPool) -> None:
+async def test_thread_survives_a_panic_of_native_code(pool: OffloadPool) -> None:
     class Panic(BaseException):
         """As pyo3 raises it."""
 
@@ -82,7 +82,7 @@ async def test_not_even_a_panic_of_native_code_ends_the_thread(pool: OffloadPool
     assert isinstance(results[0], RuntimeError)
 
 
-async def test_an_error_keeps_nothing_of_the_work_alive(pool: OffloadPool) -> None:
+async def test_error_does_not_keep_the_work_alive(pool: OffloadPool) -> None:
     class Body:
         """Of a request."""
 
@@ -105,7 +105,7 @@ async def test_an_error_keeps_nothing_of_the_work_alive(pool: OffloadPool) -> No
         gc.enable()
 
 
-async def test_work_that_would_begin_too_late_is_rejected(pool: OffloadPool) -> None:
+async def test_work_that_would_start_late_is_rejected(pool: OffloadPool) -> None:
     first = Work()
     pool.start(first, 10, first.results.append)
     await asyncio.sleep(0.2)
@@ -120,7 +120,7 @@ async def test_work_that_would_begin_too_late_is_rejected(pool: OffloadPool) -> 
     held.gate.set()
 
 
-async def test_it_is_bounded_in_tasks_and_bytes(pool: OffloadPool) -> None:
+async def test_pool_limits_tasks_and_bytes(pool: OffloadPool) -> None:
     works = [Work(), Work(), Work()]
     pool.start(works[0], 60, works[0].results.append)
     with pytest.raises(Overloaded, match="60 bytes") as full:
@@ -136,7 +136,7 @@ async def test_it_is_bounded_in_tasks_and_bytes(pool: OffloadPool) -> None:
     pool.check_room(1000)  # alone, anything gets in: a body has a limit of its own
 
 
-async def test_cancelled_while_it_waits_it_frees_its_place_and_is_never_begun(
+async def test_cancelled_waiting_work_frees_its_slot(
     pool: OffloadPool,
 ) -> None:
     first, second = Work(), Work()
@@ -152,7 +152,7 @@ async def test_cancelled_while_it_waits_it_frees_its_place_and_is_never_begun(
     assert second.results == []
 
 
-async def test_cancelled_while_it_runs_it_keeps_its_place_until_it_ends(pool: OffloadPool) -> None:
+async def test_cancelled_running_work_keeps_its_slot(pool: OffloadPool) -> None:
     work = Work()
     task = pool.start(work, 10, work.results.append)
     await until(work.begun.is_set)
@@ -165,7 +165,7 @@ async def test_cancelled_while_it_runs_it_keeps_its_place_until_it_ends(pool: Of
     assert pool.tasks == 0
 
 
-async def test_closing_waits_for_the_threads_and_not_for_ever() -> None:
+async def test_closing_waits_for_threads_within_a_timeout() -> None:
     pool, work = OffloadPool(2, 3, 100), Work()
     pool.start(work, 10, work.results.append)
     await until(work.begun.is_set)
@@ -176,11 +176,11 @@ async def test_closing_waits_for_the_threads_and_not_for_ever() -> None:
     assert work.results == ["done"]
 
 
-async def test_closing_what_never_began() -> None:
+async def test_unused_pool_can_be_closed() -> None:
     assert await OffloadPool(2, 3, 100).close(0)
 
 
-def test_a_loop_that_is_closed_by_then_is_told_nothing() -> None:
+def test_closed_loop_gets_no_result() -> None:
     work = Work()
     pool = OffloadPool(1, 3, 100)
 

@@ -79,7 +79,7 @@ class TestReadItems:
             ({"inputs": None}, True, "'inputs' must be a list"),
         ],
     )
-    def test_a_wrong_form_is_told_the_right_one(
+    def test_wrong_body_error_shows_the_valid_form(
         self, body: object, many: bool, message: str
     ) -> None:
         with pytest.raises(InvalidInput) as caught:
@@ -112,7 +112,7 @@ class TestReadItems:
                 read(body, media_type, many=True)
             assert len(read(body, media_type, many=True, max_items=4)) == 4
 
-    def test_they_are_counted_before_they_are_decoded(self) -> None:
+    def test_items_are_counted_before_decoding(self) -> None:
         with pytest.raises(PayloadTooLarge):
             read({"inputs": ["wrong"] * 4}, many=True)
 
@@ -148,9 +148,7 @@ class TestMarks:
 
     @pytest.mark.parametrize("specs", INPUTS)
     @pytest.mark.parametrize("many", [False, True])
-    def test_the_largest_right_body_is_read(
-        self, specs: tuple[TensorSpec, ...], many: bool
-    ) -> None:
+    def test_largest_valid_body_is_read(self, specs: tuple[TensorSpec, ...], many: bool) -> None:
         codec = TensorCodec(make_manifest(small_free(specs)))
         item = self.largest(small_free(specs))
         wrapped = {"x": item} if len(specs) == 1 else item
@@ -161,7 +159,7 @@ class TestMarks:
             assert len(items) == (3 if many else 1)
 
     @pytest.mark.parametrize("specs", INPUTS)
-    def test_one_with_many_times_as_much_is_not(self, specs: tuple[TensorSpec, ...]) -> None:
+    def test_body_far_above_the_largest_is_rejected(self, specs: tuple[TensorSpec, ...]) -> None:
         codec = TensorCodec(make_manifest(small_free(specs)))
         body = orjson.dumps({"inputs": [self.largest(small_free(specs))] * 30})
         with pytest.raises(PayloadTooLarge, match="the largest valid body for this model"):
@@ -170,7 +168,7 @@ class TestMarks:
     @pytest.mark.parametrize("specs", PICTURES)
     @pytest.mark.parametrize("piece", [b"[]", b"{}", b"[[[]]]", b'{"x":[]}'])
     @pytest.mark.parametrize("many", [False, True])
-    def test_lists_in_the_place_of_numbers_are_not_even_parsed(
+    def test_lists_in_place_of_numbers_are_not_parsed(
         self, specs: tuple[TensorSpec, ...], piece: bytes, many: bool
     ) -> None:
         codec = TensorCodec(make_manifest(specs))
@@ -188,7 +186,7 @@ class TestMarks:
         with pytest.raises(PayloadTooLarge, match="commas and opening brackets"):
             read_items(codec, JSON, body, many=False, max_items=3)
 
-    def test_a_little_too_much_is_told_apart(self) -> None:
+    def test_slightly_oversized_item_is_a_shape_error(self) -> None:
         codec = TensorCodec(make_manifest([spec("x", shape=(-1, 20_000))]))
         body = orjson.dumps({"input": [0.25] * 20_001})
         with pytest.raises(InvalidInput, match=r"expected float32 of shape \[20000\]"):
@@ -216,7 +214,7 @@ class TestMarksInStrings:
         assert item.length > 2
 
     @pytest.mark.parametrize("begin", ["", '"', '\\"', "\\\\\\\\"])
-    def test_do_not_hide_those_outside(self, begin: str) -> None:
+    def test_do_not_hide_marks_outside(self, begin: str) -> None:
         inside = orjson.dumps([begin, "[" * self.LONG])
         body = b'{"input": [%s, %s]}' % (inside, b"[]," * 1000 + b"[]")
         with pytest.raises(PayloadTooLarge, match="the body has 1004 lists and objects"):
@@ -232,4 +230,4 @@ class TestMarksInStrings:
         monkeypatch.setattr(payloads, "PIECE_BYTES", 7)
         self.test_are_not_counted('\\"[,')
         self.test_are_not_counted("\\\\[")
-        self.test_do_not_hide_those_outside('\\"')
+        self.test_do_not_hide_marks_outside('\\"')

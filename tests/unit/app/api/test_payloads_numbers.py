@@ -161,13 +161,15 @@ def bodies(draw: st.DrawFn, shape: tuple[int, ...], *, many: bool) -> bytes:
 
 @settings(max_examples=600, deadline=None)
 @given(st.data(), st.sampled_from(DTYPES), st.sampled_from(SHAPES), st.booleans())
-def test_any_body(data: st.DataObject, dtype: Dtype, shape: tuple[int, ...], many: bool) -> None:
+def test_all_parsers_agree_on_any_body(
+    data: st.DataObject, dtype: Dtype, shape: tuple[int, ...], many: bool
+) -> None:
     WAYS[dtype, shape].check(data.draw(bodies(shape, many=many)), many=many)
 
 
 @settings(max_examples=300, deadline=None)
 @given(st.lists(good, min_size=3, max_size=3), st.sampled_from(DTYPES))
-def test_any_number_to_the_last_bit(numbers: list[str], dtype: Dtype) -> None:
+def test_all_parsers_agree_on_any_number(numbers: list[str], dtype: Dtype) -> None:
     WAYS[dtype, (3,)].check(f'{{"input": [{", ".join(numbers)}]}}'.encode(), many=False)
     for number in numbers:
         WAYS[dtype, (1,)].check(f'{{"input": [{number}]}}'.encode(), many=False)
@@ -175,7 +177,7 @@ def test_any_number_to_the_last_bit(numbers: list[str], dtype: Dtype) -> None:
 
 @settings(max_examples=200, deadline=None)
 @given(st.lists(st.binary(min_size=8, max_size=8), min_size=3, max_size=3))
-def test_any_double_in_the_shortest_spelling(patterns: list[bytes]) -> None:
+def test_all_parsers_agree_on_the_shortest_spelling(patterns: list[bytes]) -> None:
     numbers = [float.fromhex(_hex(each)) for each in patterns]
     assert WAYS["float64", (3,)].check(json.dumps({"input": numbers}).encode(), many=False)
     WAYS["float32", (3,)].check(json.dumps({"input": numbers}).encode(), many=False)
@@ -225,7 +227,7 @@ def _hex(pattern: bytes) -> str:
     ],
 )
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_bodies_that_parsers_or_arrays_see_in_different_ways(text: str, dtype: Dtype) -> None:
+def test_all_parsers_agree_on_ambiguous_bodies(text: str, dtype: Dtype) -> None:
     single: list[tuple[int, ...]] = [(3,), (1,)]
     for shape in single:
         WAYS[dtype, shape].check(text.encode(), many=False)

@@ -45,7 +45,7 @@ def rejected(kind: type[TorchlaneError], codec: Codec, content_type: str, body: 
 
 
 @pytest.mark.parametrize("content_type", ["", CURLS_DEFAULT, f"{CURLS_DEFAULT.upper()};x=y"])
-class TestUntold:
+class TestUndeclaredType:
     @pytest.mark.parametrize("many", [False, True])
     @pytest.mark.parametrize("body", [PNG, JPEG], ids=["png", "jpeg"])
     def test_a_picture(self, content_type: str, body: bytes, many: bool) -> None:
@@ -62,10 +62,10 @@ class TestUntold:
         body = blanks + b'{"input": [1, 2]}'
         np.testing.assert_array_equal(read(NUMBERS, content_type, body), [PAIR])
 
-    def test_json_of_the_wrong_form_is_told_the_right_one(self, content_type: str) -> None:
+    def test_wrong_json_error_shows_the_valid_form(self, content_type: str) -> None:
         assert 'must be {"input": X}' in rejected(InvalidInput, NUMBERS, content_type, b"[1, 2]")
 
-    def test_a_file_that_the_model_does_not_take(self, content_type: str) -> None:
+    def test_file_type_unsupported_by_the_model(self, content_type: str) -> None:
         told = rejected(UnsupportedMediaType, NUMBERS, content_type, PNG)
         assert told.endswith(f"{OCTET_STREAM}, {NPY}, not 'image/png'")
         assert "not 'application/x-npy'" in rejected(
@@ -74,7 +74,7 @@ class TestUntold:
 
 
 @pytest.mark.parametrize("body", [b"", b"a=b", PAIR.tobytes(), PNG.replace(b"\r\n", b"")])
-def test_what_curl_sends_by_default_and_is_nothing_known(body: bytes) -> None:
+def test_unknown_data_with_curls_default_type(body: bytes) -> None:
     told = rejected(UnsupportedMediaType, NUMBERS, CURLS_DEFAULT, body)
     assert "-H 'Content-Type: application/json'" in told
     assert told.endswith(f"This model accepts application/json, {OCTET_STREAM}, {NPY}")
@@ -88,12 +88,12 @@ class TestOctets:
         (got,) = read(PICTURES, OCTET_STREAM, body)
         np.testing.assert_array_equal(got, preprocess(body, HOW))
 
-    def test_what_is_neither(self) -> None:
+    def test_neither_picture_nor_tensor(self) -> None:
         told = rejected(InvalidInput, PICTURES, OCTET_STREAM, b"GIF89a")
         assert told.endswith("got 6; it is not a PNG or JPEG file either")
 
     @pytest.mark.parametrize("beginning", [PNG[:8], JPEG[:3], npy(PAIR)[:6], b'{"'])
-    def test_octets_for_a_tensor_model_are_always_numbers(self, beginning: bytes) -> None:
+    def test_octets_are_always_numbers_for_tensor_models(self, beginning: bytes) -> None:
         codec = codec_for(make_manifest([spec("x", "uint8", shape=(-1, 8))]))
         body = beginning.ljust(8, b"\1")
         assert read(codec, OCTET_STREAM, body)[0].tobytes() == body
@@ -159,18 +159,18 @@ class TestForms:
             (NUMBERS, part(b"a", Content_Type="x" * 999), "xxx...'"),
         ],
     )
-    def test_what_a_file_must_not_be(self, codec: Codec, part_of_it: bytes, told: str) -> None:
+    def test_unsupported_file_types(self, codec: Codec, part_of_it: bytes, told: str) -> None:
         assert told in rejected(UnsupportedMediaType, codec, FORM, form(part_of_it))
 
     def test_a_damaged_picture(self) -> None:
         assert "is damaged" in rejected(InvalidInput, PICTURES, FORM, files(PNG[: len(PNG) // 2]))
 
-    def test_a_content_encoding_of_a_part_is_not_undone(self) -> None:
+    def test_content_encoding_of_a_part_is_ignored(self) -> None:
         zipped = part(b"\x1f\x8b\x08", Content_Encoding="gzip", Content_Type="image/png")
         assert "neither a PNG nor a JPEG" in rejected(InvalidInput, PICTURES, FORM, form(zipped))
 
 
-def test_json_said_to_be_json_is_never_taken_for_a_file() -> None:
+def test_declared_json_is_never_read_as_a_file() -> None:
     body = orjson.dumps({"input": [1, 2]})
     np.testing.assert_array_equal(read(NUMBERS, "application/json", body), [PAIR])
     assert "not JSON" in rejected(InvalidInput, PICTURES, "application/json", PNG)

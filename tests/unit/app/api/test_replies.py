@@ -36,7 +36,7 @@ from tests.unit.models.manifests import make_manifest, spec
         ("application/*", JSON),
     ],
 )
-def test_the_answers_form_is_what_accept_likes_best(accept: str, chosen: str) -> None:
+def test_accept_header_chooses_the_media_type(accept: str, chosen: str) -> None:
     assert answer_media_type(accept.encode()) == chosen
 
 
@@ -63,7 +63,7 @@ class TestJsonAnswer:
             "prediction": {"outputs": {"value": [2.5]}},
         }
 
-    def test_a_failed_item_has_its_place_among_the_others(self) -> None:
+    def test_failed_item_keeps_its_position(self) -> None:
         answer = json_answer(loaded(), [value(1), FAILED, NAN, value(4)], many=True)
         assert orjson.loads(answer) == {
             "model": "tiny",
@@ -76,13 +76,13 @@ class TestJsonAnswer:
             ],
         }
 
-    def test_the_only_item_fails_as_it_is(self) -> None:
+    def test_error_of_a_single_item_is_unchanged(self) -> None:
         for many in (False, True):
             with pytest.raises(NonFiniteOutput) as caught:
                 json_answer(loaded(), [NAN], many=many)
             assert caught.value is NAN
 
-    def test_when_all_fail_the_request_fails(self) -> None:
+    def test_request_fails_if_all_items_fail(self) -> None:
         with pytest.raises(BackendFailed, match="2 of 2 items failed: the model failed") as caught:
             json_answer(loaded(), [FAILED, NAN], many=True)
         assert caught.value.details == (

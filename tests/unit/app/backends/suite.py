@@ -35,13 +35,13 @@ class BackendSuite(ABC):
         backend.warm_up([self.batch(size) for size in (1, 2, 4, 8)])
         return backend
 
-    def test_as_many_rows_come_out_as_go_in(self, backend: Backend) -> None:
+    def test_output_has_as_many_rows_as_input(self, backend: Backend) -> None:
         for size in (1, 2, 3, 7, 8, 9, 20):
             outputs = backend.run(self.batch(size))
             assert outputs
             assert all(len(array) == size for array in outputs.values())
 
-    def test_an_items_answer_does_not_depend_on_its_batch(self, backend: Backend) -> None:
+    def test_answer_does_not_depend_on_the_batch(self, backend: Backend) -> None:
         batch = self.batch(8)
         whole = {name: array.copy() for name, array in backend.run(batch).items()}
         for row in range(8):
@@ -49,7 +49,7 @@ class BackendSuite(ABC):
             for name, array in alone.items():
                 np.testing.assert_allclose(array[0], whole[name][row], rtol=1e-4, atol=1e-5)
 
-    def test_inputs_are_never_written_to(self, backend: Backend) -> None:
+    def test_inputs_are_never_modified(self, backend: Backend) -> None:
         batch = self.batch(4)
         before = {name: array.copy() for name, array in batch.items()}
         for array in batch.values():
@@ -63,12 +63,12 @@ class BackendSuite(ABC):
             backend.run(self.bad_batch())
         assert backend.run(self.batch(2))
 
-    def test_it_runs_without_having_been_warmed(self) -> None:
+    def test_backend_runs_without_warming(self) -> None:
         backend = self.make()
         backend.load()
         assert backend.run(self.batch(3))
 
-    def test_it_works_in_another_thread_than_the_one_that_made_it(self) -> None:
+    def test_backend_works_in_another_thread(self) -> None:
         backend = self.make()
         failures: list[BaseException] = []
 
@@ -86,7 +86,7 @@ class BackendSuite(ABC):
         thread.join()
         assert failures == []
 
-    def test_it_may_be_closed_twice_and_without_having_been_loaded(self) -> None:
+    def test_backend_may_be_closed_twice_or_unloaded(self) -> None:
         backend = self.make()
         backend.close()
         backend.load()

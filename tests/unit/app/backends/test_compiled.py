@@ -78,7 +78,7 @@ def test_golden_examples_hold_at_every_bucket(artifact: Artifact) -> None:
         {"picture": np.zeros((0, 1, 4, 4), np.float32), "shift": np.zeros((0, 3), np.float32)},
     ],
 )
-def test_what_it_was_not_compiled_for_is_a_model_error(artifact: Artifact, wrong: Arrays) -> None:
+def test_unsupported_inputs_are_a_model_error(artifact: Artifact, wrong: Arrays) -> None:
     backend = backend_of(artifact)
     backend.load()
     with pytest.raises(ModelError, match="the package was compiled for"):
@@ -106,7 +106,7 @@ class TestUnusable:
         ],
         ids=["architecture", "torch", "device"],
     )
-    def test_it_is_never_given_to_torch_and_the_reason_is_told(
+    def test_unusable_package_is_refused_before_torch_loads(
         self,
         tmp_path: Path,
         monkeypatch: pytest.MonkeyPatch,
@@ -158,7 +158,7 @@ class TestUnusable:
         assert not isinstance(caught.value, VariantUnusable)
 
 
-def test_a_rebuilt_backend_loads_no_package_again(
+def test_rebuilt_backend_reuses_the_loaded_package(
     artifact: Artifact, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     loads: list[int] = []

@@ -63,7 +63,7 @@ class TestCudaBackend(BackendSuite):
     def bad_batch(self) -> Arrays:
         return {"x": np.full((2, 2), 1000, np.float32)}
 
-    def test_it_is_launched_step_by_step(self) -> None:
+    def test_uncapturable_model_runs_without_a_graph(self) -> None:
         backend = self.make()
         backend.load()
         with capture_logs() as logs:
@@ -136,7 +136,7 @@ def replays(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return launched
 
 
-def test_streams_and_graphs_against_a_plain_forward(digits: Artifact, replays: list[int]) -> None:
+def test_streams_and_graphs_match_a_plain_forward(digits: Artifact, replays: list[int]) -> None:
     compute_in_float32()
     plain = forward_of(digits)
     lane = Lane(forward_of(digits), digits.manifest, streams_of(CUDA), CUDA)
@@ -161,9 +161,7 @@ def test_streams_and_graphs_against_a_plain_forward(digits: Artifact, replays: l
     lane.close()
 
 
-def test_two_batches_on_their_way_get_their_own_answers(
-    digits: Artifact, replays: list[int]
-) -> None:
+def test_two_batches_in_flight_get_their_own_answers(digits: Artifact, replays: list[int]) -> None:
     backend = backend_of(digits)
     backend.load()
     assert isinstance(backend, TorchScriptBackend)
@@ -232,7 +230,7 @@ def in_another_thread(work: Callable[[], None]) -> None:
         raise each
 
 
-def test_each_thread_has_streams_of_its_own() -> None:
+def test_each_thread_has_its_own_streams() -> None:
     found: list[CudaStreams] = [streams_of(CUDA)]
     assert streams_of(CUDA) is found[0]
     thread = threading.Thread(target=lambda: found.append(streams_of(CUDA)))
@@ -249,7 +247,7 @@ class Outer(nn.Module):
         return x + large[0]
 
 
-def test_what_does_not_fit_is_told_and_less_fits_after_it(tmp_path: Path) -> None:
+def test_smaller_batches_fit_after_out_of_memory(tmp_path: Path) -> None:
     write_artifact(tmp_path, "outer", module=Outer())
     backend = backend_of(Repository(tmp_path).open(ModelId("outer", 1)))
     backend.load()
@@ -261,7 +259,7 @@ def test_what_does_not_fit_is_told_and_less_fits_after_it(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("name", ["digits", "double"])  # `double` cannot be captured
-def test_no_memory_is_kept_over_reloads(repository: Path, tmp_path: Path, name: str) -> None:
+def test_reloads_leak_no_memory(repository: Path, tmp_path: Path, name: str) -> None:
     if name == "double":
         write_artifact(tmp_path, name)
     artifact = Repository(repository if name == "digits" else tmp_path).open(ModelId(name, 1))
@@ -287,7 +285,7 @@ def test_no_memory_is_kept_over_reloads(repository: Path, tmp_path: Path, name: 
 
 
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA devices")
-def test_the_second_gpu_is_used_and_the_first_is_not(digits: Artifact) -> None:
+def test_only_the_selected_gpu_is_used(digits: Artifact) -> None:
     def work() -> None:
         before = torch.cuda.memory_allocated(0)
         backend = backend_of(digits, Device("cuda", 1))
@@ -304,7 +302,7 @@ def test_the_second_gpu_is_used_and_the_first_is_not(digits: Artifact) -> None:
     in_another_thread(work)
 
 
-async def test_the_application_answers_rightly_on_it(tmp_path: Path) -> None:
+async def test_application_answers_correctly_on_the_gpu(tmp_path: Path) -> None:
     write_artifact(tmp_path, "double")
     async with serving(tmp_path, devices="cuda:0", cache_bytes=0) as api:
         items = [[number / 10, -number / 10] for number in range(300)]
@@ -315,7 +313,7 @@ async def test_the_application_answers_rightly_on_it(tmp_path: Path) -> None:
             assert await api.metric("torchlane_replica_device_seconds_total", stage=stage) > 0
 
 
-def test_the_plan_of_every_form_serves(repository: Path, digits: Artifact) -> None:
+def test_planned_backend_serves_on_the_gpu(repository: Path, digits: Artifact) -> None:
     selection = select(digits.manifest, Preference(), {"cuda"})
     factory = TorchBackends((GPU,), 64, 1, Packages())
     backend = factory.make(digits.folder, digits.manifest, digits.digest, selection, GPU)
@@ -327,7 +325,7 @@ def test_the_plan_of_every_form_serves(repository: Path, digits: Artifact) -> No
     backend.close()
 
 
-def test_the_driver_is_asked() -> None:
+def test_readings_come_from_the_driver() -> None:
     readings = {name: read() for name, read in readings_of(GPU).items()}
     if not readings:
         pytest.skip("NVML does not answer here")
@@ -369,14 +367,14 @@ class Table(nn.Module):
         return self.table[x.to(torch.int64)]
 
 
-def test_an_error_that_sticks_is_a_lost_device(tmp_path: Path) -> None:
+def test_sticky_error_is_a_lost_device(tmp_path: Path) -> None:
     write_artifact(tmp_path, "table", module=Table(), golden=[{"x": np.ones(2, np.float32)}])
     command = [sys.executable, "-c", LOST, str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
     assert done.stdout.split() == ["lost", "lost"]
 
 
-def test_a_model_that_fails_on_the_gpu_is_a_model_error(digits: Artifact) -> None:
+def test_failed_forward_on_the_gpu_is_a_model_error(digits: Artifact) -> None:
     backend = backend_of(digits)
     backend.load()
     with pytest.raises(ModelError):

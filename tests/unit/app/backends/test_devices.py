@@ -33,21 +33,21 @@ def test_cpu_replicas(spec: str, replicas: int, count: int) -> None:
     assert find_devices(spec, replicas) == (CPU,) * count
 
 
-def test_auto_is_every_cuda_device_or_else_the_cpu() -> None:
+def test_auto_prefers_cuda_devices() -> None:
     every = tuple(Device("cuda", index) for index in range(VISIBLE))
     assert find_devices("auto", 1) == (every or (CPU,))
     assert len(find_devices("auto", 2)) == 2 * max(1, VISIBLE)
 
 
 @pytest.mark.parametrize("extra", ["", "cuda:0,"])
-def test_a_device_that_is_not_there_is_refused(extra: str) -> None:
+def test_missing_device_is_refused(extra: str) -> None:
     spec = f"{extra}cuda:{VISIBLE}"
     with pytest.raises(ValueError, match=f"'{spec}': {VISIBLE} CUDA devices are visible"):
         find_devices(spec, 1)
 
 
 @pytest.mark.gpu
-def test_named_devices_are_taken_in_order_and_only_once() -> None:
+def test_named_devices_keep_order_and_must_differ() -> None:
     assert find_devices("cuda:0", 2) == (Device("cuda", 0),) * 2
     with pytest.raises(ValueError, match="name each at most once"):
         find_devices("cuda:0,cuda:0", 1)
@@ -60,14 +60,14 @@ def test_named_devices_are_taken_in_order_and_only_once() -> None:
         *("cuda:0,", "cuda:0,auto", "cuda:0, cuda:1", "auto,cpu", "cpu\n", "cuda:-1", ",cpu"),
     ],
 )
-def test_another_form_is_refused_with_the_right_ones(spec: str) -> None:
+def test_invalid_spec_error_lists_valid_forms(spec: str) -> None:
     forms = "auto, cpu, cpu*2 (two CPU replicas), cuda:0,cuda:1, or cuda:0,cpu"
     message = f"{spec!r} is not one of: {forms}"
     with pytest.raises(ValueError, match=re.escape(message)):
         find_devices(spec, 1)
 
 
-def test_cores_but_one_are_shared_evenly_and_everyone_has_a_thread() -> None:
+def test_replicas_share_all_cores_but_one() -> None:
     cores = usable_cores()
     assert cores >= 1
     for replicas in (1, 2, 3, cores, 10 * cores):
@@ -85,7 +85,7 @@ def test_processes_share_cores_and_leave_one_each(
     assert cpu_threads((CPU, CPU, CPU), 2) == 1
 
 
-def test_a_one_core_process_shares_it_with_the_loop(
+def test_single_core_process_shares_it_with_the_loop(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("app.backends.devices.usable_cores", lambda: 4)
@@ -94,17 +94,17 @@ def test_a_one_core_process_shares_it_with_the_loop(
     assert not share_one_core((Device("cuda", 0),), 4)
 
 
-def test_replicas_on_cuda_take_no_share_of_the_cores() -> None:
+def test_cuda_replicas_use_no_share_of_cores() -> None:
     cuda = (Device("cuda", 0), Device("cuda", 1))
     assert cpu_threads((CPU, *cuda)) == cpu_threads((CPU,)) == cpu_threads(cuda)
 
 
-def test_devices_are_named_as_they_are_asked_for() -> None:
+def test_devices_print_as_in_the_spec() -> None:
     assert [str(device) for device in (CPU, Device("cuda", 1))] == ["cpu", "cuda:1"]
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="needs Linux's affinity")
-def test_only_a_replica_stays_on_its_cores() -> None:
+def test_only_the_replica_thread_is_pinned() -> None:
     core = min(os.sched_getaffinity(0))
     seen, before = list[set[int]](), os.sched_getaffinity(0)
 

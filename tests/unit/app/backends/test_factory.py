@@ -66,7 +66,7 @@ def warm(backend: Backend, artifact: Artifact) -> Backend:
 
 
 class TestStoredPlan:
-    def test_it_is_used_on_the_processor_that_it_was_measured_on(self, tmp_path: Path) -> None:
+    def test_stored_plan_is_used_on_its_processor(self, tmp_path: Path) -> None:
         artifact = written(tmp_path, plan())
         backend, logs = made(artifact)
         assert logs == []
@@ -90,7 +90,7 @@ class TestStoredPlan:
         ],
         ids=["processor", "threads", "torch", "batch", "none"],
     )
-    def test_elsewhere_the_forms_are_measured_and_the_log_says_why(
+    def test_unsuitable_plan_is_measured_again_and_logged(
         self, tmp_path: Path, stored: Plan | None, largest: int, reason: str
     ) -> None:
         artifact = written(tmp_path, stored)
@@ -124,7 +124,7 @@ class TestStoredPlan:
         serving = warm(backend, artifact).serving()
         assert {name.partition(",")[0] for name in serving.median_us} == {"script"}
 
-    def test_where_there_is_one_form_there_is_nothing_to_say(self, tmp_path: Path) -> None:
+    def test_single_form_needs_no_plan(self, tmp_path: Path) -> None:
         alone = small_variant("script")
         alone = Made(alone.entry.model_copy(update={"optimized": None}), alone.data)
         artifact = written(tmp_path, None, script=alone)
@@ -136,7 +136,7 @@ class TestStoredPlan:
 
 
 class TestForms:
-    def test_compiled_forms_run_next_to_torchscript(self, tmp_path: Path) -> None:
+    def test_compiled_forms_run_alongside_torchscript(self, tmp_path: Path) -> None:
         mixed = steps((1, form("compiled")), (8, form("script")))
         stored = make_plan({"float32": mixed}, HERE, torch_version=torch.__version__)
         artifact = written(tmp_path, stored, compiled=small_variant("compiled"))
@@ -148,7 +148,7 @@ class TestForms:
             np.testing.assert_allclose(backend.run(batch)["y"], wanted, rtol=1e-4, atol=1e-5)
 
     @pytest.mark.parametrize(("forward_s", "chosen"), [(0.9 * GIL_LIMIT_S, True), (2e-3, False)])
-    def test_compiled_forms_are_chosen_where_they_are_short(
+    def test_compiled_forms_are_chosen_if_short(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, forward_s: float, chosen: bool
     ) -> None:
         watch = Stopwatch(monkeypatch)
@@ -170,7 +170,7 @@ class TestForms:
         [((CPU,), False, True), ((CPU, CPU), False, False), ((CPU,), True, False)],
         ids=["one replica", "two replicas", "a free dimension"],
     )
-    def test_compiled_forms_join_where_their_time_is_known(
+    def test_compiled_forms_join_if_their_time_is_known(
         self, tmp_path: Path, devices: tuple[Device, ...], free: bool, joins: bool
     ) -> None:
         write_small(tmp_path, ["script", "compiled"], free=free)
@@ -181,13 +181,13 @@ class TestForms:
         pinned = made(artifact, Preference("compiled"), backends=backends)[0]
         assert warm(pinned, artifact).serving().steps == (ServedStep(None, "compiled"),)
 
-    def test_a_selection_that_is_made_for_no_such_device(self, tmp_path: Path) -> None:
+    def test_selection_without_a_form_for_the_device(self, tmp_path: Path) -> None:
         artifact = written(tmp_path, None, int8=small_variant("int8"))
         message = "int8.pt runs on cpu, not on cuda:0"
         with pytest.raises(VariantUnusable, match=f"^{re.escape(message)}$"):
             made(artifact, Preference(precision="int8"), device=Device("cuda", 0))
 
-    def test_a_plan_is_of_one_kind_of_device(
+    def test_plan_applies_to_one_device_kind(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: f"GPU {device.index}")

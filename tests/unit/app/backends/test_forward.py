@@ -71,7 +71,7 @@ def doubled(x: torch.Tensor) -> torch.Tensor:
 
 
 class TestLoad:
-    def test_what_is_opened_are_the_bytes_of_the_variants_file(self, artifact: Artifact) -> None:
+    def test_backend_opens_the_variants_file(self, artifact: Artifact) -> None:
         seen: list[bytes] = []
 
         def opened(data: bytes) -> Forward:
@@ -96,7 +96,7 @@ class TestLoad:
         ],
         ids=lambda value: type(value).__name__ if isinstance(value, Exception) else None,
     )
-    def test_whose_fault_it_was(
+    def test_load_errors_are_classified(
         self, artifact: Artifact, error: Exception, becomes: type[TorchlaneError], says: str
     ) -> None:
         backend = Scripted(artifact, fails(error))
@@ -108,7 +108,7 @@ class TestLoad:
             assert [event | {"error": str(error), "log_level": "error"}] == logs
         backend.close()
 
-    def test_a_file_that_changed_since_is_never_opened(self, artifact: Artifact) -> None:
+    def test_changed_file_is_never_opened(self, artifact: Artifact) -> None:
         path = artifact.folder / "script.pt"
         path.write_bytes(path.read_bytes()[:-1] + b"~")
         backend = Scripted(artifact, lambda data: pytest.fail("it was opened"))
@@ -127,7 +127,7 @@ class TestBackend:
         with pytest.raises(ReplicaError, match=r"^bug: "):
             backend.run(ONE)
 
-    def test_a_closed_one_lets_go_of_its_model(self, artifact: Artifact) -> None:
+    def test_closed_backend_frees_its_model(self, artifact: Artifact) -> None:
         freed = threading.Event()
 
         class Forwards:
@@ -144,7 +144,7 @@ class TestBackend:
         backend.close()
         assert freed.is_set()
 
-    def test_every_batch_is_warmed_often_enough_to_be_specialised(self, artifact: Artifact) -> None:
+    def test_warm_up_runs_each_batch_several_times(self, artifact: Artifact) -> None:
         sizes: list[int] = []
 
         def forward(x: torch.Tensor) -> torch.Tensor:
@@ -171,7 +171,7 @@ class TestVerifiedBytes:
         with pytest.raises(ArtifactInvalid, match=f"^{re.escape(message)}$"):
             verified_bytes(path, artifact.manifest)
 
-    def test_a_larger_file_is_refused_before_it_is_read(self, artifact: Artifact) -> None:
+    def test_a_larger_file_is_refused_before_reading(self, artifact: Artifact) -> None:
         path = artifact.folder / "script.pt"
         os.truncate(path, 2**40)  # a hole: it takes no room on the disk, and would in memory
         with pytest.raises(ArtifactInvalid, match=r"^script\.pt has 1099511627776 bytes, the mani"):
@@ -209,7 +209,7 @@ class TestRunForward:
         ],
         ids=lambda value: type(value).__name__ if isinstance(value, Exception) else None,
     )
-    def test_whose_fault_it_was(
+    def test_forward_errors_are_classified(
         self, artifact: Artifact, error: Exception, becomes: type[TorchlaneError], says: str
     ) -> None:
         with pytest.raises(TorchlaneError) as caught:
@@ -224,18 +224,18 @@ class TestRunForward:
             (None, "output 'y' is not a tensor but NoneType"),
         ],
     )
-    def test_an_answer_of_another_form_is_the_models_fault(
+    def test_wrong_outputs_are_a_model_error(
         self, artifact: Artifact, made: object, says: str
     ) -> None:
         with pytest.raises(ModelError, match=says):
             self.run(artifact, lambda x: made)
 
-    def test_nothing_is_kept_for_gradients(self, artifact: Artifact) -> None:
+    def test_no_gradients_are_kept(self, artifact: Artifact) -> None:
         weight = torch.ones(2, requires_grad=True)
         outputs = self.run(artifact, lambda x: x * weight)
         np.testing.assert_array_equal(outputs["y"], [[1, 2]])
 
-    def test_a_read_only_array_is_not_written_to(self, artifact: Artifact) -> None:
+    def test_read_only_inputs_are_copied(self, artifact: Artifact) -> None:
         def forward(x: torch.Tensor) -> torch.Tensor:
             return x.mul_(2)  # a model that writes to what it is given
 

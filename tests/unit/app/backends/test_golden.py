@@ -30,14 +30,14 @@ def vector(row: Sequence[float]) -> Array:
 
 
 class TestReplay:
-    def test_every_example_alone_then_those_of_one_shape_side_by_side(self) -> None:
+    def test_replay_runs_examples_alone_then_batched(self) -> None:
         backend = FakeBackend()
         golden([1], [2], [3, 9], [4, 9]).replay(backend, [2, 3])
         alone, batched = backend.batches[: 4 * TRIES], backend.batches[4 * TRIES :]
         assert alone == [[1], [2], [3], [4]] * TRIES
         assert batched == [[1, 2], [3, 4]] * TRIES + [[1, 2, 1], [3, 4, 3]] * TRIES
 
-    def test_it_says_how_long_batches_took(self) -> None:
+    def test_replay_reports_batch_times(self) -> None:
         def takes_its_time(inputs: Arrays) -> None:
             time.sleep(0.001 * inputs["x"].size)
 
@@ -47,7 +47,7 @@ class TestReplay:
         assert took_s[0][1] >= 0.002  # the longer shape
         assert took_s[0][4] >= 0.008
 
-    def test_a_wrong_answer_names_example_output_and_difference(self) -> None:
+    def test_wrong_answer_error_names_example_and_output(self) -> None:
         def wrong(inputs: Arrays) -> Arrays | None:
             return {"value": inputs["x"] * 2 + 0.5} if inputs["x"][0, 0] == 2 else None
 
@@ -55,7 +55,7 @@ class TestReplay:
         with pytest.raises(ArtifactInvalid, match=re.escape(message)):
             golden([1], [2], [3]).replay(FakeBackend(wrong), [4])
 
-    def test_an_answer_that_holds_something_of_a_neighbour_is_seen(self) -> None:
+    def test_answer_mixed_with_its_neighbours_is_detected(self) -> None:
         def mixes(inputs: Arrays) -> Arrays:
             return {"value": inputs["x"] + inputs["x"].mean()}  # right for one alone
 
@@ -65,7 +65,7 @@ class TestReplay:
             )
 
     @pytest.mark.parametrize("row", [0, 1, 3])
-    def test_one_wrong_row_of_a_batch_is_seen(self, row: int) -> None:
+    def test_one_wrong_row_in_a_batch_is_detected(self, row: int) -> None:
         def wrong(inputs: Arrays) -> Arrays | None:
             value = inputs["x"] * 2
             if len(value) == 4:
@@ -96,12 +96,12 @@ class TestReplay:
             ({"value": vector([np.nan])[None]}, "output 'value' differs by up to nan"),
         ],
     )
-    def test_answers_of_another_form(self, outputs: Arrays, message: str) -> None:
+    def test_malformed_answers_are_rejected(self, outputs: Arrays, message: str) -> None:
         with pytest.raises(ArtifactInvalid, match=re.escape(message)):
             golden([1]).replay(FakeBackend(lambda inputs: outputs), [1])
 
     @pytest.mark.parametrize("error", [ModelError("no"), ReplicaError("gone")])
-    def test_a_backends_error_passes_through(self, error: Exception) -> None:
+    def test_backend_errors_are_raised_unchanged(self, error: Exception) -> None:
         def fails(inputs: Arrays) -> Arrays | None:
             raise error
 
@@ -110,12 +110,12 @@ class TestReplay:
 
 
 class TestProbe:
-    def test_it_runs_the_first_example_alone(self) -> None:
+    def test_probe_runs_only_the_first_example(self) -> None:
         backend = FakeBackend()
         golden([5], [6]).probe(backend)
         assert backend.batches == [[5]]
 
-    def test_it_fails_as_a_replay_does(self) -> None:
+    def test_probe_fails_like_a_replay(self) -> None:
         backend = FakeBackend(lambda inputs: {"value": inputs["x"]})
         with pytest.raises(ArtifactInvalid, match="golden example 0"):
             golden([5]).probe(backend)

@@ -19,7 +19,7 @@ def graph(rows: int) -> Graph:
 
 
 @pytest.mark.parametrize("rows", [1, 3, 8])
-def test_a_batch_is_filled_up_with_its_own_last_row(rows: int) -> None:
+def test_batch_is_padded_with_its_last_row(rows: int) -> None:
     eight = graph(8)
     batch = torch.arange(2.0 * rows).reshape(rows, 2)
     (made,) = eight.run([batch])
@@ -27,14 +27,14 @@ def test_a_batch_is_filled_up_with_its_own_last_row(rows: int) -> None:
     assert torch.equal(eight.inputs[0][rows:], batch[-1:].expand(8 - rows, 2))
 
 
-def test_what_it_gives_is_not_overwritten_by_the_next() -> None:
+def test_graph_output_is_not_overwritten() -> None:
     four = graph(4)
     (first,) = four.run([torch.ones(4, 2)])
     four.run([torch.zeros(4, 2)])
     assert torch.equal(first, torch.full((4, 2), 2.0))
 
 
-def test_it_is_used_where_it_is_quicker() -> None:
+def test_graph_is_used_only_where_faster() -> None:
     graphs = Graphs()
     one, two, four, eight = (graph(rows) for rows in (1, 2, 4, 8))
     graphs.measured(8, plain_s=8.0, graph=eight, graph_s=9.0)  # in any order
@@ -57,7 +57,7 @@ def test_batches_of_slow_rows_are_not_padded() -> None:
     assert graphs.best(5) is None  # smaller than any: what it takes without is not known
 
 
-def test_without_graphs_everything_is_launched_step_by_step() -> None:
+def test_no_graphs_means_no_best_graph() -> None:
     graphs = Graphs()
     assert graphs.best(1) is None
     graphs.measured(4, plain_s=1.0)

@@ -28,11 +28,11 @@ def tried(*item_ms: float) -> list[int]:
         ([1000] * 7, 4),
     ],
 )
-def test_it_stops_where_larger_batches_save_nothing(item_ms: list[float], largest: int) -> None:
+def test_growth_stops_when_larger_batches_save_nothing(item_ms: list[float], largest: int) -> None:
     assert max(tried(*item_ms)) == largest
 
 
-def test_a_saving_counts_against_the_best_so_far() -> None:
+def test_saving_is_compared_with_the_best_so_far() -> None:
     growth, second_s = Growth(), 4 * SLOW_S * (1 - LEAST_GAIN) * 0.99
     assert growth.goes_on(1, 2 * SLOW_S)
     assert growth.goes_on(2, second_s)

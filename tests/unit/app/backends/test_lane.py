@@ -116,7 +116,7 @@ def quick_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("quick_graphs")
 @pytest.mark.parametrize("warm", [(), (1, 2, 4, 8)], ids=["plain", "graphs"])
-def test_two_batches_on_their_way_get_their_own_answers(
+def test_two_batches_in_flight_get_their_own_answers(
     double: Artifact, streams: LateStreams, warm: Sequence[int]
 ) -> None:
     backend = loaded(double, streams, warm)
@@ -142,7 +142,7 @@ def _check(batch: tuple[int, int, Launched]) -> None:
     np.testing.assert_array_equal(launched.outputs()["y"], doubled(first, rows))
 
 
-def test_what_was_not_staged_is_copied_before_launch_returns(
+def test_unstaged_batch_is_copied_before_launch_returns(
     double: Artifact, streams: LateStreams
 ) -> None:
     backend = loaded(double, streams)
@@ -152,9 +152,7 @@ def test_what_was_not_staged_is_copied_before_launch_returns(
     np.testing.assert_array_equal(launched.outputs()["y"], doubled(3, 4))
 
 
-def test_a_batch_that_fails_harms_neither_its_neighbour_nor_the_next(
-    double: Artifact, streams: LateStreams
-) -> None:
+def test_failed_batch_does_not_affect_other_batches(double: Artifact, streams: LateStreams) -> None:
     backend = loaded(double, streams)
     for _ in range(3):
         good = backend.launch(numbered(1, 3))
@@ -176,7 +174,7 @@ def test_a_third_batch_is_reported_as_a_bug(double: Artifact, streams: LateStrea
         first.outputs()
 
 
-def test_memory_is_made_once(double: Artifact) -> None:
+def test_memory_is_allocated_once(double: Artifact) -> None:
     streams = LateStreams()
     backend = loaded(double, streams, (1, 2, 4, 8))
     before = len(streams.made_bytes)
@@ -216,14 +214,14 @@ def test_several_inputs_and_outputs_keep_their_names(small: Artifact, streams: L
     Golden(small.manifest, tolerance).replay(late, (1, 2, 8, 33))
 
 
-def test_what_the_device_took_is_told(double: Artifact) -> None:
+def test_device_times_are_reported(double: Artifact) -> None:
     backend = loaded(double, LateStreams())
     launched = backend.launch(numbered(1, 3))
     launched.outputs()
     assert launched.times() == pytest.approx((0.001, 0.001, 0.001))
 
 
-def test_a_device_that_works_by_itself_is_said_to(double: Artifact) -> None:
+def test_serving_reports_asynchronous_launches(double: Artifact) -> None:
     serving = loaded(double, LateStreams(), (1,)).serving()
     assert serving.launches
     assert serving.prefetches
@@ -236,7 +234,7 @@ def test_a_device_that_works_by_itself_is_said_to(double: Artifact) -> None:
         plain.launch(numbered(1, 1))
 
 
-def test_what_the_device_is_expected_to_take_is_what_it_took(double: Artifact) -> None:
+def test_expected_time_is_the_last_measured_time(double: Artifact) -> None:
     backend = loaded(double, LateStreams())
     assert backend.launch(numbered(1, 4)).expected_s == 0.0
     backend.run(numbered(1, 4))
@@ -257,7 +255,7 @@ def test_a_failed_launch_ends_before_its_memory_is_reused(double: Artifact) -> N
         np.testing.assert_array_equal(again.outputs()["y"], doubled(4, 2))
 
 
-def test_closing_waits_for_what_is_on_its_way(double: Artifact) -> None:
+def test_closing_waits_for_batches_in_flight(double: Artifact) -> None:
     streams = LateStreams()
     backend = loaded(double, streams)
     backend.launch(numbered(1, 3))
@@ -275,7 +273,7 @@ class TestGraphs:
         forward = backend.opened(artifact.manifest.variants["script"].files[0], CPU)
         return Lane(forward, artifact.manifest, streams, CPU)
 
-    def test_one_that_gives_other_answers_is_not_used(
+    def test_graph_with_wrong_answers_is_not_used(
         self, double: Artifact, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         streams = LateStreams()
@@ -301,7 +299,7 @@ class TestGraphs:
             np.testing.assert_array_equal(outputs["y"], doubled(1, rows))
         assert streams.replays == replays
 
-    def test_where_none_can_be_captured_it_is_said_once_and_serves(self, double: Artifact) -> None:
+    def test_failed_capture_is_logged_once_and_serving_continues(self, double: Artifact) -> None:
         lane = self.lane(double, LateStreams(captures=False))
         with capture_logs() as logs:
             for rows in (1, 2, 4):
@@ -311,7 +309,7 @@ class TestGraphs:
         np.testing.assert_array_equal(outputs["y"], doubled(1, 4))
 
     @pytest.mark.parametrize("at", ["capture", "replay"])
-    def test_where_one_does_not_fit_that_size_runs_without(
+    def test_size_without_a_graph_still_runs(
         self, double: Artifact, monkeypatch: pytest.MonkeyPatch, at: str
     ) -> None:
         streams = LateStreams()
@@ -337,7 +335,7 @@ class TestGraphs:
             outputs = lane.launch(numbered(1, rows)).outputs()
             np.testing.assert_array_equal(outputs["y"], doubled(1, rows))
 
-    def test_out_of_memory_is_told_from_a_model_that_fails(
+    def test_out_of_memory_differs_from_a_model_error(
         self, double: Artifact, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         lane = self.lane(double, LateStreams())

@@ -23,12 +23,12 @@ def set_left(monkeypatch: pytest.MonkeyPatch, nbytes: int | None) -> None:
 
 
 @pytest.mark.parametrize("left", [30 * MIB, 31 * MIB, None])
-def test_what_fits_passes(monkeypatch: pytest.MonkeyPatch, left: int | None) -> None:
+def test_file_that_fits_is_accepted(monkeypatch: pytest.MonkeyPatch, left: int | None) -> None:
     set_left(monkeypatch, left)
     check_fits("script.pt", 10 * MIB, CPU)
 
 
-def test_what_does_not_fit_is_told_with_both_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_out_of_memory_error_names_both_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
     set_left(monkeypatch, 2900 * MIB)
     with pytest.raises(ReplicaError) as caught:
         check_fits("script.pt", 1000 * MIB, CPU)
@@ -38,7 +38,7 @@ def test_what_does_not_fit_is_told_with_both_figures(monkeypatch: pytest.MonkeyP
     )
 
 
-def test_a_gpu_needs_room_for_the_weights_themselves(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gpu_needs_memory_for_the_weights(monkeypatch: pytest.MonkeyPatch) -> None:
     set_left(monkeypatch, 2500 * MIB)
     monkeypatch.setattr("torch.cuda.mem_get_info", lambda device: (900 * MIB, 8000 * MIB))
     with pytest.raises(ReplicaError, match=r"1,000 MiB on cuda:1, 900 MiB are free"):
@@ -46,7 +46,9 @@ def test_a_gpu_needs_room_for_the_weights_themselves(monkeypatch: pytest.MonkeyP
     check_fits("script.pt", 900 * MIB, torch.device("cuda:1"))
 
 
-def test_a_backend_looks_before_it_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_backend_checks_memory_before_reading(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = write_artifact(tmp_path, "double")
     manifest = Manifest.model_validate_json((folder / MANIFEST_FILE).read_bytes())
     set_left(monkeypatch, 10)

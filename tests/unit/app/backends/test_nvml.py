@@ -68,7 +68,7 @@ def _visible(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("known", [f"GPU-{UUID}", f"MIG-{UUID}"])
-def test_each_reading_is_asked_anew_when_it_is_old(known: str) -> None:
+def test_old_readings_are_refreshed(known: str) -> None:
     driver, now = Driver(known), 0.0
     readings = readings_of(GPU, driver, lambda: now)
     assert {name: read() for name, read in readings.items()} == {
@@ -85,13 +85,13 @@ def test_each_reading_is_asked_anew_when_it_is_old(known: str) -> None:
     assert readings["utilization_ratio"]() == 1.0
 
 
-def test_what_a_device_does_not_have_is_left_out() -> None:
+def test_unsupported_readings_are_omitted() -> None:
     driver = Driver()
     driver.silent = {"utilization"}
     assert readings_of(GPU, driver).keys() == ALL - {"utilization_ratio"}
 
 
-def test_what_answers_no_more_is_not_a_number() -> None:
+def test_failing_reading_becomes_nan() -> None:
     driver, now = Driver(), 0.0
     readings = readings_of(GPU, driver, lambda: now)
     driver.silent, now = {"temperature"}, KEPT_S
@@ -99,7 +99,7 @@ def test_what_answers_no_more_is_not_a_number() -> None:
     assert readings["memory_bytes"]() == 80_000
 
 
-def test_without_a_driver_or_with_another_device_there_is_nothing() -> None:
+def test_missing_driver_or_device_gives_no_readings() -> None:
     driver = Driver()
     driver.is_there = False
     assert readings_of(GPU, driver) == {}
@@ -108,5 +108,5 @@ def test_without_a_driver_or_with_another_device_there_is_nothing() -> None:
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="here is a driver")
-def test_the_real_library_says_that_there_is_no_driver() -> None:
+def test_real_library_reports_a_missing_driver() -> None:
     assert readings_of(GPU) == {}

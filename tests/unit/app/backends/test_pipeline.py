@@ -99,12 +99,12 @@ class TestPipelineBackend(BackendSuite):
         return {"x": np.full((3, 2), 101, np.float32)}
 
 
-def test_what_it_serves_is_said_with_its_devices(made: PipelineBackend) -> None:
+def test_serving_names_the_devices(made: PipelineBackend) -> None:
     made.load()
     assert [step.form for step in made.serving().steps] == ["staged on cpu, cpu"]
 
 
-def test_an_altered_stage_is_not_loaded_and_no_thread_stays(made: PipelineBackend) -> None:
+def test_altered_stage_is_refused_and_threads_end(made: PipelineBackend) -> None:
     before = threading.active_count()
     (made.folder / "stage2.pt").write_bytes(b"altered")
     with pytest.raises(ArtifactInvalid, match=r"stage2\.pt"):
@@ -113,7 +113,7 @@ def test_an_altered_stage_is_not_loaded_and_no_thread_stays(made: PipelineBacken
     assert threading.active_count() == before
 
 
-def test_closed_it_has_no_threads_and_does_not_run(made: PipelineBackend) -> None:
+def test_closed_pipeline_has_no_threads(made: PipelineBackend) -> None:
     before = threading.active_count()
     made.load()
     batch = {"x": np.ones((2, 2), np.float32)}
@@ -134,7 +134,7 @@ def stages(*forwards: Callable[..., Any]) -> Pipeline:
     return Pipeline([Stage(forward, CPU) for forward in forwards], lambda: None)
 
 
-def test_all_stages_work_at_once() -> None:
+def test_stages_run_in_parallel() -> None:
     """The second one has a part while the first one has the next."""
     both = threading.Barrier(2)
 
@@ -155,7 +155,7 @@ def test_all_stages_work_at_once() -> None:
 
 
 @given(st.integers(1, 40), st.integers(1, 20))
-def test_parts_are_put_together_in_order(rows: int, parts: int) -> None:
+def test_parts_are_joined_in_order(rows: int, parts: int) -> None:
     pipeline = stages(lambda x, y: (x + y, x), lambda s, x: (s * 10, x))
     x = torch.arange(float(rows))
     total, again = pipeline.run([x, torch.ones(rows)], parts)
@@ -164,7 +164,7 @@ def test_parts_are_put_together_in_order(rows: int, parts: int) -> None:
     pipeline.close()
 
 
-def test_each_thread_begins_as_it_is_told_to() -> None:
+def test_each_thread_runs_its_initializer() -> None:
     begun: list[str] = []
     pipeline = Pipeline(
         [Stage(lambda x: x, CPU)] * 3, lambda: begun.append(threading.current_thread().name)
@@ -199,7 +199,7 @@ def test_a_failed_part_fails_only_its_batch(stage: int) -> None:
         (torch.AcceleratorError("sticky"), DeviceLost),
     ],
 )
-def test_whose_fault_it_was(
+def test_stage_errors_are_classified(
     made: PipelineBackend, monkeypatch: pytest.MonkeyPatch, error: Exception, becomes: type
 ) -> None:
     def fails(*_: object) -> Any:
@@ -211,7 +211,7 @@ def test_whose_fault_it_was(
         made.run({"x": np.ones((4, 2), np.float32)})
 
 
-def test_how_a_batch_is_cut_is_measured_by_size() -> None:
+def test_number_of_parts_depends_on_batch_size() -> None:
     pipeline = stages(lambda x: x, lambda x: x)
     assert [pipeline.parts_of(rows) for rows in (1, 3, 64)] == [1, 3, 4]  # nothing is known yet
     pipeline.cut(8, 2)
@@ -237,7 +237,7 @@ def test_an_idle_stage_keeps_no_batch_alive() -> None:
 
 
 @pytest.mark.parametrize("stage", [0, 1])
-def test_nor_one_that_failed(stage: int) -> None:
+def test_failed_stage_keeps_no_batch_alive(stage: int) -> None:
     seen: list[weakref.ref[torch.Tensor]] = []
 
     def fails(x: torch.Tensor) -> torch.Tensor:
@@ -262,7 +262,7 @@ def test_nor_one_that_failed(stage: int) -> None:
         gc.enable()
 
 
-def test_an_unclosed_pipeline_ends_with_its_last_user() -> None:
+def test_unclosed_pipeline_ends_when_unreferenced() -> None:
     pipeline = stages(lambda x: x, lambda x: x)
     threads = [each for each in threading.enumerate() if each.name.startswith("stage-")]
     threads = threads[-2:]
@@ -273,7 +273,7 @@ def test_an_unclosed_pipeline_ends_with_its_last_user() -> None:
     assert not any(thread.is_alive() for thread in threads)
 
 
-def test_a_part_with_an_extra_row_shifts_no_answer() -> None:
+def test_extra_row_in_a_part_is_an_error() -> None:
     def moves(x: torch.Tensor) -> torch.Tensor:
         return torch.cat([x, x[:1]]) if float(x[0]) == 0 else x[:-1]
 
@@ -283,7 +283,7 @@ def test_a_part_with_an_extra_row_shifts_no_answer() -> None:
     pipeline.close()
 
 
-def test_while_it_is_warmed_others_get_their_turn_before_each_forward(
+def test_warming_yields_before_each_forward(
     made: PipelineBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made.load()

@@ -88,7 +88,7 @@ class TestStoredPlan:
         backend = stage.warm(steps((1, A), (4, B), (8, C)))
         assert [stage.ran(backend, size) for size in (1, 2, 3, 4, 5, 8, 9)] == [A, B, B, B, C, C, C]
 
-    def test_forms_that_it_does_not_name_are_never_loaded(self, stage: Stage) -> None:
+    def test_forms_outside_the_plan_are_never_loaded(self, stage: Stage) -> None:
         for each in (A, B, C):
             stage.add(each)
         stage.warm(steps((1, C), (8, A)))
@@ -107,7 +107,7 @@ class TestStoredPlan:
 
 
 class TestMeasured:
-    def test_the_fastest_form_at_each_size(self, stage: Stage) -> None:
+    def test_fastest_form_is_chosen_at_each_size(self, stage: Stage) -> None:
         stage.add(A, lambda size: 1 * MS * size)
         stage.add(B, lambda size: 3 * MS)
         stage.add(C, 20 * MS)
@@ -129,12 +129,12 @@ class TestMeasured:
             (str(XEON), {2: "a", 8: "b, optimized at load"})
         ]
 
-    def test_of_equals_the_preferred_one_is_kept(self, stage: Stage) -> None:
+    def test_equally_fast_forms_keep_the_preferred_one(self, stage: Stage) -> None:
         for each in (B, A):
             stage.add(each)
         assert stage.ran(stage.warm(), 8) == B
 
-    def test_what_is_not_used_is_closed_and_only_that(self, stage: Stage) -> None:
+    def test_only_unused_forms_are_closed(self, stage: Stage) -> None:
         stage.add(A, 1 * MS)
         stage.add(B, 9 * MS)
         backend = stage.warm()
@@ -143,7 +143,7 @@ class TestMeasured:
         backend.close()
         assert [fake.calls.count("close") for fake in stage.fakes.values()] == [1, 1]
 
-    def test_of_batches_of_several_shapes_the_mean_is_told(self, stage: Stage) -> None:
+    def test_times_average_over_several_shapes(self, stage: Stage) -> None:
         stage.add(A, 2 * MS)
         stage.add(B, 9 * MS)
         backend = stage.backend()
@@ -151,13 +151,13 @@ class TestMeasured:
         backend.warm_up([batch(2), {"x": np.ones((2, 3), np.float32)}])
         assert backend.serving().median_us == {str(A): {2: 2000}, str(B): {2: 9000}}
 
-    def test_one_form_is_not_timed(self, stage: Stage) -> None:
+    def test_single_form_is_not_timed(self, stage: Stage) -> None:
         stage.add(A)
         backend = stage.warm()
         assert not stage.timed(A)
         assert backend.serving() == Serving((ServedStep(None, "a"),))
 
-    def test_without_batches_there_is_nothing_to_time(self, stage: Stage) -> None:
+    def test_no_batches_means_no_timing(self, stage: Stage) -> None:
         stage.add(A)
         stage.add(B)
         backend = stage.backend()
@@ -179,7 +179,7 @@ class TestSlow:
         assert max(len(values) for fake in stage.fakes.values() for values in fake.batches) == 4
         assert stage.ran(backend, 4) == B
 
-    def test_a_form_that_has_clearly_lost_runs_no_larger_batch(self, stage: Stage) -> None:
+    def test_clearly_slower_form_runs_no_larger_batch(self, stage: Stage) -> None:
         stage.add(A, lambda size: 120 * MS * size**0.8)
         stage.add(B, lambda size: 100 * MS * size**0.8)
         backend = stage.warm()
@@ -187,7 +187,7 @@ class TestSlow:
         assert max(map(len, stage.fakes[A].batches)) == 1
         assert max(map(len, stage.fakes[B].batches)) == 8
 
-    def test_other_replicas_stop_where_the_first_has_stopped(self, stage: Stage) -> None:
+    def test_other_replicas_stop_at_the_same_size(self, stage: Stage) -> None:
         stage.add(A, lambda size: 200 * MS * size)
         stage.add(B, lambda size: 100 * MS * size)
         stage.warm()
@@ -199,7 +199,7 @@ class TestSlow:
 
 
 class TestGil:
-    def test_a_form_that_holds_it_runs_only_where_it_is_short(self, stage: Stage) -> None:
+    def test_form_holding_it_runs_only_short_batches(self, stage: Stage) -> None:
         stage.add(A, lambda size: 2 * GIL_LIMIT_S * size)
         stage.add(B, lambda size: 0.3 * GIL_LIMIT_S * size, holds_gil=True)
         backend = stage.warm()
@@ -207,14 +207,14 @@ class TestGil:
         median_us = backend.serving().median_us[str(B)]
         assert list(median_us) == [1, 2]  # seen to be too long at 4, and tried no further
 
-    def test_one_that_is_never_short_enough_is_never_used(self, stage: Stage) -> None:
+    def test_form_that_always_exceeds_the_limit_is_unused(self, stage: Stage) -> None:
         stage.add(A, 9 * GIL_LIMIT_S)
         stage.add(B, 1.1 * GIL_LIMIT_S, holds_gil=True)
         backend = stage.warm()
         assert {stage.ran(backend, size) for size in SIZES} == {A}
         assert stage.fakes[B].calls[-1] == "close"
 
-    def test_where_there_is_nothing_else_it_serves(self, stage: Stage) -> None:
+    def test_only_form_serves_despite_the_limit(self, stage: Stage) -> None:
         stage.add(A, 9 * GIL_LIMIT_S, holds_gil=True)
         assert stage.ran(stage.warm(), 8) == A
 
@@ -235,7 +235,7 @@ class TestLife:
         assert stage.ran(backend, 4) == A
 
     @pytest.mark.parametrize("stored", [True, False])
-    def test_before_it_is_warm_it_runs_as_far_as_it_knows(self, stage: Stage, stored: bool) -> None:
+    def test_unwarmed_backend_follows_the_stored_plan(self, stage: Stage, stored: bool) -> None:
         stage.add(A)
         stage.add(B)
         backend = stage.backend(steps((1, B), (8, A)) if stored else None)
@@ -243,7 +243,7 @@ class TestLife:
         assert [stage.ran(backend, size) for size in (1, 8)] == [B if stored else A, A]
         assert backend.serving().measured_by == ("export" if stored else None)
 
-    def test_one_that_cannot_be_closed_keeps_no_other_open(self, stage: Stage) -> None:
+    def test_failed_close_still_closes_the_others(self, stage: Stage) -> None:
         class Stubborn(FakeBackend):
             def close(self) -> None:
                 raise RuntimeError("the device is gone")
@@ -258,7 +258,7 @@ class TestLife:
         assert [log["event"] for log in logs] == ["backend_not_closed"]
 
     @pytest.mark.parametrize("error", [ModelError("no"), ReplicaError("gone")])
-    def test_what_a_form_raises_is_raised(self, stage: Stage, error: TorchlaneError) -> None:
+    def test_errors_of_a_form_are_raised(self, stage: Stage, error: TorchlaneError) -> None:
         fake = stage.add(A)
         backend = stage.warm()
 

@@ -35,7 +35,7 @@ def stage(monkeypatch: pytest.MonkeyPatch) -> Stage:
 
 
 class TestUnusable:
-    def test_another_form_takes_the_place_of_one_that_the_plan_names(self, stage: Stage) -> None:
+    def test_unusable_form_of_the_plan_is_replaced(self, stage: Stage) -> None:
         stage.add(A, 2 * MS)
         stage.add(B, 1 * MS)
         rejected = stage.add(C, load_error=VariantUnusable("made for another machine"))
@@ -65,7 +65,7 @@ class TestUnusable:
         assert stage.timed(A)
         assert stage.ran(backend, 1) == A
 
-    def test_the_only_one_that_is_left_serves_untimed(self, stage: Stage) -> None:
+    def test_only_remaining_form_serves_untimed(self, stage: Stage) -> None:
         stage.add(A, load_error=VariantUnusable("no"))
         stage.add(B)
         backend = stage.warm(steps((1, B), (8, A)))
@@ -73,7 +73,7 @@ class TestUnusable:
         assert backend.serving() == Serving((ServedStep(None, str(B)),))
         assert stage.ran(backend, 64) == B
 
-    def test_where_nothing_is_left_every_reason_is_told_once(self, stage: Stage) -> None:
+    def test_error_lists_every_reason_once(self, stage: Stage) -> None:
         stage.add(A, load_error=VariantUnusable("a file for others"))
         stage.add(B, load_error=VariantUnusable("a file for others"))
         stage.add(C, load_error=VariantUnusable("no folder"))
@@ -86,7 +86,7 @@ class TestUnusable:
     @pytest.mark.parametrize(
         "error", [ArtifactInvalid("altered"), ReplicaError("it does not fit"), DeviceLost("gone")]
     )
-    def test_what_is_no_matter_of_the_variant_passes_through(
+    def test_unrelated_errors_are_raised_unchanged(
         self, stage: Stage, error: TorchlaneError
     ) -> None:
         stage.add(A)
@@ -109,7 +109,7 @@ class TestGolden:
         assert replayed[1] == [[1], [1] * 4, [1] * 8]
 
     @pytest.mark.parametrize("stored", [None, steps((1, A), (8, B))])  # B serves batches of 4
-    def test_a_form_that_answers_wrongly_condemns_the_artifact(
+    def test_wrong_answers_of_a_form_invalidate_the_artifact(
         self, stage: Stage, stored: tuple[Step, ...] | None
     ) -> None:
         stage.add(A)
@@ -120,7 +120,7 @@ class TestGolden:
             stage.warm(stored)
         assert not isinstance(caught.value, VariantUnusable)
 
-    def test_each_form_has_a_tolerance_of_its_own(self, stage: Stage) -> None:
+    def test_each_form_has_its_own_tolerance(self, stage: Stage) -> None:
         wide = Tolerance(absolute=0.5, relative=0)
         stage.add(A, answer=lambda x: x * 2 + np.float32(0.4), tolerance=wide)
         stage.add(B)
@@ -133,7 +133,7 @@ class TestGolden:
 class TestContest:
     """What happens to forms that were never tried on such a machine."""
 
-    def test_one_that_fails_here_is_dropped_while_there_are_others(self, stage: Stage) -> None:
+    def test_failing_form_is_dropped_if_others_remain(self, stage: Stage) -> None:
         def fails(x: Array) -> Array:
             raise ModelError("no such instruction")
 
@@ -148,14 +148,14 @@ class TestContest:
         with pytest.raises(ModelError):
             stage.warm(steps((8, A)), key="stored")
 
-    def test_a_form_over_the_gil_limit_runs_no_larger_size(self, stage: Stage) -> None:
+    def test_form_over_gil_limit_runs_no_larger_size(self, stage: Stage) -> None:
         stage.add(A, lambda size: 0.4 * MS * size, holds_gil=True)
         stage.add(B, 9 * MS)
         backend = stage.warm()
         assert [stage.ran(backend, size) for size in (1, 2, 4, 8)] == [A, A, B, B]
         assert max(map(len, stage.fakes[A].batches)) == 4  # seen to take 1.6 ms, and no further
 
-    def test_where_it_must_serve_it_says_so(self, stage: Stage) -> None:
+    def test_only_form_over_the_limit_is_logged(self, stage: Stage) -> None:
         stage.add(A, lambda size: 0.4 * MS * size, holds_gil=True)
         with capture_logs() as logs:
             backend = stage.warm()
@@ -172,7 +172,7 @@ class TestContest:
 
 
 class TestReplicas:
-    def test_what_one_measured_the_others_and_the_rebuilt_take(self, stage: Stage) -> None:
+    def test_other_replicas_reuse_the_measurement(self, stage: Stage) -> None:
         stage.add(A, 9 * MS)
         stage.add(B, 1 * MS)
         first = stage.warm()
@@ -187,7 +187,7 @@ class TestReplicas:
             assert stage.ran(second, 8) == B
             second.close()
 
-    def test_another_artifact_or_selection_is_measured_by_itself(self, stage: Stage) -> None:
+    def test_other_artifacts_are_measured_separately(self, stage: Stage) -> None:
         for key in ("one", "other"):
             stage.add(A, 9 * MS)
             stage.add(B, 1 * MS)
@@ -210,7 +210,7 @@ class TestReplicas:
 class TestMeasurements:
     found = Measured(steps((1, A)), {}, 1)
 
-    def test_two_threads_measure_once_and_in_turns(self) -> None:
+    def test_concurrent_threads_measure_once(self) -> None:
         measurements, together = Measurements(), threading.Barrier(2)
         begun: list[str] = []
         seen: list[Measured] = []
@@ -231,7 +231,7 @@ class TestMeasurements:
         assert begun == ["one"]
         assert seen[0] is seen[1]
 
-    def test_one_that_failed_is_made_again(self) -> None:
+    def test_failed_measurement_is_repeated(self) -> None:
         measurements = Measurements()
 
         def fails() -> Measured:

@@ -59,9 +59,7 @@ def products(events: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     return [event for event in events if event["name"] == "aten::mm"]
 
 
-def test_it_records_a_thread_that_is_older(
-    worker: Worker, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_existing_threads_are_recorded(worker: Worker, capfd: pytest.CaptureFixture[str]) -> None:
     worker.compute()
     before_ns = time.time_ns()
     with recording() as recorder:
@@ -77,7 +75,7 @@ def test_it_records_a_thread_that_is_older(
     assert capfd.readouterr() == ("", "")
 
 
-def test_each_part_has_its_own_and_none_is_lost(worker: Worker) -> None:
+def test_each_part_has_its_own_events(worker: Worker) -> None:
     recorder = TorchRecorder()
     recorder.start()
     parts = []
@@ -101,7 +99,7 @@ def test_nothing_is_recorded_before_or_after(worker: Worker) -> None:
     assert products(recorded(0)) == []
 
 
-def test_it_can_record_again(worker: Worker) -> None:
+def test_recorder_can_be_reused(worker: Worker) -> None:
     recorder = TorchRecorder()
     for _ in range(3):
         recorder.start()
@@ -109,12 +107,12 @@ def test_it_can_record_again(worker: Worker) -> None:
         assert len(products(recorder.stop()(0))) == 1
 
 
-def test_to_end_what_was_not_begun_is_a_bug() -> None:
+def test_stopping_without_a_start_is_a_bug() -> None:
     with pytest.raises(RuntimeError, match="bug: no recording is running"):
         TorchRecorder().stop()
 
 
-def test_to_begin_twice_is_a_bug() -> None:
+def test_starting_twice_is_a_bug() -> None:
     with recording() as recorder:
         with pytest.raises(RuntimeError, match="bug: a recording is already running"):
             recorder.start()

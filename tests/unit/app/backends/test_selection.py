@@ -63,7 +63,7 @@ class TestSelect:
             ("float32", Preference("compiled", "float32"), "float32", ["compiled"]),
         ],
     )
-    def test_candidates_are_of_one_precision_in_the_order_of_preference(
+    def test_candidates_share_a_precision_in_preference_order(
         self,
         default: Precision | None,
         preference: Preference,
@@ -79,7 +79,7 @@ class TestSelect:
             assert variant == VARIANTS[each.variant]
             assert variant.precision == precision
 
-    def test_without_a_plan_the_first_variant_gives_the_precision(self) -> None:
+    def test_first_variant_gives_the_precision_without_a_plan(self) -> None:
         variants = {"int8": VARIANTS["int8"], "script": VARIANTS["script"]}
         found = select(make_manifest(variants=variants), Preference())
         assert (found.precision, list(found.candidates)) == ("int8", [form("int8")])
@@ -95,7 +95,7 @@ class TestSelect:
         assert select(manifest(), Preference()).label == "plan:float32"
         assert select(manifest("int8"), Preference()).label == "plan:int8"
 
-    def test_the_same_choice_has_the_same_label_however_it_was_made(self) -> None:
+    def test_equal_choices_have_equal_labels(self) -> None:
         asked = select(manifest("int8"), Preference(precision="float32"))
         assert asked.label == select(manifest(), Preference()).label
         pinned = select(manifest(), Preference("script", "float32"))
@@ -110,7 +110,7 @@ class TestSelect:
             (Preference(), Tolerance(absolute=1e-5, relative=0.1, of_range=0.2)),
         ],
     )
-    def test_the_tolerance_is_as_wide_as_the_candidates_need(
+    def test_tolerance_covers_all_candidates(
         self, preference: Preference, wanted: Tolerance
     ) -> None:
         assert select(manifest(), preference).tolerance == wanted
@@ -135,13 +135,13 @@ class TestSelect:
         ],
         ids=["variant", "both"],
     )
-    def test_what_is_not_there_is_refused_with_what_is(
+    def test_missing_variant_error_lists_the_variants(
         self, preference: Preference, message: str
     ) -> None:
         with pytest.raises(PinnedVariantMissing, match=f"^{re.escape(message)}$"):
             select(manifest(), preference)
 
-    def test_a_precision_that_is_not_there_leaves_the_artifacts_own(self) -> None:
+    def test_missing_precision_falls_back_to_the_default(self) -> None:
         asked = select(manifest(), Preference(precision="fp16"))
         assert asked == select(manifest(), Preference())
 
@@ -154,13 +154,13 @@ class TestKinds:
         bf16 = whole.variants["bf16"].model_copy(update={"device_kinds": ("cuda",)})
         return whole.model_copy(update={"variants": {**whole.variants, "bf16": bf16}})
 
-    def test_a_wish_that_only_other_devices_fulfil_leaves_the_artifacts_own(self) -> None:
+    def test_precision_unsupported_by_the_device_falls_back(self) -> None:
         chosen = Preference(precision="bf16")
         assert select(self.manifest(), chosen, {"cuda"}).precision == "bf16"
         assert select(self.manifest(), chosen, {"cpu"}).precision == "float32"
         assert select(self.manifest(), chosen, {"cpu", "cuda"}).precision != "bf16"
 
-    def test_so_does_the_artifacts_own(self) -> None:
+    def test_default_precision_unsupported_by_the_device_falls_back(self) -> None:
         only = {"bf16": self.manifest().variants["bf16"], "int8": manifest().variants["int8"]}
         plan = make_plan({"bf16": steps((8, form("bf16")))}, XEON, precision="bf16")
         there = self.manifest().model_copy(update={"variants": only, "plan": plan})
@@ -169,15 +169,15 @@ class TestKinds:
 
 
 class TestRunsOn:
-    def test_on_a_cpu_everything_that_is_made_for_it(self) -> None:
+    def test_cpu_runs_every_form_made_for_it(self) -> None:
         forms = runs_on(select(manifest(), Preference()), "cpu")
         assert list(forms) == [form(), form(optimized=True), form("compiled")]
 
-    def test_on_cuda_nothing_is_optimized_at_load(self) -> None:
+    def test_cuda_runs_no_form_optimized_at_load(self) -> None:
         assert list(runs_on(select(manifest(), Preference()), "cuda")) == [form()]
         assert list(runs_on(select(manifest(), Preference("bf16")), "cuda")) == [form("bf16")]
 
-    def test_nothing_may_be_left(self) -> None:
+    def test_no_form_may_remain(self) -> None:
         assert runs_on(select(manifest(), Preference("int8")), "cuda") == {}
 
 
@@ -197,7 +197,7 @@ class TestStoredSteps:
 
     @pytest.mark.parametrize("largest", [1, 32, 64])
     @pytest.mark.parametrize("version", ["2.13.0", "2.13.0+cpu", "2.13.0+cu130"])
-    def test_they_hold_where_they_were_measured(self, largest: int, version: str) -> None:
+    def test_steps_apply_where_they_were_measured(self, largest: int, version: str) -> None:
         assert self.ask(torch_version=version, largest=largest) == (self.wanted, "")
 
     @pytest.mark.parametrize(
@@ -207,26 +207,24 @@ class TestStoredSteps:
             (XEON.model_copy(update={"threads": 1}), "3 threads; here is A Xeon (x86_64), 1 thr"),
         ],
     )
-    def test_not_on_another_processor_or_with_other_threads(
-        self, here: Processor, says: str
-    ) -> None:
+    def test_not_used_on_another_processor(self, here: Processor, says: str) -> None:
         found, why = self.ask(here=here)
         assert found is None
         assert "it was measured on" in why
         assert says in why
 
-    def test_not_with_another_torch(self) -> None:
+    def test_not_used_with_another_torch(self) -> None:
         why = "it was measured with torch 2.13.0+cpu; here is 2.14.0+cpu"
         assert self.ask(torch_version="2.14.0+cpu") == (None, why)
 
-    def test_not_for_larger_batches(self) -> None:
+    def test_not_used_for_larger_batches(self) -> None:
         assert self.ask(largest=65) == (None, "it ends at batches of 64; here they reach 65")
 
-    def test_not_for_a_variant_that_is_pinned(self) -> None:
+    def test_not_used_for_a_pinned_variant(self) -> None:
         pinned = select(manifest(), Preference("script"))
         assert self.ask(selection=pinned) == (None, "variant 'script' is pinned")
 
-    def test_not_where_there_is_none(self) -> None:
+    def test_not_used_if_absent(self) -> None:
         assert self.ask(plan=None) == (None, "the artifact has no plan of float32 for cpu")
         int8 = select(manifest(), Preference(precision="int8"))
         assert self.ask(selection=int8) == (None, "the artifact has no plan of int8 for cpu")

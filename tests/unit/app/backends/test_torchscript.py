@@ -76,7 +76,7 @@ class TestSmallBackends(BackendSuite):
         tolerance = self.artifact.manifest.variants[self.form.variant].tolerance
         Golden(self.artifact.manifest, tolerance).replay(backend, (1, 2, 8, 33, 64, 100))
 
-    def test_it_says_which_form_it_is(self) -> None:
+    def test_serving_names_the_form(self) -> None:
         assert self.make().serving().steps == (ServedStep(None, str(self.form)),)
 
 
@@ -95,12 +95,12 @@ class TestRejections:
         write_artifact(root, "double", variants={"script": made})
         return Repository(root).open(ModelId("double", 1))
 
-    def test_a_file_that_is_no_archive(self, tmp_path: Path) -> None:
+    def test_a_file_that_is_not_an_archive(self, tmp_path: Path) -> None:
         artifact = self.written(tmp_path, Made(scripted(Double()).entry, b"not a model"))
         with pytest.raises(ArtifactInvalid, match=r"^script\.pt: .* is not a zip archive"):
             backend_of(artifact).load()
 
-    def test_an_archive_that_is_no_torchscript(self, tmp_path: Path) -> None:
+    def test_an_archive_without_torchscript(self, tmp_path: Path) -> None:
         buffer = io.BytesIO()
         with zipfile.ZipFile(buffer, "w") as archive:
             archive.writestr("script/data.pkl", b"no pickle")
@@ -111,7 +111,7 @@ class TestRejections:
         assert not isinstance(caught.value, VariantUnusable)
         assert [log["event"] for log in logs] == ["form_not_loaded"]
 
-    def test_what_torch_cannot_optimize_may_still_run_as_it_is(
+    def test_unoptimizable_model_still_runs_unoptimized(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         def rejects(module: object) -> None:
@@ -157,9 +157,7 @@ def _loaded(artifact: Artifact, manifest: Manifest) -> TorchScriptBackend:
     return backend
 
 
-def test_what_is_called_float32_is_computed_in_float32(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_loading_disables_tf32(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)  # torch's own default
     write_artifact(tmp_path, "double")
     backend_of(Repository(tmp_path).open(ModelId("double", 1))).load()

@@ -52,7 +52,7 @@ def test_every_bad_row_has_its_reason(bulk: Bulk, workers: int) -> None:
     ],
     ids=["not finite", "null", "short", "several", "texts", "pictures"],
 )
-def test_a_block_of_bad_rows_alone(
+def test_block_with_only_bad_rows(
     bulk: Bulk, model: str, table: dict[str, pa.Array], capsys: pytest.CaptureFixture[str]
 ) -> None:
     pq.write_table(pa.table(table), "in.parquet")
@@ -62,7 +62,7 @@ def test_a_block_of_bad_rows_alone(
     assert "no row has a prediction: see out/errors.parquet for the reasons\n" in told
 
 
-def test_finite_numbers_whose_sum_is_not(bulk: Bulk) -> None:
+def test_finite_inputs_with_infinite_predictions(bulk: Bulk) -> None:
     big = float(np.float32(3e38))
     column = pa.array([[-big, -big], GOOD], pa.list_(pa.float32()))
     pq.write_table(pa.table({"input": column}), "in.parquet")
@@ -70,7 +70,7 @@ def test_finite_numbers_whose_sum_is_not(bulk: Bulk) -> None:
     assert [row["error"] is None for row in rows()] == [False, True]  # its double is infinite
 
 
-def test_each_line_stands_for_itself(bulk: Bulk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_invalid_lines_do_not_affect_others(bulk: Bulk, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lines, "MAX_LINE_BYTES", 200)
     good, other = {"input": GOOD}, {"x": GOOD, "id": "b"}
     texts = [*map(json.dumps, (good, other, good | {"id": "c"})), json.dumps({"inptu": GOOD})]
@@ -89,9 +89,7 @@ def test_each_line_stands_for_itself(bulk: Bulk, monkeypatch: pytest.MonkeyPatch
     assert [each["row"] for each in errors()] == [0, 2, 5, 6]
 
 
-def test_a_damaged_row_of_csv_does_not_end_the_run(
-    bulk: Bulk, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_damaged_csv_row_does_not_end_the_run(bulk: Bulk, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cells, "MAX_LINE_CHARACTERS", 3000)
     good = b'"[1, 2]",a,x\r\n'
     lines = [
@@ -127,7 +125,7 @@ def test_a_damaged_row_of_csv_does_not_end_the_run(
     assert bulk("double", "twice.csv", out="twice") == 1
 
 
-def test_texts_that_are_not_utf_8(bulk: Bulk) -> None:
+def test_texts_with_invalid_utf_8(bulk: Bulk) -> None:
     octets = pa.array([b"cat", b"c\xe4t", None])
     texts = pa.Array.from_buffers(pa.string(), 3, octets.buffers())  # nothing looks at them
     pq.write_table(pa.table({"text": texts, "id": texts}), "in.parquet")
@@ -137,7 +135,7 @@ def test_texts_that_are_not_utf_8(bulk: Bulk) -> None:
     assert "UTF-8" in errors()[0]["reason"]
 
 
-def test_max_errors_ends_it_and_more_may_go_on(
+def test_max_errors_ends_the_run_until_raised(
     bulk: Bulk, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pq.write_table(pa.table({"input": [GOOD, [1.0], GOOD, [1.0, 2.0, 3.0]]}), "in.parquet")

@@ -100,7 +100,7 @@ WRONG: list[tuple[Callable[[], object], list[str], int, str]] = [
 
 
 @pytest.mark.parametrize(("prepare", "arguments", "code", "sentence"), WRONG)
-def test_one_sentence(
+def test_errors_are_one_line(
     bulk: Bulk,
     capsys: pytest.CaptureFixture[str],
     prepare: Callable[[], object],
@@ -139,7 +139,7 @@ def test_closed_standard_streams(
     sys.stderr.close()
 
 
-def test_a_missing_extra_is_one_sentence(
+def test_missing_extra_is_a_one_line_error(
     bulk: Bulk, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(command, "PACKAGES", ("pyarrow", "not_there"))

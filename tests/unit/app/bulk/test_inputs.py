@@ -33,7 +33,7 @@ def png(light: int) -> bytes:
 
 
 @pytest.mark.parametrize("form", ["parquet", "jsonl"])
-def test_parquet_numbers_with_ids(bulk: Bulk, form: str) -> None:
+def test_parquet_numbers_keep_their_ids(bulk: Bulk, form: str) -> None:
     table = {"input": TWO, "id": ["a", "b", "c"], "more": [1, 2, 3]}
     pq.write_table(pa.table(table), "in.parquet")
     assert bulk("double", "in.parquet", "--format", form) == 0
@@ -45,7 +45,7 @@ def test_parquet_numbers_with_ids(bulk: Bulk, form: str) -> None:
     assert told["shards"][0]["name"] == f"part-00000.{form}"
 
 
-def test_files_that_differ_in_what_may_be_null(bulk: Bulk) -> None:
+def test_files_may_differ_in_nullability(bulk: Bulk) -> None:
     for name, nullable in (("1.parquet", False), ("2.parquet", True)):
         field = pa.field("input", pa.list_(pa.float32()), nullable=nullable)
         table = pa.table({"input": [[1.0, 2.0]]}, schema=pa.schema([field]))
@@ -54,7 +54,7 @@ def test_files_that_differ_in_what_may_be_null(bulk: Bulk) -> None:
     assert [row["y"] for row in rows()] == [[2.0, 4.0]] * 2
 
 
-def test_csv_has_numbers_as_json_and_several_files(bulk: Bulk) -> None:
+def test_csv_cells_hold_numbers_as_json(bulk: Bulk) -> None:
     Path("1.csv").write_text('input,id\n"[1, 2]",x\n"[3.5, -4]",y\n')
     Path("2.csv").write_text('input,id\n"[5, 6]",z\n')
     assert bulk("double", "*.csv") == 0
@@ -72,7 +72,7 @@ def test_standard_input_is_a_stream_of_json_lines(
     assert [row["id"] for row in rows()] == ["0", "1", "2"]
 
 
-def test_npy_and_a_column_of_raw_bytes_are_whole_arrays(bulk: Bulk) -> None:
+def test_npy_and_raw_byte_columns_hold_arrays(bulk: Bulk) -> None:
     array = np.array(TWO, np.float32)
     np.save("in.npy", array.astype(np.float64))
     assert bulk("double", "in.npy", out="npy") == 0
@@ -83,7 +83,7 @@ def test_npy_and_a_column_of_raw_bytes_are_whole_arrays(bulk: Bulk) -> None:
     assert rows("bytes") == rows("npy")
 
 
-def test_a_folder_of_pictures_by_processes_that_decode(bulk: Bulk) -> None:
+def test_picture_folders_are_decoded_by_processes(bulk: Bulk) -> None:
     Path("pictures/deep").mkdir(parents=True)
     for number in range(5):
         Path(f"pictures/{number}.png").write_bytes(png(50 * number))
@@ -99,7 +99,7 @@ def test_a_folder_of_pictures_by_processes_that_decode(bulk: Bulk) -> None:
     assert errors() == [{"id": "deep/bad.jpg", "row": 5, "reason": found[5]["error"]}]
 
 
-def test_a_folder_with_links_pipes_and_odd_names_loses_nothing(
+def test_folders_may_hold_links_and_unusual_names(
     bulk: Bulk, capsys: pytest.CaptureFixture[str]
 ) -> None:
     Path("in/sub").mkdir(parents=True)
@@ -134,7 +134,7 @@ def test_a_folder_with_links_pipes_and_odd_names_loses_nothing(
     assert "in/circle cannot be read: Too many levels of symbolic links" in told
 
 
-def test_rows_can_be_joined_again(bulk: Bulk) -> None:
+def test_row_ids_allow_a_join(bulk: Bulk) -> None:
     for folder in "pq":
         Path(folder).mkdir()
         Path(folder, "1.png").write_bytes(png(255))
@@ -155,7 +155,7 @@ def test_rows_can_be_joined_again(bulk: Bulk) -> None:
     ] * 3
 
 
-def test_results_are_no_inputs(bulk: Bulk) -> None:
+def test_output_files_are_not_read_as_input(bulk: Bulk) -> None:
     pq.write_table(pa.table({"input": TWO}), "in.parquet")
     for argument in (".", "**/*.parquet"):
         assert bulk("double", argument, "--max-errors", 0) == 0
@@ -164,7 +164,7 @@ def test_results_are_no_inputs(bulk: Bulk) -> None:
         shutil.rmtree("out")
 
 
-def test_pictures_in_columns_are_bytes_paths_or_base64(bulk: Bulk) -> None:
+def test_picture_columns_hold_bytes_paths_or_base64(bulk: Bulk) -> None:
     Path("dark.png").write_bytes(png(10))
     Path("dark").write_bytes(png(10))
     images = [{"bytes": png(255), "path": None}, {"bytes": None, "path": "dark"}, None]
@@ -197,7 +197,7 @@ def test_blocks_of_large_rows_are_small(
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_texts_are_batched_by_length_and_stay_in_order(bulk: Bulk, workers: int) -> None:
+def test_texts_batched_by_length_keep_their_order(bulk: Bulk, workers: int) -> None:
     texts = ["cat", "a dog in london " * 3, "dog", "a cat", "cat"]
     Path("in.jsonl").write_text("".join(json.dumps({"text": each}) + "\n" for each in texts))
     assert bulk("topics", "in.jsonl", "--batch", 2, "--top-k", 2, "--workers", workers) == 0
@@ -210,7 +210,7 @@ def test_texts_are_batched_by_length_and_stay_in_order(bulk: Bulk, workers: int)
     assert manifest()["last_part"]["equal"] == 1
 
 
-def test_pairs_and_several_inputs_have_a_column_each(bulk: Bulk) -> None:
+def test_each_input_has_its_own_column(bulk: Bulk) -> None:
     pq.write_table(pa.table({"text": ["cat"], "text_pair": ["a dog"]}), "pairs.parquet")
     assert bulk("rank", "pairs.parquet", out="pairs") == 0
     assert rows("pairs")[0]["error"] is None

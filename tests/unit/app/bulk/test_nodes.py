@@ -54,7 +54,7 @@ def piece(first: int, stop: int) -> Any:
 
 
 @pytest.mark.parametrize("decode_where_it_is_read", [False, True])
-def test_reading_and_scoring_give_what_a_run_here_gives(
+def test_actors_give_the_same_rows_as_a_run(
     bulk: Bulk, repository: Path, decode_where_it_is_read: bool
 ) -> None:
     values = np.arange(2 * ROWS, dtype=np.float32).reshape(ROWS, 2) / 4  # above 100: an error
@@ -80,7 +80,7 @@ def test_reading_and_scoring_give_what_a_run_here_gives(
     assert pa.concat_tables(tables).equals(pa.concat_tables(parts))
 
 
-def test_a_node_without_the_model_says_so(repository: Path, tmp_path: Path) -> None:
+def test_node_without_the_model_is_reported(repository: Path, tmp_path: Path) -> None:
     elsewhere = Order((tmp_path, tmp_path), ModelId("double", 1), "", CHOICES)
     problem = find_out(elsewhere)
     assert isinstance(problem, BulkError)
@@ -88,13 +88,13 @@ def test_a_node_without_the_model_says_so(repository: Path, tmp_path: Path) -> N
     assert "every node needs the driver's model" in str(problem)
 
 
-def test_a_node_with_another_model_says_so(repository: Path, tmp_path: Path) -> None:
+def test_node_with_another_model_is_reported(repository: Path, tmp_path: Path) -> None:
     write_artifact(tmp_path, "double", golden=[{"x": np.array([3.0, 4.0], np.float32)}])
     problem = find_out(order(tmp_path, opened(repository).digest))
     assert f"the driver's has {opened(repository).digest}" in str(problem)
 
 
-def test_a_file_that_is_gone_is_told_with_the_node(repository: Path, tmp_path: Path) -> None:
+def test_missing_file_on_a_node_is_reported(repository: Path, tmp_path: Path) -> None:
     path = tmp_path / "in.npy"
     np.save(path, np.zeros((4, 2), np.float32))
     model = BulkModel(opened(repository), CHOICES)
@@ -108,6 +108,6 @@ def test_a_file_that_is_gone_is_told_with_the_node(repository: Path, tmp_path: P
 
 
 @pytest.mark.skipif(find_spec("ray") is not None, reason="Ray is installed")
-def test_without_the_extra(bulk: Bulk, capsys: pytest.CaptureFixture[str]) -> None:
+def test_missing_ray_names_the_extra(bulk: Bulk, capsys: pytest.CaptureFixture[str]) -> None:
     assert bulk("double", "in.npy", "--ray", "local") == 2
     assert "pip install 'torchlane[ray]'" in capsys.readouterr().err

@@ -60,7 +60,7 @@ def test_a_full_disk_loses_nothing(
     assert "out/part-00001.parquet has changed since it was written" in capsys.readouterr().err
 
 
-def test_a_shard_that_was_not_noted_is_written_again(bulk: Bulk, numbers: str) -> None:
+def test_unrecorded_shard_is_written_again(bulk: Bulk, numbers: str) -> None:
     full_at(4)
     assert bulk("double", numbers, *SHARDS) == 1
     journal = Path("out/progress.jsonl")
@@ -70,7 +70,7 @@ def test_a_shard_that_was_not_noted_is_written_again(bulk: Bulk, numbers: str) -
     assert [row["id"] for row in rows()] == list(range(ROWS))
 
 
-def test_a_stream_is_read_again_and_must_be_the_same(
+def test_resumed_stream_must_be_the_same(
     bulk: Bulk, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def lines(second: int) -> io.TextIOWrapper:
@@ -89,7 +89,7 @@ def test_a_stream_is_read_again_and_must_be_the_same(
     assert digest() == digest("whole")
 
 
-def test_a_stream_that_had_ended_in_a_shard(
+def test_stream_that_ended_inside_a_shard(
     bulk: Bulk, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def lines(count: int) -> io.TextIOWrapper:
@@ -119,7 +119,7 @@ def test_one_process_at_a_time(
     assert "another process is using out" in capsys.readouterr().err
 
 
-def test_what_differs_is_named(
+def test_changed_options_are_named(
     bulk: Bulk, numbers: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     full_at(2)

@@ -65,14 +65,14 @@ class TestScores:
         assert got[logits.argmax()] == got.max()
 
     @given(FINITE)
-    def test_sigmoid_is_the_textbook_one_without_overflow(self, logits: Array) -> None:
+    def test_sigmoid_is_exact_without_overflow(self, logits: Array) -> None:
         got = apply_scores("sigmoid", logits)
         with np.errstate(over="ignore"):
             want = 1 / (1 + np.exp(-logits.astype(np.float64)))
         np.testing.assert_allclose(got, want, atol=1e-6)
         assert got.dtype == np.float32
 
-    def test_none_changes_nothing(self) -> None:
+    def test_none_returns_the_scores_unchanged(self) -> None:
         assert apply_scores("none", LOGITS) is LOGITS
 
 
@@ -87,7 +87,7 @@ class TestJson:
         assert answer["score"] == pytest.approx(score)
         np.testing.assert_array_equal(answer["scores"], apply_scores(scores, LOGITS))
 
-    def test_with_labels_the_other_outputs_are_answered_too(self) -> None:
+    def test_labelled_answers_include_the_other_outputs(self) -> None:
         outputs = [spec("y", shape=(-1, 3)), spec("z", shape=(-1, 3)), spec("n", "int64", (-1,))]
         codec = TensorCodecSpec(labels=("a", "b", "c"))
         many = AnswerEncoder(make_manifest(outputs=outputs, codec=codec))
@@ -99,11 +99,11 @@ class TestJson:
             "outputs": {"z": [0, 0, 0], "n": 7},
         }
 
-    def test_without_labels_scores_still_apply(self) -> None:
+    def test_scores_apply_without_labels(self) -> None:
         answer = as_json(prediction(encoder(scores="softmax"), y=LOGITS))
         assert answer == {"outputs": {"y": pytest.approx([1 / 8, 3 / 8, 4 / 8])}}
 
-    def test_scores_are_of_the_first_output_only(self) -> None:
+    def test_scores_apply_only_to_the_first_output(self) -> None:
         outputs = [spec("y", shape=(-1, 3)), spec("z", shape=(-1, 3))]
         codec = TensorCodecSpec(scores="softmax")
         many = AnswerEncoder(make_manifest(outputs=outputs, codec=codec))
@@ -165,19 +165,19 @@ class TestTopK:
         st.sampled_from(["float16", "float32", "float64", "int64", "uint8", "bool"]),
         st.integers(1, 40),
     )
-    def test_they_descend_and_equal_ones_stand_by_index(
+    def test_scores_descend_with_ties_by_index(
         self, numbers: list[int], dtype: str, count: int
     ) -> None:
         scores = np.array(numbers, dtype)
         wanted = sorted(range(len(scores)), key=lambda at: (-int(scores[at]), at))[:count]
         assert highest(scores, count).tolist() == wanted
 
-    def test_the_best_is_the_one_without_top_k(self) -> None:
+    def test_best_label_is_the_same_with_top_k(self) -> None:
         made = encoder(labels=("a", "b", "c"))
         equal = {"y": np.array([0, 1, 1], "f4")}
         assert made.encode(equal)["label"] == made.encode(equal, 1)["label"] == "b"
 
-    def test_of_no_numbers_there_are_none(self) -> None:
+    def test_empty_output_has_no_top_k(self) -> None:
         made = encoder(shape=(-1,), scores="softmax")
         none = {"outputs": {"y": []}, "indices": []}
         assert as_json(made.encode({"y": np.array([], "f4")}, 5)) == none

@@ -20,13 +20,13 @@ PICTURE = ImageCodecSpec(
 @pytest.mark.parametrize(
     ("codec", "made"), [(TensorCodecSpec(), TensorCodec), (PICTURE, ImageCodec)]
 )
-def test_the_codec_is_of_the_kind_the_manifest_names(codec: CodecSpec, made: type) -> None:
+def test_manifest_chooses_the_codec(codec: CodecSpec, made: type) -> None:
     manifest = make_manifest([spec("x", shape=(-1, 1, 4, 4))], codec=codec)
     chosen = codec_for(manifest)
     assert type(chosen) is made
     assert chosen.manifest is manifest
 
 
-def test_no_kind_of_the_schema_is_missing() -> None:
+def test_every_kind_in_the_schema_has_a_codec() -> None:
     kinds = typing.get_args(typing.get_args(CodecSpec)[0])
     assert {kind.model_fields["kind"].default for kind in kinds} == set(CODECS)

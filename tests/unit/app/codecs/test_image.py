@@ -30,7 +30,7 @@ def decode(value: object) -> Array:
 
 
 @pytest.mark.parametrize("data", [PNG, JPEG], ids=["png", "jpeg"])
-class TestTaken:
+class TestAccepted:
     @pytest.mark.parametrize("prefix", ["", "data:image/png;base64,", "data:;base64,"])
     def test_base64(self, data: bytes, prefix: str) -> None:
         value = prefix + base64.b64encode(data).decode()
@@ -47,12 +47,12 @@ class TestTaken:
 class TestTensors:
     array = np.linspace(-1, 1, 30, dtype=np.float32).reshape(1, 5, 6)
 
-    def test_numbers_are_taken_as_preprocessed(self) -> None:
+    def test_numbers_count_as_preprocessed(self) -> None:
         for value in (self.array.tolist(), self.array.ravel().tolist()):
             np.testing.assert_array_equal(decode(value), self.array)
         np.testing.assert_array_equal(decode({"picture": self.array.tolist()}), self.array)
 
-    def test_raw_tensors_are_taken_as_preprocessed(self) -> None:
+    def test_raw_tensors_count_as_preprocessed(self) -> None:
         items = CODEC.decode_raw(OCTET_STREAM, self.array.tobytes() * 2, max_items=100)
         assert len(items) == 2
         np.testing.assert_array_equal(items[1].arrays["picture"], self.array)
@@ -62,12 +62,12 @@ class TestRejected:
     @pytest.mark.parametrize(
         "value", ["?", "data:image/png;base64,?", "abc", "Zm9v\n", "Zm9v Zm9v", "pictüre", "-_-_"]
     )
-    def test_what_is_not_base64(self, value: str) -> None:
+    def test_invalid_base64(self, value: str) -> None:
         with pytest.raises(InvalidInput, match=r"^'picture': .* this one is not base64"):
             decode(value)
 
     @pytest.mark.parametrize("value", ["", "Zm9v", "data:image/png", "data:,"])
-    def test_what_is_no_picture(self, value: str) -> None:
+    def test_bytes_that_are_not_a_picture(self, value: str) -> None:
         with pytest.raises(InvalidInput, match=r"^'picture': neither a PNG nor a JPEG"):
             decode(value)
 
@@ -76,7 +76,7 @@ class TestRejected:
             CODEC.decode_raw("image/png", PNG[: len(PNG) // 2], max_items=None)
 
     @pytest.mark.parametrize("value", [None, True, {}, [1, 2], {"image": "Zm9v"}])
-    def test_what_is_neither_picture_nor_tensor(self, value: object) -> None:
+    def test_value_that_is_neither_picture_nor_tensor(self, value: object) -> None:
         with pytest.raises(InvalidInput, match=r"^'picture': expected float32 of shape \[1, 5, 6"):
             decode(value)
 
@@ -91,7 +91,7 @@ class TestRejected:
             ImageCodec(make_manifest())
 
 
-def test_the_pictures_of_one_request_share_a_budget() -> None:
+def test_pictures_of_a_request_share_a_budget() -> None:
     picture = grey(np.zeros((2000, 1900), np.uint8))
     budget = Budget()
     for _ in range(4):
@@ -101,7 +101,7 @@ def test_the_pictures_of_one_request_share_a_budget() -> None:
 
 
 @pytest.mark.parametrize(("side", "channels"), [(8, 1), (28, 1), (224, 3)])
-def test_what_a_model_makes_of_a_small_picture_counts_on_the_loop(side: int, channels: int) -> None:
+def test_preprocessing_cost_counts_on_the_loop(side: int, channels: int) -> None:
     how = PicturePreprocess(
         width=side, height=side, channels=channels, mean=(0.0,) * channels, std=(1.0,) * channels
     )

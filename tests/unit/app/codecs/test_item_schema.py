@@ -69,7 +69,9 @@ def is_at_the_edge(value: Any) -> bool:
 
 @settings(max_examples=400, deadline=None)
 @given(st.data(), st.sampled_from(DTYPES), st.sampled_from(SHAPES))
-def test_one_input(data: st.DataObject, dtype: Dtype, shape: tuple[int, ...]) -> None:
+def test_schema_agrees_with_the_codec(
+    data: st.DataObject, dtype: Dtype, shape: tuple[int, ...]
+) -> None:
     value = data.draw(values | shaped(shape) | st.builds(lambda v: {"x": v}, shaped(shape)))
     if not is_at_the_edge(value):
         agree([spec("x", dtype, (-1, *shape))], value)
@@ -79,7 +81,7 @@ def test_one_input(data: st.DataObject, dtype: Dtype, shape: tuple[int, ...]) ->
 @given(values | st.fixed_dictionaries({"a": shaped((-1,)), "b": shaped((2,))}))
 @example({"a": [], "b": [1, 2]})
 @example({"a": [0.5], "b": [1, 2.0]})
-def test_several_inputs(value: object) -> None:
+def test_schema_of_several_inputs_agrees(value: object) -> None:
     if not is_at_the_edge(value):
         agree([spec("a", shape=(-1, -1)), spec("b", "int64", (-1, 2))], value)
 
@@ -88,7 +90,7 @@ def test_several_inputs(value: object) -> None:
     ("dtype", "least", "most"),
     [("int8", -128, 127), ("uint8", 0, 255), ("int32", -(2**31), 2**31 - 1)],
 )
-def test_whole_numbers_to_their_ends(dtype: Dtype, least: int, most: int) -> None:
+def test_schema_has_the_bounds_of_integers(dtype: Dtype, least: int, most: int) -> None:
     for number in (least - 1, least, most, most + 1):
         agree([spec("x", dtype, (-1, 1))], [number])
 
@@ -103,7 +105,7 @@ def test_the_largest_numbers_are_allowed(dtype: Dtype) -> None:
         codec.decode([most * 2])
 
 
-def test_a_picture_is_a_string_or_what_is_made_of_it() -> None:
+def test_picture_schema_allows_strings_and_tensors() -> None:
     how = PicturePreprocess(width=2, height=1, channels=1, mean=(0,), std=(1,))
     manifest = make_manifest([spec("x", shape=(-1, 1, 1, 2))], codec=ImageCodecSpec(preprocess=how))
     schema = dict(codec_for(manifest).item_schema())

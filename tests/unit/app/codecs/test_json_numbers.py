@@ -55,7 +55,7 @@ spelt = st.builds(
 
 @settings(max_examples=500, deadline=None)
 @given(st.lists(spelt, min_size=1, max_size=6))
-def test_any_spelling_is_rounded_as_python_rounds_it(read: ReadFloats, texts: list[str]) -> None:
+def test_any_spelling_rounds_like_python(read: ReadFloats, texts: list[str]) -> None:
     for text in texts:
         got = numbers_of(read, [text])
         right = float(text)
@@ -82,7 +82,7 @@ def test_shortest_and_longer_spellings(read: ReadFloats, number: float, places: 
 
 @settings(max_examples=300, deadline=None)
 @given(st.integers(2**52, 2**53 - 1), st.integers(-1070, -1), st.sampled_from([-1, 0, 1]))
-def test_ties_and_what_is_next_to_them(
+def test_ties_and_their_neighbours(
     read: ReadFloats, mantissa: int, exponent: int, aside: int
 ) -> None:
     """Halfway between two doubles, exactly and with a digit more or less in the last place."""
@@ -153,7 +153,7 @@ class TestChanged:
         for at in range(len(body.rstrip())):
             assert not self.check(read, body[:at], key, most, dtype)
 
-    def test_an_octet_more_less_or_other(
+    def test_one_byte_added_removed_or_changed(
         self, read: ReadFloats, body: bytes, key: str, most: int | None, dtype: Dtype
     ) -> None:
         for at in range(len(body) + 1):
@@ -178,18 +178,18 @@ class TestChanged:
         b"",
     ],
 )
-def test_other_members_and_forms_are_left_to_others(read: ReadFloats, body: bytes) -> None:
+def test_other_bodies_are_left_to_the_slow_parser(read: ReadFloats, body: bytes) -> None:
     assert read(body, "input", "x", (2,), None, False) is None
     assert read(body.replace(b"input", b"inputs"), "inputs", "x", (2,), 1, False) is None
 
 
-def test_items_beyond_the_most(read: ReadFloats) -> None:
+def test_items_beyond_the_maximum(read: ReadFloats) -> None:
     body = json.dumps({"inputs": [[1, 2]] * 3}).encode()
     assert read(body, "inputs", "x", (2,), 3, False) is not None
     assert read(body, "inputs", "x", (2,), 2, False) is None
 
 
-def test_no_memory_is_taken_for_numbers_that_are_not_there(read: ReadFloats) -> None:
+def test_missing_numbers_allocate_no_memory(read: ReadFloats) -> None:
     tracemalloc.start()
     try:
         huge = (2**31 - 1,) * 5

@@ -58,7 +58,7 @@ WAYS = {
 @pytest.mark.parametrize("way", WAYS)
 class TestRanges:
     @pytest.mark.parametrize("item", [[0, 1, 49], [49, 49, 0]])
-    def test_its_ends_are_in_it(self, way: str, item: list[int]) -> None:
+    def test_range_includes_its_bounds(self, way: str, item: list[int]) -> None:
         media_type, body = WAYS[way](item)
         assert read([IDS], body, media_type, many=False)[0].tolist() == item
 
@@ -66,7 +66,7 @@ class TestRanges:
         ("item", "got", "limit", "at"),
         [([0, 300, 1], 300, 49, 1), ([-1, 0, 0], -1, 0, 0), ([50, -(2**40), 0], 50, 49, 0)],
     )
-    def test_the_number_the_range_and_the_place_are_told(
+    def test_error_names_number_range_and_position(
         self, way: str, item: list[int], got: int, limit: int, at: int
     ) -> None:
         media_type, body = WAYS[way](item)
@@ -83,7 +83,7 @@ BATCHES = {
 
 
 @pytest.mark.parametrize("way", BATCHES)
-def test_of_a_batch_the_first_wrong_item_is_named(way: str) -> None:
+def test_first_wrong_item_of_a_batch_is_named(way: str) -> None:
     media_type, body = BATCHES[way]([[1, 2, 3], [1, 50, 51], [-9, 0, 0]])
     error = rejected([IDS], body, media_type, many=True)
     problem = "'ids': expected whole numbers in 0..49, got 50 at [1]"
@@ -96,9 +96,7 @@ def test_of_a_batch_the_first_wrong_item_is_named(way: str) -> None:
     ("numbers", "told"),
     [([1, 2], "'x': NaN, infinity, or a number too large for float32 at [0]")],
 )
-def test_raw_floats_that_are_not_finite_are_named_by_their_item(
-    numbers: list[float], told: str
-) -> None:
+def test_non_finite_raw_floats_name_their_item(numbers: list[float], told: str) -> None:
     spec = TensorSpec(name="x", dtype="float32", shape=(-1, 2))
     body = np.array([numbers, [np.nan, 1]], "<f4").tobytes()
     error = rejected([spec], body, OCTET_STREAM, many=True)
@@ -115,7 +113,7 @@ def test_raw_floats_that_are_not_finite_are_named_by_their_item(
     ],
 )
 @pytest.mark.parametrize("way", ["nested", "npy"])
-def test_sizes_have_bounds(
+def test_sizes_out_of_bounds_are_rejected(
     item: list[object], told: str, numbers: tuple[int, int] | None, way: str
 ) -> None:
     media_type, body = WAYS[way](item)
@@ -126,7 +124,7 @@ def test_sizes_have_bounds(
 
 
 @pytest.mark.parametrize("many", [False, True])
-def test_inputs_that_share_a_size(many: bool) -> None:
+def test_inputs_must_agree_on_a_shared_size(many: bool) -> None:
     right, wrong = {"ids": [1, 2], "mask": [1, 0]}, {"ids": [1, 2], "mask": [1, 0, 1]}
     body = orjson.dumps({"inputs": [right, wrong]} if many else {"input": wrong})
     error = rejected([FREE, MASK], body, JSON, many=many)
@@ -148,7 +146,7 @@ def test_inputs_that_share_a_size(many: bool) -> None:
         (NPY, npy(np.zeros((5, 2, 3))), True),
     ],
 )
-def test_one_input_that_must_be_square(media_type: str, body: bytes, many: bool) -> None:
+def test_square_input_must_be_square(media_type: str, body: bytes, many: bool) -> None:
     told = str(rejected([SQUARE], body, media_type, many=many))
     assert "'links': axis 1 has size 3, but axis 0 of 'links' has size 2" in told
     assert read([SQUARE], npy(np.zeros((2, 2))), NPY, many=False)[0].shape == (2, 2)
@@ -158,7 +156,7 @@ def test_one_input_that_must_be_square(media_type: str, body: bytes, many: bool)
     ("value", "valid"),
     [([0, 49, 1], True), ([0, 50, 1], False), ([-1, 0, 1], False), ([0, 1], False)],
 )
-def test_the_document_has_the_range(value: object, valid: bool) -> None:
+def test_schema_has_the_range(value: object, valid: bool) -> None:
     schema = dict(TensorCodec(make_manifest([IDS])).item_schema())
     assert jsonschema_rs.is_valid(schema, value) is valid
 
@@ -166,7 +164,7 @@ def test_the_document_has_the_range(value: object, valid: bool) -> None:
 @pytest.mark.parametrize(
     ("value", "valid"), [([0], True), ([0] * 4, True), ([], False), ([0] * 5, False)]
 )
-def test_the_document_has_the_sizes(value: object, valid: bool) -> None:
+def test_schema_has_the_sizes(value: object, valid: bool) -> None:
     schema = dict(TensorCodec(make_manifest([FREE])).item_schema())
     assert jsonschema_rs.is_valid(schema, value) is valid
     assert "seq: " in orjson.dumps(schema).decode()

@@ -85,12 +85,14 @@ class TestRead:
             ("uint8", [0, 255, 1, 2]),
         ],
     )
-    def test_each_dtype_to_its_ends(self, way: Way, dtype: Dtype, numbers: list[float]) -> None:
+    def test_each_dtype_up_to_its_limits(
+        self, way: Way, dtype: Dtype, numbers: list[float]
+    ) -> None:
         got = way.one(body("input", numbers), way.reader(dtype, (4,)))
         assert got is not None
         np.testing.assert_array_equal(got, np.array([numbers], dtype), strict=True)
 
-    def test_more_numbers_than_one_product_is_taken_of(self, way: Way) -> None:
+    def test_more_numbers_than_one_product_checks(self, way: Way) -> None:
         of = way.reader(shape=(MAX_PRODUCT_SIZE + 1,))
         numbers = np.zeros(MAX_PRODUCT_SIZE + 1, np.float32)
         got = way.one(body("input", numbers), of)
@@ -100,12 +102,12 @@ class TestRead:
             numbers[-1] = large
             assert way.one(body("input", numbers), of) is None
 
-    def test_many_large_numbers_are_fine_where_none_is_too_large(self, way: Way) -> None:
+    def test_many_large_finite_numbers_are_accepted(self, way: Way) -> None:
         got = way.one(body("input", [60000] * 6), way.reader("float16"))
         assert got is not None
         assert got.max() == 60000
 
-    def test_what_was_read_outlives_the_next_body(self, way: Way) -> None:
+    def test_arrays_outlive_the_next_body(self, way: Way) -> None:
         for dtype in ("float64", "int64", "float32"):
             of = way.reader(dtype)
             first = way.one(body("input", [[1, 2, 3], [4, 5, 6]]), of)
@@ -115,13 +117,13 @@ class TestRead:
             assert first.ravel().tolist() == [1, 2, 3, 4, 5, 6]
             assert second.ravel().tolist() == [7, 8, 9, 0, 0, 0]
 
-    def test_it_reads_on_after_any_body_it_left_alone(self, way: Way) -> None:
+    def test_reader_continues_after_an_unsupported_body(self, way: Way) -> None:
         of = way.reader()
         for raw in (b'{"input": [[1, 2, 3], [4, 5, "6"]]}', b'{"input": [[1', b"[" * 3000):
             assert way.one(raw, of) is None
             assert way.one(body("input", PAIR), of) is not None
 
-    def test_bodies_larger_than_a_parser_is_kept_for(self, way: Way) -> None:
+    def test_bodies_above_the_kept_parser_size(self, way: Way) -> None:
         numbers = np.arange(MAX_KEPT_BYTES) % 7
         raw = body("input", numbers)
         assert len(raw) > MAX_KEPT_BYTES
@@ -132,13 +134,13 @@ class TestRead:
             np.testing.assert_array_equal(got[0], numbers)
 
 
-class TestLeftAlone:
+class TestUnsupported:
     def test_ragged_lists_of_the_right_count(self, way: Way) -> None:
         of = way.reader(shape=(2, 2, 2))
         assert way.one(b'{"input": [[[1, 2], [3, 4]], [[5, 6], [7, 8]]]}', of) is not None
         assert way.one(b'{"input": [[[1, 2]], [[3, 4], [5, 6], [7, 8]]]}', of) is None
 
-    def test_nested_as_deep_as_nothing_is(self, way: Way) -> None:
+    def test_excessive_nesting(self, way: Way) -> None:
         for depth in (40, 1000, 2000, 100_000):
             assert way.one(b'{"input":' + b"[" * depth + b"]" * depth + b"}") is None
             assert way.many(b'{"inputs":' + b"[" * depth + b"]" * depth + b"}") is None
@@ -147,12 +149,10 @@ class TestLeftAlone:
         ("dtype", "shape", "can"),
         [("float32", (2, 3), True), ("bool", (2, 3), False), ("float32", (-1, 3), False)],
     )
-    def test_which_inputs_can_be_read(
-        self, dtype: Dtype, shape: tuple[int, ...], can: bool
-    ) -> None:
+    def test_supported_inputs(self, dtype: Dtype, shape: tuple[int, ...], can: bool) -> None:
         assert NumberReader.can_read(spec("x", dtype, (-1, *shape))) is can
 
-    def test_pictures_and_too_many_items_cost_next_to_nothing(self, way: Way) -> None:
+    def test_pictures_and_too_many_items_use_little_memory(self, way: Way) -> None:
         picture = body("inputs", ["A" * 1_000_000])
         crowd = body("inputs", [[0, 0, 0, 0, 0, 0]] * 50_000)
         of = way.reader()
@@ -167,7 +167,7 @@ class TestLeftAlone:
 
 @pytest.mark.parametrize("size", [1, 100, MAX_PRODUCT_SIZE, MAX_PRODUCT_SIZE + 1])
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
-def test_finite_is_what_has_neither_nan_nor_infinity(dtype: str, size: int) -> None:
+def test_is_finite_detects_nan_and_infinity(dtype: str, size: int) -> None:
     array = np.full((1, size), np.finfo(dtype).max, dtype)  # whose squares overflow
     assert is_finite(array)
     for wrong in (np.nan, np.inf, -np.inf):

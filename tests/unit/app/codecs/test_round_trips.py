@@ -65,7 +65,7 @@ def same(got: list[Array], wanted: Array) -> None:
 
 @settings(deadline=None)
 @given(stacks(), st.booleans())
-def test_an_item_is_the_same_however_it_is_written(stacked: Array, by_name: bool) -> None:
+def test_every_encoding_gives_the_same_item(stacked: Array, by_name: bool) -> None:
     codec = codec_of(stacked)
     little = stacked.astype(stacked.dtype.newbyteorder("<")).tobytes()
     same(read(codec, OCTET_STREAM, little, many=True), stacked)
@@ -80,9 +80,7 @@ def test_an_item_is_the_same_however_it_is_written(stacked: Array, by_name: bool
 
 @settings(deadline=None)
 @given(stacks(), st.booleans(), st.booleans())
-def test_an_npy_file_is_the_same_item_in_any_layout(
-    stacked: Array, free: bool, swapped: bool
-) -> None:
+def test_npy_layouts_give_the_same_item(stacked: Array, free: bool, swapped: bool) -> None:
     codec = codec_of(stacked, free=free)
     written = stacked.astype(stacked.dtype.newbyteorder(">")) if swapped else stacked
     for layout in (written, np.asfortranarray(written)):
@@ -104,7 +102,7 @@ def test_several_inputs_keep_their_values(one: Array, other: Array) -> None:
 
 @settings(deadline=None)
 @given(stacks())
-def test_an_answer_can_be_read_again(stacked: Array) -> None:
+def test_answers_can_be_decoded_again(stacked: Array) -> None:
     codec = TensorCodec(make_manifest(outputs=[spec_of("y", stacked)]))
     predictions: list[Arrays] = [{"y": stacked[row, ...]} for row in range(len(stacked))]
     read_again = np.load(io.BytesIO(codec.encode_raw(NPY, predictions, many=True)))

@@ -55,7 +55,7 @@ def answer(made: AnswerEncoder, count: int, top_k: int | None = None) -> Any:
 
 
 class TestJson:
-    def test_rows_that_only_fill_are_left_out_and_so_is_the_count(self) -> None:
+    def test_padding_rows_and_count_are_omitted(self) -> None:
         assert answer(encoder(), 2) == {
             "outputs": {
                 "boxes": [[0, 1], [2, 3]],
@@ -66,13 +66,13 @@ class TestJson:
         }
 
     @pytest.mark.parametrize(("count", "rows"), [(0, 0), (-3, 0), (4, 4), (9, 4)])
-    def test_no_count_is_more_than_there_are_rows(self, count: int, rows: int) -> None:
+    def test_count_is_limited_to_the_rows(self, count: int, rows: int) -> None:
         for made in (encoder(), encoder(**RANKED)):
             outputs = answer(made, count)["outputs"]
             assert [len(outputs[name]) for name in ("boxes", "scores", "classes")] == [rows] * 3
             assert outputs["whole"] == [7, 8]
 
-    def test_ranked_rows_with_the_labels_of_their_classes(self) -> None:
+    def test_ranked_rows_have_the_labels_of_classes(self) -> None:
         assert answer(encoder(**RANKED), 3) == {
             "outputs": {
                 "boxes": [[2, 3], [4, 5], [0, 1]],
@@ -83,12 +83,12 @@ class TestJson:
             "labels": ["square", "5", "circle"],
         }
 
-    def test_of_equal_scores_the_first_row_comes_first(self) -> None:
+    def test_equal_scores_keep_row_order(self) -> None:
         made = encoder(**RANKED)
         outputs = {**found(4), "scores": np.full(4, 0.5, np.float32)}
         assert made.encode(outputs)["labels"] == ["circle", "square", "5", "-1"]
 
-    def test_the_threshold_and_what_equals_it(self) -> None:
+    def test_threshold_includes_equal_scores(self) -> None:
         made = encoder(**RANKED, threshold=0.5)
         assert answer(made, 3)["outputs"]["scores"] == [0.75, 0.5]
         assert answer(made, 1) == {
@@ -96,14 +96,14 @@ class TestJson:
             "labels": [],
         }
 
-    def test_the_manifests_number_of_rows_and_the_callers(self) -> None:
+    def test_top_k_of_the_caller_overrides_the_manifest(self) -> None:
         made = encoder(**RANKED, top_k=2)
         made.check_top_k()
         assert answer(made, 4)["outputs"]["scores"] == [1, 0.75]
         assert answer(made, 4, top_k=1)["outputs"]["scores"] == [1]
         assert answer(made, 4, top_k=99)["outputs"]["scores"] == [1, 0.75, 0.5, 0.25]
 
-    def test_without_a_rank_there_is_nothing_to_choose_from(self) -> None:
+    def test_top_k_needs_a_rank(self) -> None:
         with pytest.raises(InvalidInput, match="no ranked rows; omit top_k"):
             encoder(classes="classes", labels=LABELS).check_top_k()
 
@@ -116,12 +116,12 @@ class TestRaw:
     BOXES = encoder(counted("boxes", (4, 2)), spec("found", "int64", (-1,)))
 
     @pytest.mark.parametrize("media_type", [OCTET_STREAM, NPY])
-    def test_one_output_has_the_rows_that_count(self, media_type: str) -> None:
+    def test_raw_output_has_only_counted_rows(self, media_type: str) -> None:
         raw = self.BOXES.encode_raw(media_type, [found(3)], many=False)
         assert raw.endswith(np.arange(6, dtype="<f4").tobytes())
         both = self.BOXES.encode_raw(media_type, [found(1), found(1)], many=True)
         assert both.endswith(np.array([0, 1, 0, 1], "<f4").tobytes())
 
-    def test_of_several_items_only_if_as_many_count(self) -> None:
+    def test_several_items_need_equal_counts(self) -> None:
         with pytest.raises(NotAcceptable, match="differ in shape"):
             self.BOXES.encode_raw(OCTET_STREAM, [found(1), found(2)], many=True)

@@ -25,7 +25,7 @@ def decode(value: object, dtype: Dtype = "float32", shape: tuple[int, ...] = (2,
     return item.arrays["x"]
 
 
-class TestTaken:
+class TestAccepted:
     @pytest.mark.parametrize(
         "value",
         [
@@ -37,7 +37,7 @@ class TestTaken:
         ],
         ids=["ints", "floats", "flat", "object", "flat in object"],
     )
-    def test_forms_of_one_input(self, value: object) -> None:
+    def test_one_input_has_several_forms(self, value: object) -> None:
         array = decode(value)
         np.testing.assert_array_equal(array, [[0, 1, 2], [3, 4, 5]])
         assert array.dtype == np.float32
@@ -78,7 +78,7 @@ class TestTaken:
     @pytest.mark.parametrize(
         ("shape", "wanted"), [((-1, 2), (0, 2)), ((-1, -1, 3), (0, 0, 3)), ((-1,), (0,))]
     )
-    def test_nothing_at_all_where_a_dimension_is_free(
+    def test_free_dimension_may_be_empty(
         self, shape: tuple[int, ...], wanted: tuple[int, ...]
     ) -> None:
         """As numpy writes an array without rows."""
@@ -115,18 +115,18 @@ class TestRejected:
             ([10**400] * 6, "too large"),
         ],
     )
-    def test_it_says_what_was_expected_and_what_came(self, value: object, got: str) -> None:
+    def test_error_names_expected_and_received_shape(self, value: object, got: str) -> None:
         with pytest.raises(InvalidInput) as caught:
             decode(value)
         assert str(caught.value).startswith("'x': expected float32 of shape [2, 3], got ")
         assert got in str(caught.value)
 
-    def test_free_dimensions_are_called_any_and_flat_is_not_taken(self) -> None:
+    def test_free_dimensions_reject_flat_lists(self) -> None:
         with pytest.raises(InvalidInput, match=re.escape("shape [0..1024, 2], got shape [4]")):
             decode([1, 2, 3, 4], shape=(-1, 2))
 
     @pytest.mark.parametrize("depth", [65, 500])
-    def test_nesting_deeper_than_any_array(self, depth: int) -> None:
+    def test_excessive_nesting(self, depth: int) -> None:
         value: object = 1.0
         for _ in range(depth):
             value = [value]
@@ -145,7 +145,7 @@ class TestRejected:
             (float("nan"), "int64"),
         ],
     )
-    def test_what_is_no_whole_number_in_range(self, value: float, dtype: Dtype) -> None:
+    def test_numbers_outside_the_integer_range(self, value: float, dtype: Dtype) -> None:
         with pytest.raises(InvalidInput, match=f"whole numbers in the range of {dtype}"):
             decode([value], dtype, (1,))
 
@@ -153,14 +153,14 @@ class TestRejected:
         "value",
         [[2**53 + 1, 1.0], [-(2**53) - 1, 0.0], [0.0, 2**53], [2.0**60, 1], [1, -(2.0**53)]],
     )
-    def test_whole_numbers_that_a_float_may_have_changed(self, value: list[float]) -> None:
+    def test_integers_a_float_may_have_rounded(self, value: list[float]) -> None:
         with pytest.raises(
             InvalidInput, match=r"^'x': whole numbers of 2\*\*53 and more are exact "
         ):
             decode(value, "int64", (2,))
 
     @pytest.mark.parametrize("value", [[2**53 - 1, 1.0], [1 - 2**53, 0.0], [2**53 + 1, 1]])
-    def test_whole_numbers_that_stay_as_they_were_written(self, value: list[float]) -> None:
+    def test_exact_integers_are_unchanged(self, value: list[float]) -> None:
         assert decode(value, "int64", (2,)).tolist() == value
 
     @pytest.mark.parametrize(
@@ -174,7 +174,7 @@ class TestRejected:
             (float("nan"), "float32"),
         ],
     )
-    def test_what_is_not_finite_in_the_dtype(self, value: float, dtype: Dtype) -> None:
+    def test_numbers_too_large_for_the_dtype(self, value: float, dtype: Dtype) -> None:
         with pytest.raises(InvalidInput, match=f"too large for {dtype}"):
             decode([value], dtype, (1,))
 
@@ -199,7 +199,7 @@ class TestRejected:
 class TestSeveralInputs:
     codec = TensorCodec(make_manifest([spec("a", shape=(-1, -1, 2)), spec("b", "int64", (-1, 2))]))
 
-    def test_an_object_by_name_in_any_order(self) -> None:
+    def test_inputs_by_name_in_any_order(self) -> None:
         item = self.codec.decode({"b": [1, 2], "a": [[0.5, 1]]})
         assert list(item.arrays) == ["a", "b"]
         assert [array.dtype.name for array in item.arrays.values()] == ["float32", "int64"]
@@ -220,7 +220,7 @@ class TestSeveralInputs:
         with pytest.raises(InvalidInput, match=re.escape(message)):
             self.codec.decode(value)
 
-    def test_there_is_no_raw_form(self) -> None:
+    def test_no_raw_form(self) -> None:
         assert self.codec.media_types == ()
         with pytest.raises(UnsupportedMediaType, match=r"accepts application/json, not"):
             self.codec.decode_raw(NPY, b"", max_items=None)
@@ -234,7 +234,7 @@ def test_raw_media_types(shape: tuple[int, ...], types: tuple[str, ...]) -> None
 
 
 @pytest.mark.parametrize("media_type", ["text/plain", "image/png", "application/json", ""])
-def test_other_media_types_are_refused_by_telling_ours(media_type: str) -> None:
+def test_other_media_types_are_refused(media_type: str) -> None:
     ours = "application/json, application/octet-stream, application/x-npy"
     with pytest.raises(UnsupportedMediaType, match=f"accepts {ours}, not '{media_type}'"):
         codec().decode_raw(media_type, b"", max_items=None)

@@ -63,12 +63,12 @@ class TestOctetStream:
             (47, True, "expected a whole multiple of 24 bytes"),
         ],
     )
-    def test_a_wrong_size_is_told(self, size: int, many: bool, wanted: str) -> None:
+    def test_wrong_size_is_reported(self, size: int, many: bool, wanted: str) -> None:
         with pytest.raises(InvalidInput) as caught:
             rows(OCTET_STREAM, bytes(size), many=many)
         assert f"{wanted} (little-endian float32 of shape [2, 3]), got {size}" in str(caught.value)
 
-    def test_single_numbers_are_arrays_without_axes(self) -> None:
+    def test_scalars_are_arrays_without_axes(self) -> None:
         got = rows(OCTET_STREAM, np.array([1, 2], "<f4").tobytes(), codec(shape=()), many=True)
         assert [(type(row), row.shape, float(row)) for row in got] == [
             (np.ndarray, (), 1.0),
@@ -106,12 +106,12 @@ class TestNpy:
         assert got.flags.c_contiguous
         np.testing.assert_array_equal(got, PAIR)
 
-    def test_a_file_that_python_2_wrote_is_read_without_a_word(self) -> None:
+    def test_file_written_by_python_2_is_read_silently(self) -> None:
         (got,) = rows(NPY, npy_of(header("(2L, 3L)"), PAIR.tobytes()))
         np.testing.assert_array_equal(got, PAIR)
 
     @pytest.mark.parametrize("order", ["", *"<>=|"])
-    def test_no_dtype_is_worth_a_warning(self, order: str) -> None:
+    def test_no_dtype_causes_a_warning(self, order: str) -> None:
         """Some names of dtypes are taken by numpy with a warning, such as a4."""
         for letter, size in itertools.product(string.ascii_letters + "?", ("", "4", "8")):
             body = npy_of(header("(2, 3)", f"'{order}{letter}{size}'"), PAIR.tobytes())
@@ -187,7 +187,7 @@ class TestNpy:
             b"\x93NUMPY\x02\x00\xff\xff\xff\xff" + bytes(10),
         ],
     )
-    def test_a_file_that_is_none(self, body: bytes) -> None:
+    def test_an_invalid_file(self, body: bytes) -> None:
         with pytest.raises(InvalidInput, match=r"not an \.npy file"):
             rows(NPY, body)
 
@@ -205,13 +205,13 @@ class TestNpy:
             ("(" + "1, " * 70 + ")", 4),
         ],
     )
-    def test_a_header_that_lies(self, shape: str, size: int, many: bool) -> None:
+    def test_a_header_that_contradicts_the_data(self, shape: str, size: int, many: bool) -> None:
         with pytest.raises(InvalidInput, match=r"the \.npy header says shape|got shape"):
             rows(NPY, npy_of(header(shape), bytes(size)), many=many)
 
     @pytest.mark.parametrize("made", [codec(), codec(shape=(-1, -1))], ids=["fixed", "free"])
     @pytest.mark.parametrize("shape", ["(4000000000,)", "(1000000, 1000000)", "(500000000, 0, 0)"])
-    def test_claims_allocate_nothing(self, made: TensorCodec, shape: str) -> None:
+    def test_header_claims_allocate_no_memory(self, made: TensorCodec, shape: str) -> None:
         body = npy_of(header(shape))
         tracemalloc.start()
         try:
@@ -222,14 +222,14 @@ class TestNpy:
             tracemalloc.stop()
 
     @given(st.binary(max_size=40), st.integers(0, 150), st.booleans())
-    def test_no_damage_raises_anything_else(self, junk: bytes, at: int, many: bool) -> None:
+    def test_damage_raises_only_invalid_input(self, junk: bytes, at: int, many: bool) -> None:
         body = npy(PAIR)
         with contextlib.suppress(InvalidInput):
             rows(NPY, body[:at] + junk + body[at + len(junk) :], many=many)
 
 
 @pytest.mark.parametrize("media_type", [OCTET_STREAM, NPY])
-def test_too_many_items_are_refused_before_any_is_made(media_type: str) -> None:
+def test_too_many_items_are_refused_before_decoding(media_type: str) -> None:
     many = np.zeros((200_000, 1), np.float32)
     body = npy(many) if media_type == NPY else many.tobytes()
     tracemalloc.start()

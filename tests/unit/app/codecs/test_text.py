@@ -49,7 +49,7 @@ def refused(codec: Codec, value: object) -> str:
     return str(error.value)
 
 
-def test_a_text_becomes_the_inputs_of_the_model() -> None:
+def test_text_becomes_the_models_inputs() -> None:
     item = CODEC.decode("A cats")
     assert arrays(item) == (ids("[CLS]", "a", "cat", "##s", "[SEP]"), [1] * 5, [0] * 5)
     assert (item.length, item.note) == (5, Note(5))
@@ -58,7 +58,7 @@ def test_a_text_becomes_the_inputs_of_the_model() -> None:
     assert item.signature[0] == ("input_ids", "<i8", (-1,))
 
 
-def test_a_long_text_is_cut_off_and_the_note_says_how_many() -> None:
+def test_long_text_is_truncated_with_a_note() -> None:
     item = CODEC.decode("cat " * 20)
     assert arrays(item)[0] == ids("[CLS]", *["cat"] * (MAX_TOKENS - 2), "[SEP]")
     assert item.note == Note(MAX_TOKENS, cut=14)
@@ -73,20 +73,20 @@ def test_a_pair_of_texts(value: object) -> None:
     assert arrays(PAIRS.decode(value)) == (wanted, [1] * 6, [0, 0, 0, 1, 1, 1])
 
 
-def test_of_a_long_pair_the_longer_text_is_cut() -> None:
+def test_longer_text_of_a_pair_is_truncated() -> None:
     item = PAIRS.decode(["cat", "dog " * 9])
     assert arrays(item)[0] == ids("[CLS]", "cat", "[SEP]", *["dog"] * 4, "[SEP]")
     assert arrays(item)[2] == [0] * 3 + [1] * 5
     assert item.note == Note(MAX_TOKENS, cut=5)
 
 
-def test_token_ids_are_taken_as_they_are() -> None:
+def test_token_ids_are_accepted() -> None:
     item = CODEC.decode(ids("cat", "dog"))
     assert arrays(item) == (ids("cat", "dog"), [1, 1], [0, 0])
     assert (item.length, item.note) == (2, Note(2))
 
 
-def test_the_inputs_by_name_are_taken_too() -> None:
+def test_inputs_by_name_are_accepted() -> None:
     by_name = dict(zip(NAMES, (ids("cat", "dog"), [1, 1], [0, 1]), strict=True))
     item = PAIRS.decode(by_name)
     assert arrays(item) == tuple(by_name.values())
@@ -142,12 +142,12 @@ def test_invalid_items_are_rejected(codec: Codec, value: object, problem: str) -
 
 
 @pytest.mark.parametrize("text", ["", "\0", "\0" * 999, " \n\t", "\u200b", "e\u0301" * 9, "😀"])
-def test_odd_texts_are_texts(text: str) -> None:
+def test_unusual_texts_are_accepted(text: str) -> None:
     item = CODEC.decode(text)
     assert 2 <= item.length <= MAX_TOKENS
 
 
-def test_rows_that_are_masked_as_a_whole_are_refused() -> None:
+def test_fully_masked_rows_are_refused() -> None:
     mask = np.array([[1, 0], [0, 1], [0, 0]])
     rows = dict(zip(NAMES, (np.full((3, 2), 4), mask, np.zeros((3, 2), np.int64)), strict=True))
     assert len(CODEC.decode_arrays({name: array[:2] for name, array in rows.items()})) == 2
@@ -155,24 +155,24 @@ def test_rows_that_are_masked_as_a_whole_are_refused() -> None:
         CODEC.decode_arrays(rows)
 
 
-def test_ids_of_a_vocabulary_with_holes_are_those_that_its_texts_have() -> None:
+def test_vocabulary_ids_may_have_gaps() -> None:
     holes = Tokenizer(models.WordLevel({"?": 0, "a": 1, "b": 5}, unk_token="?")).to_str().encode()
     codec = codec_for(text_manifest(), lambda _: holes)
     assert arrays(codec.decode("b")) == arrays(codec.decode([5])) == ([5], [1], [0])
     assert "expected whole numbers in 0..5, got 6" in refused(codec, [6])
 
 
-def test_a_model_of_pairs_takes_no_plain_text() -> None:
+def test_pair_model_accepts_no_plain_text() -> None:
     assert PAIRS.media_types == ()
 
 
-def test_a_text_of_no_tokens_is_refused_where_none_are_added() -> None:
+def test_text_without_tokens_is_refused() -> None:
     bare = Tokenizer(models.WordLevel({"a": 0, "?": 1}, unk_token="?")).to_str().encode()
     codec = codec_for(text_manifest(), lambda _: bare)
     assert "has 0 tokens, the model needs at least 1" in refused(codec, "")
 
 
-def test_a_text_of_tokens_that_the_model_does_not_know() -> None:
+def test_text_with_token_ids_beyond_the_model() -> None:
     inputs = [text_manifest().inputs[0].model_copy(update={"minimum": 0, "maximum": 5})]
     manifest = text_manifest()
     manifest = manifest.model_copy(update={"inputs": (*inputs, *manifest.inputs[1:])})
@@ -181,7 +181,7 @@ def test_a_text_of_tokens_that_the_model_does_not_know() -> None:
     assert "5" in refused(codec, "a dog")
 
 
-def test_a_text_on_which_the_tokenizer_panics() -> None:
+def test_tokenizer_panic_is_a_client_error() -> None:
     fields = orjson.loads(tiny_tokenizer())
     fields["normalizer"] = {"type": "Precompiled", "precompiled_charsmap": "BAAAAP////8="}
     codec = codec_for(text_manifest(), lambda _: orjson.dumps(fields))
@@ -206,7 +206,7 @@ def test_tokens_of_a_request_have_a_limit() -> None:
         codec.decode([4] * 600_000, budget)
 
 
-def test_long_texts_and_many_leave_the_event_loop() -> None:
+def test_long_or_many_texts_leave_the_event_loop() -> None:
     assert CODEC.decode("cat " * 900, Budget(on_loop=True)).length == MAX_TOKENS
     with pytest.raises(TooLongForLoop):
         CODEC.decode("cat " * 1100, Budget(on_loop=True))
@@ -224,7 +224,7 @@ def test_long_texts_and_many_leave_the_event_loop() -> None:
         CODEC.decode("cat " * 200, budget)
 
 
-def test_texts_that_nobody_waits_for_are_not_tokenised() -> None:
+def test_abandoned_texts_are_not_tokenized() -> None:
     left = iter([False, True])
     budget = Budget(is_left=lambda: next(left))
     CODEC.decode("cat", budget)
@@ -260,12 +260,12 @@ class TestPlainText:
 
 
 @pytest.mark.parametrize("body", [b'{"input": "\\ud800"}', b'{"input": "\xed\xa0\x80"}'])
-def test_half_a_pair_of_surrogates_is_no_json(body: bytes) -> None:
+def test_lone_surrogate_is_invalid_json(body: bytes) -> None:
     with pytest.raises(InvalidInput, match="the body is not JSON"):
         read_items(CODEC, JSON, body, many=False, max_items=1)
 
 
-def test_a_batch_of_texts_names_the_item_that_is_wrong() -> None:
+def test_wrong_text_of_a_batch_is_named() -> None:
     body = orjson.dumps({"inputs": ["cat", [3], "dog", 7]})
     with pytest.raises(CallerError) as error:
         read_items(CODEC, JSON, body, many=True, max_items=4)
@@ -273,7 +273,7 @@ def test_a_batch_of_texts_names_the_item_that_is_wrong() -> None:
 
 
 @pytest.mark.parametrize("pair", [False, True])
-def test_long_texts_have_the_tokens_of_short_ones(pair: bool) -> None:
+def test_long_texts_are_tokenized_like_short_ones(pair: bool) -> None:
     """They are tokenised in another way, which does not hold the GIL."""
     codec = tiny_text_codec(text_codec(max_tokens=10_000, pairs=pair))
     text = "A cats in london " * 300  # of 17 characters each
@@ -302,14 +302,14 @@ class TestTokenClassification:
         assert isinstance(found, list)
         return found
 
-    def test_runs_of_tokens_become_spans_of_the_text(self) -> None:
+    def test_token_runs_become_text_spans(self) -> None:
         animal, place = self.spans(self.codec(), "A CATS in London", 0, 0, 1, 2, 0, 3, 0)
         assert animal == {"label": "ANIMAL", "start": 2, "end": 6, "text": "CATS"} | {
             "score": pytest.approx((0.52 + 0.53) / 2)
         }
         assert (place["label"], place["text"]) == ("PLACE", "London")
 
-    def test_special_tokens_and_the_prompt_are_in_no_span(self) -> None:
+    def test_spans_exclude_special_tokens_and_prompt(self) -> None:
         found = self.spans(self.codec("new cat: "), "é dog", 1, 1, 1, 1, 1, 1, 1)
         assert [(each["start"], each["end"], each["text"]) for each in found] == [
             (0, 1, "é"),
@@ -326,9 +326,7 @@ class TestTokenClassification:
             ((3, 0, 3), ["0-1", "2-3"]),
         ],
     )
-    def test_spans_end_where_the_label_changes(
-        self, best: Sequence[int], wanted: list[str]
-    ) -> None:
+    def test_spans_end_when_the_label_changes(self, best: Sequence[int], wanted: list[str]) -> None:
         places = np.array([(0, 0), (0, 1), (1, 2), (2, 3), (0, 0)], np.int32)
         scores = np.eye(4, dtype=np.float32)[[1, *best, 1]]  # those of special tokens do not count
         found = SpanFinder(self.LABELS).find(scores, "abc", places)
@@ -352,7 +350,7 @@ class TestTokenClassification:
             made.decode("a", budget)
         made.decode([4] * MAX_LABELLED_TOKENS, Budget())
 
-    def test_tensors_get_the_scores(self) -> None:
+    def test_token_ids_get_only_scores(self) -> None:
         codec = self.codec()
         item = codec.decode(ids("cat"))
         assert list(codec.encode({"scores": np.zeros((1, 4))}, None, item.note)) == ["outputs"]
@@ -362,7 +360,7 @@ class TestTokenClassification:
     ("tokenizer", "max_tokens", "problem"),
     [(b"{}", 8, "tokenizer.json: not a file of `tokenizers`"), (None, 2, "leave no room")],
 )
-def test_a_tokenizer_that_cannot_be_used(
+def test_unusable_tokenizer_is_an_artifact_error(
     tokenizer: bytes | None, max_tokens: int, problem: str
 ) -> None:
     manifest = text_manifest(text_codec(max_tokens=max_tokens))
@@ -372,7 +370,7 @@ def test_a_tokenizer_that_cannot_be_used(
         codec_for(manifest)
 
 
-def test_without_the_package_the_artifact_says_what_to_install(
+def test_missing_tokenizers_package_names_the_extra(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setitem(sys.modules, "tokenizers", None)

@@ -32,7 +32,7 @@ async def occupied(r: Rig, *numbers: float) -> asyncio.Task[object]:
     return asyncio.ensure_future(asyncio.gather(*tasks))
 
 
-async def test_what_cannot_be_done_in_time_is_refused_at_once() -> None:
+async def test_request_that_cannot_finish_is_rejected_immediately() -> None:
     async with rig(batch_s=TEN_MS, max_batch_size=8) as r:
         running = await occupied(r, 0)  # 10 ms
         waiting = [r.start(number, within=0.065) for number in (1, 2, 3, 4, 5)]  # 50 ms
@@ -64,7 +64,7 @@ async def test_idle_replica_accepts_despite_the_prediction() -> None:
         assert await r.ask(1, within=0.1) == [2]
 
 
-async def test_a_forecast_that_was_wrong_is_put_right() -> None:
+async def test_wrong_forecast_is_corrected() -> None:
     async with rig(batch_s={1: 1000.0}) as r:
         for number in range(30):
             assert await r.ask(number, within=0.1) == [2 * number]
@@ -76,7 +76,7 @@ async def test_a_forecast_that_was_wrong_is_put_right() -> None:
         await running
 
 
-async def test_what_waited_to_be_read_has_less_time_left() -> None:
+async def test_read_lag_reduces_the_remaining_time() -> None:
     async with rig(batch_s=TEN_MS) as r:
         running = await occupied(r, 0)
 
@@ -119,7 +119,7 @@ async def test_urgent_request_does_not_join_patient_ones() -> None:
         assert len(r.backend.batches) == 3
 
 
-async def test_shapes_go_by_their_deadlines() -> None:
+async def test_shapes_run_in_deadline_order() -> None:
     async with rig(batch_s=TEN_MS) as r:
         running = await occupied(r, 0)
         now = r.clock.now()
@@ -130,7 +130,7 @@ async def test_shapes_go_by_their_deadlines() -> None:
         assert r.backend.batches == [[0], [2], [1]]
 
 
-async def test_the_predicted_wait_can_be_watched() -> None:
+async def test_predicted_wait_is_a_metric() -> None:
     async with rig(scripts=(None, None), batch_s=TEN_MS, max_batch_size=1) as r:
 
         def wait_s() -> float:
@@ -154,7 +154,7 @@ async def test_the_predicted_wait_can_be_watched() -> None:
         assert wait_s() == 0
 
 
-def test_no_model_is_owed_more_than_a_second() -> None:
+def test_arrears_of_a_model_are_limited() -> None:
     """Such as a model whose other replicas were being rebuilt while it was flooded."""
     tickets = TicketQueue(100, 10**9)
     metrics, costs = Metrics().model(MODEL), {"fake#0": BatchCost(1, {0: {1: 0.01}})}
@@ -174,7 +174,7 @@ def test_no_model_is_owed_more_than_a_second() -> None:
     assert queue.used_s == 70.0
 
 
-async def test_what_is_due_later_is_not_waited_for() -> None:
+async def test_later_deadlines_do_not_delay_urgent_requests() -> None:
     async with rig(batch_s=TEN_MS, max_batch_size=1) as r:
         running = await occupied(r, 0)
         patient = [r.start(number, within=100.0) for number in range(1, 51)]  # half a second
@@ -190,7 +190,7 @@ async def test_what_is_due_later_is_not_waited_for() -> None:
         await asyncio.gather(running, *patient)
 
 
-async def test_deadlines_in_no_order_are_counted_one_by_one() -> None:
+async def test_unordered_deadlines_are_counted_individually() -> None:
     async with rig(batch_s=TEN_MS, max_batch_size=1) as r:
         running = await occupied(r, 0)
         tasks = [r.start(number, within=100.0 - number) for number in range(1, 11)]
@@ -204,7 +204,7 @@ async def test_deadlines_in_no_order_are_counted_one_by_one() -> None:
         await asyncio.gather(running, *tasks)
 
 
-async def test_what_costs_nothing_is_never_refused() -> None:
+async def test_cached_and_joined_items_are_never_rejected() -> None:
     async with rig(batch_s=TEN_MS, cache_bytes=10_000) as r:
         assert await r.ask(7) == [14]
         running = await occupied(r, 0)
@@ -220,7 +220,7 @@ async def test_what_costs_nothing_is_never_refused() -> None:
         await asyncio.gather(running, *waiting)
 
 
-async def test_replicas_share_what_waits() -> None:
+async def test_replicas_share_the_queue() -> None:
     async with rig(scripts=(None, None), batch_s=TEN_MS, max_batch_size=1) as r:
         running = await occupied(r, 0, 0.5)
         waiting = [r.start(number, within=0.035) for number in (1, 2, 3, 4)]
@@ -234,7 +234,7 @@ async def test_replicas_share_what_waits() -> None:
         assert [values(await each) for each in waiting] == [[2], [4], [6], [8]]
 
 
-async def test_batches_are_small_where_the_time_allowed_is_short() -> None:
+async def test_short_deadlines_make_batches_small() -> None:
     async with rig(batch_s=TEN_MS, max_batch_size=8) as r:
         running = await occupied(r, 0)
         tasks = [r.start(number, within=0.1) for number in (1, 2, 3)]
@@ -253,7 +253,7 @@ async def test_batches_are_small_where_the_time_allowed_is_short() -> None:
 
 
 @pytest.mark.parametrize("limit", [3, 4])
-async def test_a_full_queue_says_when_it_will_be_empty(limit: int) -> None:
+async def test_full_queue_gives_a_retry_time(limit: int) -> None:
     async with rig(batch_s=TEN_MS, max_batch_size=2, queue_limit=limit) as r:
         running = await occupied(r, 0)
         waiting = [r.start(number) for number in range(1, limit + 1)]
@@ -297,7 +297,7 @@ class Shared:
         ]
 
 
-async def test_idleness_earns_no_arrears() -> None:
+async def test_idle_model_accumulates_no_arrears() -> None:
     shared = Shared({"busy": 0.1, "late": 0.1})
     await shared.open()
     shared.flood("busy", 400)
@@ -310,7 +310,7 @@ async def test_idleness_earns_no_arrears() -> None:
     await shared.replica.close(5.0)
 
 
-async def test_a_forecast_knows_of_the_other_models_share() -> None:
+async def test_forecast_includes_the_other_models_share() -> None:
     shared = Shared({"one": 0.01, "other": 0.01}, max_batch_size=1)
     await shared.open()
     shared.flood("one", 100)  # a second

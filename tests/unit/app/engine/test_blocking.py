@@ -21,7 +21,7 @@ def submit(r: Rig, *numbers: float) -> Submission:
     return r.engine.submit(MODEL, [item(number) for number in numbers], deadline)
 
 
-async def test_a_batch_is_answered_in_the_turn_in_which_it_starts() -> None:
+async def test_blocking_loop_answers_in_the_same_turn() -> None:
     async with rig(block_s=LONG_S, batch_s=QUICK) as r:
         submission = submit(r, 1, 2, 3)
         await asyncio.sleep(0)
@@ -29,7 +29,7 @@ async def test_a_batch_is_answered_in_the_turn_in_which_it_starts() -> None:
         assert values(submission.result()) == [2, 4, 6]
 
 
-async def test_without_blocking_it_is_answered_when_it_is_there() -> None:
+async def test_non_blocking_loop_answers_when_ready() -> None:
     async with rig(batch_s=QUICK) as r:
         r.backend.gate.clear()
         submission = submit(r, 1)
@@ -74,7 +74,7 @@ async def test_hanging_model_blocks_the_loop_within_its_limit() -> None:
         assert values(await submission.answer()) == [2]
 
 
-async def test_loop_blocks_for_one_batch_a_turn() -> None:
+async def test_loop_blocks_for_one_batch_per_turn() -> None:
     async with rig(max_batch_size=2, block_s=LONG_S, batch_s=QUICK) as r:
         submission = submit(r, 1, 2, 3, 4, 5)
         seen: list[int] = []
@@ -95,7 +95,7 @@ async def test_second_replica_starts_while_the_first_hangs() -> None:
         assert values(await submission.answer()) == [2, 4]
 
 
-async def test_raising_caller_harms_no_other_while_the_loop_blocks() -> None:
+async def test_raising_listener_does_not_affect_a_blocking_loop() -> None:
     told: list[str] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(str(context)))
 

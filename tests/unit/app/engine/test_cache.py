@@ -24,7 +24,7 @@ def key(number: int) -> bytes:
     ("entries", "floats", "ttl_s", "shapes"),
     [(50_000, 10, 0, 1), (50_000, 10, 60, 1), (10_000, 1000, 0, 1), (50_000, 10, 0, 20_000)],
 )
-def test_the_process_grows_by_what_is_counted(
+def test_process_memory_grows_as_counted(
     entries: int, floats: int, ttl_s: float, shapes: int
 ) -> None:
     command = [sys.executable, "-m", "tests.unit.app.engine.cache_growth"]
@@ -34,7 +34,7 @@ def test_the_process_grows_by_what_is_counted(
     assert 1 / 1.5 < growth / counted < 1.5
 
 
-def test_the_least_recently_used_value_makes_room() -> None:
+def test_least_recently_used_value_is_evicted() -> None:
     cache = PredictionCache(3 * cost_bytes(key(0), value(0)), None, timer=lambda: 0.0)
     for number in range(3):
         cache.put(key(number), value(number))
@@ -45,7 +45,7 @@ def test_the_least_recently_used_value_makes_room() -> None:
     assert cache.used_bytes <= 3 * cost_bytes(key(0), value(0))
 
 
-def test_a_lifetime_ends_entries() -> None:
+def test_entries_expire_after_their_lifetime() -> None:
     now = 0.0
     cache = PredictionCache(1_000_000, 10.0, timer=lambda: now)
     cache.put(key(1), value(1))
@@ -75,7 +75,7 @@ def test_no_capacity_means_no_cache() -> None:
         {"v": np.array([1, 2, 3], np.uint8), "w": np.array([4.5], np.float64)},
     ],
 )
-def test_what_comes_back_is_what_was_kept(kept: Arrays) -> None:
+def test_cached_values_are_returned_unchanged(kept: Arrays) -> None:
     cache = PredictionCache(1_000_000, None, timer=lambda: 0.0)
     for number in range(2):
         cache.put(key(number), kept)
@@ -90,7 +90,7 @@ def test_what_comes_back_is_what_was_kept(kept: Arrays) -> None:
         assert array.flags.aligned
 
 
-def test_what_is_changed_afterwards_is_not_what_was_kept() -> None:
+def test_later_changes_do_not_affect_the_cache() -> None:
     cache, array = PredictionCache(1_000_000, None, timer=lambda: 0.0), np.zeros(3)
     cache.put(key(1), {"v": array})
     array[:] = 7
@@ -99,7 +99,7 @@ def test_what_is_changed_afterwards_is_not_what_was_kept() -> None:
     assert got["v"].tolist() == [0, 0, 0]
 
 
-def test_shapes_without_end_come_back_as_they_were() -> None:
+def test_many_shapes_are_returned_unchanged() -> None:
     cache = PredictionCache(10_000, None, timer=lambda: 0.0)
     for number in range(2 * MOST_LAYOUTS):
         cache.put(key(number), {"v": np.full(number % 500, number % 256, np.uint8)})
@@ -108,7 +108,7 @@ def test_shapes_without_end_come_back_as_they_were() -> None:
         assert got["v"].tolist() == [number % 256] * (number % 500)
 
 
-def test_a_value_that_comes_again_is_counted_once() -> None:
+def test_replaced_value_is_counted_once() -> None:
     cache = PredictionCache(1_000_000, None, timer=lambda: 0.0)
     cache.put(key(1), value(1))
     cache.put(key(1), value(2))

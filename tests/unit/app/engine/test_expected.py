@@ -36,7 +36,7 @@ class Expecting:
         self.ended += 1
 
 
-async def test_it_is_answered_like_any_other() -> None:
+async def test_expected_request_is_answered_normally() -> None:
     async with rig(cache_bytes=1000) as r:
         await r.ask(1)
         expecting = Expecting(r)
@@ -49,7 +49,7 @@ async def test_it_is_answered_like_any_other() -> None:
         assert r.metric(OUTCOMES, outcome="ok") == 4
 
 
-async def test_items_that_are_all_in_the_cache_settle_it_at_once() -> None:
+async def test_fully_cached_items_settle_immediately() -> None:
     async with rig(cache_bytes=1000) as r:
         await r.ask(1)
         expecting, told = Expecting(r), []
@@ -60,7 +60,7 @@ async def test_items_that_are_all_in_the_cache_settle_it_at_once() -> None:
         assert told == [[2]]
 
 
-async def test_it_joins_what_is_in_flight() -> None:
+async def test_expected_request_joins_items_in_flight() -> None:
     async with rig(max_batch_size=1) as r:
         r.backend.gate.clear()
         first, expecting = r.start(1), Expecting(r)
@@ -71,7 +71,7 @@ async def test_it_joins_what_is_in_flight() -> None:
         assert len(r.backend.batches) == 1
 
 
-async def test_its_items_may_bring_an_earlier_deadline() -> None:
+async def test_supplied_items_may_have_an_earlier_deadline() -> None:
     async with rig(max_batch_size=1) as r:
         r.backend.gate.clear()
         busy, expecting = r.start(1), Expecting(r)
@@ -89,7 +89,7 @@ async def test_its_items_may_bring_an_earlier_deadline() -> None:
         assert values(await busy) == [2]
 
 
-async def test_its_deadline_ends_it() -> None:
+async def test_deadline_ends_an_expected_request() -> None:
     async with rig() as r:
         expecting = Expecting(r, within=5)
         r.clock.advance(6)
@@ -101,7 +101,7 @@ async def test_its_deadline_ends_it() -> None:
         assert r.backend.batches == []
 
 
-async def test_its_caller_may_leave() -> None:
+async def test_caller_may_abandon_an_expected_request() -> None:
     async with rig() as r:
         expecting = Expecting(r)
         expecting.submission.abandon()
@@ -113,7 +113,7 @@ async def test_its_caller_may_leave() -> None:
 
 
 @pytest.mark.parametrize("error", [InvalidInput("no picture"), KeyError("a bug")])
-async def test_what_decoding_raises_is_its_answer(error: Exception) -> None:
+async def test_decoding_error_is_the_answer(error: Exception) -> None:
     async with rig() as r:
         expecting = Expecting(r)
         expecting.submission.fail(error)
@@ -121,7 +121,7 @@ async def test_what_decoding_raises_is_its_answer(error: Exception) -> None:
             await expecting.submission.answer()
 
 
-async def test_items_without_room_are_rejected_as_a_whole() -> None:
+async def test_items_that_do_not_fit_are_all_rejected() -> None:
     async with rig(queue_limit=2) as r:
         r.backend.gate.clear()
         running = r.start(1)
@@ -136,7 +136,7 @@ async def test_items_without_room_are_rejected_as_a_whole() -> None:
         assert [values(await each) for each in (running, waiting)] == [[2], [4]]
 
 
-async def test_a_drain_answers_it() -> None:
+async def test_drain_answers_an_expected_request() -> None:
     async with rig() as r:
         expecting = Expecting(r)
         draining = asyncio.create_task(r.engine.drain(10))
@@ -149,7 +149,7 @@ async def test_a_drain_answers_it() -> None:
         assert await draining
 
 
-async def test_a_drain_without_time_ends_it() -> None:
+async def test_drain_without_time_fails_the_request() -> None:
     async with rig() as r:
         expecting = Expecting(r)
         assert not await r.engine.drain(0)
@@ -158,7 +158,7 @@ async def test_a_drain_without_time_ends_it() -> None:
         assert expecting.ended == 1
 
 
-async def test_its_model_stays_until_it_is_answered() -> None:
+async def test_retirement_waits_for_an_expected_request() -> None:
     async with rig() as r:
         expecting = Expecting(r)
         retiring = asyncio.create_task(r.engine.retire(MODEL))

@@ -76,7 +76,7 @@ async def test_several_turns_make_one_batch() -> None:
         assert r.backend.batches == [[1, 2, 3, 4, 5]]
 
 
-async def test_without_gathering_the_first_turn_is_a_batch() -> None:
+async def test_first_turn_is_a_batch_without_gathering() -> None:
     async with gathering(BatchLimits(8, 0.0)) as r:
         r.backend.gate.clear()
         submissions = await wave(r, 1, 2, 3)
@@ -86,7 +86,7 @@ async def test_without_gathering_the_first_turn_is_a_batch() -> None:
         assert r.backend.batches == [[1], [2, 3]]
 
 
-async def test_one_request_alone_waits_a_turn_and_no_more() -> None:
+async def test_single_request_waits_only_one_turn() -> None:
     async with gathering() as r:
         r.backend.gate.clear()
         submission = submit(r, 1)
@@ -106,14 +106,14 @@ async def test_a_full_batch_starts_at_once() -> None:
         assert r.backend.batches == [[1, 2, 3], [4]]
 
 
-async def test_more_than_a_batch_at_once_does_not_wait() -> None:
+async def test_more_than_a_batch_does_not_wait() -> None:
     async with gathering(BatchLimits(3, 0.0, GATHER_S)) as r:
         submission = submit(r, 1, 2, 3, 4, 5)
         assert values(await submission.answer()) == [2, 4, 6, 8, 10]
         assert r.backend.batches == [[1, 2, 3], [4, 5]]
 
 
-async def test_it_ends_although_every_turn_brings_more() -> None:
+async def test_gathering_ends_despite_new_arrivals() -> None:
     async with gathering(BatchLimits(1000, 0.0, GATHER_S)) as r:
         r.backend.gate.clear()
         numbers = list(range(1, 31))
@@ -135,7 +135,7 @@ async def test_every_batch_has_its_own_time_to_grow() -> None:
         assert [len(batch) for batch in r.backend.batches] == [4, 4, 4]
 
 
-async def test_what_came_while_the_replica_was_busy_is_one_batch() -> None:
+async def test_arrivals_while_busy_form_one_batch() -> None:
     async with gathering() as r:
         r.backend.gate.clear()
         busy = submit(r, 1)
@@ -146,7 +146,7 @@ async def test_what_came_while_the_replica_was_busy_is_one_batch() -> None:
         assert r.backend.batches == [[1], [2, 3, 4]]
 
 
-async def test_a_wave_goes_on_growing_when_the_replica_gets_free() -> None:
+async def test_wave_grows_after_the_replica_is_free() -> None:
     async with gathering() as r:
         r.backend.gate.clear()
         busy = submit(r, 1)
@@ -186,7 +186,7 @@ async def test_idle_replicas_share_a_wave() -> None:
         assert sorted(r.backends[0].batches + r.backends[1].batches) == [[1, 2], [3, 4]]
 
 
-async def test_one_of_two_replicas_is_busy() -> None:
+async def test_idle_replica_takes_the_whole_wave() -> None:
     async with gathering(replicas=2) as r:
         r.backends[0].gate.clear()
         busy = submit(r, 1)
@@ -197,7 +197,7 @@ async def test_one_of_two_replicas_is_busy() -> None:
         await check([busy], 1)
 
 
-async def test_a_configured_wait_comes_before() -> None:
+async def test_configured_wait_precedes_gathering() -> None:
     async with gathering(BatchLimits(8, 1.0, GATHER_S)) as r:
         submissions = await wave(r, 1, 2)
         await turns()
@@ -208,7 +208,7 @@ async def test_a_configured_wait_comes_before() -> None:
 
 
 @pytest.mark.parametrize("turns_between", [1, 5])
-async def test_abandoned_wave_takes_no_time_from_the_next(turns_between: int) -> None:
+async def test_abandoned_wave_does_not_shorten_the_next(turns_between: int) -> None:
     async with gathering() as r:
         gone = submit(r, 1)
         await asyncio.sleep(0)  # it is waited for company now
@@ -219,7 +219,7 @@ async def test_abandoned_wave_takes_no_time_from_the_next(turns_between: int) ->
         assert r.backend.batches == [[2, 3, 4]]
 
 
-async def test_items_of_another_shape_have_batches_of_their_own() -> None:
+async def test_each_shape_forms_its_own_batches() -> None:
     async with gathering() as r:
         submissions = []
         for number in (1, 2, 3):
@@ -231,7 +231,7 @@ async def test_items_of_another_shape_have_batches_of_their_own() -> None:
         assert sorted(r.backend.batches) == [[1, 2, 3], [10, 20, 30]]
 
 
-async def test_nothing_turns_without_requests() -> None:
+async def test_idle_engine_does_not_poll() -> None:
     async with gathering() as r:
         await check(await wave(r, 1, 2), 1, 2)
         await turns()  # the last one, in which the end of the batch is noticed

@@ -29,7 +29,7 @@ def x(*numbers: float, dtype: str = "float32") -> Arrays:
     return {"x": np.array(numbers, dtype)}
 
 
-def test_they_have_32_bytes() -> None:
+def test_keys_have_32_bytes() -> None:
     assert len(key(x(1, 2))) == 32
 
 
@@ -49,7 +49,7 @@ def test_they_have_32_bytes() -> None:
         {"x": np.array([1, 2], np.float32).view(np.int32)},
     ],
 )
-def test_name_dtype_shape_and_bytes_tell_items_apart(other: Arrays) -> None:
+def test_keys_depend_on_name_dtype_shape_and_bytes(other: Arrays) -> None:
     assert key(other) != key(x(1, 2))
 
 
@@ -58,7 +58,7 @@ def test_models_and_variants_share_no_key() -> None:
     assert len({key(x(1, 2), KeyMaker(each)) for each in identities}) == len(identities)
 
 
-def test_makers_of_one_identity_agree() -> None:
+def test_equal_key_makers_give_equal_keys() -> None:
     fresh = KeyMaker("a")
     used = KeyMaker("a")
     for size in range(2 * MOST_BEGUN):  # shapes of a free dimension
@@ -68,7 +68,7 @@ def test_makers_of_one_identity_agree() -> None:
         assert key(again, used) == key(again, fresh) == key(again, KeyMaker("a"))
 
 
-def test_which_input_has_what_matters() -> None:
+def test_keys_depend_on_which_input_holds_what() -> None:
     pairs: list[tuple[list[int], list[int]]] = [([1], [2]), ([2], [1]), ([1, 2], []), ([], [1, 2])]
     items = [{"a": np.array(a, "f4"), "b": np.array(b, "f4")} for a, b in pairs]
     items.append({name: items[1][name] for name in "ba"})
@@ -76,7 +76,7 @@ def test_which_input_has_what_matters() -> None:
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "int8", "int64", "uint8"])
-def test_an_item_has_one_key_however_it_came(dtype: Dtype) -> None:
+def test_every_encoding_gives_the_same_key(dtype: Dtype) -> None:
     codec = TensorCodec(make_manifest([spec("x", dtype=dtype, shape=(-1, 2, 2))]))
     rows = np.arange(8, dtype=dtype).reshape(2, 2, 2)
     little = rows.astype(np.dtype(dtype).newbyteorder("<")).tobytes()
@@ -118,7 +118,7 @@ def _same(one: Arrays, other: Arrays) -> bool:
 
 
 @given(ITEMS, ITEMS)
-def test_keys_are_equal_exactly_where_items_are(one: Arrays, other: Arrays) -> None:
+def test_keys_are_equal_exactly_if_items_are(one: Arrays, other: Arrays) -> None:
     assert (key(one) == key(other)) is _same(one, other)
     copies = {name: array.copy() for name, array in one.items()}
     assert key(copies) == key(one)
@@ -129,7 +129,7 @@ VIEWS = st.sampled_from(["<f4", ">f4", "<f2", "<f8", "<i8", "<i4", "<u2", "|u1",
 
 
 @given(BYTES, VIEWS, BYTES, VIEWS, st.sampled_from([(-1,), (1, -1), (-1, 1), (2, -1)]))
-def test_bits_tell_items_apart_also_where_numbers_do_not(
+def test_keys_depend_on_bits_not_values(
     one: bytes, form: str, other: bytes, other_form: str, shape: tuple[int, ...]
 ) -> None:
     """-0.0 and 0.0 are equal numbers, no NaN equals itself, and bytes may be read in two ways."""
@@ -141,7 +141,7 @@ def test_bits_tell_items_apart_also_where_numbers_do_not(
     assert (key(first) == key(reshaped)) is same
 
 
-def test_zeros_and_nans_by_their_bits() -> None:
+def test_zeros_and_nans_differ_by_their_bits() -> None:
     bits = [0x00000000, 0x80000000, 0x7FC00000, 0x7FC00001, 0xFFC00000, 0x7F800001]
     items = [{"x": np.array([pattern], np.uint32).view(np.float32)} for pattern in bits]
     assert len({key(each) for each in items}) == len(bits)
@@ -149,7 +149,7 @@ def test_zeros_and_nans_by_their_bits() -> None:
 
 
 @given(BYTES, st.integers(0, 8), st.integers(0, 8))
-def test_where_one_input_ends_and_the_next_begins_matters(one: bytes, at: int, to: int) -> None:
+def test_keys_depend_on_input_boundaries(one: bytes, at: int, to: int) -> None:
     def cut(where: int) -> Arrays:
         whole = np.frombuffer(one, np.uint8)
         return {"a": whole[:where], "b": whole[where:]}

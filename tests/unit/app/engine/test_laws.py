@@ -59,7 +59,7 @@ def one_batch_at_a_time(everywhere: None, monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(DEFAULT, "backend", FakeBackend)
 
 
-async def test_law_1_every_accepted_item_gets_exactly_one_outcome_its_own() -> None:
+async def test_law_1_every_accepted_item_gets_exactly_one_outcome() -> None:
     rng = random.Random(5)
     async with rig(scripts=(fail_on_poison, fail_on_poison), queue_limit=2000) as r:
         requests = [
@@ -73,7 +73,7 @@ async def test_law_1_every_accepted_item_gets_exactly_one_outcome_its_own() -> N
     assert r.metric("torchlane_queue_depth_items") == 0
 
 
-async def test_law_2_a_cancelled_caller_never_changes_anothers_outcome() -> None:
+async def test_law_2_cancellation_never_changes_other_outcomes() -> None:
     async with rig() as r:
         r.backend.gate.clear()
         busy = r.start(0)  # holds the replica
@@ -90,7 +90,7 @@ async def test_law_2_a_cancelled_caller_never_changes_anothers_outcome() -> None
             await cancelled
 
 
-async def test_law_2_cancelling_while_the_batch_runs_changes_nothing_for_its_mates() -> None:
+async def test_law_2_cancellation_during_a_batch_affects_no_other() -> None:
     async with rig() as r:
         r.backend.gate.clear()
         cancelled, mate = r.start(1), r.start(2)
@@ -102,7 +102,7 @@ async def test_law_2_cancelling_while_the_batch_runs_changes_nothing_for_its_mat
         assert await r.ask(5) == [10]
 
 
-async def test_law_3_model_error_is_split_until_the_culprit_stands_alone() -> None:
+async def test_law_3_model_error_is_split_to_the_culprit() -> None:
     async with rig(scripts=(fail_on_poison,)) as r:
         answers = await r.ask(1, 2, POISON, 4, 5, 6, 7)
         assert answers == [2, 4, "backend_failed", 8, 10, 12, 14]
@@ -110,7 +110,7 @@ async def test_law_3_model_error_is_split_until_the_culprit_stands_alone() -> No
         assert r.metric("torchlane_batch_splits_total") == 1
 
 
-async def test_law_3_replica_error_moves_the_items_once_to_another_replica() -> None:
+async def test_law_3_replica_error_moves_items_once() -> None:
     broken = _always(ReplicaError("broken"))
     async with rig(scripts=(broken, None)) as r:
         assert await r.ask(1, 2, 3) == [2, 4, 6]
@@ -132,7 +132,7 @@ async def test_law_3_moved_items_keep_their_order() -> None:
         assert r.backends[0].batches == [[0], [1, 2, 3, 4]]
 
 
-async def test_law_3_items_do_not_move_a_second_time() -> None:
+async def test_law_3_items_never_move_twice() -> None:
     broken = _always(ReplicaError("broken"))
     async with rig(scripts=(broken, broken, None)) as r:
         r.backends[2].gate.clear()
@@ -147,7 +147,7 @@ async def test_law_3_items_do_not_move_a_second_time() -> None:
         assert max(tried.count(value) for value in (100.0, 101.0, 102.0)) <= 2
 
 
-async def test_law_3_when_both_halves_fail_a_golden_example_is_the_probe() -> None:
+async def test_law_3_golden_example_probes_a_failing_replica() -> None:
     broken = _always(ModelError("everything fails"))
     async with rig(scripts=(broken, None), max_batch_size=4) as r:
         r.backends[1].gate.clear()
@@ -161,7 +161,7 @@ async def test_law_3_when_both_halves_fail_a_golden_example_is_the_probe() -> No
         assert "golden" in str(r.faults[0][1])
 
 
-async def test_law_3_two_culprits_in_both_halves_do_not_condemn_the_replica() -> None:
+async def test_law_3_two_culprits_keep_the_replica_ready() -> None:
     def fail_on_large(inputs: Arrays) -> Arrays | None:
         if (inputs["x"] > 10).any():
             raise ModelError("too large")
@@ -173,14 +173,14 @@ async def test_law_3_two_culprits_in_both_halves_do_not_condemn_the_replica() ->
         assert await r.ask(3) == [6]
 
 
-async def test_law_3_a_lost_device_fails_its_items_and_is_told_after_them() -> None:
+async def test_law_3_lost_device_fails_its_items() -> None:
     async with rig(scripts=(_always(DeviceLost("sticky")), None)) as r:
         r.backends[1].gate.clear()
         assert await r.ask(1) == ["backend_failed"]
         assert isinstance(r.faults[0][1], DeviceLost)
 
 
-async def test_law_4_another_number_of_rows_is_a_backend_error_not_a_shifted_answer() -> None:
+async def test_law_4_wrong_row_count_never_shifts_answers() -> None:
     def loses_a_row(inputs: Arrays) -> Arrays | None:
         return {"value": inputs["x"][1:] * 2} if len(inputs["x"]) > 1 else None
 
@@ -194,12 +194,12 @@ async def test_law_4_another_number_of_rows_is_a_backend_error_not_a_shifted_ans
         assert await r.ask(1, 2, 3) == ["backend_failed"] * 3
 
 
-async def test_law_4_other_outputs_than_the_manifests_are_a_backend_error() -> None:
+async def test_law_4_wrong_outputs_are_a_backend_error() -> None:
     async with rig(scripts=(lambda _: {},)) as r:
         assert await r.ask(1) == ["backend_failed"]
 
 
-async def test_law_1_an_exception_that_nobody_foresaw_fails_items_and_hangs_nobody() -> None:
+async def test_law_1_unexpected_exception_fails_its_items() -> None:
     def odd(inputs: Arrays) -> Arrays | None:
         raise MemoryError("in the model")
 
@@ -207,14 +207,14 @@ async def test_law_1_an_exception_that_nobody_foresaw_fails_items_and_hangs_nobo
         assert await r.ask(1, 2) == ["backend_failed"] * 2
 
 
-async def test_law_5_a_request_that_no_queue_could_hold_is_not_told_to_retry() -> None:
+async def test_law_5_too_many_items_are_not_retryable() -> None:
     async with rig(queue_limit=3) as r:
         with pytest.raises(PayloadTooLarge, match="split"):
             await r.ask(1, 2, 3, 4)
 
 
 @pytest.mark.usefixtures("one_batch_at_a_time")
-async def test_law_5_a_full_queue_refuses_at_once_and_as_a_whole() -> None:
+async def test_law_5_full_queue_rejects_the_whole_request() -> None:
     async with rig(queue_limit=3, max_batch_size=1) as r:
         r.backend.gate.clear()
         running = r.start(0)
@@ -238,9 +238,7 @@ async def test_law_5_a_full_queue_refuses_at_once_and_as_a_whole() -> None:
         ]
 
 
-async def test_law_5_a_request_of_more_bytes_than_any_queue_could_hold_is_not_told_to_retry() -> (
-    None
-):
+async def test_law_5_too_many_bytes_are_not_retryable() -> None:
     async with rig(queue_limit_bytes=12) as r:  # three numbers
         with pytest.raises(PayloadTooLarge, match="16 bytes, but the queue limit is 12; split"):
             await r.ask(1, 2, 3, 4)
@@ -249,7 +247,7 @@ async def test_law_5_a_request_of_more_bytes_than_any_queue_could_hold_is_not_to
 
 
 @pytest.mark.usefixtures("one_batch_at_a_time")
-async def test_law_5_a_queue_full_of_bytes_refuses_at_once_and_as_a_whole() -> None:
+async def test_law_5_byte_limit_rejects_the_whole_request() -> None:
     async with rig(queue_limit_bytes=12, max_batch_size=1) as r:
         assert r.metric("torchlane_queue_limit_bytes") == 12
         r.backend.gate.clear()
@@ -278,7 +276,7 @@ async def test_law_5_a_queue_full_of_bytes_refuses_at_once_and_as_a_whole() -> N
         assert r.metric("torchlane_queue_bytes") == 0
 
 
-async def test_law_5_callers_that_come_and_go_leave_nothing_behind() -> None:
+async def test_law_5_abandoned_requests_leave_nothing_behind() -> None:
     async with rig(queue_limit=10) as r:
         r.backend.gate.clear()
         running = r.start(0)
@@ -318,19 +316,19 @@ async def test_law_6_cancelled_and_expired_items_cost_no_compute() -> None:
         assert r.backend.batches == [[0], [3]]
 
 
-async def test_law_6_a_request_that_is_late_on_arrival_is_refused() -> None:
+async def test_law_6_expired_request_is_rejected_on_arrival() -> None:
     async with rig() as r:
         with pytest.raises(DeadlineExceeded):
             await r.ask(1, within=0.0)
         assert r.backend.batches == []
 
 
-async def test_law_7_with_an_idle_replica_nothing_waits() -> None:
+async def test_law_7_idle_replica_starts_without_a_wait() -> None:
     async with rig() as r:
         assert await r.ask(1) == [2]  # the clock stands still: no wait was needed
 
 
-async def test_law_7_a_configured_wait_counts_from_the_oldest_item() -> None:
+async def test_law_7_wait_counts_from_the_oldest_item() -> None:
     async with rig(batch_wait_s=1.0) as r:
         first = r.start(1)
         await turns()
@@ -364,7 +362,7 @@ async def test_law_8_a_flight_has_no_leader() -> None:
         assert r.backend.batches == [[0], [7]]
 
 
-async def test_law_8_a_flight_ends_when_its_last_waiter_leaves() -> None:
+async def test_law_8_flight_ends_with_its_last_waiter() -> None:
     async with rig() as r:
         r.backend.gate.clear()
         running = r.start(0)
@@ -399,7 +397,7 @@ async def test_law_8_each_waiter_keeps_its_own_deadline() -> None:
 
 
 @pytest.mark.usefixtures("one_batch_at_a_time")
-async def test_law_8_a_flight_is_queued_by_its_earliest_deadline() -> None:
+async def test_law_8_flight_is_queued_by_earliest_deadline() -> None:
     async with rig(max_batch_size=1) as r:
         r.backend.gate.clear()
         running = r.start(0)
@@ -427,7 +425,7 @@ async def test_law_8_backend_errors_are_shared_and_never_cached() -> None:
         assert await r.ask(POISON) == [2 * POISON]
 
 
-async def test_law_8_abandoned_work_that_runs_can_be_joined_and_is_cached() -> None:
+async def test_law_8_abandoned_running_work_is_joined_and_cached() -> None:
     async with rig(cache_bytes=1_000_000) as r:
         r.backend.gate.clear()
         gone = r.start(7)
@@ -458,7 +456,7 @@ async def test_law_9_cached_values_are_immutable_copies() -> None:
                 array[0] = 0
 
 
-def test_law_9_a_value_too_large_is_simply_not_cached() -> None:
+def test_law_9_oversized_value_is_not_cached() -> None:
     small, large = {"v": np.zeros(8)}, {"v": np.zeros(100_000)}
     cache = PredictionCache(10_000, None, timer=lambda: 0.0)
     cache.put(b"s" * 32, small)
@@ -470,7 +468,7 @@ def test_law_9_a_value_too_large_is_simply_not_cached() -> None:
     assert cache.used_bytes == cost_bytes(b"s" * 32, small)
 
 
-def test_law_9_keys_differ_by_model_input_name_dtype_shape_and_bytes() -> None:
+def test_law_9_keys_cover_model_and_input() -> None:
     plain = np.arange(6, dtype=np.float32)
     one, other = KeyMaker("digest-1:script"), KeyMaker("digest-2:script")
     keys = {
@@ -487,7 +485,7 @@ def test_law_9_keys_differ_by_model_input_name_dtype_shape_and_bytes() -> None:
     assert one.key(Item({"x": plain.copy()})) in keys
 
 
-async def test_law_10_drain_refuses_new_work_and_finishes_the_old() -> None:
+async def test_law_10_drain_rejects_new_and_finishes_old_work() -> None:
     async with rig() as r:
         r.backend.gate.clear()
         running = r.start(1)
@@ -505,7 +503,7 @@ async def test_law_10_drain_refuses_new_work_and_finishes_the_old() -> None:
         assert values(await waiting) == [4]
 
 
-async def test_law_10_what_the_budget_does_not_cover_fails_and_is_not_left_hanging() -> None:
+async def test_law_10_work_beyond_the_budget_fails() -> None:
     async with rig() as r:
         r.backend.gate.clear()
         stuck = r.start(1)
@@ -516,7 +514,7 @@ async def test_law_10_what_the_budget_does_not_cover_fails_and_is_not_left_hangi
         r.backend.gate.set()
 
 
-async def test_without_a_replica_new_work_is_rejected() -> None:
+async def test_new_work_is_rejected_without_a_replica() -> None:
     async with rig(scripts=(_always(ReplicaError("broken")),)) as r:
         assert await r.ask(1) == ["backend_failed"]  # nowhere to move to
         with pytest.raises(ModelNotReady):

@@ -92,7 +92,7 @@ async def wave(made: Engine, backend: FakeBackend, *items: Item) -> list[object]
     return [(await task).outcomes[0] for task in tasks]
 
 
-async def test_they_share_a_batch_and_get_their_own_answers() -> None:
+async def test_different_lengths_share_a_batch() -> None:
     async with engine(FLAT) as (made, backend):
         outcomes = await wave(made, backend, item(1, 2, 3), item(5), item(7, 8))
         assert backend.batches[1:] == [[1, 5, 7]]
@@ -104,28 +104,28 @@ async def test_they_share_a_batch_and_get_their_own_answers() -> None:
         assert outcome["each"].tolist() == each
 
 
-async def test_where_padding_costs_more_than_a_batch_they_do_not() -> None:
+async def test_expensive_padding_separates_the_batches() -> None:
     by_token: BatchTimes = {n: {i: 0.001 * n * i for i in (1, 4, 64)} for n in (1, 16, 256)}
     async with engine(by_token) as (made, backend):
         await wave(made, backend, item(1), item(*[2] * 200), item(3), item(*[4] * 200))
         assert sorted(backend.batches[1:]) == [[1, 3], [2, 4]]
 
 
-async def test_a_bad_item_fails_alone_although_it_was_padded() -> None:
+async def test_padded_bad_item_fails_alone() -> None:
     async with engine(FLAT) as (made, backend):
         first, bad, last = await wave(made, backend, item(1, 2), item(BAD), item(3))
     assert [type(first), type(last)] == [dict, dict]
     assert "failed on this item" in str(bad)
 
 
-async def test_numbers_that_are_not_finite_count_only_outside_of_padding() -> None:
+async def test_non_finite_padding_is_ignored() -> None:
     async with engine(FLAT) as (made, backend):
         good, bad = await wave(made, backend, item(1, 2), item(np.nan))
     assert isinstance(good, dict)
     assert isinstance(bad, NonFiniteOutput)
 
 
-async def test_equal_beginnings_are_different_items() -> None:
+async def test_items_with_equal_prefixes_differ() -> None:
     async with engine(FLAT, cache_bytes=1 << 20) as (made, _):
         answers = [
             await made.predict(MODEL, [each], FAR) for each in (item(1), item(1, 0), item(1))
@@ -134,7 +134,7 @@ async def test_equal_beginnings_are_different_items() -> None:
     assert [answer.cache.hit for answer in answers] == [0, 0, 1]
 
 
-def test_a_key_tells_where_one_input_ends_and_the_next_begins() -> None:
+def test_keys_depend_on_input_boundaries() -> None:
     def pair(first: int, second: int) -> Item:
         header = np.frombuffer(b"mask|<i8|(1,)\0".ljust(16, b"\0"), np.uint8)
         arrays = {"x": np.zeros(first, np.uint8), "mask": np.resize(header, second)}

@@ -33,7 +33,7 @@ async def r(tier: ScriptedTier) -> AsyncIterator[Rig]:
         yield made
 
 
-async def test_what_it_has_is_answered_and_not_computed(r: Rig, tier: ScriptedTier) -> None:
+async def test_found_items_are_not_computed(r: Rig, tier: ScriptedTier) -> None:
     tier.has(1, 2)
     answer = await r.start(1, 2, 2, 3)
     assert values(answer) == [2.5, 4.5, 4.5, 6]
@@ -46,9 +46,7 @@ async def test_what_it_has_is_answered_and_not_computed(r: Rig, tier: ScriptedTi
     assert _lookups(r) == (2, 1, 1)
 
 
-async def test_what_was_found_is_cached_here_and_what_was_computed_is_offered_to_it(
-    r: Rig, tier: ScriptedTier
-) -> None:
+async def test_found_items_are_cached_and_computed_ones_offered(r: Rig, tier: ScriptedTier) -> None:
     tier.has(1)
     assert await r.ask(1, 2) == [2.5, 4]
     assert await r.ask(1, 2) == [2.5, 4]
@@ -56,12 +54,12 @@ async def test_what_was_found_is_cached_here_and_what_was_computed_is_offered_to
     assert tier.kept == [key_of(2)]  # the other one is there
 
 
-async def test_one_turn_asks_one_question(r: Rig, tier: ScriptedTier) -> None:
+async def test_one_turn_sends_one_lookup(r: Rig, tier: ScriptedTier) -> None:
     await asyncio.gather(r.start(1), r.start(2), r.start(3))
     assert tier.asked == [[key_of(1), key_of(2), key_of(3)]]
 
 
-async def test_a_flight_that_is_asked_for_can_be_joined(r: Rig, tier: ScriptedTier) -> None:
+async def test_lookup_in_flight_can_be_joined(r: Rig, tier: ScriptedTier) -> None:
     tier.has(1)
     tier.held = True
     first = r.start(1)
@@ -74,7 +72,7 @@ async def test_a_flight_that_is_asked_for_can_be_joined(r: Rig, tier: ScriptedTi
     assert (await second).cache == (1, 0, 0)
 
 
-async def test_an_answer_that_is_late_changes_nothing(r: Rig, tier: ScriptedTier) -> None:
+async def test_late_lookup_changes_nothing(r: Rig, tier: ScriptedTier) -> None:
     tier.has(1)
     tier.held = True
     asking = r.start(1)
@@ -87,9 +85,7 @@ async def test_an_answer_that_is_late_changes_nothing(r: Rig, tier: ScriptedTier
     assert await r.ask(1) == [2]
 
 
-async def test_an_answer_that_came_while_the_loop_stood_still_is_in_time(
-    r: Rig, tier: ScriptedTier
-) -> None:
+async def test_lookup_answered_during_a_stall_is_timely(r: Rig, tier: ScriptedTier) -> None:
     tier.has(1)
     tier.held = True
     asking = r.start(1)
@@ -100,7 +96,7 @@ async def test_an_answer_that_came_while_the_loop_stood_still_is_in_time(
     assert tier.given_up == 0
 
 
-async def test_the_last_one_that_leaves_takes_it_out(r: Rig, tier: ScriptedTier) -> None:
+async def test_last_waiter_to_leave_ends_the_lookup(r: Rig, tier: ScriptedTier) -> None:
     tier.held = True
     staying, leaving = r.start(1, 2), r.start(2, 3)
     await turns()
@@ -117,7 +113,7 @@ async def test_the_last_one_that_leaves_takes_it_out(r: Rig, tier: ScriptedTier)
     assert r.backend.batches == []
 
 
-async def test_one_that_left_in_the_same_turn_is_not_asked_for(r: Rig, tier: ScriptedTier) -> None:
+async def test_request_abandoned_in_its_turn_is_not_looked_up(r: Rig, tier: ScriptedTier) -> None:
     submission = r.engine.submit(MODEL, [item(1)], r.clock.now() + 1)
     submission.abandon()
     await turns()
@@ -126,7 +122,7 @@ async def test_one_that_left_in_the_same_turn_is_not_asked_for(r: Rig, tier: Scr
     assert _lookups(r) == (0, 1, 0)
 
 
-async def test_deadlines_pass_while_it_is_asked(r: Rig, tier: ScriptedTier) -> None:
+async def test_deadlines_expire_during_a_lookup(r: Rig, tier: ScriptedTier) -> None:
     tier.held = True
     later, soon = r.start(1, within=1), r.start(1, within=0.002)
     await turns()
@@ -137,7 +133,7 @@ async def test_deadlines_pass_while_it_is_asked(r: Rig, tier: ScriptedTier) -> N
     assert values(await later) == [2]
 
 
-async def test_what_is_asked_for_counts_in_the_limit(r: Rig, tier: ScriptedTier) -> None:
+async def test_lookups_count_in_the_queue_limit(r: Rig, tier: ScriptedTier) -> None:
     tier.held = True
     asking = r.start(1, 2, 3)
     await turns()
@@ -148,7 +144,7 @@ async def test_what_is_asked_for_counts_in_the_limit(r: Rig, tier: ScriptedTier)
     assert values(await asking) == [2, 4, 6]
 
 
-async def test_what_is_asked_for_counts_in_predictions(r: Rig, tier: ScriptedTier) -> None:
+async def test_lookups_count_in_predictions(r: Rig, tier: ScriptedTier) -> None:
     tier.held = True
     asking = r.start(1, 2, 3, within=0.036)
     await turns()
@@ -158,7 +154,7 @@ async def test_what_is_asked_for_counts_in_predictions(r: Rig, tier: ScriptedTie
     await asking
 
 
-async def test_a_miss_keeps_its_place(r: Rig, tier: ScriptedTier) -> None:
+async def test_missed_item_keeps_its_place(r: Rig, tier: ScriptedTier) -> None:
     """It waits since it came, and goes before what came later and has more time."""
     r.backend.gate.clear()
     busy = r.start(0)
@@ -177,16 +173,14 @@ async def test_a_miss_keeps_its_place(r: Rig, tier: ScriptedTier) -> None:
     assert (await first).queue_s == pytest.approx(0.002)
 
 
-async def test_it_is_not_asked_where_computing_is_quicker(r: Rig, tier: ScriptedTier) -> None:
+async def test_lookup_is_skipped_when_computing_is_faster(r: Rig, tier: ScriptedTier) -> None:
     tier.round_trip_s = 0.02
     assert await r.ask(1, 2) == [2, 4]
     assert (tier.asked, tier.kept) == ([], [])
     assert r.metric(RESULTS, result="skipped") == 2
 
 
-async def test_it_is_not_asked_where_its_budget_may_cost_the_deadline(
-    r: Rig, tier: ScriptedTier
-) -> None:
+async def test_lookup_that_risks_the_deadline_is_skipped(r: Rig, tier: ScriptedTier) -> None:
     tier.held = True
     assert await r.ask(1, within=0.014) == [2]  # 10 ms of work, and a budget of 5
     assert r.metric(RESULTS, result="skipped") == 1
@@ -197,14 +191,14 @@ async def test_it_is_not_asked_where_its_budget_may_cost_the_deadline(
     assert values(await asking) == [4]
 
 
-async def test_it_is_not_asked_while_it_is_open(r: Rig, tier: ScriptedTier) -> None:
+async def test_lookup_is_skipped_while_the_breaker_is_open(r: Rig, tier: ScriptedTier) -> None:
     tier.is_open = True
     assert await r.ask(1) == [2]
     assert tier.asked == []
     assert r.metric(RESULTS, result="open") == 1
 
 
-async def test_a_model_without_cache_never_asks(r: Rig, tier: ScriptedTier) -> None:
+async def test_model_without_cache_makes_no_lookups(r: Rig, tier: ScriptedTier) -> None:
     r.engine.adjust(MODEL, ModelLimits(BatchLimits(8, 0.0), 4, 1000, caches=False))
     assert await r.ask(1) == [2]
     assert (tier.asked, tier.kept) == ([], [])
@@ -222,7 +216,7 @@ async def test_a_model_without_cache_never_asks(r: Rig, tier: ScriptedTier) -> N
         {"value": np.array([np.nan], np.float32)},
     ],
 )
-async def test_what_cannot_be_the_models_answer_is_computed(
+async def test_invalid_lookup_result_is_computed_instead(
     r: Rig, tier: ScriptedTier, found: Found
 ) -> None:
     tier.values[key_of(1)] = found
@@ -231,7 +225,7 @@ async def test_what_cannot_be_the_models_answer_is_computed(
     assert r.metric(RESULTS, result=why) == 1
 
 
-async def test_failures_are_not_offered(tier: ScriptedTier) -> None:
+async def test_failures_are_not_stored(tier: ScriptedTier) -> None:
     def fails(_: Arrays) -> Arrays | None:
         raise ValueError("no")
 
@@ -240,7 +234,7 @@ async def test_failures_are_not_offered(tier: ScriptedTier) -> None:
     assert tier.kept == []
 
 
-async def test_a_drain_waits_for_it(r: Rig, tier: ScriptedTier) -> None:
+async def test_drain_waits_for_a_lookup(r: Rig, tier: ScriptedTier) -> None:
     tier.held = True
     asking = r.start(1)
     await turns()
@@ -252,7 +246,7 @@ async def test_a_drain_waits_for_it(r: Rig, tier: ScriptedTier) -> None:
     assert await draining
 
 
-async def test_a_retirement_waits_for_it(r: Rig, tier: ScriptedTier) -> None:
+async def test_retirement_waits_for_a_lookup(r: Rig, tier: ScriptedTier) -> None:
     tier.held = True
     asking = r.start(1)
     await turns()

@@ -46,7 +46,7 @@ def check_right(s: Simulation) -> None:
     assert [each.answer for each in s.asked] == [2 * each.number for each in s.asked]
 
 
-async def test_throughput_is_that_of_all_devices() -> None:
+async def test_throughput_adds_up_over_all_devices() -> None:
     s = mixed(*SPEEDS)
     began = s.clock.now()
     for _ in range(12_000):
@@ -61,7 +61,7 @@ async def test_throughput_is_that_of_all_devices() -> None:
     check_right(s)
 
 
-async def test_stream_starves_no_request_and_keeps_order() -> None:
+async def test_stream_starves_no_request_and_keeps_its_order() -> None:
     """Poisson arrivals at nine tenths of what the devices hold."""
     s, draw = mixed(*SPEEDS), random.Random(1)
     at, rate = s.clock.now(), 0.9 * sum(SPEEDS) / ITEM_S
@@ -97,7 +97,7 @@ async def test_single_item_runs_on_the_fastest_idle_device() -> None:
     assert ran[1] < ran[2] < ran[0]
 
 
-async def test_speeds_are_learned_where_they_are_not_what_was_measured() -> None:
+async def test_wrong_speeds_are_learned() -> None:
     s = mixed(*SPEEDS, told=(1.0, 1.0, 1.0, 1.0))
     for _ in range(4000):
         s.ask("m")
@@ -112,7 +112,7 @@ async def test_speeds_are_learned_where_they_are_not_what_was_measured() -> None
 
 
 @pytest.mark.parametrize("fails", range(4))
-async def test_a_device_that_fails_in_the_middle_loses_nothing(fails: int) -> None:
+async def test_device_failure_loses_no_requests(fails: int) -> None:
     s = mixed(*SPEEDS)
     for _ in range(3000):
         s.ask("m")
@@ -128,7 +128,7 @@ async def test_a_device_that_fails_in_the_middle_loses_nothing(fails: int) -> No
 
 @pytest.mark.parametrize("load", [0.5, 0.9, 1.5, 3.0])
 @pytest.mark.parametrize("of_batch", [per_item, launched])
-async def test_accepted_is_in_time_and_devices_are_used(load: float, of_batch: Seconds) -> None:
+async def test_accepted_requests_finish_in_time(load: float, of_batch: Seconds) -> None:
     """Poisson arrivals with a deadline; a slow device is as good as its speed, no better."""
     s = simulation({"m": of_batch}, [("m",)] * 4, 8, speeds=SPEEDS)
     draw, at, deadline = random.Random(7), s.clock.now(), 0.2
@@ -167,7 +167,7 @@ async def test_backlog_keeps_devices_of_any_speed_busy(speeds: list[float], size
 
 
 @pytest.mark.parametrize("deadline", [0.1, 0.3, 1.0])
-async def test_accepts_what_the_devices_can_do_in_time(deadline: float) -> None:
+async def test_admission_matches_the_devices_capacity(deadline: float) -> None:
     s = mixed(*SPEEDS)
     for _ in range(32):
         s.ask("m")
@@ -209,7 +209,7 @@ async def test_urgent_item_avoids_a_device_too_slow_for_it() -> None:
     assert sum(each.retry_after_s is not None for each in s.asked) == 0
 
 
-async def test_fast_device_keeps_what_it_would_do_sooner() -> None:
+async def test_fast_device_keeps_items_it_finishes_sooner() -> None:
     """However much time there is."""
     s = mixed(GPU, CPU)
     for number in range(200):
@@ -219,7 +219,7 @@ async def test_fast_device_keeps_what_it_would_do_sooner() -> None:
     assert not s.replicas[1].ran
 
 
-async def test_a_backlog_makes_the_slow_device_work_too() -> None:
+async def test_slow_device_works_under_a_backlog() -> None:
     s = mixed(10.0, CPU)
     for _ in range(2000):
         s.ask("m")
@@ -281,7 +281,7 @@ async def test_slow_device_takes_over_from_a_hanging_one() -> None:
     assert waits.done_at - waits.at < 1.1
 
 
-async def test_hanging_device_is_not_counted_on_by_admission() -> None:
+async def test_admission_ignores_a_hanging_device() -> None:
     s = mixed(GPU, 0.02)  # an item takes 0.4 s
     s.replicas[0].around_s = 1000.0
     s.ask("m")
@@ -297,7 +297,7 @@ async def test_hanging_device_is_not_counted_on_by_admission() -> None:
     assert len(accepted) >= 5
 
 
-async def test_wrong_estimate_is_corrected_although_another_model_runs_there() -> None:
+async def test_wrong_estimate_is_corrected_despite_another_model() -> None:
     s = simulation({"a": per_item, "b": per_item}, [("a",), ("a", "b")], 1)
     slow = {replica.name: {1: 0.008 * (30 if at else 1)} for at, replica in enumerate(s.replicas)}
     s.engine.measured(ModelId("a", 1), "fake#1", {0: slow["fake#1"]})
@@ -311,7 +311,7 @@ async def test_wrong_estimate_is_corrected_although_another_model_runs_there() -
     assert sum(batch.model == "a" for batch in s.replicas[1].ran) > 500
 
 
-async def test_long_batches_on_one_replica_reject_nothing_of_a_short_model() -> None:
+async def test_long_batches_elsewhere_do_not_cause_rejections() -> None:
     times = itertools.cycle((0.6, 1.4))
     s = simulation(
         {"long": lambda _: 5.0 * next(times), "short": per_item},

@@ -31,7 +31,7 @@ def sizes(r: Rig) -> list[int]:
     return found
 
 
-async def test_every_item_is_answered_and_the_next_batches_are_smaller() -> None:
+async def test_out_of_memory_makes_next_batches_smaller() -> None:
     async with rig(scripts=[Memory(room=3)], max_batch_size=8) as r:
         assert await r.ask(*range(8)) == [2 * n for n in range(8)]
         assert sizes(r) == [8, 4, 4, 1, 2, 2, 2, 2]  # the single one is the golden example
@@ -53,7 +53,7 @@ async def test_item_that_does_not_fit_fails_alone() -> None:
         assert sizes(r) == [4]  # one that is too large for any batch makes no batch smaller
 
 
-async def test_larger_batches_are_tried_again_after_a_while() -> None:
+async def test_larger_batches_are_tried_again_later() -> None:
     memory = Memory(room=2)
     async with rig(scripts=[memory], max_batch_size=8) as r:
         await r.ask(*range(8))
@@ -98,7 +98,7 @@ async def test_admission_follows_the_lowered_batch_limit() -> None:
         assert 30 < refused < 50  # a server that counts on batches of eight takes them all
 
 
-async def test_a_device_with_less_memory_makes_no_others_batches_smaller() -> None:
+async def test_memory_limit_applies_to_one_device_only() -> None:
     async with rig(scripts=[Memory(room=4), None], max_batch_size=8) as r:
         await r.ask(*range(16))
         for backend in r.backends:

@@ -51,7 +51,7 @@ class TestPolicy:
         assert decide_ahead(3, 0.0, 0.1, Ahead(2, 0.1), LIMITS) == Decision(3)
         assert decide_ahead(3, 0.0, 0.0, Ahead(2, 0.1), LIMITS) == Decision(3)
 
-    def test_one_that_would_be_inefficient_waits_for_the_device(self) -> None:
+    def test_inefficient_batch_waits_for_the_device(self) -> None:
         assert decide_ahead(1, 0.0, 0.0, Ahead(2, 0.1), LIMITS) == Decision(0)
 
     def test_a_configured_wait_is_kept(self) -> None:
@@ -123,7 +123,7 @@ async def test_partial_batch_is_prepared_just_in_time() -> None:
     assert last.ends == pytest.approx(began.ends + 4 * ITEM_S)  # no gap between them
 
 
-async def test_flat_cost_batch_waits_for_company() -> None:
+async def test_flat_cost_batch_waits_for_more_items() -> None:
     s = one(PREPARE_S, mostly_fixed)
     for _ in range(8):
         s.ask("m")
@@ -151,7 +151,7 @@ async def test_idle_replica_first_then_the_soonest_free() -> None:
     assert [len(short.ran), len(long.ran)] == [2, 1]
 
 
-async def test_requests_are_answered_right_and_in_order() -> None:
+async def test_requests_are_answered_correctly_and_in_order() -> None:
     s = one(PREPARE_S, replicas=2)
     for number in range(300):
         s.ask_at(number * ITEM_S / 2.2, "m")
@@ -172,7 +172,7 @@ async def test_prepared_batch_moves_when_its_device_breaks() -> None:
     assert [each.answer for each in s.asked] == [2 * each.number for each in s.asked]
 
 
-async def test_admission_counts_what_is_prepared() -> None:
+async def test_admission_counts_prepared_batches() -> None:
     s = one(PREPARE_S)
     for _ in range(16):  # one batch runs, one is prepared: 160 ms
         s.ask("m")
@@ -261,7 +261,7 @@ async def test_slow_device_on_trial_gets_no_second_batch() -> None:
     assert waits[-2 * len(slow.ran) - 1] < 0.02  # those not on trial
 
 
-async def test_busy_seconds_are_those_of_the_clock_although_batches_overlap() -> None:
+async def test_busy_seconds_do_not_count_overlap_twice() -> None:
     s = one(PREPARE_S)
     for _ in range(400):
         s.ask("m")
@@ -272,14 +272,14 @@ async def test_busy_seconds_are_those_of_the_clock_although_batches_overlap() ->
     assert 1.8 <= busy_s <= 2.0 + 1e-6
 
 
-class TestInItsThread:
+class TestReplicaThread:
     """A real replica, with a device that computes in a thread of its own."""
 
     @pytest.fixture(autouse=True)
     def launching(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(DEFAULT, "backend", LaunchingFake)
 
-    async def test_a_batch_is_launched_while_the_device_works_at_another(self) -> None:
+    async def test_next_batch_is_launched_while_one_runs(self) -> None:
         async with rig(max_batch_size=2) as r:
             r.backend.gate.clear()
             tasks = [r.start(n) for n in range(8)]
@@ -299,7 +299,7 @@ class TestInItsThread:
             assert [values(await task)[0] for task in tasks] == wanted
             assert device(r).most_launched == 2
 
-    async def test_a_device_that_is_lost_leaves_no_caller_waiting(self) -> None:
+    async def test_lost_device_leaves_no_caller_waiting(self) -> None:
         lost = False
 
         def script(_: Arrays) -> None:
@@ -315,7 +315,7 @@ class TestInItsThread:
             answers = [values(await task)[0] for task in tasks]
             assert answers == ["backend_failed"] * 4
 
-    async def test_given_up_thread_answers_both_batches(self) -> None:
+    async def test_abandoned_thread_fails_both_batches(self) -> None:
         async with rig(max_batch_size=2) as r:
             r.backend.gate.clear()
             tasks = [r.start(n) for n in range(4)]
@@ -337,7 +337,7 @@ class TestInItsThread:
             assert await call == 2
             assert [values(await task) for task in tasks] == [[0], [2], [4], [6]]
 
-    async def test_nothing_is_prepared_while_something_is_loaded(self) -> None:
+    async def test_nothing_is_prepared_during_a_call(self) -> None:
         async with rig(max_batch_size=2) as r:
             r.backend.gate.clear()
             tasks = [r.start(n) for n in range(2)]
@@ -351,7 +351,7 @@ class TestInItsThread:
             await call
             assert [values(await task) for task in tasks] == [[0], [2], [4], [6]]
 
-    async def test_what_the_device_took_is_counted(self) -> None:
+    async def test_device_times_are_counted(self) -> None:
         async with rig() as r:
             await r.ask(1, 2)
             labels = {"replica": "fake#0", "device": "cpu"}

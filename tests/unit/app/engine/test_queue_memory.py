@@ -21,7 +21,7 @@ def row(whole: Array, index: int) -> Item:
     return Item({"x": whole[index, ...]})
 
 
-async def test_an_item_that_waits_does_not_keep_its_whole_body() -> None:
+async def test_queued_item_does_not_keep_its_body() -> None:
     async with rig() as r:
         r.backend.gate.clear()
         running = r.start(1)
@@ -37,7 +37,7 @@ async def test_an_item_that_waits_does_not_keep_its_whole_body() -> None:
         await running
 
 
-async def test_an_item_that_is_the_whole_body_is_not_copied() -> None:
+async def test_item_spanning_its_body_is_not_copied() -> None:
     async with rig() as r:
         r.backend.gate.clear()
         running = r.start(1)
@@ -53,7 +53,7 @@ async def test_an_item_that_is_the_whole_body_is_not_copied() -> None:
         await running
 
 
-async def test_of_several_inputs_only_views_of_something_larger_are_copied() -> None:
+async def test_only_views_of_larger_arrays_are_copied() -> None:
     async with rig() as r:
         r.backend.gate.clear()
         running = r.start(1)
@@ -69,7 +69,7 @@ async def test_of_several_inputs_only_views_of_something_larger_are_copied() -> 
         await asyncio.gather(running, waiting.settled())
 
 
-async def test_a_request_that_was_given_up_leaves_nothing_behind() -> None:
+async def test_abandoned_request_frees_its_items() -> None:
     async with rig() as r:
         r.backend.gate.clear()
         running = r.start(1)
@@ -91,7 +91,7 @@ async def test_a_request_that_was_given_up_leaves_nothing_behind() -> None:
         await asyncio.gather(running, mate)
 
 
-def test_a_withdrawn_ticket_lets_go_of_its_item() -> None:
+def test_withdrawn_ticket_frees_its_item() -> None:
     queue = TicketQueue(10, 1000)
     tickets = [Ticket(b"%d" % number, item(number), 0.0, 9.0, 9.0) for number in range(3)]
     for ticket in tickets:

@@ -10,7 +10,7 @@ from app.errors import ModelNotFound
 from tests.unit.app.engine.harness import CONTRACT, MODEL, rig, turns, until, values
 
 
-async def test_what_was_accepted_is_answered_and_nothing_new_is_taken() -> None:
+async def test_retiring_model_finishes_but_accepts_nothing_new() -> None:
     async with rig(max_batch_size=1) as r:
         r.backend.gate.clear()
         running, waiting = r.start(1), r.start(2)
@@ -28,7 +28,7 @@ async def test_what_was_accepted_is_answered_and_nothing_new_is_taken() -> None:
         await retiring
 
 
-async def test_it_waits_for_a_batch_whose_callers_have_left() -> None:
+async def test_retirement_waits_for_an_abandoned_batch() -> None:
     async with rig() as r:
         r.backend.gate.clear()
         running = r.start(1)
@@ -41,7 +41,7 @@ async def test_it_waits_for_a_batch_whose_callers_have_left() -> None:
         await retiring
 
 
-async def test_waiters_whose_time_is_over_hold_nothing_up() -> None:
+async def test_expired_waiters_do_not_delay_retirement() -> None:
     async with rig(max_batch_size=1) as r:
         r.backend.gate.clear()
         running = r.start(1)
@@ -58,7 +58,7 @@ async def test_waiters_whose_time_is_over_hold_nothing_up() -> None:
             await waiting
 
 
-async def test_its_gauges_leave_with_it_and_its_counts_stay() -> None:
+async def test_retirement_removes_gauges_and_keeps_counters() -> None:
     async with rig() as r:
         await r.ask(1, 2)
         await r.engine.retire(MODEL)
@@ -68,7 +68,7 @@ async def test_its_gauges_leave_with_it_and_its_counts_stay() -> None:
         assert r.metric("torchlane_items_computed_total") == 2
 
 
-async def test_it_can_come_back() -> None:
+async def test_retired_model_can_return() -> None:
     async with rig(cache_bytes=100_000) as r:
         assert await r.ask(1) == [2]
         await r.engine.retire(MODEL)

@@ -60,7 +60,7 @@ def share_within(pairs: list[tuple[float, float]]) -> float:
 @pytest.mark.parametrize("times", [2.0, 4.0])
 @pytest.mark.parametrize("replicas", [1, 2])
 @pytest.mark.parametrize("kind", list(KINDS))
-async def test_retry_after_comes_true(kind: str, replicas: int, times: float) -> None:
+async def test_retry_after_is_accurate(kind: str, replicas: int, times: float) -> None:
     batch_s, size = KINDS[kind], 32
     capacity_per_s = replicas * size / batch_s(size)
     seconds, expected = {"model": varying(batch_s, 0.2, seed=1)}, {"model": batch_s}
@@ -88,7 +88,7 @@ async def test_no_request_is_rejected_needlessly(replicas: int) -> None:
     assert sum(each.expired for each in s.asked) <= 0.001 * len(s.asked)
 
 
-async def test_retry_after_knows_of_another_models_share() -> None:
+async def test_retry_after_includes_the_other_models_share() -> None:
     s = simulation({"one": linear, "other": linear}, [("one", "other")])
     poisson(s, "one", 2 / 0.006, 2, seed=3)
     poisson(s, "other", 2 / 0.006, 2, seed=4)
@@ -99,7 +99,7 @@ async def test_retry_after_knows_of_another_models_share() -> None:
         assert share_within(pairs) >= 0.95
 
 
-async def test_overhead_is_predicted_and_shrinks_no_batch() -> None:
+async def test_overhead_is_predicted_without_shrinking_batches() -> None:
     """As where the event loop is busy reading: 20 ms with each forward of a millisecond."""
     size = 32
     s = simulation({"model": lambda _: 0.001}, [("model",)], size)

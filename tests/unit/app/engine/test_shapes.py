@@ -39,7 +39,7 @@ def let_in(r: Rig, shapes: range, within: float) -> list[Submission]:
     return accepted
 
 
-async def test_as_many_shapes_as_can_be_answered_one_by_one() -> None:
+async def test_shapes_are_admitted_as_separate_batches() -> None:
     async with busy(FLAT) as r:
         accepted = let_in(r, range(1, 201), within=1.0)
         assert 90 <= len(accepted) <= 96  # after 10 ms that run, less the margin
@@ -47,7 +47,7 @@ async def test_as_many_shapes_as_can_be_answered_one_by_one() -> None:
         await asyncio.gather(*[each.settled() for each in accepted])
 
 
-async def test_small_batches_are_counted_at_what_small_ones_take() -> None:
+async def test_small_batches_are_counted_at_their_cost() -> None:
     async with busy(LINEAR) as r:
         accepted = let_in(r, range(1, 201), within=10.0)
         assert len(accepted) == 200  # two seconds; in full batches it would be sixteen
@@ -56,7 +56,7 @@ async def test_small_batches_are_counted_at_what_small_ones_take() -> None:
 
 
 @pytest.mark.parametrize("before", [[], [1]])
-async def test_a_request_of_many_shapes_is_many_batches(before: list[int]) -> None:
+async def test_request_of_many_shapes_counts_as_many_batches(before: list[int]) -> None:
     async with busy(FLAT) as r:
         deadline = r.clock.now() + 0.5
         waiting = [r.engine.submit(MODEL, [item(2, size=size)], deadline) for size in before]
@@ -68,7 +68,7 @@ async def test_a_request_of_many_shapes_is_many_batches(before: list[int]) -> No
         await asyncio.gather(*[each.settled() for each in waiting])
 
 
-async def test_rejected_request_is_told_of_every_batch() -> None:
+async def test_retry_time_counts_every_batch() -> None:
     async with busy(FLAT) as r:
         accepted = let_in(r, range(1, 31), within=0.4)
         assert len(accepted) == 30
@@ -79,7 +79,7 @@ async def test_rejected_request_is_told_of_every_batch() -> None:
         await asyncio.gather(*[each.settled() for each in accepted])
 
 
-async def test_the_rest_of_each_shape_is_a_batch() -> None:
+async def test_remainder_of_each_shape_is_a_batch() -> None:
     async with busy(FLAT) as r:
         deadline = r.clock.now() + 100
         items = [item(number, size=size) for size in (1, 2) for number in range(1, 11)]

@@ -66,7 +66,7 @@ async def test_flood_on_one_replica_leaves_the_other_alone() -> None:
     assert s.used_s("flooded", 0) == pytest.approx(6, abs=0.1)
 
 
-async def test_model_with_one_replica_is_judged_by_it() -> None:
+async def test_model_is_admitted_by_its_own_replica() -> None:
     s = simulation({"flooded": per_batch(0.05), "other": per_batch(0.05)}, [BOTH, ("flooded",)], 1)
     for _ in range(10):
         s.ask("other", within=0.54)  # half a second of the one replica
@@ -80,7 +80,7 @@ async def test_model_with_one_replica_is_judged_by_it() -> None:
     assert not any(each.expired for each in s.asked)
 
 
-async def test_the_metrics_say_what_each_replica_did() -> None:
+async def test_metrics_count_the_work_of_each_replica() -> None:
     s = simulation({"flooded": per_batch(0.5), "other": per_batch(0.2)}, [BOTH, ("other",)])
     flood(s, "flooded", 200)
     flood(s, "other", 100)

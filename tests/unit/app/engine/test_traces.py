@@ -58,14 +58,14 @@ async def device(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Device]:
         opened.backend.script = None
 
 
-async def test_items_of_a_prepared_batch_are_queued_until_it_begins(device: Device) -> None:
+async def test_prepared_items_are_queued_until_execution(device: Device) -> None:
     await device.begin(1, 2)
     await device.computes(1)
     left = device.leave(*await device.begin(3, 4))
     assert (len(left.batches), left.runs, left.left_queued) == (1, [], True)
 
 
-async def test_a_prepared_batch_begins_when_the_one_before_it_ends(device: Device) -> None:
+async def test_prepared_batch_begins_when_the_previous_ends(device: Device) -> None:
     before, _ = await device.begin(1, 2)
     await device.computes(1)
     prepared = await device.begin(3, 4)
@@ -93,7 +93,7 @@ async def test_items_of_a_running_batch_are_not_queued(device: Device) -> None:
     assert (len(left.runs), left.left_queued) == (1, False)
 
 
-async def test_a_request_that_expires_in_the_queue_was_queued(device: Device) -> None:
+async def test_expired_request_is_marked_queued(device: Device) -> None:
     await device.begin(1, 2)
     await device.computes(1)
     trace, submission = await device.begin(3)
@@ -103,7 +103,7 @@ async def test_a_request_that_expires_in_the_queue_was_queued(device: Device) ->
     assert trace.left_queued
 
 
-async def test_a_request_that_was_settled_was_not_queued(device: Device) -> None:
+async def test_settled_request_is_not_marked_queued(device: Device) -> None:
     computed = await device.begin(1, 2)
     await device.computes(1)
     device.rig.backend.gate.set()

@@ -126,7 +126,7 @@ def test_equal_deadlines_end_in_the_order_of_arrival() -> None:
     assert order == [0, 1, 2, 3, 4]
 
 
-def test_what_was_settled_in_time_does_not_expire() -> None:
+def test_settled_waiter_does_not_expire() -> None:
     scene = Scene()
     early, late = scene.add(1), scene.add(2)
     scene.settle(early)
@@ -169,7 +169,7 @@ def test_expired_waiter_may_be_followed_by_another() -> None:
     assert scene.ended == [1, 1.5, 2]
 
 
-def test_a_bug_at_the_end_of_one_strands_no_other() -> None:
+def test_raising_callback_does_not_affect_other_waiters() -> None:
     scene = Scene()
 
     def broken(_: Waiter) -> None:
@@ -184,7 +184,7 @@ def test_a_bug_at_the_end_of_one_strands_no_other() -> None:
     assert scene.ended == [1.0, 2.0, 3.0]
 
 
-async def test_hastening_one_that_waits_no_longer_is_harmless() -> None:
+async def test_hastening_a_settled_waiter_is_harmless() -> None:
     scene = Scene()
     waiter = scene.add(2.0)
     scene.settle(waiter)
@@ -250,7 +250,7 @@ class TestEnd:
         scene.settle(waiters[1])
         await drained
 
-    async def test_two_may_wait_for_the_end(self) -> None:
+    async def test_several_tasks_may_wait_for_the_end(self) -> None:
         scene = Scene()
         waiter = scene.add(1)
         drains = [asyncio.create_task(scene.open.until_none()) for _ in range(2)]
@@ -261,7 +261,7 @@ class TestEnd:
             each.cancel()
         assert len(done) == 2
 
-    async def test_cancelled_drain_harms_nothing(self) -> None:
+    async def test_cancelled_drain_has_no_effect(self) -> None:
         scene = Scene()
         waiter = scene.add(1)
         with pytest.raises(TimeoutError):
@@ -279,7 +279,7 @@ class TestEnd:
         scene.clock.advance(100)
         assert all(waiter.error is error for waiter in waiters)
 
-    def test_closing_twice_or_a_stranger_is_harmless(self) -> None:
+    def test_closing_twice_or_an_unknown_waiter_is_harmless(self) -> None:
         scene = Scene()
         waiter = scene.add(1)
         scene.open.close(waiter)

@@ -51,7 +51,7 @@ def test_codes_of_one_outcome_share_a_histogram() -> None:
     assert sample(metrics, "torchlane_request_seconds_count", **labels) == 2
 
 
-def test_the_same_request_is_looked_up_once() -> None:
+def test_request_labels_are_resolved_once() -> None:
     metrics = Metrics()
     assert metrics.request("/predict", 200, "ok") is metrics.request("/predict", 200, "ok")
 
@@ -64,7 +64,7 @@ def test_requests_in_flight_are_read_at_the_scrape() -> None:
     assert sample(metrics, "torchlane_requests_in_flight") == 0
 
 
-def test_a_model_that_is_no_longer_served_leaves_no_series() -> None:
+def test_retired_model_leaves_no_series() -> None:
     metrics = Metrics()
     ready = False
     served = [ServedModel(MODEL, "plan", "float32")]
@@ -78,12 +78,12 @@ def test_a_model_that_is_no_longer_served_leaves_no_series() -> None:
     assert sample(metrics, "torchlane_ready") == 1
 
 
-def test_before_anything_is_watched_nothing_is_ready() -> None:
+def test_server_is_not_ready_at_first() -> None:
     metrics = Metrics()
     assert sample(metrics, "torchlane_ready") == 0
 
 
-def test_every_gauge_says_how_those_of_several_live_processes_make_one() -> None:
+def test_every_gauge_has_a_multiprocess_mode() -> None:
     metrics = Metrics()
     assert len(metrics.gauges) == 24
     for gauge in metrics.gauges.values():
@@ -91,7 +91,7 @@ def test_every_gauge_says_how_those_of_several_live_processes_make_one() -> None
         assert mode in {"livesum", "livemin", "livemax"}, gauge
 
 
-def test_what_a_replica_ran_adds_up() -> None:
+def test_work_of_a_replica_adds_up() -> None:
     metrics = Metrics()
     metrics.batches_of("cpu#0", "cpu").ran(3, busy_s=0.5, compute_s=0.25)
     metrics.batches_of("cpu#0", "cpu").ran(5, busy_s=0.25, compute_s=0.125)
@@ -103,7 +103,7 @@ def test_what_a_replica_ran_adds_up() -> None:
     assert sample(metrics, "torchlane_replica_compute_seconds_total", **labels) == 0.375
 
 
-def test_device_readings_are_taken_at_each_scrape() -> None:
+def test_device_is_read_at_each_scrape() -> None:
     metrics, degrees = Metrics(), [60.0]
     metrics.device("cuda:0", {"temperature_celsius": lambda: degrees[0]})
     name = "torchlane_device_temperature_celsius"
@@ -116,7 +116,7 @@ def test_device_readings_are_taken_at_each_scrape() -> None:
     assert used is None  # a reading without an answer is missing
 
 
-async def test_drivers_are_asked_in_another_thread_first() -> None:
+async def test_drivers_are_read_in_another_thread() -> None:
     metrics, threads = Metrics(), []
 
     def reading() -> float:

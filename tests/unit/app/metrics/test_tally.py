@@ -17,7 +17,7 @@ from app.types import ModelId
 BOUNDS = (0.5, 1, 2.5)
 
 
-def test_a_counter_hands_over_what_is_new() -> None:
+def test_counter_flushes_only_new_counts() -> None:
     handed: list[float] = []
     tally = Tally(handed.append)
     tally.flush()
@@ -32,7 +32,7 @@ def test_a_counter_hands_over_what_is_new() -> None:
     assert handed == [5, 2]
 
 
-def test_a_histogram_hands_over_what_is_new() -> None:
+def test_histogram_flushes_only_new_observations() -> None:
     handed: list[tuple[list[int], float]] = []
     seen: list[dict[int, tuple[str, float]]] = []
 
@@ -59,7 +59,7 @@ def test_a_histogram_hands_over_what_is_new() -> None:
 
 
 @given(st.lists(st.sampled_from((0.0, 4e-4, 5e-4, 0.5, 0.6, 1, 29.9, 30, 30.1, 1e9)), max_size=20))
-def test_observations_are_collected_like_the_librarys(amounts: list[float]) -> None:
+def test_collected_samples_match_the_library(amounts: list[float]) -> None:
     metrics, plain = Metrics(), CollectorRegistry()
     counter = Counter("torchlane_items_computed", "x", registry=plain)
     histogram = Histogram("torchlane_queue_seconds", "x", buckets=SECONDS, registry=plain)

@@ -33,13 +33,13 @@ def told(code: str) -> str:
         ("lambda: os.kill(os.getpid(), signal.SIGKILL)", -signal.SIGKILL),
     ],
 )
-def test_the_exit_code_is_that_of_what_it_runs(serve: str, code: int) -> None:
+def test_exit_code_comes_from_the_forked_function(serve: str, code: int) -> None:
     said = told(f"child = fork({serve}, ()); print('code', child.wait(30), child.wait())")
     assert f"code {code} {code}\n" in said
     assert ("ZeroDivisionError" in said) == ("/ 0" in serve)
 
 
-def test_nothing_of_the_parent_runs_in_it() -> None:
+def test_child_runs_no_code_of_the_parent() -> None:
     said = told(
         "import atexit; atexit.register(print, 'end')\n"
         "try: child = fork(lambda: 0, ())\n"
@@ -49,7 +49,7 @@ def test_nothing_of_the_parent_runs_in_it() -> None:
     assert said == "once\nend\n"
 
 
-def test_it_is_alone_in_its_group_and_without_what_is_not_its_own() -> None:
+def test_child_has_its_own_group_and_sockets() -> None:
     said = told(
         "child = fork(lambda: (print(os.getpgid(0) == os.getpid(), ours.fileno()), 0)[1], (ours,))"
         "\nchild.wait(); print(ours.fileno() > 0)"
@@ -57,7 +57,7 @@ def test_it_is_alone_in_its_group_and_without_what_is_not_its_own() -> None:
     assert said == "True -1\nTrue\n"
 
 
-def test_one_that_does_not_end_is_told_and_killed() -> None:
+def test_child_that_does_not_end_is_killed() -> None:
     said = told(
         "child = fork(lambda: time.sleep(60), ())\n"
         "try: child.wait(0.05)\n"
@@ -67,7 +67,7 @@ def test_one_that_does_not_end_is_told_and_killed() -> None:
     assert said == f"0.05\n{-signal.SIGKILL}\n"
 
 
-def test_where_the_kernel_reaps_children_the_code_is_0() -> None:
+def test_exit_code_is_0_if_kernel_reaps_children() -> None:
     said = told(
         "signal.signal(signal.SIGCHLD, signal.SIG_IGN)\n"
         "one, other = fork(lambda: 7, ()), fork(lambda: 7, ())\n"
@@ -77,7 +77,7 @@ def test_where_the_kernel_reaps_children_the_code_is_0() -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells")
-def test_the_imported_server_has_one_thread_so_that_it_can_be_forked() -> None:
+def test_imported_server_has_one_thread() -> None:
     assert told("import app.main; print(is_safe())") == "True\n"
     more = "threading.Thread(target=time.sleep, args=(30,), daemon=True).start()"
     assert told(f"{more}; print(is_safe())") == "False\n"

@@ -86,7 +86,7 @@ def _may_unshare() -> bool:
 
 
 @pytest.mark.parametrize("case", ["sleeps", "spins as process 1"])
-def test_a_process_that_hangs_with_the_gil_ends_with_its_stacks(ended: Ended, case: str) -> None:
+def test_process_hanging_with_the_gil_dumps_its_stacks(ended: Ended, case: str) -> None:
     if case not in ended:
         pytest.skip("may not create a process namespace")
     code, stacks = ended[case]
@@ -94,13 +94,13 @@ def test_a_process_that_hangs_with_the_gil_ends_with_its_stacks(ended: Ended, ca
     assert ("sleep_with_the_gil" if case == "sleeps" else "match") in stacks
 
 
-def test_where_the_kernel_gives_no_timer_it_is_that_of_faulthandler(ended: Ended) -> None:
+def test_faulthandler_timer_replaces_a_missing_kernel_timer(ended: Ended) -> None:
     code, stacks = ended["spins without a timer of the kernel"]
     assert code == 1
     assert "Timeout (0:00:00.5" in stacks
 
 
-def test_a_process_that_was_paused_goes_on(ended: Ended) -> None:
+def test_paused_process_continues(ended: Ended) -> None:
     assert ended["is paused"] == (0, "")
 
 

@@ -78,7 +78,7 @@ async def turns(count: int) -> None:
         await asyncio.sleep(0)
 
 
-def test_all_that_wait_are_taken_within_a_few_turns(runner: asyncio.Runner) -> None:
+def test_waiting_connections_are_accepted_within_few_turns(runner: asyncio.Runner) -> None:
     async def scenario() -> None:
         here = bound()
         async with listening(here):
@@ -91,7 +91,7 @@ def test_all_that_wait_are_taken_within_a_few_turns(runner: asyncio.Runner) -> N
 
 
 @pytest.mark.parametrize("burst", [2 * WAITING, WAITING // 8])
-def test_what_waits_at_the_close_is_taken_before_it(
+def test_close_accepts_waiting_connections_first(
     runner: asyncio.Runner, monkeypatch: pytest.MonkeyPatch, burst: int
 ) -> None:
     monkeypatch.setattr("app.processes.listener.BURST", burst)
@@ -110,7 +110,7 @@ def test_what_waits_at_the_close_is_taken_before_it(
     runner.run(scenario())
 
 
-def test_without_descriptors_it_pauses_and_goes_on(
+def test_missing_descriptors_pause_the_listener(
     runner: asyncio.Runner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("app.processes.listener.PAUSE_S", 0.05)
@@ -128,7 +128,7 @@ def test_without_descriptors_it_pauses_and_goes_on(
     runner.run(scenario())
 
 
-def test_one_that_went_away_does_not_stop_the_others(runner: asyncio.Runner) -> None:
+def test_aborted_connection_does_not_stop_others(runner: asyncio.Runner) -> None:
     async def scenario() -> None:
         here = bound(errno.ECONNABORTED)
         async with listening(here):
@@ -140,7 +140,7 @@ def test_one_that_went_away_does_not_stop_the_others(runner: asyncio.Runner) -> 
     runner.run(scenario())
 
 
-def test_a_protocol_that_cannot_be_made_closes_its_connection(runner: asyncio.Runner) -> None:
+def test_failed_protocol_closes_its_connection(runner: asyncio.Runner) -> None:
     def broken() -> asyncio.Protocol:
         raise RuntimeError("no")
 
@@ -197,7 +197,7 @@ async def handed_over(make: Callable[[], asyncio.Protocol] = Made) -> AsyncItera
         parent.close()
 
 
-def test_an_order_comes_after_every_connection_before_it(runner: asyncio.Runner) -> None:
+def test_order_follows_the_connections_before_it(runner: asyncio.Runner) -> None:
     async def scenario() -> None:
         async with handed_over() as parent:
             parent.hand_over(WAITING)
@@ -210,7 +210,7 @@ def test_an_order_comes_after_every_connection_before_it(runner: asyncio.Runner)
     runner.run(scenario())
 
 
-def test_the_end_of_the_parent_is_an_empty_order(runner: asyncio.Runner) -> None:
+def test_end_of_the_parent_is_an_empty_order(runner: asyncio.Runner) -> None:
     async def scenario() -> None:
         async with handed_over() as parent:
             parent.channel.close()
@@ -220,7 +220,7 @@ def test_the_end_of_the_parent_is_an_empty_order(runner: asyncio.Runner) -> None
     runner.run(scenario())
 
 
-def test_a_handed_over_connection_without_a_protocol_is_counted_as_lost(
+def test_connection_without_a_protocol_counts_as_lost(
     runner: asyncio.Runner,
 ) -> None:
     def broken() -> asyncio.Protocol:

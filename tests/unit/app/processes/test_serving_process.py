@@ -24,7 +24,7 @@ def _as_before() -> Iterator[None]:
     gc.set_threshold(*threshold)
 
 
-def test_a_retired_model_is_freed_though_it_was_frozen() -> None:
+def test_retired_model_is_freed_after_gc_freeze() -> None:
     part = Part()
     part.whole = part
     there = weakref.ref(part)

@@ -117,7 +117,7 @@ async def test_counters_and_gauges_add_up_at_every_worker(
     other.close()
 
 
-async def test_openmetrics_of_several_processes(make: Callable[[int], SharedMetrics]) -> None:
+async def test_openmetrics_adds_up_over_processes(make: Callable[[int], SharedMetrics]) -> None:
     one, other = make(0), make(1)
     for each in (one, other):
         each.request("/predict", 200, "ok").ended(0.003, "0af7651916cd43dd8448eb211c80319c")
@@ -133,7 +133,7 @@ async def test_openmetrics_of_several_processes(make: Callable[[int], SharedMetr
     other.close()
 
 
-async def test_ready_is_said_when_all_are(make: Callable[[int], SharedMetrics]) -> None:
+async def test_server_is_ready_when_all_workers_are(make: Callable[[int], SharedMetrics]) -> None:
     one, other = make(0), make(1)
     other.watch(lambda: False, lambda: [])
     other.write_down()
@@ -158,7 +158,7 @@ async def test_a_retired_model_leaves_no_series(
     other.close()
 
 
-async def test_a_worker_that_stops_loses_no_counts(make: Callable[[int], SharedMetrics]) -> None:
+async def test_stopped_worker_loses_no_counts(make: Callable[[int], SharedMetrics]) -> None:
     one = make(0)
     stopped = make(1)
     count(stopped)
@@ -167,7 +167,7 @@ async def test_a_worker_that_stops_loses_no_counts(make: Callable[[int], SharedM
     one.close()
 
 
-async def test_a_dead_workers_counters_go_on_in_its_place(
+async def test_counters_of_a_dead_worker_continue(
     make: Callable[[int], SharedMetrics],
 ) -> None:
     one = make(0)
@@ -193,7 +193,7 @@ async def test_a_dead_workers_counters_go_on_in_its_place(
     other.close()
 
 
-async def test_the_series_are_those_of_one_process(
+async def test_series_match_those_of_one_process(
     make: Callable[[int], SharedMetrics], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     worker = make(0)
@@ -222,7 +222,7 @@ async def test_every_metric_is_declared_before_anything_is_counted(
     worker.close()
 
 
-async def test_the_processes_own_values_cover_parent_and_workers(
+async def test_process_metrics_cover_parent_and_workers(
     folder: Path, make: Callable[[int], SharedMetrics]
 ) -> None:
     parent = SupervisorMetrics()
@@ -237,7 +237,7 @@ async def test_the_processes_own_values_cover_parent_and_workers(
     parent.close()
 
 
-async def test_a_scrape_asks_the_drivers_and_other_readers_do_not(
+async def test_only_scrapes_read_the_drivers(
     make: Callable[[int], SharedMetrics],
 ) -> None:
     worker, degrees = make(0), [61.0]
@@ -254,7 +254,7 @@ async def test_a_scrape_asks_the_drivers_and_other_readers_do_not(
     worker.close()
 
 
-async def test_a_worker_writes_down_by_itself(
+async def test_worker_writes_its_metrics_periodically(
     make: Callable[[int], SharedMetrics], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(shared_metrics, "WRITE_S", 0.01)
@@ -267,7 +267,7 @@ async def test_a_worker_writes_down_by_itself(
     other.close()
 
 
-def test_what_others_keep_in_the_folder_stays(tmp_path: Path) -> None:
+def test_other_files_in_the_folder_stay(tmp_path: Path) -> None:
     for name in ("counter_0.db", "gauge_livesum_0.db", "histogram_1.db", "mine.db", "mine.txt"):
         (tmp_path / name).touch()
     shared_metrics.clear(tmp_path)

@@ -143,7 +143,7 @@ async def test_the_worker_with_fewest_connections_gets_the_next(folder: Path) ->
         assert await running.stop() == 0
 
 
-async def test_workers_are_told_when_all_have_loaded(folder: Path) -> None:
+async def test_workers_are_notified_when_all_have_loaded(folder: Path) -> None:
     async with supervising(folder, 2, behaviour={"WORKER_1": "loads"}) as running:
         await eventually((folder / "ready_0").exists)
         for _ in range(3):
@@ -154,7 +154,7 @@ async def test_workers_are_told_when_all_have_loaded(folder: Path) -> None:
         assert await running.stop() == 0
 
 
-async def test_a_worker_that_dies_while_it_loads_keeps_no_other_from_being_ready(
+async def test_dying_worker_does_not_block_readiness(
     folder: Path,
 ) -> None:
     async with supervising(folder, 2, behaviour={"WORKER_1": "loads"}) as running:
@@ -169,7 +169,7 @@ async def test_a_worker_that_dies_while_it_loads_keeps_no_other_from_being_ready
         assert await running.stop() == 0
 
 
-async def test_a_worker_that_died_is_replaced(folder: Path) -> None:
+async def test_dead_worker_is_replaced(folder: Path) -> None:
     async with supervising(folder, 2) as running:
         await all_are_up(running, 2)
         victim = running.children()[0]
@@ -180,7 +180,7 @@ async def test_a_worker_that_died_is_replaced(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(("exit_code", "wanted"), [("2", 2), ("70", 70), ("0", 1)])
-async def test_if_no_worker_can_start_the_server_ends_with_its_code(
+async def test_failed_workers_end_server_with_their_code(
     folder: Path, exit_code: str, wanted: int
 ) -> None:
     behaviour = {f"WORKER_{n}": f"exit{exit_code}" for n in range(2)}
@@ -188,7 +188,7 @@ async def test_if_no_worker_can_start_the_server_ends_with_its_code(
         assert await asyncio.wait_for(running.ended, 20) == wanted
 
 
-async def test_unfit_settings_of_one_worker_end_the_server(
+async def test_invalid_settings_of_a_worker_end_the_server(
     folder: Path,
 ) -> None:
     async with supervising(folder, 2, behaviour={"WORKER_1": "exit2"}) as running:
@@ -196,7 +196,7 @@ async def test_unfit_settings_of_one_worker_end_the_server(
     assert running.children() == []
 
 
-async def test_a_worker_that_cannot_start_is_tried_again_while_another_serves(
+async def test_failing_worker_is_retried_while_another_serves(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("app.processes.supervisor.RESTART_DELAYS_S", (0.0, 0.1))
@@ -213,7 +213,7 @@ async def test_a_worker_that_cannot_start_is_tried_again_while_another_serves(
         assert await running.stop() == 0
 
 
-async def test_a_second_signal_or_spent_budget_ends_the_rest(
+async def test_second_signal_or_spent_budget_ends_workers(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("app.processes.supervisor.CLOSE_S", 0.1)
@@ -271,7 +271,7 @@ with contextlib.ExitStack() as stack:
 
 
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGINT"])
-def test_signals_before_anybody_handles_them_wait(folder: Path, name: str) -> None:
+def test_early_signals_are_handled_later(folder: Path, name: str) -> None:
     command = [sys.executable, "-c", FORKING, str(folder), name]
     done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
     lines = [line for line in done.stdout.splitlines() if line.startswith(("up", "code", "unw"))]

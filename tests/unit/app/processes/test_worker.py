@@ -11,18 +11,18 @@ import pytest
 from app.processes.worker import READY, ClosedConnections, OpenConnections, Place, Worker
 
 
-def test_a_place_is_read_as_it_was_written() -> None:
+def test_place_survives_a_round_trip() -> None:
     place = Place(1, 4, 77, 9, Path("/tmp/a folder: with a colon"))
     assert Place.parse(str(place)) == place
 
 
 @pytest.mark.parametrize("text", ["", "1", "1/2:3", "1/2:3:x:/tmp", "a/2:3:4:/tmp"])
-def test_anything_else_is_no_place(text: str) -> None:
+def test_malformed_place_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"unpack|literal"):
         Place.parse(text)
 
 
-def test_what_a_worker_closes_is_seen_by_its_parent(tmp_path: Path) -> None:
+def test_parent_sees_closed_connections_of_a_worker(tmp_path: Path) -> None:
     seen_by_parent = ClosedConnections(tmp_path, 2)
     ours, theirs = socket.socketpair()
     with ours, theirs:

@@ -64,7 +64,7 @@ def test_a_small_model_gets_a_process_per_core(served: Served) -> None:
 
 
 @pytest.mark.parametrize(("us", "said"), [(0.27, "0.27"), (3.14, "3.1"), (1234.5, "1,234")])
-def test_the_reason_has_a_time_that_says_something(tmp_path: Path, us: float, said: str) -> None:
+def test_reason_prints_the_time_readably(tmp_path: Path, us: float, said: str) -> None:
     write_artifact(tmp_path / "models", "small", plan=plan_of(us))
     served = Served(tmp_path / "models", VersionPolicy.parse("latest"), None, None, 64)
     assert f"a forward of small/1 takes {said} us an item" in chosen(served).reason
@@ -85,16 +85,14 @@ def test_a_gpu_gets_one(served: Served, monkeypatch: pytest.MonkeyPatch) -> None
     assert chosen(served) == Choice(1, "there may be a GPU")
 
 
-def test_what_is_set_for_one_process_gets_one(served: Served, tmp_path: Path) -> None:
+def test_settings_for_one_process_get_one(served: Served, tmp_path: Path) -> None:
     assert chosen(served, layout=True) == Choice(1, "devices, replicas or threads are set")
     assert chosen(served, limits=True).reason == "rate limits are exact in one process only"
     assert chosen(served, folder=str(tmp_path / "none")).workers == 1
     assert chosen(served, folder=str(tmp_path)).workers == 2
 
 
-def test_without_a_folder_to_share_there_is_one(
-    served: Served, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_missing_shared_folder_gets_one(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     def none() -> str:
         raise FileNotFoundError
 
@@ -114,7 +112,7 @@ def test_only_wanted_versions_count(served: Served) -> None:
     assert chosen(pinned).workers == 2
 
 
-def test_only_what_may_run_counts(served: Served) -> None:
+def test_only_usable_variants_count(served: Served) -> None:
     assert chosen(replace(served, max_batch_size=3)).workers == 1  # singles take 300 us
     write_artifact(served.root, "small", 2, plan=plan_of(LARGE_US))
     assert chosen(replace(served, precision="int8")).workers == 2
@@ -122,7 +120,7 @@ def test_only_what_may_run_counts(served: Served) -> None:
     assert chosen(replace(served, variant="script")).workers == 1
 
 
-def test_without_measured_times_there_is_one(served: Served) -> None:
+def test_missing_measured_times_get_one(served: Served) -> None:
     write_artifact(served.root, "foreign")
     assert chosen(served) == Choice(1, "foreign/1 has no measured times on a CPU")
     assert chosen(replace(served, precision="bf16")).workers == 1
@@ -132,7 +130,7 @@ def test_an_empty_repository_gets_one(served: Served, tmp_path: Path) -> None:
     assert chosen(replace(served, root=tmp_path / "none")) == Choice(1, "there is no model yet")
 
 
-def test_a_version_that_cannot_be_read_does_not_count(served: Served) -> None:
+def test_unreadable_version_does_not_count(served: Served) -> None:
     folder = write_artifact(served.root, "broken")
     (folder / MANIFEST_FILE).write_text("{")
     assert chosen(served).workers == 2
@@ -155,7 +153,7 @@ def test_unknown_memory_is_given_as_the_reason(
     assert chosen(served) == Choice(1, "this system does not report its free memory")
 
 
-def test_a_gpu_may_be_where_its_driver_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_driver_file_indicates_a_gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     driver = tmp_path / "driver"
     monkeypatch.setattr(worker_count, "GPUS", (str(driver),))
     monkeypatch.setattr(worker_count, "version", lambda _: "2.13.0")

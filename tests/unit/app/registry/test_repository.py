@@ -30,7 +30,7 @@ def rejection(root: Path, model: ModelId = PAIRWISE) -> str:
     return str(caught.value)
 
 
-def test_a_file_that_was_altered_since_is_not_read(tmp_path: Path) -> None:
+def test_file_altered_after_opening_is_not_read(tmp_path: Path) -> None:
     folder = write_text(tmp_path)
     artifact = Repository(tmp_path).open(ModelId("text", 1))
     assert artifact.read("tokenizer.json") == tiny_tokenizer()
@@ -52,12 +52,12 @@ class TestVersions:
             *(".hidden/1", "_m/1", "a.b/1", "a b/1", "empty", f"{'x' * 65}/1"),
         ],
     )
-    def test_other_folders_are_passed_over(self, tmp_path: Path, name: str) -> None:
+    def test_other_folders_are_ignored(self, tmp_path: Path, name: str) -> None:
         (tmp_path / name).mkdir(parents=True)
         (tmp_path / "good/1").mkdir(parents=True)
         assert Repository(tmp_path).versions() == {"good": [1]}
 
-    def test_files_are_passed_over(self, tmp_path: Path) -> None:
+    def test_files_are_ignored(self, tmp_path: Path) -> None:
         (tmp_path / "good/1").mkdir(parents=True)
         (tmp_path / "good/2").touch()
         (tmp_path / "README").touch()
@@ -101,7 +101,7 @@ class TestOpen:
         ),
     ],
 )
-def test_an_empty_repository_says_its_path_and_what_to_do(
+def test_empty_repository_error_explains_the_fix(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, below: str, told: str
 ) -> None:
     write_artifact(tmp_path / "models", "double")

@@ -15,7 +15,7 @@ from models.tensors import Dtype, TensorSpec
 
 @pytest.mark.parametrize("scores", ["none", "softmax", "sigmoid"])
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
-def test_the_layout_is_that_of_finished_answers(scores: Scores, dtype: Dtype) -> None:
+def test_layout_matches_finished_answers(scores: Scores, dtype: Dtype) -> None:
     outputs = (
         TensorSpec(name="y", dtype=dtype, shape=(-1, 3)),
         TensorSpec(name="ids", dtype="int64", shape=(-1, -1, 2)),

@@ -39,7 +39,7 @@ def replicas(names: str) -> list[Replica]:
         (3, "0 1 2 0 1 2", {"0": "0 1 2", "3": "0 1 2"}),
     ],
 )
-def test_places(stages: int, devices: str, places: dict[str, str]) -> None:
+def test_stages_are_placed_on_devices(stages: int, devices: str, places: dict[str, str]) -> None:
     found = places_of(selection(stages), replicas(devices))
     told = {
         name: " ".join("c" if each.kind == "cpu" else str(each.index) for each in used)

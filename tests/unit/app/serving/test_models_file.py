@@ -41,7 +41,7 @@ def file(tmp_path: Path) -> Path:
     return tmp_path / "models.toml"
 
 
-def test_what_it_says_and_what_it_leaves_out(file: Path) -> None:
+def test_file_overrides_the_defaults(file: Path) -> None:
     models = models_file(file, ALL)
     assert models.of("digits") == ModelSettings(
         max_batch_size=32,
@@ -64,25 +64,25 @@ def test_what_it_says_and_what_it_leaves_out(file: Path) -> None:
     }
 
 
-def test_without_a_file_all_models_have_the_servers_settings() -> None:
+def test_server_settings_apply_without_a_file() -> None:
     models = ModelsFile(None, DEFAULTS, ["cpu"], asks_for_keys=False)
     models.look()
     assert models.of("any") is DEFAULTS
     assert (models.required, models.problem) == (frozenset(), None)
 
 
-def test_the_servers_own_defaults_are_those_of_a_model() -> None:
+def test_server_and_model_defaults_agree() -> None:
     assert of_models(Settings(_env_file=None)) == ModelSettings()
 
 
-def test_a_process_has_its_share_of_a_models_bytes(file: Path) -> None:
+def test_byte_limits_are_divided_among_processes(file: Path) -> None:
     file.write_text("[models.a]\nqueue_limit_bytes = '16MiB'\n[models.b]\n")
     models = ModelsFile(file, DEFAULTS, ["cpu"], asks_for_keys=False, share_of=lambda n: n // 4)
     assert models.of("a").queue_limit_bytes == 4 << 20
     assert models.of("b") == DEFAULTS
 
 
-def test_no_cache_of_the_server_is_none_of_a_model(file: Path) -> None:
+def test_model_cache_needs_the_servers_cache(file: Path) -> None:
     file.write_text("[models.a]\ncache = true\n")
     none = ModelSettings(cache=False)
     assert not ModelsFile(file, none, ["cpu"], asks_for_keys=False).of("a").cache
@@ -127,7 +127,7 @@ def test_no_cache_of_the_server_is_none_of_a_model(file: Path) -> None:
         ("\xff", "codec can't decode"),
     ],
 )
-def test_mistakes_are_told_with_line_and_key(file: Path, text: str, told: str) -> None:
+def test_mistakes_are_reported_with_line_and_key(file: Path, text: str, told: str) -> None:
     file.write_bytes(text.encode("latin-1"))
     with pytest.raises(ModelsFileError) as caught:
         ModelsFile(file, DEFAULTS, ["cpu", "cuda:0"], asks_for_keys=True)
@@ -150,14 +150,14 @@ def test_all_mistakes_are_listed_in_line_order(file: Path) -> None:
 
 
 @pytest.mark.parametrize("size", [None, (1 << 20) + 1])
-def test_a_file_that_cannot_be_read_refuses_the_start(file: Path, size: int | None) -> None:
+def test_unreadable_file_refuses_the_start(file: Path, size: int | None) -> None:
     if size is not None:
         file.write_bytes(b"#" * size)
     with pytest.raises(ModelsFileError, match=r"No such file|larger than 1048576 bytes"):
         ModelsFile(file, DEFAULTS, ["cpu"], asks_for_keys=False)
 
 
-def test_a_bad_edit_is_told_once_and_changes_nothing(file: Path) -> None:
+def test_bad_edit_is_logged_once_and_ignored(file: Path) -> None:
     models = models_file(file, "[models.a]\nreplicas = 2\n")
     with capture_logs() as logs:
         for text in ("[models.a]\nreplicas = 0\n", None):
@@ -176,9 +176,7 @@ def test_a_bad_edit_is_told_once_and_changes_nothing(file: Path) -> None:
     assert [log["event"] for log in logs] == ["models_file_not_taken"] * 3 + ["models_file_taken"]
 
 
-def test_a_file_that_is_caught_half_written_opens_nothing(
-    file: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_half_written_file_grants_no_access(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     models = models_file(file, "[models.a]\nallowed_keys = ['x']\n")
     rest = ["[models.a]\nallowed_keys = ['y']\n"]
 

@@ -18,12 +18,12 @@ def overrides(request: pytest.FixtureRequest, tmp_path: Path) -> Overrides:
     return Overrides(tmp_path / "overrides.json" if request.param == "shared" else None)
 
 
-def test_nothing_was_asked_for_at_first(overrides: Overrides) -> None:
+def test_no_override_exists_at_first(overrides: Overrides) -> None:
     assert overrides.now() == Override()
     assert not overrides.now().forbids(ONE)
 
 
-def test_what_is_asked_for_adds_up(overrides: Overrides) -> None:
+def test_overrides_add_up(overrides: Overrides) -> None:
     overrides.unload(TWO)
     overrides.load(ONE)
     assert overrides.reload() == Override(3, frozenset({ONE}), frozenset({TWO}))
@@ -31,13 +31,13 @@ def test_what_is_asked_for_adds_up(overrides: Overrides) -> None:
     assert not overrides.now().forbids(ONE)
 
 
-def test_the_last_word_counts(overrides: Overrides) -> None:
+def test_last_override_wins(overrides: Overrides) -> None:
     overrides.load(ONE)
     assert overrides.unload(ONE) == Override(2, frozenset(), frozenset({ONE}))
     assert overrides.load(ONE) == Override(3, frozenset({ONE}), frozenset())
 
 
-def test_a_model_as_a_whole(overrides: Overrides) -> None:
+def test_override_may_cover_all_versions(overrides: Overrides) -> None:
     overrides.load(ONE)
     overrides.unload(EVERY)
     assert overrides.now().forbids(ONE)
@@ -48,7 +48,7 @@ def test_a_model_as_a_whole(overrides: Overrides) -> None:
     assert overrides.load(EVERY).unloaded == frozenset()
 
 
-def test_other_processes_hear_of_it_and_lose_nothing(tmp_path: Path) -> None:
+def test_processes_share_overrides_without_loss(tmp_path: Path) -> None:
     several = [Overrides(tmp_path / "overrides.json") for _ in range(4)]
 
     def ask(number: int) -> None:

@@ -44,7 +44,7 @@ def unasked(_: threading.Event) -> Layout:
     raise AssertionError("nothing is to be measured")
 
 
-def test_by_default_it_is_measured() -> None:
+def test_layout_is_measured_by_default() -> None:
     assert place("auto", None, None, 1, lambda _: MEASURED) == Placement((CPU, CPU), 3)
 
 
@@ -66,18 +66,18 @@ def test_by_default_it_is_measured() -> None:
         ),  # they would measure each other
     ],
 )
-def test_what_is_set_is_done_and_nothing_measured(
+def test_given_settings_are_used_unmeasured(
     spec: str, per_device: int | None, threads: int | None, processes: int, wanted: Placement
 ) -> None:
     assert place(spec, per_device, threads, processes, unasked) == wanted
 
 
-def test_on_one_core_there_is_no_choice(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_core_needs_no_measurement(monkeypatch: pytest.MonkeyPatch) -> None:
     set_cores(monkeypatch, 1)
     assert place("auto", None, None, 1, unasked) == Placement((CPU,), 1)
 
 
-def test_a_failed_measurement_keeps_the_default_and_is_logged() -> None:
+def test_failed_measurement_is_logged_and_default_kept() -> None:
     def broken(_: threading.Event) -> Layout:
         raise RuntimeError("the model 'mine' fails")
 
@@ -88,7 +88,7 @@ def test_a_failed_measurement_keeps_the_default_and_is_logged() -> None:
     assert logs[0]["log_level"] == "warning"
 
 
-def test_a_model_that_hangs_holds_nothing_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hanging_model_does_not_delay_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "LIMIT_S", 0.05)
     gate, stopped = threading.Event(), list[bool]()
 
@@ -110,7 +110,7 @@ def test_a_model_that_hangs_holds_nothing_up(monkeypatch: pytest.MonkeyPatch) ->
 NODES = (frozenset({0, 1}), frozenset({2, 3}))
 
 
-def test_a_gpu_between_cpu_replicas_takes_no_node(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gpu_replica_uses_no_numa_node(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[tuple[int, object]] = []
     monkeypatch.setattr("models.cpu_layout.numa_nodes", lambda: NODES)
     monkeypatch.setattr(module, "compute_with", lambda n, cores=None: seen.append((n, cores)))
@@ -135,7 +135,7 @@ def two_cores(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("two_cores")
-def test_a_model_is_measured(tmp_path: Path) -> None:
+def test_model_is_measured(tmp_path: Path) -> None:
     write_artifact(tmp_path, "double")
     with capture_logs() as logs:
         assert measured(tmp_path) in layouts(2, 2)
@@ -145,7 +145,7 @@ def test_a_model_is_measured(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("two_cores")
-def test_memory_bounds_the_replicas(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_limits_the_replicas(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("models.cpu_layout.memory_left_bytes", lambda: 1)
     write_artifact(tmp_path, "double")
     with capture_logs() as logs:
@@ -181,7 +181,7 @@ def write_planned(root: Path, **changes: object) -> None:
 
 
 @pytest.mark.usefixtures("two_cores")
-class TestOfThePlan:
+class TestStoredLayout:
     """An artifact whose layout was measured by export."""
 
     @pytest.fixture
@@ -199,7 +199,7 @@ class TestOfThePlan:
         monkeypatch.setattr(module, "best", best)
         return asked
 
-    def test_it_is_used_under_the_same_conditions(
+    def test_plan_is_used_under_the_same_conditions(
         self, tmp_path: Path, asked: list[tuple[Layout, ...]]
     ) -> None:
         write_planned(tmp_path)
@@ -310,7 +310,7 @@ def test_load_by_other_processes_is_logged(tmp_path: Path, monkeypatch: pytest.M
     assert [(log["chosen"], log["others"]) for log in logs[-2:]] == [("2 x 1", 0.3)] * 2
 
 
-def test_there_is_nothing_to_measure(tmp_path: Path) -> None:
+def test_missing_model_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(LookupError, match="no intact model"):
         measured(tmp_path)
     write_artifact(tmp_path, "double")
@@ -319,14 +319,14 @@ def test_there_is_nothing_to_measure(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("two_cores")
-def test_a_damaged_version_gives_way_to_an_older_one(tmp_path: Path) -> None:
+def test_older_version_replaces_a_damaged_one(tmp_path: Path) -> None:
     write_artifact(tmp_path, "double")
     (write_artifact(tmp_path, "double", 2) / "script.pt").write_bytes(b"damaged")
     assert measured(tmp_path) in layouts(2, 2)
 
 
 @pytest.mark.usefixtures("two_cores")
-def test_without_a_default_the_largest_intact_model_is_measured(tmp_path: Path) -> None:
+def test_largest_intact_model_is_measured_by_default(tmp_path: Path) -> None:
     write_artifact(tmp_path, "alpha")
     write_small(tmp_path, ["script"])
     (write_artifact(tmp_path, "damaged") / "script.pt").write_bytes(b"damaged" * 100_000)

@@ -94,7 +94,7 @@ async def made() -> AsyncIterator[Callable[..., Setup]]:
         await replica.close(5.0)
 
 
-async def test_it_records_for_the_time_in_parts(made: Callable[..., Setup]) -> None:
+async def test_profile_is_recorded_in_parts(made: Callable[..., Setup]) -> None:
     setup = made(events=10)
     profile = await setup.profiler.profile(0.3, compressed=False)
     assert profile.ended == DONE
@@ -110,14 +110,14 @@ async def test_it_records_for_the_time_in_parts(made: Callable[..., Setup]) -> N
     assert names.count("recording: collect") == len(setup.recorder.parked)
 
 
-async def test_many_operators_make_short_parts(made: Callable[..., Setup]) -> None:
+async def test_many_operators_shorten_the_parts(made: Callable[..., Setup]) -> None:
     few, many = made(events=1), made(events=20_000)
     await few.profiler.profile(0.8, compressed=True)
     await many.profiler.profile(0.8, compressed=True)
     assert len(many.recorder.parked) > len(few.recorder.parked)
 
 
-async def test_requests_of_the_time_are_in_it(made: Callable[..., Setup]) -> None:
+async def test_profile_contains_requests_of_its_time(made: Callable[..., Setup]) -> None:
     setup = made()
     profiling = asyncio.create_task(setup.profiler.profile(0.2, compressed=False))
     await asyncio.sleep(0.05)
@@ -130,7 +130,7 @@ async def test_requests_of_the_time_are_in_it(made: Callable[..., Setup]) -> Non
     assert [event["ph"] for event in events if event["name"] == "GET /models"] == ["b", "e"]
 
 
-async def test_one_at_a_time(made: Callable[..., Setup]) -> None:
+async def test_only_one_profile_at_a_time(made: Callable[..., Setup]) -> None:
     setup = made()
     first = asyncio.create_task(setup.profiler.profile(0.2, compressed=True))
     await asyncio.sleep(0.05)
@@ -141,7 +141,7 @@ async def test_one_at_a_time(made: Callable[..., Setup]) -> None:
     assert (await setup.profiler.profile(0.1, compressed=True)).ended == DONE
 
 
-async def test_retry_after_is_the_time_that_is_left(made: Callable[..., Setup]) -> None:
+async def test_retry_after_is_the_remaining_time(made: Callable[..., Setup]) -> None:
     setup = made()
     first = asyncio.create_task(setup.profiler.profile(30, compressed=True))
     await asyncio.sleep(0.05)
@@ -153,7 +153,7 @@ async def test_retry_after_is_the_time_that_is_left(made: Callable[..., Setup]) 
         await first
 
 
-async def test_a_stop_of_the_server_ends_it_with_what_it_has(made: Callable[..., Setup]) -> None:
+async def test_server_stop_ends_and_returns_the_profile(made: Callable[..., Setup]) -> None:
     setup = made(events=3)
     profiling = asyncio.create_task(setup.profiler.profile(30, compressed=False))
     await asyncio.sleep(0.15)
@@ -167,7 +167,7 @@ async def test_a_stop_of_the_server_ends_it_with_what_it_has(made: Callable[...,
         await setup.profiler.profile(1, compressed=True)
 
 
-async def test_a_full_trace_ends_it(made: Callable[..., Setup]) -> None:
+async def test_full_trace_ends_the_profile(made: Callable[..., Setup]) -> None:
     most = END_BYTES + 100_000
     setup = made(events=500, most_bytes=most)
     profile = await setup.profiler.profile(30, compressed=False)
@@ -179,7 +179,7 @@ async def test_a_full_trace_ends_it(made: Callable[..., Setup]) -> None:
     assert setup.is_clean
 
 
-async def test_a_caller_who_leaves_ends_it(made: Callable[..., Setup]) -> None:
+async def test_leaving_caller_ends_the_profile(made: Callable[..., Setup]) -> None:
     setup = made()
     profiling = asyncio.create_task(setup.profiler.profile(30, compressed=True))
     await asyncio.sleep(0.15)
@@ -193,7 +193,7 @@ async def test_a_caller_who_leaves_ends_it(made: Callable[..., Setup]) -> None:
     assert (await setup.profiler.profile(0.1, compressed=True)).ended == DONE
 
 
-async def test_it_waits_for_no_replica_whose_batch_is_long(made: Callable[..., Setup]) -> None:
+async def test_profile_does_not_wait_for_long_batches(made: Callable[..., Setup]) -> None:
     setup, go_on = made(), threading.Event()
     busy = asyncio.create_task(setup.replica.call(lambda: go_on.wait(20)))
     async with asyncio.timeout(5):
@@ -205,7 +205,7 @@ async def test_it_waits_for_no_replica_whose_batch_is_long(made: Callable[..., S
         await setup.replica.call(lambda: None)
 
 
-async def test_a_part_that_cannot_be_read_ends_it(made: Callable[..., Setup]) -> None:
+async def test_unreadable_part_ends_the_profile(made: Callable[..., Setup]) -> None:
     setup = made()
 
     def broken() -> Part:
@@ -221,7 +221,7 @@ async def test_a_part_that_cannot_be_read_ends_it(made: Callable[..., Setup]) ->
     assert setup.is_clean
 
 
-async def test_a_second_cancellation_ends_it_as_well(made: Callable[..., Setup]) -> None:
+async def test_second_cancellation_ends_the_profile(made: Callable[..., Setup]) -> None:
     setup, go_on = made(), threading.Event()
     profiling = asyncio.create_task(setup.profiler.profile(30, compressed=True))
     await asyncio.sleep(0.01)
@@ -237,7 +237,7 @@ async def test_a_second_cancellation_ends_it_as_well(made: Callable[..., Setup])
     assert await busy
 
 
-async def test_a_part_of_too_many_events_ends_it(made: Callable[..., Setup]) -> None:
+async def test_part_with_too_many_events_ends_profile(made: Callable[..., Setup]) -> None:
     setup = made(events=MOST_EVENTS + 1)
     profile = await setup.profiler.profile(30, compressed=True)
     assert profile.ended == FULL
@@ -245,7 +245,7 @@ async def test_a_part_of_too_many_events_ends_it(made: Callable[..., Setup]) -> 
     assert setup.is_clean
 
 
-async def test_it_records_no_more_while_it_reads_for_long(made: Callable[..., Setup]) -> None:
+async def test_slow_reading_pauses_the_recording(made: Callable[..., Setup]) -> None:
     setup, read = made(events=1), threading.Event()
     begin_next = setup.recorder.next
 

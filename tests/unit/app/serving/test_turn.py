@@ -11,7 +11,7 @@ from app.errors import AlreadyRecording
 from app.serving.turn import Turn
 
 
-def test_another_worker_waits_until_it_is_given_back(tmp_path: Path) -> None:
+def test_second_worker_is_refused_until_release(tmp_path: Path) -> None:
     one, other = Turn(tmp_path), Turn(tmp_path)
     for taker, refused in ((one, other), (other, one), (one, one)):
         with taker.take(time.monotonic() + 30):
@@ -21,14 +21,14 @@ def test_another_worker_waits_until_it_is_given_back(tmp_path: Path) -> None:
             assert 28 < caught.value.retry_after_s <= 30
 
 
-def test_a_worker_that_failed_keeps_nobody_out(tmp_path: Path) -> None:
+def test_failed_worker_releases_the_turn(tmp_path: Path) -> None:
     with pytest.raises(ZeroDivisionError), Turn(tmp_path).take(time.monotonic() + 30):
         raise ZeroDivisionError
     with Turn(tmp_path).take(time.monotonic()):
         pass
 
 
-def test_alone(tmp_path: Path) -> None:
+def test_single_process_has_one_turn(tmp_path: Path) -> None:
     turn = Turn(None)
     with turn.take(time.monotonic()):
         with pytest.raises(AlreadyRecording) as caught, turn.take(time.monotonic()):

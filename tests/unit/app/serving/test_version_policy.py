@@ -27,7 +27,7 @@ def wanted(policy: str, name: str = "m", override: Override | None = None) -> Wa
         ("9", (9,), 1),  # missing: loading reports that
     ],
 )
-def test_a_policy(policy: str, candidates: tuple[int, ...], most: int) -> None:
+def test_policy_chooses_candidates(policy: str, candidates: tuple[int, ...], most: int) -> None:
     assert wanted(policy) == Wanted(candidates, most)
 
 
@@ -43,12 +43,12 @@ def test_models_can_have_their_own_rules() -> None:
     "policy",
     ["", "newest", "latest:0", "0", "01", "1;2", "m=1;m=2", "m=", "=1", "a/b=1", "1,", "-1"],
 )
-def test_what_is_no_policy_is_refused_with_what_one_looks_like(policy: str) -> None:
+def test_invalid_policy_error_shows_valid_forms(policy: str) -> None:
     with pytest.raises(ValueError, match=r"use `latest`"):
         VersionPolicy.parse(policy)
 
 
-def test_what_was_unloaded_is_no_candidate() -> None:
+def test_unloaded_versions_are_not_candidates() -> None:
     override = Override(unloaded=frozenset({ModelId("m", 7), ModelId("other", 5)}))
     assert wanted("latest", override=override) == Wanted((5, 3, 1), 1)
     nothing = Override(unloaded=frozenset({ModelId("m", ALL)}))

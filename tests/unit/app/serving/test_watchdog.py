@@ -34,7 +34,7 @@ def looks(watch: Watchdog, worker: Worker, steps: list[int | None]) -> list[bool
         ([7, 7, 7, 7, None, 8, 8, 8, 8], False),
     ],
 )
-def test_a_step_may_be_seen_again_so_often(steps: list[int | None], last_hangs: bool) -> None:
+def test_step_hangs_after_too_many_checks(steps: list[int | None], last_hangs: bool) -> None:
     assert looks(Watchdog(4), Worker("cpu#0"), steps)[-1] is last_hangs
 
 
@@ -42,7 +42,7 @@ def test_a_hanging_replica_is_found_at_every_check() -> None:
     assert looks(Watchdog(2), Worker("cpu#0"), [1] * 5) == [False, False, True, True, True]
 
 
-def test_each_is_looked_at_for_itself() -> None:
+def test_replicas_are_checked_independently() -> None:
     watch, stuck, busy = Watchdog(2), Worker("cpu#0", 1), Worker("cpu#1")
     found = []
     for busy.step in range(10, 14):

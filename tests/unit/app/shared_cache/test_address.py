@@ -21,7 +21,7 @@ SECRET = "hunter2"
         (f"unix://me:{SECRET}@/run/redis.sock?db=1", "/run/redis.sock"),
     ],
 )
-def test_what_is_shown_has_no_login(url: str, shown: str) -> None:
+def test_shown_address_has_no_login(url: str, shown: str) -> None:
     address = Address.parse(url)
     assert address.shown == shown
     assert SECRET not in repr(address)
@@ -42,7 +42,7 @@ def test_wrong_options_are_refused(options: str, problem: str, tmp_path: Path) -
     assert SECRET not in str(caught.value)
 
 
-def test_an_error_of_the_server_shows_its_code_only() -> None:
+def test_server_error_shows_only_its_code() -> None:
     echoed = Refused(f"ERR unknown command 'AUTH', with args beginning with: '{SECRET}'")
     assert str(echoed) == "the server answers ERR"
     assert str(Refused(SECRET)) == "the server answers an error"

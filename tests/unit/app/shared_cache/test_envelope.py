@@ -34,7 +34,7 @@ def forged(content: bytes) -> bytes:
 
 @given(VALUES)
 @settings(max_examples=50)
-def test_it_comes_back_as_it_was(value: Arrays) -> None:
+def test_values_survive_a_round_trip(value: Arrays) -> None:
     found = decode(KEY, encoded(value))
     assert list(found) == list(value)
     for name, array in value.items():
@@ -42,7 +42,7 @@ def test_it_comes_back_as_it_was(value: Arrays) -> None:
         assert found[name].tobytes() == array.tobytes()
 
 
-def test_what_comes_back_is_read_only_and_a_copy() -> None:
+def test_decoded_value_is_a_read_only_copy() -> None:
     found = decode(KEY, encoded(ONE))["scores"]
     assert found.base is None
     assert found.flags.aligned
@@ -50,21 +50,21 @@ def test_what_comes_back_is_read_only_and_a_copy() -> None:
         found[0] = 1
 
 
-def test_what_is_too_large_or_odd_is_not_kept() -> None:
+def test_unsupported_values_are_not_encoded() -> None:
     assert encode(KEY, {"y": np.zeros(MOST_BYTES, np.uint8)}) is None
     assert encode(KEY, {"y": np.zeros(1, np.complex64)}) is None
     assert encode(KEY, {"y": np.array(["text"])}) is None
     assert encode(b"short", ONE) is None
 
 
-def test_the_value_of_another_item_is_wrong() -> None:
+def test_value_of_another_item_is_rejected() -> None:
     with pytest.raises(WrongValue, match="another item"):
         decode(OTHER, encoded(ONE))
 
 
 @given(st.integers(0, len(encoded(ONE)) * 8 - 1))
 @settings(max_examples=50)
-def test_a_bit_that_flipped_is_noticed(bit: int) -> None:
+def test_flipped_bit_is_detected(bit: int) -> None:
     data = bytearray(encoded(ONE))
     data[bit // 8] ^= 1 << bit % 8
     with pytest.raises(WrongValue):
@@ -73,7 +73,7 @@ def test_a_bit_that_flipped_is_noticed(bit: int) -> None:
 
 @given(st.integers(0, len(encoded(ONE)) - 1), st.binary(max_size=3))
 @settings(max_examples=50)
-def test_what_was_cut_off_or_grew_is_noticed(length: int, more: bytes) -> None:
+def test_wrong_length_is_detected(length: int, more: bytes) -> None:
     with pytest.raises(WrongValue):
         decode(KEY, encoded(ONE)[:length] + more)
     with pytest.raises(WrongValue):
@@ -95,7 +95,7 @@ TWICE = KEY + b"\2" + 2 * (b"\1y" + struct.pack("<BB", 7, 0)) + b"\0\0"
 @example(b"\1\1y" + bytes((7, 255)))
 @example(b"\1\1y" + bytes((200, 0)))
 @example(b"\xff")
-def test_with_a_right_checksum_it_is_a_value_or_wrong_and_allocates_no_more(tail: bytes) -> None:
+def test_forged_data_is_bounded_or_rejected(tail: bytes) -> None:
     data = forged(KEY + tail)
     try:
         found = decode(KEY, data)
@@ -106,12 +106,12 @@ def test_with_a_right_checksum_it_is_a_value_or_wrong_and_allocates_no_more(tail
 
 
 @pytest.mark.parametrize("tail", [HUGE[32:], TWICE[32:], b"\1\1y\x08\x00\x02"])
-def test_what_only_looks_right_is_wrong(tail: bytes) -> None:
+def test_forged_headers_are_rejected(tail: bytes) -> None:
     with pytest.raises(WrongValue):
         decode(KEY, forged(KEY + tail))
 
 
-def test_another_version_is_wrong() -> None:
+def test_another_version_is_rejected() -> None:
     data = encoded(ONE)
     with pytest.raises(WrongValue, match="version"):
         decode(KEY, b"TLC2" + data[4:])

@@ -73,7 +73,7 @@ async def running(path: Path, *, login: str = "", ttl_s: float = 60) -> AsyncIte
         await tier.close()
 
 
-async def test_it_asks_once_and_says_what_there_is(server: ScriptedServer) -> None:
+async def test_find_reports_hits_and_misses(server: ScriptedServer) -> None:
     data = encode(KEY, VALUE)
     assert data is not None
 
@@ -92,7 +92,7 @@ async def test_it_asks_once_and_says_what_there_is(server: ScriptedServer) -> No
         assert 0 < r.tier.round_trip_s < BUDGET_S
 
 
-async def test_what_is_kept_goes_out_together_with_a_lifetime(server: ScriptedServer) -> None:
+async def test_values_are_stored_with_a_lifetime(server: ScriptedServer) -> None:
     async with running(server.path, ttl_s=1.5) as r:
         await r.closed()
         await soon(lambda: server.count(b"SET") > 0)  # the probe
@@ -109,7 +109,7 @@ async def test_what_is_kept_goes_out_together_with_a_lifetime(server: ScriptedSe
         await soon(lambda: r.writes("stored") == 2)
 
 
-async def test_what_cannot_be_kept_is_dropped_and_counted(
+async def test_dropped_writes_are_counted(
     server: ScriptedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(redis_tier, "MOST_WAITING", 2)
@@ -125,7 +125,7 @@ async def test_what_cannot_be_kept_is_dropped_and_counted(
         await soon(lambda: r.writes("stored") == 2)
 
 
-async def test_writes_that_get_no_answer_are_bounded(server: ScriptedServer) -> None:
+async def test_unanswered_writes_are_limited(server: ScriptedServer) -> None:
     async with running(server.path) as r:
         await r.closed()
         await soon(lambda: server.count(b"SET") > 0)
@@ -169,7 +169,7 @@ def endless(command: list[bytes]) -> bytes:
 
 
 @pytest.mark.parametrize("script", [never, refuses, odd, short, http, chatty, endless])
-async def test_a_server_that_turns_wrong_costs_no_more_than_the_answer(
+async def test_failing_server_loses_only_the_answer(
     server: ScriptedServer, monkeypatch: pytest.MonkeyPatch, script: Callable[[list[bytes]], bytes]
 ) -> None:
     monkeypatch.setattr(link, "MOST_REPLY_BYTES", 2000)
@@ -198,7 +198,7 @@ async def test_a_server_that_turns_wrong_costs_no_more_than_the_answer(
     assert SECRET not in str(logs)
 
 
-async def test_a_connection_that_ends_right_after_its_probe_is_not_used(
+async def test_connection_failing_after_its_probe_is_unused(
     server: ScriptedServer,
 ) -> None:
     server.script = lambda command: right(command) * (2 if command[0] == b"MGET" else 1)
@@ -210,13 +210,13 @@ async def test_a_connection_that_ends_right_after_its_probe_is_not_used(
     assert ("shared_cache_closed", "read") not in told
 
 
-async def test_a_user_without_a_password_is_named(server: ScriptedServer) -> None:
+async def test_user_without_a_password_is_authenticated(server: ScriptedServer) -> None:
     async with running(server.path, login="me@") as r:
         await r.closed()
     assert [b"AUTH", b"me", b""] in server.commands
 
 
-async def test_one_that_is_late_is_given_up(
+async def test_late_server_opens_the_breaker(
     server: ScriptedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(breaker, "LOOK_S", 60)
@@ -229,7 +229,7 @@ async def test_one_that_is_late_is_given_up(
         assert r.tier.is_open
 
 
-async def test_failures_between_successes_open_it_where_they_are_many(
+async def test_frequent_failures_open_the_breaker(
     server: ScriptedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(breaker, "LOOK_S", 60)
@@ -243,7 +243,7 @@ async def test_failures_between_successes_open_it_where_they_are_many(
         assert 10 < number < 100
 
 
-async def test_an_idle_one_that_goes_is_noticed_without_a_request(
+async def test_lost_idle_server_is_noticed(
     server: ScriptedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(breaker, "CONNECT_S", 0.1)
@@ -253,7 +253,7 @@ async def test_an_idle_one_that_goes_is_noticed_without_a_request(
         await soon(lambda: r.tier.is_open)
 
 
-async def test_where_there_is_no_server_nothing_is_asked(tmp_path: Path) -> None:
+async def test_missing_server_is_never_queried(tmp_path: Path) -> None:
     with capture_logs() as logs:
         async with running(tmp_path / "none.sock", login=f":{SECRET}@") as r:
             await soon(lambda: len(logs) == 2)

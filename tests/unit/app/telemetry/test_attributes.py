@@ -22,7 +22,7 @@ from app.telemetry.tracing import RequestTrace
         (b"", None, None),
     ],
 )
-def test_a_host_is_an_address_and_a_port_that_there_can_be(
+def test_host_header_gives_address_and_valid_port(
     host: bytes, address: str | None, port: int | None
 ) -> None:
     trace = RequestTrace("GET", "/", "", b"abc", 1.0)
@@ -44,7 +44,7 @@ def test_a_host_is_an_address_and_a_port_that_there_can_be(
         (499, "UNAVAILABLE", False),  # the client had gone
     ],
 )
-def test_which_status_makes_an_error(status: int, rpc_status: str, *, is_error: bool) -> None:
+def test_status_determines_the_error_type(status: int, rpc_status: str, *, is_error: bool) -> None:
     by_http, by_grpc = (RequestTrace(method, "/", "", b"abc", 1.0) for method in ("GET", ""))
     by_grpc.rpc_status = rpc_status
     for trace in (by_http, by_grpc):

@@ -68,7 +68,7 @@ def in_ms(trace: RequestTrace) -> list[tuple[str, float, float]]:
 
 
 class TestPhases:
-    def test_of_a_request_that_was_computed(self) -> None:
+    def test_of_a_computed_request(self) -> None:
         first, second = a_batch(100.004, 100.006), a_batch(100.003, 100.007)
         assert in_ms(a_request(100.0, first, second)) == [
             ("decode", 0.1, 2.0),
@@ -77,48 +77,48 @@ class TestPhases:
             ("encode", 8.0, 9.0),
         ]
 
-    def test_of_one_that_joined_a_batch_which_ran_already(self) -> None:
+    def test_of_a_request_that_joined_a_running_batch(self) -> None:
         names = in_ms(a_request(100.0, a_batch(99.0, 100.007)))
         assert names[1:3] == [("queue", 2.0, 2.0), ("forward", 2.0, 7.0)]
 
-    def test_of_a_cached_one(self) -> None:
+    def test_of_a_cached_request(self) -> None:
         assert [name for name, *_ in in_ms(a_request(100.0))] == ["decode", "encode"]
 
-    def test_of_one_whose_batch_still_runs_when_it_ends(self) -> None:
+    def test_of_a_request_with_a_running_batch(self) -> None:
         batch = a_batch(100.004, 0.0)
         left = a_request(100.0, batch, answered=0.0, encoded=0.0)
         batch.ended = 100.02
         assert in_ms(left)[1:] == [("queue", 2.0, 4.0), ("forward", 4.0, 10.0)]
 
-    def test_of_one_that_leaves_the_queue(self) -> None:
+    def test_of_a_request_that_leaves_the_queue(self) -> None:
         left = a_request(100.0, answered=0.0, encoded=0.0, left_queued=True)
         assert in_ms(left)[1:] == [("queue", 2.0, 10.0)]
 
-    def test_of_one_that_was_never_decoded(self) -> None:
+    def test_of_a_request_that_was_never_decoded(self) -> None:
         refused = a_request(100.0, decoded=0.0, answered=0.0, encoded=0.0)
         assert in_ms(refused) == [("decode", 0.1, 10.0)]
 
-    def test_of_one_whose_body_took_long(self) -> None:
+    def test_of_a_request_with_a_slow_body(self) -> None:
         slow = a_request(100.0, received=100.0015)
         assert in_ms(slow)[:2] == [("receive", 0.0, 1.5), ("decode", 1.5, 2.0)]
 
-    def test_of_one_without_a_body(self) -> None:
+    def test_of_a_request_without_a_body(self) -> None:
         plain = a_request(100.0, received=0.0, decoded=0.0, answered=0.0, encoded=0.0)
         assert in_ms(plain) == []
 
 
 class TestTrace:
-    def test_an_empty_one_names_the_process_and_its_event_loop(self) -> None:
+    def test_empty_trace_names_process_and_event_loop(self) -> None:
         events = read(a_trace())
         named = {event["name"]: event["args"]["name"] for event in events}
         assert named == {"process_name": "torchlane 1", "thread_name": "event loop"}
         assert {event["pid"] for event in events} == {os.getpid()}
 
-    def test_compressed(self) -> None:
+    def test_trace_can_be_compressed(self) -> None:
         whole = json.loads(gzip.decompress(a_trace(compressed=True).end(ABOUT)))
         assert whole["displayTimeUnit"] == "ms"
 
-    def test_times_are_microseconds_since_it_began(self) -> None:
+    def test_times_are_microseconds_since_the_start(self) -> None:
         trace = a_trace()
         now, now_ns = time.perf_counter(), time.time_ns()
         trace.add([], Collected([(a_batch(now, now + 0.001), [b"abc"])], []))
@@ -126,7 +126,7 @@ class TestTrace:
         assert batch["dur"] == pytest.approx(1000, abs=0.01)
         assert batch["ts"] == pytest.approx((now_ns - trace.began_ns) / 1000, abs=5000)
 
-    def test_a_batch_is_on_the_track_of_its_replicas_thread(self) -> None:
+    def test_batch_is_on_its_replicas_track(self) -> None:
         trace, stop = a_trace(), threading.Event()
         thread = threading.Thread(target=stop.wait, name="replica-cpu#0")
         thread.start()
@@ -149,7 +149,7 @@ class TestTrace:
         names = {event["tid"]: event["args"]["name"] for event in events if event["ph"] == "M"}
         assert names[batch["tid"]] == "replica-cpu#0"
 
-    def test_batches_of_other_devices_which_may_overlap_have_a_track_of_their_own(self) -> None:
+    def test_overlapping_batches_have_their_own_tracks(self) -> None:
         trace = a_trace()
         batches: list[tuple[BatchRecord, list[bytes]]] = [
             (a_batch(0.0, 2.0, "cuda:0"), []),
@@ -165,7 +165,7 @@ class TestTrace:
         assert names[spans[0]["tid"]] == "batches of cuda:0#0"
         assert names[spans[2]["tid"]] == "batches of cuda:1#0"
 
-    def test_a_request_with_its_phases(self) -> None:
+    def test_request_contains_its_phases(self) -> None:
         trace = a_trace()
         request = a_request(
             5.0, a_batch(5.003, 5.007), model=MODEL, items=2, cache=CacheCounts(1, 1, 0)
@@ -195,19 +195,19 @@ class TestTrace:
         (other,) = [event for event in events if event["id"] in others and "args" in event]
         assert other["args"]["request_id"] == "x" * 128
 
-    def test_a_request_without_a_route_has_its_path_cut(self) -> None:
+    def test_path_of_an_unrouted_request_is_truncated(self) -> None:
         trace = a_trace()
         trace.add([], Collected([], [a_request(5.0, route="", path="/" + "a" * 5000)]))
         names = {event["name"] for event in read(trace) if event["ph"] == "b"}
         assert "POST /" + "a" * 127 in names
 
-    def test_events_of_others_are_taken_as_they_are(self) -> None:
+    def test_given_events_are_unchanged(self) -> None:
         trace = a_trace()
         event = {"ph": "X", "name": "aten::add", "pid": 1, "tid": 2, "ts": 3.5, "dur": 1.25}
         trace.add([event], NOTHING)
         assert event in read(trace)
 
-    def test_what_has_no_room_is_left_out(self) -> None:
+    def test_events_beyond_the_limit_are_dropped(self) -> None:
         trace = a_trace(END_BYTES + 1000)
         small = {"ph": "X", "name": "small", "pid": 1, "tid": 2, "ts": 0, "dur": 1}
         trace.add([small], NOTHING)
@@ -219,7 +219,7 @@ class TestTrace:
         assert "small" in [event["name"] for event in json.loads(text)["traceEvents"]]
 
     @pytest.mark.parametrize(("more", "is_full"), [(0, False), (1, True), (1000, True)])
-    def test_a_part_of_too_many_events_is_cut(self, more: int, is_full: bool) -> None:
+    def test_part_with_too_many_events_is_truncated(self, more: int, is_full: bool) -> None:
         trace = a_trace(64 << 20)
         event = {"ph": "X", "name": "one", "pid": 1, "tid": 2, "ts": 0, "dur": 1}
         trace.add((dict(event) for _ in range(MOST_EVENTS + more)), NOTHING)
@@ -228,7 +228,7 @@ class TestTrace:
         assert MOST_EVENTS <= names.count("one") <= MOST_EVENTS + 200
 
 
-def test_a_batch_that_began_before_the_trace_begins_with_it() -> None:
+def test_earlier_batch_begins_with_the_trace() -> None:
     before = time.perf_counter()
     trace = a_trace()
     ended = time.perf_counter() + 0.01
@@ -238,7 +238,7 @@ def test_a_batch_that_began_before_the_trace_begins_with_it() -> None:
     assert 0.01 <= span["dur"] / 1e6 <= ended - before
 
 
-def test_the_collector_gives_what_it_has_once() -> None:
+def test_collector_returns_its_content_once() -> None:
     tracing, collector = Tracing(), Collector()
     tracing.add(collector)
     assert tracing.may_follow([], {})

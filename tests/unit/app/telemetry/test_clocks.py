@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 DAY_NS = 1_700_000_000 * 10**9
 
 
-def test_a_stall_between_two_readings_does_not_shift_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stall_between_readings_does_not_shift_the_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     _set_clocks(monkeypatch, itertools.chain([5_000, 40_000_000, 0], itertools.repeat(100)))
     assert abs(clocks.day_offset_ns() - DAY_NS) <= 100
 
 
-def test_the_closest_of_some_is_taken_where_all_are_slow(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_closest_of_slow_readings_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
     took_ns = (9_000_000, 8_000_000, 1_000_000, 7_000_000, 6_000_000)
     _set_clocks(monkeypatch, itertools.chain.from_iterable((0, each) for each in took_ns))
     assert clocks.day_offset_ns() == DAY_NS - 500_000

@@ -14,7 +14,7 @@ PARENT = b"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-"
 
 
 @pytest.mark.parametrize("ratio", [0.0, 1e-300, 0.01, 0.5, 0.999, 1.0])
-def test_a_ratio(ratio: float) -> None:
+def test_gate_passes_the_given_ratio(ratio: float) -> None:
     random.seed(1)
     gate = SamplingGate(FIELDS, ratio, leaves_out=True)
     passed = [gate.may_want({b"host": b"x"}) for _ in range(20_000)]
@@ -24,7 +24,7 @@ def test_a_ratio(ratio: float) -> None:
     assert pairs / len(passed) == pytest.approx(ratio * ratio, abs=0.01)
 
 
-def test_a_parent_is_no_matter_of_chance() -> None:
+def test_parent_decision_overrides_the_ratio() -> None:
     gate = SamplingGate(FIELDS, 0.0, leaves_out=True)
     assert gate.may_want({b"traceparent": PARENT + b"01"})
     assert gate.may_want({b"tracestate": b"a=1"})
@@ -33,5 +33,5 @@ def test_a_parent_is_no_matter_of_chance() -> None:
     assert not SamplingGate([], 0.0, leaves_out=True).may_want({b"traceparent": PARENT + b"01"})
 
 
-def test_another_sampler_is_always_asked() -> None:
+def test_other_samplers_always_decide() -> None:
     assert SamplingGate(FIELDS, None, leaves_out=True).may_want({})

@@ -42,7 +42,7 @@ def test_each_exporter_gets_the_same_spans() -> None:
     assert [span for batch in one.batches for span in batch] == other.batches[0]
 
 
-def test_what_comes_after_a_failure_is_left_out_unless_it_was_quick(
+def test_slow_failure_drops_the_remaining_spans(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     failing = Kept(SpanExportResult.FAILURE)
@@ -56,7 +56,7 @@ def test_what_comes_after_a_failure_is_left_out_unless_it_was_quick(
     assert not failing.is_open
 
 
-def test_one_that_cannot_be_made_costs_no_other() -> None:
+def test_failed_span_does_not_affect_others() -> None:
     def broken() -> list[ReadableSpan]:
         raise RuntimeError("bug")
 
@@ -65,7 +65,7 @@ def test_one_that_cannot_be_made_costs_no_other() -> None:
     assert [span.name for span in kept.batches[0]] == ["a", "b"]
 
 
-def test_the_common_resource_is_the_one_given() -> None:
+def test_common_resource_equals_the_given_one() -> None:
     given = Resource({"service.name": "x"}, "http://schema")
     common = CommonResource(given)
     assert common == given

@@ -46,20 +46,20 @@ def parts_of(*batches: BatchRecord, queued: bool = False) -> list[tuple[str, int
     return times_of(a_request(*batches, decoded=1.11, queued=queued))[1:-1]
 
 
-def test_a_body_that_is_not_decoded_ends_with_the_request() -> None:
+def test_undecoded_body_ends_with_the_request() -> None:
     assert times_of(a_request(decoded=0.0)) == [("decode", 100, 300), ("POST /predict", 0, 300)]
 
 
-def test_a_batch_that_goes_on_is_shown_up_to_the_end_of_the_request() -> None:
+def test_running_batch_is_cut_at_request_end() -> None:
     assert parts_of(a_batch(1.2)) == [("queue", 110, 200), ("forward", 200, 300)]
 
 
-def test_the_attributes_of_the_sampler_give_way() -> None:
+def test_request_attributes_override_the_samplers() -> None:
     told = MAKER.request(a_request(), HEAD, end_of(0.0))[-1].attributes or {}
     assert (told["mine"], told["torchlane.items"]) == (1, 2)
 
 
-def test_a_batch_that_goes_on_after_the_request_changes_none_of_its_spans() -> None:
+def test_later_batch_changes_do_not_affect_spans() -> None:
     runs, waits = a_batch(1.25), a_batch(0.0)
     trace = a_request(runs, waits)
     before = times_of(trace)
@@ -70,7 +70,7 @@ def test_a_batch_that_goes_on_after_the_request_changes_none_of_its_spans() -> N
     assert names == ["decode", "queue", "forward", "queue", "POST /predict"]
 
 
-def test_a_batch_that_ran_beside_one_that_failed_has_its_own_times() -> None:
+def test_parallel_batch_keeps_its_own_times() -> None:
     lost, beside, again = a_batch(1.12, 1.2, "Lost"), a_batch(1.13, 1.15), a_batch(1.25, 1.28)
     assert parts_of(again, lost, beside) == [
         ("queue", 110, 120),
@@ -82,7 +82,7 @@ def test_a_batch_that_ran_beside_one_that_failed_has_its_own_times() -> None:
     ]
 
 
-def test_items_that_are_queued_when_the_request_ends_have_a_last_queue() -> None:
+def test_items_still_queued_get_a_final_span() -> None:
     computed = [("queue", 110, 120), ("forward", 120, 200)]
     assert parts_of(a_batch(1.12, 1.2)) == computed
     assert parts_of(a_batch(1.12, 1.2), queued=True) == [*computed, ("queue", 110, 300)]

@@ -38,7 +38,7 @@ from app.telemetry.tracing import RequestTrace
         ("service.name=digits,service.version=mine", "digits", "mine"),
     ],
 )
-def test_the_variables_win(
+def test_variables_override_the_resource(
     monkeypatch: pytest.MonkeyPatch, given: str, name: str, version: str
 ) -> None:
     monkeypatch.delenv("OTEL_SERVICE_NAME", raising=False)
@@ -67,7 +67,7 @@ class ReadsMore(TextMapPropagator):
 
 
 @pytest.mark.parametrize("sampler", ["parentbased_traceidratio", "PARENTBASED_TRACEIDRATIO"])
-async def test_a_propagator_may_read_headers_that_it_does_not_name(
+async def test_propagator_may_read_unlisted_headers(
     monkeypatch: pytest.MonkeyPatch, sampler: str
 ) -> None:
     monkeypatch.setattr(provider, "_propagator", lambda _: ReadsMore())
@@ -87,7 +87,7 @@ async def test_a_propagator_may_read_headers_that_it_does_not_name(
     await export.close(5.0)
 
 
-async def test_a_blank_variable_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_blank_variable_counts_as_unset(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("OTEL_EXPORTER_OTLP_TIMEOUT", "OTEL_BSP_SCHEDULE_DELAY", "OTEL_TRACES_SAMPLER"):
         monkeypatch.setenv(name, " ")
     monkeypatch.setenv("OTEL_TRACES_EXPORTER", "OTLP,")
@@ -96,7 +96,7 @@ async def test_a_blank_variable_is_none(monkeypatch: pytest.MonkeyPatch) -> None
     assert "OTEL_EXPORTER_OTLP_TIMEOUT" not in os.environ
 
 
-async def test_a_receiver_that_hangs_keeps_no_other_from_its_last_spans(
+async def test_hanging_receiver_does_not_block_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     hangs, closed = threading.Event(), threading.Event()

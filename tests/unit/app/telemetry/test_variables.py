@@ -27,7 +27,7 @@ ON = {"OTEL_TRACES_EXPORTER": "otlp"}
         ({**ON, "OTEL_SDK_DISABLED": "yes"}, "OTEL_TRACES_EXPORTER"),
     ],
 )
-def test_what_asks_for_traces(environ: dict[str, str], asks: str | None) -> None:
+def test_variables_that_request_traces(environ: dict[str, str], asks: str | None) -> None:
     assert wanted_by(environ) == asks
     check(environ)
 
@@ -58,13 +58,13 @@ def test_a_wrong_value_is_named(name: str, value: str) -> None:
 
 
 @pytest.mark.parametrize("share", ["1.5", "-0.1", "half", "nan"])
-def test_a_share_of_traces_that_is_none(share: str) -> None:
+def test_invalid_ratio_is_refused(share: str) -> None:
     environ = {**ON, "OTEL_TRACES_SAMPLER": "traceidratio", "OTEL_TRACES_SAMPLER_ARG": share}
     with pytest.raises(ValueError, match=f"OTEL_TRACES_SAMPLER_ARG='{share}' must be a number"):
         check(environ)
 
 
-def test_what_is_read() -> None:
+def test_variables_are_parsed() -> None:
     ratio = {"OTEL_TRACES_SAMPLER": "parentbased_traceidratio", "OTEL_TRACES_SAMPLER_ARG": "0.01"}
     assert ratio_of(ratio) == 0.01
     assert ratio_of({"OTEL_TRACES_SAMPLER_ARG": "x"}) == 1.0
@@ -79,7 +79,7 @@ def test_what_is_read() -> None:
         check({"OTEL_EXPORTER_OTLP_ENDPOINT": endpoint})
 
 
-def test_the_extra_is_named_where_it_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(variables, "PACKAGES", ("opentelemetry.sdk", "nothing.of.that"))
     with pytest.raises(ValueError, match="OTEL_EXPORTER_OTLP_ENDPOINT=") as caught:
         check({"OTEL_EXPORTER_OTLP_ENDPOINT": URL})

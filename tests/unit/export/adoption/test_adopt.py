@@ -70,14 +70,14 @@ class TestTorchScript:
         assert not one.training
         assert one is not other
 
-    def test_the_file_may_go_once_it_was_read(self, tmp_path: Path) -> None:
+    def test_file_is_not_needed_after_reading(self, tmp_path: Path) -> None:
         file = written(tmp_path, SUMS)
         made = run(file, *X3)
         file.unlink()
         assert answers(made, [[1.0, 1.0, 1.0]]) == [[3, -3]]
         assert made.definition.description == "Adopted from model.pt."
 
-    def test_golden_inputs_and_the_example_are_items_that_it_takes(self, sums: Path) -> None:
+    def test_golden_inputs_and_example_fit_the_inputs(self, sums: Path) -> None:
         definition = run(sums, *X3).definition
         golden = definition.golden_inputs()
         assert len(golden) > 1
@@ -86,7 +86,7 @@ class TestTorchScript:
         batch = definition.random_inputs(np.random.default_rng(1), 5)
         assert batch["input"].shape == (5, 3)
 
-    def test_several_inputs_with_names_free_dimensions_and_types(self, tmp_path: Path) -> None:
+    def test_inputs_may_have_names_and_free_dimensions(self, tmp_path: Path) -> None:
         file = written(tmp_path, scripted(Masked()))
         made = run(file, "--name", "m", "--input", "ids=int64[-1,-1]", "--input", "bool[-1, -1]")
         assert [(each.name, each.dtype) for each in made.definition.inputs] == [
@@ -117,7 +117,7 @@ class Masked(nn.Module):
 
 
 class TestPictures:
-    def test_values_of_0_to_1_are_padded_unless_said_otherwise(self, light: Path) -> None:
+    def test_default_preprocessing_pads_and_scales_to_one(self, light: Path) -> None:
         made = run(light, *PICTURE)
         assert how(made) == PicturePreprocess(
             width=6, height=8, channels=3, mean=(0.0,) * 3, std=(1.0,) * 3
@@ -149,7 +149,7 @@ class TestPictures:
             ("--mean 0,0,0 --std imagenet", (0, 0, 0), IMAGENET_STD),
         ],
     )
-    def test_the_figures_of_imagenet_go_together(
+    def test_imagenet_mean_and_std_go_together(
         self, light: Path, options: str, mean: tuple[float, ...], std: tuple[float, ...]
     ) -> None:
         made = how(run(light, *PICTURE, *options.split()))
@@ -167,7 +167,7 @@ class TestPictures:
             ("float16[-1,3,8,6]", "", None),
         ],
     )
-    def test_a_hint_where_clients_could_send_pictures(
+    def test_picture_shaped_inputs_get_a_hint(
         self, tmp_path: Path, spec: str, options: str, told: str | None
     ) -> None:
         file = written(tmp_path, BRIGHTNESS)
@@ -175,7 +175,7 @@ class TestPictures:
         assert hint is None if told is None else told in str(hint)
 
     @pytest.mark.parametrize(("side", "shorter"), [(224, 256), (299, 342), (32, 37)])
-    def test_a_cut_keeps_the_customary_share(self, light: Path, side: int, shorter: int) -> None:
+    def test_crop_uses_the_customary_resize(self, light: Path, side: int, shorter: int) -> None:
         made = run(
             light,
             *PICTURE[:2],
@@ -187,7 +187,7 @@ class TestPictures:
         )
         assert how(made).resize_shorter == shorter
 
-    def test_the_example_is_a_picture_that_the_model_can_be_given(self, light: Path) -> None:
+    def test_example_is_a_picture_that_fits_the_input(self, light: Path) -> None:
         made = run(light, *PICTURE)
         example = made.definition.example()
         assert isinstance(example, str)
@@ -213,7 +213,7 @@ class TestArchives:
         mean = by_hand(picture).mean()
         np.testing.assert_allclose(answers(made, array[None]), [[-mean, mean]], atol=1e-6)
 
-    def test_what_the_command_says_wins(self, tmp_path: Path) -> None:
+    def test_command_options_override_the_archive(self, tmp_path: Path) -> None:
         files = {"light.pt": BRIGHTNESS, "index_to_name.json": b'["a", "b"]'}
         file = archived(tmp_path, files, "--handler", "image_classifier")
         labels = written(tmp_path, b"night\nday\n", "labels.txt")
@@ -232,7 +232,7 @@ class TestArchives:
         made = run(file, "--codec", "tensor")
         assert made.definition.codec == TensorCodecSpec(scores="softmax")
 
-    def test_of_a_handler_of_its_own(self, tmp_path: Path) -> None:
+    def test_custom_handler_is_not_run(self, tmp_path: Path) -> None:
         (tmp_path / "own.py").write_text("raise SystemExit('this must never run')")
         file = archived(tmp_path, {"sums.pt": SUMS}, "--handler", "own.py")
         made = run(file, "--input", "float32[-1,3]")
@@ -240,7 +240,7 @@ class TestArchives:
         assert "'own.py' is not run" in made.warnings[0]
         assert answers(made, [[1.0, 2.0, 3.0]]) == [[6, -6]]
 
-    def test_by_its_content_and_not_by_its_name(self, tmp_path: Path) -> None:
+    def test_archive_is_recognized_by_content(self, tmp_path: Path) -> None:
         file = written(tmp_path, mar({"sums.pt": SUMS}), "model.pt")
         assert run(file, "--input", "float32[-1,3]").name == "sums"
 
@@ -287,7 +287,7 @@ class TestCountedRows:
             (["--count", "kinds=boxes"], "the count 'kinds' must be integers of shape"),
         ],
     )
-    def test_wrong_ones(self, file: Path, options: list[str], message: str) -> None:
+    def test_wrong_options_are_refused(self, file: Path, options: list[str], message: str) -> None:
         with pytest.raises(UsageError, match=message):
             run(file, *self.OPTIONS, *options)
 

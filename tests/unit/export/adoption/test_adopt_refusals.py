@@ -71,7 +71,9 @@ class TestWrongArguments:
             (["--labels", "/no/such", *X3], "cannot read /no/such: No such file or directory"),
         ],
     )
-    def test_are_told(self, sums: Path, arguments: list[str], message: str) -> None:
+    def test_wrong_arguments_are_reported(
+        self, sums: Path, arguments: list[str], message: str
+    ) -> None:
         with pytest.raises(UsageError) as caught:
             run(sums, *arguments)
         assert message in str(caught.value)
@@ -103,7 +105,7 @@ class TestWrongArguments:
     @pytest.mark.parametrize(
         "shape", ["float32[-1,4,8,8]", "float32[-1,3,-1,-1]", "uint8[-1,3,8,8]", "float32[-1,8,8]"]
     )
-    def test_of_what_is_no_picture(self, light: Path, shape: str) -> None:
+    def test_of_shapes_that_cannot_be_pictures(self, light: Path, shape: str) -> None:
         with pytest.raises(UsageError, match=r"where C is 1 or 3 and H and W are fixed"):
             run(light, "--name", "x", "--input", shape, "--codec", "image")
 
@@ -125,7 +127,7 @@ class TestWrongArguments:
             run(sums, *X3, "--labels", labels)
         assert message in str(caught.value)
 
-    def test_labels_without_end_are_not_read(
+    def test_oversized_label_file_is_not_read(
         self, sums: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(adopt, "MAX_LABELS_BYTES", 10)
@@ -133,7 +135,7 @@ class TestWrongArguments:
         with pytest.raises(UsageError, match="has 14 bytes; at most 10 are read"):
             run(sums, *X3, "--labels", labels)
 
-    def test_a_softmax_of_one_number(self, tmp_path: Path) -> None:
+    def test_softmax_needs_several_numbers(self, tmp_path: Path) -> None:
         file = written(tmp_path, traced(Row(), torch.zeros(1, 3)))
         with pytest.raises(UsageError, match=r"--scores softmax needs more than one number"):
             run(file, *X3, "--scores", "softmax")
@@ -141,7 +143,7 @@ class TestWrongArguments:
     @pytest.mark.parametrize(
         ("name", "why"), [("missing.pt", "cannot read "), (".", "is a folder: --task embed")]
     )
-    def test_a_file_that_cannot_be_read(self, tmp_path: Path, name: str, why: str) -> None:
+    def test_unreadable_file_is_reported(self, tmp_path: Path, name: str, why: str) -> None:
         with pytest.raises(UsageError, match=why):
             run(tmp_path / name, *X3)
 
@@ -176,14 +178,14 @@ class TestRefusedFiles:
             ),
         ],
     )
-    def test_are_told(self, tmp_path: Path, data: bytes, message: str) -> None:
+    def test_refused_files_are_reported(self, tmp_path: Path, data: bytes, message: str) -> None:
         with pytest.raises(ExportError) as caught:
             run(written(tmp_path, data), *X3)
         assert not isinstance(caught.value, UsageError)
         assert message in str(caught.value)
         assert "\n" not in str(caught.value)
 
-    def test_a_small_archive_of_an_archive_of_zeros(self, tmp_path: Path) -> None:
+    def test_nested_zip_bomb_is_refused(self, tmp_path: Path) -> None:
         """Each layer rejects the unpacked size before unpacking."""
         constants = zipped("sums/constants/0", content=bytes(150_000_000))
         one = mar({"sums.pt": zipped("sums/code/zeros.py", content=bytes(150_000_000))})
@@ -192,7 +194,7 @@ class TestRefusedFiles:
             with pytest.raises(ExportError, match=r"would unpack to |which torch only stores"):
                 run(written(tmp_path, data), *X3)
 
-    def test_a_pickle_in_it_is_never_loaded(self, tmp_path: Path) -> None:
+    def test_pickle_is_never_loaded(self, tmp_path: Path) -> None:
         touched = tmp_path / "touched"
         data = pickled(Touches(touched))
         for content in (data, mar({"sums.pt": data})):

@@ -122,7 +122,7 @@ class TestLoad:
         assert not module.training
         assert module(torch.tensor([[1.0, 2.0, 3.0]])).tolist() == [[6, -6]]
 
-    def test_each_call_gives_a_module_of_its_own(self) -> None:
+    def test_each_call_gives_a_new_module(self) -> None:
         one, other = load(SUMS, "it.pt"), load(SUMS, "it.pt")
         with torch.no_grad():
             next(iter(one.parameters())).zero_()
@@ -146,7 +146,7 @@ class TestLoad:
             (mar({"sums.pt": SUMS}), "is a zip archive but not TorchScript"),
         ],
     )
-    def test_what_it_is_not(self, data: bytes, message: str) -> None:
+    def test_other_files_are_refused(self, data: bytes, message: str) -> None:
         with pytest.raises(ExportError) as caught:
             load(data, "it.pt")
         assert message in str(caught.value)
@@ -202,11 +202,11 @@ class TestRejected:
         for told in ("NaN or infinite", "random normal numbers", "your own golden inputs"):
             assert told in str(caught.value)
 
-    def test_a_sample_that_no_memory_holds(self) -> None:
+    def test_a_sample_too_large_for_memory(self) -> None:
         with pytest.raises(UsageError, match=r"3 items has 120,000,000,000 bytes; at most 268,435"):
             outputs(nn.ReLU(), (spec("x", shape=(-1, 100_000, 100_000)),))
 
-    def test_a_dropout_that_was_traced_in_training_mode(self) -> None:
+    def test_a_dropout_traced_in_training_mode(self) -> None:
         trace: Callable[..., Any] = torch.jit.trace  # its own check would warn
         data = saved(trace(nn.Dropout(0.5), torch.ones(1, 3), check_trace=False))
         with pytest.raises(ExportError, match=r"call model\.eval\(\) before torch\.jit\.trace"):
@@ -216,7 +216,7 @@ class TestRejected:
         with pytest.raises(ExportError, match=r"fails on samples of x \[1, 4\]: .*cannot be mult"):
             outputs(Sums(), (spec("x", shape=(-1, 4)),))
 
-    def test_free_dimensions_that_must_be_something_else(self) -> None:
+    def test_free_dimensions_that_must_be_fixed(self) -> None:
         with pytest.raises(ExportError, match=r"samples of x \[1, 224\]: "):
             outputs(Sums(), (spec("x", shape=(-1, -1)),))
 

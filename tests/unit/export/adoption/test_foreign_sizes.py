@@ -54,13 +54,13 @@ class AfterTen(nn.Module):
         return x[:, 10:].mean(dim=1)
 
 
-def test_what_does_not_vary_with_a_free_dimension_is_fixed() -> None:
+def test_output_axes_that_never_vary_are_fixed() -> None:
     found, samples = infer(load(scripted(Sums()), "it.pt"), (spec("x", shape=(-1, -1, 3)),), TENSOR)
     assert [each.shape for each in found] == [(-1, -1, 2)]
     assert sizes(samples) == [3, 5]
 
 
-def test_larger_sizes_are_tried_where_small_ones_fail() -> None:
+def test_larger_sizes_are_tried_after_small_ones_fail() -> None:
     inputs = (spec("x", shape=(-1, 3, -1, -1)),)
     found, samples = infer(load(scripted(Halving()), "it.pt"), inputs, TENSOR)
     assert sizes(samples) == [64, 96]
@@ -68,7 +68,7 @@ def test_larger_sizes_are_tried_where_small_ones_fail() -> None:
 
 
 @pytest.mark.parametrize("longest", [1000, 30])
-def test_axes_that_differ_only_at_larger_sizes_are_free(longest: int) -> None:
+def test_axes_that_vary_at_larger_sizes_are_free(longest: int) -> None:
     """Of 3 and of 5 pixels a stride of 8 leaves one; of 16 and 24 it does not."""
     inputs = (spec("x", shape=(-1, 3, -1, -1)),)
     found, samples = infer(load(scripted(Windowed(longest)), "it.pt"), inputs, TENSOR)
@@ -76,21 +76,21 @@ def test_axes_that_differ_only_at_larger_sizes_are_free(longest: int) -> None:
     assert sizes(samples) == [3, 5]
 
 
-def test_larger_sizes_are_left_out_where_they_would_be_huge() -> None:
+def test_larger_sizes_are_skipped_if_huge() -> None:
     inputs = (spec("x", shape=(-1, -1, -1, -1, -1)),)  # at 64 a batch has 200 MB
     found, samples = infer(load(scripted(nn.ReLU()), "it.pt"), inputs, TENSOR)
     assert [each.shape for each in found] == [(-1, -1, -1, -1, -1)]
     assert sizes(samples) == [3, 5]
 
 
-def test_sizes_that_give_nan_are_passed_over() -> None:
+def test_sizes_that_give_nan_are_skipped() -> None:
     module = load(scripted(AfterTen()), "it.pt")
     found, samples = infer(module, (spec("x", shape=(-1, -1, 2)),), TENSOR)
     assert [each.shape for each in found] == [(-1, 2)]
     assert sizes(samples) == [16, 24]
 
 
-def test_random_inputs_are_such_as_it_ran_on() -> None:
+def test_random_inputs_use_sizes_that_worked() -> None:
     module = load(scripted(Halving()), "it.pt")
     _, samples = infer(module, (spec("x", shape=(-1, 3, -1, -1)),), TENSOR)
     for item in samples.golden_inputs():

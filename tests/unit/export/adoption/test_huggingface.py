@@ -37,7 +37,7 @@ from tests.unit.export.definitions import loaded, proved, subject
         ("Qwen3Model", {"num_key_value_heads": 1, "head_dim": 16}, POSITIONS),
     ],
 )
-def test_a_trace_holds_for_every_batch_and_length(
+def test_trace_works_for_every_batch_and_length(
     tmp_path: Path, kind: str, config: dict[str, Any], positions: int
 ) -> None:
     fields = bert_config().to_dict() | config
@@ -53,7 +53,7 @@ def test_a_trace_holds_for_every_batch_and_length(
     assert parity.padded_to
 
 
-def test_lossy_precisions_stay_near(tmp_path: Path) -> None:
+def test_lossy_precisions_stay_within_tolerance(tmp_path: Path) -> None:
     save(tmp_path, config=bert_config(hidden_size=64))
     of = subject(definition_of(ModelFolder(tmp_path), Wanted("embed"), "It."))
     for maker in (Half("bf16"), Int8()):
@@ -69,7 +69,9 @@ def test_lossy_precisions_stay_near(tmp_path: Path) -> None:
         ("classify-tokens", "BertForTokenClassification", "trace"),
     ],
 )
-def test_it_becomes_an_intact_artifact(tmp_path: Path, task: str, kind: str, variants: str) -> None:
+def test_folder_becomes_an_intact_artifact(
+    tmp_path: Path, task: str, kind: str, variants: str
+) -> None:
     folder = tmp_path / "my.model v1"
     folder.mkdir()
     save(folder, kind, bert_config(num_labels=3))
@@ -88,13 +90,13 @@ def test_it_becomes_an_intact_artifact(tmp_path: Path, task: str, kind: str, var
 
 
 class TestRefused:
-    def test_a_folder_needs_a_task(
+    def test_folder_without_a_task(
         self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
         assert run("adopt", tmp_path)[0] == 2
         assert "--task embed|classify|rerank|classify-tokens says" in capsys.readouterr().err
 
-    def test_pooling_is_for_vectors(
+    def test_pooling_for_another_task(
         self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
         assert run("adopt", tmp_path, "--task", "rerank", "--pooling", "cls")[0] == 2

@@ -123,13 +123,13 @@ def test_outputs_by_name(
 
 
 @pytest.mark.parametrize("kind", [dict, tuple])
-def test_a_trace_keeps_the_keys_of_a_dict(tmp_path: Path, kind: type) -> None:
+def test_trace_keeps_the_keys_of_a_dict(tmp_path: Path, kind: type) -> None:
     model = torch.jit.trace(Unscripted(kind).eval(), torch.ones(1, 3), strict=False)  # type: ignore[no-untyped-call]
     names = ["score", "box"] if kind is dict else ["output_0", "output_1"]
     assert list(answers(adopted(tmp_path, saved(model)))) == names
 
 
-def test_a_frozen_dict_is_taken_apart_too(tmp_path: Path) -> None:
+def test_frozen_dict_is_split_into_outputs(tmp_path: Path) -> None:
     frozen = saved(torch.jit.freeze(torch.jit.script(Mapped().eval())))
     assert answers(adopted(tmp_path, frozen)) == {"aux": AUX, "out": OUT}
 
@@ -165,7 +165,7 @@ def test_the_output_with_labels_comes_first(tmp_path: Path, model: nn.Module | b
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, nn.Module) else None,
 )
-def test_what_no_answer_can_carry(tmp_path: Path, model: nn.Module, message: str) -> None:
+def test_unsupported_outputs_are_refused(tmp_path: Path, model: nn.Module, message: str) -> None:
     with pytest.raises(ExportError) as caught:
         adopted(tmp_path, model)
     assert message in str(caught.value)
@@ -173,6 +173,6 @@ def test_what_no_answer_can_carry(tmp_path: Path, model: nn.Module, message: str
 
 
 @pytest.mark.parametrize("model", [Mapped(), Named()])
-def test_a_name_that_the_model_does_not_have(tmp_path: Path, model: nn.Module) -> None:
+def test_unknown_output_name_is_refused(tmp_path: Path, model: nn.Module) -> None:
     with pytest.raises(UsageError, match="--output logits: the model returns "):
         adopted(tmp_path, model, "--output", "logits")

@@ -56,7 +56,7 @@ def of_two(module: Callable[[], nn.Module], *names: str) -> Definition:
 
 
 @pytest.mark.parametrize("module", [Mapped, Named])
-def test_every_variant_serves_them_in_the_declared_order(
+def test_every_variant_has_the_declared_output_order(
     tmp_path: Path, module: type[nn.Module], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(rowwise, "MIN_WEIGHTS", 1)
@@ -70,19 +70,19 @@ def test_every_variant_serves_them_in_the_declared_order(
         assert example.outputs["double"].array() == pytest.approx(x * 2)
 
 
-def test_what_is_compiled_has_the_declared_order() -> None:
+def test_compiled_model_has_the_declared_order() -> None:
     made = of_two(Mapped, "half", "double")
     x = torch.ones(3, 2)
     half, double = torch.export.export(in_order(Mapped().eval(), made), (x,)).module()(x)
     assert (half[0, 0], double[0, 0]) == (0.5, 2)
 
 
-def test_a_tuple_stays_as_it_is() -> None:
+def test_plain_tuple_is_not_wrapped() -> None:
     built = Plain().eval()
     assert in_order(built, of_two(Plain, "a", "b")) is built
 
 
-def test_a_named_tuple_in_order_becomes_a_plain_one() -> None:
+def test_named_tuple_becomes_a_plain_tuple() -> None:
     wrapped = in_order(Named().eval(), of_two(Named, "double", "half"))
     assert type(wrapped(torch.ones(1, 2))) is tuple
 
@@ -95,7 +95,7 @@ def test_other_names_are_rejected(module: Callable[[], nn.Module], names: tuple[
         in_order(module().eval(), of_two(module, *names))
 
 
-def test_stages_are_split_from_the_model_itself() -> None:
+def test_staged_model_is_not_wrapped() -> None:
     made = dataclasses.replace(definition(Mapped), stages=lambda module: (module, module))
     built = made.build()
     assert in_order(built, made) is built

@@ -87,7 +87,7 @@ def test_the_graphs_are_printed_on_request(chain: str) -> None:
     assert kernels.strip().endswith("}")
 
 
-def test_without_a_compiler_the_rest_is_compared() -> None:
+def test_other_forms_are_compared_without_a_compiler() -> None:
     environment = {key: value for key, value in os.environ.items() if key != "CXX"}
     found = subprocess.run(
         [sys.executable, "-c", WITHOUT_COMPILER],
@@ -106,7 +106,7 @@ def test_without_a_compiler_the_rest_is_compared() -> None:
     assert found.stderr == ""
 
 
-def test_the_command_names_the_machine_and_says_why_ratios_differ() -> None:
+def test_command_names_the_machine_and_explains_ratios() -> None:
     threads = torch.get_num_threads()
     out = io.StringIO()
     compare.run(parsed("--threads", "1"), Console(file=out, width=400), [])

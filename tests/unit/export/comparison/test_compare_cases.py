@@ -50,7 +50,7 @@ def test_the_default_sizes_are_the_published_ones() -> None:
     assert (chain.published.before_s, chain.published.after_s) == (18.5e-6, 4.41e-6)
 
 
-def test_distances_are_squared_and_of_every_pair() -> None:
+def test_distances_are_squared_for_every_pair() -> None:
     a = torch.tensor([[0.0, 0.0], [1.0, 1.0]])
     b = torch.tensor([[3.0, 4.0]])
     for form in (PAIRWISE.loop, PAIRWISE.batched):
@@ -94,7 +94,7 @@ def test_the_compiled_form_agrees_and_can_be_profiled(
     assert "whole forward" in table.read_text()
 
 
-def test_what_the_compiler_refuses_is_left_out_with_a_reason(tmp_path: Path) -> None:
+def test_refused_compilation_gives_a_reason(tmp_path: Path) -> None:
     try:
         find_compiler()
     except NotApplicable as why:

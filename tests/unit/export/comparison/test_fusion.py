@@ -27,13 +27,13 @@ def test_the_fuser_takes_the_chain_as_one_group() -> None:
     assert found.graph.partition("with prim::")[2].count("aten::mul") == 10
 
 
-def test_a_sum_ends_a_group() -> None:
+def test_sum_ends_a_fusion_group() -> None:
     found = fusible(PAIRWISE.batched, PAIRWISE.inputs)
     assert found.groups == 1
     assert "aten::sum" in found.graph.partition("with prim::")[0]
 
 
-def test_looking_leaves_the_fuser_as_it_was() -> None:
+def test_inspection_does_not_change_the_fuser() -> None:
     before = executed(CHAIN.batched, CHAIN.inputs)
     fusible(CHAIN.batched, CHAIN.inputs)
     assert executed(CHAIN.batched, CHAIN.inputs).groups == before.groups
@@ -46,7 +46,7 @@ def test_fused_code_gives_the_right_answer() -> None:
     assert torch.allclose(scripted(*CHAIN.inputs), expected)
 
 
-def test_a_package_without_kernels_has_nothing_to_show(tmp_path: Path) -> None:
+def test_package_without_kernels_shows_nothing(tmp_path: Path) -> None:
     file = tmp_path / "empty.pt2"
     with zipfile.ZipFile(file, "w") as archive:
         archive.writestr("version", "1")

@@ -56,7 +56,7 @@ def shown(found: Learned) -> list[str]:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems end it in other ways")
-def test_a_crash_is_reported_and_earlier_findings_stay() -> None:
+def test_crash_is_reported_with_earlier_findings() -> None:
     found = learned(scripted(Crashing()), "x=int64[-1,-1]")
     assert shown(found) == ["x=int64[-1,1<=-1<=1024]"]
     assert found.notes[0].startswith("axis 0 of 'x' is at least 1: 0 fails (")
@@ -66,20 +66,20 @@ def test_a_crash_is_reported_and_earlier_findings_stay() -> None:
     )
 
 
-def test_a_model_that_hangs_is_given_up() -> None:
+def test_hanging_model_times_out() -> None:
     found = learned(scripted(Hanging()), "x=int64[-1,2]", limit_s=6.0)
     assert shown(found) == ["x=int64[-1,2]"]
     assert "it took more than 6 s while " in found.notes[-1]
 
 
-def test_what_was_learned_comes_back() -> None:
+def test_findings_are_returned_from_the_process() -> None:
     assert shown(learned(scripted(Table()), "x=int64[-1,2]")) == ["x=int64[-1,2] in 0..49"]
 
 
-def test_what_was_said_wrongly_comes_back_as_an_error() -> None:
+def test_wrong_declaration_is_returned_as_an_error() -> None:
     with pytest.raises(UsageError, match="299 in 'x' is allowed, but the model fails on it: index"):
         learned(scripted(Table()), "x=int64[-1,2] in 0..299")
 
 
-def test_where_there_is_nothing_to_learn_no_process_is_started() -> None:
+def test_no_process_starts_without_open_questions() -> None:
     assert learned(SUMS, "float32[-1,3]", limit_s=0.0).notes == ()

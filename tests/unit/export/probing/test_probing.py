@@ -163,7 +163,7 @@ class Pairs(nn.Module):
         ),
     ],
 )
-def test_what_was_seen_to_fail_is_claimed_and_nothing_else(
+def test_only_observed_failures_become_bounds(
     module: nn.Module, given: list[str], found: list[str] | None
 ) -> None:
     made = shown(module, *given)
@@ -179,7 +179,7 @@ EQUAL = (
 )
 
 
-def test_each_thing_is_told_in_a_sentence() -> None:
+def test_each_finding_has_a_note() -> None:
     notes = learned(Words(), "ids=int64[-1,-1]", "mask=float32[-1,-1]").notes
     assert notes == (
         EQUAL,
@@ -189,7 +189,7 @@ def test_each_thing_is_told_in_a_sentence() -> None:
     )
 
 
-def test_names_that_differ_are_left_apart_with_a_word_of_it() -> None:
+def test_different_names_stay_separate_with_a_note() -> None:
     found = learned(Words(), "ids=int64[-1,a]", "mask=float32[-1,b]")
     assert [str(each.spec) for each in found.inputs][1] == "mask=float32[-1,b<=1024]"
     assert "'a' and 'b' fail whenever their sizes differ" in found.notes[0]
@@ -209,13 +209,13 @@ def test_names_that_differ_are_left_apart_with_a_word_of_it() -> None:
         (["ids=int64[-1,seq] in -7..49", "float32[-1,seq]"], "-7 in 'ids' is allowed, but the"),
     ],
 )
-def test_what_was_said_is_checked(given: list[str], message: str) -> None:
+def test_declared_bounds_are_checked(given: list[str], message: str) -> None:
     with pytest.raises(UsageError, match=f"^--input: {re.escape(message)}") as caught:
         learned(Words(), *given)
     assert re.search(r"; it works as far as (40|49|0)$", str(caught.value))
 
 
-def test_what_was_said_and_works_stays() -> None:
+def test_working_declarations_are_kept() -> None:
     given = ["ids=int64[-1,2<=seq<=16] in 3..20", "mask=float32[-1,2<=seq<=16]"]
     assert shown(Words(), *given) == given
     assert shown(Column(), "x=int64[-1,2] in 0..999") == ["x=int64[-1,2] in 0..999"]

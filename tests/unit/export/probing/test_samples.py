@@ -34,7 +34,7 @@ def samples(inputs: tuple[TensorSpec, ...]) -> Samples:
 
 
 @pytest.mark.parametrize("dtype", get_args(Dtype))
-def test_every_dtype_is_drawn_as_such(dtype: Dtype) -> None:
+def test_every_dtype_can_be_drawn(dtype: Dtype) -> None:
     made = draw(
         (spec("x", dtype, (-1, 50)),), TensorCodecSpec(), np.random.default_rng(1), 7, ((50,),)
     )
@@ -45,14 +45,14 @@ def test_every_dtype_is_drawn_as_such(dtype: Dtype) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["int8", "int16", "int32", "int64"])
-def test_integers_are_indices_into_any_table(dtype: Dtype) -> None:
+def test_unbounded_integers_are_0_or_1(dtype: Dtype) -> None:
     made = draw(
         (spec("x", dtype, (-1, 50)),), TensorCodecSpec(), np.random.default_rng(1), 7, ((50,),)
     )
     assert set(made["x"].flat) == {0, 1}
 
 
-def test_free_dimensions_are_of_one_size() -> None:
+def test_free_dimensions_share_one_size() -> None:
     inputs = (spec("ids", "int64", (-1, -1)), spec("mask", "bool", (-1, -1)))
     samples = Samples(inputs, TensorCodecSpec(), two_shapes(inputs, (3, 5)))
     seen = set()
@@ -70,7 +70,7 @@ def test_free_dimensions_are_of_one_size() -> None:
     [(0, 3, {0, 1, 2, 3}), (5, 6, {5, 6}), (-4, None, {0, 1}), (None, -3, {-4, -3}), (7, 7, {7})],
 )
 @pytest.mark.parametrize("dtype", ["int8", "int64"])
-def test_integers_are_of_their_range(
+def test_integers_stay_in_their_range(
     low: int | None, high: int | None, seen: set[int], dtype: Dtype
 ) -> None:
     x = TensorSpec(name="x", dtype=dtype, shape=(-1, 50), minimum=low, maximum=high)
@@ -90,7 +90,7 @@ def test_integers_are_of_their_range(
         ([(0, 1), (0, 1)], (3, 5), ([1, 1], [1, 1])),
     ],
 )
-def test_sizes_are_within_bounds_alike_and_two_where_that_can_be(
+def test_sizes_are_two_equal_choices_within_bounds(
     bounds: list[tuple[int, int]], sizes: tuple[int, int], wanted: object
 ) -> None:
     dimensions = tuple(Dimension(least=least, most=most) for least, most in bounds)
@@ -99,7 +99,7 @@ def test_sizes_are_within_bounds_alike_and_two_where_that_can_be(
     assert tuple([shapes[0][0], shapes[0][2]] for shapes in made) == wanted
 
 
-def test_golden_items_are_the_same_at_every_call_and_differ() -> None:
+def test_golden_items_are_reproducible_and_distinct() -> None:
     samples = Samples((spec("x", shape=(-1, 8)),), TensorCodecSpec(), (((8,),),))
     items = samples.golden_inputs()
     assert same(items, samples.golden_inputs())
@@ -138,7 +138,7 @@ def test_a_large_example_is_not_shown() -> None:
     assert samples((small, spec("c"))).example() is None
 
 
-def test_the_bytes_of_a_batch_are_known_before_it_is_drawn() -> None:
+def test_batch_bytes_are_known_before_drawing() -> None:
     inputs = (spec("x", "float64", (-1, 2, -1)), spec("y", "bool", (-1, -1)))
     shapes = ((2, 5), (5,))
     made = draw(inputs, TensorCodecSpec(), np.random.default_rng(1), 4, shapes)
@@ -153,7 +153,7 @@ def test_numbers_of_an_example_are_short(dtype: Dtype) -> None:
 
 
 @pytest.mark.parametrize("channels", [1, 3])
-def test_an_example_of_a_picture_is_one(channels: int) -> None:
+def test_picture_example_is_a_picture(channels: int) -> None:
     how = PicturePreprocess(
         width=5, height=4, channels=channels, mean=(0.0,) * channels, std=(1.0,) * channels
     )

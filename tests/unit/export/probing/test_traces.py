@@ -35,7 +35,7 @@ LAYERS = {
 
 
 @pytest.mark.parametrize("kind", LAYERS)
-def test_a_layer_in_training_mode(kind: str) -> None:
+def test_trace_in_training_mode_is_refused(kind: str) -> None:
     module = nn.Sequential(nn.Sequential(LAYERS[kind], nn.ReLU()))
     with pytest.raises(ExportError) as caught:
         check_evaluating(traced(module.train()))
@@ -45,7 +45,7 @@ def test_a_layer_in_training_mode(kind: str) -> None:
     check_evaluating(traced(module.eval()))
 
 
-def test_a_scripted_module_is_set_to_eval_when_it_is_loaded() -> None:
+def test_scripted_module_is_set_to_eval_on_load() -> None:
     module = nn.Sequential(*LAYERS.values()).train()
     buffer = io.BytesIO()
     torch.jit.save(torch.jit.script(module), buffer)

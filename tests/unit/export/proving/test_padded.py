@@ -95,13 +95,13 @@ def reference(model: Definition, max_batch: int = 4) -> verify.Reference:
 
 
 class TestEager:
-    def test_sizes_from_the_smallest_to_the_largest_share_batches(self) -> None:
+    def test_padded_batches_cover_all_sizes(self) -> None:
         batches = reference(texts(), max_batch=3).padded
         assert [batch.to for batch in batches] == [2, 4, 8, 16, 32, 40]
         sizes = [sorted(len(item["ids"]) for item in batch.items) for batch in batches]
         assert sizes == [[1, 2], [1, 2, 4], [1, 3, 8], [1, 4, 16], [1, 6, 32], [1, 6, 40]]
 
-    def test_the_reference_is_each_item_alone(self) -> None:
+    def test_reference_answers_come_from_single_items(self) -> None:
         model = texts()
         eager = subject(model).eager
         for batch in verify.reference(eager, model, 3, quiet).padded:
@@ -109,7 +109,7 @@ class TestEager:
                 alone = eager(*(torch.from_numpy(item[name])[None] for name in ("ids", "mask")))
                 assert torch.equal(torch.from_numpy(expected["y"]), alone[0])
 
-    def test_a_model_that_depends_on_padding_is_rejected_with_the_figure(self) -> None:
+    def test_model_that_depends_on_padding_is_rejected(self) -> None:
         message = (
             r"^eager's output 'y' of an item of seq \d+, padded to \d+: differs by up to [\d.]+ "
             r"\(allowed: .*\): the model does not respect 'mask'; remove the mask from the "
@@ -118,14 +118,14 @@ class TestEager:
         with pytest.raises(ParityError, match=message):
             reference(texts(PlainMean))
 
-    def test_without_a_mask_it_may_depend_on_the_size(self) -> None:
+    def test_model_without_a_mask_may_depend_on_size(self) -> None:
         model = texts(PlainMean, Dimension(name="seq", least=1, most=40))
         assert reference(model).padded == ()
 
-    def test_two_items_even_of_batches_of_one(self) -> None:
+    def test_padded_batches_always_have_two_items(self) -> None:
         assert {len(batch.items) for batch in reference(texts(), max_batch=1).padded} == {2}
 
-    def test_one_size_is_never_padded(self) -> None:
+    def test_single_size_is_never_padded(self) -> None:
         fixed = Dimension(name="seq", least=3, most=3, mask="mask")
 
         def of_three(rng: np.random.Generator, batch: int) -> Arrays:
@@ -133,7 +133,7 @@ class TestEager:
 
         assert reference(texts(seq=fixed, random_inputs=of_three)).padded == ()
 
-    def test_sizes_in_between_are_left_out_if_they_take_too_long(
+    def test_intermediate_sizes_are_skipped_over_budget(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(padded, "BUDGET_S", 0)
@@ -141,25 +141,25 @@ class TestEager:
         assert (smallest.to, largest.to) == (2, 40)
         assert [len(item["ids"]) for item in largest.items] == [1, 40]
 
-    def test_an_axis_of_an_output_with_the_items_size_is_trimmed(self) -> None:
+    def test_output_axis_with_the_items_size_is_trimmed(self) -> None:
         tokens = TensorSpec(name="y", dtype="float32", shape=(-1, -1, 2), dimensions=(SEQ,))
         batch = reference(texts(EachToken, outputs=(tokens,))).padded[-1]
         for item, expected in zip(batch.items, batch.expected, strict=True):
             assert expected["y"].shape == (len(item["ids"]), 2)
 
-    def test_one_that_is_not_declared_is_told(self) -> None:
+    def test_undeclared_output_axis_is_reported(self) -> None:
         message = r"padded to 40: shape \[40, 2\] instead of \[1, 2\]; if that axis has the item's"
         with pytest.raises(ParityError, match=message):
             reference(texts(EachToken, outputs=(spec("y", shape=(-1, -1, 2)),)))
 
-    def test_a_declaration_that_contradicts_itself(self) -> None:
+    def test_contradictory_declaration_is_refused(self) -> None:
         message = "^the definition's padding: the padded 'seq' must have a least size of 1, not 0$"
         with pytest.raises(ExportError, match=message):
             reference(texts(seq=SEQ.model_copy(update={"least": 0})))
 
 
 class TestForms:
-    def test_each_form_records_to_which_sizes_it_was_padded(self, tmp_path: Path) -> None:
+    def test_each_form_records_its_padded_sizes(self, tmp_path: Path) -> None:
         options = ProofOptions(("script", "bf16"), max_batch=3)
         proof = prove_variants(subject(texts()), options, tmp_path, lambda name: quiet)
         for variant in proof.variants.values():
@@ -173,7 +173,7 @@ class TestForms:
         with pytest.raises(ParityError, match=message):
             verify.check_parity(scripted_form, against, TOLERANCES["float32"], quiet)
 
-    def test_a_lossy_form_must_be_closer_to_itself_than_to_eager(self) -> None:
+    def test_lossy_form_must_agree_with_itself(self) -> None:
         against = reference(texts())
 
         def moody(ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
@@ -202,11 +202,11 @@ class TestAdopt:
         assert made.random_inputs(rng, 4)["mask"].all()
         assert [each.to for each in reference(made).padded] == [2, 4, 8, 16]
 
-    def test_without_it_nothing_is_padded(self, tmp_path: Path) -> None:
+    def test_no_mask_means_no_padding(self, tmp_path: Path) -> None:
         made = run(written(tmp_path, scripted(EachToken())), "--name", "m", *IDS).definition
         assert padding_of(made.inputs, made.outputs) is None
 
-    def test_padded_places_have_a_number_of_the_range(self, tmp_path: Path) -> None:
+    def test_padding_value_lies_in_the_range(self, tmp_path: Path) -> None:
         first = ("--input", "ids=int64[-1,seq<=16] in 5..29", *IDS[2:])
         file = written(tmp_path, scripted(MaskedMean()))
         made = run(file, "--name", "m", *first, "--pad", "seq=mask").definition

@@ -60,18 +60,20 @@ def unscriptable(tmp_path_factory: pytest.TempPathFactory) -> tuple[Proof, list[
 
 
 class TestByDefault:
-    def test_trace_stands_in_for_a_script(self, unscriptable: tuple[Proof, list[str]]) -> None:
+    def test_trace_replaces_an_impossible_script(
+        self, unscriptable: tuple[Proof, list[str]]
+    ) -> None:
         proof, _ = unscriptable
         assert list(proof.variants) == ["trace", "compiled", "bf16"]
         assert proof.left_out["script"].startswith("torch.jit.script failed: Arguments for call")
 
-    def test_the_files_of_what_is_kept_and_no_others(
+    def test_only_files_of_kept_variants_remain(
         self, unscriptable: tuple[Proof, list[str]]
     ) -> None:
         proof, there = unscriptable
         assert there == sorted(variant.file for variant in proof.variants.values())
 
-    def test_everything_that_is_not_there_has_its_reason(
+    def test_every_missing_variant_has_a_reason(
         self, unscriptable: tuple[Proof, list[str]]
     ) -> None:
         proof, _ = unscriptable
@@ -80,7 +82,7 @@ class TestByDefault:
             assert why
             assert "\n" not in why
 
-    def test_a_compiled_one_says_what_it_needs_and_what_reloading_keeps(
+    def test_compiled_variant_records_requirements_and_reload_growth(
         self, unscriptable: tuple[Proof, list[str]]
     ) -> None:
         variant = unscriptable[0].variants["compiled"]
@@ -88,18 +90,18 @@ class TestByDefault:
         assert variant.native is not None
         assert variant.reload_growth_bytes is None or variant.reload_growth_bytes >= 0
 
-    def test_no_trace_where_a_script_holds(self, tmp_path: Path) -> None:
+    def test_working_script_makes_no_trace(self, tmp_path: Path) -> None:
         proof = prove(tmp_path, definition(Branching, train=None))
         assert list(proof.variants) == ["script", "bf16"]
         assert "trace" not in proof.left_out
 
-    def test_a_lossy_one_that_does_not_hold_is_left_out(self, tmp_path: Path) -> None:
+    def test_inaccurate_lossy_variant_is_left_out(self, tmp_path: Path) -> None:
         proof = prove(tmp_path, definition(Fine, train=None, held_out=None))
         assert list(proof.variants) == ["script"]
         assert "differs by up to" in proof.left_out["bf16"]
         assert names(tmp_path) == ["script.pt"]
 
-    def test_so_is_one_that_is_not_finite(self, tmp_path: Path) -> None:
+    def test_non_finite_variant_is_left_out(self, tmp_path: Path) -> None:
         proof = prove(tmp_path, definition(LossyNotANumber, train=None))
         assert list(proof.variants) == ["script"]
         assert "output 'y' is not finite, eager's is" in proof.left_out["bf16"]
@@ -122,15 +124,15 @@ class TestVariants:
                 assert parity.batch_sizes == (1, 2, 3, 4, 5, 6)
                 assert list(parity.outputs) == ["y"]
 
-    def test_trace_as_well_where_it_was_asked_for(self, tmp_path: Path) -> None:
+    def test_requested_trace_is_made_too(self, tmp_path: Path) -> None:
         proof = prove(tmp_path, CATALOG["tiny"], "script", "trace")
         assert list(proof.variants) == ["script", "trace"]
 
-    def test_without_a_test_set_there_is_no_accuracy(self, tmp_path: Path) -> None:
+    def test_no_held_out_set_means_no_accuracy(self, tmp_path: Path) -> None:
         proof = prove(tmp_path, definition(held_out=None), "script")
         assert (proof.accuracy, proof.variants["script"].accuracy) == (None, None)
 
-    def test_long_steps_tell_their_progress(self, tmp_path: Path) -> None:
+    def test_steps_report_progress(self, tmp_path: Path) -> None:
         told: dict[str, list[tuple[int, int, str]]] = {}
 
         def stage(name: str) -> Progress:
@@ -156,19 +158,19 @@ class TestAccuracy:
         )
         assert names(tmp_path) == ["script.pt"]
 
-    def test_one_that_is_allowed_does_not(self, tmp_path: Path) -> None:
+    def test_allowed_drop_keeps_the_variant(self, tmp_path: Path) -> None:
         model = definition(Close, train=None, held_out=close_calls)
         proof = prove(tmp_path, model, "script", "bf16", drop=100)
         assert proof.variants["bf16"].accuracy == 0
 
-    def test_it_fails_the_export_where_nothing_else_was_asked_for(self, tmp_path: Path) -> None:
+    def test_drop_fails_export_of_the_only_variant(self, tmp_path: Path) -> None:
         model = definition(Close, train=None, held_out=close_calls)
         message = r"^no variant of 'tiny' could be built: bf16: accuracy 0\.0000 is 100\.00 points"
         with pytest.raises(ExportError, match=message):
             prove(tmp_path, model, "bf16")
         assert names(tmp_path) == []
 
-    def test_what_is_allowed_is_allowed_exactly(self, tmp_path: Path) -> None:
+    def test_drop_equal_to_the_limit_is_allowed(self, tmp_path: Path) -> None:
         """Of 200 one more is wrong: 0.5 points, which floating point calls a little more."""
 
         def one_of_200() -> HeldOut:
@@ -189,7 +191,7 @@ class TestRejected:
         ],
     )
     @pytest.mark.parametrize("asked", [(), ("script", "bf16")])
-    def test_float32_that_is_not_eager(
+    def test_float32_that_differs_from_eager(
         self, tmp_path: Path, module: type[nn.Module], message: str, asked: tuple[str, ...]
     ) -> None:
         with pytest.raises(ParityError, match=message) as rejected:
@@ -198,11 +200,11 @@ class TestRejected:
         hint = f". Nothing was written; to export without it: --variants {others}"
         assert str(rejected.value).endswith(hint)
 
-    def test_the_only_one_has_no_hint_to_leave_it_out(self, tmp_path: Path) -> None:
+    def test_the_only_variant_gets_no_omission_hint(self, tmp_path: Path) -> None:
         with pytest.raises(ParityError, match=r"max \|value\|\)$"):
             prove(tmp_path, definition(Liar, train=None), "script")
 
-    def test_a_lossy_one_that_was_asked_for(self, tmp_path: Path) -> None:
+    def test_a_requested_lossy_variant(self, tmp_path: Path) -> None:
         model = definition(Fine, train=None, held_out=None)
         message = r"^bf16: .* differs by up to .* to export without it: --variants script$"
         with pytest.raises(ParityError, match=message):
@@ -213,27 +215,27 @@ class TestRejected:
             prove(tmp_path, CATALOG["nan"])
         assert names(tmp_path) == []
 
-    def test_nothing_that_applies(self, tmp_path: Path) -> None:
+    def test_no_applicable_variant(self, tmp_path: Path) -> None:
         message = "^no variant of 'tiny' could be built: int8: there is no convolution"
         with pytest.raises(ExportError, match=message):
             prove(tmp_path, CATALOG["tiny"], "int8")
 
     @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
-    def test_what_the_machine_does_not_allow(self, tmp_path: Path) -> None:
+    def test_variants_the_machine_cannot_build(self, tmp_path: Path) -> None:
         message = "compiled-cuda: it is compiled on a CUDA device, and there is none; fp16: it is"
         with pytest.raises(ExportError, match=message):
             prove(tmp_path, CATALOG["tiny"], *CUDA)
 
 
 class TestWanted:
-    def test_all_by_default_or_stages_where_there_are_some(self) -> None:
+    def test_all_by_default_or_declared_stages(self) -> None:
         whole = CATALOG["tiny"]
         assert wanted_variants(None, whole) == tuple(MAKERS)[:-1]
         split = dataclasses.replace(whole, stages=lambda module: (module, module))
         assert wanted_variants(None, split) == ("staged",)
         assert wanted_variants(("staged",), whole) == ("staged",)
 
-    def test_once_each_and_in_the_order_of_preference(self) -> None:
+    def test_each_once_in_order_of_preference(self) -> None:
         assert wanted_variants(("int8", "script", "int8"), CATALOG["tiny"]) == ("script", "int8")
 
     @pytest.mark.parametrize(

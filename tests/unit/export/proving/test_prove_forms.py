@@ -31,10 +31,10 @@ def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-class TestWhatIsMadeAtLoad:
+class TestFormsMadeAtLoad:
     """`optimize_for_inference` cannot be saved, and another torch may act differently."""
 
-    def test_a_form_that_torch_refuses_is_left_out_by_itself(
+    def test_only_the_form_torch_refuses_is_left_out(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         def reject(module: nn.Module) -> nn.Module:
@@ -53,7 +53,7 @@ class TestWhatIsMadeAtLoad:
         ("error", "why"),
         [(0.1, "golden example 0: output 'y' differs by up to 0.1 "), (5e-6, "accuracy 0.0000 is")],
     )
-    def test_so_is_one_that_answers_otherwise(
+    def test_only_the_form_with_wrong_answers_is_left_out(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: float, why: str
     ) -> None:
         """Off by five millionths: within the tolerance, but enough to decide each close call."""
@@ -86,7 +86,7 @@ class TestWhatIsMadeAtLoad:
         assert variant.optimized is not None
         assert variant.interchangeable is same
 
-    def test_a_file_that_cannot_be_loaded_is_not_kept(
+    def test_unloadable_file_is_not_kept(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         def reject(*_: object, **__: object) -> nn.Module:
@@ -99,7 +99,7 @@ class TestWhatIsMadeAtLoad:
         assert names(tmp_path) == []
 
 
-class TestCompiledForLong:
+class TestSlowCompiledForms:
     """It holds the GIL, so it is useless if one item takes longer than a plan allows."""
 
     @pytest.fixture(autouse=True)
@@ -107,7 +107,7 @@ class TestCompiledForLong:
         monkeypatch.setattr("export.proving.prove.GIL_LIMIT_S", 0.0)
         monkeypatch.setattr("export.proving.prove.HOPELESS_S", math.inf)
 
-    def test_it_is_not_even_made_where_eager_is_far_too_slow(
+    def test_slow_eager_model_is_not_compiled(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         def never(*_: object, **__: object) -> None:
@@ -121,7 +121,7 @@ class TestCompiledForLong:
             proof.left_out["compiled"],
         )
 
-    def test_it_is_left_out_before_what_reloading_keeps_is_measured(
+    def test_slow_form_skips_the_reload_measurement(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         def never(*_: object, **__: object) -> None:
@@ -137,7 +137,7 @@ class TestCompiledForLong:
         )
         assert "compiled.pt2" not in names(tmp_path)
 
-    def test_a_machine_that_is_too_busy_to_tell_drops_nothing(
+    def test_busy_machine_keeps_the_compiled_form(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """A helper of the forward waits for a core all the time."""
@@ -155,7 +155,7 @@ class TestCompiledForLong:
         assert "kept: the machine is too busy to tell whether its forwards are short" in notes
 
     @pytest.mark.parametrize("threads", [None, 2])
-    def test_it_is_timed_with_as_many_threads_as_it_serves_with(
+    def test_timing_uses_the_serving_thread_count(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, threads: int | None
     ) -> None:
         """On all cores of a busy machine it would wait for the slowest of them."""
@@ -173,6 +173,6 @@ class TestCompiledForLong:
         assert set(seen) == {threads or serving_threads()}
         assert "compiled" in proof.left_out
 
-    def test_it_is_kept_where_it_was_asked_for(self, tmp_path: Path) -> None:
+    def test_requested_form_is_kept(self, tmp_path: Path) -> None:
         proof = prove(tmp_path, definition(train=None), "compiled")
         assert list(proof.variants) == ["compiled"]

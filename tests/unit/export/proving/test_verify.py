@@ -44,7 +44,7 @@ def relative(parity: Parity) -> float:
 
 
 class TestParity:
-    def test_the_same_answers(self) -> None:
+    def test_equal_answers_have_no_difference(self) -> None:
         parity = check(eager)
         assert parity.batch_sizes == tuple(range(1, 65))
         assert (parity.max_absolute, relative(parity), parity.batch_invariance) == (0, 0, 0)
@@ -54,7 +54,7 @@ class TestParity:
         assert parity.max_absolute == pytest.approx(8e-5, rel=0.05)  # golden: 2 * 4
         assert relative(parity) == pytest.approx(1e-5, rel=0.05)
 
-    def test_of_every_output_by_itself(self) -> None:
+    def test_each_output_is_measured_separately(self) -> None:
         model = definition(outputs=(spec("y", shape=(-1, 2)), spec("sum", shape=(-1,))))
 
         def ours(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -66,7 +66,7 @@ class TestParity:
         with pytest.raises(ParityError, match="golden example 0: output 'sum' differs by up to 1 "):
             check(lambda x: (x, x.sum(1) + 1), model, ours)
 
-    def test_integers_are_compared_as_well(self) -> None:
+    def test_integers_are_compared(self) -> None:
         def ours(x: torch.Tensor, index: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
             return x, index + 1
 
@@ -74,11 +74,11 @@ class TestParity:
         with pytest.raises(ParityError, match="output 'next' differs in 1 values"):
             check(lambda x, index: (x, index + 2), MIXED, ours)
 
-    def test_the_difference_between_alone_and_in_a_batch_is_measured(self) -> None:
+    def test_batch_invariance_is_measured(self) -> None:
         parity = check(lambda x: x * 2 + (1e-5 if len(x) == 64 else 0))
         assert parity.batch_invariance == pytest.approx(1e-5, rel=0.05)
 
-    def test_an_answer_whose_shape_depends_on_its_neighbours(self) -> None:
+    def test_shape_that_depends_on_the_batch_is_rejected(self) -> None:
         model = definition(outputs=(spec("y", shape=(-1, -1)),))
 
         def widest(x: torch.Tensor) -> torch.Tensor:
@@ -88,7 +88,7 @@ class TestParity:
         with pytest.raises(ParityError, match=message):
             check(widest, model, widest, max_batch=2)
 
-    def test_an_answer_that_depends_on_its_batch(self) -> None:
+    def test_answer_that_depends_on_the_batch_is_rejected(self) -> None:
         """Off by 0.04 in a batch, and by 0.04 in the other direction alone."""
 
         def moody(x: torch.Tensor) -> torch.Tensor:
@@ -102,9 +102,7 @@ class TestParity:
         assert allowed.batch_invariance == pytest.approx(0.08, rel=0.01)
 
     @pytest.mark.parametrize("precision", ["bf16", "int8"])
-    def test_a_lossy_form_must_be_closer_to_itself_than_to_eager(
-        self, precision: Precision
-    ) -> None:
+    def test_lossy_form_must_agree_with_itself(self, precision: Precision) -> None:
         tolerance = TOLERANCES[precision]
 
         def moody(x: torch.Tensor) -> torch.Tensor:
@@ -115,7 +113,7 @@ class TestParity:
             check(moody, max_batch=2, tolerance=tolerance)
         check(lambda x: x * 2 * (1 + 0.9 * tolerance.of_range), max_batch=2, tolerance=tolerance)
 
-    def test_a_near_tie_fails_no_lossy_precision(self) -> None:
+    def test_near_ties_pass_in_lossy_precisions(self) -> None:
         """An index of two nearly equal scores; accuracy shows the cost of the other one."""
         model = definition(outputs=(spec("index", "int64", (-1,)),))
 
@@ -128,12 +126,12 @@ class TestParity:
             check(lambda x: 1 - x.argmax(1), model, ours)
 
     @pytest.mark.parametrize("size", [2, 33, 64])
-    def test_no_batch_size_is_left_out(self, size: int) -> None:
+    def test_every_batch_size_is_checked(self, size: int) -> None:
         message = f"random inputs, batch {size}: output 'y' differs by up to 0.01"
         with pytest.raises(ParityError, match=message):
             check(lambda x: x * 2 + (0.01 if len(x) == size else 0))
 
-    def test_no_row_is_left_out(self) -> None:
+    def test_every_row_is_checked(self) -> None:
         def last_row(x: torch.Tensor) -> torch.Tensor:
             return x * 2 + (torch.arange(len(x))[:, None] == 6) * 0.01
 
@@ -144,7 +142,7 @@ class TestParity:
         with pytest.raises(ParityError, match="golden example 1: output 'y'"):
             check(lambda x: torch.where(x < 0, x, x * 2))
 
-    def test_what_the_tolerance_allows_is_by_the_item(self) -> None:
+    def test_tolerance_applies_per_item(self) -> None:
         """A large item in the batch does not excuse a small one."""
         sizes = definition(
             random_inputs=lambda rng, batch: {
@@ -159,11 +157,11 @@ class TestParity:
         with pytest.raises(ParityError, match="batch 2: output 'y' differs by up to 1 "):
             check(lambda x: x * 2 + (x == 1), sizes, max_batch=3, tolerance=loose)
 
-    def test_nan_on_the_exported_side(self) -> None:
+    def test_nan_in_the_exported_model_is_rejected(self) -> None:
         with pytest.raises(ParityError, match="example 0: output 'y' is not finite, eager's is"):
             check(lambda x: x * float("nan"), tolerance=TOLERANCES["int8"])
 
-    def test_it_tells_how_far_it_is(self) -> None:
+    def test_progress_is_reported(self) -> None:
         told: list[tuple[int, int, str]] = []
         against = verify.reference(eager, TINY, 3, quiet)
         verify.check_parity(
@@ -220,23 +218,23 @@ class TestRun:
             (lambda x: {"x": x}["y"], r"^the model fails on x \[3, 2\]: KeyError: 'y'$"),
         ],
     )
-    def test_outputs_that_were_not_declared(self, forward: Forward, message: str) -> None:
+    def test_undeclared_outputs_are_rejected(self, forward: Forward, message: str) -> None:
         with pytest.raises(ParityError, match=message):
             verify.run(forward, TINY, ONES)
 
-    def test_the_inputs_are_left_alone(self) -> None:
+    def test_inputs_are_not_modified(self) -> None:
         verify.run(lambda x: x.mul_(5), TINY, ONES)
         assert ONES["x"].max() == 1
 
 
 class TestAccuracy:
-    def test_it_is_the_share_of_right_winners(self) -> None:
+    def test_accuracy_is_the_share_of_right_labels(self) -> None:
         inputs = np.array([[1, 0], [0, 1], [5, 3], [2, 9]], np.float32)
         held_out = HeldOut({"x": inputs}, np.array([0, 1, 1, 1]))
         assert verify.accuracy(eager, TINY, held_out) == 0.75
 
     @pytest.mark.parametrize("count", [1, 64, 65, 200])
-    def test_every_item_counts_however_many_there_are(self, count: int) -> None:
+    def test_every_item_counts(self, count: int) -> None:
         labels = np.arange(count) % 2
         inputs = np.eye(2, dtype=np.float32)[labels]
         assert verify.accuracy(eager, TINY, HeldOut({"x": inputs}, labels)) == 1
@@ -244,7 +242,7 @@ class TestAccuracy:
         wrong = verify.accuracy(eager, TINY, HeldOut({"x": inputs}, labels))
         assert wrong == pytest.approx(1 - 1 / count)
 
-    def test_a_set_may_judge_all_outputs_in_its_own_way(self) -> None:
+    def test_held_out_set_may_have_its_own_score(self) -> None:
         inputs = np.arange(140, dtype=np.float32).reshape(70, 2)
 
         def score(outputs: Arrays, labels: Array) -> float:
@@ -254,12 +252,12 @@ class TestAccuracy:
         held_out = HeldOut({"x": inputs}, np.full(70, 0.25), score)
         assert verify.accuracy(eager, TINY, held_out) == 0.25
 
-    def test_an_empty_set_is_a_mistake(self) -> None:
+    def test_empty_held_out_set_is_an_error(self) -> None:
         empty = HeldOut({"x": np.zeros((0, 2), np.float32)}, np.zeros(0, int))
         with pytest.raises(ExportError, match="the held-out set is empty"):
             verify.accuracy(eager, TINY, empty)
 
-    def test_scores_that_are_not_finite_win_nothing(self) -> None:
+    def test_non_finite_scores_are_rejected(self) -> None:
         held_out = HeldOut({"x": np.zeros((2, 2), np.float32)}, np.zeros(2, int))
         with pytest.raises(ParityError, match="held-out set: output 'y' is not finite"):
             verify.accuracy(lambda x: x / 0, TINY, held_out)

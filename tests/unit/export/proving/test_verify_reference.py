@@ -23,7 +23,7 @@ def eager(x: torch.Tensor) -> torch.Tensor:
 
 
 class TestReference:
-    def test_it_tells_how_far_it_is(self) -> None:
+    def test_progress_is_reported(self) -> None:
         told: list[tuple[int, int, str]] = []
         verify.reference(eager, TINY, 3, lambda *each: told.append(each))
         assert told == [(2, 3, "batch 2"), (3, 3, "batch 3")]
@@ -38,17 +38,17 @@ class TestReference:
             (100, (1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65, 100)),
         ],
     )
-    def test_beyond_the_budget_only_sizes_around_powers_of_two(
+    def test_budget_limits_sizes_to_around_powers_of_two(
         self, monkeypatch: pytest.MonkeyPatch, budget: str, max_batch: int, sizes: tuple[int, ...]
     ) -> None:
         monkeypatch.setattr(verify, budget, 0)
         assert verify.reference(eager, TINY, max_batch, quiet).batch_sizes == sizes
 
-    def test_nan_of_eager_proves_nothing(self) -> None:
+    def test_nan_in_the_eager_model_is_rejected(self) -> None:
         with pytest.raises(ParityError, match="eager model's output 'y' is not finite; nothing"):
             verify.reference(lambda x: x / 0, TINY, 2, quiet)
 
-    def test_nan_at_one_batch_size(self) -> None:
+    def test_nan_at_one_batch_size_is_rejected(self) -> None:
         with pytest.raises(ParityError, match="random inputs, batch 3: the eager model's output"):
             verify.reference(lambda x: x / 0 if len(x) == 3 else x, TINY, 4, quiet)
 
@@ -64,7 +64,7 @@ class TestReference:
             ),
         ],
     )
-    def test_eager_that_mixes_what_is_in_a_batch(self, mixing: Forward) -> None:
+    def test_eager_model_that_mixes_items_is_rejected(self, mixing: Forward) -> None:
         message = (
             "^random inputs, batch 2: eager's output 'y' of the last item in its batch, .* must "
             r"not depend on what else is in its batch: call model\.eval\(\), and keep operations "
@@ -86,17 +86,17 @@ class TestReference:
             ({"x": np.ones((2, 2), np.float32)}, r"gives 'x' as float32\[2, 2\] for a batch of 1"),
         ],
     )
-    def test_inputs_that_were_not_declared(self, inputs: Arrays, message: str) -> None:
+    def test_undeclared_inputs_are_rejected(self, inputs: Arrays, message: str) -> None:
         model = definition(random_inputs=lambda rng, batch: inputs)
         with pytest.raises(ExportError, match=f"^random inputs, batch 1: the definition {message}"):
             verify.reference(eager, model, 2, quiet)
 
-    def test_golden_inputs_that_were_not_declared(self) -> None:
+    def test_undeclared_golden_inputs_are_rejected(self) -> None:
         model = definition(golden_inputs=lambda: [{"x": np.ones(3, np.float32)}])
         with pytest.raises(ExportError, match="golden example 0: the definition gives 'x' as"):
             verify.reference(eager, model, 2, quiet)
 
-    def test_a_free_dimension_larger_than_it_may_be(self) -> None:
+    def test_excessive_free_dimension_is_rejected(self) -> None:
         model = definition(
             inputs=(
                 spec("x", shape=(-1, -1)).model_copy(update={"dimensions": (Dimension(most=1),)}),

@@ -28,7 +28,7 @@ from export.reading.declared import read_inputs
         (["float32[-1,2000<=h]"], ["input=float32[-1,2000<=h<=2000]"]),
     ],
 )
-def test_inputs_are_shown_as_they_are_said(given: list[str], shown: list[str]) -> None:
+def test_printed_inputs_can_be_read_again(given: list[str], shown: list[str]) -> None:
     inputs = read_inputs(given)
     assert [str(each.spec) for each in inputs] == shown
     again = read_inputs(shown)  # and can be said again as they are shown
@@ -65,7 +65,7 @@ def test_inputs_are_shown_as_they_are_said(given: list[str], shown: list[str]) -
         ),
     ],
 )
-def test_what_is_wrong_is_told(given: list[str], message: str) -> None:
+def test_wrong_declarations_are_reported(given: list[str], message: str) -> None:
     with pytest.raises(UsageError) as caught:
         read_inputs(given)
     assert str(caught.value).startswith("--input")

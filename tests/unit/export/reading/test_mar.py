@@ -29,10 +29,10 @@ def rejected(data: bytes) -> str:
     return str(caught.value)
 
 
-class TestOfTheArchiver:
+class TestArchiverFiles:
     """What the public torch-model-archiver writes."""
 
-    def test_everything_is_read(self, tmp_path: Path) -> None:
+    def test_all_archive_fields_are_read(self, tmp_path: Path) -> None:
         labels = json.dumps({"1": "less", "0": ["n01", "more"]}).encode()
         files = {"sums.pt": SUMS, "index_to_name.json": labels, "notes.txt": b"hm"}
         got = read(archived(tmp_path, files, "--handler", "text_classifier").read_bytes())
@@ -43,7 +43,7 @@ class TestOfTheArchiver:
         assert got.ignored == ("notes.txt",)
 
     @pytest.mark.parametrize("form", ["default", "zip-store"])
-    def test_of_both_zip_formats(self, tmp_path: Path, form: str) -> None:
+    def test_both_zip_formats_are_read(self, tmp_path: Path, form: str) -> None:
         options = ("--handler", "image_classifier", "--archive-format", form)
         got = read(archived(tmp_path, FILES, *options).read_bytes())
         assert got.data == SUMS
@@ -52,7 +52,7 @@ class TestOfTheArchiver:
         assert got.warnings() == ()
 
     @pytest.mark.parametrize("handler", ["own.py", "own", "own.py:start"])
-    def test_a_handler_of_its_own_is_named_and_not_run(self, tmp_path: Path, handler: str) -> None:
+    def test_custom_handler_is_named_and_not_run(self, tmp_path: Path, handler: str) -> None:
         (tmp_path / "own.py").write_bytes(HANDLER)
         if handler == "own.py:start":  # which the archiver writes unchanged, next to the file
             model = MODEL | {"handler": handler}
@@ -63,7 +63,7 @@ class TestOfTheArchiver:
         (warning,) = got.warnings()
         assert f"the archive's own handler {handler!r} is not run: describe what it does" in warning
 
-    def test_an_eager_model_is_told_what_to_do(self, tmp_path: Path) -> None:
+    def test_eager_model_error_explains_the_fix(self, tmp_path: Path) -> None:
         (tmp_path / "net.py").write_bytes(HANDLER)
         options = ("--handler", "image_classifier", "--model-file", "net.py")
         data = archived(tmp_path, {"net.pth": b"weights"}, *options).read_bytes()
@@ -72,7 +72,7 @@ class TestOfTheArchiver:
         assert "it.mar has an eager model: weights, and the Python class in 'net.py'" in message
         assert "torch.jit.script(model.eval()).save('model.pt')" in message
 
-    def test_requirements_and_settings_are_named(self, tmp_path: Path) -> None:
+    def test_unused_requirements_and_settings_are_named(self, tmp_path: Path) -> None:
         (tmp_path / "requirements.txt").write_text("numpy")
         (tmp_path / "settings.yaml").write_text("{}")
         options = ("--requirements-file", "requirements.txt", "--config-file", "settings.yaml")
@@ -94,13 +94,13 @@ class TestHandlers:
             assert told[0].startswith(f"the handler {handler!r} is not run: ")
 
     @pytest.mark.parametrize("handler", ["object_detector", "image_segmenter"])
-    def test_names_of_other_things_than_the_first_output_are_no_labels(self, handler: str) -> None:
+    def test_class_names_of_detectors_are_not_labels(self, handler: str) -> None:
         files = {**FILES, "index_to_name.json": b'["a"]'}
         got = read(mar(files, MODEL | {"handler": handler}))
         assert got.labels is None
         assert got.ignored == ("index_to_name.json",)
 
-    def test_of_many_files_some_are_named_and_all_are_counted(self) -> None:
+    def test_ignored_files_are_counted_and_partly_named(self) -> None:
         files = {f"extra/{index:02}.bin": b"x" for index in range(13)}
         (told,) = read(mar({**FILES, **files, "extra/": b""})).warnings()
         assert told.endswith("extra/08.bin, extra/09.bin and 3 more")
@@ -124,11 +124,11 @@ class TestRejected:
 
     @pytest.mark.parametrize("key", ["modelName", "serializedFile", "handler"])
     @pytest.mark.parametrize("value", [None, "", 3, ["x"]])
-    def test_manifests_that_lack_something(self, key: str, value: object) -> None:
+    def test_manifests_with_missing_fields(self, key: str, value: object) -> None:
         message = rejected(mar(FILES, MODEL | {key: value}))
         assert f"it.mar: MAR-INF/MANIFEST.json names no {key}" in message
 
-    def test_a_file_that_is_not_there(self) -> None:
+    def test_a_missing_file(self) -> None:
         message = rejected(mar(FILES, MODEL | {"serializedFile": "../../sums.pt"}))
         assert message == "it.mar has no file '../../sums.pt', which its manifest names"
 
@@ -138,9 +138,7 @@ class TestRejected:
         assert "it.mar is damaged: " in rejected(data[:at] + b"\xff\xff" + data[at + 2 :])
 
     @pytest.mark.parametrize("name", ["MAR-INF/MANIFEST.json", "index_to_name.json"])
-    def test_json_of_any_length_is_not_read(
-        self, name: str, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_oversized_json_files(self, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, "MAX_MANIFEST_BYTES", 200)
         monkeypatch.setattr(module, "MAX_LABELS_BYTES", 200)
         model, labels = dict(MODEL), b'["a", "b"]'

@@ -141,9 +141,7 @@ class Touch:
 
 
 class TestRead:
-    def test_a_dict_keeps_its_names_and_inputs_their_bounds(
-        self, pooled: tuple[nn.Module, bytes]
-    ) -> None:
+    def test_output_names_and_input_bounds_are_kept(self, pooled: tuple[nn.Module, bytes]) -> None:
         module, data = pooled
         program = read_program(data, "it.pt2")
         assert program.inputs == ("ids=int64[-1,1<=n<=16]", "mask=int64[-1,1<=n<=16]")
@@ -154,7 +152,7 @@ class TestRead:
             for name in expected:
                 torch.testing.assert_close(got[name], expected[name])
 
-    def test_layers_are_modules_again(self) -> None:
+    def test_operators_become_module_layers(self) -> None:
         torch.manual_seed(2)
         module = Pictures().eval()
         made = read_program(exported(module, torch.zeros(3, 2, 6, 6)), "it.pt2").module
@@ -164,13 +162,13 @@ class TestRead:
         torch.testing.assert_close(made(x), module(x))
 
     @pytest.mark.parametrize("module", [InPlace(), Repeating()])
-    def test_answers_are_those_of_the_program(self, module: nn.Module) -> None:
+    def test_answers_match_the_program(self, module: nn.Module) -> None:
         x = torch.randn(3, 2, 6, 6)
         made = read_program(exported(module, x.clone()), "it.pt2").module
         for form in (made, torch.jit.freeze(to_torchscript(made, (), "script"))):
             torch.testing.assert_close(form(x.clone()), module(x.clone()))
 
-    def test_options_of_layers_by_name(self) -> None:
+    def test_layer_options_may_be_named(self) -> None:
         def name(model: dict[str, Any]) -> None:
             for node in model["graph_module"]["graph"]["nodes"]:
                 for given in node["inputs"][2 if "conv2d" in node["target"] else 9 :]:
@@ -229,7 +227,7 @@ def _set_size(model: dict[str, Any], size: str) -> None:
 
 class TestHostile:
     @pytest.mark.parametrize("hide", [in_samples, in_guards, in_a_size])
-    def test_what_torch_would_run_is_not_run(
+    def test_embedded_code_is_not_run(
         self, plain: bytes, tmp_path: Path, hide: Callable[[bytes, Path], bytes]
     ) -> None:
         touched = tmp_path / "touched"
@@ -241,7 +239,7 @@ class TestHostile:
             torch.export.load(io.BytesIO(hostile)).module()(torch.zeros(2, 2))
         assert touched.exists()  # torch itself runs it
 
-    def test_files_that_no_program_needs_are_dropped(self, plain: bytes, tmp_path: Path) -> None:
+    def test_unneeded_files_are_dropped(self, plain: bytes, tmp_path: Path) -> None:
         touched = tmp_path / "touched"
         more = {
             "data/weights/model.pt": pickled(touched),
@@ -266,7 +264,7 @@ class TestHostile:
             "#extension",
         ],
     )
-    def test_only_operators_of_aten_are_called(self, plain: bytes, target: str) -> None:
+    def test_only_aten_operators_are_called(self, plain: bytes, target: str) -> None:
         def change(model: dict[str, Any]) -> None:
             model["graph_module"]["graph"]["nodes"][-1]["target"] = target
 
@@ -283,21 +281,21 @@ class TestHostile:
             "lambda: 0",
         ],
     )
-    def test_sizes_are_plain_arithmetic(self, plain: bytes, size: str) -> None:
+    def test_size_expressions_allow_only_arithmetic(self, plain: bytes, size: str) -> None:
         def change(model: dict[str, Any]) -> None:
             _set_size(model, size)
 
         with pytest.raises(ExportError, match=r"has the size .* which torch would evaluate"):
             read_program(changed(plain, change), "it.pt2")
 
-    def test_names_of_sizes_too(self, plain: bytes) -> None:
+    def test_size_names_are_checked(self, plain: bytes) -> None:
         def change(model: dict[str, Any]) -> None:
             model["range_constraints"]["exit()"] = {"min_val": 1, "max_val": 2}
 
         with pytest.raises(ExportError, match=r"has a size named 'exit\(\)'"):
             read_program(changed(plain, change), "it.pt2")
 
-    def test_structures_are_of_known_types(self, plain: bytes) -> None:
+    def test_only_known_structure_types_are_allowed(self, plain: bytes) -> None:
         def change(model: dict[str, Any]) -> None:
             signature = model["graph_module"]["module_call_graph"][0]["signature"]
             spec = '{"type": "collections.defaultdict", "context": "[]", "children_spec": []}'
@@ -309,7 +307,7 @@ class TestHostile:
     @pytest.mark.parametrize(
         "payload", [{"use_pickle": True}, {"path_name": "opaque_obj_0"}, {"path_name": "../x"}]
     )
-    def test_tensors_are_no_pickles(self, plain: bytes, payload: dict[str, object]) -> None:
+    def test_pickled_tensors_are_refused(self, plain: bytes, payload: dict[str, object]) -> None:
         name = "data/weights/model_weights_config.json"
         with zipfile.ZipFile(io.BytesIO(plain)) as archive:
             config = json.loads(archive.read(f"archive/{name}"))
@@ -317,7 +315,7 @@ class TestHostile:
         with pytest.raises(ExportError, match=r"has 'first\.weight' as a pickle, which runs code"):
             read_program(changed(plain, files={name: json.dumps(config).encode()}), "it.pt2")
 
-    def test_what_is_no_json(self, plain: bytes) -> None:
+    def test_invalid_json_is_refused(self, plain: bytes) -> None:
         with pytest.raises(ExportError, match="is not JSON"):
             read_program(changed(plain, files={"models/model.json": b"{"}), "it.pt2")
 
@@ -331,13 +329,15 @@ class TestHostile:
             ("models/model.json", b'{"range_constraints": 5}'),
         ],
     )
-    def test_json_of_another_structure(self, plain: bytes, name: str, content: bytes) -> None:
+    def test_json_with_another_structure_is_refused(
+        self, plain: bytes, name: str, content: bytes
+    ) -> None:
         with pytest.raises(ExportError, match=r"^it\.pt2 is malformed: "):
             read_program(changed(plain, files={name: content}), "it.pt2")
 
 
 class TestAdopt:
-    def test_the_program_says_what_it_takes(
+    def test_program_declares_its_inputs(
         self, pooled: tuple[nn.Module, bytes], tmp_path: Path
     ) -> None:
         file = written(tmp_path, pooled[1], "it.pt2")
@@ -353,7 +353,7 @@ class TestAdopt:
         torch.testing.assert_close(definition.build()(ids, mask), expected)
 
     @pytest.mark.parametrize("ending", ["pt2", "mar"])
-    def test_a_program_that_changes_when_it_is_rewritten_is_rejected(
+    def test_program_that_answers_differently_after_rewriting_is_rejected(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ending: str
     ) -> None:
         monkeypatch.setattr(programs, "plain_module", lambda program: fx.symbolic_trace(nn.GELU()))
@@ -364,7 +364,7 @@ class TestAdopt:
         with pytest.raises(ExportError, match="gives other answers once its operators are rewr"):
             run(file, "--name", "it")
 
-    def test_a_program_in_an_archive_says_what_it_takes(self, tmp_path: Path) -> None:
+    def test_program_in_an_archive_declares_its_inputs(self, tmp_path: Path) -> None:
         data = mar({"sums.pt": exported(nn.ReLU(), torch.zeros(3, 2))})
         made = run(written(tmp_path, data, "it.mar"))
         assert [each.shape for each in made.definition.inputs] == [(-1, 2)]
@@ -395,7 +395,7 @@ class TestVariants:
             (Int8(), "int8"),
         ],
     )
-    def test_from_both_ways_in(
+    def test_variants_are_made_from_program_and_torchscript(
         self, tmp_path: Path, plain: bytes, way: str, maker: Any, precision: Precision
     ) -> None:
         model = of(Net)
@@ -415,7 +415,7 @@ class TestVariants:
         free = torch.export.export(made, (x,), dynamic_shapes=({0: torch.export.Dim("batch")},))
         assert len(free.range_constraints) == 1
 
-    def test_unless_torch_cannot_convert_it(self) -> None:
+    def test_unconvertible_torchscript_is_not_applicable(self) -> None:
         given = Subject("given", of(Looping), torch.jit.script(Looping().eval()))
         with pytest.raises(NotApplicable, match="cannot be converted to a program"):
             in_python(given)

@@ -49,7 +49,7 @@ def test_each_precision_has_its_plan() -> None:
     assert plan.measured == MIXED
 
 
-def test_without_a_plan_the_first_variant_runs() -> None:
+def test_first_variant_runs_without_a_plan() -> None:
     found = section(make_manifest(), "Plan")
     assert found.lines == ("No form was timed: script runs batches of every size.",)
 
@@ -72,7 +72,7 @@ def test_a_plan_made_under_load_says_what_to_do() -> None:
     assert list(load_lines(busy, "a/b"))[-1].endswith("python -m export tune a/b")
 
 
-def test_where_the_machine_was_too_busy_to_tell_it_says_so() -> None:
+def test_machine_too_busy_to_decide_is_reported() -> None:
     busy = MIXED.model_copy(update={"kept_waiting": 0.9, "unsettled": (2, 4)})
     told = (
         "The machine was too busy to tell which form is the fastest at batch 2, 4; there a form "
@@ -81,7 +81,7 @@ def test_where_the_machine_was_too_busy_to_tell_it_says_so() -> None:
     assert told in section(measured_manifest(busy), "Plan on cpu").lines
 
 
-def test_the_cpu_layout_has_its_figures() -> None:
+def test_cpu_layout_lists_its_throughput() -> None:
     layout = MeasuredLayout(
         chosen=Layout(2, 1), layouts=layouts(2, 2), items_per_s=(5700, 9120.4, 98), batch_size=4
     )
@@ -101,7 +101,7 @@ def test_sizes_that_were_not_timed_are_named() -> None:
     )
 
 
-def test_a_device_without_the_default_precision_says_so() -> None:
+def test_device_without_the_default_precision_is_reported() -> None:
     manifest = measured_manifest(ONE_WINS)
     manifest = manifest.model_copy(update={"plan": Plan(precision="int8", devices=(ONE_WINS,))})
     assert "The default precision, int8, has no form on this device." in (
@@ -109,7 +109,7 @@ def test_a_device_without_the_default_precision_says_so() -> None:
     )
 
 
-def test_times_show_median_spread_the_choice_and_what_it_is_worth() -> None:
+def test_time_table_shows_spread_choice_and_ratios() -> None:
     found = section(measured_manifest(), "Time per item, float32 on cpu")
     titles = [column.title for column in found.columns]
     assert titles[:4] == ["batch", "script", "script, optimized at load", "compiled"]
@@ -127,7 +127,7 @@ def test_times_show_median_spread_the_choice_and_what_it_is_worth() -> None:
     assert any("no measured batch size is the plan slower" in line for line in found.lines)
 
 
-def test_a_form_that_wins_everywhere_is_shown_with_its_runners_up() -> None:
+def test_form_that_always_wins_lists_its_runners_up() -> None:
     lines = section(measured_manifest(ONE_WINS), "Time per item, float32 on cpu").lines
     assert "script runs at every size: no other form wins by more than the noise at any." in lines
     assert "Batch 1: 40.0 us; runner-up script, optimized at load: 60.0 us, 1.50x." in lines
@@ -140,7 +140,7 @@ def test_the_only_form_of_a_precision_has_no_rivals() -> None:
     assert [column.title for column in found.columns] == ["batch", "int8"]
 
 
-def test_a_plan_that_loses_says_so() -> None:
+def test_slower_plan_is_reported() -> None:
     slow = device_plan(
         [per_item(SCRIPT, (100, 100, 100)), per_item(OPTIMIZED, (50, 100, 100))],
         Step(up_to=4, form=SCRIPT),
@@ -173,7 +173,7 @@ def test_variants_have_size_share_accuracy_and_drop() -> None:
     assert row(section(manifest, "Variants"), "script")[-2:] == ("-", "-")
 
 
-def test_parity_is_told_per_output_and_form_with_what_is_allowed() -> None:
+def test_parity_is_listed_per_form_with_tolerances() -> None:
     found = section(measured_manifest(), "Parity with eager float32")
     wanted = ("script", "value", "1.0e-07", "1.0e-06", "5.0e-08", "1..3, 8", "2, 4, 40")
     assert row(found, "script") == wanted
@@ -182,7 +182,7 @@ def test_parity_is_told_per_output_and_form_with_what_is_allowed() -> None:
     assert "Allowed for int8: 0.05 + 0 * |value|." in found.lines
 
 
-def test_how_variants_were_made_and_what_they_need() -> None:
+def test_variants_list_origin_and_requirements() -> None:
     found = section(measured_manifest(), "How they were made")
     assert row(found, "int8")[1] == "made as int8, torch 2.13.0"
     assert row(found, "compiled")[2] == (
@@ -201,5 +201,5 @@ def test_left_out_variants_have_reasons_and_files_sizes() -> None:
 @pytest.mark.parametrize(
     ("sizes", "wanted"), [((1,), "1"), ((3, 1, 2), "1..3"), ((1, 2, 4, 5, 9), "1..2, 4..5, 9")]
 )
-def test_neighbouring_sizes_are_told_as_ranges(sizes: tuple[int, ...], wanted: str) -> None:
+def test_adjacent_sizes_are_printed_as_ranges(sizes: tuple[int, ...], wanted: str) -> None:
     assert ranges(sizes) == wanted

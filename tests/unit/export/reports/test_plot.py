@@ -34,7 +34,7 @@ def test_it_is_one_svg_element_with_a_title(svg: str) -> None:
     assert title.text == "Time per item on A processor, 2 threads"
 
 
-def test_every_form_size_and_axis_has_its_words(svg: str) -> None:
+def test_every_form_size_and_axis_is_labelled(svg: str) -> None:
     words = texts(svg)
     for word in ("batch size (items)", "time per item (us)", "the plan's form, per precision"):
         assert word in words
@@ -42,13 +42,13 @@ def test_every_form_size_and_axis_has_its_words(svg: str) -> None:
     assert {"1", "2", "4"} <= set(words)
 
 
-def test_the_style_sheet_gives_all_colours(svg: str) -> None:
+def test_all_colours_come_from_the_style_sheet(svg: str) -> None:
     assert re.findall(r"#[0-9a-fA-F]{6}\b", svg) == []
     assert "currentColor" in svg
     assert {f"var(--series-{index})" for index in range(3)} <= set(re.findall(r"var\([^)]*\)", svg))
 
 
-def test_variants_differ_by_marker_too_and_forms_of_one_share_it() -> None:
+def test_each_variant_has_one_marker() -> None:
     found = styles(MIXED)
     assert found[SCRIPT] == found[OPTIMIZED]
     assert len({marker for _, marker in found.values()}) == 3
@@ -64,13 +64,13 @@ def test_more_variants_than_colours_can_be_drawn() -> None:
     assert "v9" in texts(svg_of(many, "many"))
 
 
-def test_it_is_the_same_bytes_each_time_without_a_date(svg: str) -> None:
+def test_plot_is_reproducible_without_a_date(svg: str) -> None:
     assert svg_of(MIXED, "cpu") == svg
     assert "<metadata" not in svg
     assert "date" not in svg.lower()
 
 
-def test_a_prefix_keeps_the_ids_of_two_plots_apart(svg: str) -> None:
+def test_prefix_separates_the_ids_of_two_plots(svg: str) -> None:
     other = svg_of(MIXED, "cuda")
     ids = [set(re.findall(r'\bid="([^"]*)"', each)) for each in (svg, other)]
     assert not ids[0] & ids[1]
@@ -78,13 +78,13 @@ def test_a_prefix_keeps_the_ids_of_two_plots_apart(svg: str) -> None:
         assert set(re.findall(r"(?:url\(|href=\")#([^\")]*)", each)) <= own
 
 
-def test_settings_of_matplotlib_are_left_as_they_were(svg: str) -> None:
+def test_matplotlib_settings_are_not_changed(svg: str) -> None:
     before = dict(mpl.rcParams)
     assert svg_of(MIXED, "cpu") == svg
     assert dict(mpl.rcParams) == before
 
 
-def test_times_close_together_and_a_plan_without_steps_are_drawn() -> None:
+def test_close_times_without_steps_are_drawn() -> None:
     flat = device_plan([per_item(SCRIPT, (61, 62, 63))])
     words = texts(svg_of(flat, "flat"))
     assert {"50", "100"} <= set(words)

@@ -20,7 +20,7 @@ def printed(manifest: Manifest, width: int = 80) -> str:
     return out.getvalue()
 
 
-def test_all_that_the_content_holds_is_printed() -> None:
+def test_all_content_is_printed() -> None:
     manifest = measured_manifest()
     text = printed(manifest, width=400)
     content = content_of(manifest)
@@ -39,20 +39,20 @@ def test_all_that_the_content_holds_is_printed() -> None:
                     assert line in text
 
 
-def test_it_fits_eighty_columns_and_breaks_no_number() -> None:
+def test_report_fits_80_columns_without_breaking_numbers() -> None:
     text = printed(measured_manifest())
     assert max(len(line) for line in text.splitlines()) <= 80
     for number in ("1,500,000", "79.2-80.8", "1.0e-07"):
         assert number in text
 
 
-def test_a_manifest_without_plan_or_accuracy_is_printed_too() -> None:
+def test_manifest_without_plan_or_accuracy_is_printed() -> None:
     text = printed(make_manifest().model_copy(update={"accuracy": None, "git_commit": None}))
     assert "No form was timed" in text
     assert "held-out accuracy, eager" not in text
 
 
-def test_markup_and_commands_to_the_terminal_stay_text() -> None:
+def test_markup_and_terminal_commands_stay_text() -> None:
     text = printed(
         measured_manifest(description="[bold]loud[/bold] \x1b[2Jgone \x07", reason="[x]")
     )

@@ -50,7 +50,7 @@ def page() -> str:
     return render(measured_manifest())
 
 
-def test_the_page_says_what_the_terminal_says(page: str) -> None:
+def test_page_has_the_content_of_the_terminal_report(page: str) -> None:
     text = Page(page).text
     content = content_of(measured_manifest())
     parts = [content.title, content.description]
@@ -62,7 +62,7 @@ def test_the_page_says_what_the_terminal_says(page: str) -> None:
     assert missing == []
 
 
-def test_every_tag_is_closed_and_every_id_is_there_once(page: str) -> None:
+def test_tags_are_closed_and_ids_are_unique(page: str) -> None:
     found = Page(page)
     assert found.open == []
     ids = [attributes["id"] for _, attributes in found.tags if "id" in attributes]
@@ -73,7 +73,7 @@ def test_every_tag_is_closed_and_every_id_is_there_once(page: str) -> None:
             assert target is None or target.lstrip("#") in ids
 
 
-def test_nothing_is_fetched_and_nothing_runs(page: str) -> None:
+def test_page_fetches_and_runs_nothing(page: str) -> None:
     found = Page(page)
     assert not {tag for tag, _ in found.tags} & {"script", "link", "img", "iframe", "object"}
     for _, attributes in found.tags:
@@ -102,7 +102,7 @@ def test_tables_and_plots_are_labelled(page: str) -> None:
     assert "lang" in dict(found.tags)["html"]
 
 
-def test_light_and_dark_are_there(page: str) -> None:
+def test_light_and_dark_themes_exist(page: str) -> None:
     assert "prefers-color-scheme: dark" in page
     for index in range(8):
         assert page.count(f"--series-{index}:") == 2

@@ -48,13 +48,13 @@ def measured(manifest: Manifest, **sizes: Timing[Key]) -> Measured:
     return found
 
 
-def test_over_the_shapes_the_mean_and_the_slowest(manifest: Manifest) -> None:
+def test_times_over_shapes_give_mean_and_slowest(manifest: Manifest) -> None:
     found = measured(manifest, of_1=timing((SCRIPT, [1.0, 2.0, 6.0])))
     assert found.rounds == {1: {SCRIPT: [3.0] * 3}}
     assert found.slowest == {1: {SCRIPT: [6.0] * 3}}
 
 
-def test_forms_compete_within_a_precision_and_where_they_may_run(manifest: Manifest) -> None:
+def test_forms_compete_within_precision_and_gil_limit(manifest: Manifest) -> None:
     rounds = {
         1: {SCRIPT: [SLOW_S], COMPILED: [GIL_LIMIT_S], INT8: [SLOW_S]},
         2: {SCRIPT: [SLOW_S], COMPILED: [LONG_S], INT8: [SLOW_S]},
@@ -66,11 +66,11 @@ def test_forms_compete_within_a_precision_and_where_they_may_run(manifest: Manif
 
 
 class TestLoad:
-    def test_a_quiet_machine_is_not_worth_a_word(self, manifest: Manifest) -> None:
+    def test_quiet_machine_is_not_mentioned(self, manifest: Manifest) -> None:
         found = measured(manifest, of_1=timing((SCRIPT, [1.0]), share=QUIET))
         assert (found.kept_waiting, found.unsettled) == (None, ())
 
-    def test_how_long_it_was_kept_waiting(self, manifest: Manifest) -> None:
+    def test_waiting_share_is_measured(self, manifest: Manifest) -> None:
         found = measured(
             manifest,
             of_1=timing((SCRIPT, [1.0]), share=0.25),
@@ -79,7 +79,7 @@ class TestLoad:
         assert (found.kept_waiting, found.unsettled) == (0.375, ())
 
     @pytest.mark.parametrize(("share", "unsettled"), [(0.0, ()), (0.25, (1,))])
-    def test_what_seems_faster_and_is_not_clearly_is_uncertain_under_load(
+    def test_unclear_win_under_load_is_unsettled(
         self, manifest: Manifest, share: float, unsettled: tuple[int, ...]
     ) -> None:
         found = timing((SCRIPT, [GIL_LIMIT_S]), (COMPILED, [GIL_LIMIT_S]), share=share)
@@ -94,7 +94,7 @@ class TestLoad:
             (9.0, 2 * GIL_LIMIT_S, (2,)),  # perhaps it is short, and it only waited
         ],
     )
-    def test_where_it_cannot_tell(
+    def test_disturbed_close_forms_are_unsettled(
         self,
         manifest: Manifest,
         script_s: float,
@@ -109,7 +109,7 @@ class TestLoad:
 class TestStops:
     """The larger sizes of a slow model."""
 
-    def test_where_forms_are_slow_and_grow_with_the_batch(self, manifest: Manifest) -> None:
+    def test_slow_proportional_forms_stop_the_timing(self, manifest: Manifest) -> None:
         one = timing((SCRIPT, [SLOW_S]), (COMPILED, [SLOW_S]))
         two = timing((SCRIPT, [2 * SLOW_S]), (COMPILED, [2 * SLOW_S]))
         assert not Measured(manifest).can_stop(1)
@@ -118,13 +118,13 @@ class TestStops:
         assert found.can_stop(4)
         assert plan_steps(found, 64) == {"float32": steps((64, SCRIPT))}
 
-    def test_not_while_machine_code_is_short_enough_to_run(self, manifest: Manifest) -> None:
+    def test_short_machine_code_continues_the_timing(self, manifest: Manifest) -> None:
         """At some larger size it is no longer."""
         one = timing((SCRIPT, [SLOW_S]), (COMPILED, [GIL_LIMIT_S / 2]))
         two = timing((SCRIPT, [2 * SLOW_S]), (COMPILED, [GIL_LIMIT_S]))
         assert not measured(manifest, of_1=one, of_2=two).can_stop(4)
 
-    def test_several_shapes_take_as_many_times_as_long(self, manifest: Manifest) -> None:
+    def test_several_shapes_multiply_the_expected_time(self, manifest: Manifest) -> None:
         def at(size: int, shapes: int) -> Timing[Key]:
             return timing((SCRIPT, [0.1 * size] * shapes))
 
@@ -132,7 +132,7 @@ class TestStops:
             found = measured(manifest, of_1=at(1, shapes), of_2=at(2, shapes))
             assert found.can_stop(4) is stops
 
-    def test_a_form_banned_at_the_largest_size_is_not_extended(self, manifest: Manifest) -> None:
+    def test_form_banned_at_largest_size_is_not_extended(self, manifest: Manifest) -> None:
         found = measured(
             manifest, of_1=timing((COMPILED, [GIL_LIMIT_S])), of_2=timing((COMPILED, [LONG_S]))
         )

@@ -81,7 +81,7 @@ def measure(
     return best_layout(manifest, plan, "float32", forms, told.append), told
 
 
-def test_each_layout_runs_the_plans_form(comparison: Comparison) -> None:
+def test_every_layout_runs_the_plans_form(comparison: Comparison) -> None:
     found, told = measure(comparison)
     assert found is not None
     assert (found.layouts, found.batch_size) == (FOUR_CORES, 4)
@@ -89,7 +89,7 @@ def test_each_layout_runs_the_plans_form(comparison: Comparison) -> None:
     assert not told
 
 
-def test_several_replicas_run_the_fastest_form_that_leaves_the_gil(comparison: Comparison) -> None:
+def test_several_replicas_run_the_fastest_gil_free_form(comparison: Comparison) -> None:
     plan = device_plan(MIXED.times, Step(up_to=2, form=COMPILED))
     found, _ = measure(comparison, plan)
     assert found is not None
@@ -113,7 +113,7 @@ def test_a_slow_model_is_measured_with_single_items(comparison: Comparison) -> N
     assert found.batch_size == 1
 
 
-def test_memory_bounds_the_replicas(
+def test_memory_limits_the_replicas(
     comparison: Comparison, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The weight files have 1,631,000 bytes; half of what is left is for copies of them."""
@@ -123,7 +123,7 @@ def test_memory_bounds_the_replicas(
     assert found.layouts == layouts(4, 2)
 
 
-def test_what_is_uncertain_is_not_stored(comparison: Comparison) -> None:
+def test_uncertain_layout_is_not_stored(comparison: Comparison) -> None:
     comparison.others = 0.3
     found, told = measure(comparison)
     assert found is None
@@ -132,7 +132,7 @@ def test_what_is_uncertain_is_not_stored(comparison: Comparison) -> None:
     ]
 
 
-def test_forms_that_cannot_run_in_parallel_cost_no_export(
+def test_layout_failure_does_not_fail_the_export(
     comparison: Comparison, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fails(*_: object) -> object:
@@ -144,7 +144,9 @@ def test_forms_that_cannot_run_in_parallel_cost_no_export(
     assert told == ["cpu layout: not measured: one at a time"]
 
 
-def test_there_may_be_no_choice(comparison: Comparison, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_single_layout_is_not_measured(
+    comparison: Comparison, monkeypatch: pytest.MonkeyPatch
+) -> None:
     staged = measured_manifest()
     script = staged.variants["script"].model_copy(update={"later_stages": ("rest.pt",)})
     staged = staged.model_copy(update={"variants": staged.variants | {"script": script}})
@@ -157,7 +159,7 @@ def test_there_may_be_no_choice(comparison: Comparison, monkeypatch: pytest.Monk
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="needs Linux's affinity")
-def test_a_replica_computes_with_its_threads_on_its_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_replica_uses_its_threads_and_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     core = min(os.sched_getaffinity(0))
     monkeypatch.setattr(module, "cores_of", lambda *_: frozenset({core}))
     seen: list[tuple[int, set[int]]] = []
@@ -175,7 +177,7 @@ def test_a_replica_computes_with_its_threads_on_its_cores(monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize(("threads", "stored"), [(None, True), (1, False)])
-def test_the_plan_has_it_unless_the_threads_are_given(
+def test_plan_stores_layout_unless_threads_are_given(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, threads: int | None, stored: bool
 ) -> None:
     """With real forwards on two cores; a server with a fixed number of threads has no choice."""

@@ -54,7 +54,7 @@ def test_each_form_has_a_trace_and_a_table(written: list[Path]) -> None:
     assert all(FILE_NAME.match(file.name) for file in written)
 
 
-def test_a_trace_holds_the_forwards_and_their_operators(written: list[Path]) -> None:
+def test_trace_holds_forwards_and_operators(written: list[Path]) -> None:
     for file in written[::2]:
         events = json.loads(unpacked(file))["traceEvents"]
         spans = [event for event in events if event["ph"] == "X"]
@@ -74,14 +74,14 @@ def test_no_trace_names_the_machine(written: list[Path], tmp_path: Path) -> None
         assert socket.gethostname() not in [str(value) for value in trace.values()]
 
 
-def test_a_table_lists_operators_by_their_own_time(written: list[Path]) -> None:
+def test_table_lists_operators_by_self_time(written: list[Path]) -> None:
     table = written[1].read_text()
     assert f"eager: {FORWARDS} forwards on torch {torch.__version__}" in table
     assert "Self CPU" in table
     assert "aten::addmm" in table
 
 
-def test_what_calls_no_operator_is_profiled_as_a_whole(tmp_path: Path) -> None:
+def test_form_without_operators_is_profiled_as_a_whole(tmp_path: Path) -> None:
     trace, table = profile({"compiled": lambda: None}, tmp_path)
     assert "whole forward   " in table.read_text()
     assert '"whole forward"' in unpacked(trace)

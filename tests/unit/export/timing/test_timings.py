@@ -17,7 +17,7 @@ from tests.unit.export.measured import (
 )
 
 
-def test_at_each_size_the_plan_stands_against_the_fastest_form() -> None:
+def test_plan_is_compared_with_fastest_form_per_size() -> None:
     found = standings(MIXED, "float32", [])
     assert [each.size for each in found] == [1, 2, 4]
     assert [each.chosen for each in found] == [COMPILED, COMPILED, OPTIMIZED]
@@ -27,7 +27,7 @@ def test_at_each_size_the_plan_stands_against_the_fastest_form() -> None:
     assert [each.ratio(SCRIPT) for each in found] == pytest.approx([40 / 80, 50 / 75, 30 / 70])
 
 
-def test_a_little_slower_is_noise_and_more_is_not() -> None:
+def test_small_slowdown_is_noise() -> None:
     steps = [Step(up_to=4, form=SCRIPT)]
     times = [per_item(SCRIPT, (100, 100, 100)), per_item(OPTIMIZED, (98, 90, 97.5))]
     found = standings(device_plan(times, *steps), "float32", [])
@@ -41,7 +41,7 @@ def test_the_best_single_form_has_the_least_geometric_mean() -> None:
     assert best_single(standings(MIXED, "float32", [])) == COMPILED
 
 
-def test_what_holds_the_gil_for_too_long_is_no_rival() -> None:
+def test_forms_over_the_gil_limit_are_not_rivals() -> None:
     times = [per_item(SCRIPT, (900, 900, 900)), per_item(COMPILED, (600, 600, 600))]
     steps = [Step(up_to=1, form=COMPILED), Step(up_to=4, form=SCRIPT)]
     found = standings(device_plan(times, *steps), "float32", ["compiled"])
@@ -51,7 +51,7 @@ def test_what_holds_the_gil_for_too_long_is_no_rival() -> None:
     assert best_single(found) == SCRIPT
 
 
-def test_no_single_form_where_none_was_measured_at_every_size() -> None:
+def test_single_form_needs_times_at_every_size() -> None:
     times = [per_item(SCRIPT, (10, 10)), per_item(OPTIMIZED, (20,))]
     steps = [Step(up_to=1, form=OPTIMIZED), Step(up_to=2, form=SCRIPT)]
     found = standings(device_plan(times, *steps), "float32", ["script"])
@@ -59,7 +59,7 @@ def test_no_single_form_where_none_was_measured_at_every_size() -> None:
     assert best_single([]) is None
 
 
-def test_sizes_without_times_of_the_chosen_form_are_left_out() -> None:
+def test_sizes_without_chosen_form_times_are_omitted() -> None:
     times = [per_item(SCRIPT, (10, 10, 10)), per_item(OPTIMIZED, (20,))]
     steps = [Step(up_to=4, form=OPTIMIZED)]
     assert [each.size for each in standings(device_plan(times, *steps), "float32", [])] == [1]

@@ -63,7 +63,7 @@ def measure(artifact: tuple[Path, Manifest], options: TuneOptions) -> Plan:
 
 
 class TestMeasure:
-    def test_every_form_at_every_size(self, artifact: tuple[Path, Manifest]) -> None:
+    def test_every_form_is_timed_at_every_size(self, artifact: tuple[Path, Manifest]) -> None:
         plan = measure(artifact, TuneOptions(max_batch=6))
         device = plan.on("cpu")
         assert device is not None
@@ -87,7 +87,7 @@ class TestMeasure:
             assert names == {"script" if precision == "float32" else "int8"}
 
     @pytest.mark.parametrize("threads", [1, 2])
-    def test_it_says_where_it_was_measured_and_leaves_the_threads_alone(
+    def test_processor_is_recorded_and_threads_are_restored(
         self, artifact: tuple[Path, Manifest], threads: int
     ) -> None:
         before = torch.get_num_threads()
@@ -97,12 +97,12 @@ class TestMeasure:
         assert device.torch_version == torch.__version__
         assert torch.get_num_threads() == before
 
-    def test_it_tells_how_far_it_is(self, artifact: tuple[Path, Manifest]) -> None:
+    def test_progress_is_reported(self, artifact: tuple[Path, Manifest]) -> None:
         told: list[tuple[int, int, str]] = []
         tune.measure(*artifact, TuneOptions(max_batch=3), lambda *each: told.append(each))
         assert told[:3] == [(n, 3, f"cpu, batch {size}") for n, size in ((1, 1), (2, 2), (3, 3))]
 
-    def test_of_several_shapes_it_is_the_mean(
+    def test_times_average_over_several_shapes(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Of three shapes that take one, two and six seconds."""
@@ -145,7 +145,7 @@ class TestMeasure:
             "cpu, batches of 4 and more: not timed, same plan as smaller ones",
         )
 
-    def test_a_plan_that_was_made_under_load_says_so(
+    def test_plan_made_under_load_records_it(
         self, artifact: tuple[Path, Manifest], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """At batch 2 most samples were disturbed, and the faster form did not win all of them."""
@@ -175,7 +175,7 @@ class TestMeasure:
             (2, names[True]),
         ]
 
-    def test_what_holds_the_gil_for_long_is_measured_and_not_planned(
+    def test_form_over_gil_limit_is_measured_not_planned(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """With the same clock, on which a forward of a second is a thousand times too long."""
@@ -199,7 +199,7 @@ class TestMeasure:
         assert device is not None
         assert {each.form.variant for each in device.times} == {"script", "int8"}
 
-    def test_and_it_is_said(self, artifact: tuple[Path, Manifest]) -> None:
+    def test_skipped_machine_code_is_reported(self, artifact: tuple[Path, Manifest]) -> None:
         folder, manifest = artifact
         manifest = with_variants(manifest, compiled=COMPILED, **manifest.variants)
         notes: list[str] = []
@@ -225,19 +225,19 @@ class TestMeasure:
         assert notes[0].startswith("compiled cannot be loaded here: ")
         assert notes[0].endswith("a temporary folder (TMPDIR) that allows execution")
 
-    def test_nothing_that_runs_here(self, artifact: tuple[Path, Manifest]) -> None:
+    def test_no_runnable_variant_is_an_error(self, artifact: tuple[Path, Manifest]) -> None:
         folder, manifest = artifact
         with pytest.raises(ExportError, match="no variant runs on this machine, so there is"):
             measure((folder, with_variants(manifest, compiled=COMPILED)), TuneOptions())
 
-    def test_a_file_that_torch_cannot_read(self, artifact: tuple[Path, Manifest]) -> None:
+    def test_unreadable_file_is_an_error(self, artifact: tuple[Path, Manifest]) -> None:
         (artifact[0] / "script.pt").write_bytes(b"garbage")
         before = torch.get_num_threads()
         with pytest.raises(ExportError, match="script cannot be loaded here: "):
             measure(artifact, TuneOptions(threads=2))
         assert torch.get_num_threads() == before
 
-    def test_a_batch_that_fails(self, tmp_path: Path) -> None:
+    def test_failing_batch_is_an_error(self, tmp_path: Path) -> None:
         folder = write_artifact(tmp_path, "moody", module=Moody())
         message = r"^a batch of 4 cannot be timed: ValueError: more than three$"
         with pytest.raises(ExportError, match=message):
@@ -257,22 +257,18 @@ def planned(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Manifest]:
     return folder, manifest.model_copy(update={"plan": plan})
 
 
-class TestAgain:
+class TestRetune:
     """An artifact that has a plan: measurements from elsewhere are kept."""
 
     @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
-    def test_the_plan_of_a_kind_that_is_not_at_hand_stays(
-        self, planned: tuple[Path, Manifest]
-    ) -> None:
+    def test_plan_of_an_absent_device_is_kept(self, planned: tuple[Path, Manifest]) -> None:
         assert planned[1].plan is not None
         again = measure(planned, TuneOptions(max_batch=1))
         assert [device.processor.kind for device in again.devices] == ["cpu", "cuda"]
         assert again.on("cuda") == planned[1].plan.on("cuda")
         assert again.on("cpu") != planned[1].plan.on("cpu")
 
-    def test_it_reaches_as_far_as_before_unless_another_size_is_wanted(
-        self, planned: tuple[Path, Manifest]
-    ) -> None:
+    def test_previous_largest_size_is_the_default(self, planned: tuple[Path, Manifest]) -> None:
         for wanted, sizes in ((None, (1, 2, 4)), (2, (1, 2))):
             device = measure(planned, TuneOptions(max_batch=wanted)).on("cpu")
             assert device is not None
@@ -302,17 +298,17 @@ class TestPrecision:
             ({"script": SCRIPT, "int8": INT8}, "int8", "int8"),
         ],
     )
-    def test_float32_unless_there_is_none_or_another_is_wanted(
+    def test_float32_is_the_default_precision(
         self, variants: dict[str, Variant], wanted: None, chosen: str
     ) -> None:
         assert tune.default_precision(variants, wanted) == chosen
 
-    def test_one_that_no_variant_has(self, artifact: tuple[Path, Manifest]) -> None:
+    def test_missing_precision_is_refused(self, artifact: tuple[Path, Manifest]) -> None:
         message = "^--plan-precision bf16: no variant has it; there are: float32, int8$"
         with pytest.raises(UsageError, match=message):
             measure(artifact, TuneOptions(precision="bf16"))
 
-    def test_it_is_the_plans(self, artifact: tuple[Path, Manifest]) -> None:
+    def test_plan_records_the_precision(self, artifact: tuple[Path, Manifest]) -> None:
         assert measure(artifact, TuneOptions(max_batch=1)).precision == "float32"
         wanted = TuneOptions(max_batch=1, precision="int8")
         assert measure(artifact, wanted).precision == "int8"

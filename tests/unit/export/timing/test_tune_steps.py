@@ -48,7 +48,7 @@ class TestSteps:
         expected = [(1, PLAIN), (2, OPTIMIZED)] if mixes else [(2, OPTIMIZED)]
         assert [(step.up_to, step.form) for step in steps] == expected
 
-    def test_lossy_forms_that_answer_alike_are(self) -> None:
+    def test_lossy_forms_that_answer_alike_are_mixed(self) -> None:
         variant = SCRIPT.model_copy(update={"precision": "bf16", "optimized": SCRIPT.parity})
         rounds = {1: {PLAIN: [2.0] * 5, OPTIMIZED: [3.0] * 5}, 2: {PLAIN: [9.0], OPTIMIZED: [4.0]}}
         manifest = with_variants(make_manifest(), script=variant)
@@ -56,16 +56,14 @@ class TestSteps:
         assert [step.form for step in steps] == [PLAIN, OPTIMIZED]
 
     @pytest.mark.parametrize(("slowest", "form"), [(0.9e-3, MACHINE), (1.1e-3, PLAIN)])
-    def test_the_slowest_shape_decides_about_the_gil_limit(
-        self, slowest: float, form: Form
-    ) -> None:
+    def test_gil_limit_applies_to_the_slowest_shape(self, slowest: float, form: Form) -> None:
         manifest = with_variants(make_manifest(), script=SCRIPT, compiled=COMPILED)
         mean = {1: {PLAIN: [0.8e-3] * 5, MACHINE: [0.4e-3] * 5}}
         worst = {1: {PLAIN: [5e-3] * 5, MACHINE: [slowest] * 5}}
         steps = tune.plan_steps(Measured(manifest, mean, worst), 1)["float32"]
         assert [(step.up_to, step.form) for step in steps] == [(1, form)]
 
-    def test_where_a_dimension_is_free_no_machine_code_is_planned(self) -> None:
+    def test_free_dimensions_exclude_machine_code_from_plans(self) -> None:
         manifest = make_manifest(
             inputs=[spec("x", shape=(-1, -1))],
             golden=[example({"x": np.ones(3, np.float32)}, {"value": np.zeros(1, np.float32)})],
@@ -77,7 +75,7 @@ class TestSteps:
 
 
 class TestGoldenBatches:
-    def test_one_of_each_shape_of_different_examples_in_turn(self) -> None:
+    def test_batches_cycle_through_examples_of_each_shape(self) -> None:
         arrays = [
             np.full((count, 1), value, np.float32)
             for count, value in ((1, 10), (2, 20), (1, 11), (1, 12))
@@ -90,7 +88,7 @@ class TestGoldenBatches:
         assert [batch["x"][:, 0, 0].tolist() for batch in batches] == [[10, 11, 12, 10], [20] * 4]
         assert [batch["x"].shape for batch in batches] == [(4, 1, 1), (4, 2, 1)]
 
-    def test_several_inputs_in_their_order(self) -> None:
+    def test_several_inputs_keep_their_order(self) -> None:
         manifest = make_manifest(
             inputs=[spec("b"), spec("a", "int64", (-1,))],
             golden=[
@@ -105,7 +103,7 @@ class TestGoldenBatches:
         assert batch["a"].tolist() == [7, 7]
 
 
-def test_a_runner_gives_its_batch_to_the_model_each_time() -> None:
+def test_runner_passes_its_batch_on_each_call() -> None:
     seen: list[list[float]] = []
 
     def forward(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, ...]:

@@ -23,7 +23,7 @@ def alone(tmp_path: Path) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("alone")
-def test_batch_norms_see_the_microbatches_only() -> None:
+def test_batch_norms_see_only_microbatches() -> None:
     norm = nn.BatchNorm1d(3)
     stage = Part(nn.Sequential(norm), 0, 1, torch.device("cpu"))
     schedule = Schedule1F1B(stage, 2, loss_fn=functional.mse_loss)
@@ -33,7 +33,7 @@ def test_batch_norms_see_the_microbatches_only() -> None:
     assert norm.training
 
 
-def test_later_stages_find_out_their_shapes_on_plain_numbers(alone: None) -> None:
+def test_later_stages_infer_shapes_from_ones(alone: None) -> None:
     stage = Part(nn.Identity(), 1, 2, torch.device("cpu"))
     found = stage._compute_outputs(torch.full((2,), float("nan")), module=stage.submod)
     assert found.tolist() == [1, 1]

@@ -62,12 +62,12 @@ def test_a_wrong_command(
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-def test_a_device_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_missing_device(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run("train", "tiny", "--accelerator", "cuda", "--out", tmp_path / "run", catalog=CATALOG)
     assert "--accelerator cuda: this machine has none" in capsys.readouterr().err
 
 
-def test_more_devices_than_there_are(
+def test_more_devices_than_available(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
@@ -76,7 +76,7 @@ def test_more_devices_than_there_are(
     assert "--devices 2: this machine has 1 cuda devices" in capsys.readouterr().err
 
 
-def test_the_last_one_of_an_elastic_run_goes_on_alone(
+def test_last_process_of_an_elastic_run_continues(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     environment = {"TORCHELASTIC_RUN_ID": "1", "LOCAL_WORLD_SIZE": "1", "WORLD_SIZE": "1"}
@@ -124,7 +124,7 @@ class TestFolder:
             ({"step": 1, "steps": 3}, "had 3 steps per epoch and now has 16"),
         ],
     )
-    def test_that_cannot_go_on(
+    def test_that_cannot_resume(
         self,
         changes: dict[str, int],
         told: str,
@@ -170,11 +170,11 @@ class TestCheckpoint:
         assert line.count("\n") == 1
         return line
 
-    def test_that_is_not_there(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_that_is_missing(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         assert "No such file" in self.told(tmp_path / "best.ckpt", capsys)
 
     @pytest.mark.parametrize("content", [b"", b"hello\n", b"PK\x03\x04" + bytes(99), b"\x80\x02J"])
-    def test_that_is_none(
+    def test_that_is_damaged(
         self, content: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
         file = tmp_path / "best.ckpt"

@@ -42,7 +42,7 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Alone:
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.parametrize("model", ["digits", "residual"])
-def test_the_accuracy_is_that_of_one_process(
+def test_accuracy_matches_a_single_process(
     model: str, strategy: str, alone: Alone, tmp_path: Path
 ) -> None:
     runs.train(model, tmp_path / "run", *STRATEGIES[strategy])
@@ -51,7 +51,7 @@ def test_the_accuracy_is_that_of_one_process(
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.parametrize("model", ["digits-step", "residual-step"])
-def test_the_gradients_are_those_of_one_process(
+def test_gradients_match_a_single_process(
     model: str, strategy: str, alone: Alone, tmp_path: Path
 ) -> None:
     """Batch norms of `residual-step` keep their statistics: those of a part of a batch differ."""
@@ -59,7 +59,7 @@ def test_the_gradients_are_those_of_one_process(
     assert runs.largest_difference(tmp_path / "run", alone(model)) < 1e-5
 
 
-def test_fsdp_needs_less_memory_where_weights_dominate(tmp_path: Path) -> None:
+def test_fsdp_needs_less_memory_for_large_weights(tmp_path: Path) -> None:
     peaks = {}
     for strategy in ("ddp", "fsdp"):
         runs.train("wide", tmp_path / strategy, *STRATEGIES[strategy])
@@ -69,7 +69,7 @@ def test_fsdp_needs_less_memory_where_weights_dominate(tmp_path: Path) -> None:
     assert peaks["fsdp"] < 0.7 * peaks["ddp"], peaks
 
 
-def test_a_checkpoint_is_the_same_whichever_strategy_goes_on(alone: Alone, tmp_path: Path) -> None:
+def test_checkpoint_resumes_under_any_strategy(alone: Alone, tmp_path: Path) -> None:
     """Interrupted under one strategy, taken up by the next."""
     out = tmp_path / "run"
     options: tuple[object, ...] = STRATEGIES["pipeline"]
@@ -100,7 +100,7 @@ def wait_for(step: int, out: Path, process: subprocess.Popen[str]) -> None:
         time.sleep(0.02)
 
 
-def test_a_worker_killed_mid_epoch_is_started_again(alone: Alone, tmp_path: Path) -> None:
+def test_worker_killed_mid_epoch_is_restarted(alone: Alone, tmp_path: Path) -> None:
     out = tmp_path / "run"
     torchrun = (*runs.TORCHRUN, "--nproc-per-node", "2", "--max-restarts", "1")
     process = runs.start("train", "paced", "--out", out, launcher=torchrun)

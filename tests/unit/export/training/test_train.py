@@ -54,9 +54,7 @@ def test_the_plain_loop_ends_with_the_same_weights(finished: Path) -> None:
         assert torch.equal(found, module.state_dict()[name.removeprefix("module.")])
 
 
-def test_a_checkpoint_becomes_an_artifact_that_names_its_run(
-    finished: Path, tmp_path: Path
-) -> None:
+def test_exported_checkpoint_names_its_run(finished: Path, tmp_path: Path) -> None:
     best = finished / "best.ckpt"
     out = ["--out", tmp_path]
     code, printed = run("tiny", "--checkpoint", best, *out, *QUICK, catalog=CATALOG)
@@ -79,7 +77,7 @@ def test_a_checkpoint_becomes_an_artifact_that_names_its_run(
     assert "These are the weights after epoch 4." in shown
 
 
-def test_told_to_stop_it_goes_on_with_the_same_curve(finished: Path, tmp_path: Path) -> None:
+def test_interrupted_run_resumes_with_the_same_curve(finished: Path, tmp_path: Path) -> None:
     """SIGINT in the middle of an epoch, as Ctrl-C sends it."""
     out = tmp_path / "run"
     done = threading.Event()
@@ -142,9 +140,7 @@ def test_the_profile_names_the_slow_operation(tmp_path: Path) -> None:
     assert "aten::_linalg_svd" in (tmp_path / "run/profile.txt").read_text()
 
 
-def test_a_checkpoint_is_whole_or_not_there(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_checkpoint_is_written_atomically(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from export.training import keeper  # noqa: PLC0415 # imports the trainer
 
     path = tmp_path / "last.ckpt"
@@ -167,7 +163,7 @@ def one_step(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("strategy", ["ddp", "pipeline"])
-def test_two_processes_have_the_gradients_of_one(
+def test_two_processes_have_equal_gradients_to_one(
     one_step: Path, strategy: str, tmp_path: Path
 ) -> None:
     """Of one step of digits, on the whole batch."""

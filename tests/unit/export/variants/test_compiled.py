@@ -116,7 +116,7 @@ def pairs(tmp_path_factory: pytest.TempPathFactory) -> Case:
 
 
 class TestDigits:
-    def test_one_file_for_one_kind_of_device(self, digit: Case) -> None:
+    def test_compiled_file_is_for_one_device_kind(self, digit: Case) -> None:
         draft = digit.draft
         assert (draft.file, draft.format) == ("compiled.pt2", "aotinductor")
         assert draft.device_kinds == ("cpu",)
@@ -124,16 +124,16 @@ class TestDigits:
         assert draft.made_by.endswith(f", {find_compiler()})")
         assert [path.name for path in digit.folder.iterdir()] == ["compiled.pt2"]
 
-    def test_it_answers_as_eager_does_at_every_batch_size(self, digit: Case) -> None:
+    def test_answers_match_eager_at_every_batch_size(self, digit: Case) -> None:
         sizes = proved(digit.form, digit.of, "float32", max_batch=17).batch_sizes
         assert sizes == tuple(range(1, 18))
 
-    def test_a_batch_larger_than_any_that_was_proved(self, digit: Case) -> None:
+    def test_batches_beyond_the_proved_sizes_match_eager(self, digit: Case) -> None:
         images = torch.rand(1000, 1, 32, 32)
         with torch.inference_mode():
             np.testing.assert_allclose(digit.form(images)[0], digit.of.eager(images), atol=1e-5)
 
-    def test_this_cpu_has_what_the_code_needs(self, digit: Case) -> None:
+    def test_this_cpu_has_the_required_flags(self, digit: Case) -> None:
         native = digit.draft.native
         assert native is not None
         assert native.architecture == machine()
@@ -144,24 +144,24 @@ class TestDigits:
 
 
 class TestFreeDimensions:
-    def test_every_shape_that_eager_takes(self, pairs: Case) -> None:
+    def test_every_shape_matches_eager(self, pairs: Case) -> None:
         proved(pairs.form, pairs.of, "float32")
         for batch, p, q in ((1, 1, 1), (1, 7, 1), (2, 1, 9), (5, 256, 256), (3, 3, 3)):
             a, b = torch.rand(batch, p, 2), torch.rand(batch, q, 2)
             np.testing.assert_allclose(pairs.form(a, b)[0], pairs.of.eager(a, b), atol=1e-6)
 
-    def test_what_is_larger_than_declared_is_refused(self, pairs: Case) -> None:
+    def test_sizes_above_the_declared_maximum_are_refused(self, pairs: Case) -> None:
         with pytest.raises(ValueError, match="input 'b' is"):
             pairs.form(torch.rand(1, 3, 2), torch.rand(1, 257, 2))
 
     @pytest.mark.soak
-    def test_names_that_are_alike_and_axes_with_next_to_no_room(self, tmp_path: Path) -> None:
+    def test_similar_names_and_tight_bounds_compile(self, tmp_path: Path) -> None:
         case = compiled(SHORT, tmp_path)
         for length in (1, 2):
             made = case.form(torch.full((2, 1), 5.0), torch.ones(2, length))[0]
             assert made.tolist() == [[5, length]] * 2
 
-    def test_axes_of_one_name_are_one_dimension(self, tmp_path: Path) -> None:
+    def test_axes_with_one_name_share_a_size(self, tmp_path: Path) -> None:
         case = compiled(SHARED, tmp_path)
         for length in (2, 3, 64):
             x, mask = torch.rand(2, length), torch.ones(2, length, dtype=torch.int64)
@@ -170,7 +170,7 @@ class TestFreeDimensions:
             case.form(torch.rand(1, 2), torch.ones(1, 3, dtype=torch.int64))
 
 
-def test_nothing_but_the_file_is_left(
+def test_failed_compilation_leaves_nothing_behind(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def state() -> list[object]:
@@ -203,7 +203,7 @@ def test_a_file_that_cannot_be_written(pairs: Case, tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
-def test_the_cuda_one_needs_a_cuda_device(tmp_path: Path) -> None:
+def test_cuda_variant_needs_a_cuda_device(tmp_path: Path) -> None:
     with pytest.raises(NotApplicable, match="compiled on a CUDA device, and there is none"):
         Compiled("cuda").make(subject(definition()), tmp_path)
 
@@ -230,7 +230,7 @@ FAILS = '#!/bin/sh\n[ "$1" = --version ] || { echo "x.cpp:1: error: too tired" >
 
 class TestCompilers:
     @pytest.mark.soak
-    def test_without_one_the_others_are_exported(self, tmp_path: Path) -> None:
+    def test_missing_compiler_still_exports_other_variants(self, tmp_path: Path) -> None:
         out = tmp_path / "out"
         printed = run(EXPORT.replace("sys.argv[1]", repr(str(out))), PATH="/nowhere", CXX="g++")
         assert "code 0" in printed
@@ -247,7 +247,7 @@ class TestCompilers:
             (FAILS, 0o755, "c++ does not work: C++ compile error: too tired"),
         ],
     )
-    def test_one_that_does_not_work(
+    def test_broken_compiler_is_reported(
         self,
         tmp_path: Path,
         monkeypatch: pytest.MonkeyPatch,

@@ -93,7 +93,7 @@ def of_indices(module: type[nn.Module], **changes: object) -> Definition:
     ],
     ids=["digits", "pairwise", "mixed", "unscriptable", "indices"],
 )
-def test_within_its_tolerance_of_eager(tmp_path: Path, model: Definition, method: str) -> None:
+def test_bf16_stays_within_its_tolerance(tmp_path: Path, model: Definition, method: str) -> None:
     of = subject(model)
     draft = Half("bf16").make(of, tmp_path)
     made = f"module.to(torch.bfloat16) + torch.jit.{method}"
@@ -103,7 +103,7 @@ def test_within_its_tolerance_of_eager(tmp_path: Path, model: Definition, method
         proved(loaded(draft, tmp_path, model, optimized=optimized), of, "bf16")
 
 
-def test_it_does_compute_in_half_precision(tmp_path: Path) -> None:
+def test_bf16_computes_in_half_precision(tmp_path: Path) -> None:
     of = subject(digits.DEFINITION)
     draft = Half("bf16").make(of, tmp_path)
     form = loaded(draft, tmp_path, of.definition)
@@ -115,7 +115,7 @@ def test_it_does_compute_in_half_precision(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("module", [Mixed, MixedUnscriptable])
-def test_integers_stay_what_they_are(tmp_path: Path, module: type[nn.Module]) -> None:
+def test_integers_are_not_converted(tmp_path: Path, module: type[nn.Module]) -> None:
     model = definition(
         module,
         **{
@@ -134,7 +134,7 @@ def test_integers_stay_what_they_are(tmp_path: Path, module: type[nn.Module]) ->
     np.testing.assert_allclose(row, wanted, rtol=0.01)
 
 
-def test_a_second_one_in_the_same_process_is_scripted_as_well(tmp_path: Path) -> None:
+def test_second_variant_in_a_process_is_scripted(tmp_path: Path) -> None:
     for _ in range(2):
         assert Half("bf16").make(subject(MIXED), tmp_path).made_by.endswith("torch.jit.script")
 
@@ -145,7 +145,7 @@ def test_the_eager_module_stays_float32(tmp_path: Path) -> None:
     assert {weight.dtype for weight in of.eager.parameters()} == {torch.float32}
 
 
-def test_what_needs_more_digits_is_outside_the_tolerance(tmp_path: Path) -> None:
+def test_values_needing_more_digits_exceed_the_tolerance(tmp_path: Path) -> None:
     of = subject(definition(Fine))
     form = loaded(Half("bf16").make(of, tmp_path), tmp_path, of.definition)
     with pytest.raises(ParityError, match=r"differs by up to .* \(allowed: 0.01 \+ 0 \* "):
@@ -162,7 +162,7 @@ def test_what_needs_more_digits_is_outside_the_tolerance(tmp_path: Path) -> None
         (definition(Locked), r"^cannot make a copy in torch\.bfloat16: cannot pickle"),
     ],
 )
-def test_where_it_does_not_apply(tmp_path: Path, model: Definition, why: str) -> None:
+def test_unsuitable_models_are_not_applicable(tmp_path: Path, model: Definition, why: str) -> None:
     of = subject(model)
     with pytest.raises(NotApplicable, match=why):
         Half("bf16").make(of, tmp_path)

@@ -75,7 +75,7 @@ def convolution(module: Callable[[], nn.Module] = Convolution, **changes: object
     return of_vectors(module, (1, 16), **({"calibration": calibration()} | changes))
 
 
-def test_digits_static_within_its_tolerance_and_small(tmp_path: Path) -> None:
+def test_static_digits_are_small_and_within_tolerance(tmp_path: Path) -> None:
     of = subject(digits.DEFINITION)
     draft = Int8().make(of, tmp_path)
     made = f"torch.ao.quantization.prepare_fx + convert_fx (static), {ENGINE} + torch.jit.script"
@@ -87,7 +87,7 @@ def test_digits_static_within_its_tolerance_and_small(tmp_path: Path) -> None:
     assert sizes[0] <= 0.4 * sizes[1]
 
 
-def test_what_was_calibrated_is_in_the_file(tmp_path: Path) -> None:
+def test_calibrated_ranges_are_stored_in_the_file(tmp_path: Path) -> None:
     """Ranges learned on other data give other answers."""
     answers = []
     for size in (1, 100):
@@ -99,7 +99,7 @@ def test_what_was_calibrated_is_in_the_file(tmp_path: Path) -> None:
     assert answers[0] != answers[1]
 
 
-def test_linear_layers_alone_are_quantized_by_row(tmp_path: Path) -> None:
+def test_models_of_linear_layers_are_quantized_by_row(tmp_path: Path) -> None:
     of = subject(of_vectors(Dense, (64,)))  # and need no calibration
     draft = Int8().make(of, tmp_path)
     assert draft == Draft("int8.pt", "int8 by row + torch.jit.script", ("cpu",))
@@ -109,7 +109,7 @@ def test_linear_layers_alone_are_quantized_by_row(tmp_path: Path) -> None:
         proved(form, of, "float32")
 
 
-def test_the_eager_module_stays_as_it_is(tmp_path: Path) -> None:
+def test_eager_module_is_not_changed(tmp_path: Path) -> None:
     of = subject(convolution())
     before = [weight.clone() for weight in of.eager.parameters()]
     Int8().make(of, tmp_path)
@@ -118,7 +118,7 @@ def test_the_eager_module_stays_as_it_is(tmp_path: Path) -> None:
     assert [type(layer) for layer in of.eager.children()] == [nn.Conv1d, nn.Linear]
 
 
-def test_the_filters_of_warnings_stay_as_they_are(tmp_path: Path) -> None:
+def test_warning_filters_are_not_changed(tmp_path: Path) -> None:
     before = list(warnings.filters)
     Int8().make(subject(convolution()), tmp_path)
     assert warnings.filters == before
@@ -157,7 +157,7 @@ def test_the_filters_of_warnings_stay_as_they_are(tmp_path: Path) -> None:
         "no copy",
     ],
 )
-def test_where_it_does_not_apply(tmp_path: Path, model: Definition, why: str) -> None:
+def test_unsuitable_models_are_not_applicable(tmp_path: Path, model: Definition, why: str) -> None:
     with pytest.raises(NotApplicable, match=why) as rejected:
         Int8().make(subject(model), tmp_path)
     assert "\n" not in str(rejected.value)
@@ -167,7 +167,7 @@ def test_where_it_does_not_apply(tmp_path: Path, model: Definition, why: str) ->
 @pytest.mark.parametrize(
     "empty", [[], [{"x": np.zeros((0, 1, 16), np.float32)}]], ids=["no batch", "no item"]
 )
-def test_empty_calibration_data_is_a_mistake(tmp_path: Path, empty: list[Arrays]) -> None:
+def test_empty_calibration_data_is_an_error(tmp_path: Path, empty: list[Arrays]) -> None:
     with pytest.raises(ExportError, match=r"^the calibration data of 'tiny' is empty: let"):
         Int8().make(subject(convolution(calibration=lambda: empty)), tmp_path)
     assert list(tmp_path.iterdir()) == []

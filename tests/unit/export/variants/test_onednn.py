@@ -47,7 +47,7 @@ needs_onednn = pytest.mark.skipif(
 
 @needs_onednn
 @pytest.mark.parametrize("optimized", [False, True])
-def test_it_answers_as_eager_does_once_it_is_loaded_again(tmp_path: Path, optimized: bool) -> None:
+def test_reloaded_variant_matches_eager(tmp_path: Path, optimized: bool) -> None:
     made = subject(of_vectors(Encoder, (64,)))
     draft = OneDnn().make(made, tmp_path)
     assert (draft.file, draft.device_kinds) == ("onednn.pt", ("cpu",))
@@ -57,13 +57,13 @@ def test_it_answers_as_eager_does_once_it_is_loaded_again(tmp_path: Path, optimi
 
 
 @pytest.mark.parametrize("module", [Convolutional, lambda: nn.Linear(64, 2), nn.ReLU])
-def test_models_whose_time_goes_elsewhere_have_none(
+def test_models_without_large_layers_have_no_variant(
     module: Callable[[], nn.Module], tmp_path: Path
 ) -> None:
     with pytest.raises(NotApplicable, match=f"{MIN_WEIGHTS:,} weights"):
         OneDnn().make(subject(of_vectors(module, (64,))), tmp_path)
 
 
-def test_digits_has_none(tmp_path: Path) -> None:
+def test_digits_has_no_variant(tmp_path: Path) -> None:
     with pytest.raises(NotApplicable, match="not most of the model"):
         OneDnn().make(subject(digits.DEFINITION), tmp_path)

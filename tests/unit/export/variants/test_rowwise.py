@@ -14,7 +14,7 @@ def layer(*, bias: bool = True) -> nn.Linear:
     return nn.Linear(64, 96, bias=bias)
 
 
-def test_it_is_near_for_every_shape_and_without_a_bias() -> None:
+def test_rowwise_layer_is_accurate_for_every_shape() -> None:
     for bias in (True, False):
         for shape in ((1, 64), (7, 64), (2, 3, 64)):
             values = torch.randn(shape)
@@ -25,7 +25,7 @@ def test_it_is_near_for_every_shape_and_without_a_bias() -> None:
             torch.testing.assert_close(made, expected, atol=0.03, rtol=0)
 
 
-def test_a_row_does_not_depend_on_the_others() -> None:
+def test_rows_are_independent() -> None:
     row = torch.randn(1, 64)
     with torch.inference_mode():
         small = RowwiseLinear(layer())
@@ -33,12 +33,12 @@ def test_a_row_does_not_depend_on_the_others() -> None:
         assert torch.equal(together[:1], small(row))
 
 
-def test_zeros_are_the_bias() -> None:
+def test_zero_input_gives_the_bias() -> None:
     with torch.inference_mode():
         assert torch.equal(RowwiseLinear(layer())(torch.zeros(2, 64))[0], layer().bias)
 
 
-def test_large_layers_are_replaced_wherever_they_are() -> None:
+def test_nested_large_layers_are_replaced() -> None:
     small = nn.Linear(8, 8)
     whole = nn.Sequential(layer(), nn.Sequential(nn.ReLU(), nn.Linear(96, 96)), small)
     made = replaced(whole, rowwise)

@@ -73,7 +73,7 @@ def halves(module: Two) -> Sequence[nn.Module]:
     return module.first, module.second
 
 
-def test_stages_together_answer_like_the_whole(tmp_path: Path) -> None:
+def test_stages_together_match_the_whole_model(tmp_path: Path) -> None:
     of = staged(halves)
     draft = Staged().make(of, tmp_path)
     assert draft.files == ("stage1.pt", "stage2.pt")
@@ -138,7 +138,7 @@ class Lists(nn.Module):
         ),
     ],
 )
-def test_what_cannot_be_staged_says_why_and_leaves_nothing(
+def test_unstageable_model_gives_reason_and_no_files(
     tmp_path: Path, stages: Callable[[Any], Sequence[nn.Module]] | None, reason: str
 ) -> None:
     with pytest.raises(NotApplicable, match=f"^{re.escape(reason)}"):
@@ -146,7 +146,7 @@ def test_what_cannot_be_staged_says_why_and_leaves_nothing(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_disk_that_refuses_is_told_by_the_file(tmp_path: Path) -> None:
+def test_failed_write_names_the_file(tmp_path: Path) -> None:
     with pytest.raises(ExportError, match=r"^cannot write stage1\.pt"):
         Staged().make(staged(halves), tmp_path / "none")
 

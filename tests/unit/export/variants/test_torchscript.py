@@ -64,7 +64,7 @@ class ThroughNumpy(nn.Module):
     [digits.DEFINITION, pairwise.DEFINITION, MIXED, CATALOG["tiny"]],
     ids=["digits", "pairwise", "mixed", "tiny"],
 )
-def test_the_file_answers_as_eager_does(tmp_path: Path, model: Definition, method: Method) -> None:
+def test_saved_file_matches_eager(tmp_path: Path, model: Definition, method: Method) -> None:
     of = subject(model)
     draft = TorchScript(method).make(of, tmp_path)
     made = f"torch.jit.{method} + torch.jit.freeze"
@@ -84,14 +84,14 @@ def test_weights_are_constants(tmp_path: Path, method: Method) -> None:
     assert module(torch.full((5, 2), 3.0)).tolist() == [[3.0, 3.0]] * 5
 
 
-def test_a_script_keeps_what_depends_on_values(tmp_path: Path) -> None:
+def test_script_keeps_data_dependent_branches(tmp_path: Path) -> None:
     model = definition(Branching)
     form = loaded(TorchScript("script").make(subject(model), tmp_path), tmp_path, model)
     assert form(torch.full((1, 2), 3.0)).tolist() == [[6, 6]]
     assert form(torch.full((1, 2), -3.0)).tolist() == [[-3, -3]]
 
 
-def test_the_eager_module_stays_as_it_is(tmp_path: Path) -> None:
+def test_eager_module_is_not_changed(tmp_path: Path) -> None:
     of = subject(digits.DEFINITION)
     before = {name: weight.clone() for name, weight in of.eager.state_dict().items()}
     for method in METHODS:
@@ -102,7 +102,7 @@ def test_the_eager_module_stays_as_it_is(tmp_path: Path) -> None:
     assert all(weight.requires_grad for weight in of.eager.parameters())
 
 
-def test_what_is_torchscript_already_is_frozen_and_not_made_again(tmp_path: Path) -> None:
+def test_given_torchscript_is_only_frozen(tmp_path: Path) -> None:
     scripted = torch.jit.script(nn.Linear(2, 2).eval())
     of = Subject("given", definition(), scripted)
     draft = TorchScript("script").make(of, tmp_path)
@@ -112,7 +112,7 @@ def test_what_is_torchscript_already_is_frozen_and_not_made_again(tmp_path: Path
     np.testing.assert_allclose(form(rows), scripted(rows).detach(), rtol=1e-6)
 
 
-def test_what_is_frozen_already_stays_so(tmp_path: Path) -> None:
+def test_frozen_torchscript_stays_frozen(tmp_path: Path) -> None:
     frozen = torch.jit.freeze(torch.jit.script(nn.Linear(2, 2).eval()))
     of = Subject("given", definition(), frozen)
     form = loaded(TorchScript("script").make(of, tmp_path), tmp_path, of.definition)
@@ -143,7 +143,7 @@ def test_what_is_frozen_already_stays_so(tmp_path: Path) -> None:
         ("trace", Noisy, "torch.jit.trace failed: no table in 2.bin"),
     ],
 )
-def test_what_torch_refuses_is_said_in_one_line(
+def test_torch_error_is_reported_in_one_line(
     tmp_path: Path, method: Method, module: type[nn.Module], why: str
 ) -> None:
     with pytest.raises(NotApplicable) as rejected:
@@ -152,7 +152,7 @@ def test_what_torch_refuses_is_said_in_one_line(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_cannot_be_scripted_can_be_traced(tmp_path: Path) -> None:
+def test_unscriptable_model_can_be_traced(tmp_path: Path) -> None:
     of = subject(definition(Unscriptable))
     draft = TorchScript("trace").make(of, tmp_path)
     proved(loaded(draft, tmp_path, of.definition), of, "float32")
@@ -163,13 +163,13 @@ def test_a_file_that_cannot_be_written(tmp_path: Path) -> None:
         TorchScript("script").make(subject(CATALOG["tiny"]), tmp_path / "missing")
 
 
-def test_the_example_is_the_first_golden_one() -> None:
+def test_example_is_the_first_golden_input() -> None:
     x, index = example_of(subject(MIXED), batch=2)
     assert x.tolist() == [[1, 2], [1, 2]]
     assert (index.tolist(), index.dtype) == ([0, 0], torch.int64)
 
 
-def test_digits_golden_pictures_through_the_exported_repository(repository: Path) -> None:
+def test_exported_digits_reproduce_their_golden_answers(repository: Path) -> None:
     folder = repository / "digits/1"
     manifest = Manifest.model_validate_json((folder / "manifest.json").read_bytes())
     module = torch.jit.load(str(folder / "script.pt"))  # type: ignore[no-untyped-call]
@@ -179,7 +179,7 @@ def test_digits_golden_pictures_through_the_exported_repository(repository: Path
         np.testing.assert_allclose(module(picture)[0], wanted, rtol=1e-4, atol=1e-4)
 
 
-def test_a_trace_is_told_to_compute_in_float32(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_trace_disables_tf32(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)  # torch's own default
     network = nn.Conv2d(1, 2, 3).eval()
     traced = to_torchscript(network, (torch.zeros(1, 1, 4, 4),), "trace")

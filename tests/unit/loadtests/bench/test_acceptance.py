@@ -51,13 +51,13 @@ def test_the_median_of_the_rounds_decides(ours: list[float], verdict: str) -> No
 
 
 @pytest.mark.parametrize(("p50_ms", "verdict"), [(7.1, "missed"), (7.0, "met"), (5.0, "aim met")])
-def test_a_latency_is_to_be_lower(p50_ms: float, verdict: str) -> None:
+def test_latency_must_be_lower(p50_ms: float, verdict: str) -> None:
     each = {"torchlane": measured(1, p50_ms), "plain_fastapi": measured(1, 10)}
     found = line({"one-connection": [each] * 3}, "one-connection", "p50 over plain FastAPI")
     assert (found.verdict, found.wanted) == (verdict, "<= 0.7, aim 0.5")
 
 
-def test_reading_bodies_and_running_forwards_take_as_long_as_both_together() -> None:
+def test_decode_and_forward_times_add_up() -> None:
     # The bare answer takes 4 ms, a forward 1 ms, ours 8 ms: 5 / 8 of what could be.
     each = {"torchlane": measured(125), "bare_asgi": measured(250), "limit": measured(1000)}
     found = line({"image-binary": [each] * 3}, "image-binary", "over reading and forward alone")
@@ -69,19 +69,19 @@ def test_reading_bodies_and_running_forwards_take_as_long_as_both_together() -> 
 
 
 @pytest.mark.parametrize(("cpu_us", "verdict"), [(100, "met"), (101, "missed")])
-def test_processor_time_is_to_be_lower(cpu_us: float, verdict: str) -> None:
+def test_cpu_time_must_be_lower(cpu_us: float, verdict: str) -> None:
     each = {"torchlane": measured(9, cpu_us=cpu_us), "bare_asgi": measured(9, cpu_us=40)}
     found = line({"json-32": [each] * 3}, "json-32", "CPU over bare ASGI")
     assert (found.verdict, found.wanted) == (verdict, "<= 2.5")
 
 
-def test_every_workload_but_one_has_a_demand() -> None:
+def test_all_workloads_but_one_have_a_demand() -> None:
     workloads = {workload.name for workload in WORKLOADS}
     assert {demand.workload for demand in DEMANDS} == workloads - {"batch-binary"}
     assert {each.verdict for each in judge({}, PINNED)} == {"not measured"}
 
 
-def test_without_cores_of_their_own_nothing_is_judged() -> None:
+def test_nothing_is_judged_without_pinned_cores() -> None:
     results = {"json-32": rounds_of([200] * 3, "mosec", 100)}
     found = line(results, "json-32", "over mosec", {"server_core": None})
     assert (found.verdict, found.doubt) == ("not judged", "cores not pinned")

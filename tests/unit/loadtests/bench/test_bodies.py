@@ -64,7 +64,7 @@ def inputs_in(workload: Workload, body: bytes) -> Array:
 
 
 @pytest.mark.parametrize("workload", [SINGLE, BINARY, BATCH, BATCH_BINARY, ZIPF])
-def test_a_request_is_whole_and_stands_for_the_inputs_that_are_told(
+def test_request_is_complete_and_carries_the_reported_inputs(
     workload: Workload, manifest: Manifest
 ) -> None:
     bodies = made(workload, manifest)
@@ -80,9 +80,7 @@ def test_a_request_is_whole_and_stands_for_the_inputs_that_are_told(
 
 
 @pytest.mark.parametrize("workload", [SINGLE, BINARY, BATCH, BATCH_BINARY])
-def test_no_two_inputs_of_a_run_are_equal_in_float32(
-    workload: Workload, manifest: Manifest
-) -> None:
+def test_inputs_of_a_run_differ_in_float32(workload: Workload, manifest: Manifest) -> None:
     runs = [
         [
             item.tobytes()
@@ -97,7 +95,7 @@ def test_no_two_inputs_of_a_run_are_equal_in_float32(
     assert len(set(runs[0]) & set(runs[1])) < 0.01 * len(runs[0])
 
 
-def test_what_repeats_are_a_hundred_bodies_by_zipfs_law(manifest: Manifest) -> None:
+def test_repeated_bodies_follow_zipfs_law(manifest: Manifest) -> None:
     bodies = made(ZIPF, manifest)
     requests = [bodies.request(number) for number in range(5000)]
     counts = sorted((requests.count(each) for each in set(requests)), reverse=True)
@@ -140,7 +138,7 @@ def test_binary_tensors_are_framed_as_the_protocol_says(
         np.testing.assert_array_equal(found, bodies.inputs(number))
 
 
-def test_our_own_routes_are_asked_as_everywhere(manifest: Manifest) -> None:
+def test_native_routes_get_the_usual_requests(manifest: Manifest) -> None:
     for name, same in (("v2-binary-32", "binary-32"), ("v2-json-32", "json-32")):
         dialect = dialect_of(NATIVE, BY_NAME[name], manifest)
         native = bodies_of(BY_NAME[name], manifest, dialect, 0)
@@ -149,7 +147,9 @@ def test_our_own_routes_are_asked_as_everywhere(manifest: Manifest) -> None:
 
 @pytest.mark.parametrize("name", ["text-32", "text-batch", "text-zipf-32"])
 @pytest.mark.parametrize("server", [OURS, INFINITY, NATIVE, PLAIN_ENCODER])
-def test_sentences_are_whole_requests(manifest: Manifest, name: str, server: str) -> None:
+def test_sentences_are_sent_as_complete_requests(
+    manifest: Manifest, name: str, server: str
+) -> None:
     workload = BY_NAME[name]
     bodies = bodies_of(workload, manifest, dialect_of(server, workload, manifest), 3)
     for number in (0, 99, bodies.known_from, bodies.known_from + 20):
@@ -161,7 +161,7 @@ def test_sentences_are_whole_requests(manifest: Manifest, name: str, server: str
         assert bodies.inputs(number).tolist() == (texts if workload.items > 1 else [texts])
 
 
-def test_no_two_sentences_of_two_runs_are_equal(manifest: Manifest) -> None:
+def test_sentences_of_two_runs_all_differ(manifest: Manifest) -> None:
     workload = BY_NAME["text-batch"]
     dialect = dialect_of(OURS, workload, manifest)
     runs = [bodies_of(workload, manifest, dialect, seed) for seed in (1, 2)]
@@ -170,14 +170,14 @@ def test_no_two_sentences_of_two_runs_are_equal(manifest: Manifest) -> None:
     assert runs[0].known_from == TEXTS // BATCH_TEXTS * 7 // 8
 
 
-def test_inputs_are_golden_ones_under_noise(manifest: Manifest) -> None:
+def test_inputs_are_golden_inputs_with_noise(manifest: Manifest) -> None:
     bodies = made(SINGLE, manifest)
     second = [bodies.inputs(number)[0, 1] for number in range(256)]
     assert np.mean(second) == pytest.approx(2, abs=0.1)
     assert np.std(second) == pytest.approx(0.42, abs=0.1)  # of the item and of the number
 
 
-def test_own_numbers_are_all_different_in_float32() -> None:
+def test_unique_numbers_differ_in_float32() -> None:
     most = 10**OWN_DIGITS
     coarsest = np.array([float(own_json(own)) for own in range(most - 1000, most)], np.float32)
     assert len(np.unique(coarsest)) == 1000
@@ -188,7 +188,7 @@ def test_own_numbers_are_all_different_in_float32() -> None:
     assert values.max() < 1
 
 
-def test_requests_run_out_rather_than_repeat(manifest: Manifest) -> None:
+def test_requests_run_out_instead_of_repeating(manifest: Manifest) -> None:
     bodies = made(BATCH, manifest)
     assert bodies.known_from == KNOWN_FROM // BATCH.items
     last = OWN_NUMBERS // BATCH.items - 1
@@ -197,7 +197,7 @@ def test_requests_run_out_rather_than_repeat(manifest: Manifest) -> None:
         bodies.request(last + 1)
 
 
-def test_large_inputs_are_few(manifest: Manifest) -> None:
+def test_large_inputs_are_limited_in_number(manifest: Manifest) -> None:
     large = TensorSpec(name="x", dtype="float32", shape=(-1, 3, 224, 224))
     golden = manifest.golden[0].inputs["x"]
     picture = golden.of(np.zeros((3, 224, 224), np.float32))

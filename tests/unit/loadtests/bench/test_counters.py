@@ -26,7 +26,7 @@ def test_counters_of_one_model_are_read() -> None:
         parsed(PAGE, "absent")
 
 
-def test_a_server_says_that_it_is_compiled() -> None:
+def test_compiled_server_must_report_it() -> None:
     page = '# TYPE torchlane_build_info gauge\ntorchlane_build_info{{compiled="{}"}} 1\n'
     check_compiled(page.format("true"))
     for other in (page.format("false"), PAGE):
@@ -35,20 +35,20 @@ def test_a_server_says_that_it_is_compiled() -> None:
 
 
 @pytest.mark.parametrize("computed", [100, 116, 132])
-def test_what_was_cut_off_may_be_computed_or_not(computed: int) -> None:
+def test_requests_cut_off_may_or_may_not_be_computed(computed: int) -> None:
     check(Counters(computed, 0, 0), least=100, most=132, cached=False)
 
 
 @pytest.mark.parametrize(
     "added", [Counters(99, 0, 0), Counters(133, 0, 0), Counters(120, 1, 0), Counters(120, 0, 1)]
 )
-def test_an_answer_that_was_not_computed_is_found_out(added: Counters) -> None:
+def test_answer_not_computed_is_detected(added: Counters) -> None:
     with pytest.raises(CheckError, match="100 items were answered and at most 132 sent"):
         check(added, least=100, most=132, cached=False)
 
 
 @pytest.mark.parametrize("added", [Counters(1, 100, 0), Counters(0, 99, 0), Counters(0, 100, 1)])
-def test_an_answer_that_was_not_cached_is_found_out(added: Counters) -> None:
+def test_answer_not_cached_is_detected(added: Counters) -> None:
     check(Counters(0, 100, 0), least=100, most=132, cached=True)
     with pytest.raises(CheckError, match="should have been in the cache"):
         check(added, least=100, most=132, cached=True)

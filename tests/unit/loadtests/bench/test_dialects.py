@@ -33,7 +33,7 @@ def test_peers_answer_one_prediction_or_many(server: str) -> None:
 
 
 @pytest.mark.parametrize("prediction", [ROW, {"outputs": {"y": [0.25, 0.75]}}])
-def test_ours_answers_scores_or_where_there_are_no_labels_outputs(
+def test_torchlane_answers_scores_or_unlabelled_outputs(
     prediction: dict[str, Any],
 ) -> None:
     head = {"model": "m", "version": 1}
@@ -46,7 +46,7 @@ def test_ours_answers_scores_or_where_there_are_no_labels_outputs(
 
 
 @pytest.mark.parametrize("server", [MLSERVER, KSERVE, PYTRITON])
-def test_v2_answers_a_flat_tensor_in_json_or_in_bytes(server: str) -> None:
+def test_v2_answers_a_flat_tensor_in_either_encoding(server: str) -> None:
     output = {"name": "scores", "shape": [2, 2], "datatype": "FP32"}
     numbers = np.array([[1, 2], [3, 4]], np.float32)
     whole = orjson.dumps({"outputs": [{**output, "data": [1, 2, 3, 4]}]})
@@ -57,7 +57,7 @@ def test_v2_answers_a_flat_tensor_in_json_or_in_bytes(server: str) -> None:
         DIALECTS[server].scores(octets[:-4], many=True)
 
 
-def test_embeddings_come_by_openais_call() -> None:
+def test_embeddings_use_the_openai_api() -> None:
     dialect = DIALECTS[INFINITY]
     texts = np.array(["a cat", "two dogs"])
     assert dialect.json_body(texts, many=True) == {"model": "minilm", "input": texts.tolist()}
@@ -67,7 +67,7 @@ def test_embeddings_come_by_openais_call() -> None:
     np.testing.assert_array_equal(scores, [[0.25, 0.75]])
 
 
-def test_the_bare_answer_holds_nothing() -> None:
+def test_bare_server_answer_is_empty() -> None:
     assert DIALECTS[BARE].scores(b"{}", many=False) is None
     with pytest.raises(AnswerError, match="no prediction with scores"):
         DIALECTS[BARE].scores(b"[]", many=False)
@@ -75,6 +75,6 @@ def test_the_bare_answer_holds_nothing() -> None:
 
 @pytest.mark.parametrize("server", [OURS, PLAIN, MLSERVER])
 @pytest.mark.parametrize("content", [b"", b"[]", b"{}", b'{"error": "no", "code": "overloaded"}'])
-def test_what_is_no_answer_is_said_to_be_none(server: str, content: bytes) -> None:
+def test_invalid_answers_raise_an_answer_error(server: str, content: bytes) -> None:
     with pytest.raises(AnswerError):
         DIALECTS[server].scores(content, many=False)

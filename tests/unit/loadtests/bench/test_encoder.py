@@ -13,7 +13,7 @@ from tests.artifacts import write_artifact
 from tests.texts import IDS, write_text
 
 
-def test_each_sentence_gets_its_own_vector_whatever_its_length(tmp_path: Path) -> None:
+def test_each_sentence_gets_its_own_vector(tmp_path: Path) -> None:
     folder = write_text(tmp_path)
     texts = ["cat " * (number % 7) for number in range(40)]
     ends = IDS["[CLS]"] + IDS["[SEP]"]
@@ -24,6 +24,6 @@ def test_each_sentence_gets_its_own_vector_whatever_its_length(tmp_path: Path) -
         np.testing.assert_array_equal(right(np.array(texts)), vectors)
 
 
-def test_a_model_without_texts_is_refused(tmp_path: Path) -> None:
+def test_model_without_text_input_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="does not read texts"):
         Encoder(write_artifact(tmp_path, "double"), "script")

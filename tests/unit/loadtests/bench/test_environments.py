@@ -24,7 +24,7 @@ NEEDING = (MOSEC, LITSERVE, MLSERVER, PYTRITON, KSERVE, INFINITY)
 
 
 @pytest.mark.parametrize("peer", NEEDING)
-def test_every_requirement_is_pinned_and_torch_is_ours(peer: str) -> None:
+def test_requirements_are_pinned_with_our_torch(peer: str) -> None:
     lines = (PEERS / peer / REQUIREMENTS).read_text().splitlines()
     assert all("==" in line for line in lines if not line.startswith("#"))
     assert pins(peer)["torch"] == "2.13.0"
@@ -32,7 +32,7 @@ def test_every_requirement_is_pinned_and_torch_is_ours(peer: str) -> None:
 
 
 @pytest.mark.parametrize("peer", NEEDING)
-def test_an_environment_that_is_absent_or_of_other_versions_is_told(
+def test_missing_or_outdated_environment_is_reported(
     peer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(environments, "ENVIRONMENTS", tmp_path)
@@ -44,7 +44,7 @@ def test_an_environment_that_is_absent_or_of_other_versions_is_told(
     assert "has other versions" in str(why_not(peer))
 
 
-def test_what_is_there_is_not_made_again(
+def test_existing_environment_is_not_rebuilt(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(environments, "ENVIRONMENTS", tmp_path)
@@ -54,7 +54,7 @@ def test_what_is_there_is_not_made_again(
     assert capsys.readouterr().out == "mosec: ready\n"
 
 
-def test_a_compiled_server_must_be_of_these_very_sources(tmp_path: Path) -> None:
+def test_compiled_server_must_match_the_sources(tmp_path: Path) -> None:
     with pytest.raises(SetupError, match=r"no compiled server in .* run `make compiled`"):
         check_sources(tmp_path)
     for name in ("app", "models"):

@@ -54,7 +54,7 @@ def port() -> Iterator[int]:
 @pytest.mark.parametrize(
     ("server", "model", "name"), [(OURS, "double", "x"), (PYTRITON, "model", "input")]
 )
-def test_a_request_is_a_whole_message(
+def test_request_is_a_complete_message(
     manifest: Manifest, server: str, model: str, name: str
 ) -> None:
     bodies = bodies_of(SINGLE, manifest, dialect_of(server, SINGLE, manifest), 0)
@@ -81,7 +81,7 @@ def test_scores_are_the_raw_output(manifest: Manifest) -> None:
 
 
 @pytest.mark.parametrize("number", [0, 127, 128, 300, 2**40])
-def test_a_varint_has_seven_bits_a_byte(number: int) -> None:
+def test_varint_has_seven_bits_per_byte(number: int) -> None:
     (content,) = (each for _, each in protobuf.fields(protobuf.field(1, b"x" * min(number, 300))))
     assert len(content) == min(number, 300)
     tensor = ModelInferRequest.InferInputTensor.FromString(
@@ -103,13 +103,13 @@ class Draws:
         return [str(each.status) if each else None for each in responses]
 
 
-def test_answers_are_judged_and_errors_are_seen(port: int) -> None:
+def test_answers_are_judged_and_errors_are_reported(port: int) -> None:
     raw = protobuf.infer_head("m", "x", (1, 1), 4)
     found = grpc_load.problems(port, Draws([raw + b"1234", raw + WRONG]), np.zeros(2))
     assert found == ["200", "500"]
 
 
-def test_a_load_tells_what_it_sent(port: int, manifest: Manifest) -> None:
+def test_load_reports_what_it_sent(port: int, manifest: Manifest) -> None:
     bodies = bodies_of(SINGLE, manifest, dialect_of(OURS, SINGLE, manifest), 0)
     with grpc_load.loading(port, bodies, 7, LoadPlan(3, 1)) as load:
         run = load()

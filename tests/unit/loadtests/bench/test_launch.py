@@ -41,7 +41,7 @@ def environments(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(launch, "SHARED_WORKERS", (1, 3))
 
 
-def test_each_that_can_run_is_measured() -> None:
+def test_every_available_server_is_measured() -> None:
     others, left_out = contestants(JSON_32, SERVERS)
     assert [each.key for each in others] == [
         *(
@@ -56,20 +56,20 @@ def test_each_that_can_run_is_measured() -> None:
     assert left_out == {LITSERVE: "not there"}
 
 
-def test_where_all_cores_are_shared_they_run_with_one_worker_and_with_several() -> None:
+def test_shared_cores_add_runs_with_several_workers() -> None:
     others, _ = contestants(BY_NAME["json-64-shared"], (MOSEC, PLAIN, PYTHON))
     assert [each.key for each in others] == [
         *("mosec", "mosec*3", "plain_fastapi", "plain_fastapi*3", "torchlane_python")
     ]
 
 
-def test_who_reads_no_binary_is_left_out_with_the_reason() -> None:
+def test_server_without_binary_input_is_left_out() -> None:
     others, left_out = contestants(BY_NAME["binary-32"], (MOSEC, MLSERVER, BARE))
     assert [each.key for each in others] == ["mosec", "bare_asgi"]
     assert "reads only JSON" in left_out[MLSERVER]
 
 
-def test_ours_is_started_as_its_users_do_on_one_core_or_on_all() -> None:
+def test_torchlane_starts_with_its_default_settings() -> None:
     pinned = spec_of(Contestant(OURS), JSON_32, SERVING)
     assert pinned.core == 1
     assert ("TORCHLANE_MODEL_DIR", "/repository") in pinned.environment
@@ -82,14 +82,14 @@ def test_ours_is_started_as_its_users_do_on_one_core_or_on_all() -> None:
     assert spec_of(Contestant(OURS), BY_NAME["zipf"], SERVING) == pinned
 
 
-def test_two_protocols_are_measured_on_one_process_of_ours() -> None:
+def test_two_protocols_share_one_torchlane_process() -> None:
     v2 = BY_NAME["v2-binary-32"]
     native = spec_of(Contestant(NATIVE), v2, SERVING)
     assert native == spec_of(Contestant(OURS), v2, SERVING)
     assert native == spec_of(Contestant(OURS), BY_NAME["binary-32"], SERVING)
 
 
-def test_sentences_are_also_computed_in_the_precisions_that_the_artifact_has() -> None:
+def test_sentences_run_in_each_precision_of_the_artifact() -> None:
     asked = (INFINITY, BF16, INT8)
     others, left_out = contestants(BY_NAME["text-32"], asked, {"float32", "int8"})
     assert [each.key for each in others] == ["infinity", "torchlane_int8"]
@@ -98,7 +98,7 @@ def test_sentences_are_also_computed_in_the_precisions_that_the_artifact_has() -
     assert told["TORCHLANE_PLAN_PRECISION"] == "int8"
 
 
-def test_others_take_the_weights_that_the_package_has(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_peers_use_the_weights_of_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
     told = dict(spec_of(Contestant(PLAIN_ENCODER), BY_NAME["text-32"], SERVING).environment)
     assert (Path(told["BENCH_WEIGHTS"]) / "model.safetensors").exists()
     spec = spec_of(Contestant(INFINITY), BY_NAME["text-32"], SERVING)
@@ -109,12 +109,12 @@ def test_others_take_the_weights_that_the_package_has(monkeypatch: pytest.Monkey
     assert "is not installed" in left_out[INFINITY]
 
 
-def test_what_has_one_process_is_measured_once_on_all_cores() -> None:
+def test_single_process_server_is_measured_once() -> None:
     others, _ = contestants(BY_NAME["text-32-shared"], (INFINITY, PLAIN_ENCODER))
     assert [each.key for each in others] == ["infinity", "plain_encoder", "plain_encoder*3"]
 
 
-def test_only_what_survives_it_is_stopped_while_others_are_measured() -> None:
+def test_only_servers_that_survive_suspension_are_suspended() -> None:
     v2 = BY_NAME["v2-binary-32"]
     assert [spec_of(Contestant(each), v2, SERVING).sleeps for each in (OURS, PYTRITON)] == [
         True,
@@ -122,7 +122,7 @@ def test_only_what_survives_it_is_stopped_while_others_are_measured() -> None:
     ]
 
 
-def test_ours_runs_from_the_checkout_or_from_what_is_compiled() -> None:
+def test_torchlane_runs_from_checkout_or_compiled_package() -> None:
     pure = dict(spec_of(Contestant(OURS), JSON_32, SERVING).environment)
     assert not {"PYTHONPATH", "PYTHONSAFEPATH"} & set(pure)
     compiled = replace(SERVING, package=Path("/compiled"), before=Path("/earlier"))
@@ -134,7 +134,7 @@ def test_ours_runs_from_the_checkout_or_from_what_is_compiled() -> None:
     assert python == pure
 
 
-def test_a_peer_is_told_model_body_and_workers() -> None:
+def test_peer_gets_model_body_and_workers() -> None:
     spec = spec_of(Contestant(MOSEC, 2), BY_NAME["binary-32"], SERVING)
     told = dict(spec.environment)
     assert told["BENCH_ARTIFACT"] == "/repository/digits/3"
@@ -142,6 +142,6 @@ def test_a_peer_is_told_model_body_and_workers() -> None:
     assert (told["BENCH_PORT"], told["BENCH_WORKERS"]) == ("{port}", "2")
 
 
-def test_the_floor_is_the_same_server_whatever_the_body() -> None:
+def test_bare_server_is_the_same_for_every_body() -> None:
     specs = {spec_of(Contestant(BARE), BY_NAME[name], SERVING) for name in ("zipf", "binary-32")}
     assert len(specs) == 1

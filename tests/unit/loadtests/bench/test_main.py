@@ -18,14 +18,14 @@ def options(*arguments: str) -> Options:
     return Options.of(parser().parse_args(["bench", *arguments]))
 
 
-def test_quick_is_fewer_rounds_of_less() -> None:
+def test_quick_means_fewer_and_shorter_rounds() -> None:
     asked = options("--quick")
     assert (asked.rounds, asked.seconds) == (3, 1)
     assert (asked.workloads, asked.servers) == (QUICK, QUICK_SERVERS)
     assert options("--quick", "--rounds", "2", "--servers", "mosec").servers == ("mosec",)
 
 
-def test_ours_is_measured_in_each_way_once() -> None:
+def test_each_torchlane_build_is_measured_once() -> None:
     assert "torchlane_python" in options().servers
     assert "torchlane_python" not in options("--pure").servers
     assert "torchlane_before" not in options().servers
@@ -44,7 +44,7 @@ def test_wrong_options_are_refused(wrong: str, capsys: pytest.CaptureFixture[str
     assert wrong.partition("=")[0] in capsys.readouterr().err
 
 
-def test_without_a_model_it_says_how_to_get_one(
+def test_missing_model_error_explains_the_export(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["bench", "--artifacts", str(tmp_path), "--out", str(tmp_path)]) == 1
@@ -63,7 +63,7 @@ def test_an_unknown_peer_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     assert "there is no peer 'nobody'" in capsys.readouterr().err
 
 
-def test_the_newest_version_is_taken_by_number(tmp_path: Path) -> None:
+def test_newest_version_is_chosen_numerically(tmp_path: Path) -> None:
     for version in (9, 10):
         write_artifact(tmp_path, "digits", version)
     (tmp_path / "digits" / ".11.tmp").mkdir()

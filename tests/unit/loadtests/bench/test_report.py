@@ -56,7 +56,7 @@ def test_the_file_holds_rounds_summary_verdicts_and_conditions(tmp_path: Path) -
     assert read["acceptance"][0]["verdict"] == "aim met"
 
 
-def test_tables_have_names_and_figures_whole() -> None:
+def test_tables_never_truncate_names_or_figures() -> None:
     out = io.StringIO()
     console = Console(file=out, width=TABLE_WIDTH)
     print_figures(console, RESULTS)
@@ -79,7 +79,7 @@ def test_tables_have_names_and_figures_whole() -> None:
         (ZeroDivisionError(), "ZeroDivisionError"),
     ],
 )
-def test_a_report_that_is_cut_short_says_why(error: BaseException, why: str) -> None:
+def test_incomplete_report_says_why(error: BaseException, why: str) -> None:
     assert cut_short() is None
     try:
         raise error

@@ -19,7 +19,7 @@ ROUNDS = [
 ]
 
 
-def test_every_server_has_one_turn_a_round_and_the_order_changes() -> None:
+def test_every_server_has_one_turn_per_round() -> None:
     servers = ["torchlane", "a", "b", "c"]
     rounds = [turns(servers, number) for number in range(20)]
     assert all(sorted(each) == sorted(servers) for each in rounds)
@@ -27,22 +27,22 @@ def test_every_server_has_one_turn_a_round_and_the_order_changes() -> None:
     assert rounds[0] == turns(servers, 0)  # so that two runs can be compared
 
 
-def test_ratios_are_within_a_round() -> None:
+def test_ratios_compare_within_a_round() -> None:
     assert ratios(ROUNDS, "mosec", "requests_per_s") == [2, 2]
     assert ratios(ROUNDS, "bare_asgi", "requests_per_s") == [0.25]
     assert ratios(ROUNDS, "torchlane", "requests_per_s") == []
     assert ratios(ROUNDS, "litserve", "requests_per_s") == []
 
 
-def test_each_server_has_one_figure_a_round() -> None:
+def test_each_server_has_one_figure_per_round() -> None:
     assert values(ROUNDS, "torchlane", "requests_per_s") == [1000, 400]
     assert values(ROUNDS, "bare_asgi", "requests_per_s") == [4000]
     assert keys(ROUNDS) == ["torchlane", "bare_asgi", "mosec"]
 
 
-def test_spread_is_the_median_between_the_extremes() -> None:
+def test_spread_holds_median_and_extremes() -> None:
     assert Spread.of([3, 1, 9]) == Spread(3, 1, 9)
 
 
-def test_how_busy_a_server_was_is_processor_time_per_second() -> None:
+def test_busy_is_cpu_time_per_second() -> None:
     assert measured(5000).busy == pytest.approx(0.5)

@@ -48,7 +48,7 @@ def wait_for(pid: int, state: str) -> None:
 
 @needs_affinity
 @needs_proc
-def test_a_server_runs_on_its_core_sleeps_until_it_is_asked_and_is_gone_afterwards() -> None:
+def test_server_is_pinned_suspended_and_ended() -> None:
     cores = os.sched_getaffinity(0)
     spec = ServerSpec(BARE.name, BARE.command, BARE.environment, core=max(cores))
     with Fleet() as fleet:
@@ -67,7 +67,7 @@ def test_a_server_runs_on_its_core_sleeps_until_it_is_asked_and_is_gone_afterwar
         exchange(server.url, "GET", "/")
 
 
-def test_a_server_that_does_not_start_says_why() -> None:
+def test_failed_start_includes_the_reason() -> None:
     command = (sys.executable, "-c", "raise SystemExit('no such model')")
     with (
         Fleet() as fleet,
@@ -76,7 +76,7 @@ def test_a_server_that_does_not_start_says_why() -> None:
         fleet.start(ServerSpec("broken", command))
 
 
-def test_an_error_about_a_server_says_which_it_is_and_shows_its_log() -> None:
+def test_server_error_includes_name_and_log() -> None:
     command = (sys.executable, "-m", "http.server", "--bind", "127.0.0.1", "{port}")
     spec = ServerSpec("files", command)
     said = r"^files: nothing listens at (.|\n)*GET / HTTP/1.1. 200"
@@ -90,7 +90,7 @@ def test_an_error_about_a_server_says_which_it_is_and_shows_its_log() -> None:
 
 
 @needs_proc
-def test_processor_time_is_that_of_all_processes_of_a_session(tmp_path: Path) -> None:
+def test_cpu_time_covers_all_processes_of_a_session(tmp_path: Path) -> None:
     spin = "import time; end = time.process_time() + 3\nwhile time.process_time() < end: pass"
     code = f"import subprocess, sys\nsubprocess.Popen([sys.executable, '-c', {spin!r}]).wait()"
     code += "\nimport time; time.sleep(30)"
@@ -110,7 +110,7 @@ def test_processor_time_is_that_of_all_processes_of_a_session(tmp_path: Path) ->
 
 
 @needs_proc
-def test_signals_reach_workers_with_process_groups_of_their_own(tmp_path: Path) -> None:
+def test_signals_reach_workers_in_other_process_groups(tmp_path: Path) -> None:
     sleep = "import time; time.sleep(30)"
     code = f"import subprocess, sys\nworker = subprocess.Popen([sys.executable, '-c', {sleep!r}],"
     code += " process_group=0)\nprint(worker.pid, flush=True)\nworker.wait()"
@@ -131,7 +131,7 @@ def test_signals_reach_workers_with_process_groups_of_their_own(tmp_path: Path) 
 
 
 @needs_affinity
-def test_load_and_server_get_different_cores_where_there_are_two() -> None:
+def test_load_and_server_get_different_cores() -> None:
     usable = sorted(os.sched_getaffinity(0))
     with pinned(usable[0]):
         assert choose_cores() == Cores(None, None)

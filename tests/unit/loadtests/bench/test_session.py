@@ -99,7 +99,7 @@ def servers(made: Session, workload: str) -> list[list[str]]:
     return [sorted(each) for each in made.results[workload]]
 
 
-def test_ours_and_the_others_take_turns_in_each_round() -> None:
+def test_servers_take_turns_in_each_round() -> None:
     made, _ = session(FakeBench(lambda _: False), "--workloads", "json-32", "--rounds", "2")
     made.run()
     assert servers(made, "json-32") == [["bare_asgi", "plain_fastapi", "torchlane"]] * 2
@@ -107,7 +107,7 @@ def test_ours_and_the_others_take_turns_in_each_round() -> None:
     assert len(made.stalled) == 2
 
 
-def test_the_compiled_ones_must_say_that_they_are() -> None:
+def test_compiled_servers_are_checked() -> None:
     bench = FakeBench(lambda _: False)
     made, _ = session(bench, "--workloads", "json-32", "--rounds", "1", "--before", "earlier")
     made.run()
@@ -126,7 +126,7 @@ def test_before_must_be_a_compiled_folder(
     assert "needs an earlier commit's .compiled" in capsys.readouterr().err
 
 
-def test_where_cores_are_shared_the_workers_of_all_are_told(
+def test_worker_counts_are_reported_on_shared_cores(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(launch, "SHARED_WORKERS", (1, 3))
@@ -139,14 +139,14 @@ def test_where_cores_are_shared_the_workers_of_all_are_told(
     assert f"json-64-shared: {told}" in said
 
 
-def test_servers_that_a_workload_does_not_have_are_ended() -> None:
+def test_servers_outside_the_workload_are_ended() -> None:
     bench = FakeBench(lambda _: False)
     made, _ = session(bench, "--workloads", "json-32", "zipf", "--rounds", "1")
     made.run()
     assert bench.fleet.started == ["Torchlane", "bare ASGI"]
 
 
-def test_a_reference_that_fails_once_is_started_anew_and_that_is_said() -> None:
+def test_failed_reference_is_restarted_once_and_reported() -> None:
     failures = iter([True])
     fails = FakeBench(lambda key: key == "plain_fastapi" and next(failures, False))
     made, said = session(fails, "--workloads", "json-32", "--rounds", "1")
@@ -156,7 +156,7 @@ def test_a_reference_that_fails_once_is_started_anew_and_that_is_said() -> None:
     assert any("is restarted" in text for text in said)
 
 
-def test_one_that_fails_again_is_left_out_and_the_others_are_measured() -> None:
+def test_reference_that_fails_twice_is_left_out() -> None:
     made, said = session(
         FakeBench(lambda key: key == "plain_fastapi"),
         *("--workloads", "json-32", "--rounds", "2"),
@@ -167,7 +167,7 @@ def test_one_that_fails_again_is_left_out_and_the_others_are_measured() -> None:
     assert sum("plain FastAPI is left out" in text for text in said) == 1
 
 
-def test_one_that_does_not_start_is_left_out() -> None:
+def test_server_that_does_not_start_is_left_out() -> None:
     bench = FakeBench(lambda _: False)
     bench.fleet.broken = {"plain FastAPI"}
     made, _ = session(bench, "--workloads", "json-32", "--rounds", "1")
@@ -176,7 +176,7 @@ def test_one_that_does_not_start_is_left_out() -> None:
     assert "exit code 1" in made.left_out["json-32"]["plain_fastapi"]
 
 
-def test_without_ours_it_ends_and_keeps_what_it_has() -> None:
+def test_torchlane_failure_ends_the_run_with_results() -> None:
     calls = iter(range(100))
     made, _ = session(
         FakeBench(lambda key: key == "torchlane" and next(calls) >= 1),

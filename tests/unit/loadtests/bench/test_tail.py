@@ -41,7 +41,7 @@ def tail_of(server: str, *turns: list[float], share: float = 0.4) -> Tail:
     return made
 
 
-def test_latencies_count_from_the_due_moment_and_not_in_the_lead() -> None:
+def test_latencies_start_when_due_and_skip_warmup() -> None:
     made = Tail(0.2, "mosec", 100.0)
     made.add(outcomes([900.0, *range(1, 101)]), 50.0)
     told = made.told()
@@ -62,20 +62,20 @@ def test_latencies_count_from_the_due_moment_and_not_in_the_lead() -> None:
         ([[9.0], [9.0], [1.0]], ["missed", "missed"]),
     ],
 )
-def test_the_median_of_the_turns_is_compared_with_the_same_turns_of_mosec(
+def test_median_is_compared_with_mosecs_same_rounds(
     ours: list[list[float]], verdicts: list[str]
 ) -> None:
     found = [tail_of("torchlane", *ours), tail_of("mosec", [8.0], [8.0], [8.0])]
     assert [each.verdict for each in judge(found, stalled=0)] == verdicts
 
 
-def test_a_miss_of_a_machine_that_stood_still_is_not_judged() -> None:
+def test_miss_on_a_stalled_machine_is_not_judged() -> None:
     [line] = judge([tail_of("torchlane", [6.0])], stalled=0.2)
     assert (line.verdict, line.measured) == ("not judged", "6.0 ms")
     assert "was stalled for 20.0%" in line.doubt
 
 
-def test_a_short_tail_of_what_was_served_is_not_enough() -> None:
+def test_low_p99_with_refusals_still_misses() -> None:
     ours = tail_of("torchlane", [1.0])
     ours.add(outcomes([0.0, 1.0], Kind.REFUSED, "429"), 50.0)
     lines = judge([ours, tail_of("mosec", [8.0], [8.0])], stalled=0)
@@ -85,7 +85,7 @@ def test_a_short_tail_of_what_was_served_is_not_enough() -> None:
     ]
 
 
-def test_rates_that_ours_is_not_asked_at_are_missed() -> None:
+def test_rates_never_offered_count_as_missed() -> None:
     ours = tail_of("torchlane", [1.0])
     ours.add(outcomes([0.0, *[1.0] * 9], Kind.REFUSED, "429"), 50.0)
     lines = judge([ours, tail_of("mosec", [8.0], [8.0], share=0.8)], stalled=0.5)
@@ -130,7 +130,7 @@ class FakeBench:
         return outcomes([1.0, 2.0]), 50.0
 
 
-def test_all_are_offered_the_same_and_none_more_than_it_holds(
+def test_servers_get_equal_rates_within_their_capacity(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(launch, "why_not", lambda _: None)
@@ -150,7 +150,7 @@ def test_all_are_offered_the_same_and_none_more_than_it_holds(
         assert said in out.getvalue()
 
 
-def test_where_cores_are_shared_the_workers_of_all_are_told(
+def test_worker_counts_are_reported_on_shared_cores(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(launch, "why_not", lambda _: None)
@@ -161,7 +161,7 @@ def test_where_cores_are_shared_the_workers_of_all_are_told(
     assert said == ["workers of Torchlane: 2; of the others: 1"]
 
 
-def test_without_mosec_there_is_no_rate(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_mosec_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(launch, "why_not", {"mosec": "it is not there"}.get)
     with pytest.raises(CheckError, match="but it is not there"):
         measure(cast(Bench, FakeBench()), JSON_32, GIVEN, [], [], print)

@@ -41,14 +41,14 @@ def test_figures_are_read_from_the_last_line() -> None:
         (TOLD % (0, 4), "4 answers stayed out"),
     ],
 )
-def test_a_run_that_does_not_count_is_an_error(output: str, says: str) -> None:
+def test_failed_run_is_an_error(output: str, says: str) -> None:
     with pytest.raises(LoadError, match=says):
         wrk.parsed(output)
 
 
 @needs_wrk
 @pytest.mark.parametrize("name", ["json-32", "binary-32", "batch-json", "batch-binary", "zipf"])
-async def test_it_sends_the_very_requests_that_are_numbered(tmp_path: Path, name: str) -> None:
+async def test_it_sends_the_numbered_requests(tmp_path: Path, name: str) -> None:
     workload: Workload = BY_NAME[name]
     folder = write_artifact(tmp_path, "double")
     bodies = bodies_of(workload, manifest_of(folder), DIALECTS[OURS], seed=5)
@@ -70,7 +70,7 @@ async def test_it_sends_the_very_requests_that_are_numbered(tmp_path: Path, name
 
 
 @needs_wrk
-async def test_nobody_listens(tmp_path: Path) -> None:
+async def test_refused_connection_is_a_load_error(tmp_path: Path) -> None:
     (tmp_path / "requests").write_text("1 none 1\n0\n2\nxx")
     async with answering(lambda _: asyncio.sleep(0, OK)) as address:
         pass
@@ -78,7 +78,7 @@ async def test_nobody_listens(tmp_path: Path) -> None:
         wrk.load(address.port, tmp_path / "requests", 0, LoadPlan(1, 1))
 
 
-def test_where_it_is_missing_a_sentence_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_wrk_error_explains_the_installation(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")
     with pytest.raises(LoadError, match=r"wrk, .* is not installed: `apt-get install wrk`"):
         wrk.find()

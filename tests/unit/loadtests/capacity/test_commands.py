@@ -78,7 +78,7 @@ def test_more_connections_than_open_files_are_refused(capsys: pytest.CaptureFixt
     assert "ulimit -n 576" in said
 
 
-def test_a_bug_is_no_one_line_message(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unexpected_errors_keep_their_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(given: argparse.Namespace) -> None:
         raise ValueError("a bug")
 
@@ -88,7 +88,7 @@ def test_a_bug_is_no_one_line_message(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("handler", [signal.SIG_IGN, signal.SIG_DFL])
-def test_a_hangup_ends_a_command_unless_nohup_has_it_ignored(
+def test_hangup_ends_a_command_except_under_nohup(
     monkeypatch: pytest.MonkeyPatch, handler: signal.Handlers
 ) -> None:
     meanwhile = []
@@ -107,7 +107,7 @@ def test_a_hangup_ends_a_command_unless_nohup_has_it_ignored(
     assert (meanwhile == [signal.SIG_IGN]) is (handler == signal.SIG_IGN)
 
 
-def test_a_folder_that_cannot_be_written_is_told_before_the_load(tmp_path: Path) -> None:
+def test_unwritable_output_folder_is_reported_before_the_load(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(UsageError, match=r"--out .*file/out cannot be written: Not a directory"):
         check_writable(tmp_path / "file" / "out")
@@ -115,7 +115,7 @@ def test_a_folder_that_cannot_be_written_is_told_before_the_load(tmp_path: Path)
     assert list((tmp_path / "new" / "out").iterdir()) == []
 
 
-def test_an_unreachable_server_is_a_sentence(
+def test_unreachable_server_is_a_one_line_error(
     capsys: pytest.CaptureFixture[str], unused_tcp_port: int
 ) -> None:
     for command in (["find-capacity"], ["run", "--rate", "5"]):
@@ -125,7 +125,7 @@ def test_an_unreachable_server_is_a_sentence(
         assert said.count("\n") == 1
 
 
-def test_an_unusable_key_is_a_sentence_without_it(
+def test_invalid_key_error_does_not_show_it(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv(VARIABLE, "tl secret")
@@ -158,7 +158,7 @@ def test_exit_codes(capacity: float | None, end: End, least: float | None, code:
     assert exit_code(found(capacity, end), least, console) == code
 
 
-def test_a_least_capacity_demands_a_confirmation() -> None:
+def test_min_capacity_needs_a_confirmed_capacity() -> None:
     told = io.StringIO()
     sure = found(100.0)
     unsure = dataclasses.replace(sure, answer=dataclasses.replace(sure.answer, confirmed=False))
@@ -182,6 +182,6 @@ def test_gates_of_a_single_run() -> None:
     assert missed_gates(wrong, None, 0.0) == ["1 wrong answers, the first: a lie"]
 
 
-def test_a_busy_machine_is_told_before_the_search() -> None:
+def test_busy_machine_is_reported_before_the_search() -> None:
     assert warnings(0.4, cores=2) == []
     assert "load average is 1.5 on 2 cores" in warnings(1.5, cores=2)[0]

@@ -41,7 +41,7 @@ def sharp(limit: float, cost: Cost | None = None) -> Callable[[Step], Trial]:
     return measure
 
 
-def test_a_sharp_limit_is_found_and_shown_by_a_trial_at_it() -> None:
+def test_sharp_limit_is_found_with_a_trial() -> None:
     found = found_with(sharp(1500))
     assert found.end == "found"
     assert found.trials[0].kind == "warm-up"
@@ -54,13 +54,13 @@ def test_a_sharp_limit_is_found_and_shown_by_a_trial_at_it() -> None:
     assert found.seconds <= 150
 
 
-def test_where_the_generator_is_the_limit_it_is_said() -> None:
+def test_generator_limit_gives_a_lower_bound() -> None:
     found = found_with(sharp(1500, cost=FULL))
     assert found.at_least
     assert found.answer.capacity_per_s == pytest.approx(1500, rel=0.1)
 
 
-def test_where_no_rate_was_too_much_the_highest_is_a_lower_bound() -> None:
+def test_highest_rate_without_overload_is_a_lower_bound() -> None:
     found = found_with(sharp(1e9), highest=3000)
     assert found.at_least
     assert found.answer.capacity_per_s == pytest.approx(3000)
@@ -87,7 +87,7 @@ def test_the_first_wrong_answer_ends_the_search() -> None:
     assert [each.wrong for each in found.trials] == [0, 0, 1]
 
 
-def test_an_interruption_keeps_what_was_found() -> None:
+def test_an_interruption_keeps_the_results() -> None:
     def measure(step: Step) -> Trial:
         if step.rate_per_s > 300:
             raise KeyboardInterrupt
@@ -104,9 +104,7 @@ def test_an_interruption_keeps_what_was_found() -> None:
     [(Unreachable("no server there"), "unreachable"), (TrialTooLarge("too much"), "too large")],
 )
 @pytest.mark.parametrize("after", [0, 2])
-def test_what_cuts_a_search_short_keeps_what_was_found(
-    error: Exception, end: End, after: int
-) -> None:
+def test_an_aborted_search_keeps_its_results(error: Exception, end: End, after: int) -> None:
     made = 0
 
     def measure(step: Step) -> Trial:
@@ -124,7 +122,7 @@ def test_what_cuts_a_search_short_keeps_what_was_found(
     assert not found.answer.confirmed
 
 
-def test_a_generator_that_could_open_no_connection_is_the_limit() -> None:
+def test_generator_without_connections_is_the_limit() -> None:
     def measure(step: Step) -> Trial:
         if step.rate_per_s <= 1500:
             return trial(step.rate_per_s, 5, step.kind)

@@ -42,7 +42,7 @@ def test_the_cells_of_a_load() -> None:
     assert cells(RESULTS[2], RESULTS[2].loads[0])[0] == "2x*"
 
 
-def test_notes_say_what_was_done_and_what_is_to_be_doubted() -> None:
+def test_notes_list_capacities_and_doubts() -> None:
     said = "\n".join(notes(RESULTS[2:]))
     assert "capacity: Torchlane 100/s, mosec 100/s" in said
     assert "* Torchlane at 2x: not the intended load: the generator used 95%" in said
@@ -71,13 +71,13 @@ def test_it_is_printed_and_written(tmp_path: Path) -> None:
     ("due_s", "lead_s", "refused"),
     [([0.0, 0.0, 0.0, 0.0], 0.0, 0.5), ([0.0, 0.0, 0.0, 0.5], 0.4, 0.0), ([], 0.0, 0.0)],
 )
-def test_what_the_best_of_servers_would_refuse(
+def test_ideal_server_refuses_what_cannot_finish_in_time(
     due_s: list[float], lead_s: float, refused: float
 ) -> None:
     assert ideal_refused(due_s, lead_s, 0.04, 0.1) == refused
 
 
 @pytest.mark.parametrize(("times", "least", "most"), [(0.7, 0, 0.001), (2, 0.49, 0.51)])
-def test_it_refuses_what_is_too_much(times: float, least: float, most: float) -> None:
+def test_ideal_server_refuses_the_excess_load(times: float, least: float, most: float) -> None:
     due_s = schedule("poisson", times / 0.006, 100.0, seed=1).tolist()
     assert least <= ideal_refused(due_s, 0.0, 0.006, 0.1) <= most

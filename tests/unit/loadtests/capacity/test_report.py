@@ -37,7 +37,7 @@ def test_the_headline_is_one_number() -> None:
     assert "Not to be trusted" not in notes
 
 
-def test_where_the_generator_is_the_limit_the_headline_says_at_least() -> None:
+def test_generator_limit_headline_says_at_least() -> None:
     full = trial(250, 80, cost=Cost(0.99, 1, 0))
     bound = dataclasses.replace(FOUND, trials=(*TRIALS[:3], full, TRIALS[4]), at_least=True)
     said = report.headline(bound, GATES)
@@ -47,13 +47,13 @@ def test_where_the_generator_is_the_limit_the_headline_says_at_least() -> None:
     assert report.headline(all_kept, GATES).endswith("no higher rate was tried")
 
 
-def test_a_server_that_cannot_is_told_in_a_plain_sentence() -> None:
+def test_headline_says_that_the_slo_is_missed() -> None:
     said = report.headline(NOTHING, GATES)
     assert said.startswith("The server does not meet the SLO")
     assert said.endswith("even at 1 requests/s")
 
 
-def test_wrong_answers_and_interruptions_are_told() -> None:
+def test_wrong_answers_and_interruptions_are_reported() -> None:
     bad = dataclasses.replace(trial(400, 4), wrong=2, first_wrong="label bee instead of ant")
     wrong = dataclasses.replace(FOUND, trials=(*TRIALS, bad), end="wrong answers")
     assert report.headline(wrong, GATES) == (
@@ -65,7 +65,7 @@ def test_wrong_answers_and_interruptions_are_told() -> None:
     assert report.headline(early, GATES) == "Interrupted before there was any result"
 
 
-def test_a_search_that_was_cut_short_says_by_what() -> None:
+def test_aborted_search_reports_the_cause() -> None:
     answer = dataclasses.replace(FOUND.answer, confirmed=False)
     gone = dataclasses.replace(FOUND, answer=answer, end="unreachable", reason="no server there")
     assert report.headline(gone, GATES).startswith("Capacity: 200 requests/s, not confirmed")
@@ -76,7 +76,7 @@ def test_a_search_that_was_cut_short_says_by_what() -> None:
     assert report.headline(full, GATES).endswith("at a higher rate does not fit into memory")
 
 
-def test_what_is_not_confirmed_or_not_to_be_trusted_is_told() -> None:
+def test_unconfirmed_or_doubtful_results_are_marked() -> None:
     unsure = dataclasses.replace(FOUND, answer=dataclasses.replace(FOUND.answer, confirmed=False))
     assert any("Not confirmed" in note for note in report.notes(unsure, GATES))
     said = report.headline(unsure, GATES)
@@ -89,7 +89,7 @@ def test_what_is_not_confirmed_or_not_to_be_trusted_is_told() -> None:
     assert any("7 requests waited" in note for note in report.notes(doubtful, GATES))
 
 
-def test_the_table_has_a_row_per_trial_with_its_outcome() -> None:
+def test_table_has_a_row_per_trial() -> None:
     console = Console(file=io.StringIO(), width=110)
     with console.capture() as captured:
         report.print_trials(console, TRIALS, GATES)

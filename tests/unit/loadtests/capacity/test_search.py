@@ -72,7 +72,7 @@ def searched(server: OneQueue, budget_s: float = 120) -> tuple[Answer, list[Tria
 
 
 @pytest.mark.parametrize("rate", [250, 1200, 6000])
-def test_the_capacity_is_found_within_ten_percent_whatever_the_noise(rate: int) -> None:
+def test_capacity_is_within_ten_percent_despite_noise(rate: int) -> None:
     truth = OneQueue(1 / rate).capacity()
     found = []
     for seed in range(6):
@@ -84,7 +84,7 @@ def test_the_capacity_is_found_within_ten_percent_whatever_the_noise(rate: int) 
     assert 0.9 <= min(found) <= max(found) <= 1.1
 
 
-def test_without_noise_the_answer_is_confirmed_and_close_below() -> None:
+def test_answer_without_noise_is_confirmed_and_close() -> None:
     server = OneQueue(1 / 2000)
     answer, trials, _ = searched(server)
     assert answer.confirmed
@@ -98,7 +98,7 @@ def test_without_noise_the_answer_is_confirmed_and_close_below() -> None:
     ("capacity", "served_per_s"), [(8000, 300.0), (50, 5.0), (50, 0.0), (3, 1.5)]
 )
 @pytest.mark.parametrize("budget_s", [20.0, 120.0])
-def test_what_is_served_under_overload_may_be_less_than_the_capacity(
+def test_capacity_is_found_despite_collapse_under_overload(
     capacity: int, served_per_s: float, budget_s: float
 ) -> None:
     """A server far above its capacity may do nothing but reject; the search starts at 100/s."""
@@ -114,14 +114,14 @@ def test_what_is_served_under_overload_may_be_less_than_the_capacity(
     assert search.answer().capacity_per_s == pytest.approx(capacity, rel=0.1)
 
 
-def test_a_server_that_is_too_slow_at_any_rate_has_no_capacity() -> None:
+def test_server_too_slow_at_any_rate_has_no_capacity() -> None:
     answer, trials, _ = searched(OneQueue(service_s=0.080))
     assert answer.capacity_per_s is None
     assert not answer.confirmed
     assert min(trial.rate_per_s for trial in trials) == pytest.approx(1)
 
 
-def test_a_server_that_nothing_can_overload_ends_at_the_highest_rate() -> None:
+def test_search_without_overload_ends_at_the_highest_rate() -> None:
     answer, trials, _ = searched(OneQueue(service_s=1e-7))
     assert answer.capacity_per_s == 50_000
     assert answer.confirmed  # by a long trial at the highest rate, and not only by a probe
@@ -149,7 +149,7 @@ def script(search: Search, verdicts: dict[str, bool]) -> list[Step]:
     return steps
 
 
-def test_a_probe_that_failed_though_all_was_served_is_repeated() -> None:
+def test_failed_probe_with_full_throughput_is_repeated() -> None:
     search = Search(Lengths.within(120), 100, 1, 1000)
     first = search.next_step(120)
     assert first is not None
@@ -163,12 +163,12 @@ def test_a_probe_that_failed_though_all_was_served_is_repeated() -> None:
     assert third.rate_per_s > first.rate_per_s
 
 
-def test_a_probe_that_failed_clearly_is_not() -> None:
+def test_clearly_failed_probe_is_not_repeated() -> None:
     steps = script(Search(Lengths.within(120), 64, 1, 1000), {"probe": False})
     assert [step.rate_per_s for step in steps] == [64, 16, 4, 1, 1]
 
 
-def test_an_answer_that_is_never_confirmed_is_said_to_be_none() -> None:
+def test_answer_without_confirmation_is_marked_unconfirmed() -> None:
     search = Search(Lengths.within(120), 100, 1, 10_000)
     for passed in (True, False):
         step = search.next_step(120)
@@ -181,7 +181,7 @@ def test_an_answer_that_is_never_confirmed_is_said_to_be_none() -> None:
     assert not search.answer().confirmed
 
 
-def test_little_time_is_spent_on_a_confirmation_rather_than_on_more_trials() -> None:
+def test_remaining_time_goes_to_a_confirmation() -> None:
     search = Search(Lengths.within(120), 100, 1, 10_000)
     for passed in (True, False):
         step = search.next_step(120)

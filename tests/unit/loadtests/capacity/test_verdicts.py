@@ -28,14 +28,14 @@ def line(what: str, case: str, *loads: object, pinned: bool = True) -> Judged:
     return made
 
 
-def test_all_is_met() -> None:
+def test_all_demands_are_met() -> None:
     found = judge([measured("linear", *LINEAR), measured("digits", *DIGITS)], pinned=True)
     found = [each for each in found if each.of != "minilm"]
     assert [(each.what, each.verdict) for each in found if each.verdict != "met"] == []
     assert len(found) == 8
 
 
-def test_the_tail_of_sentences_is_compared_with_infinitys() -> None:
+def test_sentence_p99_is_compared_with_infinity() -> None:
     ours = measured("minilm", load(0.7, p99_ms=90.0))
     assert line("infinity", "minilm", *ours.loads).verdict == "not measured"
     for theirs, verdict, said in ((90.0, "met", "1.00"), (60.0, "missed", "1.50")):
@@ -44,7 +44,7 @@ def test_the_tail_of_sentences_is_compared_with_infinitys() -> None:
         assert (found.verdict, found.measured) == (verdict, said)
 
 
-def test_what_others_did_is_not_judged() -> None:
+def test_other_servers_are_not_judged() -> None:
     found = judge([measured("linear", *LINEAR, server="mosec")], pinned=True)
     assert {each.verdict for each in found} == {"not measured"}
 
@@ -67,7 +67,7 @@ def test_what_others_did_is_not_judged() -> None:
         ("wrong", load(4.0), load(4.0, wrong=1)),
     ],
 )
-def test_bounds_at_four_times_the_capacity(what: str, good: object, bad: object) -> None:
+def test_bounds_apply_at_four_times_the_capacity(what: str, good: object, bad: object) -> None:
     assert line(what, "linear", *LINEAR[:3], good).verdict == "met"
     assert line(what, "linear", *LINEAR[:3], bad).verdict == "missed"
 
@@ -79,19 +79,19 @@ def test_one_in_a_thousand_may_be_refused_below_capacity() -> None:
     assert line("0.7x", "linear", load(1.0)).verdict == "not measured"
 
 
-def test_digits_need_half_of_the_peak_at_twice_the_capacity() -> None:
+def test_digits_needs_half_its_peak_under_overload() -> None:
     assert line("goodput", "digits", DIGITS[1], load(2.0, in_time=500)).verdict == "met"
     assert line("goodput", "digits", DIGITS[1], load(2.0, in_time=499)).verdict == "missed"
 
 
-def test_without_cores_of_their_own_only_answers_are_judged() -> None:
+def test_only_answers_are_judged_without_pinned_cores() -> None:
     found = judge([measured("digits", *DIGITS)], pinned=False)
     of_digits = {each.what: (each.verdict, each.doubt) for each in found if each.of == "digits"}
     assert of_digits.pop("wrong answers") == ("met", "")
     assert set(of_digits.values()) == {("not judged", "cores not pinned")}
 
 
-def test_where_the_machine_stood_still_a_miss_is_not_judged_and_what_is_met_is_met() -> None:
+def test_stalled_machine_excuses_only_misses() -> None:
     late = line("p99 of accepted", "linear", load(1.0, p99_ms=150.0, stalled=0.02))
     assert late.verdict == "not judged"
     assert "2.0% of the time" in late.doubt
@@ -99,12 +99,12 @@ def test_where_the_machine_stood_still_a_miss_is_not_judged_and_what_is_met_is_m
     assert (fine.verdict, fine.doubt) == ("met", "")
 
 
-def test_a_load_that_was_not_offered_proves_nothing() -> None:
+def test_load_that_was_not_offered_is_not_judged() -> None:
     found = line("goodput", "digits", DIGITS[1], load(2.0, in_time=900, cpu=0.99))
     assert found.verdict == "not judged"
     assert "99% of its core" in found.doubt
 
 
-def test_wrong_answers_are_wrong_whatever_the_machine_does() -> None:
+def test_wrong_answers_miss_even_on_stalled_machines() -> None:
     assert line("wrong", "digits", load(2.0, wrong=1, stalled=0.9, cpu=0.99)).verdict == "missed"
     assert line("wrong", "digits", load(2.0, requests=0)).verdict == "not measured"

@@ -25,7 +25,7 @@ from tests.unit.loadtests.openloop.servers import OK, answering
         "http://[::1",
     ],
 )
-def test_only_plain_http_is_spoken(url: str) -> None:
+def test_only_plain_http_is_accepted(url: str) -> None:
     with pytest.raises(UsageError, match="http://HOST:PORT"):
         reach(url)
 
@@ -36,7 +36,7 @@ def test_user_and_password_are_refused_and_not_shown() -> None:
     assert "secret" not in str(refused.value)
 
 
-def test_an_address_without_a_port_is_of_port_80(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_port_80_is_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> socket.socket:
         raise ConnectionRefusedError
 
@@ -45,13 +45,13 @@ def test_an_address_without_a_port_is_of_port_80(monkeypatch: pytest.MonkeyPatch
         reach("http://[::1]/")
 
 
-def test_ipv6_stands_in_brackets() -> None:
+def test_ipv6_addresses_have_brackets() -> None:
     assert str(Address("::1", 8000)) == "[::1]:8000"
     assert Address("localhost", 8000, "::1").peer == "[::1]:8000"
     assert str(Address("localhost", 8000, "::1")) == "localhost:8000"
 
 
-async def test_a_name_is_looked_up_to_the_address_that_answers() -> None:
+async def test_name_resolves_to_the_address_that_answers() -> None:
     async def answer(body: bytes) -> bytes:
         return OK
 
@@ -61,6 +61,6 @@ async def test_a_name_is_looked_up_to_the_address_that_answers() -> None:
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "a..b"])
-def test_where_nobody_answers_it_is_said(host: str, unused_tcp_port: int) -> None:
+def test_unreachable_address_is_reported(host: str, unused_tcp_port: int) -> None:
     with pytest.raises(Unreachable, match=f"cannot connect to {host}:{unused_tcp_port}: "):
         reach(f"http://{host}:{unused_tcp_port}")

@@ -14,7 +14,7 @@ def test_uniform_arrivals_have_equal_gaps() -> None:
     assert np.allclose(np.diff(due), 0.01)
 
 
-def test_poisson_arrivals_have_exponential_gaps_of_the_rate() -> None:
+def test_poisson_arrivals_have_exponential_gaps() -> None:
     due = schedule("poisson", 1000, 100, seed=1)
     gaps = np.diff(due)
     assert (gaps >= 0).all()
@@ -24,12 +24,12 @@ def test_poisson_arrivals_have_exponential_gaps_of_the_rate() -> None:
     assert np.median(gaps) == pytest.approx(gaps.mean() * np.log(2), rel=0.02)
 
 
-def test_a_seed_draws_the_same_and_another_one_another() -> None:
+def test_seed_determines_the_arrivals() -> None:
     first, again, other = (schedule("poisson", 50, 2, seed) for seed in (1, 1, 2))
     assert first.tolist() == again.tolist() != other.tolist()
 
 
 @pytest.mark.parametrize(("rate", "seconds"), [(0, 1), (-1, 1), (1, 0)])
-def test_no_rate_or_no_time_is_refused(rate: float, seconds: float) -> None:
+def test_zero_rate_or_duration_is_refused(rate: float, seconds: float) -> None:
     with pytest.raises(ValueError, match="no schedule"):
         schedule("poisson", rate, seconds, 1)

@@ -50,7 +50,7 @@ async def test_every_request_is_sent_once_and_answered() -> None:
     assert 0 < sent.cpu_s <= sent.span_s
 
 
-async def test_a_stall_shows_in_all_requests_that_arrived_during_it() -> None:
+async def test_stall_delays_every_request_that_arrives_meanwhile() -> None:
     """Coordinated omission: a closed loop would see one late answer; here a hundred are late."""
     stall: list[float] = []  # when the server stood still
 
@@ -72,7 +72,7 @@ async def test_a_stall_shows_in_all_requests_that_arrived_during_it() -> None:
     assert np.allclose(during, 0.5 - np.arange(100) / 200, atol=0.1)
 
 
-async def test_the_bound_of_connections_is_counted_and_latency_runs_from_the_arrival() -> None:
+async def test_latency_includes_the_wait_for_a_connection() -> None:
     async def answer(body: bytes) -> bytes:
         await asyncio.sleep(0.1)
         return OK
@@ -85,7 +85,7 @@ async def test_the_bound_of_connections_is_counted_and_latency_runs_from_the_arr
     assert np.allclose(np.sort(sent.done_s), [0.1, 0.1, 0.2, 0.2, 0.3, 0.3], atol=0.09)
 
 
-async def test_what_is_not_answered_in_time_is_given_up_with_the_time_it_waited() -> None:
+async def test_unanswered_request_times_out_with_its_wait() -> None:
     async def answer(body: bytes) -> bytes:
         await asyncio.sleep(30 if body == b"0001" else 0)
         return OK
@@ -99,7 +99,7 @@ async def test_what_is_not_answered_in_time_is_given_up_with_the_time_it_waited(
     assert sent.done_s[1] == pytest.approx(0.5, abs=0.2)
 
 
-async def test_broken_connections_and_unreadable_answers_are_failures_of_their_requests() -> None:
+async def test_connection_and_protocol_errors_fail_their_requests() -> None:
     async def answer(body: bytes) -> bytes:
         return {b"0001": b"", b"0003": b"SMTP ready\r\n\r\n"}.get(body, OK)
 
@@ -109,7 +109,7 @@ async def test_broken_connections_and_unreadable_answers_are_failures_of_their_r
     assert sum(response is not None for response in sent.responses) == 4
 
 
-async def test_a_closed_connection_is_not_used_again() -> None:
+async def test_closed_connection_is_not_reused() -> None:
     async def answer(body: bytes) -> bytes:
         return CLOSING
 
@@ -119,7 +119,7 @@ async def test_a_closed_connection_is_not_used_again() -> None:
     assert sent.connections == 5
 
 
-async def test_a_connection_that_was_idle_for_long_is_not_used_again() -> None:
+async def test_long_idle_connection_is_not_reused() -> None:
     async with answering(at_once) as address:
         due = np.array([0, 0.1, 0.2 + LONGEST_IDLE_S])
         sent = await send(address, due, requests(3), Limits())
@@ -127,20 +127,20 @@ async def test_a_connection_that_was_idle_for_long_is_not_used_again() -> None:
     assert sent.connections == 2
 
 
-async def test_connections_are_used_again() -> None:
+async def test_connections_are_reused() -> None:
     async with answering(at_once) as address:
         sent = await send(address, np.arange(20) / 20, requests(20), Limits())
     assert sent.connections < 5
 
 
-async def test_nobody_listens() -> None:
+async def test_refused_connection_is_unreachable() -> None:
     async with answering(at_once) as address:
         pass
     with pytest.raises(Unreachable, match=f"cannot connect to 127.0.0.1:{address.port}"):
         await send(address, np.zeros(3), requests(3), Limits())
 
 
-async def test_a_generator_without_open_files_left_blames_itself() -> None:
+async def test_generator_without_file_descriptors_blames_itself() -> None:
     async def answer(body: bytes) -> bytes:
         await asyncio.sleep(0.2)
         return OK
@@ -164,7 +164,7 @@ def _lowest_free_file() -> int:
         return file.fileno()
 
 
-async def test_answers_that_memory_cannot_hold_end_the_trial(
+async def test_answers_exceeding_the_memory_limit_end_the_trial(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(generator, "MAX_ANSWER_BYTES", 9)
@@ -175,13 +175,13 @@ async def test_answers_that_memory_cannot_hold_end_the_trial(
     assert time.perf_counter() - began < 10
 
 
-async def test_no_request_at_all_is_over_at_once() -> None:
+async def test_empty_schedule_ends_immediately() -> None:
     async with answering(at_once) as address:
         sent = await send(address, np.empty(0), [], Limits())
     assert sent.responses == []
 
 
-async def test_cancelled_it_leaves_no_connection() -> None:
+async def test_cancellation_closes_all_connections() -> None:
     open_now = 0
 
     async def answer(body: bytes) -> bytes:

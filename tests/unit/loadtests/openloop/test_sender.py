@@ -109,7 +109,7 @@ def test_all_requests_are_sent_on_time_and_judged(server: EchoServer) -> None:
     assert cost.starved == 0
 
 
-def test_every_answer_has_its_kind(server: EchoServer) -> None:
+def test_every_answer_is_classified(server: EchoServer) -> None:
     hint = b'{"code": "overloaded", "retry_after_ms": 40}'
     server.answers = {
         b"2": (200, b"another answer"),
@@ -131,14 +131,14 @@ def test_every_answer_has_its_kind(server: EchoServer) -> None:
     assert np.isnan(np.delete(made.told_ms, 3)).all()
 
 
-def test_an_answer_after_its_time_is_a_failure(server: EchoServer) -> None:
+def test_late_answer_is_a_failure(server: EchoServer) -> None:
     hasty = make_sender(server.port, limits=Limits(16, 1e-6))
     made, _ = hasty.run(TrialPlan(50, 0.1, 0.2, seed=1))
     assert made.kind.tolist() == [Kind.GIVEN_UP] * 15
     assert set(made.reason) == {UNANSWERED}
 
 
-def test_requests_that_would_fill_the_memory_are_refused(
+def test_requests_exceeding_the_memory_limit_are_refused(
     server: EchoServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("loadtests.openloop.sender.MAX_REQUEST_BYTES", 1 << 20)
@@ -147,7 +147,7 @@ def test_requests_that_would_fill_the_memory_are_refused(
         large.prepare(TrialPlan(50, 0.2, 0.2, seed=1))
 
 
-def test_a_rate_that_no_memory_could_hold_is_refused_before_anything_is_drawn() -> None:
+def test_excessive_rate_is_refused_before_drawing_requests() -> None:
     numbers = Numbers()
     boundless = make_sender(1, numbers, arrivals="poisson")
     with pytest.raises(TrialTooLarge, match="need more than 512 MiB"):
@@ -172,7 +172,7 @@ async def test_the_host_header_of_an_ipv6_address_has_brackets() -> None:
     assert {head.split(b"\r\n")[1] for head in seen} == {b"Host: [::1]:%d" % port}
 
 
-def test_every_trial_has_arrivals_and_requests_of_its_own(server: EchoServer) -> None:
+def test_every_trial_has_new_arrivals_and_requests(server: EchoServer) -> None:
     numbers = Numbers()
     recording = Recording(make_sender(server.port, numbers, arrivals="poisson").run)
     measure = measuring(recording.run, settle_s=0.1, slo_ms=1000, seed=1)

@@ -47,7 +47,7 @@ def test_every_request_counts_once() -> None:
     assert found.p50_ms == pytest.approx(100)  # of 10, 100, 120 and 5,000
 
 
-def test_the_settling_time_is_not_counted_but_its_wrong_answers_are() -> None:
+def test_settling_time_counts_only_wrong_answers() -> None:
     wrong = {0: (Kind.WRONG, "of the settling time"), 1: OVERLOADED}
     made = outcomes([0.01] * 4, wrong, due_s=[0.1, 0.2, 0.5, 0.6])
     found = summarize("run", 4, (0.5, 0.5), 50, made, IDLE)
@@ -55,7 +55,7 @@ def test_the_settling_time_is_not_counted_but_its_wrong_answers_are() -> None:
     assert found.first_wrong == "of the settling time"
 
 
-def test_one_hiccup_moves_the_p99_but_not_the_typical_one() -> None:
+def test_hiccup_does_not_change_the_typical_p99() -> None:
     late = [0.010] * 1000
     late[400:460] = [0.300] * 60  # within the third of five parts
     found = summary(outcomes(late))
@@ -64,7 +64,7 @@ def test_one_hiccup_moves_the_p99_but_not_the_typical_one() -> None:
     assert found.meets(GATES)
 
 
-def test_a_queue_that_grows_is_no_hiccup() -> None:
+def test_growing_queue_raises_the_typical_p99() -> None:
     found = summary(outcomes([0.001 * place for place in range(1000)]))
     assert found.typical_p99_ms == pytest.approx(597, abs=3)  # of the middle part
     assert not found.meets(GATES)
@@ -77,30 +77,30 @@ def test_more_failures_than_allowed_miss_the_gates(count: int, kept: bool) -> No
 
 
 @pytest.mark.parametrize(("count", "kept"), [(100, True), (101, False)])
-def test_a_rate_is_held_where_nine_tenths_are_in_time(count: int, kept: bool) -> None:
+def test_rate_needs_nine_tenths_in_time(count: int, kept: bool) -> None:
     held = Gates(50, 0.1, in_time=0.9)
     late = [0.100] * 50 + [0.001] * 950
     refused = outcomes(late, dict.fromkeys(range(50, count), OVERLOADED))
     assert summary(refused).meets(held) == kept
 
 
-def test_a_trial_without_requests_proves_nothing() -> None:
+def test_trial_without_requests_misses_the_gates() -> None:
     assert not summary(outcomes([])).meets(GATES)
     assert not summary(outcomes([])).meets(Gates(50, 0.1, in_time=0.9))
 
 
-def test_lag_that_makes_all_the_lateness_is_the_generators_fault() -> None:
+def test_lateness_due_to_lag_is_the_generators_fault() -> None:
     found = summary(outcomes([0.060] * 1000, lag_s=0.055))
     assert not found.meets(GATES)
     assert found.generator_bound(GATES)
     assert "sent late" in found.doubts()[0]
 
 
-def test_a_late_server_is_not_excused_by_a_little_lag() -> None:
+def test_small_lag_does_not_excuse_a_late_server() -> None:
     assert not summary(outcomes([0.160] * 1000, lag_s=0.006)).generator_bound(GATES)
 
 
-def test_a_generator_without_time_left_says_so() -> None:
+def test_busy_generator_is_reported() -> None:
     busy = Cost(cpu=0.97, connections=4, starved=3)
     found = trial(1000, p99_ms=80, cost=busy)
     assert found.generator_bound(GATES)
@@ -111,7 +111,7 @@ def test_a_generator_without_time_left_says_so() -> None:
     assert trial(1000, p99_ms=8).doubts() == []
 
 
-def test_connections_that_the_generator_could_not_open_are_not_the_servers_failures() -> None:
+def test_unopened_connections_are_the_generators_failures() -> None:
     def failing(count: int) -> Trial:
         made = outcomes([0.001] * 1000, dict.fromkeys(range(count), (Kind.ERROR, "failed")))
         return summary(made, cost=Cost(0.1, 4, 0, unopened=20))
@@ -130,7 +130,7 @@ def test_connections_that_the_generator_could_not_open_are_not_the_servers_failu
         ([0.200, 0.050, 0.010], [2], [190]),  # what overtakes does not shorten the truth
     ],
 )
-def test_a_hint_is_true_until_all_that_was_accepted_before_is_answered(
+def test_true_hint_lasts_until_accepted_requests_end(
     done_s: list[float], refused: list[int], true_ms: list[float]
 ) -> None:
     made = outcomes(
@@ -146,7 +146,7 @@ def test_a_hint_is_true_until_all_that_was_accepted_before_is_answered(
     assert summary(doubled).hints.within == 0
 
 
-def test_hints_are_judged_where_they_or_the_truth_are_above_20_ms() -> None:
+def test_only_hints_above_20_ms_are_judged() -> None:
     done_s = [0.100, 0.095, 0.095, 0.070, 0.100]  # truth: 5, 5, 30 and 0 ms
     told_ms = {1: 19, 2: 45, 3: 29, 4: 30}
     refused = dict.fromkeys(told_ms, OVERLOADED)

@@ -34,7 +34,7 @@ def found(limits: str = "", requests: int = 1000, failures: int = 0, errors: int
     ("limits", "failures"),
     [("", 0), ("--fail-p99-ms 20 --fail-min-rps 300", 0), ("--fail-ratio 0.01", 10)],
 )
-def test_a_good_run_breaks_nothing(limits: str, failures: int) -> None:
+def test_good_run_breaks_no_gate(limits: str, failures: int) -> None:
     assert found(limits, failures=failures) == []
 
 
@@ -68,13 +68,13 @@ def test_a_good_run_breaks_nothing(limits: str, failures: int) -> None:
         ("", 0, 2, "the load test itself failed 2 times; see the log"),
     ],
 )
-def test_a_broken_gate_says_value_and_limit(
+def test_broken_gate_reports_value_and_limit(
     limits: str, failures: int, errors: int, sentence: str
 ) -> None:
     assert found(limits, failures=failures, errors=errors) == [sentence]
 
 
-def test_every_broken_gate_has_its_sentence() -> None:
+def test_every_broken_gate_is_reported() -> None:
     assert len(found("--fail-p99-ms 10 --fail-min-rps 400", failures=5, errors=1)) == 4
 
 
@@ -90,9 +90,7 @@ def test_a_run_without_requests_fails() -> None:
         *("--fail-ratio 1.5", "--fail-ratio nan", "--fail-min-rps -1"),
     ],
 )
-def test_limits_that_make_no_sense_are_rejected(
-    arguments: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_invalid_limits_are_rejected(arguments: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         options(*arguments.split())
     assert arguments.split()[1] in capsys.readouterr().err

@@ -36,7 +36,7 @@ def handed_over(prepared: Prepared) -> Prepared:
 
 
 @pytest.mark.parametrize("name", FAKES)
-def test_what_is_handed_over_loads_and_judges_alike_and_nothing_is_asked_again(name: str) -> None:
+def test_worker_loads_and_judges_like_its_master(name: str) -> None:
     fake = FAKES[name]
     with listening(fake) as url:
         prepared = prepare(url, None)
@@ -55,7 +55,7 @@ def test_what_is_handed_over_loads_and_judges_alike_and_nothing_is_asked_again(n
         assert same.expected.problem(500, reply.headers, reply.body) is not None
 
 
-def test_a_process_that_draws_other_items_is_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_worker_that_draws_other_items_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
     with listening(FakeServer()) as url:
         prepared = prepare(url, None)
     monkeypatch.setattr("loadtests.traffic.reference_inputs.SEED", 1)
@@ -63,14 +63,14 @@ def test_a_process_that_draws_other_items_is_told_apart(monkeypatch: pytest.Monk
         handed_over(prepared)
 
 
-def test_fewer_answers_than_items_are_no_use() -> None:
+def test_fewer_answers_than_items_are_rejected() -> None:
     with listening(FakeServer()) as url:
         prepared = prepare(url, None)
     with pytest.raises(TargetError, match="the same release"):
         from_message({**prepared.message, "answers": prepared.message["answers"][:-1]})
 
 
-def test_an_obstacle_is_why_a_workload_cannot_be_loaded() -> None:
+def test_obstacle_says_why_a_workload_cannot_run() -> None:
     with listening(FakeServer()) as url:
         prepared = prepare(url, None)
     assert obstacle(prepared, "unique") is None

@@ -27,18 +27,18 @@ def parsed(*arguments: str) -> Stages:
         ("--shape soak --soak-s 7", [(16, 10), (32, 7)]),
     ],
 )
-def test_a_shape_has_these_stages(arguments: str, stages: Stages) -> None:
+def test_shape_defines_its_stages(arguments: str, stages: Stages) -> None:
     assert list(parsed(*arguments.split())) == stages
 
 
-def test_stages_follow_each_other_and_then_the_run_ends() -> None:
+def test_run_ends_after_the_last_stage() -> None:
     stages = [(2, 10), (5, 20)]
     at = {time_s: users_at(stages, time_s) for time_s in (0.0, 9.9, 10.0, 29.9, 30.0, 1e6)}
     assert at == {0.0: 2, 9.9: 2, 10.0: 5, 29.9: 5, 30.0: None, 1e6: None}
 
 
 @pytest.mark.parametrize("arguments", [("--peak-users", "0"), ("--step-s", "x"), ("--shape", "z")])
-def test_sizes_that_make_no_sense_are_rejected(
+def test_invalid_sizes_are_rejected(
     arguments: tuple[str, str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit):

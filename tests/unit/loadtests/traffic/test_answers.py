@@ -34,19 +34,19 @@ def known(*scores: float) -> Known:
     return judge().known(labelled(*scores), TIGHT)
 
 
-def test_what_lies_within_the_tolerance_is_right_and_what_does_not_is_wrong() -> None:
+def test_answers_within_the_tolerance_are_right() -> None:
     right = known(0.7, 0.2, 0.1)
     assert judge().problem(labelled(0.7005, 0.1995, 0.1), right) is None
     problem = judge().problem(labelled(0.69, 0.21, 0.1), right)
     assert problem == "y differs by about 1e-02 from the idle server's answer"
 
 
-def test_an_answer_may_say_what_was_cut_off() -> None:
+def test_answer_may_report_truncated_tokens() -> None:
     cut = labelled(0.7, 0.2, 0.1) | {"details": {"tokens": 64, "cut": 3}}
     assert judge().problem(cut, None) is None
 
 
-def test_the_other_outputs_of_a_model_with_labels_are_judged_too() -> None:
+def test_other_outputs_of_a_labelled_model_are_judged() -> None:
     target = FakeServer(codec=LABELLED).target()
     more = {"name": "z", "dtype": "float32", "shape": [-1, 2]}
     manifest = {**target.manifest, "outputs": [*target.manifest["outputs"], more]}
@@ -68,7 +68,9 @@ def test_the_other_outputs_of_a_model_with_labels_are_judged_too() -> None:
         ({"labels": ["ant", "bee", "cat"]}, "labels that are not those"),
     ],
 )
-def test_ranked_scores_are_put_in_their_places(change: dict[str, Any], words: str | None) -> None:
+def test_ranked_scores_are_restored_to_index_order(
+    change: dict[str, Any], words: str | None
+) -> None:
     made = Judge(FakeServer(codec={**LABELLED, "top_k": 1}).target())
     labels = [LABELS[index] for index in (1, 2, 0)]
     best = {"label": labels[0], "score": 0.7, "scores": [0.7, 0.2, 0.1]}
@@ -79,7 +81,7 @@ def test_ranked_scores_are_put_in_their_places(change: dict[str, Any], words: st
         assert made.values(prediction)["y"].tolist() == [0.1, 0.7, 0.2]
 
 
-def test_labels_may_differ_only_where_the_best_scores_are_nearly_equal() -> None:
+def test_labels_may_differ_only_in_near_ties() -> None:
     assert known(0.7, 0.2, 0.1).labels == frozenset({"ant"})
     assert known(0.45, 0.4495, 0.1005).labels == frozenset({"ant", "bee"})
     near = known(0.45, 0.4495, 0.1005)
@@ -113,7 +115,7 @@ def test_the_form_of_a_labelled_prediction(prediction: object, words: str) -> No
     assert words in problem
 
 
-def test_a_well_formed_prediction_has_no_problem_of_form() -> None:
+def test_well_formed_prediction_has_no_problem() -> None:
     assert judge().problem(labelled(0.7, 0.2, 0.1), None) is None
     assert judge(labelled=False).problem({"outputs": {"y": [9.5, -3.0, 0.0]}}, None) is None
 
@@ -132,12 +134,12 @@ def test_the_form_of_outputs(prediction: object, words: str) -> None:
     assert words in problem
 
 
-def test_a_wrong_answer_is_never_taken_for_the_right_one() -> None:
+def test_invalid_answer_cannot_become_the_reference() -> None:
     with pytest.raises(WrongAnswer, match="sum to"):
         judge().known(labelled(0.7, 0.2, 0.5), TIGHT)
 
 
-def test_bytes_are_compared_as_well() -> None:
+def test_raw_bytes_are_compared() -> None:
     right = judge().known(labelled(0.7, 0.2, 0.1), TIGHT)
     kind = "application/octet-stream"
     good = np.array([0.7, 0.2, 0.1], "<f4").tobytes()
@@ -157,7 +159,7 @@ def npy(array: Any) -> bytes:
     return file.getvalue()
 
 
-def test_npy_files_are_compared_as_well() -> None:
+def test_npy_files_are_compared() -> None:
     right = judge().known(labelled(0.7, 0.2, 0.1), TIGHT)
     kind = "application/x-npy"
     good = np.array([0.7, 0.2, 0.1], "<f4")
@@ -196,7 +198,7 @@ GOOD_NPY = npy(np.array([0.7, 0.2, 0.1], "<f4"))
         npy(np.array([0.7, 0.2, 0.1], "<f8")),
     ],
 )
-def test_what_is_no_npy_file_is_a_wrong_answer_and_no_error_of_the_judge(body: bytes) -> None:
+def test_invalid_npy_file_is_a_wrong_answer(body: bytes) -> None:
     for known in (None, judge().known(labelled(0.7, 0.2, 0.1), TIGHT)):
         problem = judge().raw_problem("application/x-npy", body, known)
         assert problem is not None
@@ -204,7 +206,7 @@ def test_what_is_no_npy_file_is_a_wrong_answer_and_no_error_of_the_judge(body: b
 
 
 @pytest.mark.filterwarnings("ignore")  # numpy's, of what it was made to read
-def test_any_damage_of_an_npy_file_is_seen_or_harmless() -> None:
+def test_damaged_npy_file_never_raises() -> None:
     chosen = random.Random(0)
     right = judge().known(labelled(0.7, 0.2, 0.1), TIGHT)
     wrong = 0
@@ -222,19 +224,19 @@ def test_a_precision_without_a_variant_is_named() -> None:
         tolerance_of(target)
 
 
-def test_another_model_or_version_did_not_answer_rightly() -> None:
+def test_answer_of_another_model_or_version_is_wrong() -> None:
     assert judge().head_problem({"model": "fake", "version": 3}) is None
     assert "fake/2 instead of fake/3" in (
         judge().head_problem({"model": "fake", "version": 2}) or ""
     )
 
 
-def test_float32_is_allowed_its_tolerance_twice_and_a_lossy_precision_once() -> None:
+def test_only_float32_gets_twice_its_tolerance() -> None:
     assert tolerance_of(FakeServer().target()).absolute == pytest.approx(2e-5)
     assert tolerance_of(FakeServer(precision="int8").target()).absolute == pytest.approx(1e-5)
 
 
-def test_how_many_pairs_of_answers_can_be_told_apart() -> None:
+def test_share_of_distinguishable_answer_pairs_is_computed() -> None:
     apart = [known(0.7, 0.2, 0.1), known(0.1, 0.2, 0.7), known(0.1, 0.7, 0.2)]
     assert told_apart(apart) == 1.0
     assert told_apart([*apart, apart[0]]) == pytest.approx(5 / 6)

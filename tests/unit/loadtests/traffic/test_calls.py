@@ -15,7 +15,7 @@ def error(code: str = "invalid_input", **changes: object) -> bytes:
     return orjson.dumps(whole | changes)
 
 
-def test_bad_input_that_is_refused_rightly_is_no_problem() -> None:
+def test_correctly_refused_bad_input_is_no_problem() -> None:
     assert Refused(422, "invalid_input").problem(422, HEADERS, error()) is None
 
 
@@ -35,7 +35,7 @@ def test_bad_input_that_is_refused_rightly_is_no_problem() -> None:
         (422, HEADERS, error(trace="secret"), "not {error, code"),
     ],
 )
-def test_anything_else_is_a_problem(
+def test_unexpected_answer_to_bad_input_is_a_problem(
     status: int, headers: dict[str, str], body: bytes, words: str
 ) -> None:
     problem = Refused(422, "invalid_input").problem(status, headers, body)
@@ -43,7 +43,7 @@ def test_anything_else_is_a_problem(
     assert words in problem
 
 
-def test_unavailable_is_named_by_code_only_so_that_reports_count_it_together() -> None:
+def test_overload_failures_are_named_by_code_only() -> None:
     assert failure(503, error("overloaded", error="wait 12.3 s")) == "503 overloaded"
     assert failure(504, error("deadline_exceeded")) == "504 deadline_exceeded"
     assert failure(413, error("payload_too_large")) == "413 payload_too_large: send less"

@@ -11,23 +11,21 @@ HEADERS = {"Content-Type": "application/json"}
 
 
 @pytest.mark.parametrize("empty", [None, "", " \n"])
-def test_without_one_nothing_is_added(monkeypatch: pytest.MonkeyPatch, empty: str | None) -> None:
+def test_missing_key_adds_no_header(monkeypatch: pytest.MonkeyPatch, empty: str | None) -> None:
     monkeypatch.delenv(VARIABLE, raising=False)
     if empty is not None:
         monkeypatch.setenv(VARIABLE, empty)
     assert with_key(HEADERS) == HEADERS
 
 
-def test_the_new_line_of_a_file_is_no_part_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_trailing_newline_is_stripped_from_the_key(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, "tl_secret\n")
     assert with_key(HEADERS) == {**HEADERS, "Authorization": "Bearer tl_secret"}
     assert "Authorization" not in HEADERS
 
 
 @pytest.mark.parametrize("key", ["tl_secret\nX-Evil: 1", "tl secret", "tl_secr\u00e9t", "tl_\x7f"])
-def test_what_is_none_is_refused_and_not_repeated(
-    monkeypatch: pytest.MonkeyPatch, key: str
-) -> None:
+def test_invalid_key_is_refused_and_not_shown(monkeypatch: pytest.MonkeyPatch, key: str) -> None:
     monkeypatch.setenv(VARIABLE, key)
     with pytest.raises(UsageError, match="TORCHLANE_LOAD_API_KEY is not an API key") as refused:
         with_key(HEADERS)

@@ -36,7 +36,7 @@ def drawn(*inputs: tuple[str, str, list[int]], seed: int = 1) -> Arrays:
 MATRIX = ("x", "float32", [-1, 20, 3])
 
 
-def test_a_template_counts_through_all_of_its_variants() -> None:
+def test_template_enumerates_all_its_variants() -> None:
     template = Template((b"a", b"-", b"z"), ((b"0", b"1"), (b"x", b"y", b"w")))
     assert template.variants == 6
     assert template.fill(0) == b"a0-xz"
@@ -44,7 +44,7 @@ def test_a_template_counts_through_all_of_its_variants() -> None:
     assert template.fill(6) == template.fill(0)
 
 
-def test_an_item_has_the_shapes_and_dtypes_of_the_manifest() -> None:
+def test_item_has_the_manifests_shapes_and_dtypes() -> None:
     item = drawn(MATRIX, ("ids", "int64", [-1, 4]), ("mask", "bool", [-1, 4]))
     kinds = {name: (array.dtype.name, array.shape) for name, array in item.items()}
     assert kinds == {"x": ("float32", (20, 3)), "ids": ("int64", (4,)), "mask": ("bool", (4,))}
@@ -56,13 +56,13 @@ def test_free_dimensions_vary_within_their_sizes() -> None:
     assert shapes == {(size, 2) for size in FREE_SIZES}
 
 
-def test_free_dimensions_are_never_larger_than_they_may_be() -> None:
+def test_free_dimensions_respect_their_maximum() -> None:
     spec = TensorSpec(name="x", dtype="float32", shape=(-1, -1, 2), dimensions=(Dimension(most=3),))
     shapes = {draw_item([spec], np.random.default_rng(seed))["x"].shape for seed in range(50)}
     assert shapes == {(1, 2), (2, 2), (3, 2)}
 
 
-def test_aligned_inputs_have_one_size_at_each_axis() -> None:
+def test_aligned_inputs_share_each_axis_size() -> None:
     left = TensorSpec(name="l", dtype="int64", shape=(-1, -1, -1))
     right = TensorSpec(name="r", dtype="bool", shape=(-1, -1, 5), dimensions=(Dimension(most=4),))
     assert can_be_aligned([left, right])
@@ -76,7 +76,7 @@ def test_aligned_inputs_have_one_size_at_each_axis() -> None:
     assert any(item["l"].shape[0] != item["r"].shape[0] for item in apart)
 
 
-def test_items_keep_to_names_bounds_and_ranges() -> None:
+def test_items_respect_names_bounds_and_ranges() -> None:
     seq, n = Dimension(name="seq", least=2, most=5), Dimension(name="n", least=60, most=70)
     inputs = [
         TensorSpec(
@@ -101,7 +101,7 @@ def parsed(text: bytes) -> Any:
     return np.array(orjson.loads(text), np.float32)
 
 
-def test_variant_0_is_the_item_itself_and_no_two_are_equal() -> None:
+def test_variants_start_with_the_item_and_differ() -> None:
     item = drawn(MATRIX)
     template = json_template(item, places_of(item))
     assert np.array_equal(parsed(template.fill(0)), item["x"])
@@ -111,7 +111,7 @@ def test_variant_0_is_the_item_itself_and_no_two_are_equal() -> None:
     assert len(keys) == 2000
 
 
-def test_a_variant_is_off_by_a_few_units_in_the_last_place() -> None:
+def test_variant_differs_by_a_few_ulps() -> None:
     item = drawn(MATRIX)
     template = json_template(item, places_of(item))
     rng = np.random.default_rng(2)
@@ -120,7 +120,7 @@ def test_a_variant_is_off_by_a_few_units_in_the_last_place() -> None:
         np.testing.assert_array_max_ulp(varied, item["x"], maxulp=8)
 
 
-def test_raw_npy_and_json_variants_are_the_same_items() -> None:
+def test_raw_npy_and_json_variants_are_equal() -> None:
     item = drawn(MATRIX)
     places = places_of(item)
     for number in (0, 1, 12345678901234567, 2**63):
@@ -131,7 +131,7 @@ def test_raw_npy_and_json_variants_are_the_same_items() -> None:
         assert np.array_equal(text, npy)
 
 
-def test_several_inputs_are_an_object_and_only_floats_are_varied() -> None:
+def test_only_floats_vary_among_several_inputs() -> None:
     item = drawn(("left", "float32", [-1, 9]), ("ids", "int64", [-1, 4]), ("r", "float64", [-1, 9]))
     template = json_template(item, places_of(item))
     first, other = (orjson.loads(template.fill(number)) for number in (0, 2**62 + 12345))
@@ -143,9 +143,7 @@ def test_several_inputs_are_an_object_and_only_floats_are_varied() -> None:
 
 
 @pytest.mark.parametrize(("numbers", "variants"), [(1, 513), (2, 513**2), (8, 2**64)])
-def test_small_items_have_as_many_variants_as_their_numbers_allow(
-    numbers: int, variants: int
-) -> None:
+def test_small_items_have_the_possible_variants(numbers: int, variants: int) -> None:
     item = drawn(("x", "float32", [-1, numbers]))
     template = json_template(item, places_of(item))
     assert template.variants >= variants
@@ -158,7 +156,7 @@ def test_a_scalar_item_is_a_number() -> None:
     assert float(json_template(item, places_of(item)).fill(0)) == pytest.approx(float(item["x"]))
 
 
-def test_half_precision_moves_by_one_unit_only() -> None:
+def test_half_precision_varies_by_one_ulp() -> None:
     item = drawn(("x", "float16", [-1, 64]))
     template = raw_template(item["x"], places_of(item))
     varied = np.frombuffer(template.fill(template.variants - 1), "<f2").reshape(64)
@@ -166,7 +164,7 @@ def test_half_precision_moves_by_one_unit_only() -> None:
     assert template.variants > 2**60
 
 
-def test_integers_have_no_places() -> None:
+def test_integers_are_not_varied() -> None:
     item = drawn(("ids", "int64", [-1, 4]))
     assert places_of(item) == ()
     assert json_template(item, ()).variants == 1

@@ -30,7 +30,7 @@ COLOUR = {"channels": 3, "mean": (0.5,) * 3, "std": (0.5,) * 3}
         ({"fit": "crop", "resize_shorter": 12}, (12, 12), "L"),
     ],
 )
-def test_a_picture_has_the_size_that_is_not_scaled(
+def test_picture_has_the_unscaled_size(
     changes: dict[str, Any], size: tuple[int, int], mode: str
 ) -> None:
     pixels = draw_picture(how(**changes), np.random.default_rng(1))
@@ -41,7 +41,7 @@ def test_a_picture_has_the_size_that_is_not_scaled(
     assert len(np.unique(pixels)) > 10
 
 
-def test_varied_pictures_are_all_different_and_by_one_grey_level() -> None:
+def test_picture_variants_differ_by_one_grey_level() -> None:
     pixels = draw_picture(how(), np.random.default_rng(1))
     assert picture_variants(pixels) == 7**8
     varied = [vary_picture(pixels, number) for number in range(500)]

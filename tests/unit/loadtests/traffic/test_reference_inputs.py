@@ -28,7 +28,7 @@ TWO_LENGTHS: Sequence[Mapping[str, Any]] = (
 
 
 @pytest.mark.parametrize("inputs", [TWO_LENGTHS, (IDS, TWO_LENGTHS[1])])
-def test_inputs_that_must_be_of_one_length_are_tried_after_a_refusal(
+def test_aligned_inputs_are_tried_after_a_refusal(
     inputs: Sequence[Mapping[str, Any]], caplog: pytest.LogCaptureFixture
 ) -> None:
     fake = FakeServer(inputs=inputs, aligned=True)
@@ -39,7 +39,7 @@ def test_inputs_that_must_be_of_one_length_are_tried_after_a_refusal(
     assert "trying again with one size for free dimensions" in caplog.text
 
 
-def test_a_refusal_of_aligned_inputs_is_the_one_that_is_told() -> None:
+def test_refusal_of_aligned_inputs_is_reported() -> None:
     fake = FakeServer(inputs=TWO_LENGTHS)
     replies = [Reply(422, {}, orjson.dumps({"code": code})) for code in ("first", "second")]
     with pytest.raises(TargetError, match="422 second"):
@@ -47,20 +47,20 @@ def test_a_refusal_of_aligned_inputs_is_the_one_that_is_told() -> None:
     assert replies == []
 
 
-def test_answers_of_the_idle_server_must_have_the_right_form() -> None:
+def test_malformed_reference_answer_is_an_error() -> None:
     fake = FakeServer(codec=LABELLED)
     fake.lie = not_finite
     with pytest.raises(TargetError, match="idle server gave a wrong answer"):
         ask(fake.target(), fake.post)
 
 
-def test_an_idle_server_that_refuses_is_named() -> None:
+def test_refusal_by_the_idle_server_is_reported() -> None:
     reply = Reply(503, {}, orjson.dumps({"error": "", "code": "model_not_ready"}))
     with pytest.raises(TargetError, match="503 model_not_ready"):
         ask(FakeServer().target(), lambda *_: reply)
 
 
-def test_answers_that_cannot_be_told_apart_are_warned_of() -> None:
+def test_indistinguishable_answers_cause_a_warning() -> None:
     fake = FakeServer()
     assert ask(fake.target(), fake.post).told().endswith("of the pairs can be told apart")
     fake.lie = lambda outputs: [np.zeros_like(output) for output in outputs]
@@ -75,7 +75,7 @@ def test_a_model_that_answers_spans_is_refused() -> None:
         ask(fake.target(), fake.post)
 
 
-def test_large_items_are_fewer() -> None:
+def test_fewer_large_items_are_drawn() -> None:
     fake = FakeServer(inputs=({"name": "x", "dtype": "float32", "shape": [-1, 400, 500]},))
     fake.lie = lambda outputs: outputs
     assert len(ask(fake.target(), fake.post).items) == 10

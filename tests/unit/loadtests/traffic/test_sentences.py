@@ -7,7 +7,7 @@ import statistics
 from loadtests.traffic.sentences import LEAST_WORDS, MOST_WORDS, SENTENCES, WORDS, sentence
 
 
-def test_each_number_has_a_sentence_of_its_own() -> None:
+def test_each_number_has_its_own_sentence() -> None:
     assert len(set(WORDS)) == len(WORDS) == 256
     numbers = [*range(3000), *range(SENTENCES - 3000, SENTENCES)]
     beginnings = {tuple(sentence(number).split()[:LEAST_WORDS]) for number in numbers}

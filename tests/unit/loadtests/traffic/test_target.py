@@ -32,7 +32,7 @@ def test_the_default_model_is_learned_over_http() -> None:
     assert [each.absolute for each in target.tolerances] == [1e-5]
 
 
-def test_a_model_that_answers_its_highest_scores_is_asked_for_all() -> None:
+def test_top_k_model_is_asked_for_all_scores() -> None:
     target = FakeServer(codec={**LABELLED, "top_k": 2}).target()
     assert target.path("predict") == "/models/fake/predict?top_k=999999999"
     assert target.path("predict", binary=True) == "/models/fake/predict"
@@ -57,7 +57,7 @@ def changed(**changes: object) -> bytes:
         (b'{"models": []}', None, "no default model; name one of: none"),
     ],
 )
-def test_what_cannot_be_loaded_is_said(answer: bytes, wanted: str | None, words: str) -> None:
+def test_unusable_model_is_reported(answer: bytes, wanted: str | None, words: str) -> None:
     with pytest.raises(TargetError, match=words):
         from_models(answer, "http://127.0.0.1:1", wanted)
 
@@ -66,12 +66,12 @@ def test_a_model_can_be_named() -> None:
     assert from_models(changed(default=False), "http://127.0.0.1:1", "fake").model == "fake"
 
 
-def test_nothing_listens() -> None:
+def test_refused_connection_is_reported() -> None:
     with pytest.raises(TargetError, match=r"nothing listens at .*; is the server running\?"):
         learn(f"http://127.0.0.1:{free_port()}")
 
 
-def test_a_server_that_stalls_is_given_up_after_the_time_that_is_asked_for() -> None:
+def test_stalled_server_times_out() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}"
         with pytest.raises(TargetError, match=r"not answered within 0\.05 s"):
@@ -79,7 +79,7 @@ def test_a_server_that_stalls_is_given_up_after_the_time_that_is_asked_for() -> 
 
 
 @pytest.mark.parametrize("url", ["127.0.0.1:8000", "ftp://127.0.0.1", "http://"])
-def test_an_address_without_its_parts_is_refused(url: str) -> None:
+def test_incomplete_address_is_refused(url: str) -> None:
     with pytest.raises(TargetError, match="is not an address like"):
         learn(url)
 
@@ -94,7 +94,7 @@ def test_an_address_without_its_parts_is_refused(url: str) -> None:
         ("http://127.0.0.1:1/\u00e4", "failed: .*ascii"),
     ],
 )
-def test_an_address_that_nothing_can_have_is_refused_by_name(url: str, words: str) -> None:
+def test_impossible_address_is_refused_with_the_reason(url: str, words: str) -> None:
     with pytest.raises(TargetError, match=words):
         learn(url)
 
@@ -110,6 +110,6 @@ class Silent(http.server.BaseHTTPRequestHandler):
         """Say nothing."""
 
 
-def test_another_server_is_named_for_what_it_answers() -> None:
+def test_answer_of_another_server_is_reported() -> None:
     with not_torchlane() as url, pytest.raises(TargetError, match=r"(?s)answered 501.*Torchlane"):
         learn(url)

@@ -104,7 +104,7 @@ ALL = [(model, name) for model in MODELS for name in WORKLOADS]
 
 
 @pytest.mark.parametrize(("model", "name"), ALL)
-def test_right_answers_pass_and_what_a_model_cannot_take_is_said(model: str, name: str) -> None:
+def test_right_answers_pass_and_unsuitable_workloads_are_refused(model: str, name: str) -> None:
     fake = fake_of(model)
     if name in CAN[model]:
         assert problems(fake, made(model, name)) == []
@@ -117,7 +117,7 @@ def test_right_answers_pass_and_what_a_model_cannot_take_is_said(model: str, nam
     ("model", "name"),
     [(m, n) for m, n in ALL if n in CAN[m] - BY_FORM.get(m, set()) and n != "batch"],
 )
-def test_an_answer_that_belongs_to_another_request_is_caught(model: str, name: str) -> None:
+def test_answer_of_another_request_is_detected(model: str, name: str) -> None:
     fake = fake_of(model)
     calls = made(model, name)
     fake.lie = AnswersOfTheOneBefore()
@@ -136,7 +136,7 @@ def test_an_answer_that_belongs_to_another_request_is_caught(model: str, name: s
         (not_finite, "not a number"),
     ],
 )
-def test_batches_that_are_not_what_was_asked_for_are_caught(lie: Lie, words: str) -> None:
+def test_wrong_batch_answers_are_detected(lie: Lie, words: str) -> None:
     fake = fake_of("matrix")
     calls = made("matrix", "batch")
     fake.lie = lie
@@ -146,7 +146,7 @@ def test_batches_that_are_not_what_was_asked_for_are_caught(lie: Lie, words: str
 
 
 @pytest.mark.parametrize("name", ["unique", "repeated", "binary", "npy"])
-def test_a_wrong_number_is_caught(name: str) -> None:
+def test_wrong_number_is_detected(name: str) -> None:
     fake = fake_of("matrix")
     calls = made("matrix", name)
     fake.lie = wrong_number
@@ -160,7 +160,7 @@ def test_popular_items_of_half_precision_are_judged_strictly() -> None:
     assert len(problems(fake, calls, 50)) == 50
 
 
-def test_equal_items_of_a_batch_must_be_answered_equally() -> None:
+def test_equal_items_of_a_batch_need_equal_answers() -> None:
     fake = fake_of("matrix")
     calls = made("matrix", "batch")
 
@@ -198,18 +198,18 @@ def test_a_200_that_is_not_json_is_a_problem() -> None:
 
 
 @pytest.mark.parametrize("model", ["matrix", "pictures", "ids", "texts", "pairs"])
-def test_two_unique_draws_never_repeat_and_seeds_differ(model: str) -> None:
+def test_unique_draws_never_repeat_across_seeds(model: str) -> None:
     bodies = [made(model, "unique", seed).draw for seed in (1, 2, 3)]
     seen = [draw().body for draw in bodies for _ in range(1000)]
     assert len(set(seen)) == 3000
 
 
-def test_one_seed_draws_the_same() -> None:
+def test_equal_seeds_draw_equal_calls() -> None:
     first, same = made("matrix", "mixed", 5), made("matrix", "mixed", 5)
     assert [first.draw().body for _ in range(50)] == [same.draw().body for _ in range(50)]
 
 
-def test_popular_inputs_are_the_same_for_all_and_the_first_come_most_often() -> None:
+def test_popular_inputs_are_shared_and_follow_zipf() -> None:
     seen = [Counter[bytes](), Counter[bytes]()]
     for seed, counts in enumerate(seen):
         calls = made("matrix", "repeated", seed)
@@ -221,7 +221,7 @@ def test_popular_inputs_are_the_same_for_all_and_the_first_come_most_often() -> 
     assert 0.22 < often / 4000 < 0.30
 
 
-def test_half_of_a_batch_are_duplicates_and_batches_share_no_items() -> None:
+def test_half_of_each_batch_is_duplicates() -> None:
     calls = made("matrix", "batch")
     first, second = (
         [orjson.dumps(item) for item in orjson.loads(calls.draw().body)["inputs"]] for _ in range(2)
@@ -230,13 +230,13 @@ def test_half_of_a_batch_are_duplicates_and_batches_share_no_items() -> None:
     assert not set(first) & set(second)
 
 
-def test_a_call_tells_how_many_items_it_has_and_where_it_goes() -> None:
+def test_call_has_its_item_count_and_path() -> None:
     single, batch = made("matrix", "unique").draw(), made("matrix", "batch").draw()
     assert (single.items, single.path) == (1, "/models/fake/predict")
     assert (batch.items, batch.path) == (BATCH_ITEMS, "/models/fake/batch-predict")
 
 
-def test_a_mixed_load_has_two_in_a_hundred_bad_ones_of_every_kind() -> None:
+def test_mixed_load_has_two_percent_bad_input() -> None:
     calls = made("pictures", "mixed")
     drawn = [calls.draw() for _ in range(4000)]
     bad = [call for call in drawn if call.items == 0]
@@ -250,14 +250,14 @@ def test_a_mixed_load_has_two_in_a_hundred_bad_ones_of_every_kind() -> None:
     }
 
 
-def test_a_server_that_takes_bad_input_is_caught() -> None:
+def test_server_that_accepts_bad_input_is_detected() -> None:
     calls = made("matrix", "mixed")
     bad = next(call for call in (calls.draw() for _ in range(2000)) if call.items == 0)
     headers = {"content-type": "application/json"}
     assert "answered 200 instead of 4" in (bad.expected.problem(200, headers, b"{}") or "")
 
 
-def test_an_input_of_one_number_cannot_be_varied_often_enough() -> None:
+def test_single_number_input_has_too_few_variants() -> None:
     fake = FakeServer(inputs=({"name": "x", "dtype": "float32", "shape": [-1, 1]},))
     asked = ask(fake.target(), fake.post)
     with pytest.raises(WorkloadError, match="use `repeated`"):

@@ -19,7 +19,7 @@ def manifest(repository: Path) -> Manifest:
 
 
 @pytest.mark.parametrize("batch", [1, 3])
-def test_pictures_to_logits(batch: int) -> None:
+def test_model_maps_pictures_to_logits(batch: int) -> None:
     module = DEFINITION.build()
     assert not module.training
     with torch.inference_mode():
@@ -38,7 +38,7 @@ def test_the_split_is_disjoint_complete_and_stratified() -> None:
         assert np.sum(labels[held_out] == digit) == pytest.approx(count / 5, abs=1)
 
 
-def test_held_out_pictures_go_through_the_one_preprocess_from_their_files() -> None:
+def test_held_out_pictures_are_preprocessed_from_files() -> None:
     assert DEFINITION.held_out is not None
     held_out = DEFINITION.held_out()
     indices = split()[1]
@@ -48,7 +48,7 @@ def test_held_out_pictures_go_through_the_one_preprocess_from_their_files() -> N
         np.testing.assert_array_equal(held_out.inputs["image"][row], from_file)
 
 
-def test_calibration_is_on_pictures_that_were_trained_on() -> None:
+def test_calibration_uses_training_pictures() -> None:
     assert DEFINITION.calibration is not None
     batches = DEFINITION.calibration()
     assert {batch["image"].shape for batch in batches} == {(64, 1, 32, 32)}
@@ -60,7 +60,7 @@ def test_calibration_is_on_pictures_that_were_trained_on() -> None:
         np.testing.assert_array_equal(drawn[row], from_file)
 
 
-def test_the_golden_pictures_are_one_unseen_picture_of_each_digit() -> None:
+def test_golden_pictures_hold_each_digit_once() -> None:
     assert DEFINITION.held_out is not None
     held_out = DEFINITION.held_out()
     unseen = {
@@ -71,7 +71,7 @@ def test_the_golden_pictures_are_one_unseen_picture_of_each_digit() -> None:
     assert [unseen[each] for each in golden] == list(range(10))
 
 
-def test_accuracy_on_unseen_pictures(manifest: Manifest) -> None:
+def test_accuracy_on_held_out_pictures(manifest: Manifest) -> None:
     assert manifest.accuracy is not None
     assert manifest.accuracy >= 0.97
     assert manifest.variants["script"].accuracy == pytest.approx(manifest.accuracy, abs=0.003)
@@ -89,7 +89,7 @@ def test_int8_takes_at_most_two_fifths_of_the_space(manifest: Manifest) -> None:
     assert manifest.files["int8.pt"].bytes <= 0.4 * manifest.files["script.pt"].bytes
 
 
-def test_the_plan_has_steps_for_every_precision_up_to_the_largest_batch(manifest: Manifest) -> None:
+def test_plan_covers_every_precision_and_batch_size(manifest: Manifest) -> None:
     assert manifest.plan is not None
     device = manifest.plan.on("cpu")
     assert device is not None
@@ -109,7 +109,7 @@ class Enough(Exception):
     """Ends a training after a few steps, from its progress."""
 
 
-def test_the_training_tells_its_progress_and_is_reproducible() -> None:
+def test_training_reports_progress_and_is_reproducible() -> None:
     runs = []
     for _ in range(2):
         told: list[tuple[int, int, str]] = []

@@ -54,7 +54,7 @@ def test_it_equals_sentence_transformers() -> None:
 
 
 @pytest.mark.slow
-def test_paraphrases_are_nearer_than_strangers() -> None:
+def test_paraphrases_are_the_nearest_neighbours() -> None:
     some, others = (embedded([pair[side] for pair in PARAPHRASES]) for side in (0, 1))
     cosines = some @ others.T
     for row in range(len(PARAPHRASES)):

@@ -32,7 +32,7 @@ def distances(a: Array, b: Array) -> Array:
 
 
 @pytest.mark.parametrize("batch", [1, 2, 7])
-def test_against_a_loop(batch: int) -> None:
+def test_distances_match_a_loop(batch: int) -> None:
     for seed in range(5):
         inputs = DEFINITION.random_inputs(np.random.default_rng(seed), batch)
         got = distances(inputs["a"], inputs["b"])
@@ -40,7 +40,7 @@ def test_against_a_loop(batch: int) -> None:
         np.testing.assert_allclose(got, loop(inputs["a"], inputs["b"]), rtol=1e-5, atol=1e-6)
 
 
-def test_points_that_nearly_coincide_keep_their_distance() -> None:
+def test_nearly_equal_points_keep_their_distance() -> None:
     a = np.array([[[1000.0, 1000.0]]], np.float32)
     b = np.nextafter(a, np.float32(np.inf))
     np.testing.assert_allclose(distances(a, b), loop(a, b), rtol=1e-6)
@@ -62,7 +62,7 @@ def test_golden_items_have_several_shapes() -> None:
     assert len(set(shapes)) == len(shapes) >= 2
 
 
-def test_what_the_exported_artifact_holds(repository: Path) -> None:
+def test_exported_artifact_has_the_expected_variants(repository: Path) -> None:
     text = (repository / "pairwise/1/manifest.json").read_bytes()
     manifest = Manifest.model_validate_json(text)
     assert {"script", "bf16"} <= set(manifest.variants)

@@ -13,7 +13,7 @@ from models.definitions.residual import DEFINITION, PREPROCESS
 from models.preprocess import preprocess
 
 
-def test_it_has_the_parts_of_the_published_network() -> None:
+def test_parameters_match_the_published_network() -> None:
     state = DEFINITION.build().state_dict()
     trained = [name for name in state if name.endswith((".weight", ".bias"))]
     assert sum(state[name].numel() for name in trained) == 25_557_032
@@ -25,7 +25,7 @@ def test_it_has_the_parts_of_the_published_network() -> None:
     assert not any("layer2.1.downsample" in name for name in state)
 
 
-def test_its_answers_differ_by_picture_and_stay_in_bounds() -> None:
+def test_answers_differ_by_picture_within_bounds() -> None:
     module = DEFINITION.build()
     golden = np.stack([item["image"] for item in DEFINITION.golden_inputs()])
     with torch.inference_mode():
@@ -35,7 +35,7 @@ def test_its_answers_differ_by_picture_and_stay_in_bounds() -> None:
     assert (logits[0] - logits[1]).abs().max() > 0.01
 
 
-def test_it_is_the_same_each_time_and_leaves_random_numbers_alone() -> None:
+def test_build_is_reproducible_and_keeps_rng_state() -> None:
     torch.manual_seed(1)
     before = torch.get_rng_state()
     one, two = (DEFINITION.build().state_dict() for _ in range(2))
@@ -43,7 +43,7 @@ def test_it_is_the_same_each_time_and_leaves_random_numbers_alone() -> None:
     assert all(torch.equal(one[name], two[name]) for name in one)
 
 
-def test_what_is_drawn_is_like_what_pictures_become() -> None:
+def test_random_inputs_resemble_preprocessed_pictures() -> None:
     drawn = DEFINITION.random_inputs(np.random.default_rng(1), 2)["image"]
     assert drawn.shape == (2, 3, 224, 224)
     assert drawn.dtype == np.float32

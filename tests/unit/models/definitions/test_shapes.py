@@ -49,11 +49,11 @@ class TestAveragePrecision:
     def test_nothing_found(self) -> None:
         assert average_precision(found(), ONE_EACH) == 0
 
-    def test_another_class_or_place_does_not_fit(self) -> None:
+    def test_wrong_class_or_box_does_not_match(self) -> None:
         wrong = found((1, 0, 0, 10, 10, 0.9), (0, 20, 20, 30, 30, 0.8), (2, 47, 40, 57, 50, 0.7))
         assert average_precision(wrong, ONE_EACH) == 0
 
-    def test_a_second_box_for_a_shape_costs_precision_only_if_it_scores_higher(self) -> None:
+    def test_only_a_higher_scoring_duplicate_costs_precision(self) -> None:
         twice = truth((0, 0, 0, 10, 10), (0, 40, 40, 50, 50))
         rest = (RIGHT[0], (0, 40, 40, 50, 50, 0.5))
         after = average_precision(found(*rest, (0, 0, 0, 10, 10, 0.1)), twice)
@@ -62,7 +62,7 @@ class TestAveragePrecision:
         assert between == pytest.approx((1 + 2 / 3) / 2 / 3)
 
 
-def test_pictures_are_the_same_each_time_and_shapes_lie_inside() -> None:
+def test_pictures_are_reproducible_with_shapes_inside() -> None:
     one, other = (shapes.pictures(np.random.default_rng(5), 20) for _ in range(2))
     assert all(np.array_equal(a, b) for a, b in zip(one, other, strict=True))
     images, where = one
@@ -73,7 +73,7 @@ def test_pictures_are_the_same_each_time_and_shapes_lie_inside() -> None:
     assert real[:, 1:].max() < 64
 
 
-def test_rows_that_do_not_count_are_0() -> None:
+def test_rows_beyond_the_count_are_0() -> None:
     torch.manual_seed(3)
     pictures = DEFINITION.random_inputs(np.random.default_rng(3), 8)
     outputs = verify.run(DEFINITION.build(), DEFINITION, pictures)

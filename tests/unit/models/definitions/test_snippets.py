@@ -7,7 +7,7 @@ from models.definitions.snippets import CODEC, DEFINITION, LABELS, VOCABULARY, t
 from models.tokenize import Tokenizer
 
 
-def test_held_out_texts_are_of_other_files() -> None:
+def test_held_out_texts_come_from_other_files() -> None:
     train, held_out = texts()
     assert not {text for text, _ in train} & {text for text, _ in held_out}
     for label in range(len(LABELS)):
@@ -23,7 +23,7 @@ def test_the_tokenizer_fits_the_inputs() -> None:
     assert tokenizer.tokens("def run(self):").ids.min() > 1  # neither padding nor unknown
 
 
-def test_it_learns_to_tell_them_apart() -> None:
+def test_training_reaches_the_target_accuracy() -> None:
     module = DEFINITION.build()
     assert DEFINITION.train is not None
     assert DEFINITION.held_out is not None

@@ -54,19 +54,19 @@ def targets(batches: Any) -> list[list[int]]:
 
 
 class TestLearning:
-    def test_an_epoch_has_each_sample_once_but_for_those_that_fill_no_batch(self) -> None:
+    def test_epoch_drops_only_the_incomplete_batch(self) -> None:
         batches = targets(training().learning_batches(rows(23)))
         assert [len(each) for each in batches] == [4] * 10
         for epoch in (batches[:5], batches[5:]):
             assert len({number for batch in epoch for number in batch}) == 20
         assert batches[:5] != batches[5:]
 
-    def test_another_seed_is_another_order(self) -> None:
+    def test_another_seed_gives_another_order(self) -> None:
         one, other = (targets(training(seed=seed).learning_batches(rows(23))) for seed in (3, 4))
         assert one != other
 
     @pytest.mark.parametrize("of", [2, 3])
-    def test_shares_of_processes_are_parts_of_the_same_batches(self, of: int) -> None:
+    def test_processes_share_the_same_batches(self, of: int) -> None:
         how = training(augment=noisy, draws=2)
         whole = list(how.learning_batches(rows(23)))
         shares = [list(how.learning_batches(rows(23), Share(rank, of))) for rank in range(of)]
@@ -76,7 +76,7 @@ class TestLearning:
             assert sum(each.counted for each in parts) == batch.counted == 4
 
     @pytest.mark.parametrize("data", [rows(23), Stream(23)], ids=["map", "stream"])
-    def test_what_is_taken_up_again_has_the_same_batches(self, data: Any) -> None:
+    def test_resumed_training_has_the_same_batches(self, data: Any) -> None:
         how = training(augment=noisy, draws=2, samples=23)
         whole, rest = (list(how.learning_batches(data, first=first)) for first in (0, 7))
         assert len(rest) == 3
@@ -93,7 +93,7 @@ class Drawing(Rows):
         return torch.tensor([drawn] * len(indices)), torch.as_tensor(indices)
 
 
-def test_what_a_data_set_draws_follows_from_step_and_process() -> None:
+def test_random_draws_depend_on_step_and_process() -> None:
     def drawn(rank: int = 0, **options: Any) -> torch.Tensor:
         data = Drawing(torch.arange(23))
         batches = training().learning_batches(data, Share(rank, 2), **options)
@@ -108,7 +108,7 @@ def test_what_a_data_set_draws_follows_from_step_and_process() -> None:
 
 class TestStream:
     @pytest.mark.parametrize("workers", [0, 2])
-    def test_ranks_and_workers_share_it_without_doubling_or_losing(self, workers: int) -> None:
+    def test_ranks_and_workers_share_each_sample_once(self, workers: int) -> None:
         how = training(samples=23, epochs=2)
         seen = Counter[int]()
         orders = []
@@ -127,7 +127,7 @@ class TestStream:
 
     @pytest.mark.parametrize("workers", [0, 2])
     @pytest.mark.parametrize("data", [rows(23), Stream(23)], ids=["map", "stream"])
-    def test_all_of_it_is_evaluated_once(self, data: Any, workers: int) -> None:
+    def test_every_sample_is_evaluated_once(self, data: Any, workers: int) -> None:
         how, seen = training(), Counter[int]()
         for rank in range(2):
             batches = list(how.evaluation_batches(data, Share(rank, 2), num_workers=workers))
@@ -135,7 +135,7 @@ class TestStream:
             seen.update(number for batch in targets(batches) for number in batch)
         assert seen == dict.fromkeys(range(23), 1)
 
-    def test_data_that_ends_early_is_told(self) -> None:
+    def test_early_end_of_data_is_an_error(self) -> None:
         with pytest.raises(ValueError, match="ends after 10 samples, but `samples` says 23"):
             list(training(samples=23).learning_batches(Stream(10)))
 
@@ -144,12 +144,12 @@ class TestStream:
     ("data", "changes", "told"),
     [(Stream(9), {}, "needs `samples`"), (rows(3), {}, "3 samples are less than one batch of 4")],
 )
-def test_data_that_gives_no_steps(data: Any, changes: dict[str, Any], told: str) -> None:
+def test_data_without_steps_is_refused(data: Any, changes: dict[str, Any], told: str) -> None:
     with pytest.raises(ValueError, match=told):
         training(**changes).steps(data)
 
 
-def test_the_plain_loop_learns_and_is_the_same_each_time() -> None:
+def test_plain_loop_learns_and_is_reproducible() -> None:
     how = training(epochs=20, optimizer=lambda parameters: torch.optim.SGD(parameters, lr=1e-3))
     notes: list[str] = []
     made = []

@@ -41,7 +41,7 @@ def loaded(body: object, dtype: Dtype = "float32") -> dict[str, Any] | None:
     ],
 )
 @pytest.mark.parametrize("data", [[1, 2, 3.5, 4], [[1, 2], [3.5, 4]]])
-def test_bodies_of_clients(data: object, more: dict[str, object]) -> None:
+def test_bodies_written_by_clients(data: object, more: dict[str, object]) -> None:
     document = loaded({"inputs": [{**X, "parameters": {}, "data": data}], **more})
     assert document is not None
     numbers: Array = document["inputs"][0].pop("data")
@@ -83,7 +83,7 @@ def test_whole_numbers() -> None:
         json.dumps({"inputs": [FLAT]}).replace("{", '{"inputs": [], ', 1).encode(),
     ],
 )
-def test_others_are_left_to_the_slower_parser(body: object) -> None:
+def test_other_bodies_are_left_to_the_slow_parser(body: object) -> None:
     assert loaded(body) is None
 
 
@@ -99,7 +99,7 @@ def test_others_are_left_to_the_slower_parser(body: object) -> None:
         {"inputs": [FLAT], "parameters": {"a": {"b": {"c": {"d": 1}}}}},
     ],
 )
-def test_what_is_long_next_to_the_numbers_is_not_read(body: object) -> None:
+def test_long_metadata_is_left_to_the_slow_parser(body: object) -> None:
     assert loaded(body) is None
 
 

@@ -14,7 +14,7 @@ from tests.unit.models.manifests import make_manifest
 HEAD = b'{"inputs":[]}'
 
 
-def test_a_head_is_known_for_one_model_which_it_does_not_keep_alive() -> None:
+def test_known_heads_do_not_keep_models_alive() -> None:
     heads, layout = KnownHeads(), Layout(RAW, 8, ())
     first, second = codec_for(make_manifest()), codec_for(make_manifest())
     heads.put(first, HEAD, layout)

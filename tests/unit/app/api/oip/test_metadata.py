@@ -43,7 +43,7 @@ def test_every_dtype_has_a_datatype_of_its_size(dtype: Dtype) -> None:
     assert datatype == "BOOL" or datatype.endswith(str(8 * np.dtype(dtype).itemsize))
 
 
-def test_a_free_axis_is_minus_one_and_versions_are_strings_in_order() -> None:
+def test_model_metadata_lists_shapes_and_versions() -> None:
     manifest = make_manifest(
         [spec("a", "int64", (-1, -1, 3)), spec("b", "bool", (-1,))], [spec("y", "float16", (-1, 2))]
     )
@@ -87,7 +87,7 @@ def test_pictures_have_their_channels_first() -> None:
     assert (config["input"][0]["format"], config["input"][0]["dims"]) == ("FORMAT_NCHW", [1, 4, 2])
 
 
-def test_the_replicas_of_a_device_are_one_group() -> None:
+def test_replicas_are_grouped_by_device() -> None:
     loaded = published(make_manifest(), 1)
     replicas = [
         ReplicaStatus(f"{device}#{index}", device, "ready", None)
@@ -99,7 +99,7 @@ def test_the_replicas_of_a_device_are_one_group() -> None:
     ]
 
 
-def test_batching_and_caching_are_those_of_the_models_settings() -> None:
+def test_batching_and_caching_follow_the_models_settings() -> None:
     loaded = published(make_manifest(), 1)
     settings = ModelSettings(batch_wait_s=0.0025, cache=False)
     model = dataclasses.replace(loaded.resolve("tiny"), settings=settings, max_batch_size=48)

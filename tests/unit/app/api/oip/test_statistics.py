@@ -74,7 +74,7 @@ def check(found: VersionStatistics, processes: int) -> None:
     }
 
 
-async def test_figures_are_those_of_the_metrics() -> None:
+async def test_statistics_match_the_metrics() -> None:
     metrics = Metrics()
     work(metrics)
     (found,) = (await statistics(metrics, [model()]))["model_stats"]
@@ -96,7 +96,7 @@ async def test_several_processes_are_summed(
         check(found, processes=2)
 
 
-async def test_a_version_has_only_its_own_and_one_that_did_nothing_has_zeros() -> None:
+async def test_statistics_are_separate_for_each_version() -> None:
     metrics = Metrics()
     work(metrics)
     found = (await statistics(metrics, [model(4), model(3)]))["model_stats"]
@@ -104,7 +104,7 @@ async def test_a_version_has_only_its_own_and_one_that_did_nothing_has_zeros() -
     assert found[0]["batch_stats"] == []
 
 
-async def test_batches_beyond_the_largest_bucket_count_as_the_largest_size() -> None:
+async def test_batches_above_the_largest_bucket_are_counted() -> None:
     metrics = Metrics()
     metrics.model(ModelId("tiny", 3)).batch_size.observe(1500)
     (found,) = (await statistics(metrics, [model()]))["model_stats"]

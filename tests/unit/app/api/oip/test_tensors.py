@@ -40,14 +40,14 @@ def read(padding: int) -> tuple[bytes, list[Array], InferRequest]:
 
 
 @pytest.mark.parametrize("padding", range(8))
-def test_arrays_are_aligned_wherever_the_bytes_begin(padding: int) -> None:
+def test_arrays_are_aligned_at_any_byte_offset(padding: int) -> None:
     for array in read(padding)[1]:
         assert array.flags.aligned
         assert array.tobytes() == OCTETS
 
 
 @pytest.mark.parametrize(("padding", "kept"), [(0, True), (1 << 16, False)])
-def test_a_far_larger_body_is_not_kept(padding: int, kept: bool) -> None:
+def test_small_arrays_do_not_keep_large_bodies(padding: int, kept: bool) -> None:
     padding += -len(head()) % 4  # else they are copied in any case
     body, arrays, _ = read(padding)
     whole = np.frombuffer(body, np.uint8)

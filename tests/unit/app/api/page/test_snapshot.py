@@ -38,7 +38,7 @@ def served(metrics: Metrics, model: ModelId) -> None:
     metrics.served(model, ModelGauges(*(lambda value=each: value for each in values)))
 
 
-async def test_rates_are_by_second_and_count_only_the_interval() -> None:
+async def test_rates_are_per_second_of_the_interval() -> None:
     metrics = Metrics()
     metrics.request("/predict", 200, "ok").ended(0.002)
     metrics.requests_open = 7
@@ -56,7 +56,7 @@ async def test_rates_are_by_second_and_count_only_the_interval() -> None:
     assert 1 < requests["p50_ms"] < requests["p99_ms"] <= 2.5
 
 
-async def test_a_model_has_what_it_did_and_what_waits() -> None:
+async def test_model_reports_its_work_and_queue() -> None:
     metrics = Metrics()
     served(metrics, DIGITS)
     model = metrics.model(DIGITS)
@@ -90,7 +90,7 @@ async def test_a_model_has_what_it_did_and_what_waits() -> None:
     }
 
 
-async def test_without_work_there_are_no_means_and_no_quantiles() -> None:
+async def test_no_work_gives_no_means_or_quantiles() -> None:
     metrics = Metrics()
     served(metrics, DIGITS)
     metrics.request("/predict", 200, "ok").ended(0.002)
@@ -112,7 +112,7 @@ async def test_a_retired_model_is_left_out() -> None:
     assert [(each["name"], each["version"]) for each in found["models"]] == [("other", 1)]
 
 
-async def test_a_replica_has_its_share_of_the_time() -> None:
+async def test_replica_reports_its_busy_share() -> None:
     metrics = Metrics()
     metrics.replica("cpu#0", "cpu", lambda: True)
     metrics.replica("cpu#1", "cpu", lambda: False)
@@ -134,7 +134,7 @@ async def test_a_replica_has_its_share_of_the_time() -> None:
     assert two["state"] is None  # another process has it
 
 
-async def test_a_reading_of_a_device_that_fails_is_null() -> None:
+async def test_failed_device_reading_is_null() -> None:
     metrics = Metrics()
     metrics.device("cuda:0", {"memory_bytes": lambda: 8e9, "temperature_celsius": lambda: math.nan})
     (device,) = (await between(metrics, lambda: None, 1.0))["devices"]
@@ -147,14 +147,14 @@ async def test_a_reading_of_a_device_that_fails_is_null() -> None:
     }
 
 
-def test_a_counter_that_began_anew_has_no_negative_rate() -> None:
+def test_reset_counter_has_no_negative_rate() -> None:
     empty = read(CollectorRegistry())
     before: Series = {**empty, "requests_total": {("ok",): 900.0, ("overloaded",): 1.0}}
     now: Series = {**empty, "requests_total": {("ok",): 20.0, ("overloaded",): 3.0}}
     assert Change(before, now, 1.0).rates("requests_total") == {("ok",): 0.0, ("overloaded",): 2.0}
 
 
-def test_what_is_not_wanted_is_not_kept() -> None:
+def test_unused_series_are_not_kept() -> None:
     registry = CollectorRegistry()
     Gauge("torchlane_ready", "", registry=registry).set(1)
     Gauge("torchlane_something_new", "", registry=registry).set(1)

@@ -12,7 +12,7 @@ PAGE = Path(app.api.page.__file__).parent
 VENDORED = tomllib.loads((PAGE / "vendored.toml").read_text())
 
 
-def test_each_file_has_the_digest_of_the_published_one() -> None:
+def test_vendored_files_match_their_published_digests() -> None:
     listed = {name: digest for each in VENDORED.values() for name, digest in each["sha256"].items()}
     found = {
         file.name: hashlib.sha256(file.read_bytes()).hexdigest()
@@ -21,7 +21,7 @@ def test_each_file_has_the_digest_of_the_published_one() -> None:
     assert found == listed
 
 
-def test_each_has_its_version_and_licence() -> None:
+def test_vendored_packages_have_version_and_licence() -> None:
     for name, package in VENDORED.items():
         script = next(file for file in package["sha256"] if file.endswith(".js"))
         head = (PAGE / "static" / "vendor" / script).read_text()[:200]

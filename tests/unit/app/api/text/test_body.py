@@ -17,5 +17,5 @@ from app.api.text.body import split
         ("minilm/", ("minilm/", None)),
     ],
 )
-def test_the_version_is_behind_the_name(model: str, expected: tuple[str, str | None]) -> None:
+def test_version_follows_the_model_name(model: str, expected: tuple[str, str | None]) -> None:
     assert split(model) == expected

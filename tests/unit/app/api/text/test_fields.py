@@ -17,7 +17,7 @@ def test_strings_are_not_counted(text: str) -> None:
     assert parsed(json.dumps(document).encode()) == document
 
 
-def test_as_much_as_is_allowed() -> None:
+def test_largest_allowed_body_is_accepted() -> None:
     document: Any = {"input": [[1] * 60] * 4000}
     assert parsed(json.dumps(document).encode()) == document
 
@@ -32,12 +32,12 @@ def test_as_much_as_is_allowed() -> None:
         {"input": "a" * MAX_BODY_BYTES},
     ],
 )
-def test_too_much_is_rejected(document: Any) -> None:
+def test_oversized_body_is_rejected(document: Any) -> None:
     with pytest.raises(PayloadTooLarge, match="split it"):
         parsed(json.dumps(document).encode())
 
 
 @pytest.mark.parametrize("body", [b"", b"[]", b'"a"', b'{"a": }', b'{"a": "\\ud800"}', b"\xff"])
-def test_no_object_is_rejected(body: bytes) -> None:
+def test_body_that_is_not_an_object_is_rejected(body: bytes) -> None:
     with pytest.raises(InvalidInput, match="body"):
         parsed(body)

@@ -10,12 +10,12 @@ from app.codecs.answers import apply_scores
 
 
 @pytest.mark.parametrize(("most", "within"), [(5, 1e-4), (11, 1e-2)])
-def test_a_sigmoid_is_undone(most: float, within: float) -> None:
+def test_logit_inverts_the_sigmoid(most: float, within: float) -> None:
     scores = np.linspace(-most, most, 1001, dtype=np.float32)
     assert np.abs(logit(apply_scores("sigmoid", scores)) - scores).max() < within
 
 
-def test_certain_scores_stay_finite_and_in_order() -> None:
+def test_extreme_scores_stay_finite_and_ordered() -> None:
     scores = logit(apply_scores("sigmoid", np.array([-100, -20, 0, 20, 100], np.float32)))
     assert np.isfinite(scores).all()
     assert np.all(np.diff(scores) >= 0)

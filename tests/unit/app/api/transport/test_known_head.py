@@ -58,7 +58,7 @@ def mutations(data: bytes) -> Iterator[bytes]:
             yield data[:at] + bytes((octet,)) + data[at:]
 
 
-def test_what_is_taken_for_a_request_is_the_parsers() -> None:
+def test_known_head_agrees_with_the_parser() -> None:
     head = known(FIRST)
     assert head is not None
     taken = 0
@@ -76,7 +76,7 @@ def test_what_is_taken_for_a_request_is_the_parsers() -> None:
 
 
 @pytest.mark.parametrize("size", [0, 1, 9, 10, 16, 18, 100, 70_000])
-def test_bodies_of_other_lengths_have_the_known_head(size: int) -> None:
+def test_known_head_allows_other_body_lengths(size: int) -> None:
     head = known(FIRST)
     assert head is not None
     body = b"x" * size
@@ -101,7 +101,7 @@ def test_bodies_of_other_lengths_have_the_known_head(size: int) -> None:
         FIRST.replace(b"Accept: */*", b"Content-Type: a\r\nX: b") + b"GET / HTTP/1.1\r\n\r\n",
     ],
 )
-def test_heads_that_are_not_kept(data: bytes) -> None:
+def test_unsuitable_heads_are_not_kept(data: bytes) -> None:
     try:
         kept = known(data)
     except httptools.HttpParserUpgrade:
@@ -110,7 +110,7 @@ def test_heads_that_are_not_kept(data: bytes) -> None:
     assert kept is None
 
 
-def test_a_request_behind_another_one_is_not_taken_for_the_first() -> None:
+def test_pipelined_request_does_not_give_a_known_head() -> None:
     second = request("/predict", b"12345")
     parsed = Parsed(FIRST + second)
     assert known_head(FIRST + second, parsed.url, parsed.headers[-3:], ENDPOINT) is None

@@ -41,7 +41,7 @@ OTHERS = (
 )
 
 
-async def test_requests_on_the_fast_path(models: Path) -> None:
+async def test_predictions_take_the_fast_path(models: Path) -> None:
     async with listening(models) as server:
         for data in FAST:
             await server.ask(data)
@@ -51,7 +51,7 @@ async def test_requests_on_the_fast_path(models: Path) -> None:
             assert len(server.asgi) == number, data
 
 
-async def test_requests_between_those_with_a_known_head(
+async def test_known_heads_answer_like_parsed_requests(
     models: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     parsed = 0
@@ -84,7 +84,7 @@ async def test_requests_between_those_with_a_known_head(
 
 
 @pytest.mark.parametrize("chunk_bytes", [None, 1, 5, 1000])
-async def test_a_body_may_come_byte_by_byte(models: Path, chunk_bytes: int | None) -> None:
+async def test_body_may_arrive_byte_by_byte(models: Path, chunk_bytes: int | None) -> None:
     async with listening(models) as server:
         wire = await server.connect()
         for number in (3.0, 4.0):
@@ -96,7 +96,7 @@ async def test_a_body_may_come_byte_by_byte(models: Path, chunk_bytes: int | Non
         assert server.asgi == []
 
 
-async def test_pieces_of_all_sizes_keep_their_order(models: Path) -> None:
+async def test_chunks_of_any_size_keep_their_order(models: Path) -> None:
     inputs = [[number / 64, 0.5] for number in range(4000)]
     body = json.dumps({"inputs": inputs}).encode()
     chunks, at = [], 0
@@ -120,7 +120,9 @@ class TestOrder:
     """Answers come in the order of pipelined requests."""
 
     @pytest.mark.parametrize("cache_bytes", [0, 1_000_000])
-    async def test_both_ways_mixed(self, models: Path, cache_bytes: int) -> None:
+    async def test_fast_and_asgi_requests_keep_their_order(
+        self, models: Path, cache_bytes: int
+    ) -> None:
         rng = random.Random(3)
         async with listening(models, cache_bytes=cache_bytes) as server:
             wire = await server.connect()
@@ -134,7 +136,7 @@ class TestOrder:
                         await answered(wire, number)
             assert await server.metric(OPEN) == 0
 
-    async def test_what_comes_behind_a_slow_one_waits(self, models: Path) -> None:
+    async def test_request_behind_a_slow_one_waits(self, models: Path) -> None:
         doubles = Doubles()
         async with listening(models, make_backend=doubles) as server:
             doubles.hold()
@@ -150,7 +152,7 @@ class TestOrder:
             await answered(wire, 6)
 
 
-async def test_a_body_in_small_pieces_takes_only_its_bytes(models: Path) -> None:
+async def test_small_chunks_use_no_extra_memory(models: Path) -> None:
     """Separate objects of two bytes would take twenty times as much."""
     size = 1 << 18
     async with listening(models, max_body_bytes=2 * size) as server:
@@ -168,7 +170,7 @@ async def test_a_body_in_small_pieces_takes_only_its_bytes(models: Path) -> None
 
 
 class TestTooLarge:
-    async def test_by_its_head(self, models: Path) -> None:
+    async def test_by_its_content_length(self, models: Path) -> None:
         async with listening(models, max_body_bytes=100) as server:
             wire = await server.connect()
             wire.send(request(body=b" " * 101)[:-101])
@@ -178,7 +180,7 @@ class TestTooLarge:
             assert server.asgi == []
 
     @pytest.mark.parametrize("chunk_bytes", [40, 1000])
-    async def test_while_it_comes(self, models: Path, chunk_bytes: int) -> None:
+    async def test_while_it_arrives(self, models: Path, chunk_bytes: int) -> None:
         async with listening(models, max_body_bytes=100) as server:
             wire = await server.connect()
             head, _, body = request(body=b" " * 1000, chunk_bytes=chunk_bytes).partition(
@@ -191,7 +193,7 @@ class TestTooLarge:
             assert await server.metric(COUNTED, status="413") == 1
             assert await server.metric(OPEN) == 0
 
-    async def test_one_byte_decides(self, models: Path) -> None:
+    async def test_limit_is_exact_to_one_byte(self, models: Path) -> None:
         async with listening(models, max_body_bytes=100) as server:
             body = b'{"input": [1, 2]}'.ljust(100)
             for given, status in ((body, 200), (body + b" ", 413)):
@@ -200,7 +202,7 @@ class TestTooLarge:
 
 
 class TestStalled:
-    async def test_it_is_told_the_deadline_and_may_go_on(self, models: Path) -> None:
+    async def test_stalled_body_times_out_and_connection_continues(self, models: Path) -> None:
         async with listening(models) as server:
             wire = await server.connect()
             data = request(x_torchlane_timeout_ms="60")
@@ -216,7 +218,7 @@ class TestStalled:
             assert await server.metric(COUNTED, status="504") == 1
             assert await server.metric(OPEN) == 0
 
-    async def test_the_time_is_that_of_the_head(self, models: Path) -> None:
+    async def test_deadline_counts_from_the_head(self, models: Path) -> None:
         async with listening(models) as server:
             wire = await server.connect()
             began = asyncio.get_running_loop().time()
@@ -227,7 +229,7 @@ class TestStalled:
             assert (await wire.answer()).status == 504
             assert asyncio.get_running_loop().time() - began < 2
 
-    async def test_a_body_in_time_has_the_rest_of_it(self, models: Path) -> None:
+    async def test_timely_body_keeps_the_remaining_time(self, models: Path) -> None:
         doubles = Doubles()
         async with listening(models, make_backend=doubles) as server:
             doubles.hold()

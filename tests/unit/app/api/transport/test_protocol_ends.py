@@ -25,8 +25,8 @@ def models(tmp_path: Path) -> Path:
     return tmp_path
 
 
-class TestGone:
-    async def test_in_the_middle_of_its_body(self, models: Path) -> None:
+class TestClientGone:
+    async def test_in_the_middle_of_the_body(self, models: Path) -> None:
         async with listening(models) as server:
             for chunk_bytes in (None, 4):
                 wire = await server.connect()
@@ -39,7 +39,7 @@ class TestGone:
             assert await server.metric(COUNTED, code="abandoned") == 2
             assert await server.metric(OPEN) == 0
 
-    async def test_while_others_wait_for_the_same(self, models: Path) -> None:
+    async def test_while_others_wait_for_the_same_item(self, models: Path) -> None:
         doubles = Doubles()
         async with listening(models, make_backend=doubles) as server:
             doubles.hold()
@@ -56,7 +56,7 @@ class TestGone:
             assert await server.metric(COUNTED, status="200") == 2
             assert await server.metric(OPEN) == 0
 
-    async def test_before_its_item_was_computed(self, models: Path) -> None:
+    async def test_before_its_item_is_computed(self, models: Path) -> None:
         doubles = Doubles()
         async with listening(models, make_backend=doubles) as server:
             doubles.hold()
@@ -73,7 +73,7 @@ class TestGone:
             await answered(last, 5)
             assert doubles.one.batches == [[3], [5]]
 
-    async def test_with_a_request_behind_the_one_that_waits(self, models: Path) -> None:
+    async def test_with_a_pipelined_request(self, models: Path) -> None:
         doubles = Doubles()
         async with listening(models, make_backend=doubles) as server:
             doubles.hold()
@@ -92,7 +92,7 @@ class TestGone:
 
 class TestKeepAlive:
     @pytest.mark.parametrize("data", [request(), request("/models/x/predict"), READY])
-    async def test_an_idle_connection_is_closed_in_its_time(
+    async def test_idle_connection_is_closed_after_the_timeout(
         self, models: Path, data: bytes
     ) -> None:
         async with listening(models, keep_alive_s=KEEP_ALIVE_S) as server:
@@ -106,7 +106,7 @@ class TestKeepAlive:
             assert await wire.rest() == b""
             assert 0.9 * KEEP_ALIVE_S < loop.time() - began < 10 * KEEP_ALIVE_S
 
-    async def test_one_that_waits_for_an_answer_stays(self, models: Path) -> None:
+    async def test_connection_awaiting_an_answer_stays_open(self, models: Path) -> None:
         doubles = Doubles()
         async with listening(models, make_backend=doubles, keep_alive_s=KEEP_ALIVE_S) as server:
             wire = await server.connect()
@@ -117,7 +117,7 @@ class TestKeepAlive:
             doubles.go_on()
             await answered(wire, 4)
 
-    async def test_one_that_waits_for_a_pipelined_answer_stays(self, models: Path) -> None:
+    async def test_connection_awaiting_a_pipelined_answer_stays_open(self, models: Path) -> None:
         doubles = Doubles()
         async with listening(models, make_backend=doubles, keep_alive_s=KEEP_ALIVE_S) as server:
             wire = await server.connect()
@@ -131,7 +131,7 @@ class TestKeepAlive:
             doubles.go_on()
             await answered(wire, 5)
 
-    async def test_one_that_is_sending_stays(self, models: Path) -> None:
+    async def test_connection_that_sends_stays_open(self, models: Path) -> None:
         async with listening(models, keep_alive_s=KEEP_ALIVE_S) as server:
             wire = await server.connect()
             await wire.ask(ask_for(3))
@@ -141,7 +141,7 @@ class TestKeepAlive:
             await answered(wire, 4)
 
     @pytest.mark.parametrize("way", ["short", "asgi"])
-    async def test_one_that_sends_what_was_refused_already_stays(
+    async def test_connection_sending_a_refused_body_stays_open(
         self, models: Path, way: str
     ) -> None:
         query = "?a=1" if way == "asgi" else ""
@@ -156,7 +156,7 @@ class TestKeepAlive:
             wire.send(ask_for(3))
             await answered(wire, 3)
 
-    async def test_a_reader_that_takes_its_time_gets_all_of_it(self, models: Path) -> None:
+    async def test_slow_reader_gets_the_whole_answer(self, models: Path) -> None:
         def large(inputs: Arrays) -> Arrays | None:
             if inputs["x"][0, 0] != 5:
                 return None
@@ -176,7 +176,7 @@ class TestKeepAlive:
             assert head.startswith(b"HTTP/1.1 200 OK\r\n")
             assert content.count(b"0.0") == LARGE
 
-    async def test_slow_readers_take_uvicorns_path(self, models: Path) -> None:
+    async def test_requests_of_slow_readers_use_asgi(self, models: Path) -> None:
         def large(inputs: Arrays) -> Arrays | None:
             if inputs["x"][0, 0] != 5:
                 return None
@@ -200,7 +200,7 @@ class TestEnd:
     @pytest.mark.parametrize(
         "data", [b"\x00\x01\x02\r\n\r\n", b"GET\r\n\r\n", b"POST / XTTP/1.1\r\n\r\n"]
     )
-    async def test_what_is_not_http(self, models: Path, data: bytes) -> None:
+    async def test_malformed_http_is_answered_with_400(self, models: Path, data: bytes) -> None:
         async with listening(models) as server:
             for before in (b"", ask_for(3)):
                 wire = await server.connect()
@@ -256,7 +256,7 @@ class TestEnd:
     @pytest.mark.parametrize(
         "behind", [ask_for(5), request("/predict?way=asgi"), READY], ids=["short", "asgi", "other"]
     )
-    async def test_what_stands_behind_the_last_answer_is_not_begun(
+    async def test_requests_after_the_last_answer_are_ignored(
         self, models: Path, behind: bytes
     ) -> None:
         async with listening(models) as server:
@@ -273,7 +273,7 @@ class TestEnd:
             assert server.asgi == []
             assert await server.metric(COUNTED) == 2
 
-    async def test_what_is_computed_is_not_given_up(self, models: Path) -> None:
+    async def test_running_request_is_answered_at_a_stop(self, models: Path) -> None:
         doubles = Doubles()
         async with listening(models, make_backend=doubles) as server:
             doubles.hold()

@@ -29,7 +29,7 @@ def models(tmp_path: Path) -> Path:
     return tmp_path
 
 
-class TestBugsInside:
+class TestInternalErrors:
     """Unforeseen errors are answered, logged once, and affect no other request."""
 
     @pytest.mark.parametrize("where", ["decode_numbers", "encode"])
@@ -63,7 +63,7 @@ class TestBugsInside:
             assert await server.metric(COUNTED, status="500", code="internal") == 1
             assert await server.metric(OPEN) == 0
 
-    async def test_an_error_that_cannot_be_written(self, models: Path) -> None:
+    async def test_an_error_that_cannot_be_encoded(self, models: Path) -> None:
         def reject(*_: object, **__: object) -> None:
             details: Any = [{"index": object()}]
             raise InvalidInput("no", details)
@@ -81,7 +81,7 @@ class TestBugsInside:
             wire.send(ask_for(4))
             await answered(wire, 4)
 
-    async def test_one_answer_that_cannot_be_written_leaves_its_mates_theirs(
+    async def test_failed_encoding_does_not_affect_other_answers(
         self, models: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         doubles = Doubles()
@@ -108,7 +108,7 @@ class TestBugsInside:
                     await answered(wire, number)
 
     @pytest.mark.parametrize("path", ["/predict", "/models/nope/predict"])
-    async def test_metrics_that_raise_cost_no_answer(
+    async def test_failing_metrics_lose_no_answer(
         self, models: Path, monkeypatch: pytest.MonkeyPatch, path: str
     ) -> None:
         def broken(self: object, *_: object) -> None:
@@ -135,7 +135,7 @@ def exchanges() -> int:
     return sum(isinstance(each, Exchange) for each in gc.get_objects())
 
 
-async def test_what_was_answered_is_freed_without_the_garbage_collector(models: Path) -> None:
+async def test_answered_requests_are_freed_without_gc(models: Path) -> None:
     async with listening(models, cache_bytes=0) as server:
         wire = await server.connect()
         gc.collect()
@@ -204,7 +204,9 @@ def test_any_split_of_a_stream_gives_the_same_answers(
     )
 )
 @settings(max_examples=5, deadline=None, suppress_health_check=list(HealthCheck))
-def test_garbage_harms_nobody(tmp_path_factory: pytest.TempPathFactory, tails: list[bytes]) -> None:
+def test_garbage_does_not_affect_other_connections(
+    tmp_path_factory: pytest.TempPathFactory, tails: list[bytes]
+) -> None:
     async def scene(models: Path) -> None:
         async with listening(models, request_timeout_ms=50, keep_alive_s=KEEP_ALIVE_S) as server:
             good = await server.connect()

@@ -29,20 +29,20 @@ def refusal(left_s: float = LEFT) -> Rejection:
         (NOW, LEFT, DUE, 8, 1, False),  # a batch has ended
     ],
 )
-def test_when_it_holds(
+def test_rejection_applies_under_its_conditions(
     now: float, left_s: float, deadline: float, waiting: int, running: int, holds: bool
 ) -> None:
     assert refusal().holds(now, left_s, deadline, waiting, running) is holds
 
 
-def test_of_short_times_it_holds_for_shorter() -> None:
+def test_short_deadlines_shorten_the_rejection() -> None:
     short = refusal(0.010)
     assert short.holds(NOW + 0.00009, 0.010, DUE, 8, 2)
     assert not short.holds(NOW + 0.00011, 0.010, DUE, 8, 2)
     assert not short.holds(NOW, 0.0102, DUE, 8, 2)
 
 
-def test_without_any_time_left_it_matters_not_how_much() -> None:
+def test_passed_deadlines_are_all_rejected() -> None:
     late = refusal(-0.2)
     assert late.holds(NOW + 0.0009, -0.1, DUE, 8, 2)
     assert not late.holds(NOW, 0.001, DUE, 8, 2)
@@ -77,7 +77,7 @@ async def test_rejection_repeats_with_the_true_time() -> None:
         r.backend.gate.set()
 
 
-async def test_request_with_more_time_is_not_rejected_by_it() -> None:
+async def test_request_with_more_time_is_not_rejected() -> None:
     async with rig(batch_s=TEN_MS, max_batch_size=8) as r:
         await full(r)
         with pytest.raises(Overloaded):
@@ -88,7 +88,7 @@ async def test_request_with_more_time_is_not_rejected_by_it() -> None:
         assert values(await waits) == [14]
 
 
-async def test_late_arrival_finds_nothing_rejected() -> None:
+async def test_later_request_is_not_rejected() -> None:
     async with rig(batch_s=TEN_MS, max_batch_size=8) as r:
         await full(r)
         with pytest.raises(Overloaded):

@@ -32,7 +32,7 @@ def answers(output: Array) -> list[Outcome | None]:
     ],
     ids=["rows", "columns", "channels last", "numbers", "large rows"],
 )
-def test_each_item_gets_its_row_read_only_and_contiguous(output: Array) -> None:
+def test_each_item_gets_a_read_only_contiguous_row(output: Array) -> None:
     for number, outcome in enumerate(answers(output)):
         assert isinstance(outcome, dict)
         row = outcome["value"]
@@ -67,7 +67,7 @@ class Reusing:
         return {"value": self.buffer[: len(x)]}
 
 
-def test_a_backend_may_overwrite_what_it_has_answered() -> None:
+def test_backend_may_reuse_its_output_memory() -> None:
     backend = FakeBackend(Reusing())
     contract = Contract(("value",), replay, finish=lambda outputs: outputs)
     first = run_batch(backend, [item(n) for n in (0, 1, 2, 3)], contract)  # is split
@@ -111,7 +111,7 @@ def test_items_of_a_suspect_replica_are_not_blamed(
             assert value_of(outcome) == ("backend_failed" if n == 3 else 2 * n)
 
 
-def test_a_culprit_that_others_were_answered_after_costs_no_probe() -> None:
+def test_later_success_makes_the_probe_unnecessary() -> None:
     backend, probes = FakeBackend(Reusing()), list[int]()
     contract = Contract(("value",), lambda _: probes.append(1), finish=lambda outputs: outputs)
     report = run_batch(backend, [item(n) for n in (3, 1)], contract)

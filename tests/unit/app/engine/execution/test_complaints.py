@@ -21,7 +21,7 @@ def ask(r: Rig, label: bytes, *numbers: float) -> asyncio.Task[list[float | str]
     return asyncio.create_task(answer())
 
 
-async def test_the_requests_of_the_items_that_failed_are_named() -> None:
+async def test_requests_of_failed_items_are_named() -> None:
     async with rig(scripts=(fail_on_poison,)) as r:
         with capture_logs() as logs:
             await asyncio.gather(
@@ -33,7 +33,7 @@ async def test_the_requests_of_the_items_that_failed_are_named() -> None:
     assert queue["first"] == "poisoned"
 
 
-async def test_first_requests_are_named_and_all_counted() -> None:
+async def test_all_requests_are_counted_and_some_named() -> None:
     async with rig(scripts=(fail_on_poison,)) as r:
         with capture_logs() as logs:
             await asyncio.gather(*(ask(r, b"%d" % number, POISON) for number in range(17)))
@@ -42,7 +42,7 @@ async def test_first_requests_are_named_and_all_counted() -> None:
     assert queue["request_ids"] == [str(number) for number in range(MOST_NAMED)]
 
 
-async def test_a_caller_that_left_is_not_named() -> None:
+async def test_abandoned_request_is_not_named() -> None:
     async with rig(scripts=(fail_on_poison,)) as r:
         with capture_logs() as logs:
             r.engine.submit(MODEL, [item(POISON)], 1e9, label=b"gone").abandon()
@@ -50,7 +50,7 @@ async def test_a_caller_that_left_is_not_named() -> None:
     assert [queue["request_ids"] for queue in logs] == [["here"]]
 
 
-def test_bad_items_without_end_are_a_line_a_second() -> None:
+def test_endless_bad_items_log_once_per_second() -> None:
     complaints, error = Complaints(), ModelError("no")
     with capture_logs() as logs:
         for step in range(1000):  # in a second

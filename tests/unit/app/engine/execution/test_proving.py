@@ -67,9 +67,7 @@ async def begin(replica: Replica, backend: FakeBackend, proof: Proof) -> asyncio
     return installing
 
 
-async def test_batches_run_while_a_forward_of_the_proof_does(
-    replica: Replica, proof: Proof
-) -> None:
+async def test_batches_run_during_a_proof(replica: Replica, proof: Proof) -> None:
     installing = await begin(replica, FakeBackend(), proof)
     assert await run(replica) not in (-1, proof.thread)
     assert not replica.serves(NEW)
@@ -79,7 +77,7 @@ async def test_batches_run_while_a_forward_of_the_proof_does(
     assert replica.proving is None
 
 
-async def test_the_last_check_is_made_in_the_replicas_thread(replica: Replica) -> None:
+async def test_check_runs_in_the_replicas_thread(replica: Replica) -> None:
     checked: list[int] = []
     await replica.install(
         NEW, FakeBackend, check=lambda _, __: checked.append(threading.get_native_id())
@@ -87,7 +85,7 @@ async def test_the_last_check_is_made_in_the_replicas_thread(replica: Replica) -
     assert checked == [await run(replica)]
 
 
-async def test_a_check_that_fails_keeps_the_model_out(replica: Replica) -> None:
+async def test_failed_check_prevents_the_installation(replica: Replica) -> None:
     backend = FakeBackend()
 
     def check(_: Backend, __: Between) -> None:
@@ -100,7 +98,7 @@ async def test_a_check_that_fails_keeps_the_model_out(replica: Replica) -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="threads have priorities of their own on Linux")
-async def test_it_leaves_cores_to_what_serves(replica: Replica, proof: Proof) -> None:
+async def test_proof_runs_at_lower_priority(replica: Replica, proof: Proof) -> None:
     installing = await begin(replica, FakeBackend(), proof)
     usual = os.getpriority(os.PRIO_PROCESS, 0)
     assert os.getpriority(os.PRIO_PROCESS, proof.thread) == min(19, usual + NICENESS)
@@ -109,9 +107,7 @@ async def test_it_leaves_cores_to_what_serves(replica: Replica, proof: Proof) ->
     await installing
 
 
-async def test_hanging_proof_is_given_up_and_the_replica_serves(
-    replica: Replica, proof: Proof
-) -> None:
+async def test_replica_serves_after_a_hanging_proof(replica: Replica, proof: Proof) -> None:
     backend = FakeBackend()
     installing = await begin(replica, backend, proof)
     assert replica.proving is not None
@@ -127,7 +123,7 @@ async def test_hanging_proof_is_given_up_and_the_replica_serves(
     assert backend.calls == ["close"]
 
 
-async def test_hanging_replica_ends_a_proof_without_blame(replica: Replica, proof: Proof) -> None:
+async def test_hanging_replica_does_not_blame_the_proof(replica: Replica, proof: Proof) -> None:
     backend = FakeBackend()
     installing = await begin(replica, backend, proof)
     replica.give_up_thread(ReplicaHangs("it hangs"))
@@ -138,9 +134,7 @@ async def test_hanging_replica_ends_a_proof_without_blame(replica: Replica, proo
     assert not isinstance(failed.value, ReplicaHangs)
 
 
-async def test_nothing_is_left_of_an_installation_that_is_cancelled(
-    replica: Replica, proof: Proof
-) -> None:
+async def test_cancelled_installation_closes_its_backend(replica: Replica, proof: Proof) -> None:
     backend = FakeBackend()
     installing = await begin(replica, backend, proof)
     installing.cancel()

@@ -28,7 +28,7 @@ class OnDevice(FakeBackend):
         return Serving((), launches=True)
 
 
-async def test_all_but_loading_happens_in_one_thread_of_its_own() -> None:
+async def test_everything_but_loading_uses_one_thread() -> None:
     threads: set[int] = set()
     loaders: set[int] = set()
     replica = Replica("r", Device("cpu"), lambda: threads.add(threading.get_ident()))
@@ -58,7 +58,7 @@ async def test_all_but_loading_happens_in_one_thread_of_its_own() -> None:
     assert replica.state is ReplicaState.CLOSED
 
 
-async def test_a_failed_install_keeps_the_backend_that_was_there() -> None:
+async def test_failed_install_keeps_the_previous_backend() -> None:
     replica = Replica("r", Device("cpu"))
     replica.open()
     first = FakeBackend()
@@ -80,7 +80,7 @@ async def test_a_failed_install_keeps_the_backend_that_was_there() -> None:
     await replica.close(1.0)
 
 
-async def test_close_gives_up_on_a_thread_that_is_stuck() -> None:
+async def test_close_gives_up_on_a_stuck_thread() -> None:
     replica = Replica("r", Device("cpu"))
     replica.open()
     await replica.install(MODEL, FakeBackend)
@@ -90,7 +90,7 @@ async def test_close_gives_up_on_a_thread_that_is_stuck() -> None:
     stuck.set()
 
 
-async def test_raising_work_becomes_a_result() -> None:
+async def test_exception_in_work_becomes_a_result() -> None:
     replica = Replica("r", Device("cpu"))
     replica.open()
     await replica.install(MODEL, FakeBackend)
@@ -106,7 +106,7 @@ async def test_raising_work_becomes_a_result() -> None:
     assert await replica.close(1.0)
 
 
-async def test_result_for_a_blocking_loop_comes_at_once() -> None:
+async def test_result_for_a_blocking_loop_is_immediate() -> None:
     replica = Replica("r", Device("cpu"))
     replica.open()
     await replica.install(MODEL, FakeBackend)
@@ -140,7 +140,7 @@ async def test_late_result_for_a_blocking_loop_comes_once() -> None:
     assert await replica.close(1.0)
 
 
-async def test_a_result_that_comes_as_the_patience_ends_comes_once() -> None:
+async def test_result_at_the_time_limit_comes_once() -> None:
     replica = Replica("r", Device("cpu"))
     replica.open()
     await replica.install(MODEL, FakeBackend)
@@ -166,7 +166,7 @@ async def test_a_result_that_comes_as_the_patience_ends_comes_once() -> None:
     assert await replica.close(1.0)
 
 
-async def test_closing_while_a_backend_is_made_closes_that_too() -> None:
+async def test_closing_also_closes_a_backend_being_loaded() -> None:
     replica = Replica("r", Device("cpu"))
     replica.open()
     backend, begun, go_on = FakeBackend(), threading.Event(), threading.Event()
@@ -228,7 +228,7 @@ async def test_batches_run_between_parts_of_a_load() -> None:
     assert await replica.close(1.0)
 
 
-async def test_a_proof_that_fails_closes_what_was_loaded() -> None:
+async def test_failed_proof_closes_the_backend() -> None:
     replica = Replica("r", Device("cpu"))
     replica.open()
     backend = FakeBackend()
@@ -243,7 +243,7 @@ async def test_a_proof_that_fails_closes_what_was_loaded() -> None:
     assert await replica.close(1.0)
 
 
-class TestGivingUpAThread:
+class TestLostThread:
     @pytest.fixture
     async def replica(self) -> Replica:
         replica = Replica("r", Device("cpu"))
@@ -278,7 +278,7 @@ class TestGivingUpAThread:
         assert self.backend.calls == ["close"]
         assert await replica.close(1.0)
 
-    async def test_it_goes_on_with_a_new_one(self, replica: Replica) -> None:
+    async def test_replica_continues_with_a_new_thread(self, replica: Replica) -> None:
         await self.stuck(replica)
         replica.give_up_thread(ReplicaHangs("it hangs"))
         await replica.install(MODEL, FakeBackend)
@@ -289,7 +289,7 @@ class TestGivingUpAThread:
         self.go_on.set()
         assert await replica.close(1.0)
 
-    async def test_calls_that_wait_in_it_fail(self, replica: Replica) -> None:
+    async def test_waiting_calls_fail(self, replica: Replica) -> None:
         await self.stuck(replica)
         waiting = [
             asyncio.create_task(replica.call(lambda: None)),
@@ -308,9 +308,7 @@ class TestGivingUpAThread:
         assert await replica.close(1.0)
 
     @pytest.mark.parametrize("who", ["itself", "a batch between its steps"])
-    async def test_a_proof_is_to_blame_for_its_own_steps_alone(
-        self, replica: Replica, who: str
-    ) -> None:
+    async def test_proof_is_blamed_only_for_its_steps(self, replica: Replica, who: str) -> None:
         proving, begun = threading.Event(), threading.Event()
 
         def hang(_: object) -> str:
@@ -337,7 +335,7 @@ class TestGivingUpAThread:
         self.go_on.set()
         assert await replica.close(1.0)
 
-    async def test_each_sign_of_life_is_another_step(self, replica: Replica) -> None:
+    async def test_each_heartbeat_is_another_step(self, replica: Replica) -> None:
         await until(lambda: replica.step is None)
         await self.stuck(replica)
         stuck = replica.step
@@ -391,7 +389,7 @@ async def test_lost_thread_keeps_no_pending_install() -> None:
     await replica.close(1.0)
 
 
-async def test_what_a_batch_held_is_free_when_it_has_ended() -> None:
+async def test_ended_batch_is_freed_without_gc() -> None:
     """At once: thousands of batches would else wait for the garbage collector, with their items."""
     replica = Replica("r", Device("cpu"))
     replica.open()

@@ -27,7 +27,7 @@ def cost_of(largest: int, measured: Mapping[int, float]) -> BatchCost:
     return BatchCost(largest, {0: measured})
 
 
-def test_nothing_is_known_at_first() -> None:
+def test_cost_is_zero_before_measurements() -> None:
     cost = cost_of(64, {})
     assert [cost.expected_s(items) for items in (1, 64)] == [0, 0]
     assert cost.full_s() == 0
@@ -43,12 +43,12 @@ def test_interpolation_between_and_beyond_sizes() -> None:
     assert cost.expected_s(64) == cost.full_s() == pytest.approx(0.320)
 
 
-def test_a_smaller_batch_is_not_expected_to_take_longer() -> None:
+def test_smaller_batch_is_never_expected_slower() -> None:
     cost = cost_of(8, {1: 0.050, 2: 0.002, 4: 0.003, 8: 0.005})
     assert [cost.expected_s(items) for items in (1, 2, 8)] == [0.002, 0.002, 0.005]
 
 
-def test_the_first_batch_stands_for_a_warm_up() -> None:
+def test_first_batch_replaces_a_warm_up() -> None:
     cost, draw = cost_of(64, {}), random.Random(1)
     for _ in range(200):
         items = draw.randint(1, 64)
@@ -124,7 +124,7 @@ def test_unknown_overhead_changes_nothing() -> None:
     assert cost.expected_s(8) == pytest.approx(LINEAR[8] + 0.1, rel=0.01)
 
 
-def test_one_stall_is_an_outlier_and_three_are_a_shift() -> None:
+def test_three_stalls_are_a_shift() -> None:
     cost = cost_of(64, LINEAR)
     cost.took(8, LINEAR[8], 1000.0)
     assert cost.expected_s(8) == pytest.approx(LINEAR[8] * 1.4)
@@ -134,7 +134,7 @@ def test_one_stall_is_an_outlier_and_three_are_a_shift() -> None:
     assert cost.expected_s(1) == pytest.approx(LINEAR[1] + 3.0)
 
 
-def test_deviation_follows_scatter_soon_and_ignores_one_surprise() -> None:
+def test_deviation_follows_scatter_and_ignores_one_outlier() -> None:
     cost = cost_of(8, SOME)
     for index in range(10):
         cost.took(2, (0.9 if index % 2 else 1.1) * SOME[2])
@@ -160,21 +160,21 @@ def test_deviation_follows_scatter_soon_and_ignores_one_surprise() -> None:
         (SOME, 0.1, 2),
     ],
 )
-def test_batches_are_smaller_where_less_time_is_allowed(
+def test_batches_are_smaller_with_less_time(
     measured: dict[int, float], allowed_s: float, size: int
 ) -> None:
     assert cost_of(64, measured).batch_size(allowed_s) == size
 
 
 @pytest.mark.parametrize("slower", [1.0, 1.05, 1.1])
-def test_a_slower_machine_does_not_change_which_size_is_best(slower: float) -> None:
+def test_slower_machine_keeps_the_best_size(slower: float) -> None:
     cost = cost_of(64, SOME)
     for items in (1, 2, 1, 2, 2) * 40:
         cost.took(items, slower * SOME[items])
         assert cost.batch_size(0.1) == 2
 
 
-def test_a_device_that_slows_down_gets_smaller_batches_and_recovers() -> None:
+def test_slowdown_makes_batches_smaller_until_recovery() -> None:
     cost = cost_of(64, FLAT)
     for slower, size in ((2.0, 8), (1.0, 32)):
         for _ in range(40):
@@ -183,7 +183,7 @@ def test_a_device_that_slows_down_gets_smaller_batches_and_recovers() -> None:
         assert cost.batch_size(0.1) == size
 
 
-def test_every_size_recovers_although_one_runs() -> None:
+def test_running_one_size_recovers_all_sizes() -> None:
     cost = cost_of(64, QUICK)
     for items in (64, 32, 64):
         cost.took(items, 200 * QUICK[items])
@@ -195,14 +195,14 @@ def test_every_size_recovers_although_one_runs() -> None:
 
 
 @pytest.mark.parametrize("allowed_s", [0.03, 0.05, 0.1])
-def test_overhead_makes_no_batch_small(allowed_s: float) -> None:
+def test_overhead_does_not_shrink_batches(allowed_s: float) -> None:
     cost = cost_of(64, QUICK)
     for _ in range(60):
         cost.took(8, QUICK[8], 0.6 * allowed_s)
     assert cost.batch_size(allowed_s) == 64
 
 
-def test_batches_of_no_time_are_no_trouble() -> None:
+def test_zero_times_are_allowed() -> None:
     cost = cost_of(4, {1: 0.0, 4: 0.0})
     for _ in range(5000):
         cost.took(3, 0.0)
@@ -217,7 +217,7 @@ def test_batches_of_no_time_are_no_trouble() -> None:
     ),
     st.floats(-1, 100),
 )
-def test_numbers_always_stay_sane(
+def test_estimates_always_stay_in_range(
     measured: dict[int, float], took: list[tuple[int, float, float | None]], allowed_s: float
 ) -> None:
     cost = cost_of(12, measured)
@@ -252,7 +252,7 @@ def test_an_interpolated_time_lies_between_its_neighbours(
     st.fixed_dictionaries({size: st.floats(1e-6, 10) for size in SIZES}),
     st.lists(st.integers(1, 64), max_size=20),
 )
-def test_what_was_expected_changes_nothing(measured: dict[int, float], items: list[int]) -> None:
+def test_expected_times_change_nothing(measured: dict[int, float], items: list[int]) -> None:
     cost = cost_of(64, measured)
     before = [cost.expected_s(n) for n in range(1, 65)]
     for n in items:
@@ -269,7 +269,7 @@ class TestLengths:
         16: {n: 0.001 + 0.0016 * n for n in (1, 4, 16)},
     }
 
-    def test_between_lengths_it_is_linear_and_beyond_in_proportion(self) -> None:
+    def test_cost_is_interpolated_between_lengths(self) -> None:
         cost = BatchCost(64, self.MEASURED)
         assert cost.expected_s(4, 4) == pytest.approx(0.0026)
         assert cost.expected_s(4, 16) == pytest.approx(0.0074)
@@ -284,34 +284,34 @@ class TestLengths:
         assert cost.batch_size(100.0, 16) == 16
         assert cost.full_s(16) == pytest.approx(0.0266)
 
-    def test_an_item_is_worth_its_part_of_the_best_batch(self) -> None:
+    def test_item_cost_is_its_share_of_a_batch(self) -> None:
         cost = BatchCost(64, self.MEASURED)
         assert cost.item_s(4) == pytest.approx((0.001 + 0.0004 * 64) / 64)
         assert cost.item_s(16) == pytest.approx((0.001 + 0.0016 * 16) / 16)
 
-    def test_a_batch_of_one_length_corrects_the_others(self) -> None:
+    def test_batch_of_one_length_corrects_all_lengths(self) -> None:
         cost = BatchCost(64, self.MEASURED)
         for _ in range(200):
             cost.took(4, 2 * 0.0026, 0.0, length=4)
         assert cost.expected_s(4, 16) == pytest.approx(2 * 0.0074, rel=0.01)
 
-    def test_without_measurements_the_first_batch_stands_for_all(self) -> None:
+    def test_first_batch_estimates_all_lengths(self) -> None:
         cost = BatchCost(64, {})
         cost.took(2, 0.010, length=8)
         assert cost.expected_s(4, 8) == pytest.approx(0.020)
         assert cost.expected_s(4, 16) >= cost.expected_s(4, 8)
 
-    def test_one_measured_length_stands_for_longer_ones_in_proportion(self) -> None:
+    def test_longer_lengths_scale_from_one_measured_length(self) -> None:
         cost = BatchCost(64, {8: {1: 0.002, 64: 0.064}})
         assert cost.expected_s(1, 512) == pytest.approx(64 * 0.002)
         assert cost.most_of(512) == 1
 
-    def test_a_guess_limits_no_batch(self) -> None:
+    def test_guessed_cost_does_not_limit_batches(self) -> None:
         cost = BatchCost(64, {})
         cost.took(1, 0.010, length=8)
         assert cost.most_of(8) == cost.most_of(100) == 64
 
-    def test_what_did_not_fit_limits_other_lengths_by_the_places_that_they_take(self) -> None:
+    def test_out_of_memory_limits_longer_items_proportionally(self) -> None:
         cost = BatchCost(64, {8: {64: 0.1}, 512: {64: 1.0}})
         cost.out_of_memory(16, 0.0, length=512)
         assert [cost.most_of(length) for length in (512, 256, 16, 8)] == [8, 16, 64, 64]

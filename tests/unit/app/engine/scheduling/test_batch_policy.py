@@ -61,7 +61,7 @@ def test_decide(
         (3, 1.0, 1, BOTH, Arrivals(1, 0.5), Decision(3)),
     ],
 )
-def test_what_is_being_read_is_waited_for(
+def test_decision_waits_for_requests_being_read(
     waiting: int,
     oldest_s: float,
     free: int,
@@ -82,7 +82,7 @@ SECONDS = st.floats(0, 10)
     limits=st.builds(BatchLimits, st.integers(1, 64), SECONDS, SECONDS),
     arrivals=st.builds(Arrivals, st.integers(0, 100), SECONDS),
 )
-def test_of_every_decision(
+def test_every_decision_is_valid(
     waiting: int, oldest_s: float, free: int, limits: BatchLimits, arrivals: Arrivals
 ) -> None:
     made = decide(waiting, oldest_s, one_of(free), limits, arrivals)
@@ -107,7 +107,7 @@ def test_of_every_decision(
     st.builds(BatchLimits, st.integers(1, 64), SECONDS, SECONDS),
     st.builds(Arrivals, st.integers(0, 100), SECONDS),
 )
-def test_more_work_and_more_time_never_make_it_wait_longer(
+def test_more_work_or_time_never_delays_a_batch(
     work: tuple[int, int],
     time: tuple[float, float],
     free: int,
@@ -123,9 +123,7 @@ def test_more_work_and_more_time_never_make_it_wait_longer(
 
 
 @given(st.integers(1, 200), st.integers(1, 8), st.integers(1, 64))
-def test_idle_replicas_share_what_waits_and_leave_nothing_that_fits(
-    waiting: int, free: int, most: int
-) -> None:
+def test_idle_replicas_share_the_queue_evenly(waiting: int, free: int, most: int) -> None:
     left, sizes = waiting, []
     for replicas in range(free, 0, -1):
         sizes.append(decide(left, 0.0, one_of(replicas), BatchLimits(most, 0.0)).size)
@@ -135,7 +133,7 @@ def test_idle_replicas_share_what_waits_and_leave_nothing_that_fits(
 
 
 @given(st.integers(1, 63), SECONDS, st.builds(BatchLimits, st.just(64), SECONDS, SECONDS), SECONDS)
-def test_configured_wait_is_over_when_asked_again(
+def test_configured_wait_ends_at_the_next_check(
     waiting: int, oldest_s: float, limits: BatchLimits, gathered_s: float
 ) -> None:
     made = decide(waiting, oldest_s, 1, limits, Arrivals(1, gathered_s))
@@ -147,7 +145,7 @@ def test_configured_wait_is_over_when_asked_again(
 @given(
     st.integers(1, 200), st.lists(st.floats(0.01, 100), min_size=1, max_size=8), st.integers(1, 64)
 )
-def test_what_waits_is_shared_by_speed(waiting: int, speeds: list[float], most: int) -> None:
+def test_queued_items_are_shared_by_speed(waiting: int, speeds: list[float], most: int) -> None:
     left, slower = waiting, sorted(speeds)
     ends: list[float] = []
     while slower and left:

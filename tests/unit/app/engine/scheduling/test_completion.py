@@ -44,19 +44,19 @@ def least_s(parts: list[Part]) -> float:
         ([part(30, 0.010), part(15, 0.020)], 0.160),
     ],
 )
-def test_work_is_done_at(parts: list[Part], seconds: float) -> None:
+def test_completion_time_of_parts(parts: list[Part], seconds: float) -> None:
     assert completion_s(parts) == pytest.approx(seconds)
 
 
 @given(PARTS)
-def test_both_agree_where_nothing_scatters(parts: list[Part]) -> None:
+def test_completion_and_meets_agree_without_scatter(parts: list[Part]) -> None:
     seconds = completion_s(parts)
     assert meets(parts, seconds + 1e-6)
     assert not meets(parts, seconds - 1e-4)
 
 
 @given(PARTS, DRAWN, st.floats(0, 1), st.floats(0, 5))
-def test_a_further_replica_never_makes_it_later(
+def test_another_replica_never_delays_completion(
     parts: list[Part], another: Part, off: float, free_off_s: float
 ) -> None:
     uncertain = another._replace(deviation=off, free_off_s=free_off_s)
@@ -65,19 +65,19 @@ def test_a_further_replica_never_makes_it_later(
 
 
 @pytest.mark.parametrize("batches", [1, 9, 16, 25])
-def test_batches_are_off_by_themselves_and_their_mean_for_all(batches: int) -> None:
+def test_margin_combines_batch_and_mean_errors(batches: int) -> None:
     margin_s = least_s([part(batches, off=0.1)]) - batches * 0.010
     one_s = MARGIN * 0.1 * 0.010
     assert margin_s == pytest.approx(one_s * math.sqrt(batches + batches**2 / 19), rel=0.01)
 
 
-def test_margin_includes_that_of_the_batch_which_runs() -> None:
+def test_margin_includes_the_running_batch() -> None:
     alone = least_s([part(1, off=0.1)]) - 0.010
     both = least_s([Part(0.010, 0.1 * 0.010, 1, 0.010, 0.1)]) - 0.020
     assert both == pytest.approx(math.hypot(alone, MARGIN * 0.001), rel=0.01)
 
 
-def test_margin_of_several_replicas_is_that_of_a_share() -> None:
+def test_several_replicas_reduce_the_margin() -> None:
     two = least_s([part(20, off=0.1), part(20, off=0.1)]) - 0.100
     assert two < 0.8 * (least_s([part(20, off=0.1)]) - 0.200)
 

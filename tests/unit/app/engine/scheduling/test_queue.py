@@ -106,7 +106,7 @@ TestQueue = Queue.TestCase
 TestQueue.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
 
 
-def test_tickets_leave_in_the_order_of_their_deadlines() -> None:
+def test_tickets_leave_in_deadline_order() -> None:
     queue = TicketQueue(10, 1000)
     made = {due: Ticket(b"%d" % due, item(due), 0.0, due, due) for due in (5, 3, 9, 3.5, 7)}
     for ticket in made.values():
@@ -121,7 +121,7 @@ def test_tickets_leave_in_the_order_of_their_deadlines() -> None:
     assert queue.take(groups, 10, 0.0)[0] == [made[3], made[9], made[5], made[7]]
 
 
-def test_one_that_was_asked_for_may_be_the_oldest_and_the_last_due() -> None:
+def test_oldest_ticket_may_have_the_last_deadline() -> None:
     queue = TicketQueue(10, 1000)
     asked, later = Ticket(b"1", item(1), 0.0, 9.0, 9.0), Ticket(b"2", item(2), 1.0, 5.0, 5.0)
     queue.ask(asked)

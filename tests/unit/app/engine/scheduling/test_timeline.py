@@ -67,7 +67,7 @@ class Table:
         return high_s
 
 
-def test_an_overdue_replica_is_not_counted_on() -> None:
+def test_overdue_replica_is_ignored_in_predictions() -> None:
     t = Table(replicas=2)
     t.begin(0)
     t.begin(1)
@@ -79,7 +79,7 @@ def test_an_overdue_replica_is_not_counted_on() -> None:
     assert t.clear_s() == pytest.approx(0.020)
 
 
-def test_one_replica_that_hangs_leaves_the_work_to_the_other() -> None:
+def test_hanging_replica_leaves_work_to_the_other() -> None:
     t = Table(replicas=2)
     t.begin(0)
     t.clock.advance(0.05 + OVERDUE_S)
@@ -89,7 +89,7 @@ def test_one_replica_that_hangs_leaves_the_work_to_the_other() -> None:
     assert t.timeline.busy(t.queue) == [t.replicas[1]]
 
 
-def test_a_prepared_batch_begins_when_the_one_before_it_ends() -> None:
+def test_prepared_batch_begins_when_the_previous_ends() -> None:
     t = Table()
     first, second = t.begin(), t.begin()
     assert t.timeline.left_s(t.replicas[0]) == pytest.approx(2 * BATCH_S)
@@ -104,7 +104,7 @@ def test_a_prepared_batch_begins_when_the_one_before_it_ends() -> None:
     assert t.timeline.left_s(t.replicas[0]) == 0
 
 
-def test_overhead_counts_from_when_a_batch_could_have_begun() -> None:
+def test_overhead_counts_from_the_possible_start() -> None:
     t = Table()
     ticket = Ticket(b"", item(0), t.clock.now(), 9e9, 9e9)
     t.clock.advance(0.003)  # the event loop was busy
@@ -114,7 +114,7 @@ def test_overhead_counts_from_when_a_batch_could_have_begun() -> None:
     assert t.timeline.end(batch, 0.010).overhead_s == pytest.approx(0.005)
 
 
-def test_an_idle_replica_and_an_empty_queue_wait_for_nothing() -> None:
+def test_idle_replica_with_empty_queue_never_waits() -> None:
     t = Table(replicas=2)
     t.begin(0, expected_s=1000.0)
     now = t.clock.now()
@@ -125,7 +125,7 @@ def test_an_idle_replica_and_an_empty_queue_wait_for_nothing() -> None:
     assert t.timeline.wait_s(t.queue) == pytest.approx(BATCH_S)  # when the first is free
 
 
-def test_two_batches_that_run_scatter_more_than_one() -> None:
+def test_two_running_batches_scatter_more_than_one() -> None:
     t = Table()
     for index in range(200):
         t.queue.costs["fake#0"].took(1, BATCH_S * (1 + 0.1 * (-1) ** index))

@@ -43,11 +43,11 @@ def lengths(first: int, waiting: Mapping[int, int], of: BatchCost, share: float 
     return sorted(length for _, length in wide.groups)
 
 
-def test_where_only_batches_cost_all_share_one() -> None:
+def test_fixed_batch_cost_puts_all_lengths_together() -> None:
     assert lengths(16, {4: 1, 16: 2, 20: 1, 60: 1}, FIXED) == [4, 16, 20, 60]
 
 
-def test_where_only_tokens_cost_nothing_is_padded() -> None:
+def test_proportional_cost_pads_nothing() -> None:
     assert lengths(16, {4: 1, 16: 2, 20: 1, 60: 1}, IN_PROPORTION) == [16]
 
 
@@ -60,15 +60,17 @@ def test_where_only_tokens_cost_nothing_is_padded() -> None:
         ({16: 8, 64: 8}, [16]),
     ],
 )
-def test_padding_is_weighed_against_batches(waiting: dict[int, int], together: list[int]) -> None:
+def test_padding_cost_is_weighed_against_batch_cost(
+    waiting: dict[int, int], together: list[int]
+) -> None:
     assert lengths(min(waiting), waiting, BETWEEN) == together
 
 
-def test_the_first_stays_in_although_others_would_do_better_without_it() -> None:
+def test_first_length_always_stays_in_the_batch() -> None:
     assert 60 in lengths(60, {16: 30, 60: 1}, BETWEEN)
 
 
-def test_what_does_not_fit_widens_nothing() -> None:
+def test_lengths_that_do_not_fit_are_excluded() -> None:
     assert lengths(16, {12: 5, 16: 64}, FIXED) == [16]
 
 
@@ -77,6 +79,6 @@ def test_other_signatures_share_no_batch() -> None:
     assert widened(first, [first, view(20, 1, signature=OTHER)], FIXED) == first
 
 
-def test_nothing_is_padded_before_anything_is_measured() -> None:
+def test_nothing_is_padded_without_measurements() -> None:
     first = view(16, 1)
     assert widened(first, [first, view(20, 1)], BatchCost(64, {})) == first

@@ -51,7 +51,7 @@ def hidden(model: Any, definition: Definition, text: str) -> torch.Tensor:
     return vectors
 
 
-def test_the_mean_of_the_tokens_with_the_length_1_unless_told_otherwise(tmp_path: Path) -> None:
+def test_default_embedding_is_the_normalized_token_mean(tmp_path: Path) -> None:
     model = save(tmp_path)
     definition = made(tmp_path)
     assert [str(spec) for spec in (*definition.inputs, *definition.outputs)] == [
@@ -66,7 +66,7 @@ def test_the_mean_of_the_tokens_with_the_length_1_unless_told_otherwise(tmp_path
 
 
 @pytest.mark.parametrize(("pooling", "at"), [("cls", 0), ("last", -1)])
-def test_one_token_as_it_is(tmp_path: Path, pooling: Any, at: int) -> None:
+def test_single_token_pooling_without_normalization(tmp_path: Path, pooling: Any, at: int) -> None:
     model = save(tmp_path)
     definition = made(tmp_path, pooling=pooling, normalize=False)
     for text in TEXTS:
@@ -82,19 +82,19 @@ def test_labels_come_from_the_config(tmp_path: Path) -> None:
     torch.testing.assert_close(answer(definition, TEXTS[0])[0], hidden(model, definition, TEXTS[0]))
 
 
-def test_several_labels_at_once_are_sigmoids(tmp_path: Path) -> None:
+def test_multi_label_models_use_sigmoid(tmp_path: Path) -> None:
     config = bert_config(problem_type="multi_label_classification")
     save(tmp_path, "BertForSequenceClassification", config)
     assert codec_of(made(tmp_path, "classify")).scores == "sigmoid"
 
 
-def test_a_regression_is_a_number_as_it_is(tmp_path: Path) -> None:
+def test_regression_scores_are_not_transformed(tmp_path: Path) -> None:
     config = bert_config(num_labels=1, problem_type="regression")
     save(tmp_path, "BertForSequenceClassification", config)
     assert codec_of(made(tmp_path, "classify")).scores == "none"
 
 
-def test_labels_of_tokens(tmp_path: Path) -> None:
+def test_token_labels_come_from_the_config(tmp_path: Path) -> None:
     config = bert_config(id2label={0: "O", 1: "B-PLACE", 2: "I-PLACE"})
     save(tmp_path, "BertForTokenClassification", config)
     definition = made(tmp_path, "classify-tokens")
@@ -121,7 +121,7 @@ def test_a_pair_gets_one_score(tmp_path: Path, said: dict[str, Any], scores: str
     assert definition.example() is not None
 
 
-def test_a_reranker_as_sentence_transformers_6_saves_it(tmp_path: Path) -> None:
+def test_sentence_transformers_6_reranker_is_read(tmp_path: Path) -> None:
     save(tmp_path, "BertForSequenceClassification", bert_config(num_labels=1))
     modules = [{"type": "sentence_transformers.base.modules.transformer.Transformer", "path": ""}]
     (tmp_path / "modules.json").write_text(json.dumps(modules))
@@ -166,7 +166,7 @@ def test_layers_keep_their_order(
     assert [type(each).__name__ for each in layers] == kept
 
 
-def test_the_encoder_of_t5_alone(tmp_path: Path) -> None:
+def test_t5_encoder_is_loaded_without_the_decoder(tmp_path: Path) -> None:
     config = transformers.T5Config(
         vocab_size=len(WORDS), d_model=32, d_kv=8, d_ff=64, num_layers=1, num_heads=2
     )
@@ -175,7 +175,7 @@ def test_the_encoder_of_t5_alone(tmp_path: Path) -> None:
     torch.testing.assert_close(found, hidden(model, made(tmp_path), TEXTS[0]).mean(0))
 
 
-def test_everything_of_the_encoder_is_in_its_folder(tmp_path: Path) -> None:
+def test_encoder_files_come_from_its_subfolder(tmp_path: Path) -> None:
     below = tmp_path / "0_Transformer"
     below.mkdir()
     save(below)
@@ -185,14 +185,14 @@ def test_everything_of_the_encoder_is_in_its_folder(tmp_path: Path) -> None:
     assert codec_of(made(tmp_path)).max_tokens == 20
 
 
-def test_a_padding_of_minus_1_means_none(tmp_path: Path) -> None:
+def test_pad_token_minus_1_means_no_padding(tmp_path: Path) -> None:
     save(tmp_path)
     fields = json.loads((tmp_path / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps(fields | {"pad_token_id": -1}))
     assert made(tmp_path).inputs[0].fill == 0
 
 
-def test_shards_and_half_precision_give_the_same_answers(tmp_path: Path) -> None:
+def test_sharded_and_half_precision_weights_answer_alike(tmp_path: Path) -> None:
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     save(whole)
     save(parts, max_shard_size="10KB")
@@ -205,7 +205,7 @@ def test_shards_and_half_precision_give_the_same_answers(tmp_path: Path) -> None
     torch.testing.assert_close(found, answer(made(parts), TEXTS[1]), atol=2e-3, rtol=0)
 
 
-def test_the_shortest_of_all_limits_counts(tmp_path: Path) -> None:
+def test_shortest_length_limit_applies(tmp_path: Path) -> None:
     save(tmp_path)
     (tmp_path / "tokenizer_config.json").write_text(json.dumps({"model_max_length": 20}))
     assert codec_of(made(tmp_path)).max_tokens == 20
@@ -214,7 +214,7 @@ def test_the_shortest_of_all_limits_counts(tmp_path: Path) -> None:
     assert lengths == [4, 16, 20]
 
 
-def test_random_inputs_are_of_many_lengths_and_partly_masked(tmp_path: Path) -> None:
+def test_random_inputs_vary_in_length_and_mask(tmp_path: Path) -> None:
     save(tmp_path)
     definition, rng = made(tmp_path), np.random.default_rng(0)
     batches = [definition.random_inputs(rng, 5) for _ in range(40)]
@@ -226,7 +226,7 @@ def test_random_inputs_are_of_many_lengths_and_partly_masked(tmp_path: Path) -> 
         assert (batch["input_ids"][batch["attention_mask"] == 0] == 0).all()
 
 
-def test_the_cosine_of_held_out_sentences_is_1_for_itself(tmp_path: Path) -> None:
+def test_held_out_score_is_the_cosine_similarity(tmp_path: Path) -> None:
     save(tmp_path)
     definition = made(tmp_path)
     assert definition.held_out is not None

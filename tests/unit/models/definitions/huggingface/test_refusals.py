@@ -38,12 +38,12 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("task", ["classify", "rerank", "classify-tokens"])
-def test_weights_without_the_head_of_the_task(folder: Path, task: TextTask) -> None:
+def test_weights_without_the_tasks_head(folder: Path, task: TextTask) -> None:
     why = rf"no classifier.bias, classifier.weight, which .* needs for --task {task}.*BertModel"
     refused(folder, why, task)
 
 
-def test_weights_that_lack_a_layer(folder: Path) -> None:
+def test_weights_missing_a_layer(folder: Path) -> None:
     weights = load_file(folder / "model.safetensors")
     del weights["encoder.layer.1.output.dense.weight"]
     save_file(weights, folder / "model.safetensors", {"format": "pt"})
@@ -55,12 +55,12 @@ def test_weights_of_another_size(folder: Path) -> None:
     refused(folder, "the weights")
 
 
-def test_several_scores_are_no_ranking(tmp_path: Path) -> None:
+def test_reranking_needs_a_single_score(tmp_path: Path) -> None:
     save(tmp_path, "BertForSequenceClassification", bert_config(num_labels=2))
     refused(tmp_path, "gives 2 scores, but --task rerank needs one .* --task classify", "rerank")
 
 
-def test_labels_that_are_the_same(tmp_path: Path) -> None:
+def test_duplicate_labels(tmp_path: Path) -> None:
     config = bert_config(id2label={0: "one", 1: "one"})
     save(tmp_path, "BertForSequenceClassification", config)
     refused(tmp_path, "labels must differ, id2label has one, one", "classify")
@@ -82,7 +82,7 @@ def test_configs(folder: Path, config: str, why: str) -> None:
     refused(folder, why)
 
 
-def test_code_of_a_model_is_never_run(folder: Path, tmp_path: Path) -> None:
+def test_model_code_is_never_run(folder: Path, tmp_path: Path) -> None:
     edit(folder / "config.json", auto_map={"AutoModelForCausalLM": "evil.Model"})
     (folder / "evil.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
     definition_of(ModelFolder(folder), Wanted("embed"), "It.")
@@ -92,7 +92,7 @@ def test_code_of_a_model_is_never_run(folder: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("where", ["attn_implementation", "_attn_implementation"])
-def test_a_config_does_not_choose_the_code_of_attention(folder: Path, where: str) -> None:
+def test_config_cannot_choose_the_attention_implementation(folder: Path, where: str) -> None:
     edit(folder / "config.json", **{where: "evil/kernel"})
     definition_of(ModelFolder(folder), Wanted("embed"), "It.")
 
@@ -119,7 +119,7 @@ def test_scores_that_cannot_be_served(tmp_path: Path) -> None:
     refused(tmp_path, "sentence_transformers is malformed", "rerank")
 
 
-def test_a_model_that_has_no_such_task(tmp_path: Path) -> None:
+def test_model_type_without_the_task(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"model_type": "vit"}')
     (tmp_path / "tokenizer.json").write_bytes(tiny_tokenizer())
     save_file({"x": torch.zeros(1)}, tmp_path / "model.safetensors")
@@ -132,7 +132,7 @@ class TestTokenizer:
         (folder / "tokenizer.json").unlink()
         refused(folder, r"there is no tokenizer.json; AutoTokenizer.* writes it")
 
-    def test_that_is_used_in_another_way(self, folder: Path) -> None:
+    def test_with_different_tokens_in_use(self, folder: Path) -> None:
         cased = {"tokenizer_class": "BertTokenizer", "do_lower_case": False}
         edit(folder / "tokenizer_config.json", **cased)
         refused(
@@ -148,7 +148,7 @@ class TestTokenizer:
         refused(tmp_path, "tokenizer.json has the token id 11, but the model has 5")
 
     @pytest.mark.parametrize("where", ["vocabulary", "post-processor"])
-    def test_an_id_that_the_model_does_not_know(self, folder: Path, where: str) -> None:
+    def test_token_id_beyond_the_model(self, folder: Path, where: str) -> None:
         fields = json.loads((folder / "tokenizer.json").read_text())
         if where == "vocabulary":
             del fields["model"]["vocab"]["new"]  # as many tokens as before
@@ -182,7 +182,7 @@ class TestWeights:
             (lambda w: w * float("nan"), "are not finite numbers"),
         ],
     )
-    def test_that_cannot_be_computed_with(self, folder: Path, changed: Any, why: str) -> None:
+    def test_of_unsupported_dtypes(self, folder: Path, changed: Any, why: str) -> None:
         weights = load_file(folder / "model.safetensors")
         name = "encoder.layer.1.output.dense.weight"
         weights[name] = changed(weights[name])
@@ -197,7 +197,7 @@ class TestWeights:
         edit(folder / "config.json", num_hidden_layers=3000)
         refused(folder, "config.json says 3,000 layers, but the weights have 39 tensors")
 
-    def test_heads_and_poolers_and_buffers_may_stay(self, tmp_path: Path) -> None:
+    def test_unused_heads_and_buffers_are_ignored(self, tmp_path: Path) -> None:
         save(tmp_path, "BertForMaskedLM")
         weights = load_file(tmp_path / "model.safetensors")
         weights["bert.embeddings.position_ids"] = torch.arange(POSITIONS)[None]
@@ -219,7 +219,7 @@ class TestWeights:
         edit(folder / "model.safetensors.index.json", weight_map={"a": "other.safetensors"})
         refused(folder, "names other.safetensors, which does not exist")
 
-    def test_an_index_that_leads_out(self, folder: Path) -> None:
+    def test_an_index_that_leads_out_of_the_folder(self, folder: Path) -> None:
         (folder / "model.safetensors").rename(folder.parent / "model.safetensors")
         edit(folder / "model.safetensors.index.json", weight_map={"a": "../model.safetensors"})
         refused(folder, "../model.safetensors leads out of the folder")
@@ -228,14 +228,14 @@ class TestWeights:
         (folder / "model.safetensors.index.json").write_text("{}")
         refused(folder, "has no weight_map of file names")
 
-    def test_pickled_weights_only_if_asked_for(self, folder: Path) -> None:
+    def test_pickled_weights_need_the_option(self, folder: Path) -> None:
         weights = load_file(folder / "model.safetensors")
         (folder / "model.safetensors").unlink()
         torch.save(weights, folder / "pytorch_model.bin")
         refused(folder, "pytorch_model.bin is pickled, and a pickle can run any code: save the mod")
         definition_of(ModelFolder(folder), Wanted("embed", allow_pickle=True), "It.")
 
-    def test_a_pickle_of_code_not_even_then(self, folder: Path, tmp_path: Path) -> None:
+    def test_pickled_code_is_always_refused(self, folder: Path, tmp_path: Path) -> None:
         (folder / "model.safetensors").unlink()
         (folder / "pytorch_model.bin").write_bytes(pickle.dumps(_Evil(tmp_path / "ran"), 2))
         refused(folder, "pytorch_model.bin has more than weights", allow_pickle=True)
@@ -260,7 +260,7 @@ class TestLinks:
         definition_of(ModelFolder(snapshot), Wanted("embed"), "It.")
 
 
-def test_a_missing_extra_is_one_sentence(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_extra_is_a_one_line_error(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real = builtins.__import__
 
     def without(name: str, *arguments: Any, **options: Any) -> Any:

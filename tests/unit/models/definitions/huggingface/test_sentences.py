@@ -51,11 +51,11 @@ def write(folder: Path, **files: Any) -> ModelFolder:
     return ModelFolder(folder)
 
 
-def test_without_files_nothing_is_said(tmp_path: Path) -> None:
+def test_no_files_give_empty_parts(tmp_path: Path) -> None:
     assert sentence_parts(ModelFolder(tmp_path)) == SentenceParts()
 
 
-def test_everything_is_read(tmp_path: Path) -> None:
+def test_all_module_files_are_read(tmp_path: Path) -> None:
     parts = sentence_parts(write(tmp_path))
     assert (parts.pooling, parts.max_tokens, parts.prompt) == ("cls", 17, "query: ")
     dense, normalize = parts.layers
@@ -72,7 +72,7 @@ def test_everything_is_read(tmp_path: Path) -> None:
         ({"pooling_mode_lasttoken": True}, "last"),
     ],
 )
-def test_poolings_by_name_and_by_flag(tmp_path: Path, config: Any, pooling: str) -> None:
+def test_pooling_is_read_by_name_or_flag(tmp_path: Path, config: Any, pooling: str) -> None:
     assert sentence_parts(write(tmp_path, **{"1_Pooling/config": config})).pooling == pooling
 
 
@@ -113,7 +113,7 @@ def test_poolings_by_name_and_by_flag(tmp_path: Path, config: Any, pooling: str)
         ("config_sentence_transformers", {"default_prompt_name": "x"}, "has no prompt 'x'"),
     ],
 )
-def test_what_cannot_be_done(tmp_path: Path, file: str, content: Any, why: str) -> None:
+def test_unsupported_modules_are_refused(tmp_path: Path, file: str, content: Any, why: str) -> None:
     with pytest.raises(FolderError, match=why):
         sentence_parts(write(tmp_path, **{file: content}))
 
@@ -124,7 +124,7 @@ def test_a_loop_of_links(tmp_path: Path) -> None:
         sentence_parts(ModelFolder(tmp_path))
 
 
-def test_a_pickled_dense_layer_only_if_asked_for(tmp_path: Path) -> None:
+def test_pickled_dense_layer_needs_the_option(tmp_path: Path) -> None:
     folder = write(tmp_path)
     (tmp_path / "2_Dense/model.safetensors").unlink()
     torch.save({"linear.weight": torch.ones(2, 3)}, tmp_path / "2_Dense/pytorch_model.bin")
@@ -133,12 +133,12 @@ def test_a_pickled_dense_layer_only_if_asked_for(tmp_path: Path) -> None:
     assert len(sentence_parts(folder, allow_pickle=True).layers) == 2
 
 
-def test_the_length_of_another_kind_of_transformer(tmp_path: Path) -> None:
+def test_max_tokens_of_another_transformer_type(tmp_path: Path) -> None:
     folder = write(tmp_path, sentence_roberta_config={"max_seq_length": 9})
     (tmp_path / "sentence_bert_config.json").unlink()
     assert sentence_parts(folder).max_tokens == 9
 
 
-def test_a_reranker_has_no_further_modules(tmp_path: Path) -> None:
+def test_reranker_allows_only_a_transformer(tmp_path: Path) -> None:
     with pytest.raises(FolderError, match="has Pooling; for --task rerank only a Transformer"):
         sentence_parts(write(tmp_path), "rerank")

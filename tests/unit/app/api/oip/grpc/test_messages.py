@@ -53,7 +53,7 @@ def one(**changes: Any) -> pb.ModelInferRequest:
 
 @settings(max_examples=200, deadline=None)
 @given(data=st.data())
-def test_it_reads_what_protobuf_writes(data: st.DataObject) -> None:
+def test_parser_reads_messages_written_by_protobuf(data: st.DataObject) -> None:
     shapes = st.lists(st.integers(0, 2**63 - 1), min_size=1, max_size=5)
     message = pb.ModelInferRequest(
         model_name=data.draw(TEXTS),
@@ -81,7 +81,7 @@ def test_it_reads_what_protobuf_writes(data: st.DataObject) -> None:
 
 @settings(max_examples=300, deadline=None)
 @given(data=st.data())
-def test_a_damaged_message_is_an_error_of_the_caller(data: st.DataObject) -> None:
+def test_damaged_message_is_a_client_error(data: st.DataObject) -> None:
     message = one(contents=pb.InferTensorContents(fp32_contents=[1, 2]))
     message.parameters["timeout"].int64_param = 10
     whole = bytearray(message.SerializeToString())
@@ -97,20 +97,20 @@ def test_a_damaged_message_is_an_error_of_the_caller(data: st.DataObject) -> Non
 
 
 @pytest.mark.parametrize("cut", range(1, 30))
-def test_a_message_that_is_cut_off(cut: int) -> None:
+def test_truncated_message(cut: int) -> None:
     whole = one(name="x" * 30).SerializeToString()
     with pytest.raises(InvalidInput, match="malformed"):
         read(whole[:-cut])
 
 
-def test_a_shape_that_is_cut_off_at_the_end() -> None:
+def test_truncated_shape() -> None:
     tensor = written(1, b"x") + written(3, b"\x02\x01\xf7")
     with pytest.raises(InvalidInput, match="malformed"):
         read(written(1, b"m") + written(5, tensor))
 
 
 class TestParameters:
-    def test_all_kinds_and_the_last_of_a_key(self) -> None:
+    def test_last_value_of_a_parameter_wins(self) -> None:
         message = one(contents=pb.InferTensorContents(fp32_contents=[1, 2]))
         for name, value in {
             "bool_param": True,
@@ -159,7 +159,7 @@ class TestTypedContents:
             ("FP64", "fp64_contents", "<f8", [0.1, 1e300]),
         ],
     )
-    def test_numbers_are_as_raw_bytes(
+    def test_typed_numbers_become_raw_bytes(
         self, datatype: str, field: str, dtype: str, values: list[Any]
     ) -> None:
         contents = pb.InferTensorContents(**{field: values})
@@ -175,7 +175,7 @@ class TestTypedContents:
         (tensor,) = read(one(datatype="BYTES", shape=[2], contents=contents)).inputs
         assert tensor.data == [b"", b"abc"]
 
-    def test_parts_are_put_together_packed_or_not(self) -> None:
+    def test_packed_and_unpacked_parts_are_joined(self) -> None:
         """As protobuf's rules for repeated fields, and for messages that come twice, have it."""
         packed = written(5, written(6, struct.pack("<f", 1)))
         alone = written(5, b"%c%b" % (6 << 3 | 5, struct.pack("<f", 2)))
@@ -214,7 +214,7 @@ class TestTypedContents:
         with pytest.raises(InvalidInput, match=words):
             read(one(**changes))
 
-    def test_both_kinds_and_wrong_counts(self) -> None:
+    def test_both_content_kinds_and_wrong_counts(self) -> None:
         message = one(contents=pb.InferTensorContents(fp32_contents=[1, 2]))
         message.raw_input_contents.append(b"12345678")
         with pytest.raises(InvalidInput, match="too"):
@@ -226,7 +226,7 @@ class TestTypedContents:
         with pytest.raises(InvalidInput, match="at least one"):
             read(pb.ModelInferRequest(model_name="m"))
 
-    def test_long_contents_are_left_to_a_thread(self) -> None:
+    def test_long_contents_leave_the_event_loop(self) -> None:
         contents = pb.InferTensorContents(fp32_contents=[1] * 10_000)
         with pytest.raises(TooLongForLoop):
             read(one(shape=[1, 10_000], contents=contents), on_loop=True)
@@ -249,7 +249,7 @@ class TestLimits:
         with pytest.raises(InvalidInput, match="65 inputs"):
             read(message)
 
-    def test_numbers_that_would_grow_beyond_the_limit(self) -> None:
+    def test_numbers_that_exceed_the_limit_when_decoded(self) -> None:
         """A byte of a varint may become eight."""
         contents = pb.InferTensorContents(int64_contents=[1] * (MAX_BYTES // 8 + 1))
         with pytest.raises(PayloadTooLarge, match="limit"):
