@@ -109,7 +109,7 @@ chaos: $(READY) ## test a real server with faults and CHAOS_REQUESTS requests fr
 
 .PHONY: cover
 cover: $(READY) ## run the tests and print branch coverage
-	$(BIN)/python -m pytest $(PYTEST_ARGS) -m 'not soak and not compose' --cov --cov-report=term
+	$(BIN)/python -m pytest $(PARALLEL) $(PYTEST_ARGS) -m 'not soak and not compose' --cov --cov-report=term
 
 .PHONY: check
 check: $(READY) ## check format, lint, types, layers, security, pins, generated code
