@@ -1,4 +1,4 @@
-"""Installation and removal of one version: verify, load, replay, warm, publish, retire."""
+"""Installation and removal of one version: verify, load, warm, replay, publish, retire."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The lifecycle of all models: discover, verify, load, replay, warm, publish, retire.
+"""The lifecycle of all models: discover, verify, load, warm, replay, publish, retire.
 
 It runs as long as the process. New versions are loaded while the old ones serve, and replace them
 in one step; only then are the old ones retired. `rollout.py` does this for one model.
