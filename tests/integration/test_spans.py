@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 
 import grpc
 import grpc.aio
+import numpy as np
 import pytest
 from opentelemetry.propagators.composite import CompositePropagator
 from opentelemetry.sdk.resources import Resource
@@ -21,6 +23,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 from structlog.testing import capture_logs
 
+from app.api.oip.grpc.protos import inference_pb2 as pb
 from app.codecs.tensor import TensorCodec
 from app.errors import ModelError
 from app.telemetry.late import LateExporter
@@ -450,3 +453,35 @@ async def test_calls_over_grpc(tmp_path: Path) -> None:
     assert "http.route" not in told
     assert attributes_of(failed)["rpc.response.status_code"] == "NOT_FOUND"
     assert made.one("inference.GRPCInferenceService/ModelReady").kind is SpanKind.SERVER
+
+
+async def test_only_server_errors_over_grpc_are_errors(tmp_path: Path, doubles: Doubles) -> None:
+    write_artifact(tmp_path, "double")
+    made = Made()
+
+    def numbered(number: float) -> pb.ModelInferRequest:
+        return row(np.array([number, number], "<f4").tobytes())
+
+    async with (
+        serving(tmp_path, make_backend=doubles, max_batch_size=1, queue_limit_items=1) as server,
+        asyncio.TaskGroup() as accepted,
+    ):
+        made.begin(server.listening.service.tracing)
+        with pytest.raises(grpc.aio.AioRpcError):
+            await server.infer(numbered(13))
+        doubles.hold()
+        accepted.create_task(server.infer(numbered(1)))
+        await until(lambda: bool(doubles.one.batches))
+        accepted.create_task(server.infer(numbered(2)))
+        await until(lambda: server.listening.service.metrics.requests_open == 2)
+        with pytest.raises(grpc.aio.AioRpcError):
+            await server.infer(numbered(3))
+        doubles.go_on()
+    failed, rejected, *_ = made.named("inference.GRPCInferenceService/ModelInfer")
+    assert failed.status.status_code is StatusCode.ERROR
+    assert attributes_of(failed)["error.type"] == "INTERNAL"
+    assert rejected.status.status_code is StatusCode.UNSET
+    told = attributes_of(rejected)
+    assert told["rpc.response.status_code"] == "RESOURCE_EXHAUSTED"
+    assert told["torchlane.error.code"] == "overloaded"
+    assert "error.type" not in told
