@@ -147,8 +147,14 @@ def adopt(parsed: argparse.Namespace) -> Adopted:
 
 def _adopt_file(parsed: argparse.Namespace) -> Adopted:
     source = _open(parsed.file)
+    given_inputs = parsed.input or source.defaults.inputs
+    if not (parsed.name or source.name or given_inputs):
+        raise UsageError(
+            "--name and --input are required: the model's name in the repository, and its input, "
+            f"such as {codecs.EXAMPLE}"
+        )
     name = _name(parsed.name, source.name)
-    declared = read_inputs(parsed.input or source.defaults.inputs, parsed.pad)
+    declared = read_inputs(given_inputs, parsed.pad)
     inputs = tuple(each.spec for each in declared)
     wanted, first, file = _wanted(parsed)
     given = None if file is None else _read_labels(file)

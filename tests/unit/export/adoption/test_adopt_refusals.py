@@ -32,6 +32,7 @@ class TestWrongArguments:
     @pytest.mark.parametrize(
         ("arguments", "message"),
         [
+            ([], "--name and --input are required: the model's name in the repository, and its"),
             (["--input", "float32[-1,3]"], "--name is required"),
             (
                 ["--name", "a b", *X3[2:]],
