@@ -85,9 +85,10 @@ def main(
         Console(stderr=True, soft_wrap=True).print(f"export: {escape(str(error))}", highlight=False)
         return 2 if isinstance(error, UsageError) else 1
     except KeyboardInterrupt:
-        kept = "--resume continues from the last checkpoint, if there is one"
-        is_run = arguments[:1] == [TRAIN]
-        sys.stderr.write(f"export: interrupted; {kept if is_run else 'nothing was written'}\n")
+        left = "nothing was written"
+        if arguments[:1] == [TRAIN]:
+            left = "--resume continues from the last checkpoint, if there is one"
+        sys.stderr.write(f"export: interrupted; {left}\n")
         return 130  # the shell's convention for SIGINT
     return 0
 

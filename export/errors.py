@@ -1,4 +1,4 @@
-"""Errors of an export, by whoever must act; and torch's messages, reduced to one line.
+"""Errors of an export, by cause; and torch's messages, reduced to one line.
 
 ExportError
 |-- UsageError       the command line is wrong: exit 2

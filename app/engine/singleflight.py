@@ -24,7 +24,7 @@ class Waiter:
         keys: keys of the request's items, in order; equal items have equal keys.
         outcomes: outcomes so far, by key.
         error: why the wait has ended without all outcomes.
-        queue_s: queue time of the slowest item; `compute_s` likewise.
+        queue_s, compute_s: the most seconds that any item was queued, or computed.
         batch_items: size of the largest batch.
         settled: called with the last outcome, or when the wait ends without it.
         then: the caller's callback for that moment.

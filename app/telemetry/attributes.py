@@ -129,8 +129,7 @@ def of_batch(record: BatchRecord) -> Attributes:
     found["torchlane.batch.compute_s"] = record.compute_s
     if record.length:
         found["torchlane.batch.length"] = record.length
-    form = "" if record.serving is None else record.serving.form_of(record.items)
-    if form:
+    if form := record.serving.form_of(record.items):
         found["torchlane.form"] = form
     return found
 

@@ -16,6 +16,7 @@ from app.types import CacheCounts, ModelId, Serving
 LOG = structlog.get_logger(__name__)
 
 MOST_CHARACTERS = 1000  # of texts from clients and of errors
+UNPLANNED = Serving(())  # no form is known
 
 Gate: TypeAlias = Callable[[Mapping[bytes, bytes]], bool]
 
@@ -53,7 +54,7 @@ class BatchRecord:
         errors: this error, and the model's about single items; kept until sinks have been notified.
         trace_id: the trace id of one of its requests; empty if they have none.
         traces: traces of the requests that wait for its items, or did when it was handed over.
-        serving: determines the form that ran it; None if unknown.
+        serving: names the form that ran it.
         kept: data of the sink that creates spans.
     """
 
@@ -90,7 +91,7 @@ class BatchRecord:
         self.errors: Sequence[Exception] = ()
         self.trace_id = ""
         self.traces: list[RequestTrace] = []
-        self.serving: Serving | None = None
+        self.serving = UNPLANNED
         self.kept: object = None
 
     def add(self, traces: Sequence[RequestTrace]) -> None:

@@ -131,7 +131,7 @@ def title_of(key: str) -> str:
 
 
 def told_workers(ours: int) -> str:
-    """Describe the workers of ours and the others if all cores are shared."""
+    """Describe the workers of each server if all cores are shared."""
     others = " and ".join(map(str, SHARED_WORKERS))
     return f"workers of {TITLES[OURS]}: {ours}; of the others: {others}"
 

@@ -137,6 +137,16 @@ class TestFolder:
         assert run("train", "tiny", "--out", tmp_path, "--resume", catalog=CATALOG)[0] == 2
         assert told in capsys.readouterr().err
 
+    def test_interruption_names_resume(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def interrupted(*_: object) -> None:
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr("export.training.run.train", interrupted)
+        assert run("train", "tiny", "--out", tmp_path, catalog=CATALOG)[0] == 130
+        assert "export: interrupted; --resume continues" in capsys.readouterr().err
+
     def test_on_a_full_disk(
         self, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
     ) -> None:
