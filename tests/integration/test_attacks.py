@@ -18,7 +18,7 @@ from PIL import Image
 from structlog.testing import capture_logs
 
 from app.api.bodies import FREE_BYTES
-from app.api.transport import closing, connection_limits
+from app.api.transport import closing, reading
 from app.types import Arrays
 from tests.artifacts import write_artifact
 from tests.integration.listening import Doubles, Listening, listening, until
@@ -321,21 +321,39 @@ class TestHeads:
             assert await server.metric(CUT, code="head_too_large") == 1
             await check_well(server)
 
-    async def test_pipelined_requests_are_limited(self, models: Path) -> None:
-        doubles = Doubles()
+    async def test_requests_sent_ahead_are_not_parsed(self, models: Path) -> None:
+        doubles, ahead = Doubles(), 6000
         async with listening(models, make_backend=doubles) as server:
             doubles.hold()
             wire = await server.connect()
-            wire.send(ask_for(4) + READY * 600)
-            await until(lambda: any(each.pipeline for each in server.connections))
-            (connection,) = server.connections
-            assert len(connection.pipeline) == connection_limits.MAX_PIPELINED
+            wire.send(ask_for(4) + READY * ahead)
+            await until(lambda: doubles.one.batches == [[4]])
+            await asyncio.sleep(0.05)
+            assert server.asgi == []
             doubles.go_on()
             await answered(wire, 4)
-            for _ in range(connection_limits.MAX_PIPELINED):
+            for _ in range(ahead):
                 assert (await wire.answer()).status == 200
+            await check_well(server)
+
+    async def test_requests_sent_ahead_share_a_byte_limit(
+        self, models: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(reading, "AHEAD_BYTES", MIB)  # so that one connection is enough
+        doubles = Doubles()
+        async with listening(
+            models, make_backend=doubles, max_body_bytes=100 * KIB, bodies_limit_bytes=100 * KIB
+        ) as server:
+            doubles.hold()
+            wire = await server.connect()
+            wire.send(ask_for(4) + READY * 6000)
+            await until(lambda: doubles.one.batches == [[4]])
+            async with asyncio.timeout(5):
+                while not await server.metric(CUT, code="overloaded"):
+                    await asyncio.sleep(0.01)
+            doubles.go_on()
+            await answered(wire, 4)  # what was parsed is answered
             assert await closed(wire)
-            assert await server.metric(CUT, code="head_too_large") == 1
             await check_well(server)
 
     @pytest.mark.parametrize(
@@ -368,6 +386,7 @@ class TestHeads:
             await until(lambda: doubles.one.batches == [[4]])
             doubles.go_on()
             await answered(wire, 4)
+            assert (await wire.answer()).code == "bad_request"
             assert await wire.rest() == b""
             assert await server.metric(CUT, code="bad_request") == 1
 

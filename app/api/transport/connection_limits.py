@@ -14,35 +14,35 @@ from httptools import HttpParserError
 from app.api.errors import REQUEST_ID, error_answer
 from app.api.request_ids import HEADER, RequestIds
 from app.api.service import Service
-from app.api.transport.closing import ClosingConnection
 from app.api.transport.head import check_head, check_trailers, path_of, unreadable
-from app.errors import CallerError, HeadLate, HeadTooLarge, NotImplementedInHttp
+from app.api.transport.reading import ReadingConnection
+from app.api.transport.turns import Turns
+from app.errors import CallerError, HeadLate, HeadTooLarge, NotImplementedInHttp, Overloaded
 
 # Limit of a head, and of any data without body bytes: chunk extensions, trailers.
 MAX_HEAD_BYTES = 64 << 10
 MAX_HEADERS = 128
-MAX_PIPELINED = 256  # requests that wait for earlier ones of their connection, about 2 KB each
-# The part of a request being read; the next request may arrive before its answer was written.
+# The part of a request being read.
 BETWEEN, HEAD, SLOW_HEAD, BODY = range(4)
 
 
-class LimitedProtocol(ClosingConnection):
+class LimitedProtocol(ReadingConnection):
     """A connection with time and memory limits; see uvicorn's class and `asyncio.Protocol`.
 
     Args:
         service: has the limits and the counter of cut connections.
         ids: request ids of the process.
+        turns: shared by the connections of the process.
         uvicorn: arguments of uvicorn's own protocol.
     """
 
-    def __init__(self, service: Service, ids: RequestIds, **uvicorn: Any) -> None:
-        super().__init__(service, **uvicorn)
+    def __init__(self, service: Service, ids: RequestIds, turns: Turns, **uvicorn: Any) -> None:
+        super().__init__(service, turns, **uvicorn)
         self.ids = ids
         self._reads = BETWEEN
         self._bytes_without_body = 0  # since the last byte of body, or the end of a request
         self._valid_host: bytes | None = None  # the last Host that was checked
         self._is_cut = False  # further data is not read
-        self._rejection: CallerError | None = None  # of a request that waits for earlier ones
         # A timer for each request would cost 2 us. One timer keeps running and checks whether the
         # client is overdue; None while the server is working.
         self._due: float | None = None
@@ -60,12 +60,27 @@ class LimitedProtocol(ClosingConnection):
             self._timer.cancel()
         super().connection_lost(exc)
 
-    def data_received(self, data: bytes) -> None:
-        """See `asyncio.Protocol`."""
-        if self._is_cut or self._is_ended:
-            return
-        self._bytes_without_body += len(data)
-        super().data_received(data)
+    @property
+    def can_keep(self) -> bool:
+        """Whether what the client sends can still matter."""
+        return not (self._is_cut or self._is_ended)
+
+    @property
+    def can_parse(self) -> bool:
+        """Whether to parse more now; a request waits until the one before it is answered."""
+        return self.can_keep and (
+            self._reads != BETWEEN or (self.is_answered and not self.flow.write_paused)
+        )
+
+    def parse(self, piece: bytes | memoryview) -> None:
+        """Parse the next bytes, which contain the end of at most one request."""
+        self._bytes_without_body += len(piece)
+        self.feed(piece)
+        if self._bytes_without_body > MAX_HEAD_BYTES and not self._is_cut:
+            self._cut(_too_large())
+
+    def on_parsed(self) -> None:
+        """Limit the time for the rest of a request."""
         if self._reads == BETWEEN:  # the usual case
             return
         if self._reads == BODY:
@@ -73,8 +88,10 @@ class LimitedProtocol(ClosingConnection):
         elif self._reads == HEAD and self._due is not None:
             self._reads = SLOW_HEAD
             self._wait(self.service.limits.head_timeout_s)
-        if self._bytes_without_body > MAX_HEAD_BYTES and not self._is_cut:
-            self._cut(_too_large())
+
+    def on_too_much_ahead(self, error: Overloaded) -> None:
+        """Answer what was parsed, then close: what was sent ahead is dropped."""
+        self._cut(error)
 
     def on_body_pending(self) -> None:
         """Called after each read that left a body incomplete."""
@@ -98,12 +115,8 @@ class LimitedProtocol(ClosingConnection):
             if self.parser.get_method() == b"CONNECT":
                 raise NotImplementedInHttp("CONNECT is for proxies; this server is not a proxy")
             return  # the head will be parsed again without its Upgrade header
-        if (
-            self._bytes_without_body > MAX_HEAD_BYTES
-            or len(self.headers) > MAX_HEADERS
-            or self.pipelined >= MAX_PIPELINED
-        ):
-            self._check_size()
+        if self._bytes_without_body > MAX_HEAD_BYTES or len(self.headers) > MAX_HEADERS:
+            raise _too_large()
         self.version = self.parser.get_http_version()
         headers = self.headers
         fields = self.fields = dict(headers)
@@ -124,6 +137,8 @@ class LimitedProtocol(ClosingConnection):
             self.url = path_of(self.url, host or b"")
         self._reads = BODY
         self._due = None
+        length = fields.get(b"content-length")
+        self._body_left = int(length) if length else 0
         self.choose_path()
         self.headers = []  # for trailers, which must not become headers (RFC 9110, section 6.5.1)
 
@@ -135,12 +150,12 @@ class LimitedProtocol(ClosingConnection):
             and not self._is_cut
             and self.can_answer
             and self.is_answered
+            and self._unread is None
             and not self.flow.write_paused
         )
 
     def on_known_head(self) -> None:
         """A whole request with a known head was read."""
-        self.unset_keep_alive()
         self._bytes_without_body = 0
         self._due = None
 
@@ -150,8 +165,13 @@ class LimitedProtocol(ClosingConnection):
 
     def on_body(self, body: bytes) -> None:
         """A piece of a body."""
-        self._bytes_without_body = 0
+        self.on_body_bytes(len(body))
         super().on_body(body)
+
+    def on_body_bytes(self, count: int) -> None:
+        """Count bytes of a body."""
+        self._bytes_without_body = 0
+        self._body_left -= count
 
     def on_message_complete(self) -> None:
         """The last byte of a request.
@@ -166,7 +186,7 @@ class LimitedProtocol(ClosingConnection):
             if len(self.headers) > MAX_HEADERS:
                 raise _too_large()
         self._reads = BETWEEN
-        self._bytes_without_body = 0
+        self._bytes_without_body = self._body_left = 0
         if self._due is not None:  # already answered
             self._wait(self.keep_alive_s)
         self.body_ends()
@@ -183,6 +203,7 @@ class LimitedProtocol(ClosingConnection):
             self._wait(self.service.limits.timeout_s)
         else:
             self._wait(self.service.limits.head_timeout_s)
+        self.go_on()
 
     def reject_rest(self, error: CallerError) -> bool:
         """Reject the request that is being read, if it is on the fast path.
@@ -196,14 +217,6 @@ class LimitedProtocol(ClosingConnection):
         """Cut the connection after data that is not HTTP or was rejected."""
         rejection = error.__context__
         self._cut(rejection if isinstance(rejection, CallerError) else unreadable(str(error)))
-
-    def begin_queued(self) -> bool:
-        """Answer a request that was rejected while it waited; returns whether to begin it."""
-        if self._rejection is None or not self.reads_body:
-            return True
-        self._send_error(self._rejection)
-        self.close_behind_answer()
-        return False
 
     def _wait(self, most_s: float) -> None:
         """Give the client this much time from now on."""
@@ -222,7 +235,7 @@ class LimitedProtocol(ClosingConnection):
     def _look(self) -> None:
         self._timer = None
         now = self.loop.time()
-        if self._due is None:
+        if self._due is None or self._unread is not None:  # the server's turn
             self._set_timer(now + self.keep_alive_s)
         elif self._due > now:
             self._set_timer(self._due)
@@ -232,19 +245,6 @@ class LimitedProtocol(ClosingConnection):
         else:
             self.close_behind_answer()
 
-    def _check_size(self) -> None:
-        """Reject a head that is too large, or one pipelined request too many.
-
-        Only the head is measured: other received bytes may belong to its body.
-
-        Raises:
-            HeadTooLarge: to the parser, which then stops.
-        """
-        size = len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
-        many = self.pipelined >= MAX_PIPELINED
-        if many or len(self.headers) > MAX_HEADERS or size > MAX_HEAD_BYTES:
-            raise _too_large()
-
     def _cut(self, error: CallerError) -> None:
         """Stop reading, because the start of the next request is now unknown."""
         if not self.can_answer:
@@ -252,6 +252,7 @@ class LimitedProtocol(ClosingConnection):
         self._is_cut = True
         self.service.metrics.connections_cut.labels(error.code).inc()
         self.stop_reading()
+        self.drop_unread()
         if self.is_answered:
             if self._reads != BODY:  # the rest of a body whose request is answered
                 self._send_error(error)
@@ -260,8 +261,6 @@ class LimitedProtocol(ClosingConnection):
             pass
         elif not self.reads_body:
             self.close_after_answers()
-        elif self.pipelined:
-            self._rejection = error
         elif self.end_application():
             self._send_error(error)
             self.close_behind_answer()
@@ -279,6 +278,6 @@ class LimitedProtocol(ClosingConnection):
 
 def _too_large() -> HeadTooLarge:
     return HeadTooLarge(
-        f"at most {MAX_HEADERS} headers and {MAX_HEAD_BYTES} bytes are allowed before a body, as "
-        f"many bytes without body data, and {MAX_PIPELINED} requests before the first is answered"
+        f"at most {MAX_HEADERS} headers and {MAX_HEAD_BYTES} bytes are allowed before a body, and "
+        "as many bytes without body data"
     )

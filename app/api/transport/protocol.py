@@ -1,8 +1,8 @@
 """A connection of the server: uvicorn's protocol, with a fast path for predictions.
 
 An ordinary prediction is answered without a task, a scope or middleware, which all cost more than
-parsing its body: see `exchange.py`. Unusual requests (pipelined, `Expect`, HTTP/1.0, an access log,
-a slow reader), and all other paths, take uvicorn's path to the ASGI application, which answers
+parsing its body: see `exchange.py`. Unusual requests (`Expect`, HTTP/1.0, an access log), and all
+other paths, take uvicorn's path to the ASGI application, which answers
 predictions in the same way: see `asgi_predict.py`.
 """
 
@@ -17,6 +17,7 @@ from app.api.service import Service
 from app.api.transport.connection_limits import BETWEEN, LimitedProtocol
 from app.api.transport.exchange import Exchange
 from app.api.transport.known_head import KnownHead, known_head
+from app.api.transport.turns import Turns
 from app.errors import CallerError
 
 # After this many parsed heads in a row, the client probably never repeats a head; from then on
@@ -30,14 +31,20 @@ class Protocol(LimitedProtocol):
     Args:
         service: engine, models and limits.
         ids: request ids of the process.
+        turns: shared by the connections of the process.
         endpoints: endpoints of the process.
         uvicorn: arguments of uvicorn's own protocol.
     """
 
     def __init__(
-        self, service: Service, ids: RequestIds, endpoints: Endpoints, **uvicorn: Any
+        self,
+        service: Service,
+        ids: RequestIds,
+        turns: Turns,
+        endpoints: Endpoints,
+        **uvicorn: Any,
     ) -> None:
-        super().__init__(service, ids, **uvicorn)
+        super().__init__(service, ids, turns, **uvicorn)
         self._endpoints = endpoints
         self._exchange: Exchange | None = None
         self._known: KnownHead | None = None
@@ -96,7 +103,7 @@ class Protocol(LimitedProtocol):
     def on_body(self, body: bytes) -> None:
         """A piece of a body."""
         if self._exchange is not None and self.is_occupied_by(self._exchange):
-            self._bytes_without_body = 0
+            self.on_body_bytes(len(body))
             self._exchange.take(body)
         else:
             super().on_body(body)
@@ -110,19 +117,14 @@ class Protocol(LimitedProtocol):
 
     def on_response_complete(self) -> None:
         """An answer has been written."""
-        if self._is_ended:
-            self.occupant_ended()
-            return
-        if not self.pipelined:
+        self.occupant_ended()
+        if self.can_answer:
+            self.resume_reading()
             self.answered()
-        super().on_response_complete()
 
     def exchanged(self) -> None:
         """An answer has been written on the fast path."""
         self._exchange = None
-        if self.pipelined:
-            self.on_response_complete()
-            return
         self.occupant_ended()
         self.answered()
 
@@ -147,9 +149,9 @@ class Protocol(LimitedProtocol):
 
 def protocol_for(service: Service, endpoints: Endpoints) -> Callable[..., Protocol]:
     """The factory of each connection's protocol, as uvicorn calls it."""
-    ids = RequestIds()
+    ids, turns = RequestIds(), Turns()
 
     def make(**uvicorn: Any) -> Protocol:
-        return Protocol(service, ids, endpoints, **uvicorn)
+        return Protocol(service, ids, turns, endpoints, **uvicorn)
 
     return make

@@ -12,6 +12,7 @@ from typing import Any, Protocol, cast
 
 import httptools
 from uvicorn._types import ASGI3Application
+from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import (
     STATUS_LINE,
     HttpToolsProtocol,
@@ -57,6 +58,41 @@ class CycleTransport:
         self._connection.close_behind_answer()
 
 
+class Flow(FlowControl):
+    """uvicorn's flow control, with a second reason not to read; either suffices.
+
+    Args:
+        transport: the connection's transport.
+    """
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        super().__init__(transport)
+        self._is_held = False
+        self._is_paused = False  # by the application, which does not read its body
+
+    def pause_reading(self) -> None:
+        """See uvicorn's class."""
+        self._is_paused = True
+        super().pause_reading()
+
+    def resume_reading(self) -> None:
+        """See uvicorn's class."""
+        self._is_paused = False
+        if not self._is_held:
+            super().resume_reading()
+
+    def hold(self) -> None:
+        """Read nothing until `release`."""
+        self._is_held = True
+        super().pause_reading()
+
+    def release(self) -> None:
+        """Read again, unless the application does not."""
+        self._is_held = False
+        if not self._is_paused:
+            super().resume_reading()
+
+
 class UvicornConnection(HttpToolsProtocol):
     """One connection; see uvicorn's class and `asyncio.Protocol`.
 
@@ -91,11 +127,6 @@ class UvicornConnection(HttpToolsProtocol):
         """Whether the application waits for more of the last request's body."""
         return self.cycle.more_body
 
-    @property
-    def pipelined(self) -> int:
-        """Number of requests that wait for earlier ones to be answered."""
-        return len(self.pipeline)
-
     def is_common_post(self) -> bool:
         """Whether the head that was read is an ordinary POST."""
         parser = self.parser
@@ -108,20 +139,24 @@ class UvicornConnection(HttpToolsProtocol):
             and not self.flow.write_paused
         )
 
-    def data_received(self, data: bytes) -> None:
-        """Parse received data; see `asyncio.Protocol`.
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """See `asyncio.Protocol`."""
+        super().connection_made(transport)
+        self.flow = self._flow = Flow(transport)
 
-        Replaces uvicorn's method, which logs a warning for each malformed request and, after an
+    def feed(self, data: bytes | memoryview) -> None:
+        """Parse received data.
+
+        Replaces a method of uvicorn, which logs a warning for each malformed request and, after an
         upgrade that was not accepted, reads the body as if it were the next request.
         """
-        self._unset_keepalive_if_required()
         unread = data
         while unread:
             try:
                 self.parser.feed_data(unread)
                 return
             except httptools.HttpParserUpgrade as upgrade:
-                unread = self._head_without_upgrade() + unread[upgrade.args[0] :]
+                unread = b"".join((self._head_without_upgrade(), unread[upgrade.args[0] :]))
             except httptools.HttpParserError as error:
                 self.unreadable(error)
                 return
@@ -160,11 +195,6 @@ class UvicornConnection(HttpToolsProtocol):
         self.headers.extend(headers)
         super().on_headers_complete()
 
-    def unset_keep_alive(self) -> None:
-        """Stop uvicorn's timer of an idle connection; only uvicorn's path starts it."""
-        if self.timeout_keep_alive_task is not None:
-            self._unset_keepalive_if_required()
-
     def occupy(self, occupant: Occupant) -> None:
         """Replace uvicorn's cycle with an occupant, which has the attributes that uvicorn reads."""
         self.cycle = cast(RequestResponseCycle, occupant)
@@ -177,6 +207,19 @@ class UvicornConnection(HttpToolsProtocol):
     def occupant_ended(self) -> None:
         """Count an answered request; uvicorn's own bookkeeping would cost a timer."""
         self.server_state.total_requests += 1
+
+    def hold_reading(self) -> None:
+        """Read no more bytes from the client until `release_reading`."""
+        self._flow.hold()
+
+    def release_reading(self) -> None:
+        """Read again, unless the application does not read its body."""
+        if not self.transport.is_closing():
+            self._flow.release()
+
+    def resume_reading(self) -> None:
+        """Read again after the application has left a body unread."""
+        self.flow.resume_reading()
 
     def stop_reading(self) -> None:
         """Read no more bytes from the client."""
@@ -244,16 +287,9 @@ class UvicornConnection(HttpToolsProtocol):
         """Close, but let the client read what was written."""
         raise NotImplementedError
 
-    def begin_queued(self) -> bool:
-        """Called before a request begins; returns whether to begin it."""
-        raise NotImplementedError
-
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
         """Remember the request; every request on uvicorn's path begins here."""
         self._running = cycle
         cycle.transport = cast(asyncio.Transport, CycleTransport(self))
         cast(dict[str, Any], cycle.scope)[TRANSPORT] = self.transport
-        if self.begin_queued():
-            super()._start_asgi_task(cycle, app)
-        else:
-            cycle.response_complete = True
+        super()._start_asgi_task(cycle, app)

@@ -1,0 +1,156 @@
+"""How a connection reads: one request at a time, in fair turns with all other connections.
+
+A request is parsed once the one before it is answered. Each read may bring one request, which is
+parsed at once. What the client sent ahead of its answers waits, and takes turns.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from typing import Any
+
+from app.api.service import Service
+from app.api.transport.closing import ClosingConnection
+from app.api.transport.turns import Turns
+from app.errors import Overloaded
+
+PIECE_BYTES = 4096  # parsed at once, except bodies of known length; chunks of a byte take 1 ms
+AHEAD_BYTES = 64 << 10  # received and not parsed; beyond this the connection reads no more
+TASK_S = 0.0002  # about what a request costs that is not answered while it is parsed
+HEAD_END = re.compile(rb"\n\r?\n")
+
+
+class ReadingConnection(ClosingConnection):
+    """A connection that parses what it received; see uvicorn's class and `asyncio.Protocol`.
+
+    Args:
+        service: has the memory that also counts incomplete bodies.
+        turns: shared by the connections of the process.
+        uvicorn: arguments of uvicorn's own protocol.
+    """
+
+    def __init__(self, service: Service, turns: Turns, **uvicorn: Any) -> None:
+        super().__init__(service, **uvicorn)
+        self._turns = turns
+        self._unread: memoryview | None = None  # empty: only the next read waits for its turn
+        self._unread_counted = 0
+        self._waits_for_turn = False
+        self._body_left = 0  # missing from a body of known length, otherwise 0 or less
+
+    @property
+    def can_keep(self) -> bool:
+        """Whether what the client sends can still matter."""
+        raise NotImplementedError
+
+    @property
+    def can_parse(self) -> bool:
+        """Whether to parse more now; a request waits until the one before it is answered."""
+        raise NotImplementedError
+
+    def parse(self, piece: bytes | memoryview) -> None:
+        """Parse the next bytes, which contain the end of at most one request."""
+        raise NotImplementedError
+
+    def on_parsed(self) -> None:
+        """Called when nothing more is parsed for now."""
+        raise NotImplementedError
+
+    def on_too_much_ahead(self, error: Overloaded) -> None:
+        """Answer what was parsed, then close: what was sent ahead is dropped."""
+        raise NotImplementedError
+
+    def data_received(self, data: bytes) -> None:
+        """Parse one request, unless earlier ones wait, and keep the rest."""
+        if not self.can_keep:
+            return
+        if self._unread is not None:
+            self._keep(memoryview(b"".join((self._unread, data))))
+            return
+        size, at = len(data), 0
+        if self.can_parse:
+            at = self._parse(memoryview(data))
+            if at < size and self._body_left > 0:
+                at += self._parse(memoryview(data)[at:])
+            self.on_parsed()
+        if at < size:
+            self._keep(memoryview(data)[at:])
+        elif size >= AHEAD_BYTES:
+            self._unread = memoryview(b"")
+            self.hold_reading()
+            self.go_on()
+
+    def go_on(self) -> None:
+        """Wait for a turn, if there is something to parse and nothing else to wait for."""
+        if self._unread is not None and not self._waits_for_turn and self.can_parse:
+            self._waits_for_turn = True
+            self._turns.wait(self)
+
+    def take_turn(self) -> None:
+        """Parse one more piece; see `Reader`."""
+        self._waits_for_turn = False
+        unread = self._unread
+        if unread is None or not self.can_parse:  # `go_on` is called when it can
+            return
+        began = time.perf_counter()
+        rest = unread
+        if len(unread):
+            rest = unread[self._parse(unread) :]
+            self.on_parsed()
+        self._turns.charge(time.perf_counter() - began + (0.0 if self.is_answered else TASK_S))
+        if self._unread is None:  # dropped
+            return
+        if len(rest):
+            self._keep(rest)
+        else:
+            self.drop_unread()
+
+    def drop_unread(self) -> None:
+        """Forget what was not parsed."""
+        if self._unread is not None:
+            self._unread = None
+            self.service.bodies.give_back(self._unread_counted)
+            self._unread_counted = 0
+            self.release_reading()
+
+    def resume_writing(self) -> None:
+        """See `asyncio.Protocol`."""
+        super().resume_writing()
+        self.go_on()
+
+    def close_behind_answer(self) -> None:
+        """See `ClosingConnection`."""
+        super().close_behind_answer()
+        self.drop_unread()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """See `asyncio.Protocol`."""
+        self.drop_unread()
+        super().connection_lost(exc)
+
+    def _parse(self, data: memoryview) -> int:
+        """Parse up to the end of a head or a body; returns the number of bytes."""
+        if self._body_left > 0:
+            end = min(self._body_left, len(data))
+        else:
+            found = HEAD_END.search(data, 0, PIECE_BYTES)
+            end = found.end() if found is not None else min(len(data), PIECE_BYTES)
+        self.parse(data if end == len(data) else data[:end])
+        return end
+
+    def _keep(self, rest: memoryview) -> None:
+        """Keep bytes for a later turn."""
+        if not self.can_keep:
+            return
+        self._unread = rest
+        try:
+            self._unread_counted = self.service.bodies.hold(len(rest), self._unread_counted)
+        except Overloaded as error:
+            self.drop_unread()
+            self.on_too_much_ahead(error)
+            return
+        if len(rest) >= AHEAD_BYTES:
+            self.hold_reading()
+        else:
+            self.release_reading()
+        self.go_on()
