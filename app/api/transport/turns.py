@@ -18,7 +18,7 @@ class Reader(Protocol):
     """A connection with bytes that it has received and not parsed."""
 
     def take_turn(self) -> None:
-        """Parse more, while `Turns.has_time`; charge the time; wait again if bytes are left."""
+        """Parse a piece, charge its time, and wait again if bytes are left."""
 
 
 class Turns:
@@ -29,15 +29,9 @@ class Turns:
         self._waiting: deque[Reader] = deque()
         self._is_scheduled = False
 
-    @property
-    def has_time(self) -> bool:
-        """Whether more can be parsed in this turn."""
-        return self._spent_s < TURN_S
-
     def charge(self, seconds: float) -> None:
         """Count time that this turn has spent, or that it has caused others to spend."""
         self._spent_s += seconds
-        self._schedule()
 
     def wait(self, reader: Reader) -> None:
         """Call `reader.take_turn` in one of the next turns, after those that wait already."""
@@ -52,9 +46,7 @@ class Turns:
     def _begin(self) -> None:
         self._is_scheduled = False
         self._spent_s = 0.0
-        for _ in range(len(self._waiting)):  # those that wait again have had their turn
-            if not self.has_time:
-                break
+        while self._waiting and self._spent_s < TURN_S:
             self._waiting.popleft().take_turn()
         if self._waiting:
             self._schedule()

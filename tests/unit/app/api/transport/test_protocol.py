@@ -242,3 +242,34 @@ class TestStalled:
             assert (answer.status, answer.code) == (504, "deadline_exceeded")
             assert "body" not in answer.json()["error"]
             doubles.go_on()
+
+
+async def test_pieces_of_any_size_give_the_same_answers(models: Path) -> None:
+    """Heads, bodies, chunks and upgrades are parsed in the same way wherever a read ends."""
+    kinds = (
+        ask_for(1),
+        READY,
+        request(chunk_bytes=2),
+        request(chunk_bytes=1000),
+        request("/models/nope/predict", b"\n\r\n" * 2000),
+        request("/predict?x=1", body=b"\n\n".rjust(5000)),
+        request(upgrade="h2c", connection="upgrade"),
+        request(method="OPTIONS", body=b""),
+        b"\r\n\n" + ask_for(2),
+    )
+    rng = random.Random(5)
+    async with listening(models, cache_bytes=0) as server:
+        alone = [(await server.ask(kind)).alike() for kind in kinds]
+        for _ in range(15):
+            chosen = rng.choices(range(len(kinds)), k=8)
+            data = b"".join(kinds[each] for each in chosen)
+            wire = await server.connect()
+            at = 0
+            while at < len(data):
+                size = rng.choice((1, 2, 50, 4096, 4097, len(data)))
+                wire.send(data[at : at + size])
+                at += size
+                await asyncio.sleep(rng.choice((0, 0, 0.001)))
+            for each in chosen:
+                assert (await wire.answer()).alike() == alone[each]
+            await wire.close()
