@@ -71,6 +71,8 @@ COMPILED = (
     "app/api/transport/exchange.py",
     "app/api/transport/known_head.py",
     "app/api/transport/protocol.py",
+    "app/api/transport/reading.py",
+    "app/api/transport/turns.py",
     "app/api/transport/uvicorn_adapter.py",
     "app/codecs/answers.py",
     "app/codecs/numbers.py",

@@ -17,7 +17,14 @@ from app.api.service import Service
 from app.api.transport.head import check_head, check_trailers, path_of, unreadable
 from app.api.transport.reading import ReadingConnection
 from app.api.transport.turns import Turns
-from app.errors import CallerError, HeadLate, HeadTooLarge, NotImplementedInHttp, Overloaded
+from app.errors import (
+    CallerError,
+    HeadLate,
+    HeadTooLarge,
+    NotImplementedInHttp,
+    Overloaded,
+    TorchlaneError,
+)
 
 # Limit of a head, and of any data without body bytes: chunk extensions, trailers.
 MAX_HEAD_BYTES = 64 << 10
@@ -205,7 +212,7 @@ class LimitedProtocol(ReadingConnection):
             self._wait(self.service.limits.head_timeout_s)
         self.go_on()
 
-    def reject_rest(self, error: CallerError) -> bool:
+    def reject_rest(self, error: TorchlaneError) -> bool:
         """Reject the request that is being read, if it is on the fast path.
 
         Returns:
@@ -245,7 +252,7 @@ class LimitedProtocol(ReadingConnection):
         else:
             self.close_behind_answer()
 
-    def _cut(self, error: CallerError) -> None:
+    def _cut(self, error: TorchlaneError) -> None:
         """Stop reading, because the start of the next request is now unknown."""
         if not self.can_answer:
             return
@@ -267,7 +274,7 @@ class LimitedProtocol(ReadingConnection):
         else:  # part of an answer has been sent
             self.transport.close()
 
-    def _send_error(self, error: CallerError) -> None:
+    def _send_error(self, error: TorchlaneError) -> None:
         """Answer bytes that never became a request."""
         path = self.url.partition(b"?")[0].decode("latin-1")  # the part that has been read
         scope = {REQUEST_ID: self.ids.of({}).decode("ascii"), "path": path}

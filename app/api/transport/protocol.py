@@ -18,7 +18,7 @@ from app.api.transport.connection_limits import BETWEEN, LimitedProtocol
 from app.api.transport.exchange import Exchange
 from app.api.transport.known_head import KnownHead, known_head
 from app.api.transport.turns import Turns
-from app.errors import CallerError
+from app.errors import TorchlaneError
 
 # After this many parsed heads in a row, the client probably never repeats a head; from then on
 # every 64th head is remembered.
@@ -128,7 +128,7 @@ class Protocol(LimitedProtocol):
         self.occupant_ended()
         self.answered()
 
-    def reject_rest(self, error: CallerError) -> bool:
+    def reject_rest(self, error: TorchlaneError) -> bool:
         """Reject the request that is being read, if it is on the fast path."""
         if self._exchange is None or not self.is_occupied_by(self._exchange):
             return False

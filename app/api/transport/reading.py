@@ -86,24 +86,23 @@ class ReadingConnection(ClosingConnection):
             self._waits_for_turn = True
             self._turns.wait(self)
 
-    def take_turn(self) -> None:
+    def take_turn(self) -> float:
         """Parse one more piece; see `Reader`."""
         self._waits_for_turn = False
         unread = self._unread
         if unread is None or not self.can_parse:  # `go_on` is called when it can
-            return
+            return 0.0
         began = time.perf_counter()
         rest = unread
         if len(unread):
             rest = unread[self._parse(unread) :]
             self.on_parsed()
-        self._turns.charge(time.perf_counter() - began + (0.0 if self.is_answered else TASK_S))
-        if self._unread is None:  # dropped
-            return
-        if len(rest):
-            self._keep(rest)
-        else:
-            self.drop_unread()
+        if self._unread is not None:  # otherwise it was dropped
+            if len(rest):
+                self._keep(rest)
+            else:
+                self.drop_unread()
+        return time.perf_counter() - began + (0.0 if self.is_answered else TASK_S)
 
     def drop_unread(self) -> None:
         """Forget what was not parsed."""

@@ -17,21 +17,20 @@ TURN_S = 0.001  # of parsing and answering requests that were sent ahead, of all
 class Reader(Protocol):
     """A connection with bytes that it has received and not parsed."""
 
-    def take_turn(self) -> None:
-        """Parse a piece, charge its time, and wait again if bytes are left."""
+    def take_turn(self) -> float:
+        """Parse a piece, and wait again if bytes are left.
+
+        Returns:
+            The seconds that this took, or has caused others to take.
+        """
 
 
 class Turns:
     """One budget for all connections of a process; used on the event loop only."""
 
     def __init__(self) -> None:
-        self._spent_s = 0.0
         self._waiting: deque[Reader] = deque()
         self._is_scheduled = False
-
-    def charge(self, seconds: float) -> None:
-        """Count time that this turn has spent, or that it has caused others to spend."""
-        self._spent_s += seconds
 
     def wait(self, reader: Reader) -> None:
         """Call `reader.take_turn` in one of the next turns, after those that wait already."""
@@ -45,8 +44,10 @@ class Turns:
 
     def _begin(self) -> None:
         self._is_scheduled = False
-        self._spent_s = 0.0
-        while self._waiting and self._spent_s < TURN_S:
-            self._waiting.popleft().take_turn()
-        if self._waiting:
-            self._schedule()
+        spent_s = 0.0
+        try:
+            while self._waiting and spent_s < TURN_S:
+                spent_s += self._waiting.popleft().take_turn()
+        finally:  # an error of one connection must not stop the others
+            if self._waiting:
+                self._schedule()

@@ -13,12 +13,12 @@ class Ahead:
     def __init__(self, name: str, turns: Turns, order: list[str], requests: int) -> None:
         self._name, self._turns, self._order, self._left = name, turns, order, requests
 
-    def take_turn(self) -> None:
+    def take_turn(self) -> float:
         self._order.append(self._name)
-        self._turns.charge(TURN_S / 2)
         self._left -= 1
         if self._left:
             self._turns.wait(self)
+        return TURN_S / 2
 
 
 async def test_connections_alternate_within_the_budget() -> None:
