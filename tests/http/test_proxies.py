@@ -167,6 +167,7 @@ async def test_requests_through_a_proxy_are_answered(proxy: int) -> None:
     async with connected(proxy) as wire:
         for number in range(30):
             answer = await wire.ask(ask_for(number, chunk_bytes=5 if number % 2 else None))
+            assert answer.status == 200, (number, answer.json())
             assert answer.json()["prediction"] == {"outputs": {"y": [2.0 * number, 4]}}
         large = request(body=b'{"input": [3, 2]}' + b" " * 500_000)
         assert (await wire.ask(large)).json()["prediction"] == {"outputs": {"y": [6, 4]}}
