@@ -147,16 +147,36 @@ def check_rows(data: bytes) -> None:
     if not data.startswith(PNG):
         return
     missing = _row_bytes(data)
-    inflater, at = zlib.decompressobj(), len(PNG)
-    while missing > 0 and at + CHUNK_FRAME <= len(data):
-        end = at + CHUNK_FRAME + int.from_bytes(data[at : at + 4])
-        if data[at + 4 : at + 8] == b"IDAT":
-            for piece in range(at + 8, end - 4, INFLATED_AT_ONCE):
-                left = data[piece : min(piece + INFLATED_AT_ONCE, end - 4)]
+    inflater = zlib.decompressobj()
+    for kind, begin, end in _chunks(data):
+        if missing <= 0:
+            return
+        if kind == b"IDAT":
+            for piece in range(begin, end, INFLATED_AT_ONCE):
+                left = data[piece : min(piece + INFLATED_AT_ONCE, end)]
                 missing -= _inflated(inflater, left, missing)
-        at = end
     if missing > 0:
         raise PictureError("the picture is damaged: it has fewer rows than its header says")
+
+
+def transparent_grey(data: bytes) -> int:
+    """Return the transparent level of a greyscale PNG file of up to 8 bits, scaled to 8 bits.
+
+    Args:
+        data: what `essential` returned; has a transparent level.
+    """
+    most = (1 << data[24]) - 1  # bits of the header's depth; the higher ones do not count
+    keys = (data[begin:end] for kind, begin, end in _chunks(data) if kind == b"tRNS")
+    return (int.from_bytes(next(keys)[:2]) & most) * 255 // most
+
+
+def _chunks(data: bytes) -> Iterator[tuple[bytes, int, int]]:
+    """Yield the chunks of a PNG file, with the offsets of their data and of its end."""
+    at = len(PNG)
+    while at + CHUNK_FRAME <= len(data):
+        end = at + CHUNK_FRAME + int.from_bytes(data[at : at + 4])
+        yield data[at + 4 : at + 8], at + 8, end - 4
+        at = end
 
 
 def _inflated(inflater: zlib._Decompress, piece: bytes, enough: int) -> int:

@@ -17,6 +17,7 @@ from models.definitions.digits import PREPROCESS
 from models.preprocess import preprocess
 from tests.docs.blocks import ROOT
 from tests.e2e.server import PLAIN, Server, running
+from tests.unit.models.pictures import png_of
 
 THREE = ROOT / "docs/three.png"
 
@@ -64,6 +65,29 @@ def curl(server: Server, folder: Path, options: str, path: str = "/predict") -> 
 )
 def test_a_three_is_recognised(server: Server, folder: Path, options: str) -> None:
     assert curl(server, folder, options)["prediction"]["label"] == "3"
+
+
+@pytest.mark.parametrize("interlaced", [False, True], ids=["straight", "interlaced"])
+def test_ink_on_a_transparent_ground_is_recognised(server: Server, interlaced: bool) -> None:
+    """In every colour type and depth of PNG; ink and ground differ by one level, if they can."""
+    ink = (np.asarray(Image.open(THREE)) < 128)[..., None].astype(np.int64)
+    colours = np.array([[90, 80, 70], [10, 20, 30]], np.uint8)
+    kinds = {
+        **{(0, depth): (ink, b"\0\0") for depth in (2, 4, 8, 16)},
+        (0, 1): (1 - ink, b"\0\1"),
+        **{(2, depth): (np.repeat(ink, 3, axis=-1), bytes(6)) for depth in (8, 16)},
+        **{(3, depth): (ink, b"\0") for depth in (1, 2, 4, 8)},
+        **{
+            (colour, depth): (np.pad(((1 << depth) - 1) * ink, ((0, 0), (0, 0), (more, 0))), b"")
+            for colour, more in ((4, 1), (6, 3))
+            for depth in (8, 16)
+        },
+    }
+    for (colour, depth), (samples, trns) in kinds.items():
+        plte = colours.tobytes() if colour == 3 else b""
+        body = png_of(samples, colour, depth, trns=trns, plte=plte, interlaced=interlaced)
+        answer = httpx.post(f"{server.url}/predict", content=body, verify=PLAIN).json()
+        assert answer["prediction"]["label"] == "3", (colour, depth, answer)
 
 
 def test_several_files_are_a_batch(server: Server, folder: Path) -> None:
