@@ -401,6 +401,9 @@ class TestPictures:
         text = [base64.b64encode(each).decode() for each in FILES]
         same = await server.infer({"inputs": [{**PICTURES, "data": text}]}, model="pictures")
         assert outputs(same) == outputs(answer)
+        lines = [base64.encodebytes(each).decode() for each in FILES]
+        same = await server.infer({"inputs": [{**PICTURES, "data": lines}]}, model="pictures")
+        assert outputs(same) == outputs(answer)
 
     async def test_tensors_are_accepted_too(self, server: Server) -> None:
         given = {"name": "picture", "datatype": "FP32", "shape": [1, 1, 2, 2], "data": [1.0] * 4}

@@ -16,6 +16,7 @@ from app.api.payloads import MAX_DIGITS
 from app.codecs.values import short
 from app.errors import InvalidInput
 from app.types import Array
+from models.byte_order import NotUtf8Error, unmarked
 
 HEADER_LENGTH = "Inference-Header-Content-Length"
 MAX_RANK = 32
@@ -96,7 +97,9 @@ def load(head: bytes) -> Any:
         InvalidInput: if it is malformed.
     """
     try:
-        return orjson.loads(head)
+        return orjson.loads(unmarked(head))
+    except NotUtf8Error as error:
+        raise InvalidInput(f"the JSON is malformed: {error}") from error
     except orjson.JSONDecodeError as error:
         there = head[max(0, error.pos - 1) : error.pos + len(b"-Infinity")]
         if any(name in there for name in NOT_JSON_NUMBERS):

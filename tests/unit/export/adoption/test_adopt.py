@@ -103,6 +103,9 @@ class TestTorchScript:
             ("more\r\nless", "txt"),
             ('["more", "less"]', "json"),
             ('\n {"1": "less", "0": ["n1", "more"]}', "json"),
+            ("\ufeffmore\r\nless\r\n", "txt"),
+            ('\ufeff["more", "less"]', "json"),
+            ('\ufeff{"1": "less", "0": "more"}', "json"),
         ],
     )
     def test_labels(self, sums: Path, tmp_path: Path, content: str, suffix: str) -> None:
