@@ -12,6 +12,7 @@ import pytest
 from app.codecs.text import MAX_TEXT_CHARACTERS
 from export.artifact import digest_of
 from tests.artifacts import change_manifest
+from tests.forms import FORM, files
 from tests.integration.listening import Listening, listening
 from tests.integration.wire import WireAnswer, request
 from tests.texts import IDS, TinyTagger, tiny_tokenizer, write_text
@@ -66,6 +67,31 @@ async def test_a_text_in_json_and_plain(server: Listening, way: str) -> None:
     ids = [IDS[each] for each in ("[CLS]", "a", "cat", "##s", "[SEP]")]
     assert (await server.ask(sent(way, ids)))["x-torchlane-cache"] == "hit"
     assert bool(server.asgi) == (way == "asgi")
+
+
+@both
+async def test_a_byte_order_mark_is_not_text(server: Listening, way: str) -> None:
+    """Neither in a text, nor in a file of a form, nor before JSON."""
+    wanted = embedding("a", "cat", "##s")
+    text, document = "\ufeffa cats".encode(), '\ufeff{"input": "a cats"}'.encode()
+    for body, content_type in (
+        (text, PLAIN),
+        (files(text, content_type="Text/Plain; charset=UTF-8"), FORM),
+        (document, "application/json"),
+        (document, "application/x-www-form-urlencoded"),
+    ):
+        assert outputs(await server.ask(plain(way, body, content_type))) == wanted
+    for encoding in ("utf-16", "utf-32"):
+        for body, content_type in (
+            ("cat".encode(encoding), PLAIN),
+            (files("cat".encode(encoding), content_type=PLAIN), FORM),
+            ('{"input": "cat"}'.encode(encoding), "application/json"),
+        ):
+            answer = await server.ask(plain(way, body, content_type))
+            assert (answer.status, answer.code) == (422, "invalid_input")
+            assert f"mark of {encoding.upper()}; convert it to UTF-8" in answer.json()["error"]
+    answer = await server.ask(plain(way, files(b"cat", content_type=f"{PLAIN};charset=x"), FORM))
+    assert (answer.status, answer.code) == (415, "unsupported_media_type")
 
 
 @both
