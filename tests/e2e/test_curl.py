@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import subprocess
 from collections.abc import Iterator
@@ -41,6 +42,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     picture.resize((1400, 1400)).save(folder / "large.jpg", quality=100, subsampling=0)
     np.save(folder / "three.npy", array)
     (folder / "three.raw").write_bytes(array.astype("<f4").tobytes())
+    jpg = (folder / "three.jpg").read_bytes()
+    zeroed = b"\xff\xe1\0\x40Exif" + bytes(58)  # what a program left that removes metadata
+    (folder / "zeroed.jpg").write_bytes(jpg[:2] + zeroed + jpg[2:])
+    lines = base64.encodebytes(THREE.read_bytes()).decode()
+    (folder / "lines.json").write_text(json.dumps({"input": lines}), encoding="utf-8-sig")
     (folder / "three.json").write_text(json.dumps({"input": array.tolist()}))
     return folder
 
@@ -61,6 +67,8 @@ def curl(server: Server, folder: Path, options: str, path: str = "/predict") -> 
         *(f"--data-binary @{name}" for name in ("three.png", "three", "three.jpg", "three.npy")),
         *("--data-binary @three.png -H Content-Type:", "-d @three.json", "--json @three.json"),
         "--data-binary @three.png -H Content-Type:application/octet-stream",
+        *("--data-binary @three.jpg -H Content-Type:image/JPG", "--data-binary @zeroed.jpg"),
+        "--data-binary @lines.json -H Content-Type:application/json",
     ],
 )
 def test_a_three_is_recognised(server: Server, folder: Path, options: str) -> None:
