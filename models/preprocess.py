@@ -60,7 +60,9 @@ def preprocess(
     border's median or crops, and normalises the values.
 
     Args:
-        picture: the bytes of a PNG or JPEG file, the result of `open_picture`, or pixels.
+        picture: the bytes of a PNG or JPEG file, the result of `open_picture`, or pixels. Prefer
+            bytes to a PNG file that Pillow opened: it loses transparent colours that are not of 8
+            bits.
         how: size, channels, normalisation and polarity, from the manifest.
 
     Returns:
