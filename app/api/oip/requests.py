@@ -16,7 +16,7 @@ from app.api.payloads import MAX_DIGITS
 from app.codecs.values import short
 from app.errors import InvalidInput
 from app.types import Array
-from models.byte_order import NotUtf8Error, unmarked
+from models.byte_order import unmarked
 
 HEADER_LENGTH = "Inference-Header-Content-Length"
 MAX_RANK = 32
@@ -97,11 +97,11 @@ def load(head: bytes) -> Any:
         InvalidInput: if it is malformed.
     """
     try:
-        return orjson.loads(unmarked(head))
-    except NotUtf8Error as error:
-        raise InvalidInput(f"the JSON is malformed: {error}") from error
-    except orjson.JSONDecodeError as error:
-        there = head[max(0, error.pos - 1) : error.pos + len(b"-Infinity")]
+        head = unmarked(head)
+        return orjson.loads(head)
+    except ValueError as error:
+        at = error.pos if isinstance(error, orjson.JSONDecodeError) else 0
+        there = head[max(0, at - 1) : at + len(b"-Infinity")]
         if any(name in there for name in NOT_JSON_NUMBERS):
             raise InvalidInput(
                 "the JSON has NaN or Infinity, which are not valid in JSON, and which no model "
