@@ -13,8 +13,8 @@ from typing import Literal, NamedTuple
 
 PNG = b"\x89PNG\r\n\x1a\n"
 JPEG = b"\xff\xd8\xff"
-# Header, palette, pixels, end; transparency; EXIF for the orientation.
-PNG_CHUNKS = frozenset((b"IHDR", b"PLTE", b"IDAT", b"IEND", b"tRNS", b"eXIf"))
+# Header, palette, pixels, end; transparency. EXIF is read only for the orientation.
+PNG_CHUNKS = frozenset((b"IHDR", b"PLTE", b"IDAT", b"IEND", b"tRNS"))
 MAX_CHUNKS = 10_000  # encoders write one per 8 KB or more
 MAX_EXIF_BYTES = 64 << 10  # the maximum in a JPEG file
 MAX_EXIF_ENTRIES = 200  # cameras write about 15, sorted by tag; few come before the orientation's
@@ -79,12 +79,13 @@ def essential(data: bytes) -> Essential:
 
 
 def _orientation(exif: bytes, xmp: bytes) -> int:
-    """Read the orientation from EXIF, or else XMP; Pillow would parse every entry, in Python."""
+    """Read the orientation from EXIF, or else XMP; Pillow would parse every entry, in Python.
+
+    EXIF data that is not readable does not count: programs that remove it leave zeros or a part.
+    """
     exif = exif.removeprefix(EXIF).removeprefix(EXIF)  # some programs write it twice
-    if exif:
-        order = BYTE_ORDERS.get(exif[:2])
-        if order is None or len(exif) < 8:
-            raise PictureError("the picture is damaged: its EXIF data has no valid header")
+    order = BYTE_ORDERS.get(exif[:2])
+    if order is not None:
         at = int.from_bytes(exif[4:8], order)
         entries = min(int.from_bytes(exif[at : at + 2], order), MAX_EXIF_ENTRIES)
         end = min(at + 2 + entries * EXIF_ENTRY, len(exif) - EXIF_ENTRY + 1)
@@ -105,12 +106,13 @@ def _essential_png(data: bytes) -> Essential:
         chunks += 1
         if chunks > MAX_CHUNKS:
             raise PictureError(f"the PNG file has more than {MAX_CHUNKS} chunks; save it again")
-        if kind in PNG_CHUNKS and (kind != b"eXIf" or end - at <= MAX_EXIF_BYTES):
+        if kind == b"eXIf" and end - at <= MAX_EXIF_BYTES:
+            chunk = data[at + 4 : end]
+            is_whole = zlib.crc32(chunk[:-4]) == int.from_bytes(chunk[-4:])
+            exif = chunk[4:-4] if is_whole else b""
+        elif kind in PNG_CHUNKS:
             _check_chunk(kind, memoryview(data)[at:end], end - at, first=len(parts) == 1)
-            if kind == b"eXIf":
-                exif = data[at + 8 : end - 4]
-            else:
-                parts.append(data[at:end])
+            parts.append(data[at:end])
         if kind == b"IEND":
             break
         at = end
@@ -147,16 +149,36 @@ def check_rows(data: bytes) -> None:
     if not data.startswith(PNG):
         return
     missing = _row_bytes(data)
-    inflater, at = zlib.decompressobj(), len(PNG)
-    while missing > 0 and at + CHUNK_FRAME <= len(data):
-        end = at + CHUNK_FRAME + int.from_bytes(data[at : at + 4])
-        if data[at + 4 : at + 8] == b"IDAT":
-            for piece in range(at + 8, end - 4, INFLATED_AT_ONCE):
-                left = data[piece : min(piece + INFLATED_AT_ONCE, end - 4)]
+    inflater = zlib.decompressobj()
+    for kind, begin, end in _chunks(data):
+        if missing <= 0:
+            return
+        if kind == b"IDAT":
+            for piece in range(begin, end, INFLATED_AT_ONCE):
+                left = data[piece : min(piece + INFLATED_AT_ONCE, end)]
                 missing -= _inflated(inflater, left, missing)
-        at = end
     if missing > 0:
         raise PictureError("the picture is damaged: it has fewer rows than its header says")
+
+
+def transparent_grey(data: bytes) -> int:
+    """Return the transparent level of a greyscale PNG file of up to 8 bits, scaled to 8 bits.
+
+    Args:
+        data: what `essential` returned; has a transparent level.
+    """
+    most = (1 << data[24]) - 1  # bits of the header's depth; the higher ones do not count
+    keys = (data[begin:end] for kind, begin, end in _chunks(data) if kind == b"tRNS")
+    return (int.from_bytes(next(keys)[:2]) & most) * 255 // most
+
+
+def _chunks(data: bytes) -> Iterator[tuple[bytes, int, int]]:
+    """Yield the chunks of a PNG file, with the offsets of their data and of its end."""
+    at = len(PNG)
+    while at + CHUNK_FRAME <= len(data):
+        end = at + CHUNK_FRAME + int.from_bytes(data[at : at + 4])
+        yield data[at + 4 : at + 8], at + 8, end - 4
+        at = end
 
 
 def _inflated(inflater: zlib._Decompress, piece: bytes, enough: int) -> int:
@@ -204,7 +226,8 @@ def _essential_jpeg(data: bytes) -> Essential:
                 "the JPEG file is arithmetic-coded, lossless or hierarchical; save it as baseline "
                 "or progressive"
             )
-        size = int.from_bytes(data[at : at + 2])
+        # Some programs zero the size with the content: the next marker is then looked for.
+        size = max(int.from_bytes(data[at : at + 2]), 2 if marker in LEFT_OUT else 0)
         segment, at = data[at : at + size], at + size
         if len(segment) < max(size, 2):
             break

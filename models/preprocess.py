@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import struct
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -11,7 +12,7 @@ import numpy.typing as npt
 from PIL import Image, ImageFile, ImageOps, UnidentifiedImageError
 
 from models.codec_specs import PicturePreprocess
-from models.pictures import ORIENTATION, PictureError, check_rows, essential
+from models.pictures import ORIENTATION, PictureError, check_rows, essential, transparent_grey
 from models.quiet import ignore_warnings
 
 # Checked in the header, before any pixel is decoded. JPEG files can be decoded at a fraction of
@@ -29,6 +30,9 @@ STRIP_PIXELS = 100_000  # put on white at once, while Pillow holds the GIL for a
 MAX_ASPECT = 4
 START_OF_SCAN = b"\xff\xda"  # cannot occur in compressed data, where 0 follows each 255
 FORMATS = ("PNG", "JPEG")
+# Pillow keeps one byte of each two of 16-bit RGB: the high one, or the low one if they are swapped.
+HIGH_BYTES, LOW_BYTES = "RGB;16B", "RGB;16L"
+KEY = "transparency"  # Pillow's name of the colour that is transparent, or of the palette's alpha
 TRANSPOSES = {  # turn each orientation upright
     2: Image.Transpose.FLIP_LEFT_RIGHT,
     3: Image.Transpose.ROTATE_180,
@@ -56,7 +60,9 @@ def preprocess(
     border's median or crops, and normalises the values.
 
     Args:
-        picture: the bytes of a PNG or JPEG file, the result of `open_picture`, or pixels.
+        picture: the bytes of a PNG or JPEG file, the result of `open_picture`, or pixels. Prefer
+            bytes to a PNG file that Pillow opened: it loses transparent colours that are not of 8
+            bits.
         how: size, channels, normalisation and polarity, from the manifest.
 
     Returns:
@@ -121,6 +127,8 @@ def open_picture(data: bytes, how: PicturePreprocess) -> Opened:
         raise PictureError("neither a PNG nor a JPEG picture") from error
     except DAMAGE as error:
         raise PictureError(f"the picture cannot be read: {error}") from error
+    if KEY in picture.info and picture.mode in ("1", "L"):
+        picture.info[KEY] = transparent_grey(data)  # Pillow scales the pixels, but not this
     if max(picture.size) > MAX_SIDE:
         raise PictureError(
             f"the picture has {picture.width} x {picture.height} pixels, its sides may have at "
@@ -146,8 +154,14 @@ def open_picture(data: bytes, how: PicturePreprocess) -> Opened:
 def _pixel_bytes(picture: ImageFile.ImageFile) -> int:
     """Return the bytes of a pixel in the file, or in memory if transparency adds channels."""
     is_deep = any("16" in str(tile.args) for tile in picture.tile)  # Pillow's mode may be 8 bits
-    bands = 4 if "transparency" in picture.info else len(picture.getbands())
-    return bands * (2 if is_deep else 1)
+    bands = 4 if KEY in picture.info else len(picture.getbands())
+    return bands * (2 if is_deep else 1) * (2 if _has_deep_key(picture) else 1)
+
+
+def _has_deep_key(picture: Image.Image) -> bool:
+    """Whether an unread picture has 16-bit RGB pixels, of which one colour is transparent."""
+    tiles = picture.tile if isinstance(picture, ImageFile.ImageFile) else ()
+    return KEY in picture.info and any(tile.args == HIGH_BYTES for tile in tiles)
 
 
 def _scaling_cost(size: tuple[int, int], how: PicturePreprocess) -> int:
@@ -173,13 +187,29 @@ def _draft(picture: Image.Image, how: PicturePreprocess) -> None:
 def _upright(opened: Opened) -> Image.Image:
     ignore_warnings(module=PILLOW)
     check_rows(opened.data)
+    has_deep_key = _has_deep_key(opened.picture)
     try:
         opened.picture.load()  # Pillow decodes lazily: here, not when opening
+        if has_deep_key:
+            _put_deep_key_on_white(opened)
     except DAMAGE as error:
         raise PictureError(f"the picture is damaged: {error}") from error
     if opened.picture.mode == "P" and opened.picture.palette is None:
         raise PictureError("the picture is damaged: it has no palette")
     return _turned(opened.picture, opened.orientation)
+
+
+def _put_deep_key_on_white(opened: Opened) -> None:
+    """Put the transparent colour of 16-bit RGB on white; other colours may share its high bytes."""
+    picture = opened.picture
+    key = np.array(picture.info.pop(KEY), np.uint16)
+    low = Image.open(io.BytesIO(opened.data), formats=("PNG",))
+    low.tile = [tile._replace(args=LOW_BYTES) for tile in low.tile]
+    for box in _strips(picture):
+        high_bytes, low_bytes = np.asarray(picture.crop(box)), np.asarray(low.crop(box))
+        equal = (high_bytes == key >> 8) & (low_bytes == key & 255)
+        found = equal[..., 0] & equal[..., 1] & equal[..., 2]
+        picture.paste("white", box, Image.fromarray(found))
 
 
 def _turned(picture: Image.Image, orientation: int) -> Image.Image:
@@ -190,7 +220,10 @@ def _turned(picture: Image.Image, orientation: int) -> Image.Image:
 def _flatten(picture: Image.Image, mode: str) -> Image.Image:
     if picture.mode in ("I;16", "I", "F"):  # 16-bit greyscale: Pillow would clip, not scale
         levels = np.asarray(picture)
-        picture = Image.fromarray(np.clip(levels // 257, 0, 255).astype(np.uint8))
+        scaled = np.clip(levels // 256, 0, 255).astype(np.uint8)  # as Pillow scales colours
+        if KEY in picture.info:
+            scaled[levels == picture.info[KEY]] = 255
+        picture = Image.fromarray(scaled)
     if picture.has_transparency_data:
         picture = _on_white(picture.convert("RGBA"))
     return picture if picture.mode == mode else picture.convert(mode)
@@ -198,12 +231,18 @@ def _flatten(picture: Image.Image, mode: str) -> Image.Image:
 
 def _on_white(picture: Image.Image) -> Image.Image:
     """Put an RGBA picture on white, in strips between which other threads get the GIL."""
+    for box in _strips(picture):
+        strip = picture.crop(box)
+        white = Image.new("RGBA", strip.size, "white")
+        picture.paste(Image.alpha_composite(white, strip), box)
+    return picture
+
+
+def _strips(picture: Image.Image) -> Iterator[tuple[int, int, int, int]]:
+    """Yield the boxes of strips of `STRIP_PIXELS`, or of single rows."""
     rows = max(1, STRIP_PIXELS // picture.width)
     for top in range(0, picture.height, rows):
-        strip = picture.crop((0, top, picture.width, min(top + rows, picture.height)))
-        white = Image.new("RGBA", strip.size, "white")
-        picture.paste(Image.alpha_composite(white, strip), (0, top))
-    return picture
+        yield 0, top, picture.width, min(top + rows, picture.height)
 
 
 def _border(picture: Image.Image) -> npt.NDArray[np.uint8]:

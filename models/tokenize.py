@@ -15,6 +15,9 @@ from models.tensors import Array, Arrays
 # `encode_batch` releases it.
 MAX_GIL_WEIGHT = 4096
 NOT_ASCII_WEIGHT = 6  # most of a character: normalization turns some into several
+BLANK_MARKS = "\u2581\u0120"  # in vocabularies: of SentencePiece, and of byte-level BPE
+# By code point; the last one stands for all above.
+IS_BLANK = np.array([chr(code).isspace() for code in range(0x3002)])
 MISSING = "models that read text need the package `tokenizers`: pip install 'torchlane[text]'"
 
 
@@ -29,8 +32,9 @@ class Tokens(NamedTuple):
         ids: int64 [n].
         type_ids: int64 [n]: 0 for tokens of the first text, 1 for those of the second.
         cut: how many tokens were cut off.
-        spans: int32 [n, 2]: each token's place in its text, the first character and the one after
-            the last; equal for tokens that are not in it. None unless tokens are classified.
+        spans: int32 [n, 2]: each token's place in its text without blanks around it, the first
+            character and the one after the last; equal for tokens that are not in it, or blank.
+            None unless tokens are classified.
     """
 
     ids: Array
@@ -69,6 +73,11 @@ class Tokenizer:
         self._tokenizer.no_padding()
         self._tokenizer.no_truncation()
         self._codec = codec
+        vocabulary = self._tokenizer.get_vocab(with_added_tokens=True) if codec.of_tokens else {}
+        self._blanks = np.array(
+            [number for token, number in vocabulary.items() if not token.strip(BLANK_MARKS)],
+            np.int64,
+        )
         special = self._tokenizer.num_special_tokens_to_add(codec.pairs)
         if special >= codec.max_tokens:
             raise TextError(f"{codec.max_tokens} tokens leave no room next to {special} special")
@@ -99,7 +108,7 @@ class Tokenizer:
             _check_raised(error)
             raise TextError(f"the tokenizer fails on the text: {error}") from error
         ids, type_ids = np.array(whole.ids, np.int64), np.array(whole.type_ids, np.int64)
-        spans = self._spans(whole.offsets) if self._codec.of_tokens else None
+        spans = self._spans(text, ids, whole.offsets) if self._codec.of_tokens else None
         cut = max(0, len(ids) - self._codec.max_tokens)
         if cut:
             kept = self._kept(whole.sequence_ids)
@@ -111,10 +120,21 @@ class Tokenizer:
         """Return the model's inputs for some tokens, without the batch axis."""
         return inputs_of(self._codec, tokens.ids, tokens.type_ids)
 
-    def _spans(self, offsets: Sequence[tuple[int, int]]) -> Array:
-        """Return the spans in the text, without the prompt in front of it."""
+    def _spans(self, text: str, ids: Array, offsets: Sequence[tuple[int, int]]) -> Array:
+        """Return the spans in the text, without the prompt in front of it.
+
+        Most tokenizers make the blank before a word a part of its token, or a token of its own.
+        Some put such a token in front of every text: its place is then that of the first character.
+        """
         places = np.array(offsets, np.int32).reshape(-1, 2)  # also without tokens
-        return np.maximum(places - len(self._codec.prompt), 0)
+        places = _trimmed(text, np.maximum(places - len(self._codec.prompt), 0))
+        if self._blanks.size:
+            taken = np.isin(ids, self._blanks) & (places[:, 0] < places[:, 1])
+            for token in np.flatnonzero(taken).tolist():
+                start, end = places[token].tolist()
+                if text[start:end].strip(BLANK_MARKS):  # else the text itself has such a mark
+                    places[token] = start
+        return places
 
     def _kept(self, sequences: Sequence[int | None]) -> Array:
         """Return the indices of the tokens to keep if there are too many.
@@ -130,6 +150,24 @@ class Tokenizer:
         of = np.array(sequences, np.float32)  # None becomes NaN
         parts = [np.flatnonzero(of == text)[:limit] for text, limit in enumerate(limits)]
         return np.sort(np.concatenate([*parts, np.flatnonzero(np.isnan(of))]))
+
+
+def _trimmed(text: str, places: Array) -> Array:
+    """Return places [n, 2] in a text without the blanks at both ends; a blank one becomes empty."""
+    size = len(text)
+    codes = np.frombuffer(text.encode("utf-32-le"), np.uint32)
+    is_blank = IS_BLANK[np.minimum(codes, len(IS_BLANK) - 1)]
+    if not is_blank.any():
+        return places
+    at = np.arange(size, dtype=np.int32)
+    following = np.full(size + 1, size, np.int32)  # the first other character from here on
+    following[:-1] = np.minimum.accumulate(np.where(is_blank, size, at)[::-1])[::-1]
+    ends = np.zeros(size + 1, np.int32)  # the end of the last other character before here
+    ends[1:] = np.maximum.accumulate(np.where(is_blank, 0, at + 1))
+    starts = following[np.minimum(places[:, 0], size)]
+    stops = ends[np.minimum(places[:, 1], size)]
+    empty = starts >= stops
+    return np.stack((np.where(empty, stops, starts), stops), axis=1)
 
 
 def weight(text: str) -> int:

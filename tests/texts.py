@@ -38,6 +38,14 @@ def tiny_tokenizer() -> bytes:
     return tokenizer.to_str().encode()
 
 
+def piece_tokenizer() -> bytes:
+    """Unigram with Metaspace, as SentencePiece has it: a blank is a part of the word behind it."""
+    words = ("[UNK]", "▁London", "▁", "▁in", "cats", "dogs", "▁calls", "▁a")
+    tokenizer = Tokenizer(models.Unigram([(word, -3.0) for word in words], 0, False))
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
+    return tokenizer.to_str().encode()
+
+
 def text_inputs(*, type_ids: bool = True, most: int = MAX_TOKENS) -> list[TensorSpec]:
     """The inputs of a text model, padded along `seq`."""
     seq = Dimension(name="seq", least=1, most=most, mask="attention_mask")
@@ -94,7 +102,12 @@ class TinyTagger(nn.Module):
 
 
 def write_text(
-    folder: Path, name: str = "text", *, module: nn.Module | None = None, **given: Any
+    folder: Path,
+    name: str = "text",
+    *,
+    module: nn.Module | None = None,
+    tokenizer: bytes | None = None,
+    **given: Any,
 ) -> Path:
     """Write a text model; `given` goes to its codec."""
     codec = text_codec(**given)
@@ -115,5 +128,5 @@ def write_text(
         outputs=(output,),
         codec=codec,
         golden=golden,
-        files={codec.tokenizer: tiny_tokenizer()},
+        files={codec.tokenizer: tokenizer or tiny_tokenizer()},
     )

@@ -10,6 +10,7 @@ from pathlib import Path
 import structlog
 
 from app.access.entries import ApiKey, EntryError, digest_of, parse_entries
+from models.byte_order import NotUtf8Error, unmarked
 
 LOG = structlog.get_logger(__name__)
 CHECK_EVERY_S = 1.0
@@ -107,7 +108,9 @@ def _of_file(file: Path) -> tuple[ApiKey, ...]:
     if len(data) > MAX_FILE_BYTES:
         raise EntryError(f"TORCHLANE_API_KEYS_FILE={file}: larger than {MAX_FILE_BYTES} bytes")
     try:
-        keys = parse_entries(data.decode().splitlines())
+        keys = parse_entries(unmarked(data).decode().splitlines())
+    except NotUtf8Error as error:
+        raise EntryError(f"TORCHLANE_API_KEYS_FILE={file}: not UTF-8 text: {error}") from None
     except UnicodeDecodeError:
         raise EntryError(f"TORCHLANE_API_KEYS_FILE={file}: not UTF-8 text") from None
     except EntryError as error:

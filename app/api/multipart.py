@@ -33,17 +33,18 @@ class File:
 
     Attributes:
         headers: headers, with names in lower case.
+        repeated: the name of a header that the part has more than once, if any.
         data: the part's bytes.
     """
 
     headers: dict[bytes, bytes] = field(default_factory=dict)
+    repeated: bytes = b""
     data: bytes = b""
 
     @property
-    def media_type(self) -> str:
-        """The media type of the part's Content-Type, in lower case without parameters, or ""."""
-        given = self.headers.get(b"content-type", b"").partition(b";")[0]
-        return given.strip().lower().decode("latin-1")
+    def content_type(self) -> str:
+        """The part's Content-Type, or ""."""
+        return self.headers.get(b"content-type", b"").strip().decode("latin-1")
 
 
 def read_files(
@@ -117,7 +118,10 @@ class _Reader:
         self._value = data[start:end]
 
     def _end_header(self) -> None:
-        self.files[-1].headers[self._name] = self._value
+        file = self.files[-1]
+        if self._name in file.headers:
+            file.repeated = self._name
+        file.headers[self._name] = self._value
 
     def _take_data(self, data: bytes, start: int, end: int) -> None:
         self.files[-1].data += data[start:end]  # once, or in two pieces
@@ -172,6 +176,11 @@ def _check_boundaries(body: bytes, boundary: bytes, most: int | None) -> None:
 
 
 def _check_file(file: File, where: str, *, named: bool) -> None:
+    if file.repeated:
+        raise InvalidInput(
+            f"{where} has the header {file.repeated[:20].decode('latin-1')!r} more than once; send "
+            "it once"
+        )
     disposition = file.headers.get(b"content-disposition", b"")
     if named and HAS_FILENAME.search(disposition) is None:
         raise InvalidInput(

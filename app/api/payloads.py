@@ -18,9 +18,10 @@ from app.codecs.base import (
     at_index,
     check_count,
 )
-from app.codecs.sniffing import sniffed
+from app.codecs.sniffing import media_type_in, sniffed
 from app.errors import InvalidInput, PayloadTooLarge, UnsupportedMediaType
 from app.types import Item
+from models.byte_order import NotUtf8Error, unmarked
 
 MAX_DIGITS = 18  # of a number in a header or URL: a longer number exceeds every limit
 # A list needs three bytes in JSON but at least 64 in Python: only smaller bodies are not counted.
@@ -104,15 +105,19 @@ def media_type_of(codec: Codec, content_type: str, body: bytes) -> str:
     """
     if content_type in USUAL_SPELLINGS:
         return content_type
-    media_type, _, parameters = content_type.partition(";")
-    media_type = media_type.strip().lower()
+    media_type = media_type_in(content_type)
     if media_type == TEXT:
-        _check_charset(parameters)
+        check_charset(content_type)
     return _guessed(codec, media_type, body) if media_type in ("", CURLS_DEFAULT) else media_type
 
 
-def _check_charset(parameters: str) -> None:
-    for each in parameters.lower().split(";"):
+def check_charset(content_type: str) -> None:
+    """Reject a text that is not in UTF-8.
+
+    Raises:
+        UnsupportedMediaType: with its charset.
+    """
+    for each in content_type.lower().split(";")[1:]:
         name, _, value = each.partition("=")
         if name.strip() == "charset" and value.strip(' \t"') not in UTF_8:
             raise UnsupportedMediaType(
@@ -130,7 +135,7 @@ def _guessed(codec: Codec, media_type: str, body: bytes) -> str:
     found = sniffed(body)
     if found is not None:
         return found
-    if media_type == "" or body[:MAX_BLANKS].lstrip()[:1] in (b"{", b"["):
+    if media_type == "" or _begins_like_json(body[:MAX_BLANKS]):
         return JSON
     takes = ", ".join((JSON, *codec.media_types))
     raise UnsupportedMediaType(
@@ -138,6 +143,13 @@ def _guessed(codec: Codec, media_type: str, body: bytes) -> str:
         f"PNG, JPEG or .npy file; set its type, as in -H 'Content-Type: {JSON}', or send a file "
         f"with -F file=@photo.jpg or --data-binary @photo.jpg. This model accepts {takes}"
     )
+
+
+def _begins_like_json(beginning: bytes) -> bool:
+    try:
+        return unmarked(beginning).lstrip()[:1] in (b"{", b"[")
+    except NotUtf8Error:
+        return False
 
 
 def _items_of_files(
@@ -159,7 +171,9 @@ def _item_of_file(codec: Codec, file: File, budget: Budget) -> list[Item]:
     media_type = sniffed(file.data)
     # Numbers may begin like a file that the model does not accept.
     if media_type not in codec.media_types:
-        media_type = file.media_type or media_type
+        media_type = media_type_in(file.content_type) or media_type
+        if media_type == TEXT:
+            check_charset(file.content_type)
     if not media_type:
         raise UnsupportedMediaType(
             "the file is neither PNG, JPEG nor .npy, and its part of the form has no Content-Type; "
@@ -240,8 +254,8 @@ def _values(body: bytes, *, many: bool) -> list[object]:
     right, other = ("inputs", "/predict") if many else ("input", "/batch-predict")
     shape = '{"inputs": [X, ...]}' if many else '{"input": X}'
     try:
-        payload = orjson.loads(body)
-    except orjson.JSONDecodeError as error:
+        payload = orjson.loads(unmarked(body))
+    except ValueError as error:
         raise InvalidInput(f"the body is not JSON: {error}; send {shape}") from error
     if not isinstance(payload, dict) or set(payload) != {right}:
         hint = f"; {other} accepts the other form" if isinstance(payload, dict) else ""

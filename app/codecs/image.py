@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
-
 from app.codecs.base import JPEG, OCTET_STREAM, PNG, Budget
+from app.codecs.base64_files import decoded
 from app.codecs.item_schema import JsonSchema
 from app.codecs.sniffing import sniffed
 from app.codecs.tensor import TensorCodec, check_media_type
@@ -43,14 +41,11 @@ class ImageCodec(TensorCodec):
             return super().decode(value, budget)
         if budget is not None:
             budget.read(len(value))
-        if value.startswith("data:"):
-            value = value.partition(",")[2]
         try:
-            data = base64.b64decode(value, validate=True)
-        except (binascii.Error, ValueError) as error:
+            data = decoded(value)
+        except ValueError as error:
             raise InvalidInput(
-                f"{self._input.name!r}: a string must be a PNG or JPEG file in base64; "
-                "this one is not base64"
+                f"{self._input.name!r}: a string must be a PNG or JPEG file in base64; {error}"
             ) from error
         return self._picture(data, budget)
 

@@ -1,4 +1,4 @@
-"""Recognition of files by their first bytes, if the client sent no type or a guessed one."""
+"""Kinds of files: by their media type, or by their first bytes if there is none or a guess."""
 
 from __future__ import annotations
 
@@ -10,6 +10,21 @@ BEGINNINGS = (
     (pictures.JPEG, JPEG),
     (b"\x93NUMPY", NPY),
 )
+
+
+# Other names of media types that clients and their systems send.
+SPELLINGS = {
+    "image/jpg": JPEG,
+    "image/pjpeg": JPEG,
+    "image/x-png": PNG,
+    "image/apng": PNG,  # an animated PNG file begins with a picture that every reader knows
+}
+
+
+def media_type_in(content_type: str) -> str:
+    """The media type of a Content-Type, in lower case, without parameters, in its usual name."""
+    media_type = content_type.partition(";")[0].strip().lower()
+    return SPELLINGS.get(media_type, media_type)
 
 
 def sniffed(data: bytes) -> str | None:

@@ -36,14 +36,20 @@ class SpanFinder:
             scores: scores of each token and label [n, labels].
             text: the item's text.
             places: places of the tokens in it [n, 2]: the first character and the one after the
-                last; tokens without characters are skipped.
+                last; tokens without characters are skipped, but may begin a span with the next.
 
         Returns:
             spans in the order of the text; a span's score is the mean of its tokens' scores.
         """
-        inside = np.flatnonzero(places[:, 0] != places[:, 1])
-        best = scores.argmax(axis=-1)[inside]
+        is_inside = places[:, 0] != places[:, 1]
+        inside = np.flatnonzero(is_inside)
+        every = scores.argmax(axis=-1)
+        best = every[inside]
         names, is_first = self._name_of[best], self._begins[best]
+        begins = np.flatnonzero(self._begins[every] & ~is_inside)  # such as a blank before a word
+        nexts = np.searchsorted(inside, begins)
+        begins, nexts = begins[nexts < len(inside)], nexts[nexts < len(inside)]
+        is_first[nexts[self._name_of[every[begins]] == names[nexts]]] = True
         is_first[:1] = True
         is_first[1:] |= names[1:] != names[:-1]
         firsts = np.flatnonzero(is_first)

@@ -10,6 +10,7 @@ from app.codecs.tensor import TensorCodec, check_media_type, kind
 from app.codecs.values import check_values, misshapen
 from app.errors import ArtifactInvalid, InvalidInput, UnsupportedMediaType
 from app.types import Array, Arrays, Item, Note
+from models.byte_order import NotUtf8Error, unmarked
 from models.codec_specs import TextCodecSpec
 from models.manifest import Manifest
 from models.tensors import FileName, TensorSpec
@@ -85,6 +86,7 @@ class TextCodec(TensorCodec):
             raise UnsupportedMediaType(
                 f'{TEXT} is one text, not several; send them as {JSON}, {{"inputs": ["...", ...]}}'
             )
+        body = _text(body)
         if len(body) > MAX_UTF_8_BYTES * self._most:
             raise InvalidInput(
                 f"a text may have at most {self._most} characters, got {len(body)} bytes; split it"
@@ -189,6 +191,13 @@ class TextCodec(TensorCodec):
                 "maximum": most[spec.name] if limit is None else limit,
             }
         )
+
+
+def _text(body: bytes) -> bytes:
+    try:
+        return unmarked(body)
+    except NotUtf8Error as error:
+        raise InvalidInput(f"the text is not UTF-8: {error}") from error
 
 
 def _noted(item: Item, note: Note, budget: Budget | None) -> Item:

@@ -22,6 +22,7 @@ from pydantic import BaseModel, ByteSize, ConfigDict, Field, ValidationError
 from pydantic_core import ErrorDetails
 
 from app.registry.model_settings import MODEL_NAME, ModelSettings
+from models.byte_order import unmarked
 from models.plan import Precision
 
 LOG = structlog.get_logger(__name__)
@@ -173,7 +174,7 @@ class _Reader:
         self._asks_for_keys = asks_for_keys
         self._mistakes: list[tuple[int, str]] = []
         try:
-            self._text = text.decode("utf-8-sig").replace("\r\n", "\n")
+            self._text = unmarked(text).decode().replace("\r\n", "\n")
             self._found = tomllib.loads(self._text)
         except ValueError as error:  # not UTF-8, or not TOML: the message has the line
             raise ModelsFileError(f"{SETTING}={file}: {error}") from None

@@ -33,6 +33,7 @@ from export.reading.mar import (
 )
 from export.reading.programs import Program, read_program
 from export.variants.torchscript import to_torchscript
+from models.byte_order import NotUtf8Error, unmarked
 from models.definitions.definition import Definition
 from models.tensors import TensorSpec
 
@@ -276,9 +277,12 @@ def _read_labels(file: Path) -> tuple[str, ...]:
     if len(data) > MAX_LABELS_BYTES:
         raise UsageError(f"{file} has {len(data):,} bytes; at most {MAX_LABELS_BYTES:,} are read")
     try:
+        data = unmarked(data)
         if data.lstrip()[:1] in (b"[", b"{"):
             return labels_of(parse_json(data, file.name), file.name)
-        lines = data.decode("utf-8-sig").rstrip().splitlines()
+        lines = data.decode().rstrip().splitlines()
         return labels_of([line.strip() for line in lines], file.name)
+    except NotUtf8Error as error:
+        raise UsageError(f"--labels: {file.name} is not UTF-8: {error}") from error
     except (ExportError, UnicodeDecodeError) as error:
         raise UsageError(f"--labels: {error}") from error

@@ -122,12 +122,16 @@ def counted(parsed: argparse.Namespace, outputs: Sequence[TensorSpec]) -> tuple[
     """Apply `--count` to the outputs; counting outputs come last.
 
     Raises:
-        UsageError: if it names an output that does not exist.
+        UsageError: if it names an output that does not exist, or gives one two counts.
     """
     counts: dict[str, str] = {}
     for text in parsed.count or ():
         count, _, names = text.partition("=")
-        counts |= dict.fromkeys(names.split(","), count)
+        for name in names.split(","):
+            if counts.setdefault(name, count) != count:
+                raise UsageError(
+                    f"--count: {name!r} has two counts, {counts[name]!r} and {count!r}; give one"
+                )
     known = [spec.name for spec in outputs]
     if strays := [name for name in counts if name not in known]:
         raise UsageError(

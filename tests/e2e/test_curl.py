@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import subprocess
 from collections.abc import Iterator
@@ -17,6 +18,7 @@ from models.definitions.digits import PREPROCESS
 from models.preprocess import preprocess
 from tests.docs.blocks import ROOT
 from tests.e2e.server import PLAIN, Server, running
+from tests.unit.models.pictures import png_of
 
 THREE = ROOT / "docs/three.png"
 
@@ -40,6 +42,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     picture.resize((1400, 1400)).save(folder / "large.jpg", quality=100, subsampling=0)
     np.save(folder / "three.npy", array)
     (folder / "three.raw").write_bytes(array.astype("<f4").tobytes())
+    jpg = (folder / "three.jpg").read_bytes()
+    zeroed = b"\xff\xe1\0\x40Exif" + bytes(58)  # what a program left that removes metadata
+    (folder / "zeroed.jpg").write_bytes(jpg[:2] + zeroed + jpg[2:])
+    lines = base64.encodebytes(THREE.read_bytes()).decode()
+    (folder / "lines.json").write_text(json.dumps({"input": lines}), encoding="utf-8-sig")
     (folder / "three.json").write_text(json.dumps({"input": array.tolist()}))
     return folder
 
@@ -60,10 +67,35 @@ def curl(server: Server, folder: Path, options: str, path: str = "/predict") -> 
         *(f"--data-binary @{name}" for name in ("three.png", "three", "three.jpg", "three.npy")),
         *("--data-binary @three.png -H Content-Type:", "-d @three.json", "--json @three.json"),
         "--data-binary @three.png -H Content-Type:application/octet-stream",
+        *("--data-binary @three.jpg -H Content-Type:image/JPG", "--data-binary @zeroed.jpg"),
+        "--data-binary @lines.json -H Content-Type:application/json",
     ],
 )
 def test_a_three_is_recognised(server: Server, folder: Path, options: str) -> None:
     assert curl(server, folder, options)["prediction"]["label"] == "3"
+
+
+@pytest.mark.parametrize("interlaced", [False, True], ids=["straight", "interlaced"])
+def test_ink_on_a_transparent_ground_is_recognised(server: Server, interlaced: bool) -> None:
+    """In every colour type and depth of PNG; ink and ground differ by one level, if they can."""
+    ink = (np.asarray(Image.open(THREE)) < 128)[..., None].astype(np.int64)
+    colours = np.array([[90, 80, 70], [10, 20, 30]], np.uint8)
+    kinds = {
+        **{(0, depth): (ink, b"\0\0") for depth in (2, 4, 8, 16)},
+        (0, 1): (1 - ink, b"\0\1"),
+        **{(2, depth): (np.repeat(ink, 3, axis=-1), bytes(6)) for depth in (8, 16)},
+        **{(3, depth): (ink, b"\0") for depth in (1, 2, 4, 8)},
+        **{
+            (colour, depth): (np.pad(((1 << depth) - 1) * ink, ((0, 0), (0, 0), (more, 0))), b"")
+            for colour, more in ((4, 1), (6, 3))
+            for depth in (8, 16)
+        },
+    }
+    for (colour, depth), (samples, trns) in kinds.items():
+        plte = colours.tobytes() if colour == 3 else b""
+        body = png_of(samples, colour, depth, trns=trns, plte=plte, interlaced=interlaced)
+        answer = httpx.post(f"{server.url}/predict", content=body, verify=PLAIN).json()
+        assert answer["prediction"]["label"] == "3", (colour, depth, answer)
 
 
 def test_several_files_are_a_batch(server: Server, folder: Path) -> None:

@@ -38,7 +38,7 @@ def case(data: bytes) -> None:
     except TorchlaneError as error:
         check_refusal(error)
         return
-    parts = [part(each.data, Content_Type=each.media_type) for each in files]
+    parts = [part(each.data, Content_Type=each.content_type) for each in files]
     again = form(*parts, boundary=FREE)
     if outcome(codec, f"{FORM}; boundary={FREE}", again, many=many) != got:
         raise Finding(f"written again it means something else: {files}")

@@ -114,6 +114,10 @@ class TestJson:
         for kind in ("", "application/octet-stream", "text/plain"):
             assert outputs(await server.infer({"inputs": [ROW]}, content_type=kind)) == [ANSWER]
 
+    async def test_a_byte_order_mark_is_ignored(self, server: Server) -> None:
+        body = json.dumps({"inputs": [ROW]}).encode("utf-8-sig")
+        assert outputs(await server.infer(body)) == [ANSWER]
+
     @pytest.mark.parametrize("data", [[1, 2, 3, 4], [[1, 2], [3, 4]], [[1.0, 2], [3, 4e0]]])
     async def test_flat_and_nested_numbers(self, server: Server, data: object) -> None:
         given = {**X, "shape": [2, 2], "data": data}
@@ -207,7 +211,7 @@ class TestJson:
             (b"", ["malformed"]),
             (b"{", ["malformed"]),
             (b"[]", ["object"]),
-            (b"\xff\xfe{}", ["malformed"]),
+            (b"\xff\xfe{}", ["malformed", "mark of UTF-16; convert it to UTF-8"]),
             (b'{"inputs": [{"data": [NaN]}]}', ["NaN or Infinity"]),
             (b'{"inputs": [{"data": [-Infinity]}]}', ["NaN or Infinity"]),
             (b"[" * 5000, ["malformed"]),
@@ -400,6 +404,9 @@ class TestPictures:
         assert outputs(answer)[0]["data"] == [1, 0, 0, 1]
         text = [base64.b64encode(each).decode() for each in FILES]
         same = await server.infer({"inputs": [{**PICTURES, "data": text}]}, model="pictures")
+        assert outputs(same) == outputs(answer)
+        lines = [base64.encodebytes(each).decode() for each in FILES]
+        same = await server.infer({"inputs": [{**PICTURES, "data": lines}]}, model="pictures")
         assert outputs(same) == outputs(answer)
 
     async def test_tensors_are_accepted_too(self, server: Server) -> None:

@@ -12,9 +12,10 @@ import pytest
 from app.codecs.text import MAX_TEXT_CHARACTERS
 from export.artifact import digest_of
 from tests.artifacts import change_manifest
+from tests.forms import FORM, files
 from tests.integration.listening import Listening, listening
 from tests.integration.wire import WireAnswer, request
-from tests.texts import IDS, TinyTagger, tiny_tokenizer, write_text
+from tests.texts import IDS, TinyTagger, piece_tokenizer, tiny_tokenizer, write_text
 
 WAYS: dict[str, dict[str, Any]] = {"short": {}, "asgi": {"expect": "100-continue"}}
 both = pytest.mark.parametrize("way", WAYS)
@@ -26,13 +27,15 @@ async def server(tmp_path: Path) -> AsyncIterator[Listening]:
     write_text(tmp_path)
     write_text(tmp_path, "pairs", task="rerank", pairs=True)
     labels = ("O", "B-X", "I-X")
-    write_text(
-        *(tmp_path, "tags"),
-        module=TinyTagger(),
-        task="classify-tokens",
-        labels=labels,
-        scores="softmax",
-    )
+    for name, tokenizer in (("tags", None), ("pieces", piece_tokenizer())):
+        write_text(
+            *(tmp_path, name),
+            module=TinyTagger(),
+            tokenizer=tokenizer,
+            task="classify-tokens",
+            labels=labels,
+            scores="softmax",
+        )
     async with listening(tmp_path, default_model="text", max_items=64) as made:
         yield made
 
@@ -66,6 +69,31 @@ async def test_a_text_in_json_and_plain(server: Listening, way: str) -> None:
     ids = [IDS[each] for each in ("[CLS]", "a", "cat", "##s", "[SEP]")]
     assert (await server.ask(sent(way, ids)))["x-torchlane-cache"] == "hit"
     assert bool(server.asgi) == (way == "asgi")
+
+
+@both
+async def test_a_byte_order_mark_is_not_text(server: Listening, way: str) -> None:
+    """Neither in a text, nor in a file of a form, nor before JSON."""
+    wanted = embedding("a", "cat", "##s")
+    text, document = "\ufeffa cats".encode(), '\ufeff{"input": "a cats"}'.encode()
+    for body, content_type in (
+        (text, PLAIN),
+        (files(text, content_type="Text/Plain; charset=UTF-8"), FORM),
+        (document, "application/json"),
+        (document, "application/x-www-form-urlencoded"),
+    ):
+        assert outputs(await server.ask(plain(way, body, content_type))) == wanted
+    for encoding in ("utf-16", "utf-32"):
+        for body, content_type in (
+            ("cat".encode(encoding), PLAIN),
+            (files("cat".encode(encoding), content_type=PLAIN), FORM),
+            ('{"input": "cat"}'.encode(encoding), "application/json"),
+        ):
+            answer = await server.ask(plain(way, body, content_type))
+            assert (answer.status, answer.code) == (422, "invalid_input")
+            assert f"mark of {encoding.upper()}; convert it to UTF-8" in answer.json()["error"]
+    answer = await server.ask(plain(way, files(b"cat", content_type=f"{PLAIN};charset=x"), FORM))
+    assert (answer.status, answer.code) == (415, "unsupported_media_type")
 
 
 @both
@@ -116,6 +144,21 @@ async def test_spans_of_tokens(server: Listening, way: str) -> None:
     answer = await server.ask(sent(way, "dogs in london", "/models/tags/predict"))
     assert answer["x-torchlane-cache"] == "hit"
     assert [each["start"] for each in answer.json()["prediction"]["spans"]] == [0, 8]
+
+
+@both
+async def test_spans_have_no_blanks_around_them(server: Listening, way: str) -> None:
+    """Ids modulo 3: `▁London` 1, `▁` 2, `cats` 1, `dogs` 2, `▁in` 0; a blank is put in front."""
+    for text, wanted in (
+        ("in  London in", [(4, 10)]),  # another blank, alone, is labelled too
+        (" London\nin ", [(1, 7)]),
+        ("cats in dogs", [(0, 4), (8, 12)]),
+        ("in   in", []),
+    ):
+        answer = await server.ask(sent(way, text, "/models/pieces/predict"))
+        spans = answer.json()["prediction"]["spans"]
+        assert [(each["start"], each["end"]) for each in spans] == wanted, text
+        assert [each["text"] for each in spans] == [text[start:end] for start, end in wanted]
 
 
 async def test_raw_answers_contain_token_scores(server: Listening) -> None:

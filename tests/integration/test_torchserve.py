@@ -9,11 +9,13 @@ import numpy as np
 import pytest
 import pytest_asyncio
 from PIL import Image
+from torch import nn
 
 from models.codec_specs import TensorCodecSpec
 from tests.artifacts import write_artifact, write_small
 from tests.integration.harness import Api, serving
 from tests.kinds import write_pictures
+from tests.unit.models.manifests import spec
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 DATA = "/predictions/double"
@@ -24,6 +26,13 @@ async def api(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Api]:
     folder = tmp_path_factory.mktemp("models")
     write_artifact(folder, "double")
     write_artifact(folder, "classes", codec=TensorCodecSpec(labels=("a", "b"), scores="softmax"))
+    write_artifact(
+        *(folder, "cranes", 1, nn.Identity()),
+        inputs=(spec("x", shape=(-1, 3)),),
+        outputs=(spec("y", shape=(-1, 3)),),
+        codec=TensorCodecSpec(labels=("crane", "dog", "crane"), scores="softmax"),
+        golden=[{"x": np.zeros(3, np.float32)}],
+    )
     write_small(folder, ["script"], free=True)
     write_pictures(folder)
     async with serving(folder, default_model="double") as found:
@@ -64,6 +73,31 @@ async def test_numbers_in_a_form(api: Api) -> None:
 async def test_scores_by_label(api: Api) -> None:
     answer = await api.client.post("/predictions/classes", json=[1, 2])
     assert answer.json() == {"b": pytest.approx(0.8807971), "a": pytest.approx(0.1192029)}
+
+
+async def test_of_classes_with_one_name_the_best_is_kept(api: Api) -> None:
+    answer = await api.client.post("/predictions/cranes", json=[0, 1, 6])
+    assert answer.json() == {
+        "crane": pytest.approx(0.9909, abs=1e-4),
+        "dog": pytest.approx(0.0067, abs=1e-4),
+    }
+    assert list(answer.json()) == ["crane", "dog"]
+    native = (await api.client.post("/models/cranes/predict", json={"input": [0, 1, 6]})).json()
+    assert native["prediction"]["label"] == "crane"
+    assert len(native["prediction"]["scores"]) == 3
+
+
+async def test_files_of_other_names_and_encodings(api: Api) -> None:
+    for kind in ("image/x-png", "Image/JPG; q=1", "image/pjpeg"):
+        for sent in (
+            {"content": white(), "headers": {"content-type": kind}},
+            {"files": {"data": ("a", white(), kind)}},
+        ):
+            answer = await api.client.post("/predictions/pictures", **sent)
+            assert answer.json() == {"light": 1.0, "dark": 0.0}, answer.text
+    for body, status in (("\ufeff[1, 2]".encode(), 200), ("[1, 2]".encode("utf-16"), 400)):
+        answer = await api.client.post(DATA, content=body)
+        assert answer.status_code == status, answer.text
 
 
 async def test_several_inputs(api: Api) -> None:

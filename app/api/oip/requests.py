@@ -16,6 +16,7 @@ from app.api.payloads import MAX_DIGITS
 from app.codecs.values import short
 from app.errors import InvalidInput
 from app.types import Array
+from models.byte_order import unmarked
 
 HEADER_LENGTH = "Inference-Header-Content-Length"
 MAX_RANK = 32
@@ -96,9 +97,11 @@ def load(head: bytes) -> Any:
         InvalidInput: if it is malformed.
     """
     try:
+        head = unmarked(head)
         return orjson.loads(head)
-    except orjson.JSONDecodeError as error:
-        there = head[max(0, error.pos - 1) : error.pos + len(b"-Infinity")]
+    except ValueError as error:
+        at = error.pos if isinstance(error, orjson.JSONDecodeError) else 0
+        there = head[max(0, at - 1) : at + len(b"-Infinity")]
         if any(name in there for name in NOT_JSON_NUMBERS):
             raise InvalidInput(
                 "the JSON has NaN or Infinity, which are not valid in JSON, and which no model "

@@ -35,6 +35,7 @@ from app.api.service import Service
 from app.api.transport.asgi_predict import read_body
 from app.errors import DeadlineExceeded, InvalidInput
 from app.registry.loaded_models import LoadedModel
+from models.byte_order import unmarked
 
 NAME = path_parameter("name", {"type": "string"})
 VERSION = path_parameter("version", {"type": "integer", "minimum": 1})
@@ -220,8 +221,8 @@ async def _read_object(request: Request, service: Service) -> Mapping[str, objec
     except TimeoutError as error:
         raise DeadlineExceeded(BODY_LATE) from error
     try:
-        found = orjson.loads(body or b"{}")
-    except orjson.JSONDecodeError as error:
+        found = orjson.loads(unmarked(body) or b"{}")
+    except ValueError as error:
         raise InvalidInput(f"the body is not JSON: {error}") from error
     if not isinstance(found, dict):
         raise InvalidInput("the body must be a JSON object, or empty")

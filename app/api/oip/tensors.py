@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
 import math
 import struct
 import sys
@@ -15,6 +13,7 @@ import numpy as np
 from app.api.oip.datatypes import BYTES, DATATYPES
 from app.api.oip.requests import InferRequest, Tensor
 from app.codecs.base import PNG, Budget, Codec, at_index, check_count
+from app.codecs.base64_files import decoded
 from app.codecs.sniffing import sniffed
 from app.codecs.values import misshapen, short, wanted
 from app.errors import CallerError, InvalidInput
@@ -199,10 +198,10 @@ def _picture(codec: Codec, index: int, file: object, budget: Budget) -> Item:
         if isinstance(file, str):
             budget.read(len(file))
             try:
-                file = base64.b64decode(file, validate=True)
-            except (binascii.Error, ValueError) as error:
+                file = decoded(file)
+            except ValueError as error:
                 raise InvalidInput(
-                    "a picture in JSON must be a PNG or JPEG file in base64"
+                    f"a picture in JSON must be a PNG or JPEG file in base64; {error}"
                 ) from error
         kind = sniffed(file) if isinstance(file, bytes) else None
         if not isinstance(file, bytes) or kind not in codec.media_types:

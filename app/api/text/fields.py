@@ -11,6 +11,7 @@ from app.api.payloads import MAX_UNCOUNTED_BYTES, without_strings
 from app.codecs.tensor import kind
 from app.codecs.values import short
 from app.errors import InvalidInput, PayloadTooLarge
+from models.byte_order import unmarked
 
 # The event loop must parse a body to find the model: this takes at most about ten milliseconds.
 MAX_BODY_BYTES = 2 << 20
@@ -28,8 +29,8 @@ def parsed(body: bytes) -> dict[str, Any]:
     if len(body) > MAX_UNCOUNTED_BYTES:
         _check_size(body)
     try:
-        document = orjson.loads(body)
-    except orjson.JSONDecodeError as error:
+        document = orjson.loads(unmarked(body))
+    except ValueError as error:
         raise InvalidInput(f"the body is not JSON: {error}") from error
     if not isinstance(document, dict):
         raise InvalidInput("the body must be a JSON object")

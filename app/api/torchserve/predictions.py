@@ -20,7 +20,8 @@ from app.api.payloads import check_marks, media_type_of
 from app.codecs.answers import highest
 from app.codecs.base import JSON, Budget
 from app.errors import InvalidInput, ItemFailed
-from app.types import Item, Outcome
+from app.types import Array, Item, Outcome
+from models.byte_order import unmarked
 
 TOP = 5  # number of classes that TorchServe's image_classifier returns
 KEY = "data"  # key of an object around the item, and name of a form's field
@@ -51,7 +52,7 @@ class PredictionsCall(Call):
             budget.read(len(body))
             (file,) = read_files(self._content_type, body, None, named=False)
             body = file.data
-            media_type = media_type_of(codec, file.media_type, body)
+            media_type = media_type_of(codec, file.content_type, body)
         if media_type != JSON:
             return codec.decode_raw(media_type, body, max_items=None, budget=budget)
         items = codec.decode_numbers(KEY, body, max_items=None) if on_loop else None
@@ -60,8 +61,8 @@ class PredictionsCall(Call):
         budget.read(len(body))
         check_marks(body, codec, 1, budget)
         try:
-            value = orjson.loads(body)
-        except orjson.JSONDecodeError as error:
+            value = orjson.loads(unmarked(body))
+        except ValueError as error:
             raise InvalidInput(f"the body is not JSON: {error}") from error
         if isinstance(value, dict) and set(value) == {KEY}:
             value = value[KEY]
@@ -80,14 +81,21 @@ class PredictionsCall(Call):
         labels = manifest.codec.score_labels
         content: object
         if labels is not None:
-            scores = outcome[first.name]
-            content = {labels[index]: scores[index] for index in highest(scores, TOP).tolist()}
+            content = _by_name(labels, outcome[first.name])
         elif any(spec.count is not None for spec in manifest.outputs):
             content = self.model.codec.encode(outcome)
         else:
             outputs = {name: np.ascontiguousarray(array) for name, array in outcome.items()}
             content = outputs if len(outputs) > 1 else outputs[first.name]
         return JSON_HEADERS, dumped(content)
+
+
+def _by_name(labels: Sequence[str], scores: Array) -> dict[str, object]:
+    """The best classes with their scores, best first; several with one name have the best score."""
+    found: dict[str, object] = {}
+    for index in highest(scores, TOP).tolist():
+        found.setdefault(labels[index], scores[index])
+    return found
 
 
 ENDPOINTS = tuple(

@@ -16,6 +16,7 @@ import orjson
 from app.bulk.blocks import Columns
 from app.bulk.columns import ID, INPUT, Chooser, Wanted
 from app.bulk.errors import BulkError
+from models.byte_order import unmarked
 
 CHUNK_BYTES = 8 << 20  # of lines, if they are long
 MAX_LINE_BYTES = 256 << 20
@@ -145,8 +146,8 @@ def _parsed(line: bytes) -> dict[str, object]:
     if line == TOO_LONG:
         raise BulkError(f"the line has more than {MAX_LINE_BYTES} bytes")
     try:
-        parsed = orjson.loads(line)
-    except orjson.JSONDecodeError as error:
+        parsed = orjson.loads(unmarked(line))
+    except ValueError as error:
         raise BulkError(f"the line is not JSON: {error}") from error
     if not isinstance(parsed, dict):
         raise BulkError("the line is not a JSON object")

@@ -47,7 +47,7 @@ def noise(height: int, width: int, channels: int = 3) -> Pixels:
 def claiming(width: int, height: int) -> bytes:
     """A PNG of a few dozen bytes whose header claims any size."""
     header = struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0)
-    return b"\x89PNG\r\n\x1a\n" + _chunk(b"IHDR", header) + _chunk(b"IDAT", zlib.compress(b""))
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(b""))
 
 
 def png(size: tuple[int, int], colour: int, depth: int, *, interlaced: bool = False) -> bytes:
@@ -61,9 +61,32 @@ def png(size: tuple[int, int], colour: int, depth: int, *, interlaced: bool = Fa
         if columns > 0 and lines > 0:
             rows += (b"\x04" + bytes((columns * bits + 7) // 8)) * lines
     header = struct.pack(">IIBBBBB", width, height, depth, colour, 0, 0, interlaced)
-    palette = _chunk(b"PLTE", bytes(range(3))) if colour == 3 else b""
-    pixels = _chunk(b"IDAT", zlib.compress(rows)) + _chunk(b"IEND", b"")
-    return b"\x89PNG\r\n\x1a\n" + _chunk(b"IHDR", header) + palette + pixels
+    palette = chunk(b"PLTE", bytes(range(3))) if colour == 3 else b""
+    pixels = chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b"")
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + palette + pixels
+
+
+def png_of(
+    samples: npt.NDArray[np.int64],
+    colour: int,
+    depth: int,
+    *,
+    trns: bytes = b"",
+    plte: bytes = b"",
+    interlaced: bool = False,
+) -> bytes:
+    """A PNG of samples [h, w, channels], of any colour type and depth, without filters."""
+    height, width = samples.shape[:2]
+    rows = b""
+    for left, top, across, down in ADAM7 if interlaced else ((0, 0, 1, 1),):
+        part = samples[top::down, left::across]
+        for row in part if part.size else ():
+            bits = (row.reshape(-1, 1) >> np.arange(depth - 1, -1, -1)) & 1
+            rows += b"\0" + np.packbits(bits.astype(np.uint8)).tobytes()
+    header = struct.pack(">IIBBBBB", width, height, depth, colour, 0, 0, interlaced)
+    made = [(b"IHDR", header), (b"PLTE", plte), (b"tRNS", trns), (b"IDAT", zlib.compress(rows))]
+    chunks = (chunk(name, body) for name, body in made if body)
+    return b"\x89PNG\r\n\x1a\n" + b"".join(chunks) + chunk(b"IEND", b"")
 
 
 def exif_data(order: str, *entries: tuple[int, int, int]) -> bytes:
@@ -84,6 +107,6 @@ def jpeg(picture: Image.Image, **options: Any) -> bytes:
     return buffer.getvalue()
 
 
-def _chunk(name: bytes, body: bytes) -> bytes:
+def chunk(name: bytes, body: bytes) -> bytes:
     checksum = struct.pack(">I", zlib.crc32(name + body))
     return struct.pack(">I", len(body)) + name + body + checksum

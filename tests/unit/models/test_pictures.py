@@ -101,6 +101,24 @@ def test_other_types_are_left_to_the_codec(data: bytes) -> None:
 
 
 MAKER, MODEL = (0x010F, 2, 0), (0x0110, 2, 0)
+UNREADABLE = {
+    "zeroed": b"Exif\0\0" + bytes(200),
+    "all zeros": bytes(200),
+    "empty": b"Exif\0\0",
+    "half a header": b"Exif\0\0II*\0",
+    "cut in the header": b"Exif\0\0MM\0*\0\0",
+    "no header": b"Exif\0\0" + exif_data("<", (0x0112, 3, 6))[14:],
+    "another header": b"Exif\0\0XX*\0\x08\0\0\0\1\0",
+    "text": b"Exif\0\0removed",
+    "cut directory": exif_data("<", MAKER, (0x0112, 3, 6))[:-8],
+    "directory behind the end": b"Exif\0\0II*\0\xff\xff\xff\xff",
+    "directory in the header": b"Exif\0\0II*\0" + bytes(4),
+    "huge count": b"Exif\0\0II*\0\x08\0\0\0\xff\xff" + bytes(60_000),
+    "loop": b"Exif\0\0II*\0\x08\0\0\0\1\0" + struct.pack("<HHII", 0x010F, 4, 1, 0) + b"\x08\0\0\0",
+    **{f"orientation {n}": exif_data(">", (0x0112, 3, n)) for n in (0, 9, 255, 65535)},
+    "orientation of 32 bits": exif_data(">", (0x0112, 4, 0xFFFFFFFF)),
+    "orientation of another type": exif_data(">", (0x0112, 2, 6)),
+}
 
 
 class TestOrientation:
@@ -140,6 +158,51 @@ class TestOrientation:
             wanted = picture.getexif().get(0x0112, 1)
         assert TRANSPOSES.get(essential(data).orientation) == TRANSPOSES.get(wanted)
 
+    @pytest.mark.parametrize("whole", UNREADABLE.values(), ids=UNREADABLE)
+    @pytest.mark.parametrize("kind", ["JPEG", "PNG", "PNG without prefix", "PNG text"])
+    def test_a_whole_picture_with_unreadable_data_is_upright(self, kind: str, whole: bytes) -> None:
+        """As programs leave it that remove what it says; readers of pictures ignore it."""
+        if kind == "JPEG":
+            data, plain = within(PLAIN_JPEG, segment(0xE1, whole)), PLAIN_JPEG
+        else:
+            exif = whole.removeprefix(b"Exif\0\0") if kind == "PNG without prefix" else whole
+            made = chunk(b"eXIf", exif)
+            if kind == "PNG text":
+                text = f"\nexif\n{len(exif):8}\n{exif.hex()}\n".encode()
+                made = chunk(b"tEXt", b"Raw profile type exif\0" + text)
+            data, plain = PLAIN_PNG[:33] + made + PLAIN_PNG[33:], PLAIN_PNG
+        found = essential(data)
+        assert TRANSPOSES.get(found.orientation) is None
+        assert pixels(found.data) == pixels(plain)
+
+    def test_zeroed_with_its_checksum_or_size_is_upright(self) -> None:
+        """A zeroed block of a file that is otherwise unchanged."""
+        exif = exif_data("<", (0x0112, 3, 6))
+        rotated = within(PLAIN_JPEG, segment(0xE1, exif))
+        zeroed = rotated[:4] + bytes(2 + len(exif)) + rotated[6 + len(exif) :]
+        assert essential(rotated).orientation == 6
+        assert essential(zeroed).orientation == 1
+        assert pixels(essential(zeroed).data) == pixels(zeroed) == pixels(PLAIN_JPEG)
+        made = chunk(b"eXIf", exif)
+        for wrong in (
+            made[:8] + bytes(len(exif)) + made[-4:],
+            made[:8] + bytes(len(exif) + 4),
+            made[:-4] + bytes(4),
+        ):
+            found = essential(PLAIN_PNG[:33] + wrong + PLAIN_PNG[33:])
+            assert (found.orientation, pixels(found.data)) == (1, pixels(PLAIN_PNG))
+
+    def test_cut_off_after_the_pixels_is_upright(self) -> None:
+        made = chunk(b"eXIf", exif_data("<", (0x0112, 3, 6)))
+        for size in range(len(made)):
+            found = essential(PLAIN_PNG[:-12] + made[:size])
+            assert (found.orientation, pixels(found.data)) == (1, pixels(PLAIN_PNG))
+
+    def test_xmp_is_the_fallback_for_unreadable_data(self) -> None:
+        xmp = segment(0xE1, b'http://ns.adobe.com/xap/1.0/\0<x tiff:Orientation="8"/>')
+        data = within(PLAIN_JPEG, segment(0xE1, b"Exif\0\0" + bytes(60)), xmp)
+        assert essential(data).orientation == 8
+
     @pytest.mark.parametrize("text", [b'<x tiff:Orientation="6"/>', b"<tiff:Orientation>6</"])
     def test_xmp_is_the_fallback_for_exif(self, text: bytes) -> None:
         xmp = segment(0xE1, b"http://ns.adobe.com/xap/1.0/\0" + text)
@@ -172,7 +235,8 @@ class TestBombs:
             (within(PLAIN_JPEG, b"\xff\xd0" * 8 * MIB), f"more than {MAX_SEGMENTS} parts"),
             (within(PLAIN_JPEG, segment(0xDB, b"\0" * 65 * 1000) * 200), "too many tables"),
             (within(PLAIN_JPEG, b"\xff\x00" * 8 * MIB), "damaged"),
-            (within(PLAIN_JPEG, b"\xff\xe2\0\0" * 4 * MIB), "damaged"),
+            (within(PLAIN_JPEG, b"\xff\xe2\0\0" * 4 * MIB), f"more than {MAX_SEGMENTS} parts"),
+            (within(PLAIN_JPEG, b"\xff\xdb\0\0" * 4 * MIB), "damaged"),
             (within(PLAIN_JPEG, b"\xff\xe2\xff\xff")[:-50], "damaged"),
             (PLAIN_JPEG[:100], "damaged"),
             (
@@ -180,7 +244,17 @@ class TestBombs:
                 f"more than {MAX_CHUNKS} chunks",
             ),
         ],
-        ids=["comments", "markers", "tables", "escapes", "no size", "cut", "cut tables", "texts"],
+        ids=[
+            "comments",
+            "markers",
+            "tables",
+            "escapes",
+            "no size",
+            "no size of tables",
+            "cut",
+            "cut tables",
+            "texts",
+        ],
     )
     def test_endless_segments_are_refused(self, data: bytes, why: str) -> None:
         with pytest.raises(PictureError, match=why):

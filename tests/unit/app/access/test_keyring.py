@@ -90,11 +90,15 @@ class TestStart:
         ("content", "why"),
         [
             (b"# nobody\n", "no key found; `python -m app.access NAME` creates one"),
-            (b"\xff\xfe", "not UTF-8 text"),
+            (b"\xff", "not UTF-8 text"),
+            (
+                "alice".encode("utf-16"),
+                "not UTF-8 text: it begins with the byte order mark of UTF-16; convert it to UTF-8",
+            ),
             (f"{FIRST_LINE}\n\n{FIRST_LINE}".encode(), "line 3: duplicate key"),
             (b" " * 5_000_000, "larger than 4194304 bytes"),
         ],
-        ids=["comments only", "no text", "twice", "too large"],
+        ids=["comments only", "no text", "UTF-16", "twice", "too large"],
     )
     def test_invalid_file_refuses_the_start(self, tmp_path: Path, content: bytes, why: str) -> None:
         file = tmp_path / "keys"
@@ -102,6 +106,12 @@ class TestStart:
         with pytest.raises(EntryError) as rejected:
             Keyring(None, file, ManualClock().now)
         assert str(rejected.value) == f"TORCHLANE_API_KEYS_FILE={file}: {why}"
+
+    def test_byte_order_mark_is_not_part_of_a_name(self, tmp_path: Path) -> None:
+        (tmp_path / "keys").write_text(f"\ufeff{FIRST_LINE}\n")
+        key = Keyring(None, tmp_path / "keys", ManualClock().now).find(FIRST.encode())
+        assert key is not None
+        assert key.name == "first"
 
     def test_missing_file_refuses_the_start(self, tmp_path: Path) -> None:
         with pytest.raises(EntryError, match="No such file"):

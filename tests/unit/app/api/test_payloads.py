@@ -9,11 +9,27 @@ import orjson
 import pytest
 
 from app.api import payloads
-from app.api.payloads import MAX_UNCOUNTED_BYTES, check_length, check_marks, read_items
-from app.codecs.base import JSON, NPY, OCTET_STREAM, Budget, TooLongForLoop
+from app.api.payloads import (
+    MAX_UNCOUNTED_BYTES,
+    check_length,
+    check_marks,
+    media_type_of,
+    read_items,
+)
+from app.codecs.base import (
+    JPEG,
+    JSON,
+    NPY,
+    OCTET_STREAM,
+    PNG,
+    TEXT,
+    Budget,
+    TooLongForLoop,
+)
 from app.codecs.tensor import TensorCodec
 from app.errors import InvalidInput, PayloadTooLarge, UnsupportedMediaType
 from models.tensors import Dimension, TensorSpec
+from tests.forms import FORM, form, part
 from tests.texts import tiny_text_codec
 from tests.unit.models.manifests import make_manifest, spec
 
@@ -47,6 +63,25 @@ class TestReadItems:
     def test_json_by_any_of_its_names(self, content_type: str) -> None:
         assert read({"input": [1, 2]}, content_type) == [[1, 2]]
 
+    @pytest.mark.parametrize(
+        ("content_type", "usual"),
+        [
+            ("image/jpg", JPEG),
+            ("IMAGE/PJPEG; name=x", JPEG),
+            (" image/x-png", PNG),
+            ("image/apng", PNG),
+            ("image/gif", "image/gif"),
+            ("Text/Plain; charset=utf-8", TEXT),
+        ],
+    )
+    def test_other_names_of_media_types_mean_the_same_everywhere(
+        self, content_type: str, usual: str
+    ) -> None:
+        assert media_type_of(CODEC, content_type, b"") == usual
+        body = form(part(b"x", Content_Type=content_type))
+        with pytest.raises(UnsupportedMediaType, match=f"not '{usual}'"):
+            read(body, FORM)
+
     @pytest.mark.parametrize("content_type", [OCTET_STREAM, "Application/Octet-Stream ; x=y"])
     def test_raw(self, content_type: str) -> None:
         body = np.array([[1, 2], [3, 4]], "<f4").tobytes()
@@ -64,6 +99,14 @@ class TestReadItems:
     def test_no_json(self, body: bytes) -> None:
         with pytest.raises(InvalidInput, match=r'the body is not JSON: .*send \{"input": X\}'):
             read(body)
+
+    @pytest.mark.parametrize("content_type", ["", JSON, "application/x-www-form-urlencoded"])
+    def test_a_byte_order_mark_before_json_is_ignored(self, content_type: str) -> None:
+        """As RFC 8259 allows, in section 8.1."""
+        body = '\ufeff {"input": [1, 2]}'.encode()
+        assert read(body, content_type) == [[1, 2]]
+        with pytest.raises(InvalidInput, match="mark of UTF-16; convert it to UTF-8; send"):
+            read('{"input": [1, 2]}'.encode("utf-16"))
 
     @pytest.mark.parametrize(
         ("body", "many", "message"),

@@ -125,6 +125,22 @@ def test_damaged_csv_row_does_not_end_the_run(bulk: Bulk, monkeypatch: pytest.Mo
     assert bulk("double", "twice.csv", out="twice") == 1
 
 
+@pytest.mark.parametrize(
+    ("name", "text"), [("in.csv", 'input\n"[1, 2]"\n'), ("in.jsonl", '{"input": [1, 2]}\n')]
+)
+def test_other_encodings_are_named(
+    bulk: Bulk, capsys: pytest.CaptureFixture[str], name: str, text: str
+) -> None:
+    Path(name).write_text(text, encoding="utf-16")
+    assert bulk("double", name) == 1
+    assert "it begins with the byte order mark of UTF-16; convert it to UTF-8" in (
+        capsys.readouterr().err
+    )
+    Path(name).write_text(text, encoding="utf-8-sig")
+    assert bulk("double", name) == 0
+    assert rows()[0]["y"] == [2, 4]
+
+
 def test_texts_with_invalid_utf_8(bulk: Bulk) -> None:
     octets = pa.array([b"cat", b"c\xe4t", None])
     texts = pa.Array.from_buffers(pa.string(), 3, octets.buffers())  # nothing looks at them

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+from urllib.parse import quote
 
 import numpy as np
 import pytest
@@ -44,6 +45,48 @@ class TestAccepted:
         np.testing.assert_array_equal(item.arrays["picture"], preprocess(data, HOW))
 
 
+class TestBase64:
+    """Of the picture below, in every form that programs write."""
+
+    data = encoded(Image.fromarray(noise(16, 16)))
+    plain = base64.b64encode(data).decode()
+
+    @pytest.mark.parametrize(
+        "written",
+        [
+            base64.encodebytes(data).decode(),  # as `base64` prints it, and MIME
+            base64.encodebytes(data).decode().replace("\n", "\r\n"),
+            plain + "\n",
+            "\n".join(plain),
+            "data:image/png;base64," + base64.encodebytes(data).decode(),
+            "data:image/png;base64," + quote(plain, safe=""),
+            "DATA:image/png;name=a.png;Base64," + plain,
+        ],
+        ids=["lines", "CRLF", "line end", "every line", "lines in a URL", "escaped", "capitals"],
+    )
+    def test_line_ends_and_data_urls(self, written: str) -> None:
+        np.testing.assert_array_equal(decode(written), preprocess(self.data, HOW))
+
+    @pytest.mark.parametrize(
+        ("written", "why"),
+        [
+            (base64.urlsafe_b64encode(b"\xff" * 9).decode(), "base64url"),
+            (plain[:9] + " " + plain[10:], "blanks"),
+            (plain[:-4] + plain[-4:].rstrip("=")[:2], "padding"),
+            (f"data:image/png,{plain}", "no `;base64,`"),
+            ("data:image/png", "no `;base64,`"),
+            ("data:" + "x" * 5000 + ";base64,", "no `;base64,`"),
+        ],
+    )
+    def test_anything_else_is_explained(self, written: str, why: str) -> None:
+        with pytest.raises(InvalidInput, match=why):
+            decode(written)
+
+    def test_many_lines_take_no_longer_than_their_bytes(self) -> None:
+        with pytest.raises(InvalidInput, match="neither a PNG"):
+            decode("\n" * (16 << 20) + "Zm9v")
+
+
 class TestTensors:
     array = np.linspace(-1, 1, 30, dtype=np.float32).reshape(1, 5, 6)
 
@@ -60,13 +103,14 @@ class TestTensors:
 
 class TestRejected:
     @pytest.mark.parametrize(
-        "value", ["?", "data:image/png;base64,?", "abc", "Zm9v\n", "Zm9v Zm9v", "pictüre", "-_-_"]
+        "value",
+        ["?", "data:image/png;base64,?", "abc", "abc\n", "\n=", "Zm9v Zm9v", "pictüre", "-_-_"],
     )
     def test_invalid_base64(self, value: str) -> None:
         with pytest.raises(InvalidInput, match=r"^'picture': .* this one is not base64"):
             decode(value)
 
-    @pytest.mark.parametrize("value", ["", "Zm9v", "data:image/png", "data:,"])
+    @pytest.mark.parametrize("value", ["", "\n", "Zm9v", "Zm9v\n", "Zm9v\r\nZm9v", "data:;base64,"])
     def test_bytes_that_are_not_a_picture(self, value: str) -> None:
         with pytest.raises(InvalidInput, match=r"^'picture': neither a PNG nor a JPEG"):
             decode(value)

@@ -333,6 +333,25 @@ class TestTokenClassification:
         assert [f"{each['start']}-{each['end']}" for each in found] == wanted
         assert all(each["score"] == 1 for each in found)
 
+    @pytest.mark.parametrize(
+        ("best", "wanted"),
+        [
+            ((1, 2, 1, 2), ["1-2", "3-4"]),  # the blank begins the word
+            ((1, 1, 2, 2), ["1-4"]),
+            ((0, 2, 0, 2), ["1-4"]),
+            ((1, 0, 1, 3), ["3-4"]),
+            ((1, 2, 3, 2), ["1-4"]),  # of another kind
+            ((2, 2, 2, 2), ["1-4"]),
+        ],
+    )
+    def test_blanks_are_in_no_span_but_may_begin_one(
+        self, best: Sequence[int], wanted: list[str]
+    ) -> None:
+        places = np.array([(1, 1), (1, 2), (3, 3), (3, 4), (4, 4)], np.int32)
+        scores = np.eye(4, dtype=np.float32)[[*best, 1]]
+        found = SpanFinder(self.LABELS).find(scores, " a b", places)
+        assert [f"{each['start']}-{each['end']}" for each in found] == wanted
+
     def test_a_text_without_tokens_has_no_spans(self) -> None:
         nothing = np.zeros((2, 2), np.int32)
         assert SpanFinder(self.LABELS).find(np.zeros((2, 4)), "", nothing) == []

@@ -103,6 +103,9 @@ class TestTorchScript:
             ("more\r\nless", "txt"),
             ('["more", "less"]', "json"),
             ('\n {"1": "less", "0": ["n1", "more"]}', "json"),
+            ("\ufeffmore\r\nless\r\n", "txt"),
+            ('\ufeff["more", "less"]', "json"),
+            ('\ufeff{"1": "less", "0": "more"}', "json"),
         ],
     )
     def test_labels(self, sums: Path, tmp_path: Path, content: str, suffix: str) -> None:
@@ -284,7 +287,11 @@ class TestCountedRows:
             (["--classes", "kinds"], "--classes: classes is 'kinds', but there are no labels"),
             (["--ranked-by", "boxes"], "ranked_by is 'boxes', not a counted output"),
             (["--count", "count=other"], "'other' is not an output; give COUNT=NAME,NAME with"),
-            (["--count", "kinds=boxes"], "the count 'kinds' must be integers of shape"),
+            (
+                ["--count", "kinds=boxes"],
+                "--count: 'boxes' has two counts, 'count' and 'kinds'; give one",
+            ),
+            (["--count", "kinds=count"], "must be integers of shape"),
         ],
     )
     def test_wrong_options_are_refused(self, file: Path, options: list[str], message: str) -> None:

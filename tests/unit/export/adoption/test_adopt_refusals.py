@@ -119,7 +119,9 @@ class TestWrongArguments:
             (b"", "--labels: labels is neither a list of labels"),
             (b"[1, 2]", "--labels: labels: the label of the index 0 is not text: 1"),
             (b'["one"', "--labels: labels is not JSON"),
-            (b"\xff\xfe", "--labels: 'utf-8' codec can't decode byte"),
+            (b"\xff", "--labels: 'utf-8' codec can't decode byte"),
+            ("one\ntwo".encode("utf-16"), "labels is not UTF-8: it begins with the byte order ma"),
+            ('["one"]'.encode("utf-16"), "mark of UTF-16; convert it to UTF-8"),
         ],
     )
     def test_of_labels(self, sums: Path, tmp_path: Path, content: bytes, message: str) -> None:
