@@ -128,9 +128,20 @@ def _shared(block: Any) -> Any:
     if isinstance(block, BulkError):
         return block
     if block.arrays is not None:
-        # Must be writable, otherwise torch warns.
+        # Must be writable, otherwise torch warns. Shared here: the thread that sends them would
+        # print an error and drop the block, for which the reader would wait forever.
         arrays = block.arrays.items()
-        block.arrays = {name: torch.from_numpy(writable(each)) for name, each in arrays}
+        try:
+            block.arrays = {
+                name: torch.from_numpy(writable(each)).share_memory_() for name, each in arrays
+            }
+        except RuntimeError as error:
+            nbytes = sum(each.nbytes for _, each in arrays)
+            return BulkError(
+                f"a decoded block of {nbytes} bytes does not fit into shared memory ({error}): "
+                "free /dev/shm or give the container more (--shm-size), or use fewer --workers; "
+                "--workers 0 needs none"
+            )
     items = block.items
     block.items = None
     parts = [(each.arrays, each.signature, each.length, each.note) for each in items or ()]
