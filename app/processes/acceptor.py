@@ -16,7 +16,7 @@ from app.processes.listener import BURST, EXHAUSTED
 from app.processes.worker import CONNECTION, ClosedConnections
 
 BACKLOG = 2048
-# The last one: too many connections of this user are on their way to other processes.
+# The last one: this user has more connections on their way to processes than it may open files.
 NOT_NOW = EXHAUSTED | {errno.ETOOMANYREFS}
 
 
@@ -120,7 +120,8 @@ class Acceptor:
             except OSError as error:
                 if error.errno not in NOT_NOW:
                     raise
-                self._shortage.tell(error.strerror)
+                is_own = error.errno != errno.ETOOMANYREFS  # else the system's words are obscure
+                self._shortage.tell(error.strerror if is_own else None)
                 self._pause()
                 self._loop.call_later(PAUSE_S, self.resume)
                 return False

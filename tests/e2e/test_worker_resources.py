@@ -70,6 +70,7 @@ def test_workers_need_no_temporary_folder(
             assert answers(server, "/predict", "wrong").status_code == 422  # a new series
             assert answers(server, f"/models/none{n}/predict", [n, 2]).status_code == 404
         assert answers(server, "/admin/reload", []).is_success
+        assert answers(server, "/admin/profile?seconds=0.1", []).is_success  # in another folder
         server.wait_for_metric(REQUESTS, lambda n: n == 24)
         assert server.log.count("worker_started") == 2, "a worker died"
         server.signal()
