@@ -239,10 +239,8 @@ class Supervisor:
         try:
             self._start(index)
         except OSError as error:
-            delay_s = RESTART_DELAYS_S[-1]
-            LOG.error(
-                "worker_not_started", worker=index, reason=error.strerror, restart_in_s=delay_s
-            )
+            delay_s, why = RESTART_DELAYS_S[-1], error.strerror
+            LOG.error("worker_not_started", worker=index, reason=why, restart_in_s=delay_s)
             self._loop.call_later(delay_s, self._restart, index)
 
     # Stopping.
