@@ -106,7 +106,8 @@ class Acceptor:
             Whether more may wait.
         """
         for _ in range(BURST):
-            if self._choose() is None:  # connections wait in the kernel until a worker is free
+            # Connections wait in the kernel until a worker is free.
+            if not any(each.can_accept for each in self._recipients.values()):
                 self._pause()
                 return False
             try:
