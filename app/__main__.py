@@ -16,13 +16,11 @@ import os
 import signal
 import socket
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from importlib.util import find_spec
-from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
 
@@ -35,13 +33,12 @@ from app.processes import fork
 from app.processes.listener import url_of
 from app.processes.server import RESERVE, Server
 from app.processes.serving_process import DEVICE_LOST_EXIT_CODE
-from app.processes.worker import Place, Worker, obey_parent_alone
+from app.processes.worker import Place, Shared, Worker, obey_parent_alone
 from app.processes.worker_count import Served, choose, may_have_gpu
 from app.serving.version_policy import VersionPolicy
 from app.settings import PREFIX, Settings, SettingsError, load_settings
 from app.telemetry import variables
 from models.quiet import DEPRECATIONS, ignore_warnings
-from models.scratch import scratch_folder
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
@@ -55,8 +52,8 @@ GRPC_PACKAGES = ("grpc", "grpc_health", "grpc_reflection")
 REDIS_PACKAGES = ("redis", "hiredis")
 LISTEN_EXIT_CODE = 1
 USAGE_EXIT_CODE = 2
-FOLDER = "torchlane-workers-"  # in TMPDIR, shared by the parent and its workers
-METRICS_FOLDER = "PROMETHEUS_MULTIPROC_DIR"  # prometheus_client reads it on import
+# With one of these, prometheus_client would keep values in files; it reads them on import.
+METRICS_FOLDERS = ("PROMETHEUS_MULTIPROC_DIR", "prometheus_multiproc_dir")
 
 # Builds the application in the given worker process, or in the only process if it is None.
 Create = Callable[[Settings, Worker | None], "FastAPI"]
@@ -75,6 +72,7 @@ def main(create: Create | None = None, arguments: Sequence[str] | None = None) -
         _check_extras(settings)
         variables.check(os.environ)
         configure_logs(settings.log_level, settings.log_format)
+        _drop_metrics_folder()
         workers = _workers(settings) if place is None else 1
         if workers > 1:
             return _supervise(create, settings, workers)
@@ -124,6 +122,13 @@ def _check_extra(setting: str, extra: str, packages: Sequence[str]) -> None:
         )
 
 
+def _drop_metrics_folder() -> None:
+    """Keep all values in memory, whatever the environment says."""
+    for name in METRICS_FOLDERS:
+        if os.environ.pop(name, None):
+            LOG.warning("not_used", variable=name, reason="metrics are kept in memory")
+
+
 def _workers(settings: Settings) -> int:
     """The number of processes, as set, or chosen for the models and the machine."""
     if settings.workers is not None:
@@ -141,7 +146,6 @@ def _workers(settings: Settings) -> int:
         ),
         has_own_layout=settings.devices != "auto" or layout != (None, None),
         has_rate_limits=settings.rate_limit is not None or _keys_have_limits(settings),
-        folder=os.environ.get(METRICS_FOLDER),
     )
     LOG.info("workers_chosen", workers=chosen.workers, reason=chosen.reason)
     return chosen.workers
@@ -174,9 +178,7 @@ def _import_server() -> Callable[..., FastAPI]:
 def _serve(create: Create, settings: Settings, place: Place | None) -> int:
     """Serve in this process, alone or as one of several."""
     worker = None
-    if place is None:
-        os.environ.pop(METRICS_FOLDER, None)  # a single process keeps its values in memory
-    else:
+    if place is not None:
         worker = Worker(place)
         structlog.contextvars.bind_contextvars(worker=place.index)
     if place is None and (taken := _taken(settings)):
@@ -259,8 +261,7 @@ def _ends_at_once() -> Iterator[None]:
 
 def _supervise(create: Create | None, settings: Settings, workers: int) -> int:
     """Run the workers as forks of this process, or start each like this process."""
-    # Not at the top: they import prometheus_client, before which one process unsets METRICS_FOLDER.
-    from app.processes.shared_metrics import clear  # noqa: PLC0415
+    # Not at the top: it imports prometheus_client, before which METRICS_FOLDERS are unset.
     from app.processes.supervisor import Supervisor, WorkersPlan  # noqa: PLC0415
 
     if _taken(settings) == "grpc_port":
@@ -274,18 +275,14 @@ def _supervise(create: Create | None, settings: Settings, workers: int) -> int:
     with contextlib.ExitStack() as stack:
         stack.enter_context(bound)
         try:
-            folder = stack.enter_context(scratch_folder(FOLDER, Path(tempfile.gettempdir())))
-            # A subfolder for this server: other servers may use the same folder.
-            named = os.environ.get(METRICS_FOLDER)
-            metrics = Path(named) / f"torchlane-{settings.port}" if named else folder
-            metrics.mkdir(parents=True, exist_ok=True)
-            clear(metrics)  # of an earlier run
+            shared = Shared.create(workers)
         except OSError as error:
-            hint = f"set TMPDIR or {METRICS_FOLDER} to a writable folder"
-            raise SettingsError(f"several workers need a folder: {error}; {hint}") from error
-        stack.callback(clear, metrics)
-        os.environ[METRICS_FOLDER] = str(metrics)
-        plan = WorkersPlan(_command(), _environment(settings), workers, settings.drain_s, folder)
+            raise SettingsError(
+                f"{workers} workers need memory that they share, or files in TMPDIR: {error}; "
+                f"{PREFIX}WORKERS=1 needs neither"
+            ) from error
+        stack.callback(shared.close)
+        plan = WorkersPlan(_command(), _environment(settings), workers, settings.drain_s, shared)
         if settings.shows_page:
             LOG.info("page", url=url_of(bound))
         supervisor = Supervisor(bound, plan)

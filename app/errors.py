@@ -26,6 +26,7 @@ TorchlaneError
 |   |   |-- Overloaded         (3) the deadline cannot be met, or the queue is full
 |   |   `-- AlreadyRecording   (1) another profile of this process is being recorded
 |   |-- ModelNotReady          (3) the model is loading, or all its replicas are broken
+|   |-- NotRecorded            (1) a profile could not be written to the temporary folder
 |   |-- ShuttingDown           (3) the process is draining
 |   `-- DeadlineExceeded       (3) the request's deadline has passed
 |-- ItemFailed                 the outcome of one item; other items of its batch have their own
@@ -202,6 +203,12 @@ class ModelNotReady(Unavailable):
     """The model is known but cannot answer yet."""
 
     code = "model_not_ready"
+
+
+class NotRecorded(Unavailable):
+    """A profile could not be written to the temporary folder."""
+
+    code = "not_recorded"
 
 
 class ShuttingDown(Unavailable):

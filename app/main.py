@@ -98,7 +98,7 @@ def create_app(
     settings = settings.of_one_process(processes)
     _log_start(worker)
     # Check the settings first: measuring takes seconds.
-    metrics = SharedMetrics(worker.index) if worker else Metrics()
+    metrics = SharedMetrics(worker.index, worker.shared.metrics) if worker else Metrics()
     guard = _guard(settings, metrics)
     models = ModelsFile(
         settings.models_file,
@@ -144,7 +144,7 @@ def create_app(
     installer = Installer(repository, engine, pool, metrics, make_backend, models.of)
     keeping = LifecycleConfig(
         policy=policy,
-        overrides=Overrides(worker.folder / "overrides.json" if worker else None),
+        overrides=Overrides(worker.shared.overrides if worker else None),
         models=models,
         required=required,
         among_others=worker is not None,
@@ -396,8 +396,8 @@ def _torch_backends(
 def _process(worker: Worker | None) -> Process:
     """The description of this process for profiles."""
     of = f", worker {worker.index} of {worker.of}" if worker else ""
-    folder = worker.folder if worker else None
-    return Process(f"torchlane {_version('torchlane')}{of}", Turn(folder))
+    profile = worker.shared.profile if worker else None
+    return Process(f"torchlane {_version('torchlane')}{of}", Turn(profile))
 
 
 def _version(distribution: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import os
 import re
 import shutil
 import tempfile
@@ -90,8 +91,8 @@ def load_package(data: bytes, device: torch.device) -> Any:
         try:
             # path, name inside the package, single-threaded, runners, device
             loader = torch._C._aoti.AOTIModelPackageLoader(file.name, "model", False, 1, index)
-        except RuntimeError:
-            _remove_unpacked(_folders() - folders, names)
+        except RuntimeError as error:
+            _remove_unpacked(_folders() - folders, names, str(error))
             raise
         if device.type == "cpu":  # kernels for CUDA are read from there at their first launch
             # Torch removes the folder with the loader, which lives as long as the process here:
@@ -116,11 +117,18 @@ def _folders() -> set[Path]:
     return set(Path(tempfile.gettempdir()).glob("aotinductor_??????"))
 
 
-def _remove_unpacked(folders: set[Path], names: Sequence[str]) -> None:
-    """Remove the folders that torch leaves behind when it cannot load a package."""
+def _remove_unpacked(folders: set[Path], names: Sequence[str], error: str) -> None:
+    """Remove the folders that torch leaves behind when it cannot load a package.
+
+    Args:
+        folders: new ones, of which some may belong to other processes.
+        names: of the files in the package.
+        error: torch's message; if the disk is full, it names the file that could not be unpacked.
+    """
     library = next((name for name in names if name.endswith(".so")), None)
     for folder in folders:
-        if library is not None and (folder / library).exists():
+        has_library = library is not None and (folder / library).exists()
+        if has_library or f"{folder}{os.sep}" in error:
             shutil.rmtree(folder, ignore_errors=True)
 
 

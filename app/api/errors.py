@@ -31,6 +31,7 @@ STATUS: dict[type[errors.TorchlaneError], int] = {
     errors.Overloaded: 503,
     errors.AlreadyRecording: 409,
     errors.ModelNotReady: 503,
+    errors.NotRecorded: 503,
     errors.ShuttingDown: 503,
     errors.DeadlineExceeded: 504,
     errors.BackendFailed: 500,

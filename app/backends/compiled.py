@@ -59,5 +59,5 @@ class CompiledBackend(FormBackend):
         """See `FormBackend`."""
         return VariantUnusable(
             f"{name} could not be loaded; it needs a temporary folder (TMPDIR) that is "
-            "writable and allows execution"
+            "writable, has space for it and allows execution"
         )

@@ -13,6 +13,7 @@ import torch
 from torch._C._profiler import _ExperimentalConfig
 from torch.autograd.profiler import profile
 
+from app.errors import NotRecorded
 from models.scratch import scratch_folder
 
 FOLDER = "torchlane-profile-"
@@ -64,11 +65,17 @@ class TorchRecorder:
         running.__exit__(None, None, None)  # type: ignore[no-untyped-call]
 
         def events(since_ns: int) -> Iterator[dict[str, Any]]:
-            with scratch_folder(FOLDER, Path(tempfile.gettempdir())) as folder:
-                file = folder / "trace.json"
-                running.export_chrome_trace(str(file))  # type: ignore[no-untyped-call]
-                text = file.read_bytes()
-            return _read(text, since_ns, named)
+            try:
+                with scratch_folder(FOLDER, Path(tempfile.gettempdir())) as folder:
+                    file = folder / "trace.json"
+                    running.export_chrome_trace(str(file))  # type: ignore[no-untyped-call]
+                    trace = orjson.loads(file.read_bytes())
+            except (OSError, orjson.JSONDecodeError) as error:  # torch reports no failed write
+                raise NotRecorded(
+                    f"the profile could not be written to the temporary folder ({error}): free "
+                    "space there, or set TMPDIR to a writable folder with some and restart"
+                ) from error
+            return _read(trace, since_ns, named)
 
         return events
 
@@ -86,15 +93,16 @@ def _begun() -> profile:
     return made
 
 
-def _read(text: bytes, since_ns: int, named: set[tuple[object, ...]]) -> Iterator[dict[str, Any]]:
+def _read(
+    trace: dict[str, Any], since_ns: int, named: set[tuple[object, ...]]
+) -> Iterator[dict[str, Any]]:
     """The events worth showing; for operators on the CPU, only name and times.
 
     Args:
-        text: the trace as torch wrote it.
+        trace: the trace as torch wrote it.
         since_ns: the moment from which times count, in nanoseconds since 1970.
         named: tracks of devices whose names the trace already has.
     """
-    trace = orjson.loads(text)
     own = os.getpid()
     shift_us = (int(trace.get("baseTimeNanoseconds", 0)) - since_ns) / 1000
     for event in trace["traceEvents"]:

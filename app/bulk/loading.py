@@ -22,7 +22,7 @@ from app.bulk.blocks import Block, RawBlock
 from app.bulk.decoding import Decoder, Recipe
 from app.bulk.errors import BulkError
 from app.bulk.numbers import writable
-from app.types import Arrays, Item, Note, Signature
+from app.types import Array, Arrays, Item, Note, Signature
 
 AHEAD = 2  # blocks per worker
 # Imported once, for all workers. Not our own modules: the fork server may have another path.
@@ -128,13 +128,28 @@ def _shared(block: Any) -> Any:
     if isinstance(block, BulkError):
         return block
     if block.arrays is not None:
-        # Must be writable, otherwise torch warns.
+        # Shared here: the thread that sends them would print an error and drop the block, for which
+        # the reader would wait forever.
         arrays = block.arrays.items()
-        block.arrays = {name: torch.from_numpy(writable(each)) for name, each in arrays}
+        try:
+            block.arrays = {name: _in_shared_memory(each) for name, each in arrays}
+        except RuntimeError as error:
+            nbytes = sum(each.nbytes for _, each in arrays)
+            return BulkError(
+                f"a decoded block of {nbytes} bytes does not fit into shared memory ({error}): "
+                "free /dev/shm or give the container more (--shm-size), or use fewer --workers; "
+                "--workers 0 needs none"
+            )
     items = block.items
     block.items = None
     parts = [(each.arrays, each.signature, each.length, each.note) for each in items or ()]
     return _Sent(block, None if items is None else parts)
+
+
+def _in_shared_memory(array: Array) -> torch.Tensor:
+    tensor = torch.from_numpy(writable(array))  # otherwise torch warns
+    tensor.share_memory_()  # type: ignore[no-untyped-call]
+    return tensor
 
 
 def _received(sent: Block | _Sent) -> Block:

@@ -7,16 +7,17 @@ workers listen on, one worker can get all connections (docs/adr/0010-several-pro
 from __future__ import annotations
 
 import asyncio
+import errno
 import socket
 from collections.abc import Mapping
 
-import structlog
-
-from app.processes.listener import BURST, EXHAUSTED, PAUSE_S
+from app.processes.descriptors import PAUSE_S, Shortage
+from app.processes.listener import BURST, EXHAUSTED
 from app.processes.worker import CONNECTION, ClosedConnections
 
-LOG = structlog.get_logger(__name__)
 BACKLOG = 2048
+# The last one: this user has more connections on their way to processes than it may open files.
+NOT_NOW = EXHAUSTED | {errno.ETOOMANYREFS}
 
 
 class Recipient:
@@ -28,6 +29,7 @@ class Recipient:
         loaded: whether loading its models has ended, successfully or not.
         passed: number of connections handed to it.
         full: whether its channel is full for now.
+        has_descriptors: whether it has descriptors for more connections.
     """
 
     def __init__(self, channel: socket.socket) -> None:
@@ -36,6 +38,12 @@ class Recipient:
         self.loaded = False
         self.passed = 0
         self.full = False
+        self.has_descriptors = True
+
+    @property
+    def can_accept(self) -> bool:
+        """Whether it can be handed a connection now."""
+        return self.listens and self.has_descriptors and not self.full
 
 
 class Acceptor:
@@ -64,6 +72,7 @@ class Acceptor:
         self._held: socket.socket | None = None  # accepted, but not yet handed to a worker
         self._accepting = False
         self._closed = False
+        self._shortage = Shortage()
         bound.setblocking(False)
 
     def close(self) -> None:
@@ -97,24 +106,26 @@ class Acceptor:
             Whether more may wait.
         """
         for _ in range(BURST):
-            if self._choose() is None:  # connections wait in the kernel until a worker is free
+            # Connections wait in the kernel until a worker is free.
+            if not any(each.can_accept for each in self._recipients.values()):
                 self._pause()
                 return False
             try:
                 if self._held is None:
                     self._held, _ = self._listener.accept()
+                self._pass_on(self._held)
             except (BlockingIOError, InterruptedError):
                 return False
             except ConnectionAbortedError:
                 continue  # the client disconnected while it waited
             except OSError as error:
-                if error.errno not in EXHAUSTED:
+                if error.errno not in NOT_NOW:
                     raise
-                LOG.error("cannot_accept", reason=error.strerror, next_try_s=PAUSE_S)
+                is_own = error.errno != errno.ETOOMANYREFS  # else the system's words are obscure
+                self._shortage.tell(error.strerror if is_own else None)
                 self._pause()
                 self._loop.call_later(PAUSE_S, self.resume)
                 return False
-            self._pass_on(self._held)
         return True
 
     def _pass_on(self, connection: socket.socket) -> None:
@@ -142,14 +153,15 @@ class Acceptor:
 
     def _choose(self) -> tuple[int, Recipient] | None:
         """The least connected worker that can accept a connection; loaded workers first."""
-        able = {i: each for i, each in self._recipients.items() if each.listens and not each.full}
+        able = {i: each for i, each in self._recipients.items() if each.can_accept}
         if not able:
             return None
+        gone = self._gone.counts()
         index = min(
             able,
             key=lambda i: (
                 not able[i].loaded,
-                able[i].passed - self._gone[i],
+                able[i].passed - gone[i],
                 (i - self._next) % self._workers,
             ),
         )

@@ -12,12 +12,14 @@ import errno
 import ipaddress
 import socket
 from collections.abc import Callable
+from typing import Protocol
 
 import structlog
 
+from app.processes.descriptors import PAUSE_S, Shortage, is_free_for_connection
+
 LOG = structlog.get_logger(__name__)
 BURST = 256  # maximum accepted in one turn; at about 20 us each, other work does not wait long
-PAUSE_S = 0.5  # until the next attempt, if descriptors or memory are exhausted
 EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 DESCRIPTORS = 8  # maximum in one message; the parent sends one
 
@@ -85,6 +87,7 @@ class Listener(Source):
         super().__init__(make_protocol)
         self._socket = bound
         self._closed = False
+        self._shortage = Shortage()
         bound.setblocking(False)
         bound.set_inheritable(False)
         bound.listen(backlog)
@@ -94,15 +97,18 @@ class Listener(Source):
         """Accept the waiting connections, so that they get an answer, and stop listening."""
         if self._closed:
             return
+        self._closed = True
         while self._accept():
             pass
-        self._closed = True
         self._loop.remove_reader(self._socket)
         self._socket.close()
 
     def _accept(self) -> bool:
         """Accept waiting connections up to a limit per turn; returns whether more may wait."""
         for _ in range(BURST):
+            if not is_free_for_connection(self._socket.fileno(), last=self._closed):
+                self._pause()
+                return False
             try:
                 connection, _ = self._socket.accept()
             except (BlockingIOError, InterruptedError):
@@ -112,14 +118,14 @@ class Listener(Source):
             except OSError as error:
                 if error.errno not in EXHAUSTED:
                     raise
-                self._pause(error)
+                self._pause(error.strerror)
                 return False
             self._take(connection)
         return True
 
-    def _pause(self, error: OSError) -> None:
+    def _pause(self, reason: str | None = None) -> None:
         """Pause accepting: the socket stays readable, so the loop would spin."""
-        LOG.error("cannot_accept", reason=error.strerror, next_try_s=PAUSE_S)
+        self._shortage.tell(reason)
         self._loop.remove_reader(self._socket)
         self._loop.call_later(PAUSE_S, self._resume)
 
@@ -128,8 +134,24 @@ class Listener(Source):
             self._loop.add_reader(self._socket, self._accept)
 
 
+class Parent(Protocol):
+    """The parent process, as a `SocketHandover` needs it."""
+
+    def connection_closed(self) -> None:
+        """Count a connection that is closed or never got a protocol."""
+
+    def has_descriptors(self, has: bool) -> None:
+        """Tell the parent whether connections may follow."""
+
+    def early_order(self) -> bytes | None:
+        """The order to drain, if it was given, even if it was not received yet."""
+
+
 class SocketHandover(Source):
     """Receives connections accepted by the parent process, and its orders.
+
+    Without a descriptor for a connection it reads nothing: a connection that is received then is
+    lost. Those in the channel wait, and the parent sends no more.
 
     Args:
         channel: a connected non-blocking Unix socket; messages of one byte, some with
@@ -137,7 +159,7 @@ class SocketHandover(Source):
         make_protocol: creates the protocol of a new connection.
         ordered: called with each byte received without a connection; empty if the parent has
             ended.
-        lost: called when a connection never got a protocol.
+        parent: the parent.
     """
 
     def __init__(
@@ -145,46 +167,65 @@ class SocketHandover(Source):
         channel: socket.socket,
         make_protocol: Callable[[], asyncio.Protocol],
         ordered: Callable[[bytes], None],
-        lost: Callable[[], None],
+        parent: Parent,
     ) -> None:
         super().__init__(make_protocol)
         self._channel = channel
         self._ordered = ordered
-        self._on_lost = lost
-        self._losses = 0  # not logged yet
-        self._next_line = 0.0
+        self._parent = parent
+        self._closed = False
+        self._shortage = Shortage()
+        self._losses = Shortage("connection_lost")
         self._loop.add_reader(channel, self._receive)
 
     def close(self) -> None:
-        """Stop reading from the parent; its order to drain follows the last connection."""
+        """Receive what waits in the channel, and stop; an order to drain is the last of it."""
+        if self._closed:
+            return
+        self._closed = True
+        while self._receive():
+            pass
         self._loop.remove_reader(self._channel)
 
-    def _receive(self) -> None:
+    def _receive(self) -> bool:
+        """Receive up to a limit per turn; returns whether more may wait."""
         for _ in range(BURST):
+            if not is_free_for_connection(self._channel.fileno(), last=self._closed):
+                self._pause()
+                return False
             try:
                 data, descriptors, flags, _ = socket.recv_fds(self._channel, 1, DESCRIPTORS)
             except (BlockingIOError, InterruptedError):
-                return
+                return False
             except ConnectionError:
                 data, descriptors, flags = b"", [], 0
             for descriptor in descriptors:
                 self._take(socket.socket(fileno=descriptor))
-            if flags & socket.MSG_CTRUNC:  # no descriptor was free, so the kernel closed it
-                self._tell_of_loss()
+            if flags & socket.MSG_CTRUNC:  # another thread took the last one: the kernel closed it
+                self._losses.tell()
                 self._lost()
             elif not descriptors:
                 self._ordered(data)
                 if not data:
-                    return
+                    return False
+        return True
 
-    def _tell_of_loss(self) -> None:
-        """Log at most one line per PAUSE_S: callers can open any number of connections."""
-        self._losses += 1
-        now = self._loop.time()
-        if now >= self._next_line:
-            self._next_line = now + PAUSE_S
-            LOG.error("connection_lost", reason="too many open files", connections=self._losses)
-            self._losses = 0
+    def _pause(self) -> None:
+        self._shortage.tell()
+        self._loop.remove_reader(self._channel)
+        self._parent.has_descriptors(False)
+        self._loop.call_later(PAUSE_S, self._resume)
+
+    def _resume(self) -> None:
+        if self._closed:
+            return
+        if order := self._parent.early_order():
+            self._ordered(order)  # closing connections frees descriptors
+        if is_free_for_connection(self._channel.fileno()):
+            self._parent.has_descriptors(True)
+            self._loop.add_reader(self._channel, self._receive)
+        else:
+            self._loop.call_later(PAUSE_S, self._resume)
 
     def _lost(self) -> None:
-        self._on_lost()
+        self._parent.connection_closed()

@@ -88,7 +88,7 @@ class Server(uvicorn.Server):
             os._exit(1)  # the parent has ended: nothing else would end this process
         if order == ALL_LOADED:
             self._lifecycle.others_loaded()
-        elif order == DRAIN:
+        elif order == DRAIN and not self._stopping:
             self._stop("parent")
 
     def _stop(self, ordered_by: str) -> None:
@@ -138,9 +138,7 @@ class Server(uvicorn.Server):
     async def _join(self, worker: Worker) -> None:
         """Receive connections from the parent instead of a port."""
         await super().startup(sockets=[])
-        source = SocketHandover(
-            worker.channel, self._protocol, self._ordered, worker.connection_closed
-        )
+        source = SocketHandover(worker.channel, self._protocol, self._ordered, worker)
         self.servers = [source]  # type: ignore[list-item]
         worker.tell(LISTENS)
 

@@ -1,19 +1,18 @@
 """Metrics of several processes: each process writes its values to files, and a scrape merges them.
 
-prometheus_client keeps each process's values in files of a folder. They are named by the worker's
-index, not its process id: a restarted worker continues the counts of the one that died. A process
-writes once a second and when it ends; the scraped process also writes at that moment.
+A file belongs to a worker's index, not to its process: a restarted worker continues the counts of
+the one that died. A process writes once a second and when it ends; the scraped process also writes
+at that moment.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Literal
 
-from prometheus_client import Counter, Gauge, ProcessCollector, multiprocess, values
+from prometheus_client import Counter, Gauge, ProcessCollector, values
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 from prometheus_client.samples import Sample
@@ -21,10 +20,10 @@ from prometheus_client.samples import Sample
 from app.metrics import Metrics, T
 from app.metrics.counters import LABELS
 from app.metrics.gauges import MODEL_GAUGES, MODEL_INFO, ModelGauges
+from app.processes.shared_values import OwnValues, merged
+from app.shared_file import SharedFile
 from app.types import ModelId
 
-FOLDER_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"  # where prometheus_client keeps its files
-SUPERVISOR = "supervisor"
 WRITE_S = 1.0  # between two writes; a killed worker loses the counts of up to this time
 DEVICES_S = 5.0  # the same for slower sources: the system and device drivers
 NOTHING_LEFT = ModelGauges(*(lambda: 0.0 for _ in ModelGauges._fields))
@@ -40,21 +39,11 @@ PROCESS_GAUGES: dict[str, Literal["livesum", "livemax", "livemin"]] = {
 }
 
 
-def forget_gauges(index: int) -> None:
-    """Remove the gauges of a dead worker; its counts stay."""
-    multiprocess.mark_process_dead(str(index))  # type: ignore[no-untyped-call]
-
-
-def clear(folder: Path) -> None:
-    """Remove values left by an earlier run; the folder belongs to this server alone."""
-    for kind in ("counter", "gauge", "histogram"):
-        for path in folder.glob(f"{kind}_*.db"):
-            path.unlink()
-
-
-def _share_values(name: str) -> None:
-    """Store the values of all metrics created from now on in the folder, under this name."""
-    values.ValueClass = values.MultiProcessValue(lambda: name)  # type: ignore[no-untyped-call]
+def _share_values(file: SharedFile) -> OwnValues:
+    """Keep the values of all metrics created from now on for this file."""
+    own = OwnValues(file)
+    values.ValueClass = own.value
+    return own
 
 
 class _Process:
@@ -102,16 +91,21 @@ class _Writer:
 
 
 class SupervisorMetrics:
-    """The parent's metrics: its memory, CPU time and descriptors."""
+    """The parent's metrics: its memory, CPU time and descriptors.
 
-    def __init__(self) -> None:
-        _share_values(SUPERVISOR)
+    Args:
+        file: its values.
+    """
+
+    def __init__(self, file: SharedFile) -> None:
+        self._own = _share_values(file)
         self._process = _Process()
         self._collector = ProcessCollector(registry=None)
         self.close = _Writer(self._refresh, DEVICES_S).close
 
     def _refresh(self) -> None:
         self._process.refresh(self._collector.collect())
+        self._own.write()
 
 
 class SharedMetrics(Metrics):
@@ -119,10 +113,12 @@ class SharedMetrics(Metrics):
 
     Args:
         index: the worker's index.
+        files: the values of each worker, and others to merge with them.
     """
 
-    def __init__(self, index: int) -> None:
-        _share_values(str(index))
+    def __init__(self, index: int, files: Sequence[SharedFile]) -> None:
+        self._own = _share_values(files[index])
+        self._files = files
         super().__init__()
         self._process = _Process()
         self._system = ProcessCollector(registry=None)
@@ -156,6 +152,7 @@ class SharedMetrics(Metrics):
                 writer.close()
         finally:  # if a gauge raises an error, no count is lost
             super().close()
+            self._own.write()
 
     async def scraped_as(self, accept: str) -> tuple[bytes, str]:
         """See `Metrics`."""
@@ -170,7 +167,7 @@ class SharedMetrics(Metrics):
         self.write_down()
         if not self._declared:  # the set of metrics is fixed; only values change
             self._declared = tuple(map(_empty, self.registry.collect()))
-        return await asyncio.to_thread(how, _Merged(self._declared))
+        return await asyncio.to_thread(how, _Merged(self._declared, self._files))
 
     def write_down(self) -> None:
         """Write the counts and gauges of this process for the next scrape of any process."""
@@ -183,6 +180,7 @@ class SharedMetrics(Metrics):
         for family in self._model_info.collect():
             _keep(self._served, [family])
             self._served_once.update(tuple(sample.labels.items()) for sample in family.samples)
+        self._own.write()
 
     def write_devices(self) -> None:
         """Write the values from slow sources: the system and the device drivers."""
@@ -206,30 +204,26 @@ class _Merged(Collector):
 
     Args:
         declared: every metric, without samples; metrics without counts stay empty.
+        files: the values of all processes.
     """
 
-    def __init__(self, declared: Sequence[Metric]) -> None:
+    def __init__(self, declared: Sequence[Metric], files: Sequence[SharedFile]) -> None:
         self._declared = declared
+        self._files = files
 
     def collect(self) -> Iterator[Metric]:
         """Each metric once, with the samples of all processes combined by its mode."""
-        merged = multiprocess.MultiProcessCollector(None)  # type: ignore[no-untyped-call]
-        families = merged.collect()  # type: ignore[no-untyped-call]
-        found = {family.name: family for family in families}
-        served = {_version(each) for each in _samples(found, MODEL_INFO) if each.value}
+        found = merged(self._files)
+        served = {_version(each) for each in found.get(MODEL_INFO, []) if each.value}
         for declared in self._declared:
             family = _empty(declared)
-            samples = _samples(found, family.name)
+            samples = found.get(family.name, [])
             if family.name == MODEL_INFO:
                 samples = [each for each in samples if each.value]
             elif family.name in MODEL_GAUGES:
                 samples = [each for each in samples if _version(each) in served]
             family.samples = samples
             yield family
-
-
-def _samples(found: Mapping[str, Metric], name: str) -> list[Sample]:
-    return found[name].samples if name in found else []
 
 
 def _version(sample: Sample) -> tuple[str, ...]:

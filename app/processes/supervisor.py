@@ -7,6 +7,7 @@ forks, the parent has imported it for them.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import socket
@@ -15,21 +16,24 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 
 import structlog
 
 from app.processes.acceptor import Acceptor, Recipient
 from app.processes.fork import Fork, fork
-from app.processes.shared_metrics import SupervisorMetrics, forget_gauges
+from app.processes.shared_metrics import SupervisorMetrics
+from app.processes.shared_values import forget_gauges
 from app.processes.worker import (
     ALL_LOADED,
     DRAIN,
+    FULL,
     LISTENS,
     NOT_READY,
     READY,
+    ROOM,
     ClosedConnections,
     Place,
+    Shared,
 )
 
 LOG = structlog.get_logger(__name__)
@@ -51,14 +55,14 @@ class WorkersPlan:
         environment: environment of a worker.
         workers: number of workers.
         drain_s: budget of a graceful stop.
-        folder: shared by the processes; empty at first, and removed by the caller.
+        shared: files for this number of workers; closed by the caller.
     """
 
     command: Sequence[str]
     environment: dict[str, str]
     workers: int
     drain_s: float
-    folder: Path
+    shared: Shared
 
 
 class _Life(Recipient):
@@ -83,7 +87,7 @@ class Supervisor:
     def __init__(self, bound: socket.socket, plan: WorkersPlan) -> None:
         self._bound = bound
         self._plan = plan
-        self._closed = ClosedConnections(plan.folder, plan.workers)
+        self._closed = ClosedConnections(plan.shared.connections, plan.workers)
         self._lives: dict[int, _Life] = {}
         self._deaths = [0] * plan.workers  # in a row
         self._all_loaded = False  # once, at the start
@@ -113,7 +117,7 @@ class Supervisor:
         self._loop = asyncio.get_running_loop()
         self._ended: asyncio.Future[int] = self._loop.create_future()
         self._acceptor = Acceptor(self._bound, self._plan.workers, self._lives, self._closed)
-        self._metrics = SupervisorMetrics()
+        self._metrics = SupervisorMetrics(self._plan.shared.metrics[-1])
         for number in SIGNALS:
             self._loop.add_signal_handler(number, self._signalled, number)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)  # blocked by `fork`
@@ -133,18 +137,20 @@ class Supervisor:
         if self._stopping:
             return
         ours, theirs = socket.socketpair()
-        with theirs:
+        with theirs, contextlib.ExitStack() as stack:
+            stack.callback(ours.close)
             process = subprocess.Popen(  # nosec B603 # this same program
                 [*self._plan.command, "--worker", str(self._place(index, theirs))],
                 env=self._plan.environment,
-                pass_fds=[theirs.fileno()],
+                pass_fds=[theirs.fileno(), *self._plan.shared.descriptors()],
                 process_group=0,  # Ctrl-C reaches only the parent
             )
+            stack.pop_all()
         self._lives[index] = _Life(process, ours)
         self._begin(index)
 
     def _place(self, index: int, channel: socket.socket) -> Place:
-        return Place(index, self._plan.workers, os.getpid(), channel.fileno(), self._plan.folder)
+        return Place(index, self._plan.workers, os.getpid(), channel.fileno(), self._plan.shared)
 
     def _begin(self, index: int) -> None:
         """Listen to a started worker."""
@@ -170,6 +176,11 @@ class Supervisor:
                 self._acceptor.resume()
                 if self._all_loaded:
                     self._order(life, ALL_LOADED)
+            elif news == FULL[0]:
+                life.has_descriptors = False
+            elif news == ROOM[0]:
+                life.has_descriptors = True
+                self._acceptor.resume()
             elif news in (READY[0], NOT_READY[0]):
                 life.loaded, life.ready = True, news == READY[0]
                 if self._all_loaded:
@@ -198,8 +209,8 @@ class Supervisor:
         life.channel.close()
         code = _exit_code(life.process)
         del self._lives[index]
-        self._closed.reset(index)
-        forget_gauges(index)
+        self._closed.put(index, 0)
+        forget_gauges(self._plan.shared.metrics[index])
         if not self._stopping:
             self._replace(index, life, code)
             self._see_whether_all_loaded()
@@ -221,7 +232,16 @@ class Supervisor:
         delay_s = RESTART_DELAYS_S[min(self._deaths[index], len(RESTART_DELAYS_S) - 1)]
         self._deaths[index] += 1
         LOG.error("worker_died", worker=index, exit_code=code, restart_in_s=delay_s)
-        self._loop.call_later(delay_s, self._start, index)
+        self._loop.call_later(delay_s, self._restart, index)
+
+    def _restart(self, index: int) -> None:
+        """Start a worker again; retry if the system has no process or descriptor for it."""
+        try:
+            self._start(index)
+        except OSError as error:
+            delay_s, why = RESTART_DELAYS_S[-1], error.strerror
+            LOG.error("worker_not_started", worker=index, reason=why, restart_in_s=delay_s)
+            self._loop.call_later(delay_s, self._restart, index)
 
     # Stopping.
 
@@ -237,6 +257,7 @@ class Supervisor:
         """Accept no more connections; drain serving workers, and kill the others."""
         self._acceptor.close()
         self._stopping = True
+        self._closed.stop()
         self._kill([life for life in self._lives.values() if not life.listens])
         for life in self._lives.values():
             self._order(life, DRAIN)

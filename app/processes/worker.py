@@ -1,20 +1,22 @@
 """One of several processes behind one port: its place, and its channel to the parent.
 
 The parent sends connections and the order to drain; the worker reports its progress. Each message
-is one byte, so no framing is needed.
+is one byte, so no framing is needed. What they share beyond that is in files without a name.
 """
 
 from __future__ import annotations
 
 import ctypes
-import mmap
 import os
 import signal
 import socket
+import struct
 import sys
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
-from pathlib import Path
+from typing import NamedTuple
+
+from app.shared_file import SharedFile
 
 CONNECTION = b"c"  # to a worker: carries the descriptor of an accepted connection
 ALL_LOADED = b"a"  # to a worker: every living worker has tried to load its models
@@ -22,31 +24,88 @@ DRAIN = b"d"  # to a worker: no connection follows this
 LISTENS = b"u"  # to the parent: the worker answers, though its models may still be loading
 READY = b"l"  # to the parent: every model is loaded
 NOT_READY = b"n"  # to the parent: loading has ended, but not every model is loaded
-COUNTER_BYTES = 8
+FULL = b"f"  # to the parent: no descriptor is free for another connection
+ROOM = b"r"  # to the parent: connections may follow again
+COUNT = struct.Struct("=Q")
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
+
+
+class Shared(NamedTuple):
+    """What the parent and its workers share; on a command line as descriptors with commas.
+
+    Attributes:
+        connections: see `ClosedConnections`.
+        overrides: requests of an administrator.
+        profile: locked while a profile is recorded.
+        metrics: values of each worker, and last those of the parent.
+    """
+
+    connections: SharedFile
+    overrides: SharedFile
+    profile: SharedFile
+    metrics: tuple[SharedFile, ...]
+
+    def __str__(self) -> str:
+        """The form on the command line."""
+        return ",".join(map(str, self.descriptors()))
+
+    @classmethod
+    def create(cls, workers: int) -> Shared:
+        """Create empty files for a number of workers.
+
+        Raises:
+            OSError: if that is impossible.
+        """
+        made = cls._of([SharedFile.create() for _ in range(3 + workers + 1)])
+        made.connections.write(bytes((workers + 1) * COUNT.size))  # so that no later write fails
+        return made
+
+    @classmethod
+    def parse(cls, text: str) -> Shared:
+        """Parse the form on the command line.
+
+        Raises:
+            ValueError: if the text is malformed.
+        """
+        return cls._of(SharedFile(int(each)) for each in text.split(","))
+
+    @classmethod
+    def _of(cls, files: Iterable[SharedFile]) -> Shared:
+        connections, overrides, profile, *metrics = files
+        return cls(connections, overrides, profile, tuple(metrics))
+
+    def descriptors(self) -> list[int]:
+        """The descriptors of all files."""
+        files = (self.connections, self.overrides, self.profile, *self.metrics)
+        return [file.descriptor for file in files]
+
+    def close(self) -> None:
+        """Close all files."""
+        for each in self.descriptors():
+            os.close(each)
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A worker's place; on its command line as `INDEX/OF:PARENT:CHANNEL:FOLDER`.
+    """A worker's place; on its command line as `INDEX/OF:PARENT:CHANNEL:SHARED`.
 
     Attributes:
         index: number of the worker, from 0; a restarted worker keeps it.
         of: number of workers.
         parent: the parent's process id.
         channel: descriptor of the socket to the parent.
-        folder: shared by the processes.
+        shared: by the parent and all workers.
     """
 
     index: int
     of: int
     parent: int
     channel: int
-    folder: Path
+    shared: Shared
 
     def __str__(self) -> str:
         """The form on the command line."""
-        return f"{self.index}/{self.of}:{self.parent}:{self.channel}:{self.folder}"
+        return f"{self.index}/{self.of}:{self.parent}:{self.channel}:{self.shared}"
 
     @classmethod
     def parse(cls, text: str) -> Place:
@@ -55,35 +114,45 @@ class Place:
         Raises:
             ValueError: if the text is malformed.
         """
-        which, parent, channel, folder = text.split(":", 3)
+        which, parent, channel, shared = text.split(":", 3)
         index, of = which.split("/")
-        return cls(int(index), int(of), int(parent), int(channel), Path(folder))
+        return cls(int(index), int(of), int(parent), int(channel), Shared.parse(shared))
 
 
 class ClosedConnections:
-    """Counts of closed connections in shared memory: each worker writes its own, the parent reads.
+    """Counts of closed connections: each worker writes its own, the parent reads all.
+
+    The parent also writes here that it stops: a worker without descriptors cannot receive the order
+    to drain, because connections precede it in the channel.
 
     Args:
-        folder: shared by the processes; the file is created there if it is missing.
+        file: the same in all processes.
         workers: number of workers.
     """
 
-    def __init__(self, folder: Path, workers: int) -> None:
-        with (folder / "closed").open("a+b") as file:
-            file.truncate(workers * COUNTER_BYTES)
-            self._counts = memoryview(mmap.mmap(file.fileno(), 0)).cast("Q")
+    def __init__(self, file: SharedFile, workers: int) -> None:
+        self._file = file
+        self._workers = workers
 
-    def __getitem__(self, index: int) -> int:
-        """Connections closed by one worker since its start."""
-        return self._counts[index]
+    def counts(self) -> tuple[int, ...]:
+        """Connections closed by each worker since its start."""
+        return self._read()[: self._workers]
 
-    def add(self, index: int) -> None:
-        """Count one more; called only by this worker."""
-        self._counts[index] += 1
+    def put(self, index: int, count: int) -> None:
+        """Replace the count of a worker; called by it, and by the parent after its end."""
+        self._file.write(COUNT.pack(count), index * COUNT.size)
 
-    def reset(self, index: int) -> None:
-        """Reset the count of a worker that has ended, along with its connections."""
-        self._counts[index] = 0
+    @property
+    def parent_stops(self) -> bool:
+        """Whether the parent has ordered all workers to drain."""
+        return bool(self._read()[self._workers])
+
+    def stop(self) -> None:
+        """Tell the workers that the parent has ordered them to drain."""
+        self.put(self._workers, 1)
+
+    def _read(self) -> tuple[int, ...]:
+        return struct.unpack(f"={self._workers + 1}Q", self._file.read())
 
 
 class OpenConnections(set[Hashable]):
@@ -110,11 +179,12 @@ class Worker:
     def __init__(self, place: Place) -> None:
         self.index = place.index
         self.of = place.of
-        self.folder = place.folder
+        self.shared = place.shared
         # The descriptor stays open until the process ends: its end notifies the parent.
         self.channel = socket.socket(fileno=os.dup(place.channel))
         self.channel.setblocking(False)
-        self._closed = ClosedConnections(place.folder, place.of)
+        self._connections = ClosedConnections(place.shared.connections, place.of)
+        self._closed = 0
 
     def tell(self, news: bytes) -> None:
         """Send the parent a message; if the parent has ended, this process will end soon."""
@@ -122,7 +192,16 @@ class Worker:
 
     def connection_closed(self) -> None:
         """Count a closed connection: the parent prefers the worker with the fewest open ones."""
-        self._closed.add(self.index)
+        self._closed += 1
+        self._connections.put(self.index, self._closed)
+
+    def has_descriptors(self, has: bool) -> None:
+        """Tell the parent whether connections may follow."""
+        self.tell(ROOM if has else FULL)
+
+    def early_order(self) -> bytes | None:
+        """The order to drain, if it was given, even if it was not received yet."""
+        return DRAIN if self._connections.parent_stops else None
 
 
 def obey_parent_alone(parent: int) -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import tempfile
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -63,16 +61,13 @@ def may_have_gpu() -> bool:
     return any(Path(each).exists() for each in GPUS)
 
 
-def choose(
-    served: Served, *, has_own_layout: bool, has_rate_limits: bool, folder: str | None
-) -> Choice:
+def choose(served: Served, *, has_own_layout: bool, has_rate_limits: bool) -> Choice:
     """One process per core, up to MOST, if every model is small; otherwise one.
 
     Args:
         served: the models to be served.
         has_own_layout: whether devices, replicas or threads of one process are set.
         has_rate_limits: whether callers have limits, which each process would apply separately.
-        folder: shared by the processes; None: a temporary one.
     """
     cores = usable_cores()
     if cores < 2:
@@ -83,16 +78,7 @@ def choose(
         return Choice(1, "rate limits are exact in one process only")
     if may_have_gpu():
         return Choice(1, "there may be a GPU")
-    if not _can_share(folder):
-        return Choice(1, "there is no writable folder for the processes to share")
     return _by_models(served, cores)
-
-
-def _can_share(folder: str | None) -> bool:
-    try:
-        return all(os.access(each, os.W_OK) for each in (tempfile.gettempdir(), folder) if each)
-    except FileNotFoundError:
-        return False
 
 
 def _by_models(served: Served, cores: int) -> Choice:

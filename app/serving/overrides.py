@@ -6,12 +6,11 @@ They last until the server ends; use TORCHLANE_VERSIONS for lasting changes.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from pathlib import Path
 
+from app.shared_file import SharedFile
 from app.types import ModelId
 
 ALL = 0  # as a version: every version of the model
@@ -46,7 +45,7 @@ class Overrides:
         file: shared by the server's processes; None if there is only one process.
     """
 
-    def __init__(self, file: Path | None) -> None:
+    def __init__(self, file: SharedFile | None) -> None:
         self._file = file
         self._override = Override()
 
@@ -57,8 +56,8 @@ class Overrides:
 
     def now(self) -> Override:
         """The current requests."""
-        if self._file is not None and self._file.exists():
-            self._override = _read(self._file.read_bytes())  # the file is replaced atomically
+        if self._file is not None and (data := self._file.content()):
+            self._override = _read(data)
         return self._override
 
     def reload(self) -> Override:
@@ -99,8 +98,7 @@ class Overrides:
         if self._file is None:
             yield self._override
             return
-        with self._file.with_suffix(".lock").open("wb") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
+        with self._file.locked(waits=True):
             yield self.now()
 
     def _change(self, override: Override) -> Override:
@@ -110,9 +108,7 @@ class Overrides:
     def _write(self, override: Override) -> None:
         self._override = override
         if self._file is not None:
-            new = self._file.with_suffix(".new")
-            new.write_bytes(_written(self._override))
-            new.replace(self._file)
+            self._file.put(_written(self._override))
 
 
 def _written(override: Override) -> bytes:

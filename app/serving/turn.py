@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 from app.errors import AlreadyRecording
-
-FILE = "profile"  # locked while a profile is recorded; contains the time of its end
+from app.shared_file import SharedFile
 
 
 class Turn:
     """Held by one profile at a time.
 
     Args:
-        folder: shared with the other workers; None if there are no others.
+        file: shared with the other workers; None if there are no others. It is locked while a
+            profile is recorded, and contains the time of its end.
     """
 
-    def __init__(self, folder: Path | None) -> None:
-        self._file = folder / FILE if folder else None
+    def __init__(self, file: SharedFile | None) -> None:
+        self._file = file
         self._ends_at: float | None = None  # end of the profile in this process
 
     @contextlib.contextmanager
@@ -46,15 +44,12 @@ class Turn:
         if self._file is None:
             yield
             return
-        with self._file.open("a+") as file:
+        with contextlib.ExitStack() as stack:
             try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                file.seek(0)
-                raise _taken(float(file.read() or 0)) from None  # empty: the profile has just begun
-            file.truncate(0)
-            file.write(str(ends_at))
-            file.flush()
+                stack.enter_context(self._file.locked(waits=False))
+            except BlockingIOError:  # without a content, the profile has just begun
+                raise _taken(float(self._file.content() or 0)) from None
+            self._file.put(str(ends_at).encode())
             yield
 
 

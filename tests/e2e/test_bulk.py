@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import random
+import resource
 import signal
 import subprocess
 import sys
@@ -137,3 +138,24 @@ def test_ten_random_kills_do_not_change_the_output(folder: Path) -> None:
         assert last.wait(1000) == 0
     assert len(digest(folder / "out")) == 150
     assert digest(folder / "out") == digest(folder / "whole")
+
+
+def test_full_shared_memory_ends_the_run(folder: Path) -> None:
+    def limit_files() -> None:  # as a full /dev/shm does, but for this process only
+        resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
+
+    lines = (json.dumps({"input": [n, -n]}) for n in range(2000))
+    (folder / "in.jsonl").write_text("\n".join(lines))
+    done = subprocess.run(
+        command(folder, "in.jsonl", "--out", "out", "--workers", "1"),
+        cwd=folder,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=100,
+        preexec_fn=limit_files,
+    )
+    assert done.returncode == 1, done.stderr
+    assert "does not fit into shared memory" in done.stderr
+    assert "Traceback" not in done.stderr

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gzip
 import json
+import tempfile
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -160,6 +161,18 @@ async def test_only_one_profile_runs_at_a_time(server: Listening) -> None:
     assert refused["retry-after"] in ("1", "2")
     assert "profiled already" in refused.json()["error"]
     assert (await profiling).status == 200
+    assert (await server.ask(asked())).status == 200
+
+
+async def test_unusable_temporary_folder_is_the_reason(
+    server: Listening, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as during:
+        during.setattr(tempfile, "tempdir", str(tmp_path / "none"))
+        refused = await server.ask(asked())
+    assert (refused.status, refused.code) == (503, "not_recorded")
+    assert "set TMPDIR" in refused.json()["error"]
+    assert is_clean(server)
     assert (await server.ask(asked())).status == 200
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import sys
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from fastapi import FastAPI
+from structlog.testing import capture_logs
 
 from app.__main__ import main
 from app.processes.worker import Worker
@@ -157,24 +159,30 @@ def test_help_does_not_import_torch() -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_a_single_process_keeps_metrics_in_memory(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+@pytest.mark.parametrize("name", ["PROMETHEUS_MULTIPROC_DIR", "prometheus_multiproc_dir"])
+def test_metrics_are_kept_in_memory(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str
 ) -> None:
-    monkeypatch.setenv("PROMETHEUS_MULTIPROC_DIR", str(tmp_path))
-    assert main(create, []) == 2
-    assert "PROMETHEUS_MULTIPROC_DIR" not in os.environ
+    monkeypatch.setenv(name, str(tmp_path))
+    with capture_logs() as logs:
+        assert main(create, []) == 2
+    assert name not in os.environ
+    assert [each["variable"] for each in logs if each["event"] == "not_used"] == [name]
 
 
-def test_several_workers_need_a_writable_folder(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+def test_several_workers_need_memory_or_a_folder(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "file").touch()
+    def none(*_: object) -> int:
+        raise FileNotFoundError(errno.ENOENT, "No usable temporary directory found")
+
     monkeypatch.setenv("TORCHLANE_PORT", "0")
-    monkeypatch.setenv("PROMETHEUS_MULTIPROC_DIR", str(tmp_path / "file" / "folder"))
+    monkeypatch.setattr(os, "memfd_create", none, raising=False)
+    monkeypatch.setattr("tempfile.TemporaryFile", none)
     assert main(create, ["--workers", "2"]) == 2
     error = capsys.readouterr().err
-    assert "torchlane: several workers need a folder: " in error
-    assert "PROMETHEUS_MULTIPROC_DIR" in error
+    assert "torchlane: 2 workers need memory that they share, or files in TMPDIR: " in error
+    assert "No usable temporary directory found; --workers 1 needs neither" in error
 
 
 @pytest.mark.parametrize(

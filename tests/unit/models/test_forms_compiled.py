@@ -251,6 +251,24 @@ class TestPackages:
             load_package(broken.getvalue(), CPU)
         assert list(tmp_path.iterdir()) == [tmp_path / "aotinductor_other1"]
 
+    def test_partly_unpacked_files_are_removed(
+        self, package: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+        ours, theirs = tmp_path / "aotinductor_mine00", tmp_path / "aotinductor_their0"
+
+        def full(*_: object) -> None:
+            for folder in (ours, theirs):
+                (folder / "archive").mkdir(parents=True)
+            raise RuntimeError(
+                f"Failed to extract zip file archive/a.cpp to destination file {ours}/archive/a.cpp"
+            )
+
+        monkeypatch.setattr(torch._C._aoti, "AOTIModelPackageLoader", full)
+        with pytest.raises(RuntimeError):
+            load_package(package, CPU)
+        assert list(tmp_path.iterdir()) == [theirs]
+
     def test_growth_is_measured_in_resident_bytes(
         self, package: bytes, monkeypatch: pytest.MonkeyPatch
     ) -> None:

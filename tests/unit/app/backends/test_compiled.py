@@ -132,7 +132,7 @@ class TestUnusable:
             backend_of(artifact, Packages()).load()
         assert str(caught.value) == (
             "compiled.pt2 could not be loaded; it needs a temporary folder (TMPDIR) that is "
-            "writable and allows execution"
+            "writable, has space for it and allows execution"
         )
         assert [log["event"] for log in logs] == ["form_not_loaded"]
         assert "No such file or directory" in logs[0]["error"]

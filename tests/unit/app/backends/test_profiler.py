@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import resource
+import tempfile
 import threading
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
 from app.backends.profiler import TorchRecorder
+from app.errors import NotRecorded
 
 X = torch.randn(3, 3)
 
@@ -105,6 +109,26 @@ def test_recorder_can_be_reused(worker: Worker) -> None:
         recorder.start()
         worker.compute()
         assert len(products(recorder.stop()(0))) == 1
+
+
+@pytest.mark.parametrize("folder", ["full", "missing"])
+def test_unusable_temporary_folder_is_an_error(
+    worker: Worker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: str
+) -> None:
+    with recording() as recorder:
+        worker.compute(100)
+        recorded = recorder.next()
+    monkeypatch.setattr(
+        tempfile, "tempdir", str(tmp_path if folder == "full" else tmp_path / "none")
+    )
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, before[1]))
+    try:
+        with pytest.raises(NotRecorded, match=r"temporary folder .*set TMPDIR"):
+            recorded(0)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert not list(tmp_path.iterdir())
 
 
 def test_stopping_without_a_start_is_a_bug() -> None:

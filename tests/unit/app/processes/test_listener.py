@@ -165,6 +165,8 @@ class Parent:
         self.clients: list[socket.socket] = []
         self.orders: list[bytes] = []
         self.lost = 0
+        self.told: list[bool] = []
+        self.order: bytes | None = None
 
     def hand_over(self, many: int) -> None:
         with socket.create_server(("127.0.0.1", 0)) as server:
@@ -174,8 +176,14 @@ class Parent:
                 with accepted:
                     socket.send_fds(self.channel, [b"c"], [accepted.fileno()])
 
-    def one_is_lost(self) -> None:
+    def connection_closed(self) -> None:
         self.lost += 1
+
+    def has_descriptors(self, has: bool) -> None:
+        self.told.append(has)
+
+    def early_order(self) -> bytes | None:
+        return self.order
 
     def close(self) -> None:
         close(self.clients)
@@ -186,9 +194,7 @@ class Parent:
 @contextlib.asynccontextmanager
 async def handed_over(make: Callable[[], asyncio.Protocol] = Made) -> AsyncIterator[Parent]:
     parent = Parent()
-    handover = SocketHandover(
-        parent.workers_channel, make, parent.orders.append, parent.one_is_lost
-    )
+    handover = SocketHandover(parent.workers_channel, make, parent.orders.append, parent)
     try:
         yield parent
     finally:
@@ -216,6 +222,69 @@ def test_end_of_the_parent_is_an_empty_order(runner: asyncio.Runner) -> None:
             parent.channel.close()
             await turns(10)
             assert parent.orders[0] == b""
+
+    runner.run(scenario())
+
+
+@pytest.fixture
+def full(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Connections have no descriptor until the list is cleared; those of the reserve are free."""
+    is_full = [True]
+
+    def free(_: int, *, last: bool = False) -> bool:
+        return last or not is_full
+
+    monkeypatch.setattr("app.processes.listener.is_free_for_connection", free)
+    monkeypatch.setattr("app.processes.listener.PAUSE_S", 0.02)
+    return is_full
+
+
+def test_callers_wait_in_the_kernel_without_descriptors(
+    runner: asyncio.Runner, full: list[bool]
+) -> None:
+    async def scenario() -> None:
+        here = bound()
+        async with listening(here):
+            clients = connect(here, 3)
+            await asyncio.sleep(0.1)
+            assert Made.count == 0
+            full.clear()
+            await asyncio.sleep(0.1)
+            assert Made.count == 3
+            close(clients)
+
+    runner.run(scenario())
+
+
+def test_connections_wait_in_the_channel_without_descriptors(
+    runner: asyncio.Runner, full: list[bool]
+) -> None:
+    async def scenario() -> None:
+        async with handed_over() as parent:
+            parent.hand_over(3)
+            await asyncio.sleep(0.1)
+            assert (Made.count, parent.told) == (0, [False])
+            full.clear()
+            await asyncio.sleep(0.1)
+            assert (Made.count, parent.told) == (3, [False, True])
+            assert parent.lost == 0
+
+    runner.run(scenario())
+
+
+def test_order_behind_waiting_connections_is_found(
+    runner: asyncio.Runner, full: list[bool]
+) -> None:
+    async def scenario() -> None:
+        async with handed_over() as parent:
+            parent.hand_over(3)
+            parent.channel.send(b"d")
+            parent.order = b"d"
+            await asyncio.sleep(0.1)
+            assert parent.orders[0] == b"d"
+            assert Made.count == 0
+        assert full
+        assert (Made.count, parent.lost) == (3, 0)  # with the last descriptors
 
     runner.run(scenario())
 

@@ -15,28 +15,32 @@ from pathlib import Path
 
 import pytest
 
-from app.processes import shared_metrics
 from app.processes.supervisor import Supervisor, WorkersPlan
+from app.processes.worker import Shared
 
 # Sends its place to every client; its environment says what else it does.
 WORKER = """
 import os, signal, socket, sys, time
+from pathlib import Path
 from app.processes.worker import *
 place = Place.parse(sys.argv[2])
 obey_parent_alone(place.parent)
+folder = Path(os.environ["WORKERS_FOLDER"])
 behaviour = os.environ.get(f"WORKER_{place.index}", "")
 if behaviour.startswith("exit"):
     time.sleep(0.2)
     sys.exit(int(behaviour[4:]))
-if (place.folder / f"broken_{place.index}").exists():
+if (folder / f"broken_{place.index}").exists():
     sys.exit(3)
 worker = Worker(place)
 worker.channel.setblocking(True)
 worker.tell(LISTENS)
-while behaviour == "loads" and not (place.folder / "loaded").exists():
+while behaviour == "loads" and not (folder / "loaded").exists():
     time.sleep(0.01)
 worker.tell(READY)
-(place.folder / f"ready_{place.index}").touch()
+if behaviour == "full":
+    worker.has_descriptors(False)
+(folder / f"ready_{place.index}").touch()
 while True:
     data, descriptors, _, _ = socket.recv_fds(worker.channel, 1, 8)
     for each in descriptors:
@@ -48,7 +52,7 @@ while True:
         else:
             connection.detach()
     if data == ALL_LOADED:
-        (place.folder / f"told_{place.index}").touch()
+        (folder / f"told_{place.index}").touch()
     if data in (b"", DRAIN):
         if behaviour == "stays":
             time.sleep(30)
@@ -95,7 +99,6 @@ class Running:
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv(shared_metrics.FOLDER_VARIABLE, str(tmp_path))
     monkeypatch.setattr("prometheus_client.values.ValueClass", None)  # restored when it is over
     return tmp_path
 
@@ -107,7 +110,9 @@ async def supervising(
     bound = socket.socket()
     bound.bind(("127.0.0.1", 0))
     environment = {**os.environ, **behaviour, "PYTHONPATH": str(Path.cwd())}
-    plan = WorkersPlan([sys.executable, "-c", WORKER], environment, workers, drain_s, folder)
+    environment["WORKERS_FOLDER"] = str(folder)
+    shared = Shared.create(workers)
+    plan = WorkersPlan([sys.executable, "-c", WORKER], environment, workers, drain_s, shared)
     port = bound.getsockname()[1]
     running = Running(port, asyncio.create_task(Supervisor(bound, plan).run()))
     try:
@@ -116,6 +121,7 @@ async def supervising(
         running.ended.cancel()
         await asyncio.gather(running.ended, return_exceptions=True)
         bound.close()
+        shared.close()
         for each in running.connections:
             each.close()
 
@@ -241,25 +247,53 @@ async def test_connections_wait_until_a_worker_can_take_them(
         assert await running.stop() == 0
 
 
+async def test_a_worker_without_descriptors_gets_no_connections(folder: Path) -> None:
+    async with supervising(folder, 2, behaviour={"WORKER_0": "full"}) as running:
+        await eventually(lambda: all((folder / f"told_{n}").exists() for n in range(2)))
+        for _ in range(3):
+            assert await running.connect() == "1"
+        assert await running.stop() == 0
+
+
+async def test_a_worker_that_cannot_be_started_is_retried(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("app.processes.supervisor.RESTART_DELAYS_S", (0.0, 0.05))
+    started: list[float] = []
+
+    def exhausted(*_: object, **__: object) -> None:
+        started.append(time.monotonic())
+        raise BlockingIOError(11, "Resource temporarily unavailable")
+
+    async with supervising(folder, 2) as running:
+        await all_are_up(running, 2)
+        with monkeypatch.context() as during:
+            during.setattr(subprocess, "Popen", exhausted)
+            os.kill(running.children()[0], signal.SIGKILL)
+            await eventually(lambda: len(started) >= 3)
+        await eventually(lambda: len(running.children()) == 2)
+        assert await running.stop() == 0
+
+
 # A parent that is forked here must not be pytest's process, which has threads.
 FORKING = """
 import asyncio, contextlib, os, signal, socket, sys, time
 from pathlib import Path
 from app.processes.supervisor import Supervisor, WorkersPlan
-from app.processes.worker import Worker, obey_parent_alone
+from app.processes.worker import Shared, Worker, obey_parent_alone
+folder = Path(sys.argv[1])
 def serve(place):
     for number in (signal.SIGINT, signal.SIGTERM):
         os.kill(os.getpid(), number)
     obey_parent_alone(place.parent)
     worker = Worker(place)
-    (place.folder / f"up_{place.index}").touch()
+    (folder / f"up_{place.index}").touch()
     while True:
         time.sleep(1)
-folder = Path(sys.argv[1])
 with contextlib.ExitStack() as stack:
     stack.callback(print, "unwound")
     bound = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
-    supervisor = Supervisor(bound, WorkersPlan([], {}, 2, 5.0, folder))
+    supervisor = Supervisor(bound, WorkersPlan([], {}, 2, 5.0, Shared.create(2)))
     supervisor.fork(serve)
     deadline = time.monotonic() + 20
     while len(list(folder.glob("up_*"))) < 2 and time.monotonic() < deadline:

@@ -1,41 +1,70 @@
-"""A worker's place, and its count of closed connections."""
+"""A worker's place, and what it and its parent tell each other."""
 
 from __future__ import annotations
 
 import os
 import socket
-from pathlib import Path
+from collections.abc import Iterator
 
 import pytest
 
-from app.processes.worker import READY, ClosedConnections, OpenConnections, Place, Worker
+from app.processes.worker import (
+    DRAIN,
+    FULL,
+    READY,
+    ROOM,
+    ClosedConnections,
+    OpenConnections,
+    Place,
+    Shared,
+    Worker,
+)
 
 
-def test_place_survives_a_round_trip() -> None:
-    place = Place(1, 4, 77, 9, Path("/tmp/a folder: with a colon"))
-    assert Place.parse(str(place)) == place
+@pytest.fixture
+def shared() -> Iterator[Shared]:
+    """The files of two workers."""
+    made = Shared.create(2)
+    yield made
+    made.close()
 
 
-@pytest.mark.parametrize("text", ["", "1", "1/2:3", "1/2:3:x:/tmp", "a/2:3:4:/tmp"])
+def test_place_survives_a_round_trip(shared: Shared) -> None:
+    place = Place(1, 2, 77, 9, shared)
+    parsed = Place.parse(str(place))
+    assert (parsed.index, parsed.of, parsed.parent, parsed.channel) == (1, 2, 77, 9)
+    assert parsed.shared.descriptors() == shared.descriptors()
+    assert len(parsed.shared.metrics) == 3  # two workers and their parent
+
+
+@pytest.mark.parametrize("text", ["", "1", "1/2:3", "1/2:3:x:5,6,7", "a/2:3:4:5,6,7", "1/2:3:4:5"])
 def test_malformed_place_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"unpack|literal"):
         Place.parse(text)
 
 
-def test_parent_sees_closed_connections_of_a_worker(tmp_path: Path) -> None:
-    seen_by_parent = ClosedConnections(tmp_path, 2)
+def test_parent_sees_closed_connections_of_a_worker(shared: Shared) -> None:
+    seen_by_parent = ClosedConnections(shared.connections, 2)
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        worker = Worker(Place(1, 2, os.getpid(), theirs.fileno(), tmp_path))
+        worker = Worker(Place(1, 2, os.getpid(), theirs.fileno(), shared))
         connections = OpenConnections(worker)
         connections.add("one")
         connections.add("other")
         connections.discard("one")
         connections.discard("one")  # uvicorn does, when a connection is handed to another protocol
-        assert (seen_by_parent[0], seen_by_parent[1]) == (0, 1)
-        seen_by_parent.reset(1)
+        assert seen_by_parent.counts() == (0, 1)
         connections.discard("other")
-        assert seen_by_parent[1] == 1
+        assert seen_by_parent.counts() == (0, 2)
+        seen_by_parent.put(1, 0)
+        assert seen_by_parent.counts() == (0, 0)
         worker.tell(READY)
         assert ours.recv(10) == READY
+        worker.has_descriptors(False)
+        worker.has_descriptors(True)
+        assert ours.recv(10) == FULL + ROOM
+        assert worker.early_order() is None
+        seen_by_parent.stop()
+        assert worker.early_order() == DRAIN
+        assert seen_by_parent.counts() == (0, 0)
         worker.channel.close()

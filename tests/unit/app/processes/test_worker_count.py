@@ -53,10 +53,8 @@ def served(tmp_path: Path) -> Served:
     return Served(tmp_path / "models", VersionPolicy.parse("latest"), None, None, 64)
 
 
-def chosen(
-    served: Served, *, layout: bool = False, limits: bool = False, folder: str | None = None
-) -> Choice:
-    return choose(served, has_own_layout=layout, has_rate_limits=limits, folder=folder)
+def chosen(served: Served, *, layout: bool = False, limits: bool = False) -> Choice:
+    return choose(served, has_own_layout=layout, has_rate_limits=limits)
 
 
 def test_a_small_model_gets_a_process_per_core(served: Served) -> None:
@@ -85,19 +83,9 @@ def test_a_gpu_gets_one(served: Served, monkeypatch: pytest.MonkeyPatch) -> None
     assert chosen(served) == Choice(1, "there may be a GPU")
 
 
-def test_settings_for_one_process_get_one(served: Served, tmp_path: Path) -> None:
+def test_settings_for_one_process_get_one(served: Served) -> None:
     assert chosen(served, layout=True) == Choice(1, "devices, replicas or threads are set")
     assert chosen(served, limits=True).reason == "rate limits are exact in one process only"
-    assert chosen(served, folder=str(tmp_path / "none")).workers == 1
-    assert chosen(served, folder=str(tmp_path)).workers == 2
-
-
-def test_missing_shared_folder_gets_one(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    def none() -> str:
-        raise FileNotFoundError
-
-    monkeypatch.setattr("tempfile.gettempdir", none)
-    assert chosen(served).reason.startswith("there is no writable folder")
 
 
 def test_one_large_model_among_small_ones_gets_one(served: Served) -> None:

@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import pytest
 
 from app.serving.overrides import ALL, Override, Overrides
+from app.shared_file import SharedFile
 from app.types import ModelId
 
 ONE, TWO, EVERY = ModelId("m", 1), ModelId("m", 2), ModelId("m", ALL)
 
 
+@pytest.fixture
+def file() -> Iterator[SharedFile]:
+    made = SharedFile.create()
+    yield made
+    made.close()
+
+
 @pytest.fixture(params=["alone", "shared"])
-def overrides(request: pytest.FixtureRequest, tmp_path: Path) -> Overrides:
-    return Overrides(tmp_path / "overrides.json" if request.param == "shared" else None)
+def overrides(request: pytest.FixtureRequest, file: SharedFile) -> Overrides:
+    return Overrides(file if request.param == "shared" else None)
 
 
 def test_no_override_exists_at_first(overrides: Overrides) -> None:
@@ -48,8 +56,8 @@ def test_override_may_cover_all_versions(overrides: Overrides) -> None:
     assert overrides.load(EVERY).unloaded == frozenset()
 
 
-def test_processes_share_overrides_without_loss(tmp_path: Path) -> None:
-    several = [Overrides(tmp_path / "overrides.json") for _ in range(4)]
+def test_processes_share_overrides_without_loss(file: SharedFile) -> None:
+    several = [Overrides(file) for _ in range(4)]
 
     def ask(number: int) -> None:
         several[number % 4].unload(ModelId("m", number + 1))
@@ -58,6 +66,4 @@ def test_processes_share_overrides_without_loss(tmp_path: Path) -> None:
         list(pool.map(ask, range(40)))
     assert all(len(each.now().unloaded) == 40 for each in several)
     assert several[0].now().asked == 40
-    assert (
-        Overrides(tmp_path / "overrides.json").now() == several[0].now()
-    )  # of a worker that is new
+    assert Overrides(file).now() == several[0].now()  # of a worker that is new

@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import time
-from pathlib import Path
+from collections.abc import Iterator
 
 import pytest
 
 from app.errors import AlreadyRecording
 from app.serving.turn import Turn
+from app.shared_file import SharedFile
 
 
-def test_second_worker_is_refused_until_release(tmp_path: Path) -> None:
-    one, other = Turn(tmp_path), Turn(tmp_path)
+@pytest.fixture
+def file() -> Iterator[SharedFile]:
+    made = SharedFile.create()
+    yield made
+    made.close()
+
+
+def test_second_worker_is_refused_until_release(file: SharedFile) -> None:
+    one, other = Turn(file), Turn(file)
     for taker, refused in ((one, other), (other, one), (one, one)):
         with taker.take(time.monotonic() + 30):
             says = pytest.raises(AlreadyRecording, match="profiled already")
@@ -21,14 +29,14 @@ def test_second_worker_is_refused_until_release(tmp_path: Path) -> None:
             assert 28 < caught.value.retry_after_s <= 30
 
 
-def test_failed_worker_releases_the_turn(tmp_path: Path) -> None:
-    with pytest.raises(ZeroDivisionError), Turn(tmp_path).take(time.monotonic() + 30):
+def test_failed_worker_releases_the_turn(file: SharedFile) -> None:
+    with pytest.raises(ZeroDivisionError), Turn(file).take(time.monotonic() + 30):
         raise ZeroDivisionError
-    with Turn(tmp_path).take(time.monotonic()):
+    with Turn(file).take(time.monotonic()):
         pass
 
 
-def test_single_process_has_one_turn(tmp_path: Path) -> None:
+def test_single_process_has_one_turn() -> None:
     turn = Turn(None)
     with turn.take(time.monotonic()):
         with pytest.raises(AlreadyRecording) as caught, turn.take(time.monotonic()):

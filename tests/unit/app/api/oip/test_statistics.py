@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from app.api.oip.statistics import VersionStatistics, statistics
 from app.backends.selection import Preference, select
 from app.codecs.choose import codec_for
 from app.metrics import Metrics
-from app.processes import shared_metrics
 from app.processes.shared_metrics import SharedMetrics
 from app.registry.loaded_models import LoadedModel
+from app.shared_file import SharedFile
 from app.types import CacheCounts, ModelId
 from tests.unit.models.manifests import make_manifest
 
@@ -81,19 +79,19 @@ async def test_statistics_match_the_metrics() -> None:
     check(found, processes=1)
 
 
-async def test_several_processes_are_summed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv(shared_metrics.FOLDER_VARIABLE, str(tmp_path))
+async def test_several_processes_are_summed(monkeypatch: pytest.MonkeyPatch) -> None:
+    files = [SharedFile.create() for _ in range(2)]
     monkeypatch.setattr("prometheus_client.values.ValueClass", None)  # restored when it is over
     workers = []
     for index in range(2):
-        workers.append(SharedMetrics(index))
+        workers.append(SharedMetrics(index, files))
         work(workers[-1])
         workers[-1].write_down()
     for each in workers:
         (found,) = (await statistics(each, [model()]))["model_stats"]
         check(found, processes=2)
+    for file in files:
+        file.close()
 
 
 async def test_statistics_are_separate_for_each_version() -> None:
