@@ -198,6 +198,7 @@ def create_app(
         telemetry={"tracing": False, "metrics": False, "logs": False},
     )
     app.state.lifecycle = lifecycle  # for __main__, which begins the drain before the lifespan ends
+    app.state.metrics = metrics  # for __main__, which owns the log
     routes = predictions()
     endpoints = Endpoints(routes)
     app.state.protocol = protocol_for(service, endpoints)  # for uvicorn

@@ -19,8 +19,9 @@ from prometheus_client.registry import Collector
 from prometheus_client.samples import Sample
 
 from app.metrics import Metrics, T
-from app.metrics.counters import LABELS
+from app.metrics.counters import LABELS, LOG_LINES_DROPPED
 from app.metrics.gauges import MODEL_GAUGES, MODEL_INFO, ModelGauges
+from app.metrics.tally import TotalTally
 from app.types import ModelId
 
 FOLDER_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"  # where prometheus_client keeps its files
@@ -102,16 +103,22 @@ class _Writer:
 
 
 class SupervisorMetrics:
-    """The parent's metrics: its memory, CPU time and descriptors."""
+    """The parent's metrics: its memory, CPU time, descriptors and log.
 
-    def __init__(self) -> None:
+    Args:
+        dropped: returns how many lines the log has dropped.
+    """
+
+    def __init__(self, dropped: Callable[[], int]) -> None:
         _share_values(SUPERVISOR)
         self._process = _Process()
+        self._log = TotalTally(dropped, Counter(LOG_LINES_DROPPED, "", registry=None).inc)
         self._collector = ProcessCollector(registry=None)
         self.close = _Writer(self._refresh, DEVICES_S).close
 
     def _refresh(self) -> None:
         self._process.refresh(self._collector.collect())
+        self._log.flush()
 
 
 class SharedMetrics(Metrics):

@@ -109,7 +109,7 @@ async def supervising(
     environment = {**os.environ, **behaviour, "PYTHONPATH": str(Path.cwd())}
     plan = WorkersPlan([sys.executable, "-c", WORKER], environment, workers, drain_s, folder)
     port = bound.getsockname()[1]
-    running = Running(port, asyncio.create_task(Supervisor(bound, plan).run()))
+    running = Running(port, asyncio.create_task(Supervisor(bound, plan, lambda: 0).run()))
     try:
         yield running
     finally:
@@ -259,7 +259,7 @@ folder = Path(sys.argv[1])
 with contextlib.ExitStack() as stack:
     stack.callback(print, "unwound")
     bound = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
-    supervisor = Supervisor(bound, WorkersPlan([], {}, 2, 5.0, folder))
+    supervisor = Supervisor(bound, WorkersPlan([], {}, 2, 5.0, folder), lambda: 0)
     supervisor.fork(serve)
     deadline = time.monotonic() + 20
     while len(list(folder.glob("up_*"))) < 2 and time.monotonic() < deadline:
