@@ -69,7 +69,7 @@ class Output(io.RawIOBase):
     def __init__(self, descriptor: int, name: str) -> None:
         self.dropped = 0
         self._descriptor = descriptor
-        self._name = name
+        self.name = name
         self._lock = threading.RLock()  # a signal handler may log while its thread does
         self._entries: queue.SimpleQueue[bytes] = queue.SimpleQueue()
         self._put = self._taken = 0  # bytes since the beginning
@@ -115,7 +115,7 @@ class Output(io.RawIOBase):
     def start(self) -> None:
         """Leave writing to a thread."""
         self._ending = False
-        self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+        self._thread = threading.Thread(target=self._run, name=self.name, daemon=True)
         self._thread.start()
 
     def stop(self, limit_s: float) -> None:
@@ -185,7 +185,7 @@ class Output(io.RawIOBase):
             return
         with self._lock:
             lines, self._untold = self._untold, 0
-        LOG.error("log_lines_dropped", lines=lines, output=self._name)
+        LOG.error("log_lines_dropped", lines=lines, output=self.name)
 
 
 class Outputs:
@@ -221,18 +221,16 @@ def take_over() -> Outputs:
     found: list[Output] = []
     for name in NAMES:
         stream: TextIO = getattr(sys, name)
-        ours = isinstance(
-            getattr(stream, "buffer", None), Output
-        )  # of the process that this is a fork of
-        if not ours and stream is not getattr(sys, f"__{name}__"):
+        inherited = isinstance(getattr(stream, "buffer", None), Output)  # by a fork
+        if not inherited and stream is not getattr(sys, f"__{name}__"):
             continue
         descriptor = stream.fileno()
         unblock(descriptor)
-        same = (each for each in found if os.path.sameopenfile(each.fileno(), descriptor))
-        output = next(same, None) or Output(descriptor, name)
-        found += [output] if output not in found else []
+        same = [each for each in found if os.path.sameopenfile(each.fileno(), descriptor)]
+        output = same[0] if same else Output(descriptor, name)
+        found += [] if same else [output]
         replaced = io.TextIOWrapper(
-            output,  # type: ignore[arg-type]  # as with `python -u`
+            output,  # not buffered, as with `python -u`
             encoding=stream.encoding,
             errors="backslashreplace",
             line_buffering=True,
