@@ -118,15 +118,17 @@ class Output(io.RawIOBase):
         self._thread = threading.Thread(target=self._run, name=self.name, daemon=True)
         self._thread.start()
 
-    def stop(self, limit_s: float) -> None:
-        """Wait until everything is written and the thread ends, or for this long."""
-        if self._thread is None:
-            return
+    def stop(self) -> None:
+        """Let the thread end once everything is written."""
         self._ending = True
         self._entries.put(b"")
-        self._thread.join(max(0.0, limit_s))
-        if not self._thread.is_alive():
-            self._thread = None
+
+    def wait(self, limit_s: float) -> None:
+        """Wait for the thread's end; if it does not end in time, it goes on."""
+        if self._thread is not None:
+            self._thread.join(max(0.0, limit_s))
+            if not self._thread.is_alive():
+                self._thread = None
 
     def _run(self) -> None:
         self._finish(None)  # what could not be written without a thread
@@ -213,7 +215,9 @@ class Outputs:
         finally:
             deadline = time.monotonic() + FLUSH_S
             for each in self._all:
-                each.stop(deadline - time.monotonic())
+                each.stop()
+            for each in self._all:
+                each.wait(deadline - time.monotonic())
 
 
 def take_over() -> Outputs:

@@ -203,13 +203,13 @@ def test_files_are_left_as_they_are(tmp_path: Path) -> None:
         assert os.get_blocking(file.fileno())
 
 
-def ended(program: str) -> subprocess.CompletedProcess[str]:
-    """A process whose stdout and stderr are the same pipe."""
+def ended(program: str, stderr: int = subprocess.STDOUT) -> subprocess.CompletedProcess[str]:
+    """A process that has taken over its outputs, which are the same pipe."""
     begin = "import os, signal, sys, threading, warnings\nfrom app.outputs import take_over\n"
     return subprocess.run(
         [sys.executable, "-c", f"{begin}outputs = take_over()\n{program}"],
         stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
+        stderr=stderr,
         text=True,
         check=False,
         timeout=60,
@@ -231,6 +231,21 @@ def test_prints_warnings_and_errors_keep_their_order() -> None:
     assert places == sorted(places)
     assert done.stdout.endswith("four\nfive\n")
     assert done.returncode == 1
+
+
+def test_stdout_is_written_although_nobody_reads_stderr() -> None:
+    done = ended(
+        "reading, writing = os.pipe()\n"
+        "os.dup2(writing, 2)\n"
+        "outputs = take_over()\n"
+        "with outputs.in_threads():\n"
+        "    print('x' * 100000, file=sys.stderr)\n"
+        "    print('during')\n"
+        "print('after')\n",
+        stderr=subprocess.DEVNULL,
+    )
+    assert done.stdout == "during\nafter\n"
+    assert done.returncode == 0
 
 
 def test_fork_writes_in_a_thread_of_its_own() -> None:
