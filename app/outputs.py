@@ -76,7 +76,8 @@ class Output(io.RawIOBase):
         self._full = False  # until half of the queue is written: one long gap, not many short ones
         self._rest = memoryview(b"")  # of the entry that is being written
         self._fails = False
-        self._torn = False  # the last line has no end
+        self._partly = False  # a part of it is written
+        self._torn = False  # the rest of a line could not be written
         self._untold = 0  # dropped lines that the log does not mention yet
         self._patience_s = PATIENCE_S
         self._thread: threading.Thread | None = None
@@ -129,6 +130,9 @@ class Output(io.RawIOBase):
             self._thread.join(max(0.0, limit_s))
             if not self._thread.is_alive():
                 self._thread = None
+                self._patience_s = PATIENCE_S
+                with self._lock:  # what other threads have written meanwhile
+                    self._write_queued(0.0)
 
     def _run(self) -> None:
         self._finish(None)  # what could not be written without a thread
@@ -146,9 +150,11 @@ class Output(io.RawIOBase):
         return False
 
     def _begin(self, entry: bytes) -> None:
-        self._taken += len(entry)
-        if self._put - self._taken <= QUEUE_BYTES / 2:
-            self._full = False
+        with self._lock:
+            self._taken += len(entry)
+            if self._put - self._taken <= QUEUE_BYTES / 2:
+                self._full = False
+        self._partly = False
         self._rest = memoryview(b"\n" + entry if self._torn and entry else entry)
 
     def _finish(self, limit_s: float | None) -> bool:
@@ -161,11 +167,12 @@ class Output(io.RawIOBase):
                     return False
             except OSError:  # the reader has gone, or the disk is full
                 self._fails = True
+                self._torn = self._torn or self._partly
                 self._drop(bytes(self._rest))
                 self._rest = memoryview(b"")
             else:
-                self._fails = False
-                self._torn = self._rest[written - 1] != ord("\n")
+                self._fails = self._torn = False
+                self._partly = True
                 self._rest = self._rest[written:]
         return True
 

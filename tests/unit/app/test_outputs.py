@@ -165,6 +165,15 @@ def test_lines_before_during_and_after_threads_are_in_order(pipe: Pipe) -> None:
     assert os.read(pipe[0], PAGE) == b"during\nafter\n"
 
 
+def test_text_without_an_end_of_line_is_continued(pipe: Pipe) -> None:
+    output = Output(pipe[1], "stderr")
+    output.write(b"one")
+    with Outputs([output]).in_threads():
+        output.write(b", two")
+    output.write(b", three\n")
+    assert os.read(pipe[0], PAGE) == b"one, two, three\n"
+
+
 def test_only_the_own_end_of_a_pipe_never_blocks() -> None:
     reading, writing = os.pipe()
     shared = os.dup(writing)
