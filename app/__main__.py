@@ -29,6 +29,7 @@ import uvicorn
 
 from app.flags import FlagParser, flag_of
 from app.logs import configure_logs
+from app.outputs import Outputs, take_over
 from app.processes import fork
 from app.processes.listener import url_of
 from app.processes.server import RESERVE, Server
@@ -39,6 +40,7 @@ from app.serving.version_policy import VersionPolicy
 from app.settings import PREFIX, Settings, SettingsError, load_settings
 from app.telemetry import variables
 from models.quiet import DEPRECATIONS, ignore_warnings
+from models.streams import open_closed_streams
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
@@ -61,6 +63,8 @@ Create = Callable[[Settings, Worker | None], "FastAPI"]
 
 def main(create: Create | None = None, arguments: Sequence[str] | None = None) -> int:
     """Serve the application that `create` (app.main.create_app) builds; return the exit code."""
+    open_closed_streams()
+    outputs = take_over()
     for message in DEPRECATIONS:  # before any thread starts, which may replace the filters
         ignore_warnings(message=message)
     options, chosen = _parser().read(arguments)
@@ -75,8 +79,8 @@ def main(create: Create | None = None, arguments: Sequence[str] | None = None) -
         _drop_metrics_folder()
         workers = _workers(settings) if place is None else 1
         if workers > 1:
-            return _supervise(create, settings, workers)
-        return _serve(create or _create_app, settings, place)
+            return _supervise(create, settings, workers, outputs)
+        return _serve(create or _create_app, settings, place, outputs)
     except (SettingsError, ValueError) as error:
         problem = str(error)
         for name in chosen:
@@ -175,7 +179,7 @@ def _import_server() -> Callable[..., FastAPI]:
     return create_app
 
 
-def _serve(create: Create, settings: Settings, place: Place | None) -> int:
+def _serve(create: Create, settings: Settings, place: Place | None, outputs: Outputs) -> int:
     """Serve in this process, alone or as one of several."""
     worker = None
     if place is not None:
@@ -186,11 +190,13 @@ def _serve(create: Create, settings: Settings, place: Place | None) -> int:
     # Workers leave signals to their parent, and do not measure.
     with _ends_at_once() if place is None else contextlib.nullcontext():
         app = create(settings, worker)
+    app.state.metrics.watch_log(lambda: outputs.dropped)
     lifecycle: Lifecycle = app.state.lifecycle
     server = Server(_config(app, settings), lifecycle, settings.drain_s, settings.hang_s, worker)
     server.shows_page = settings.shows_page
     try:
-        server.run()
+        with outputs.in_threads():
+            server.run()
     except SystemExit:  # raised by uvicorn if the port is in use; it has logged why
         return _cannot_listen(settings)
     except OSError as error:
@@ -259,7 +265,7 @@ def _ends_at_once() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _supervise(create: Create | None, settings: Settings, workers: int) -> int:
+def _supervise(create: Create | None, settings: Settings, workers: int, outputs: Outputs) -> int:
     """Run the workers as forks of this process, or start each like this process."""
     # Not at the top: it imports prometheus_client, before which METRICS_FOLDERS are unset.
     from app.processes.supervisor import Supervisor, WorkersPlan  # noqa: PLC0415
@@ -285,9 +291,10 @@ def _supervise(create: Create | None, settings: Settings, workers: int) -> int:
         plan = WorkersPlan(_command(), _environment(settings), workers, settings.drain_s, shared)
         if settings.shows_page:
             LOG.info("page", url=url_of(bound))
-        supervisor = Supervisor(bound, plan)
+        supervisor = Supervisor(bound, plan, lambda: outputs.dropped)
         if forks:
             supervisor.fork(partial(_be_worker, create, plan.environment))
+        stack.enter_context(outputs.in_threads())  # after the forks, which need a single thread
         return asyncio.run(supervisor.run())
 
 

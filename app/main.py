@@ -37,6 +37,7 @@ from app.backends.factory import TorchBackends
 from app.backends.nvml import readings_of
 from app.backends.profiler import TorchRecorder
 from app.backends.selection import Selection
+from app.backends.shape_caches import bound_caches
 from app.engine import engine
 from app.engine.clock import LoopClock
 from app.engine.engine import Engine, EngineConfig
@@ -47,6 +48,7 @@ from app.metrics.gauges import ServedModel
 from app.processes.serving_process import calm_gc, end_process, give_memory_back
 from app.processes.shared_metrics import SharedMetrics
 from app.processes.worker import NOT_READY, READY, Worker
+from app.processes.worker_count import wanted_manifests
 from app.registry.loaded_models import LoadedModels
 from app.registry.model_settings import ModelSettings
 from app.registry.repository import Artifact, Repository
@@ -55,7 +57,7 @@ from app.serving.installer import BackendFactory, Installer
 from app.serving.lifecycle import MIN_CLOSE_S, Lifecycle, LifecycleConfig
 from app.serving.models_file import ModelsFile
 from app.serving.overrides import Overrides
-from app.serving.placement import Placement, Trial, measured_layout, place
+from app.serving.placement import Measure, Placement, Trial, measured_layout, place
 from app.serving.profiling import Process, Profiler
 from app.serving.replica_pool import ReplicaPool
 from app.serving.turn import Turn
@@ -117,7 +119,7 @@ def create_app(
         settings.replicas_per_device,
         settings.cpu_threads,
         processes,
-        partial(measured_layout, repository, trial, packages) if make_backend is None else None,
+        _measurement(repository, trial, packages) if make_backend is None else None,
     )
     devices = placement.devices
     first = worker.index * len(devices) if worker else 0  # replica names are unique in a server
@@ -198,6 +200,7 @@ def create_app(
         telemetry={"tracing": False, "metrics": False, "logs": False},
     )
     app.state.lifecycle = lifecycle  # for __main__, which begins the drain before the lifespan ends
+    app.state.metrics = metrics  # for __main__, which owns the log
     routes = predictions()
     endpoints = Endpoints(routes)
     app.state.protocol = protocol_for(service, endpoints)  # for uvicorn
@@ -207,6 +210,13 @@ def create_app(
     surround(app, service, endpoints)
     install_openapi(app, service)
     return app
+
+
+def _measurement(repository: Repository, trial: Trial, packages: Packages) -> Measure:
+    """How to measure the layout of replicas, with the caches as they will be."""
+    manifests = (each for _, each in wanted_manifests(repository.root, trial.policy))
+    bound_caches(manifests, os.environ)
+    return partial(measured_layout, repository, trial, packages)
 
 
 def _lifespan(

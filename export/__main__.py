@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import sys
 
+from models.streams import open_closed_streams
+
 if __name__ == "__main__":
+    open_closed_streams()
     try:  # importing torch takes a second or two, and Ctrl-C may come then too
         from export.cli import main
         from models.catalog import CATALOG

@@ -17,6 +17,7 @@ from loadtests.bench import cold_start, environments, session, tail
 from loadtests.bench import options as bench_options
 from loadtests.capacity import commands, options, overload
 from loadtests.errors import LoadTestError
+from models.streams import open_closed_streams
 
 LOG_WIDTH = 110
 FAILED, INTERRUPTED = 1, 130
@@ -63,6 +64,7 @@ COMMANDS: dict[str, tuple[str, Act, Callable[[argparse.ArgumentParser], None]]] 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; return the exit code."""
+    open_closed_streams()
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     given = parser().parse_args(arguments)
     # a CI log has no width; rich would cut tables at 80 characters

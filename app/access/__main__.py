@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import errno
+import os
 import sys
 from collections.abc import Sequence
+from typing import TextIO
 
 from app.access.entries import PREDICT, SCOPES, EntryError, make_key
 
+FAILED_EXIT_CODE = 1
 USAGE_EXIT_CODE = 2
 
 
@@ -35,10 +39,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except EntryError as error:
         sys.stderr.write(f"app.access: {str(error).removeprefix('line 1: ')}\n")
         return USAGE_EXIT_CODE
-    sys.stderr.write(f"The key, shown only once:\n{secret}\n")
-    sys.stderr.flush()
-    sys.stdout.write(f"{line}\n")
+    try:
+        _write(sys.stderr, f"The key, shown only once:\n{secret}\n")
+        _write(sys.stdout, f"{line}\n")
+    except OSError as error:
+        if sys.stderr is not None:
+            problem = f"the key and its line need standard output and error: {error.strerror}"
+            sys.stderr.write(f"app.access: {problem}; run this again\n")
+        return FAILED_EXIT_CODE
     return 0
+
+
+def _write(stream: TextIO | None, text: str) -> None:
+    """Write at once, so that nobody stores a key that was not shown, or shows one not stored.
+
+    Raises:
+        OSError: if the stream is closed, or cannot be written.
+    """
+    if stream is None:
+        raise OSError(errno.EBADF, "one is closed")
+    os.write(stream.fileno(), text.encode())
 
 
 if __name__ == "__main__":

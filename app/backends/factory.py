@@ -15,6 +15,7 @@ from app.backends.golden import Golden
 from app.backends.pipeline import PipelineBackend
 from app.backends.planned import Measurements, Part, PlannedBackend
 from app.backends.selection import Selection, runs_on, stored_steps, without_gil_holders
+from app.backends.shape_caches import has_free_sizes
 from app.backends.torchscript import TorchScriptBackend
 from app.errors import VariantUnusable
 from app.types import Device
@@ -75,8 +76,7 @@ class TorchBackends:
                     raise VariantUnusable(f"{form} is not made for {each}")
             begin = partial(compute_with, self._threads)
             return PipelineBackend(folder, manifest, form, selection.devices, begin)
-        has_free_sizes = not all(spec.is_fixed for spec in manifest.inputs)
-        if selection.variant is None and (self._replicas > 1 or has_free_sizes):
+        if selection.variant is None and (self._replicas > 1 or has_free_sizes(manifest)):
             # Compiled forms would run one at a time over all replicas, and for an unmeasured time
             # at a free size.
             selection = without_gil_holders(selection)

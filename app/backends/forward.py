@@ -14,6 +14,7 @@ from app.backends.cuda import streams_of
 from app.backends.faults import faults_of
 from app.backends.lane import Lane
 from app.backends.memory import room_for
+from app.backends.shape_caches import CACHE_BYTES, has_free_sizes
 from app.backends.streams import Streams
 from app.errors import ArtifactInvalid, DeviceLost, ReplicaError
 from app.types import Arrays, Device, ServedStep, Serving
@@ -76,7 +77,8 @@ class FormBackend(ABC):
         """
         try:
             compute_in_float32()
-            with room_for(name, self.manifest.files[name].bytes, device):
+            later = CACHE_BYTES if has_free_sizes(self.manifest) else 0
+            with room_for(name, self.manifest.files[name].bytes, device, later):
                 data = verified_bytes(self.folder / name, self.manifest)
                 return self.open(data, device)
         except torch.AcceleratorError as error:

@@ -24,29 +24,30 @@ PATIENCE_S = 60.0
 
 
 @contextlib.contextmanager
-def room_for(name: str, nbytes: int, device: torch.device) -> Iterator[None]:
+def room_for(name: str, nbytes: int, device: torch.device, later_bytes: int = 0) -> Iterator[None]:
     """Load a file of weights in this context, once `check_fits` has passed."""
     alone = _LOADS.acquire(timeout=PATIENCE_S)
     try:
-        check_fits(name, nbytes, device)
+        check_fits(name, nbytes, device, later_bytes)
         yield
     finally:
         if alone:
             _LOADS.release()
 
 
-def check_fits(name: str, nbytes: int, device: torch.device) -> None:
+def check_fits(name: str, nbytes: int, device: torch.device, later_bytes: int = 0) -> None:
     """Check that there is memory to load a file of weights.
 
     Args:
         name: name of the file, for the message.
         nbytes: size of the file; weights need as much memory.
         device: where the model will be loaded.
+        later_bytes: host memory that the model takes while it serves.
 
     Raises:
         DoesNotFit: if there is not enough, with the needed and the free memory.
     """
-    on_host = HOST_COPIES * nbytes + (nbytes if device.type == "cpu" else 0)
+    on_host = HOST_COPIES * nbytes + (nbytes + later_bytes if device.type == "cpu" else 0)
     _check(name, on_host, memory_left_bytes(), "of memory", "the container")
     if device.type == "cuda":
         left, _ = torch.cuda.mem_get_info(device)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -15,6 +14,7 @@ from app.errors import TorchlaneError
 from app.logs import configure_logs
 from app.settings import PREFIX, Settings, SettingsError, load_settings
 from models.quiet import DEPRECATIONS, ignore_warnings
+from models.streams import open_closed_streams
 
 PACKAGES = ("pyarrow", "rich")  # of the extra
 INTERRUPTED = 130
@@ -24,8 +24,7 @@ SETTINGS = ("model_dir", "devices", "variant", "plan_precision", "trusted_keys",
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns the exit code."""
-    if sys.stderr is None:  # it is closed
-        sys.stderr = open(os.devnull, "w")  # noqa: SIM115
+    open_closed_streams()
     for message in DEPRECATIONS:
         ignore_warnings(message=message)
     options = _parser().parse_args(arguments)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import threading
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ from app.backends.selection import (
     select,
     without_gil_holders,
 )
+from app.backends.shape_caches import bound_caches
 from app.bulk.errors import BulkError, UsageError
 from app.codecs.base import Codec
 from app.codecs.choose import codec_for
@@ -93,6 +95,7 @@ class BulkModel:
         self.batch = choices.batch or _best_batch(self.manifest, self._selection, kinds, most)
         self.artifact = self._following(artifact, choices.steps, most)
         self._golden = Golden(self.manifest, selection.tolerance)
+        bound_caches([self.manifest], os.environ)
         backends = TorchBackends(
             self._placement.devices, most, self._placement.threads, Packages(), trial=True
         )

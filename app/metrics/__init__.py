@@ -80,6 +80,10 @@ class Metrics(Counters, Gauges):
         for gauge in self.of_models:
             gauge.remove(*labels_of(model))
 
+    def watch_log(self, dropped: Callable[[], int]) -> None:
+        """Count the lines that the log has dropped, of which `dropped` returns the total."""
+        self._tallies.total(self.log_lines_dropped, dropped)
+
     def load_ended(self, model: ModelId, result: str) -> None:
         """Count a result of a version: 'loaded', 'failed' or 'retired'."""
         self.model_loads.labels(*labels_of(model), result).inc()

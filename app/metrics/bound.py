@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from prometheus_client import Counter
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 from app.metrics.counters import BATCH_SIZES, ROUND_TRIPS, SECONDS, BulkHistogram, Counters
-from app.metrics.tally import HistogramTally, Tally
+from app.metrics.tally import HistogramTally, Tally, TotalTally
 from app.types import NO_DEVICE_TIMES, CacheCounts, DeviceTimes, ModelId
 
 
@@ -17,13 +17,17 @@ class Tallies(Collector):
     """All tallies of a process; it flushes them whenever metrics are collected."""
 
     def __init__(self) -> None:
-        self._all: list[Tally | HistogramTally] = []
+        self._all: list[Tally | TotalTally | HistogramTally] = []
 
     def counter(self, counter: Counter) -> Tally:
         """A tally for a counter."""
         tally = Tally(counter.inc)
         self._all.append(tally)
         return tally
+
+    def total(self, counter: Counter, total: Callable[[], int]) -> None:
+        """Let a counter follow a total that is kept elsewhere."""
+        self._all.append(TotalTally(total, counter.inc))
 
     def histogram(self, histogram: BulkHistogram, bounds: Sequence[float]) -> HistogramTally:
         """A tally for a histogram."""

@@ -14,6 +14,7 @@ ROUND_TRIPS = (0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.025, 0.1, 1)
 BATCH_SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 LABELS = ("model", "version")
 REPLICA_LABELS = ("replica", "device")
+LOG_LINES_DROPPED = "torchlane_log_lines_dropped"  # also a parent's, which has no other counters
 
 
 class BulkHistogram(Histogram):
@@ -185,6 +186,11 @@ class Counters:
             "torchlane_replica_faults",
             "Replicas that broke, by kind: 'error', 'hung' or 'lost' (with its device).",
             (*REPLICA_LABELS, "kind"),
+            registry=registry,
+        )
+        self.log_lines_dropped = Counter(
+            LOG_LINES_DROPPED,
+            "Lines for stderr or stdout that nobody read in time, or that could not be written.",
             registry=registry,
         )
         self.model_loads = Counter(

@@ -35,6 +35,28 @@ class Tally:
             self._hand_over(amount)
 
 
+class TotalTally:
+    """A counter whose total is kept elsewhere.
+
+    Args:
+        total: returns the total, which never decreases.
+        hand_over: called with the increase since its last call.
+    """
+
+    __slots__ = ("_hand_over", "_handed_over", "_total")
+
+    def __init__(self, total: Callable[[], int], hand_over: Callable[[float], None]) -> None:
+        self._total = total
+        self._hand_over = hand_over
+        self._handed_over = 0
+
+    def flush(self) -> None:
+        """Hand over the increase."""
+        total = self._total()
+        self._hand_over(total - self._handed_over)
+        self._handed_over = total
+
+
 class Seen(NamedTuple):
     """An observation that belongs to a trace.
 

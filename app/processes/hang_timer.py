@@ -14,9 +14,12 @@ from __future__ import annotations
 
 import ctypes
 import faulthandler
+import os
 import signal
 import sys
 import time
+
+from app.outputs import unblock
 
 
 class _Event(ctypes.Structure):
@@ -51,6 +54,9 @@ class HangTimer:
     def __init__(self, limit_s: float) -> None:
         self._limit_s = limit_s
         self._timer = ctypes.c_void_p()
+        # They are written before the process ends, which a reader must not delay.
+        can_write = unblock(sys.stderr.fileno())
+        self._stacks = sys.stderr if can_write else open(os.devnull, "w")  # noqa: SIM115
         self._of_kernel = sys.platform == "linux" and self._create()
 
     def _create(self) -> bool:
@@ -66,7 +72,7 @@ class HangTimer:
             return False
         libc.signal(signal.SIGUSR1, ctypes.cast(libc.alarm, ctypes.c_void_p))
         libc.signal(signal.SIGALRM, ctypes.cast(libc._exit, ctypes.c_void_p))
-        faulthandler.register(signal.SIGALRM, file=sys.stderr, chain=True)  # then `_exit`
+        faulthandler.register(signal.SIGALRM, file=self._stacks, chain=True)  # then `_exit`
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGUSR1, signal.SIGALRM})
         return True
 
@@ -75,7 +81,7 @@ class HangTimer:
         if self._of_kernel:
             self._set(self._limit_s)
         else:
-            faulthandler.dump_traceback_later(self._limit_s, exit=True, file=sys.stderr)
+            faulthandler.dump_traceback_later(self._limit_s, exit=True, file=self._stacks)
 
     def cancel(self) -> None:
         """Stop permanently."""

@@ -18,8 +18,9 @@ from prometheus_client.registry import Collector
 from prometheus_client.samples import Sample
 
 from app.metrics import Metrics, T
-from app.metrics.counters import LABELS
+from app.metrics.counters import LABELS, LOG_LINES_DROPPED
 from app.metrics.gauges import MODEL_GAUGES, MODEL_INFO, ModelGauges
+from app.metrics.tally import TotalTally
 from app.processes.shared_values import OwnValues, merged
 from app.shared_file import SharedFile
 from app.types import ModelId
@@ -91,20 +92,23 @@ class _Writer:
 
 
 class SupervisorMetrics:
-    """The parent's metrics: its memory, CPU time and descriptors.
+    """The parent's metrics: its memory, CPU time, descriptors and log.
 
     Args:
         file: its values.
+        dropped: returns how many lines the log has dropped.
     """
 
-    def __init__(self, file: SharedFile) -> None:
+    def __init__(self, file: SharedFile, dropped: Callable[[], int]) -> None:
         self._own = _share_values(file)
         self._process = _Process()
+        self._log = TotalTally(dropped, Counter(LOG_LINES_DROPPED, "", registry=None).inc)
         self._collector = ProcessCollector(registry=None)
         self.close = _Writer(self._refresh, DEVICES_S).close
 
     def _refresh(self) -> None:
         self._process.refresh(self._collector.collect())
+        self._log.flush()
         self._own.write()
 
 

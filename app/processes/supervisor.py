@@ -82,11 +82,13 @@ class Supervisor:
     Args:
         bound: a bound TCP socket; owned by the supervisor from now on.
         plan: the workers to run.
+        dropped: returns how many lines this process's log has dropped.
     """
 
-    def __init__(self, bound: socket.socket, plan: WorkersPlan) -> None:
+    def __init__(self, bound: socket.socket, plan: WorkersPlan, dropped: Callable[[], int]) -> None:
         self._bound = bound
         self._plan = plan
+        self._dropped = dropped
         self._closed = ClosedConnections(plan.shared.connections, plan.workers)
         self._lives: dict[int, _Life] = {}
         self._deaths = [0] * plan.workers  # in a row
@@ -117,7 +119,7 @@ class Supervisor:
         self._loop = asyncio.get_running_loop()
         self._ended: asyncio.Future[int] = self._loop.create_future()
         self._acceptor = Acceptor(self._bound, self._plan.workers, self._lives, self._closed)
-        self._metrics = SupervisorMetrics(self._plan.shared.metrics[-1])
+        self._metrics = SupervisorMetrics(self._plan.shared.metrics[-1], self._dropped)
         for number in SIGNALS:
             self._loop.add_signal_handler(number, self._signalled, number)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)  # blocked by `fork`

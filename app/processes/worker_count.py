@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import NamedTuple
 
+from app.backends.shape_caches import CACHE_BYTES, has_free_sizes
 from app.registry.repository import Repository
 from app.serving.version_policy import VersionPolicy
 from app.types import ModelId
@@ -87,17 +89,15 @@ def _by_models(served: Served, cores: int) -> Choice:
     Manifests are read but not verified: a wrong one can cause a wrong choice, but is then rejected
     when it is loaded.
     """
-    slowest, nbytes = (0.0, ""), 0
-    for model in _models(served):
-        try:
-            manifest = read_manifest(served.root / model.name / str(model.version), served.root)
-        except IntegrityError:  # reported when it is loaded
-            continue
+    slowest, nbytes, process_bytes = (0.0, ""), 0, PROCESS_BYTES
+    for model, manifest in wanted_manifests(served.root, served.policy):
         item_s = item_s_of(manifest, served)
         if item_s is None:
             return Choice(1, f"{model} has no measured times on a CPU")
         slowest = max(slowest, (item_s, str(model)))
         nbytes += sum(file.bytes for file in manifest.files.values())
+        if has_free_sizes(manifest):
+            process_bytes = PROCESS_BYTES + CACHE_BYTES
     item_s, name = slowest
     if not name:
         return Choice(1, "there is no model yet")
@@ -108,7 +108,7 @@ def _by_models(served: Served, cores: int) -> Choice:
     if free is None:
         return Choice(1, "this system does not report its free memory")
     left = int(free * MEMORY_SHARE)
-    fitting = left // (PROCESS_BYTES + COPIES * nbytes)
+    fitting = left // (process_bytes + COPIES * nbytes)
     if fitting < 2:
         return Choice(1, f"two processes may not fit into half of the free memory, {left:,} bytes")
     return Choice(min(cores, fitting, MOST), f"{cores} cores, and {measured}")
@@ -119,13 +119,13 @@ def _microseconds(seconds: float) -> str:
     return f"{seconds * 1e6:,.0f}" if seconds >= 10e-6 else f"{seconds * 1e6:.2g}"
 
 
-def _models(served: Served) -> list[ModelId]:
-    """The versions to be served, if all of them can be loaded."""
-    found = []
-    for name, numbers in Repository(served.root).versions().items():
-        wanted = served.policy.wanted(name, numbers)
-        found += [ModelId(name, number) for number in wanted.candidates[: wanted.most]]
-    return found
+def wanted_manifests(root: Path, policy: VersionPolicy) -> Iterator[tuple[ModelId, Manifest]]:
+    """The versions to be served, if all of them can be loaded; leaves out unreadable ones."""
+    for name, numbers in Repository(root).versions().items():
+        wanted = policy.wanted(name, numbers)
+        for number in wanted.candidates[: wanted.most]:
+            with contextlib.suppress(IntegrityError):  # reported when it is loaded
+                yield ModelId(name, number), read_manifest(root / name / str(number), root)
 
 
 def item_s_of(manifest: Manifest, served: Served) -> float | None:

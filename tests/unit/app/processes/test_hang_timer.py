@@ -16,8 +16,17 @@ pytestmark = [
 ]
 # Says that it runs, and then does what its argument says.
 PROGRAM = """
-import ctypes, re, sys, threading, time
+import contextlib, ctypes, os, re, socket, sys, threading, time
 from app.processes.hang_timer import HangTimer
+kept = {"pipe": os.pipe, "socket": socket.socketpair, "none": lambda: None}[sys.argv[2]]()
+if kept is not None:
+    ours = kept[1] if isinstance(kept[1], int) else kept[1].fileno()
+    os.set_blocking(ours, False)
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            os.write(ours, bytes(4096))
+    os.set_blocking(ours, True)
+    os.dup2(ours, 2)
 if "without" in sys.argv[1]:
     HangTimer._create = lambda self: False
 timer = HangTimer(0.5)
@@ -41,12 +50,15 @@ elif sys.argv[1] == "is cancelled":
     time.sleep(12)
 """
 IN_A_NAMESPACE = ("unshare", "--pid", "--fork", "--kill-child")
+UNREAD = ("pipe", "socket")
 CASES = {
     "sleeps": (),
     "is paused": (),
     "is cancelled": (),
     "spins as process 1": IN_A_NAMESPACE,
     "spins without a timer of the kernel": (),
+    **{f"sleeps, unread {each}": () for each in UNREAD},
+    **{f"spins without a timer of the kernel, unread {each}": () for each in UNREAD},
 }
 Ended = dict[str, tuple[int, str]]
 
@@ -56,7 +68,7 @@ def ended() -> Iterator[Ended]:
     """Exit code and stderr of each case; all run at once, since the timer takes 10 s."""
     processes = {
         case: subprocess.Popen(
-            [*prefix, sys.executable, "-c", PROGRAM, case.removesuffix(" as process 1")],
+            [*prefix, sys.executable, "-c", PROGRAM, *_arguments(case)],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -80,6 +92,12 @@ def ended() -> Iterator[Ended]:
             process.communicate()
 
 
+def _arguments(case: str) -> tuple[str, str]:
+    """What the program does, and what stderr is that nobody reads."""
+    does, _, unread = case.removesuffix(" as process 1").partition(", unread ")
+    return does, unread or "none"
+
+
 def _may_unshare() -> bool:
     tried = subprocess.run([*IN_A_NAMESPACE, "true"], check=False, capture_output=True)
     return tried.returncode == 0
@@ -98,6 +116,12 @@ def test_faulthandler_timer_replaces_a_missing_kernel_timer(ended: Ended) -> Non
     code, stacks = ended["spins without a timer of the kernel"]
     assert code == 1
     assert "Timeout (0:00:00.5" in stacks
+
+
+@pytest.mark.parametrize("unread", UNREAD)
+def test_process_ends_although_nobody_reads_its_stacks(ended: Ended, unread: str) -> None:
+    assert ended[f"sleeps, unread {unread}"][0] == signal.SIGALRM
+    assert ended[f"spins without a timer of the kernel, unread {unread}"][0] == 1
 
 
 def test_paused_process_continues(ended: Ended) -> None:

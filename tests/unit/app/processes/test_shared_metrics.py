@@ -229,14 +229,16 @@ async def test_every_metric_is_declared_before_anything_is_counted(
 async def test_process_metrics_cover_parent_and_workers(
     files: Sequence[SharedFile], make: Callable[[int], SharedMetrics]
 ) -> None:
-    parent = SupervisorMetrics(files[2])
+    parent = SupervisorMetrics(files[2], lambda: 2)
     worker = make(0)
+    worker.watch_log(lambda: 3)
     says = Scraped(await worker.scraped())
     alone = Scraped(generate_latest(ProcessCollector(registry=None)))
     assert says(MEMORY) == pytest.approx(2 * alone(MEMORY), rel=0.05)
     assert says("process_open_fds") == pytest.approx(alone("process_open_fds"), abs=2)
     assert says("process_max_fds") == alone("process_max_fds")
     assert says("process_start_time_seconds") == alone("process_start_time_seconds")
+    assert says("torchlane_log_lines_dropped_total") == 5
     worker.close()
     parent.close()
 

@@ -114,7 +114,7 @@ async def supervising(
     shared = Shared.create(workers)
     plan = WorkersPlan([sys.executable, "-c", WORKER], environment, workers, drain_s, shared)
     port = bound.getsockname()[1]
-    running = Running(port, asyncio.create_task(Supervisor(bound, plan).run()))
+    running = Running(port, asyncio.create_task(Supervisor(bound, plan, lambda: 0).run()))
     try:
         yield running
     finally:
@@ -293,7 +293,7 @@ def serve(place):
 with contextlib.ExitStack() as stack:
     stack.callback(print, "unwound")
     bound = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
-    supervisor = Supervisor(bound, WorkersPlan([], {}, 2, 5.0, Shared.create(2)))
+    supervisor = Supervisor(bound, WorkersPlan([], {}, 2, 5.0, Shared.create(2)), lambda: 0)
     supervisor.fork(serve)
     deadline = time.monotonic() + 20
     while len(list(folder.glob("up_*"))) < 2 and time.monotonic() < deadline:

@@ -15,7 +15,7 @@ from app.serving.version_policy import VersionPolicy
 from models.manifest import MANIFEST_FILE
 from models.plan import DevicePlan, Form, FormTimes, Plan, Precision
 from models.processor import this_cpu
-from tests.artifacts import write_artifact
+from tests.artifacts import change_manifest, write_artifact
 
 SMALL_US, LARGE_US = 30.0, 40.0  # of an item, on both sides of the limit
 
@@ -132,6 +132,17 @@ def test_processes_fit_into_half_of_the_free_memory(
     nbytes = None if left is None else int(left * PROCESS_BYTES)
     monkeypatch.setattr(worker_count, "memory_left_bytes", lambda: nbytes)
     assert chosen(served).workers == workers
+
+
+def test_processes_need_memory_for_the_shapes_of_free_sizes(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker_count, "memory_left_bytes", lambda: int(4.5 * PROCESS_BYTES))
+    assert chosen(served).workers == 2
+    free = {"shape": [-1, -1], "dimensions": [{"least": 1, "most": 9}]}
+    folder = served.root / "small" / "1"
+    change_manifest(folder, lambda content: content["inputs"][0].update(free))
+    assert chosen(served).workers == 1
 
 
 def test_unknown_memory_is_given_as_the_reason(
