@@ -42,7 +42,7 @@ def check(arguments: Sequence[str], environment: Mapping[str, str]) -> str:
             _get(url)
             return "up"
         case ["worker", url]:
-            return _worker(json.loads(_get(f"{url}/stats/requests")), socket.gethostname())
+            return _worker(json.loads(_get(f"{url.rstrip('/')}/stats/requests")), socket.gethostname())
     raise Unhealthy(__doc__ or "")
 
 
