@@ -7,13 +7,13 @@ import os
 import sys
 from collections.abc import Sequence
 from importlib.util import find_spec
-from pathlib import Path
 from typing import NoReturn
 
 from app.bulk.errors import BulkError, UsageError, tell
 from app.errors import TorchlaneError
 from app.logs import configure_logs
 from app.settings import PREFIX, Settings, SettingsError, load_settings
+from models.local_paths import local_path
 from models.quiet import DEPRECATIONS, ignore_warnings
 
 PACKAGES = ("pyarrow", "rich")  # of the extra
@@ -66,14 +66,14 @@ def _parser() -> argparse.ArgumentParser:
         help="Parquet, CSV, JSONL or .npy files, pictures, folders or globs; - reads JSONL from "
         "standard input",
     )
-    add("--out", type=Path, required=True, help="folder for the results, new or empty")
+    add("--out", type=local_path, required=True, help="folder for the results, new or empty")
     add("--resume", action="store_true", help="resume the run in --out")
     add("--version", type=_positive, help="version of the model (default: the newest)")
-    add("--model-dir", type=Path, help="the repository (default: artifacts)")
+    add("--model-dir", type=local_path, help="the repository (default: artifacts)")
     add("--devices", help="auto, cpu, cpu*2 or cuda:0,cuda:1 (default: auto)")
     add("--variant", help="the only variant to run (default: the artifact's plan)")
     add("--plan-precision", "--precision", help="the precision to compute in")
-    add("--trusted-keys", type=Path, help="accept only artifacts signed by one of these keys")
+    add("--trusted-keys", type=local_path, help="accept only artifacts signed by one of these keys")
     add("--batch", type=_positive, help="items per forward (default: the plan's best)")
     add("--workers", type=_count, help="decoding processes (default: one per core for pictures)")
     add("--ray", metavar="ADDRESS", help="run on a Ray cluster: local, auto or ray://HOST:PORT")

@@ -20,6 +20,7 @@ from app.codecs.base import OCTET_STREAM, TEXT, Budget, Codec
 from app.codecs.choose import codec_for
 from app.errors import CallerError, InvalidInput
 from app.types import Array, Arrays, Item
+from models.local_paths import NotLocal, local_path
 from models.manifest import Manifest
 
 MAX_PATH = 4096
@@ -169,13 +170,19 @@ class Decoder:
         """A picture's bytes, if the value is a file name or has them in a field."""
         if isinstance(value, dict) and value.keys() <= {"bytes", "path"}:
             name = value.get("path")
-            value = value.get("bytes") or (self._folder / name if isinstance(name, str) else None)
+            value = value.get("bytes") or (self._file(name) if isinstance(name, str) else None)
         if isinstance(value, Path):
             return _read(value)
         # Base64 contains no full stop; names of pictures do.
         if isinstance(value, str) and not value.startswith("data:") and "." in value[:MAX_PATH]:
-            return _read(self._folder / value)
+            return _read(self._file(value))
         return value
+
+    def _file(self, name: str) -> Path:
+        try:
+            return self._folder / local_path(name)
+        except NotLocal as error:
+            raise InvalidInput(f"the file name is a URL: {error}") from error
 
 
 def _plain(value: Any) -> object:

@@ -81,6 +81,9 @@ WRONG: list[tuple[Callable[[], object], list[str], int, str]] = [
     (bool, ["double", "."], 2, "the folder . has no file that can be read"),
     (bool, ["double", "-", "in.csv"], 2, "- is standard input, and cannot be combined"),
     (lambda: Path("in.txt").touch(), ["double", "in.txt"], 2, "has no format that can be read"),
+    (bool, ["double", "s3://bucket/in.csv"], 2, "the input s3:// is not supported, only local"),
+    (one_row, ["double", "in.npy", "--out", "s3://bucket/out"], 2, "argument --out: s3:// is not"),
+    (one_row, ["double", "in.npy", "--model-dir", "gs://b"], 2, "--model-dir: gs:// is not suppor"),
     (mixed, ["double", "in.parquet"], 2, "the inputs have several formats"),
     (lambda: Path("in.parquet").touch(), ["double", "in.parquet"], 1, "cannot be read as Parquet"),
     (cut_off, ["double", "in.parquet"], 1, "in.parquet is damaged"),
@@ -117,6 +120,7 @@ def test_errors_are_one_line(
     assert sentence in told
     assert told.startswith("torchlane: ")
     assert (ended, told.count("\n")) == (code, 1)
+    assert not [each for each in Path().iterdir() if each.name.endswith(":")]  # such as ./s3:
 
 
 def test_closed_standard_streams(
