@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import sys
 from collections.abc import Sequence
@@ -84,6 +85,13 @@ def _parser() -> argparse.ArgumentParser:
     add("--rows-per-shard", type=_positive, default=65_536, help="(default: 65536)")
     add("--limit", type=_positive, help="score only the first N rows")
     add("--max-errors", type=_count, metavar="N", help="stop after more than N bad rows")
+    add(
+        "--max-bad",
+        type=_share,
+        default=0.5,
+        metavar="SHARE",
+        help="exit code 1 if a larger share of all rows is bad, 0..1 (default: 0.5)",
+    )
     add("--log-level", default="error", help="debug, info, warning or error (default: error)")
     return parser
 
@@ -99,6 +107,16 @@ def _count(text: str) -> int:
     if not text.isdecimal():
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number")
     return int(text)
+
+
+def _share(text: str) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not 0 <= number <= 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 0 to 1")
+    return number
 
 
 def _check_extra(extra: str, packages: Sequence[str]) -> None:

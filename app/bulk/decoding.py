@@ -147,6 +147,8 @@ class Decoder:
         """The item of a row; None if it is invalid, and its error is in the block."""
         try:
             row_of = {name: _plain(columns.values[name][row]) for name in wanted.inputs}
+            if not self._is_text:
+                _check_filled(row_of)
             return self._decoded(wanted.item_of(row_of))
         except CallerError as error:
             block.errors[row] = str(error)
@@ -183,6 +185,13 @@ class Decoder:
             return self._folder / local_path(name)
         except NotLocal as error:
             raise InvalidInput(f"the file name is a URL: {error}") from error
+
+
+def _check_filled(row: Mapping[str, object]) -> None:
+    """Name the empty cell of a table of texts, such as CSV, which is no number and no picture."""
+    for name, value in row.items():
+        if isinstance(value, str) and not value.strip():
+            raise InvalidInput(f"{name!r} is empty")
 
 
 def _plain(value: Any) -> object:
