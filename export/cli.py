@@ -30,6 +30,7 @@ from export.training import options
 from export.variants.registry import MAKERS
 from models.definitions.definition import Definition
 from models.definitions.loading import BrokenDefinition
+from models.definitions.training import Diverged
 from models.local_paths import local_path
 from models.manifest import SIGNATURE_FILE
 from models.plan import Precision
@@ -82,7 +83,7 @@ def main(
                 return _train(arguments[1:], catalog, console)
             else:
                 _export(arguments, catalog, console)
-    except (ExportError, BrokenDefinition) as error:
+    except (ExportError, BrokenDefinition, Diverged) as error:
         Console(stderr=True, soft_wrap=True).print(f"export: {escape(str(error))}", highlight=False)
         return 2 if isinstance(error, UsageError) else 1
     except KeyboardInterrupt:
