@@ -48,6 +48,9 @@ class Address:
         Raises:
             ValueError: if the URL is wrong; the message quotes none of it but names of options.
         """
+        for name, values in parse_qs(urlsplit(url).query, keep_blank_values=True).items():
+            if "" in values:  # redis-py would ignore it
+                raise ValueError(f"the option {name!r} has no value")
         try:
             made, tls = _made(url)
         except (TypeError, *UNUSABLE) as error:

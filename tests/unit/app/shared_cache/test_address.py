@@ -35,6 +35,7 @@ def test_shown_address_has_no_login(url: str, shown: str) -> None:
             "?socket_timeout=soon",
             "the option 'socket_timeout' cannot be used: its value is not accepted",
         ),
+        ("?ssl_check_hostname", "the option 'ssl_check_hostname' has no value"),
         ("?ssl_ca_certs=/there/is/none", "the option 'ssl_ca_certs' cannot be used: No such file"),
         ("?ssl_cert_reqs=perhaps", "the option 'ssl_cert_reqs' cannot be used: "),
         (f"?ssl_password={SECRET}&protocol=9", "the option 'protocol' cannot be used: "),
