@@ -106,15 +106,22 @@ def _parser() -> FlagParser:
 
 
 def _check_extras(settings: Settings) -> None:
-    """Check that the packages that settings need are installed.
+    """Check that the packages that settings need are installed, and what only they can check.
 
     Raises:
-        SettingsError: if some are not.
+        SettingsError: if some are not, or the cache's URL has a wrong option.
     """
     if settings.grpc_port is not None:
         _check_extra(f"GRPC_PORT={settings.grpc_port}", "grpc", GRPC_PACKAGES)
     if settings.cache_url is not None:  # not shown: it may contain a password
         _check_extra("CACHE_URL", "redis", REDIS_PACKAGES)
+        # Not at the top: an extra. Not later: models are measured and loaded next.
+        from app.shared_cache.address import Address  # noqa: PLC0415
+
+        try:
+            Address.parse(settings.cache_url)
+        except ValueError as error:
+            raise SettingsError(f"{PREFIX}CACHE_URL: {error}") from None
 
 
 def _check_extra(setting: str, extra: str, packages: Sequence[str]) -> None:

@@ -28,6 +28,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from app.registry.model_settings import MODEL_NAME
 from app.serving.version_policy import VersionPolicy
+from models.local_paths import local_path
 from models.plan import Precision
 
 PREFIX = "TORCHLANE_"
@@ -154,6 +155,9 @@ def listed(value: str) -> list[str]:
     return [each for each in map(str.strip, value.split(",")) if each]
 
 
+LocalPath = Annotated[Path, BeforeValidator(local_path)]
+
+
 class SettingsError(Exception):
     """A wrong setting; the message names the variable and the valid values."""
 
@@ -178,19 +182,19 @@ class Settings(BaseSettings):
     """The port for the Open Inference Protocol over gRPC; unset: none. Needs torchlane[grpc]."""
     workers: Annotated[int | None, BeforeValidator(_number_or_auto)] = Field(None, ge=1, le=256)
     """Processes behind the port; unset or `auto`: one per core for small models, else one."""
-    model_dir: Path = Path("artifacts")
+    model_dir: LocalPath = Path("artifacts")
     """The repository: the folder that `python -m export --out` wrote to."""
     versions: Annotated[str, AfterValidator(_version_policy)] = "latest"
     """Versions to serve: `latest`, `latest:2`, `all`, `3,5`; for one model `digits=3;latest`."""
     reload_s: float = Field(5, ge=0, le=86_400, allow_inf_nan=False)
     """Seconds between two checks for new versions; 0: only on POST /admin/reload."""
-    trusted_keys: Path | None = None
+    trusted_keys: LocalPath | None = None
     """Public keys, a PEM file or a folder of them: only artifacts signed by one are loaded."""
     default_model: Annotated[str | None, AfterValidator(_model_name)] = None
     """The model that /predict uses; unset: the only model in the repository."""
     required_models: Annotated[str | None, AfterValidator(_model_names)] = None
     """Models needed for readiness: `digits,pairwise`; `*`: all that are there at the start."""
-    models_file: Path | None = None
+    models_file: LocalPath | None = None
     """A TOML file with settings of single models; it is read again when it changes."""
     devices: Annotated[str, AfterValidator(_devices)] = "auto"
     """`auto` (every visible CUDA device, else the CPU), or `cpu`, `cpu*2`, `cuda:0,cuda:1`."""
@@ -236,7 +240,7 @@ class Settings(BaseSettings):
     """Maximum seconds of a graceful stop."""
     api_keys: Annotated[str | None, AfterValidator(_name_or_none)] = Field(None, repr=False)
     """API keys, separated by semicolons: hashes, never the keys themselves."""
-    api_keys_file: Path | None = None
+    api_keys_file: LocalPath | None = None
     """A file with one API key a line; it is read again when it changes."""
     rate_limit: Annotated[str | None, AfterValidator(_name_or_none)] = None
     """Items per time for each key without its own limit, such as `100/second`."""

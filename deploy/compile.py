@@ -32,6 +32,8 @@ ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("app", "models")
 # Part of the digest in addition to the packages: mypy's settings, library versions, this file.
 DIGESTED = ("constraints.txt", "deploy/compile.py", "pyproject.toml")
+# Not part of it, and linked from each build: a server does not import the definitions of models.
+UNSERVED = ("models/catalog.py", "models/definitions")
 BUILDS = ".builds"
 KEPT = 4  # builds, for example those of other branches
 LINK = ".compiled"
@@ -211,7 +213,7 @@ def _link(root: Path, folder: Path) -> None:
 
 
 def digest(root: Path) -> str:
-    """Return a digest of everything the machine code depends on: the sources and this Python."""
+    """Return a digest of all that a server imports, compiled or not, and of this Python."""
     this_python = (sys.version, sysconfig.get_platform(), platform.libc_ver())
     found = hashlib.sha256(repr(this_python).encode())
     for file in _sources(root):
@@ -226,8 +228,21 @@ def _sources(root: Path) -> Iterator[Path]:
     for package in PACKAGES:
         for file in sorted((root / package).rglob("*")):
             hidden = file.name.startswith(".") or "__pycache__" in file.parts
+            hidden = hidden or file.relative_to(root).as_posix().startswith(UNSERVED)
             if file.is_file() and not hidden and file.suffix not in (".so", ".pyd"):
                 yield file
+
+
+def copy_sources(root: Path, copy: Path) -> None:
+    """Copy what is compiled or served; links of other modules lead from `.builds/NAME` to here."""
+    for file in _sources(root):
+        target = copy / file.relative_to(root)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(file, target)
+    for name in UNSERVED:
+        if (root / name).exists():
+            (copy / name).parent.mkdir(parents=True, exist_ok=True)
+            (copy / name).symlink_to(Path("../../..") / name)
 
 
 def check_compilers() -> None:
@@ -277,10 +292,7 @@ def _make(root: Path, folder: Path, *, serve: bool) -> Path:
         prefix="scratch-", dir=folder.parent, ignore_cleanup_errors=True
     ) as scratch:
         copy, log = Path(scratch) / "copy", Path(scratch) / "log"
-        for file in _sources(root):
-            target = copy / file.relative_to(root)
-            target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(file, target)
+        copy_sources(root, copy)
         folder = folder.with_name(digest(copy))  # the sources may have changed meanwhile
         command = [sys.executable, str(copy / "deploy/compile.py"), "--in-place"]
         environment = os.environ | {"TMPDIR": scratch}  # deleted even if the compiler is killed

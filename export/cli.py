@@ -30,6 +30,8 @@ from export.training import options
 from export.variants.registry import MAKERS
 from models.definitions.definition import Definition
 from models.definitions.loading import BrokenDefinition
+from models.definitions.training import Diverged
+from models.local_paths import local_path
 from models.manifest import SIGNATURE_FILE
 from models.plan import Precision
 
@@ -81,7 +83,7 @@ def main(
                 return _train(arguments[1:], catalog, console)
             else:
                 _export(arguments, catalog, console)
-    except (ExportError, BrokenDefinition) as error:
+    except (ExportError, BrokenDefinition, Diverged) as error:
         Console(stderr=True, soft_wrap=True).print(f"export: {escape(str(error))}", highlight=False)
         return 2 if isinstance(error, UsageError) else 1
     except KeyboardInterrupt:
@@ -117,13 +119,13 @@ def _export(arguments: Sequence[str], catalog: Mapping[str, Definition], console
     )
     parser.add_argument(
         "--weights",
-        type=Path,
+        type=local_path,
         metavar="FILE",
         help="load a state_dict written by torch.save instead of training",
     )
     parser.add_argument(
         "--checkpoint",
-        type=Path,
+        type=local_path,
         metavar="FILE",
         help="load the weights of a run of `python -m export train`, such as RUN/best.ckpt",
     )
@@ -208,7 +210,7 @@ def _tune(arguments: Sequence[str], console: Console) -> None:
         prog="python -m export tune",
         description="Time an artifact's variants on this machine; write the plan as a new version.",
     )
-    parser.add_argument("folder", type=Path, help="an artifact, such as artifacts/digits/1")
+    parser.add_argument("folder", type=local_path, help="an artifact, such as artifacts/digits/1")
     _add_tuning(parser, again=True)
     parsed = parser.parse_args(arguments)
     _carry_out(lambda stage: tune_again(parsed.folder, _tuning(parsed), stage), console)
@@ -223,10 +225,10 @@ def _tune(arguments: Sequence[str], console: Console) -> None:
 
 def _show(arguments: Sequence[str], console: Console) -> None:
     parser = _Parser(prog="python -m export show", description="Print the report of an artifact.")
-    parser.add_argument("folder", type=Path, help="an artifact, such as artifacts/digits/1")
+    parser.add_argument("folder", type=local_path, help="an artifact, such as artifacts/digits/1")
     parser.add_argument(
         "--trusted-keys",
-        type=Path,
+        type=local_path,
         metavar="PATH",
         help="public keys, a PEM file or a folder of them: accept only what they signed",
     )
@@ -291,7 +293,7 @@ def _add_variants(parser: argparse.ArgumentParser) -> None:
 def _add_out(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--out",
-        type=Path,
+        type=local_path,
         default=Path("artifacts"),
         metavar="FOLDER",
         help="the repository to write to: FOLDER/MODEL/VERSION (default: artifacts)",

@@ -26,6 +26,7 @@ from export.timing.contest import runner
 from export.timing.profiling import FORWARDS, WHOLE, compressed, record, trace_of
 from models.forms import Forward, intra_op_threads, kinds_here, processor_of
 from models.golden import golden_batches
+from models.local_paths import local_path
 from models.manifest import Manifest
 from models.padding import padding_of
 from models.plan import Form, form_at
@@ -64,7 +65,7 @@ class Operator:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of `python -m export profile`."""
-    parser.add_argument("folder", type=Path, help="an artifact, such as artifacts/digits/1")
+    parser.add_argument("folder", type=local_path, help="an artifact, such as artifacts/digits/1")
     parser.add_argument(
         "--variant",
         type=values.names,
@@ -102,7 +103,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--trace",
-        type=Path,
+        type=local_path,
         metavar="FILE",
         help="write the trace for ui.perfetto.dev or chrome://tracing; gzip if FILE ends in .gz",
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import itertools
 import pickle  # nosec B403 # only the name of an error
 import subprocess
 from collections.abc import Callable
@@ -237,7 +238,21 @@ def _learned(job: Job, stage: Stage) -> tuple[nn.Module, TrainingRun | None]:
         _load_weights(module, job.weights)
     elif job.definition.train is not None:
         job.definition.train(module, stage("training"))
+    _check_weights(job.model, module)
     return outputs.in_order(module.eval(), job.definition), run
+
+
+def _check_weights(model: str, module: nn.Module) -> None:
+    """Refuse weights of NaN, which some inputs would not show, such as those of a rare word."""
+    for name, each in itertools.chain(module.named_parameters(), module.named_buffers()):
+        if not each.is_floating_point() or each.element_size() == 1:  # isnan knows no float8
+            continue
+        bad = int(each.isnan().sum())
+        if bad:
+            raise ExportError(
+                f"the weights of {model!r} are damaged: {bad:,} of {each.numel():,} numbers of "
+                f"{name} are NaN, as after a training that diverged"
+            )
 
 
 def _load_weights(module: nn.Module, file: Path) -> None:

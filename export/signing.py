@@ -16,6 +16,7 @@ from export.keys import is_read_by_others, make_keys, read_signer
 from export.renewal import sign_anew
 from models.contained import FileRejected, read_inside
 from models.integrity import MAX_SMALL_BYTES, Untrusted
+from models.local_paths import local_path
 from models.manifest import SIGNATURE_FILE
 from models.signatures import KeyFileError, TrustedKeys, claimed_key
 
@@ -29,7 +30,7 @@ def add_keygen_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `keygen`."""
     parser.add_argument(
         "private",
-        type=Path,
+        type=local_path,
         metavar="PRIVATE.pem",
         help="the file for the private key; the public one is written to PRIVATE.pub.pem",
     )
@@ -55,10 +56,10 @@ def keygen(parsed: argparse.Namespace, console: Console) -> None:
 
 def add_sign_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `sign`."""
-    parser.add_argument("folder", type=Path, help="an artifact, such as artifacts/digits/1")
+    parser.add_argument("folder", type=local_path, help="an artifact, such as artifacts/digits/1")
     parser.add_argument(
         "--key",
-        type=Path,
+        type=local_path,
         required=True,
         metavar="PRIVATE.pem",
         help="an Ed25519 key from keygen; its passphrase, if it has one, comes from "
@@ -66,7 +67,7 @@ def add_sign_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--trusted-keys",
-        type=Path,
+        type=local_path,
         metavar="PATH",
         help="public keys, a PEM file or a folder of them: sign only artifacts that one of them or "
         "--key signed before (default: also unsigned artifacts, but not those of other signers)",

@@ -30,6 +30,7 @@ from loadtests.errors import LoadTestError
 from loadtests.openloop.arrivals import schedule
 from loadtests.openloop.generator import Limits, Sent, send
 from loadtests.traffic.target import exchange
+from models.local_paths import local_path
 from models.manifest import Manifest
 from models.processor import cpu_name
 from models.resources import usable_cores
@@ -65,10 +66,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rate", type=above_zero, default=200, help="requests/s (default: 200)")
     parser.add_argument("--seconds", type=above_zero, default=40, help="longest load (default: 40)")
     parser.add_argument("--seed", type=from_zero, default=1)
-    parser.add_argument("--artifacts", type=Path, default=Path("artifacts"), help="has digits")
+    parser.add_argument(
+        "--artifacts", type=local_path, default=Path("artifacts"), help="has digits"
+    )
     parser.add_argument(
         "--slow",
-        type=Path,
+        type=local_path,
         metavar="MODEL/VERSION",
         help="the artifact to load (default: a model built for this)",
     )

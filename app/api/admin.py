@@ -6,7 +6,7 @@ import asyncio
 import datetime as dt
 from typing import Annotated, Any
 
-from fastapi import APIRouter, FastAPI, Path, Query, Request, Response
+from fastapi import APIRouter, Depends, FastAPI, Path, Query, Request, Response
 
 from app.api.access import Admin
 from app.api.codings import takes_gzip
@@ -14,6 +14,7 @@ from app.api.endpoints import version_number
 from app.api.openapi import schemas
 from app.api.openapi.errors import ERRORS
 from app.api.openapi.headers import RETRY_AFTER
+from app.api.queries import check_query
 from app.api.service import Service
 from app.errors import Abandoned
 from app.serving.profiling import Profile
@@ -53,9 +54,23 @@ Name = Annotated[str, Path(description="a model of the repository")]
 Version = Annotated[str, Path(description="a version of the model")]
 
 
+def _check_query(request: Request, _: Admin) -> None:
+    """Refuse unknown query parameters, which would have no effect; first the caller is checked.
+
+    Raises:
+        InvalidInput: naming the parameters of the call.
+    """
+    check_query(
+        request.query_params,
+        *(each.alias for each in request.scope["route"].dependant.query_params),
+    )
+
+
 def add_admin(app: FastAPI, service: Service) -> None:
     """Add the calls; `Admin` rejects every caller while no admin key is configured."""
-    router = APIRouter(prefix="/admin", tags=["admin"], responses=RESPONSES)
+    router = APIRouter(
+        prefix="/admin", tags=["admin"], responses=RESPONSES, dependencies=[Depends(_check_query)]
+    )
     lifecycle = service.lifecycle
 
     @router.post("/reload", operation_id="reload")

@@ -98,7 +98,13 @@ class Chooser:
             parts = ["text", "text_pair"]
         if len(parts) > 1 and set(parts) <= set(there):
             return Wanted(None, {name: name for name in parts}, id_column)
-        needs = f"column {INPUT!r}"
+        missing = [name for name in parts if name not in there]
+        if len(missing) < len(parts):
+            raise BulkError(
+                f"{where} has no column {_listed(missing)}; it has {_listed(there)}: the model "
+                f"needs {_listed(parts)}"
+            )
+        needs = f"column {' or '.join(map(repr, usual))}"
         if len(names) > 1:
             needs += f", nor the columns {_listed(parts)}"
         raise BulkError(

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import argparse
+import math
 import os
 from collections.abc import Sequence
 from importlib.util import find_spec
-from pathlib import Path
 from typing import NoReturn
 
 from app.bulk.errors import BulkError, UsageError, tell
 from app.errors import TorchlaneError
 from app.logs import configure_logs
 from app.settings import PREFIX, Settings, SettingsError, load_settings
+from models.local_paths import local_path
 from models.quiet import DEPRECATIONS, ignore_warnings
 from models.streams import open_closed_streams
 
@@ -65,14 +66,14 @@ def _parser() -> argparse.ArgumentParser:
         help="Parquet, CSV, JSONL or .npy files, pictures, folders or globs; - reads JSONL from "
         "standard input",
     )
-    add("--out", type=Path, required=True, help="folder for the results, new or empty")
+    add("--out", type=local_path, required=True, help="folder for the results, new or empty")
     add("--resume", action="store_true", help="resume the run in --out")
     add("--version", type=_positive, help="version of the model (default: the newest)")
-    add("--model-dir", type=Path, help="the repository (default: artifacts)")
+    add("--model-dir", type=local_path, help="the repository (default: artifacts)")
     add("--devices", help="auto, cpu, cpu*2 or cuda:0,cuda:1 (default: auto)")
     add("--variant", help="the only variant to run (default: the artifact's plan)")
     add("--plan-precision", "--precision", help="the precision to compute in")
-    add("--trusted-keys", type=Path, help="accept only artifacts signed by one of these keys")
+    add("--trusted-keys", type=local_path, help="accept only artifacts signed by one of these keys")
     add("--batch", type=_positive, help="items per forward (default: the plan's best)")
     add("--workers", type=_count, help="decoding processes (default: one per core for pictures)")
     add("--ray", metavar="ADDRESS", help="run on a Ray cluster: local, auto or ray://HOST:PORT")
@@ -83,6 +84,13 @@ def _parser() -> argparse.ArgumentParser:
     add("--rows-per-shard", type=_positive, default=65_536, help="(default: 65536)")
     add("--limit", type=_positive, help="score only the first N rows")
     add("--max-errors", type=_count, metavar="N", help="stop after more than N bad rows")
+    add(
+        "--max-bad",
+        type=_share,
+        default=0.5,
+        metavar="SHARE",
+        help="exit code 1 if a larger share of all rows is bad, 0..1 (default: 0.5)",
+    )
     add("--log-level", default="error", help="debug, info, warning or error (default: error)")
     return parser
 
@@ -98,6 +106,16 @@ def _count(text: str) -> int:
     if not text.isdecimal():
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number")
     return int(text)
+
+
+def _share(text: str) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not 0 <= number <= 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 0 to 1")
+    return number
 
 
 def _check_extra(extra: str, packages: Sequence[str]) -> None:

@@ -20,6 +20,7 @@ from app.codecs.base import OCTET_STREAM, TEXT, Budget, Codec
 from app.codecs.choose import codec_for
 from app.errors import CallerError, InvalidInput
 from app.types import Array, Arrays, Item
+from models.local_paths import NotLocal, local_path
 from models.manifest import Manifest
 
 MAX_PATH = 4096
@@ -146,6 +147,8 @@ class Decoder:
         """The item of a row; None if it is invalid, and its error is in the block."""
         try:
             row_of = {name: _plain(columns.values[name][row]) for name in wanted.inputs}
+            if not self._is_text:
+                _check_filled(row_of)
             return self._decoded(wanted.item_of(row_of))
         except CallerError as error:
             block.errors[row] = str(error)
@@ -169,13 +172,26 @@ class Decoder:
         """A picture's bytes, if the value is a file name or has them in a field."""
         if isinstance(value, dict) and value.keys() <= {"bytes", "path"}:
             name = value.get("path")
-            value = value.get("bytes") or (self._folder / name if isinstance(name, str) else None)
+            value = value.get("bytes") or (self._file(name) if isinstance(name, str) else None)
         if isinstance(value, Path):
             return _read(value)
         # Base64 contains no full stop; names of pictures do.
         if isinstance(value, str) and not value.startswith("data:") and "." in value[:MAX_PATH]:
-            return _read(self._folder / value)
+            return _read(self._file(value))
         return value
+
+    def _file(self, name: str) -> Path:
+        try:
+            return self._folder / local_path(name)
+        except NotLocal as error:
+            raise InvalidInput(f"the file name is a URL: {error}") from error
+
+
+def _check_filled(row: Mapping[str, object]) -> None:
+    """Name the empty cell of a table of texts, such as CSV, which is no number and no picture."""
+    for name, value in row.items():
+        if isinstance(value, str) and not value.strip():
+            raise InvalidInput(f"{name!r} is empty")
 
 
 def _plain(value: Any) -> object:

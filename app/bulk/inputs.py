@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from app.bulk.errors import UsageError
+from models.local_paths import NotLocal, local_path
 
 STREAM, STREAM_FORMAT = "-", "stream"
 PICTURES = "pictures"
@@ -104,7 +105,10 @@ def readable(name: str) -> str:
 
 
 def _found(argument: str, out: Path | None) -> Iterator[tuple[Path, str]]:
-    path = Path(argument)
+    try:
+        path = local_path(argument)
+    except NotLocal as error:
+        raise UsageError(f"the input {error}") from error
     if os.path.isdir(path):  # unlike Path's, it raises no error for names that are too long
         inside = sorted(_inside(path, out))
         if not inside:

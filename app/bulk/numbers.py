@@ -92,6 +92,27 @@ def _leaves(spec: TensorSpec, column: Any) -> tuple[Array, Array] | None:
     return whole, good
 
 
+def can_fit(spec: TensorSpec, kind: Any) -> bool:
+    """Whether items of an Arrow type can have the shape of an input, judged by the type alone.
+
+    True for types that are no numbers, such as texts with JSON, and for lists of any length.
+    """
+    if pa.types.is_fixed_size_binary(kind):
+        return not spec.is_fixed or kind.byte_width == spec.item_bytes
+    sizes: list[int | None] = []
+    while is_list(kind):
+        sizes.append(kind.list_size if pa.types.is_fixed_size_list(kind) else None)
+        kind = kind.value_type
+    if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)):
+        return True
+    if len(sizes) == 1 and spec.is_fixed and spec.item_shape:
+        return sizes[0] in (None, math.prod(spec.item_shape))
+    known = zip(sizes, spec.axes, strict=False)
+    return len(sizes) == len(spec.axes) and all(
+        size is None or axis.least <= size <= axis.most for size, axis in known
+    )
+
+
 def has_numbers(kind: Any) -> bool:
     """Whether a column of an Arrow type can probably be read as a whole."""
     return is_list(kind) or bool(pa.types.is_fixed_size_binary(kind))

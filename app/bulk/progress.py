@@ -14,6 +14,7 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 from app.bulk.errors import tell
 
 LINE_S = 10.0
+BUSY = 0.5  # share of the time from which on a stage can be what limits a run
 
 
 class Reporter:
@@ -78,16 +79,17 @@ def summary(report: Mapping[str, float], decoders: int, replicas: int) -> list[s
 
     Args:
         report: the driver's report.
-        decoders: number of decoding threads or processes.
+        decoders: number of decoding processes; 0 if the reading thread decodes.
         replicas: number of the model's replicas.
     """
     seconds = max(1e-9, report["seconds"])
-    busy = {
-        "reading": report["read"] / seconds,
-        "decoding": report["decode"] / seconds / decoders,
-        "computing": report["compute"] / seconds / replicas,
-        "writing": report["write"] / seconds,
-    }
+    busy = {"computing": (report["compute"] + report["answer"]) / seconds / replicas}
+    if decoders:
+        busy["reading"] = report["read"] / seconds
+        busy["decoding"] = report["decode"] / seconds / decoders
+    else:
+        busy["reading and decoding"] = (report["read"] + report["decode"]) / seconds
+    busy["writing"] = report["write"] / seconds
     most = max(busy, key=lambda name: busy[name])
     waited = report["waited_for_rows"] / seconds / replicas
     rate = report["rows"] / seconds
@@ -96,12 +98,15 @@ def summary(report: Mapping[str, float], decoders: int, replicas: int) -> list[s
         f"bad, {report['equal']:,} equal to another row and not computed"
     )
     stages = (
-        f"read {report['read']:.1f} s, decode {report['decode']:.1f} s ({decoders} at a time), "
-        f"compute {report['compute']:.1f} s ({replicas} at a time), answers "
+        f"read {report['read']:.1f} s, decode {report['decode']:.1f} s ({max(1, decoders)} at a "
+        f"time), compute {report['compute']:.1f} s ({replicas} at a time), answers "
         f"{report['answer']:.1f} s, write {report['write']:.1f} s"
     )
-    limit = (
-        f"{most} is the bottleneck: busy {min(1.0, busy[most]):.0%} of the time; replicas waited "
-        f"for rows {min(1.0, waited):.0%} of the time"
-    )
-    return [rows, stages, limit]
+    if busy[most] < BUSY:
+        limit = (
+            f"no stage is the bottleneck: {most} was the busiest, {busy[most]:.0%} of the time; "
+            "the rest is the start of processes, or other work on this machine"
+        )
+    else:
+        limit = f"{most} is the bottleneck: busy {min(1.0, busy[most]):.0%} of the time"
+    return [rows, stages, f"{limit}; replicas waited for rows {min(1.0, waited):.0%} of the time"]

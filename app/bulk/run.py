@@ -76,22 +76,25 @@ def _locked(options: argparse.Namespace, settings: Settings, inputs: Inputs) -> 
     rows = rows_of_block(model.manifest, model.batch, source.row_bytes, encoded=encoded)
     cut = Cut(rows, options.rows_per_shard)
     plan = _plan(options, model, inputs, cut)
+    packages = PACKAGES if options.ray is None else (*PACKAGES, "ray")
+    folder = state.Run(options.out, plan, found.shards if found else [], _versions(packages))
     if found is not None:
         state.check_unchanged(found, plan, options.out)
         if found.is_finished:
-            tell(f"{options.out} is already finished")
-            return 0, True
-    packages = PACKAGES if options.ray is None else (*PACKAGES, "ray")
-    folder = state.Run(options.out, plan, found.shards if found else [], _versions(packages))
+            code, told = _judged(folder, options.max_bad)
+            tell(f"{options.out} is already finished", *told)
+            return code, True
     recipe = Recipe(model.manifest, model.files, wanted, folder_of(inputs), source.integer_ids)
     workers = _workers(options, model, encoded=encoded)
     job = Job(source, recipe, cut, options.limit, options.format, workers, options.max_errors)
     answers = Answers(model.manifest, model.codec, options.top_k, integer_ids=source.integer_ids)
     driver = Driver(job, folder, _stages(job, model, answers, options.top_k), answers.schema)
-    return _drive(driver, job, folder, model)
+    return _drive(driver, job, folder, model, options.max_bad)
 
 
-def _drive(driver: Driver, job: Job, folder: state.Run, model: Model) -> tuple[int, bool]:
+def _drive(
+    driver: Driver, job: Job, folder: state.Run, model: Model, max_bad: float
+) -> tuple[int, bool]:
     """Returns the exit code, and whether all threads have ended."""
     total = job.source.total
     if total is not None and job.stop is not None:
@@ -107,10 +110,8 @@ def _drive(driver: Driver, job: Job, folder: state.Run, model: Model) -> tuple[i
         if not folder.rows:
             raise BulkError("the input has no rows")
         folder.end("finished", [], driver.report())
-        told = summary(driver.report(), max(1, job.workers), len(model.devices))
-        if folder.errors:
-            every = "no row has a prediction" if folder.errors == folder.rows else "rows are bad"
-            told.append(f"{every}: see {folder.folder / ERRORS_FILE} for the reasons")
+        code, judged = _judged(folder, max_bad)
+        told = summary(driver.report(), job.workers, len(model.devices)) + judged
     except KeyboardInterrupt:
         code = INTERRUPTED
         rows = f"{folder.rows:,} rows are done"
@@ -128,6 +129,19 @@ def _drive(driver: Driver, job: Job, folder: state.Run, model: Model) -> tuple[i
         ended = driver.close()
     tell(*told)
     return code, ended
+
+
+def _judged(folder: state.Run, max_bad: float) -> tuple[int, list[str]]:
+    """The exit code of a finished run, and a line about its bad rows, also of earlier parts."""
+    if not folder.errors:
+        return 0, []
+    see = f"see {folder.folder / ERRORS_FILE} for the reasons"
+    if folder.errors == folder.rows:
+        return BulkError.exit_code, [f"torchlane: no row has a prediction: {see}"]
+    bad = f"{folder.errors:,} of {folder.rows:,} rows are bad"
+    if folder.errors > max_bad * folder.rows:
+        return BulkError.exit_code, [f"torchlane: {bad}, --max-bad allows {max_bad:.4g}: {see}"]
+    return 0, [f"{bad}: {see}"]
 
 
 def _end_if_interrupted(told: Sequence[str]) -> None:

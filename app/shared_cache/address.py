@@ -6,6 +6,8 @@ import asyncio
 import ssl
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import parse_qs, quote, urlsplit
 
 from redis.asyncio.connection import (
     Connection,
@@ -18,6 +20,9 @@ from redis.exceptions import RedisError
 from app.shared_cache.link import Link, Refused
 
 NAME = "torchlane"  # of the connections in CLIENT LIST
+
+
+UNUSABLE = (OSError, ValueError, RedisError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,18 +46,15 @@ class Address:
         """Read a URL: redis, rediss or unix, with the options of redis-py.
 
         Raises:
-            ValueError: if the URL is wrong; the message quotes none of it.
+            ValueError: if the URL is wrong; the message quotes none of it but names of options.
         """
+        for name, values in parse_qs(urlsplit(url).query, keep_blank_values=True).items():
+            if "" in values:  # redis-py would ignore it
+                raise ValueError(f"the option {name!r} has no value")
         try:
-            options = dict(parse_url(url))
-            kind = options.pop("connection_class", Connection)
-            made = kind(**options)  # type: ignore[operator]
-            tls = made.ssl_context.get() if isinstance(made, SSLConnection) else None
-        except TypeError as error:
-            raise ValueError("it has an option that redis-py does not know") from error
-        except (OSError, ValueError, RedisError) as error:
-            hint = f"({type(error).__name__})"
-            raise ValueError(f"its options cannot be used {hint}: is a file missing?") from None
+            made, tls = _made(url)
+        except (TypeError, *UNUSABLE) as error:
+            raise ValueError(_wrong(url, error)) from None
         password = made.password or ""
         login = (made.username, password) if made.username else (password,) if password else ()
         if isinstance(made, UnixDomainSocketConnection):
@@ -95,3 +97,26 @@ class Address:
             await link.ask("CLIENT", "SETNAME", NAME)
         except Refused:  # the user may lack the permission; the name is optional
             return
+
+
+def _made(url: str) -> tuple[Any, ssl.SSLContext | None]:
+    """Let redis-py read a URL: a connection that is not opened, and its TLS context."""
+    options = dict(parse_url(url))
+    kind = options.pop("connection_class", Connection)
+    made = kind(**options)  # type: ignore[operator]
+    return made, made.ssl_context.get() if isinstance(made, SSLConnection) else None
+
+
+def _wrong(url: str, error: Exception) -> str:
+    """Say which option of a URL is wrong: the one that also fails alone."""
+    parts = urlsplit(url)
+    for name, values in parse_qs(parts.query).items():
+        alone = f"{quote(name)}={quote(values[0])}"
+        try:
+            _made(parts._replace(query=alone).geturl())
+        except TypeError:
+            return f"redis-py does not know the option {name!r}"
+        except UNUSABLE as failed:
+            what = getattr(failed, "strerror", None) or "its value is not accepted"
+            return f"the option {name!r} cannot be used: {what}"
+    return f"its options cannot be used together ({type(error).__name__})"

@@ -42,7 +42,8 @@ def check(arguments: Sequence[str], environment: Mapping[str, str]) -> str:
             _get(url)
             return "up"
         case ["worker", url]:
-            return _worker(json.loads(_get(f"{url}/stats/requests")), socket.gethostname())
+            stats = _get(url.rstrip("/") + "/stats/requests")
+            return _worker(json.loads(stats), socket.gethostname())
     raise Unhealthy(__doc__ or "")
 
 

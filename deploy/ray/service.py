@@ -20,6 +20,7 @@ from app.logs import configure_logs
 from app.main import create_app
 from app.serving.lifecycle import Lifecycle
 from app.settings import load_settings
+from deploy.ray.request_ids import WithoutRequestId
 
 START_S = 600.0
 POLL_S = 0.05
@@ -30,6 +31,7 @@ def build() -> FastAPI:
     settings = load_settings(os.environ)
     configure_logs(settings.log_level, settings.log_format)
     app = create_app(settings)
+    app.add_middleware(WithoutRequestId)  # the outermost, as the last one that is added
     lifespan = app.router.lifespan_context
     app.router.lifespan_context = lambda app: _ready(lifespan(app), app.state.lifecycle)
     return app

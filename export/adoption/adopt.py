@@ -35,6 +35,7 @@ from export.reading.programs import Program, read_program
 from export.variants.torchscript import to_torchscript
 from models.byte_order import NotUtf8Error, unmarked
 from models.definitions.definition import Definition
+from models.local_paths import NotLocal, local_path
 from models.tensors import TensorSpec
 
 
@@ -79,7 +80,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add(
         "file",
-        type=Path,
+        type=local_path,
         metavar="FILE",
         help="a torch.export program (.pt2), a TorchScript file (.pt), an archive (.mar), or a "
         "folder",
@@ -117,7 +118,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add(
         "--labels",
-        type=Path,
+        type=local_path,
         metavar="FILE",
         help="labels of the first output, one per line, or in JSON: a list, or index -> label",
     )
@@ -256,7 +257,10 @@ def _wanted(parsed: argparse.Namespace) -> tuple[tuple[str, ...], str | None, Pa
     """Return the names of outputs, the first one of them, and the file of its labels."""
     pairs = [text.partition("=") for text in parsed.output or ()]
     names = tuple(name for name, _, _ in pairs)
-    labelled = [(name, Path(file)) for name, equals, file in pairs if equals]
+    try:
+        labelled = [(name, local_path(file)) for name, equals, file in pairs if equals]
+    except NotLocal as error:
+        raise UsageError(f"--output NAME=FILE: {error}") from error
     for name in names:
         if not outputs.is_name(name):
             raise UsageError(

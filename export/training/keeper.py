@@ -20,6 +20,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from export.checkpoints import BEST, LAST
 from export.reports.curves import page_of
 from export.training.learner import Learner
+from models.definitions.training import Diverged
 from models.durable import replacing
 from models.manifest import TrainedEpoch
 
@@ -56,6 +57,8 @@ class Keeper(Callback):
         self.progress = progress
         self.told = False  # whether a signal has arrived
         self.stopped = False
+        self.saved = 0  # the step of last.ckpt
+        self.undefined: dict[str, list[int]] = {}  # metric -> epochs in which it was not finite
         self.began = time.monotonic()
         self.noted = 0.0
         self.loss = ""
@@ -65,6 +68,7 @@ class Keeper(Callback):
         """Handle signals: from now on they end the run after a step."""
         self.handlers = {each: signal.signal(each, self._tell) for each in STOPPING}
         self.began = time.monotonic() - _of(module).record.get("seconds", 0.0)
+        self.saved = _of(module).step
 
     def on_train_end(self, trainer: Trainer, module: LightningModule) -> None:
         """Restore the signal handlers."""
@@ -84,25 +88,53 @@ class Keeper(Callback):
     def on_train_batch_end(
         self, trainer: Trainer, module: LightningModule, outputs: Any, batch: Any, index: int
     ) -> None:
-        """Report, save and stop as needed after each step."""
+        """Report, save and stop as needed after each step.
+
+        Raises:
+            Diverged: if a loss or a weight is NaN or infinite; nothing is written from then on.
+        """
         learner = _of(module)
         learner.step += 1
         done, total = learner.step, learner.total
         at_end = done % learner.steps == 0
+        ask, told = done % ASK_EVERY == 0 or at_end, self.told
+        if trainer.world_size > 1:
+            told = ask and trainer.strategy.reduce_boolean_decision(told, all=False)
+        saves = at_end or told or (self.every is not None and done % self.every == 0)
+        if ask or saves:
+            self._check(learner, saves=saves)
         if at_end:
             self._end_epoch(trainer, learner)
-        told = self.told
-        if trainer.world_size > 1:
-            ask = done % ASK_EVERY == 0 or at_end
-            told = ask and trainer.strategy.reduce_boolean_decision(told, all=False)
-        if at_end or told or (self.every is not None and done % self.every == 0):
+        if saves:
             learner.record["seconds"] = 0.0 if at_end else time.monotonic() - self.began
             trainer.save_checkpoint(self.folder / LAST, weights_only=False)
+            self.saved = done
         if told and done < total:
             self.stopped = trainer.should_stop = True
         if trainer.is_global_zero:
             (self.folder / REACHED).write_text(str(done))
             self._note(learner, done, total)
+
+    def _check(self, learner: Learner, *, saves: bool) -> None:
+        """Check the losses so far, and the weights before they are saved."""
+        bad = learner.diverged_at()
+        if bad is not None:
+            raise self._diverged(learner, "the loss is NaN or infinite", bad)
+        if saves and not learner.weights_are_finite():
+            raise self._diverged(learner, "weights are NaN or infinite", learner.step)
+
+    def _diverged(self, learner: Learner, what: str, step: int) -> Diverged:
+        """Create the error, with the checkpoints that are kept."""
+        epoch, kept = learner.record["run"]["kept"], []
+        if epoch:
+            kept.append(f"{self.folder / BEST} (epoch {epoch})")
+        if self.saved:
+            kept.append(f"{self.folder / LAST} (step {self.saved})")
+        return Diverged(
+            f"training diverged: {what} at step {step} of {learner.total} "
+            f"(epoch {math.ceil(step / learner.steps)}); kept: {' and '.join(kept) or 'nothing'}; "
+            "try a lower learning rate, or find the first NaN with --detect-anomaly"
+        )
 
     def _note(self, learner: Learner, done: int, total: int) -> None:
         """Report progress; not after each step, because reading the loss waits for the device."""
@@ -117,7 +149,11 @@ class Keeper(Callback):
         run, how = learner.record["run"], learner.how
         loss = learner.take_losses()
         found = learner.evaluate() if learner.evaluation is not None else [math.nan]
+        if learner.evaluation is not None and not math.isfinite(found[0]):
+            raise self._diverged(learner, "the evaluation loss is NaN or infinite", learner.step)
         metrics = dict(zip(how.metrics, map(_finite, found[1:]), strict=False))
+        for name in (name for name, each in metrics.items() if each is None):
+            self.undefined.setdefault(name, []).append(learner.step // learner.steps)
         epoch = TrainedEpoch(
             epoch=learner.step // learner.steps,
             seconds=round(time.monotonic() - self.began, 3),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -46,6 +47,7 @@ class Learner(LightningModule):
         self.step = 0  # steps completed since the beginning of the run
         self.sharded = False
         self.losses = torch.zeros(2, dtype=torch.float64)  # sum of the losses, number of samples
+        self.first_bad = torch.tensor(math.inf)  # the first step whose loss is not finite
         self.record: dict[str, Any] = {}  # our part of a checkpoint
 
     @property
@@ -106,6 +108,22 @@ class Learner(LightningModule):
         """Add the loss of a number of samples."""
         self.losses = self.losses.to(loss.device, self.exact)
         self.losses += torch.stack([loss.to(self.exact), self.losses.new_ones(())]) * samples
+        # on the device: reading each loss would wait for it
+        bad = torch.where(loss.isfinite(), math.inf, float(self.step + 1))
+        self.first_bad = torch.minimum(self.first_bad.to(loss.device, bad.dtype), bad)
+
+    def diverged_at(self) -> int | None:
+        """Return the first step with a loss, in any process, that is NaN or infinite."""
+        here = self.first_bad.to(self.device, self.exact)
+        found = float(self.trainer.strategy.reduce(here, reduce_op="min"))
+        return int(found) if math.isfinite(found) else None
+
+    def weights_are_finite(self) -> bool:
+        """Whether no process has a trained weight that is NaN or infinite, or statistics of NaN."""
+        trained = (_here(each).isfinite().all() for each in self.parameters_here())
+        buffers = (each for each in self.learns.buffers() if each.is_floating_point())
+        good = all(map(bool, trained)) and not any(bool(each.isnan().any()) for each in buffers)
+        return bool(self.trainer.strategy.reduce_boolean_decision(good, all=True))
 
     def summed(self, sums: torch.Tensor) -> torch.Tensor:
         """Add up the sums of all processes."""
@@ -167,6 +185,12 @@ class Learner(LightningModule):
     def transfer_batch_to_device(self, batch: Batch, device: torch.device, index: int) -> Batch:
         """Move a batch, without waiting if its memory is pinned."""
         return move(batch, lambda each: each.to(device, non_blocking=True))
+
+
+def _here(weights: torch.Tensor) -> torch.Tensor:
+    """Return this process's part of weights that FSDP has split."""
+    split: Any = getattr(weights, "to_local", None)
+    return weights.detach() if split is None else split().detach()
 
 
 def move(batch: Batch, to: Callable[[torch.Tensor], torch.Tensor]) -> Batch:

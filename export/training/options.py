@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any, Literal
 
 import torch
@@ -18,6 +17,7 @@ from export import values
 from export.checkpoints import LAST
 from export.errors import UsageError
 from models.definitions.definition import Definition
+from models.local_paths import local_path
 
 STRATEGIES = ("auto", "ddp", "ddp_find_unused_parameters_true", "fsdp", "pipeline")
 PRECISIONS = ("32-true", "bf16-mixed", "16-mixed", "bf16-true", "64-true")
@@ -52,7 +52,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options."""
     whole = values.positive
     parser.add_argument("model", help="the model to train, a name in the catalog")
-    parser.add_argument("--out", type=Path, required=True, metavar="RUN", help="the run's folder")
+    parser.add_argument(
+        "--out", type=local_path, required=True, metavar="RUN", help="the run's folder"
+    )
     parser.add_argument("--resume", action="store_true", help="continue from RUN/last.ckpt")
     parser.add_argument("--epochs", type=whole, metavar="N", help="default: as declared")
     parser.add_argument(

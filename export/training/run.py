@@ -7,6 +7,7 @@ import dataclasses
 import logging
 import warnings
 from argparse import Namespace
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,18 +22,19 @@ from torch import nn
 from export.checkpoints import BEST, KEY, LAST, read
 from export.errors import ExportError, UsageError, reason
 from export.pipeline import Stage, git_commit
-from export.training import options
+from export.training import options, places
 from export.training.keeper import PLOT, AtomicIO, Keeper, reached
 from export.training.learner import Learner
 from export.training.options import Processes
 from export.training.pipelines import PipelineLearner, PipelineStrategy
 from export.training.watching import NanWatch, Profiler
 from models.definitions.definition import Definition
-from models.definitions.training import Training
+from models.definitions.loading import BrokenDefinition
+from models.definitions.training import Diverged, Training
 
 OWN = ("epochs", "batch", "seed")  # options that a resumed run cannot change
 FLAGS = {"epochs": "epochs", "batch": "batch_size", "seed": "seed"}
-INTERRUPTED = 130  # the shell's convention for SIGINT
+FAILED, INTERRUPTED = 1, 130  # the shell's convention for SIGINT
 
 
 def train(
@@ -56,27 +58,51 @@ def train(
     resumed = read(last, parsed.model) if _resumes(parsed, found) else None
     how = _declared(parsed, definition, resumed)
     try:
-        learner = _learner(parsed, definition, how, found)
+        with _placed(parsed.model):
+            learner = _learner(parsed, definition, how, found)
+    except ValueError as error:
+        raise UsageError(f"{parsed.model}: {error}") from error
+    try:
         parsed.out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UsageError(f"cannot write to {parsed.out}: {error.strerror}") from error
-    except ValueError as error:
-        raise UsageError(f"{parsed.model}: {error}") from error
     learner.record = {"model": parsed.model, "run": _record(parsed, how, found, learner.module)}
     if _is_finished(resumed, learner, parsed, console):
         return 0, [f"{parsed.out} is finished"]
     keeper = Keeper(parsed.out, parsed.checkpoint_every, stage("training"))
     trainer = _trainer(parsed, found, keeper, console, learner)
     watch: Any = NanWatch if parsed.detect_anomaly else contextlib.nullcontext
-    with watch():
-        try:
+    try:
+        with watch(), _placed(parsed.model):
             trainer.fit(learner, ckpt_path=last if resumed else None, weights_only=True)
-        except (RuntimeError, ValueError, TypeError, OSError) as error:
-            raise ExportError(f"training {parsed.model} fails: {reason(error)}") from error
+    except Diverged:
+        if found.rank:  # the first process says it for all
+            return FAILED, []
+        raise
+    except (RuntimeError, ValueError, TypeError, OSError) as error:
+        raise ExportError(f"training {parsed.model} fails: {reason(error)}") from error
     if keeper.stopped:
         told = f"stopped after step {learner.step} of {learner.total}; --resume continues there"
         return INTERRUPTED, [told]
-    return 0, _summary(parsed, learner)
+    lines = [
+        f"warning: the metric {name} was NaN or infinite in epoch {', '.join(map(str, epochs))}"
+        for name, epochs in keeper.undefined.items()
+    ]
+    return 0, lines + _summary(parsed, learner)
+
+
+@contextlib.contextmanager
+def _placed(model: str) -> Iterator[None]:
+    """Add file and line to an error that comes from the user's own code, of any class."""
+    try:
+        yield
+    except (ExportError, BrokenDefinition, Diverged):
+        raise
+    except Exception as error:
+        told = places.told(error)
+        if told is None:
+            raise
+        raise ExportError(f"training {model} fails: {told}") from error
 
 
 def _resumes(parsed: Namespace, found: Processes) -> bool:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import linecache
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import lightning
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from rich.console import Console
@@ -17,9 +15,8 @@ from torch.utils._pytree import tree_leaves
 
 from export.errors import ExportError
 from export.timing.profiling import compressed, trace_of
+from export.training.places import frames_in, line_of
 
-LIBRARIES = tuple(str(Path(str(each.__file__)).parent) for each in (torch, lightning))
-HERE = str(Path(__file__).parent)
 TRACE, TABLE = "profile.json.gz", "profile.txt"
 WARM, RECORDED, ROWS = 3, 10, 10  # steps, steps, operators
 UNWRITTEN = ("empty", "new_empty", "resize")  # return uninitialized memory
@@ -51,22 +48,12 @@ def _told(name: str) -> str:
     node: Any = torch._C._current_autograd_node()  # the backward's, if it is running
     if node is None:
         return f"`{name}` at {_place(traceback.extract_stack())}"
-    frames = "".join(node.metadata.get("traceback_", ()))
-    found = [line.split('"') for line in frames.splitlines() if line.startswith('  File "')]
-    places = [(file, int(rest.split(",")[1].split()[1])) for _, file, rest in found]
-    stack = [traceback.FrameSummary(file, number, "") for file, number in places]
+    stack = frames_in("".join(node.metadata.get("traceback_", ())))
     return f"`{name}` in the backward of `{node.name()}`, of what {_place(stack)} made"
 
 
 def _place(stack: Sequence[traceback.FrameSummary]) -> str:
-    own = [each for each in stack if not each.filename.startswith((*LIBRARIES, HERE))]
-    own = [each for each in own if not each.filename.startswith("<")] or list(stack)
-    if not own:
-        return "an unknown place"
-    file, line = own[-1].filename, own[-1].lineno or 0
-    path, here = Path(file), Path.cwd()
-    shown = path.relative_to(here) if path.is_relative_to(here) else path.name
-    return f"{shown}, line {line}: `{linecache.getline(file, line).strip()}`"
+    return line_of(stack) or "an unknown place"
 
 
 class Profiler(Callback):

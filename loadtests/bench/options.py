@@ -8,6 +8,7 @@ from pathlib import Path
 
 from loadtests.arguments import at_least_one
 from loadtests.bench.workloads import BEFORE, NAMES, OURS, PYTHON, QUICK, QUICK_SERVERS, SERVERS
+from models.local_paths import local_path
 
 ROUNDS, QUICK_ROUNDS = 7, 3
 
@@ -68,7 +69,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"{QUICK_ROUNDS} rounds, fewer workloads and servers",
     )
     parser.add_argument(
-        "--before", type=Path, metavar="DIR", help="an earlier commit's .compiled, to compare with"
+        "--before",
+        type=local_path,
+        metavar="DIR",
+        help="an earlier commit's .compiled, to compare with",
     )
     add_common(parser)
 
@@ -78,5 +82,9 @@ def add_common(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--pure", action="store_true", help="run ours from the checkout, not compiled"
     )
-    parser.add_argument("--artifacts", type=Path, default=Path("artifacts"), help="has digits")
-    parser.add_argument("--out", type=Path, default=Path("reports"), help="for .json and .html")
+    parser.add_argument(
+        "--artifacts", type=local_path, default=Path("artifacts"), help="has digits"
+    )
+    parser.add_argument(
+        "--out", type=local_path, default=Path("reports"), help="for .json and .html"
+    )

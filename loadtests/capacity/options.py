@@ -10,6 +10,7 @@ from loadtests.arguments import above_zero, at_least_one, from_zero, share
 from loadtests.bench.options import add_common
 from loadtests.capacity.cases import NAMES, SERVERS, USUAL
 from loadtests.traffic.workloads import WORKLOADS
+from models.local_paths import local_path
 
 LOADS = (0.7, 1.0, 2.0, 4.0)
 # At 10 even the best server would have to reject 0.3 % of a load of 0.7; at 6 so would a server
@@ -47,7 +48,9 @@ def _add_common(parser: argparse.ArgumentParser, out: str) -> None:
         help="highest share of failed requests (default: 0.001: one in a thousand, the fewest "
         "requests of a search's trial)",
     )
-    parser.add_argument("--out", type=Path, default=Path(out), help=f"folder (default: {out})")
+    parser.add_argument(
+        "--out", type=local_path, default=Path(out), help=f"folder (default: {out})"
+    )
 
 
 def add_search(parser: argparse.ArgumentParser) -> None:

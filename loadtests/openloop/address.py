@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import socket
 from dataclasses import dataclass
-from urllib.parse import urlsplit
 
 from loadtests.errors import LoadTestError, UsageError
+from loadtests.server_url import ServerUrl
 
 REACH_S = 10.0  # for the first connection
 
@@ -43,21 +43,16 @@ def reach(url: str) -> Address:
     """Look up the host and port of http://HOST:PORT, and choose an address that answers.
 
     Raises:
-        UsageError: if the URL has another form; TLS would measure the generator's cryptography.
+        UsageError: if the URL has another form, such as https.
         Unreachable: if no server accepts a connection there.
     """
-    wanted = "--url must be http://HOST:PORT"
-    try:
-        parts = urlsplit(url)
-        port = parts.port
-    except ValueError as error:
-        raise UsageError(f"{wanted}, not {url!r}: {error}") from error
-    if "@" in parts.netloc:  # not shown: it may contain a password
-        raise UsageError(f"{wanted}, without user and password: they would not be sent")
-    more = parts.path not in ("", "/") or parts.query or parts.fragment
-    if parts.scheme != "http" or not parts.hostname or port == 0 or more:
-        raise UsageError(f"{wanted}, not {url!r}")
-    host, port = parts.hostname, 80 if port is None else port
+    parsed = ServerUrl.parse(url)
+    wanted = f"--url must be http://HOST:PORT, not {url!r}"
+    if parsed.scheme != "http":
+        raise UsageError(f"{wanted}: with TLS, the generator would measure its own cryptography")
+    if parsed.prefix:
+        raise UsageError(f"{wanted}: without the path {parsed.prefix}")
+    host, port = parsed.host, 80 if parsed.port is None else parsed.port
     try:
         with socket.create_connection((host, port), REACH_S) as connection:
             return Address(host, port, str(connection.getpeername()[0]))

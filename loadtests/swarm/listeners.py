@@ -105,6 +105,8 @@ class _Around:
                 runner.send_message(UNPREPARED, {"why": str(error)})
             else:
                 _fail(environment, str(error))
+        if prepared is not None:
+            environment.host = prepared.target.url  # users append paths to it
         for user_class in environment.user_classes:
             user_class.prepared = prepared
 

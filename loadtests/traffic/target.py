@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
-from urllib.parse import urlsplit
 
 import orjson
 from pydantic import TypeAdapter, ValidationError
 
 from loadtests.errors import LoadTestError
+from loadtests.server_url import ServerUrl
 from loadtests.traffic.credentials import VARIABLE, with_key
 from loadtests.traffic.reading import ALL_SCORES
 from models.codec_specs import CodecSpec
@@ -98,8 +98,10 @@ def learn(url: str, model: str | None = None) -> Target:
         model: None: the server's default one.
 
     Raises:
+        UsageError: if that is not the URL of a server.
         TargetError: if nothing listens there, it is not a Torchlane, or has not loaded the model.
     """
+    url = str(ServerUrl.parse(url))
     reply = exchange(url, "GET", MODELS)
     if reply.status in KEY_REFUSED:
         raise TargetError(
@@ -131,7 +133,7 @@ def from_models(answer: bytes, url: str, wanted: str | None = None) -> Target:
         )
     try:
         target = Target(
-            url=url.rstrip("/"),
+            url=url,
             model=info["name"],
             version=info["version"],
             precision=info["precision"],
@@ -177,11 +179,14 @@ def exchange(
 
     Raises:
         TargetError: if it cannot be sent, or no answer comes within `timeout_s`.
-        UsageError: if the environment's key is invalid.
+        UsageError: if the URL or the environment's key is invalid.
     """
-    connection, prefix = _connection(url, timeout_s)
+    parsed = ServerUrl.parse(url)
+    secure = parsed.scheme == "https"
+    kind = http.client.HTTPSConnection if secure else http.client.HTTPConnection
+    connection = kind(parsed.host, parsed.port, timeout=timeout_s)
     try:
-        connection.request(method, prefix + path, body, with_key(headers or {}))
+        connection.request(method, parsed.prefix + path, body, with_key(headers or {}))
         response = connection.getresponse()
         names = {name.lower(): value for name, value in response.getheaders()}
         return Reply(response.status, names, response.read())
@@ -197,17 +202,3 @@ def exchange(
         ) from error
     finally:
         connection.close()
-
-
-def _connection(url: str, timeout_s: float) -> tuple[http.client.HTTPConnection, str]:
-    """Return a connection that is not open yet, and the prefix of all paths."""
-    try:
-        parts = urlsplit(url)
-        host, port = parts.hostname, parts.port
-    except ValueError as error:
-        raise TargetError(f"{url!r} is not an address: {error}") from error
-    if parts.scheme not in ("http", "https") or not host:
-        raise TargetError(f"{url!r} is not an address like http://127.0.0.1:8000")
-    secure = parts.scheme == "https"
-    kind = http.client.HTTPSConnection if secure else http.client.HTTPConnection
-    return kind(host, port, timeout=timeout_s), parts.path.rstrip("/")

@@ -14,6 +14,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from models.definitions.definition import Definition
+from models.definitions.training import Diverged
 
 HERE = Path(__file__)
 LONGEST = 300  # characters of a cause
@@ -91,6 +92,8 @@ def _told(what: str, function: Callable[..., Any], file: Path) -> Callable[..., 
     def call(*arguments: Any) -> Any:
         try:
             return function(*arguments)
+        except Diverged:
+            raise
         except Exception as error:  # a definition's own code may raise anything
             raise BrokenDefinition(f"{what}: {_cause(error, file)}") from error
 

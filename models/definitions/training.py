@@ -7,6 +7,7 @@ at any step and resume on another number of processes, and sees the same samples
 from __future__ import annotations
 
 import itertools
+import math
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -29,6 +30,10 @@ from torch.utils.data import (
 Tensors = tuple[torch.Tensor, ...]
 Samples = Dataset[Any] | Sequence[Any]  # a list is a map-style data set too
 Mean = Callable[[Any, torch.Tensor], torch.Tensor]  # outputs and target -> a mean over samples
+
+
+class Diverged(Exception):
+    """A loss is NaN or infinite, so that training cannot continue; the message has the step."""
 
 
 class Batch(NamedTuple):
@@ -179,7 +184,11 @@ class Training:
         return DataLoader(_Fetched(self, data), sampler=keys, batch_size=None, **options)
 
     def fit(self, module: nn.Module, progress: Callable[[int, int, str], None]) -> None:
-        """Train in this process; with one machine and torch build, all runs give equal weights."""
+        """Train in this process; with one machine and torch build, all runs give equal weights.
+
+        Raises:
+            Diverged: if a loss is NaN or infinite.
+        """
         self.start(module)
         data, learner = self.data(), self.part(module)
         optimizer = self.optimizer(learner.parameters())
@@ -194,7 +203,13 @@ class Training:
             optimizer.step()
             if schedule is not None:
                 schedule.step()
-            progress(step + 1, steps, f"loss {loss.item():.3f}")
+            found = loss.item()
+            if not math.isfinite(found):
+                raise Diverged(
+                    f"training diverged: the loss is {found} at step {step + 1} of {steps}; try a "
+                    "lower learning rate"
+                )
+            progress(step + 1, steps, f"loss {found:.3f}")
         module.eval()
 
 

@@ -23,6 +23,7 @@ from deploy.compile import (
     NATIVE,
     CompileError,
     compiled,
+    copy_sources,
     digest,
     prune,
 )
@@ -198,6 +199,20 @@ def test_the_digest_covers_every_input(root: Path, name: str) -> None:
     with (root / name).open("a") as file:
         file.write("\n")
     assert digest(root) != before
+
+
+def test_definitions_are_not_compiled_but_found(root: Path) -> None:
+    (root / "models/definitions").mkdir()
+    (root / "models/catalog.py").write_text("CATALOG = 1\n")
+    before = digest(root)
+    (root / "models/definitions/mine.py").write_text("x = 1\n")
+    (root / "models/catalog.py").write_text("CATALOG = 2\n")
+    assert digest(root) == before
+    copy = root / BUILDS / before
+    copy_sources(root, copy)
+    assert digest(copy) == before
+    assert (copy / "models/definitions/mine.py").read_text() == "x = 1\n"
+    assert (copy / "models/catalog.py").read_text() == "CATALOG = 2\n"
 
 
 def test_the_digest_covers_names_and_ignores_leftovers(root: Path) -> None:

@@ -6,8 +6,11 @@ import asyncio
 import contextlib
 import itertools
 import re
+import shlex
 import signal
 import socket
+import subprocess
+import threading
 import time
 from collections import Counter
 from collections.abc import Iterable
@@ -16,9 +19,11 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.e2e.fakes import faked
+from tests.docs.blocks import ROOT, blocks
+from tests.e2e.balanced import balancing
+from tests.e2e.fakes import Fake, faked
 from tests.e2e.names import SERVFAIL
-from tests.e2e.server import PLAIN
+from tests.e2e.server import PLAIN, free_port
 from tests.e2e.traffic import connected
 from tests.integration.wire import ask_for
 
@@ -158,3 +163,29 @@ async def test_a_replaced_haproxy_loses_no_request(tmp_path: Path) -> None:
         lost = sum(await asyncio.gather(*callers))
         assert lost == 0
         assert await asyncio.to_thread(found.balancer.process.wait, 20) == 0
+
+
+def test_a_plain_list_replaces_dns(tmp_path: Path) -> None:
+    """With the command of docs/scaling.md: servers on ports of their own, without a name."""
+    (command,) = [text for kind, text in blocks("docs/scaling.md") if text.startswith("awk ")]
+    command, start = command.rsplit("\n", 2)[0], command.splitlines()[-1]
+    assert start.endswith("haproxy -db -f haproxy.cfg")
+    with contextlib.ExitStack() as stack:
+        fakes = [stack.enter_context(Fake("127.0.0.1", free_port())) for _ in range(2)]
+        for fake in fakes:
+            threading.Thread(target=fake.serve_forever, args=(0.05,), daemon=True).start()
+            stack.callback(fake.shutdown)
+        listed = " ".join(f"127.0.0.1:{fake.server_port}" for fake in fakes)
+        command = re.sub('list="[^"]+"', f'list="{listed}"', command)
+        config = tmp_path / "haproxy.cfg"
+        command = command.replace("> haproxy.cfg", f"> {shlex.quote(str(config))}")
+        subprocess.run(["sh", "-ec", command], cwd=ROOT, check=True)
+        balancer = stack.enter_context(balancing(tmp_path, config))
+        balancer.wait_ready(2)
+        for body in map(str, range(40)):
+            for _ in range(2):
+                assert httpx.post(balancer.url, content=body, verify=PLAIN).status_code == 200
+        counts = [len(fake.seen) for fake in fakes]
+    assert sum(counts) == 80
+    assert min(counts) > 0
+    assert all(count % 2 == 0 for count in counts)  # equal bodies go to the same server

@@ -77,8 +77,9 @@ def rows(prefix: Path) -> dict[str, dict[str, str]]:
 def test_all_user_classes_run_without_a_failure(repository: Path, tmp_path: Path) -> None:
     reports = ["--html", str(tmp_path / "a.html"), "--csv", str(tmp_path / "a")]
     with running(repository, tmp_path / "log", default_model="digits") as server:
-        done = load(server.url, *users(14, 3), *reports)
+        done = load(f"{server.url}/", *users(14, 3), *reports)  # as the server prints its address
     assert done.returncode == 0, done.stderr
+    assert "Traceback" not in done.stderr
     assert "all gates hold" in done.stderr
     assert (tmp_path / "a.html").read_text().startswith("<!")
     stats = rows(tmp_path / "a")
@@ -150,6 +151,14 @@ def test_an_unreachable_server_fails_immediately() -> None:
     done = load(f"http://127.0.0.1:{free_port()}", *users(1, 30))
     assert done.returncode == 1
     assert "nothing listens at" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.soak
+def test_a_url_that_is_no_server_is_refused_before_the_run() -> None:
+    done = load(f"127.0.0.1:{free_port()}", *users(1, 30))
+    assert done.returncode == 1
+    assert "it has no scheme; try http://127.0.0.1:" in done.stderr
     assert "Traceback" not in done.stderr
 
 

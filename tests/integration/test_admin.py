@@ -95,6 +95,29 @@ async def test_unknown_models_and_versions(api: Api) -> None:
         assert (answered, says in body["error"]) == (404, True), body
 
 
+@pytest.mark.parametrize(
+    ("path", "there"),
+    [
+        ("reload?force=1", "unknown query parameter 'force': this call has none"),
+        ("models/m/load?version=2", "unknown query parameter 'version': this call has none"),
+        ("profile?sec=2", "unknown query parameter 'sec': this call has only seconds"),
+    ],
+)
+async def test_unknown_query_parameters_are_refused(api: Api, path: str, there: str) -> None:
+    status, body = await call(api, path)
+    assert (status, body["code"], body["error"]) == (422, "invalid_input", there)
+    del api.client.headers["authorization"]
+    assert (await call(api, path))[0] == 401
+
+
+async def test_unknown_query_parameters_of_models_are_refused(api: Api) -> None:
+    for path, known in (("/models", "full"), ("/models/m", "full, version")):
+        answer = await api.client.get(f"{path}?ful=true")
+        assert answer.status_code == 422
+        told = f"unknown query parameter 'ful': this call has only {known}"
+        assert answer.json()["error"] == told
+
+
 @pytest.mark.parametrize("path", ["reload", "models/m/load", "models/m/versions/1/unload"])
 class TestAuthorization:
     async def test_admin_without_a_key(self, api: Api, path: str) -> None:

@@ -12,6 +12,7 @@ from app.api.endpoints import version_number
 from app.api.openapi import schemas
 from app.api.openapi.errors import ERRORS
 from app.api.openapi.headers import path_parameter
+from app.api.queries import check_query
 from app.api.service import Service
 from app.codecs.base import JSON
 from app.errors import InvalidInput, ModelNotFound
@@ -32,7 +33,10 @@ VERSION: dict[str, Any] = {
     "schema": {"type": "integer", "minimum": 1},
 }
 BAD_QUERY: dict[int | str, dict[str, Any]] = {
-    422: {"model": schemas.ErrorBody, "description": "`full` is neither true nor false"}
+    422: {
+        "model": schemas.ErrorBody,
+        "description": "Unknown query, or `full` is neither true nor false",
+    }
 }
 
 
@@ -49,6 +53,7 @@ def add_models(app: FastAPI, service: Service) -> None:
     )
     async def list_models(request: Request) -> schemas.ModelList:
         """Every model in the repository, and its loaded versions."""
+        check_query(request.query_params, "full")
         describe = _details if _wants_all(request) else _summary
         loaded = service.loaded
         return schemas.ModelList(
@@ -65,6 +70,7 @@ def add_models(app: FastAPI, service: Service) -> None:
     )
     async def get_model(request: Request) -> schemas.ModelDetails | schemas.ModelInfo:
         """One model: its versions, its inputs and its outputs."""
+        check_query(request.query_params, "full", "version")
         name = request.path_params["name"]
         if name not in service.loaded.names:
             raise ModelNotFound(f"there is no model {name!r}; GET /models lists all models")

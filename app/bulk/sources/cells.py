@@ -22,7 +22,21 @@ LOOKED_AT = 100  # rows examined for their size
 CHUNK_CHARACTERS = 8 << 20  # of rows, if they are long
 MAX_LINE_CHARACTERS = 256 << 20
 
-Row: TypeAlias = tuple[str, ...] | str  # the wanted cells, or the row's error
+
+@dataclass(frozen=True, slots=True)
+class Broken:
+    """A row without cells that can be used.
+
+    Attributes:
+        reason: why.
+        id: its id, if it can still be told.
+    """
+
+    reason: str
+    id: str | None = None
+
+
+Row: TypeAlias = tuple[str, ...] | Broken  # the wanted cells, or the row's error
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,25 +45,29 @@ class CellsChunk:
 
     names: tuple[str, ...]
     rows: list[Row]
+    id: str | None = None  # name of the column with ids
 
     def __len__(self) -> int:
         return len(self.rows)
 
     def cut(self, start: int, stop: int) -> Self:
         """See `Chunk`."""
-        return type(self)(self.names, self.rows[start:stop])
+        return type(self)(self.names, self.rows[start:stop], self.id)
 
     def joined(self, others: Sequence[Self]) -> Self:
         """See `Chunk`."""
-        return type(self)(self.names, list(chain(self.rows, *(each.rows for each in others))))
+        rows = list(chain(self.rows, *(each.rows for each in others)))
+        return type(self)(self.names, rows, self.id)
 
     def columns(self) -> Columns:
         """See `Chunk`."""
         values: dict[str, list[str | None]] = {name: [None] * len(self) for name in self.names}
         broken: dict[int, str] = {}
         for row, cells in enumerate(self.rows):
-            if isinstance(cells, str):
-                broken[row] = cells
+            if isinstance(cells, Broken):
+                broken[row] = cells.reason
+                if self.id is not None and cells.id and _is_text(cells.id):
+                    values[self.id][row] = cells.id
                 continue
             for name, cell in zip(self.names, cells, strict=True):
                 if cell.isascii() or _is_text(cell):
@@ -89,8 +107,7 @@ class CsvSource:
                 raise BulkError(
                     f"{path} and {files[0]} have different columns: score them separately"
                 )
-        sizes = (sum(map(len, row)) for row in islice(self._rows(), LOOKED_AT))
-        self.row_bytes = max(sizes, default=0)
+        self.row_bytes = max(map(_size, islice(self._rows(), LOOKED_AT)), default=0)
 
     def chunks(self, first: int, rows: int) -> Iterator[CellsChunk]:
         """See `Source`."""
@@ -99,12 +116,12 @@ class CsvSource:
         size = 0
         for row in islice(self._rows(), first, None):
             kept.append(row)
-            size += sum(map(len, row))
+            size += _size(row)
             if len(kept) >= rows or size >= CHUNK_CHARACTERS:
-                yield CellsChunk(names, kept)
+                yield CellsChunk(names, kept, self.wanted.id)
                 kept, size = [], 0
         if kept:
-            yield CellsChunk(names, kept)
+            yield CellsChunk(names, kept, self.wanted.id)
 
     def _rows(self) -> Iterator[Row]:
         for path in self._files:
@@ -113,11 +130,27 @@ class CsvSource:
             places = [header.index(name) for name in self.wanted.names]
             for cells in records:
                 if isinstance(cells, str):
-                    yield cells
+                    yield Broken(cells)
                 elif len(cells) != len(header):
-                    yield f"the row has {len(cells)} cells, the header has {len(header)}"
+                    reason = f"the row has {len(cells)} cells, the header has {len(header)}"
+                    yield Broken(reason, self._id_of(cells, header))
                 else:
                     yield tuple(cells[place] for place in places)
+
+    def _id_of(self, cells: list[str], header: list[str]) -> str | None:
+        """The id of a row with too few or too many cells; None if its place is not certain.
+
+        Missing cells are the last ones; surplus cells come from commas in an unquoted input.
+        """
+        if self.wanted.id is None:
+            return None
+        place, surplus = header.index(self.wanted.id), len(cells) - len(header)
+        if surplus > 0:
+            inputs = [header.index(name) for name in self.wanted.inputs]
+            if min(inputs) < place < max(inputs):
+                return None
+            place += surplus * (place > max(inputs))
+        return cells[place] if place < len(cells) else None
 
 
 class _Lines:
@@ -183,6 +216,10 @@ def _header(records: Iterator[list[str] | str], path: Path) -> list[str]:
     except NotUtf8Error as error:
         raise BulkError(f"{path} cannot be read as CSV: {error}") from error
     return header
+
+
+def _size(row: Row) -> int:
+    return len(row.reason) if isinstance(row, Broken) else sum(map(len, row))
 
 
 def _is_text(cell: str) -> bool:

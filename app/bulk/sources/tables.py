@@ -14,7 +14,8 @@ import pyarrow.parquet as pq
 from app.bulk.blocks import Columns
 from app.bulk.columns import Chooser, Wanted
 from app.bulk.errors import BulkError
-from app.bulk.numbers import has_numbers
+from app.bulk.numbers import can_fit, has_numbers
+from app.codecs.values import wanted as described
 
 BUFFER_BYTES = 1 << 20  # read at a time from a column of a file
 
@@ -55,7 +56,8 @@ class ParquetSource:
         chooser: chooses the columns.
 
     Raises:
-        BulkError: if a file is damaged, lacks a column, or has a column of another type.
+        BulkError: if a file is damaged, lacks a column, or has a column of another type, or of a
+            width that the model does not take.
     """
 
     is_stream = False
@@ -86,9 +88,25 @@ class ParquetSource:
                 f"{files[0]}: the ids in {self.wanted.id!r} are {id_type}, expected whole numbers "
                 "or texts: convert them, or name another column with --id-column"
             )
+        if schema is not None:
+            self._check_widths(schema, chooser)
         inputs = [each.type for each in schema or () if each.name != self.wanted.id]
         self.has_numbers = all(map(has_numbers, inputs))
         self.integer_ids = bool(pa.types.is_integer(id_type)) and id_type != pa.uint64()
+
+    def _check_widths(self, schema: Any, chooser: Chooser) -> None:
+        """Refuse a column of numbers none of whose rows can fit, before all of them are bad."""
+        specs = chooser.manifest.inputs
+        names = self.wanted.parts
+        if self.wanted.item is not None:
+            names = {specs[0].name: self.wanted.item} if len(specs) == 1 else {}
+        for spec in specs:
+            kind = schema.field(names[spec.name]).type if spec.name in names else pa.null()
+            if not can_fit(spec, kind):
+                raise BulkError(
+                    f"{self._files[0]}: the column {names[spec.name]!r} has the type {kind}, but "
+                    f"{spec.name!r} needs {described(spec)}"
+                )
 
     def chunks(self, first: int, rows: int) -> Iterator[TableChunk]:
         """See `Source`."""

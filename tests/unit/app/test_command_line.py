@@ -65,6 +65,21 @@ def test_shared_cache_needs_its_extra_and_variable(
     assert "hunter2" not in told
 
 
+def test_wrong_cache_option_is_named_before_anything_is_measured(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def never(*_: object, **__: object) -> None:
+        raise AssertionError("the layout is measured first")
+
+    monkeypatch.setattr("app.__main__._workers", never)
+    monkeypatch.setenv("TORCHLANE_CACHE_URL", "redis://:hunter2@cache?socket_time_out=1")
+    assert main(create, []) == 2
+    told = capsys.readouterr().err
+    assert told == (
+        "torchlane: TORCHLANE_CACHE_URL: redis-py does not know the option 'socket_time_out'\n"
+    )
+
+
 def test_ports_must_differ(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(create, ["--grpc-port", "9000", "--port", "9000"]) == 2
     assert "--grpc-port 9000 is TORCHLANE_PORT too" in capsys.readouterr().err

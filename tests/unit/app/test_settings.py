@@ -151,6 +151,8 @@ class TestEmptyGuards:
     ("name", "text", "right"),
     [
         ("PORT", "http", "valid integer"),
+        ("MODEL_DIR", "s3://bucket/models", "s3:// is not supported, only local paths are"),
+        ("API_KEYS_FILE", "file:///keys", "file:// is not supported, only local paths are"),
         ("PORT", "70000", "less than or equal to 65535"),
         ("PORT", "-1", "greater than or equal to 0"),
         ("WORKERS", "0", "greater than or equal to 1"),

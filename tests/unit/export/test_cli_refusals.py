@@ -53,6 +53,10 @@ class TestWrongUsage:
     @pytest.mark.parametrize(
         ("arguments", "message"),
         [
+            (["tiny", "--out", "s3://bucket/a"], "argument --out: s3:// is not supported"),
+            (["train", "tiny", "--out", "s3://b"], "argument --out: s3:// is not supported"),
+            (["adopt", "hf://org/name"], "argument FILE: hf:// is not supported"),
+            (["show", "s3://bucket/a/1"], "argument folder: s3:// is not supported"),
             (
                 ["unknown"],
                 (

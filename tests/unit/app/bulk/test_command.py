@@ -56,6 +56,15 @@ def one_row() -> None:
     np.save("in.npy", np.zeros((1, 2), np.float32))
 
 
+def column(kind: pa.DataType, *values: object) -> Callable[[], None]:
+    """A Parquet file with one column of a type."""
+
+    def write() -> None:
+        pq.write_table(pa.table({"input": pa.array(values, kind)}), "in.parquet")
+
+    return write
+
+
 def cut_off() -> None:
     pq.write_table(pa.table({"input": [[1.0, 2.0]] * 5000}), "whole.parquet", use_dictionary=False)
     data = bytearray(Path("whole.parquet").read_bytes())
@@ -67,7 +76,7 @@ WRONG: list[tuple[Callable[[], object], list[str], int, str]] = [
     (bool, ["nope", "in.parquet"], 2, "in.parquet does not exist"),
     (other_columns, ["nope", "in.parquet"], 2, "has no model 'nope'; it has double, "),
     (other_columns, ["double", "in.parquet", "--version", "9"], 2, "no version 9; it has 1"),
-    (other_columns, ["double", "in.parquet"], 1, "no column 'input'; it has 'pixels', 'y'"),
+    (other_columns, ["double", "in.parquet"], 1, "no column 'input' or 'x'; it has 'pixels', 'y'"),
     (
         *(other_columns, ["double", "in.parquet", "--input-column", "x"], 1),
         "in.parquet has no column 'x'; it has 'pixels', 'y'",
@@ -75,17 +84,36 @@ WRONG: list[tuple[Callable[[], object], list[str], int, str]] = [
     (other_columns, ["double", "in.parquet", "--top-k", "2"], 2, "--top-k: top_k selects scores"),
     (other_columns, ["double", "in.parquet", "--variant", "int8"], 2, "no variant 'int8'"),
     (other_columns, ["double", "in.parquet", "--precision", "fp4"], 2, "--plan-precision 'fp4'"),
+    (other_columns, ["double", "in.parquet", "--max-bad", "50"], 2, "'50' is not a number from 0"),
     (other_columns, ["double", "in.parquet", "--batch", "0"], 2, "'0' is not at least 1"),
     (bool, ["double", f"{'x' * 300}.csv"], 2, "does not exist or may not be read"),
     (bool, ["double", "*.none"], 2, "no file matches *.none"),
     (bool, ["double", "."], 2, "the folder . has no file that can be read"),
     (bool, ["double", "-", "in.csv"], 2, "- is standard input, and cannot be combined"),
     (lambda: Path("in.txt").touch(), ["double", "in.txt"], 2, "has no format that can be read"),
+    (bool, ["double", "s3://bucket/in.csv"], 2, "the input s3:// is not supported, only local"),
+    (one_row, ["double", "in.npy", "--out", "s3://bucket/out"], 2, "argument --out: s3:// is not"),
+    (one_row, ["double", "in.npy", "--model-dir", "gs://b"], 2, "--model-dir: gs:// is not suppor"),
     (mixed, ["double", "in.parquet"], 2, "the inputs have several formats"),
     (lambda: Path("in.parquet").touch(), ["double", "in.parquet"], 1, "cannot be read as Parquet"),
     (cut_off, ["double", "in.parquet"], 1, "in.parquet is damaged"),
     (other_ids, ["double", "in.parquet"], 1, "the ids in 'id' are binary, expected whole numbers"),
     (no_rows, ["double", "in.parquet"], 1, "the input has no rows"),
+    (
+        *(column(pa.list_(pa.float32(), 3), [1.0] * 3), ["double", "in.parquet"], 1),
+        "float>[3], but 'x' needs float32 of shape [2]",
+    ),
+    (
+        column(pa.binary(9), b"x" * 9),
+        ["double", "in.parquet"],
+        1,
+        "has the type fixed_size_binary[",
+    ),
+    (column(pa.float32(), 1.0), ["double", "in.parquet"], 1, "has the type float, but 'x' needs"),
+    (
+        *(column(pa.list_(pa.list_(pa.float32())), [[1.0, 2.0]]), ["double", "in.parquet"], 1),
+        "float>>, but 'x' needs float32 of shape [2]",
+    ),
     (other_types, ["double", "in.parquet"], 1, "score them separately, or convert one"),
     (lambda: np.save("in.npy", np.zeros((3, 5))), ["double", "in.npy"], 1, "got shape [5]"),
     (lambda: np.save("in.npy", np.array(["a"])), ["double", "in.npy"], 1, "expected numbers"),
@@ -117,6 +145,7 @@ def test_errors_are_one_line(
     assert sentence in told
     assert told.startswith("torchlane: ")
     assert (ended, told.count("\n")) == (code, 1)
+    assert not [each for each in Path().iterdir() if each.name.endswith(":")]  # such as ./s3:
 
 
 def test_closed_standard_streams(

@@ -30,10 +30,15 @@ def test_shown_address_has_no_login(url: str, shown: str) -> None:
 @pytest.mark.parametrize(
     ("options", "problem"),
     [
-        ("?unheard_of=1", "an option that redis-py does not know"),
-        ("?socket_timeout=soon", "options cannot be used"),
-        ("?ssl_ca_certs=/there/is/none", "is a file missing"),
-        ("?ssl_cert_reqs=perhaps", "options cannot be used"),
+        ("?db=1&unheard_of=1", "redis-py does not know the option 'unheard_of'"),
+        (
+            "?socket_timeout=soon",
+            "the option 'socket_timeout' cannot be used: its value is not accepted",
+        ),
+        ("?ssl_check_hostname", "the option 'ssl_check_hostname' has no value"),
+        ("?ssl_ca_certs=/there/is/none", "the option 'ssl_ca_certs' cannot be used: No such file"),
+        ("?ssl_cert_reqs=perhaps", "the option 'ssl_cert_reqs' cannot be used: "),
+        (f"?ssl_password={SECRET}&protocol=9", "the option 'protocol' cannot be used: "),
     ],
 )
 def test_wrong_options_are_refused(options: str, problem: str, tmp_path: Path) -> None:

@@ -60,6 +60,7 @@ class TestWrongArguments:
                 "--output: 2 given, but the model returns 1; give",
             ),
             ([*X3, "--output", "a="], "--output 'a=': the file of its labels is missing"),
+            ([*X3, "--output", "a=s3://b/l"], "--output NAME=FILE: s3:// is not supported, only"),
             (
                 [*X3, "--output", "a=x.txt", "--labels", "y.txt"],
                 "labels can be given only once: --labels FILE, or one --output NAME=FILE",

@@ -53,6 +53,19 @@ class PlantedBackward(Network):
         return made
 
 
+class Diverging(Network):
+    """NaN after a number of training forwards."""
+
+    def __init__(self, good: int = 100) -> None:
+        super().__init__()
+        self.good = good
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        made = super().forward(x)
+        self.good -= self.training
+        return made if self.good >= 0 else made * torch.nan
+
+
 class PlantedSlow(Network):
     """Decomposes a matrix at each step."""
 
@@ -97,6 +110,11 @@ def rows(seed: int, count: int, kind: type[Rows] = Rows) -> Rows:
     return kind(points, (points[:, 0] > 0).long() + 2 * (points[:, 1] > 0).long())
 
 
+def nan_rows() -> tuple[torch.Tensor, ...]:
+    points, target = rows(2, 64).tensors
+    return points * torch.nan, target
+
+
 TRAINING = Training(
     source="points that are drawn",
     data=lambda: rows(1, 512),
@@ -130,6 +148,42 @@ def of(module: Any, **changes: Any) -> Definition:
         example=lambda: [0.0] * 8,
         held_out=None,
     )
+
+
+def exploding(made: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    """A finite loss with an infinite gradient: weights are NaN before a loss is."""
+    root = (made * 0).square().sum().sqrt()
+    return functional.cross_entropy(made, target) + root
+
+
+def late_nan(made: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    """NaN after 600 samples of this process, in the second epoch or later."""
+    SEEN.append(len(made) if torch.is_grad_enabled() else 0)
+    loss = functional.cross_entropy(made, target)
+    return loss * torch.nan if sum(SEEN) > 600 else loss
+
+
+SEEN: list[int] = []  # samples, by loss
+
+
+def wrong_loss(made: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    table = {"first": 0}
+    return made.sum() * table["second"]
+
+
+class WrongRows(Rows):
+    """Has a mistake in the code that loads data."""
+
+    def batch(self, indices: Sequence[int]) -> tuple[torch.Tensor, ...]:
+        return tuple(tensor[len(tensor) + indices[0]] for tensor in self.tensors)
+
+
+def wrong_data() -> Rows:
+    raise FileNotFoundError(2, "No such file or directory", "points.csv")
+
+
+def undefined(made: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    return made.sum() * torch.nan
 
 
 class Frozen(nn.BatchNorm2d):
@@ -191,6 +245,14 @@ class Programs(dict[str, Definition]):
         "whole": lambda: of(Network),
         "untrained": lambda: definition(Network),
         "nan": lambda: of(Planted),
+        "diverging": lambda: of(Diverging),
+        "diverging-late": lambda: of(Network, loss=late_nan, stages=halves),
+        "exploding": lambda: of(Network, loss=exploding),
+        "evaluated-nan": lambda: of(Network, evaluation=lambda: Rows(*nan_rows())),
+        "undefined-metric": lambda: of(Network, metrics={"undefined": undefined}),
+        "wrong-loss": lambda: of(Network, loss=wrong_loss),
+        "wrong-rows": lambda: of(Network, data=lambda: rows(1, 512, WrongRows)),
+        "wrong-data": lambda: of(Network, data=wrong_data),
         "nan-backward": lambda: of(PlantedBackward),
         "slow-operation": lambda: of(PlantedSlow),
         "slow-data": lambda: of(

@@ -16,7 +16,7 @@ import torch
 from models.manifest import Manifest
 from tests.unit.export.command_line import QUICK, run
 from tests.unit.export.training import runs
-from tests.unit.export.training.program import Programs
+from tests.unit.export.training.program import Diverging, Programs
 
 CATALOG = Programs()
 
@@ -129,6 +129,132 @@ def test_the_first_nan_is_named(
     code, _ = train(model, tmp_path / "run", "--detect-anomaly")
     assert code == 1
     assert re.search(told, capsys.readouterr().err)
+
+
+DIVERGED = (
+    r"training diverged: the loss is NaN or infinite at step (\d+) of 64 \(epoch (\d)\); kept: "
+)
+
+
+class TestDiverged:
+    """Steps: 16 an epoch; from step 41 on the loss of `diverging` is NaN with 40 good ones."""
+
+    def test_the_last_good_checkpoints_are_kept_and_named(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(Diverging.__init__, "__defaults__", (40,))
+        out = tmp_path / "run"
+        code, printed = train("diverging", out, "--checkpoint-every", 5)
+        assert (code, "written" in printed) == (1, False)
+        told = re.search(DIVERGED + "(.*);", capsys.readouterr().err)
+        assert told is not None
+        assert told.groups() == (
+            *("41", "3"),
+            f"{out}/best.ckpt (epoch 2) and {out}/last.ckpt (step 40)",
+        )
+        assert all(bool(each.isfinite().all()) for each in runs.weights(out).values())
+        last = torch.load(out / "last.ckpt", weights_only=True)
+        assert last["torchlane"]["step"] == 40
+        assert all(bool(each.isfinite().all()) for each in last["state_dict"].values())
+        assert [each["epoch"] for each in runs.curve(out)] == [1, 2]
+
+    def test_in_the_first_epoch_nothing_is_kept(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        assert train("nan", tmp_path / "run")[0] == 1
+        told = re.search(DIVERGED + "nothing; ", capsys.readouterr().err)
+        assert told is not None
+        assert told.groups() == ("1", "1")
+        assert not list((tmp_path / "run").glob("*.ckpt"))
+
+    def test_weights_are_checked_before_they_are_saved(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        assert train("exploding", tmp_path / "run", "--checkpoint-every", 1)[0] == 1
+        assert "weights are NaN or infinite at step 1 of 64 (epoch 1)" in capsys.readouterr().err
+        assert not list((tmp_path / "run").glob("*.ckpt"))
+
+    def test_by_its_evaluation(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        assert train("evaluated-nan", tmp_path / "run")[0] == 1
+        told = capsys.readouterr().err
+        assert "the evaluation loss is NaN or infinite at step 16 of 64 (epoch 1)" in told
+        assert not (tmp_path / "run/best.ckpt").exists()
+
+    def test_in_the_plain_loop(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        code, _ = run("nan", "--out", tmp_path, *QUICK, catalog=CATALOG)
+        assert code == 1
+        told = capsys.readouterr().err
+        assert told.startswith("export: training diverged: the loss is nan at step 1 of 64; ")
+        assert not list(tmp_path.rglob("manifest.json"))
+
+    def test_an_undefined_metric_is_only_a_warning(self, tmp_path: Path) -> None:
+        code, printed = train("undefined-metric", tmp_path / "run", "--epochs", 2)
+        assert code == 0
+        assert "warning: the metric undefined was NaN or infinite in epoch 1, 2" in printed
+
+    @pytest.mark.slow
+    @pytest.mark.parametrize("strategy", ["ddp", "fsdp", "pipeline"])
+    def test_all_processes_end(self, strategy: str, tmp_path: Path) -> None:
+        process = runs.start(
+            *("train", "diverging-late", "--out", tmp_path / "run"),
+            *("--devices", 2, "--strategy", strategy),
+        )
+        printed, _ = process.communicate(timeout=120)
+        assert process.returncode == 1, printed
+        assert len(re.findall(DIVERGED, printed)) == 1
+        assert re.search(r"/best\.ckpt \(epoch [12]\) and .*/last\.ckpt \(step (16|32)\)", printed)
+        assert all(bool(e.isfinite().all()) for e in runs.weights(tmp_path / "run").values())
+
+
+def test_weights_of_nan_are_not_exported(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    state = CATALOG["whole"].build().state_dict()
+    state["front.0.bias"][3] = torch.nan
+    torch.save(state, tmp_path / "weights.pt")
+    options = ["--weights", tmp_path / "weights.pt", "--out", tmp_path / "out", *QUICK]
+    assert run("whole", *options, catalog=CATALOG)[0] == 1
+    told = capsys.readouterr().err
+    assert "the weights of 'whole' are damaged: 1 of 16 numbers of front.0.bias are NaN" in told
+    assert not list((tmp_path / "out").rglob("manifest.json"))
+
+
+@pytest.mark.parametrize(
+    ("model", "options", "told"),
+    [
+        (
+            "wrong-loss",
+            (),
+            r"KeyError: 'second', at .*program\.py, line \d+: `.*table\[\"second\"\]`",
+        ),
+        (
+            "wrong-rows",
+            (),
+            r"IndexError: index \d+ is out of bounds.*, at .*program\.py, line \d+: ",
+        ),
+        (
+            "wrong-rows",
+            ("--workers", 1),
+            r"IndexError: .*, at .*program\.py, line \d+: `return tuple",
+        ),
+        (
+            "wrong-data",
+            (),
+            r"FileNotFoundError: .*points\.csv.*, at .*program\.py, line \d+: `raise ",
+        ),
+    ],
+)
+def test_an_error_in_the_users_code_has_file_and_line(
+    model: str,
+    options: tuple[object, ...],
+    told: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert train(model, tmp_path / "run", *options)[0] == 1
+    error = capsys.readouterr().err
+    assert re.search(f"^export: training {model} fails: {told}", error), error
+    assert error.count("\n") == 1
 
 
 def test_the_profile_names_the_slow_operation(tmp_path: Path) -> None:

@@ -12,28 +12,16 @@ from tests.unit.loadtests.openloop.servers import OK, answering
 
 
 @pytest.mark.parametrize(
-    "url",
+    ("url", "words"),
     [
-        "https://x:1",
-        "127.0.0.1:80",
-        "http://",
-        "http://x/prefix",
-        "http://x?a=b",
-        "http://x:port",
-        "http://x:99999",
-        "http://x:0",
-        "http://[::1",
+        ("https://x:1", "must be http://HOST:PORT, not 'https://x:1': with TLS, "),
+        ("http://x/prefix", "must be http://HOST:PORT, .* without the path /prefix"),
+        ("127.0.0.1:80", "it has no scheme"),
     ],
 )
-def test_only_plain_http_is_accepted(url: str) -> None:
-    with pytest.raises(UsageError, match="http://HOST:PORT"):
+def test_only_plain_http_is_accepted(url: str, words: str) -> None:
+    with pytest.raises(UsageError, match=words):
         reach(url)
-
-
-def test_user_and_password_are_refused_and_not_shown() -> None:
-    with pytest.raises(UsageError, match="without user and password") as refused:
-        reach("http://ann:secret@x:1")
-    assert "secret" not in str(refused.value)
 
 
 def test_port_80_is_the_default(monkeypatch: pytest.MonkeyPatch) -> None:

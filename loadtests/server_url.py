@@ -1,0 +1,61 @@
+"""The URL of the server under load, in the forms in which users write it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+from loadtests.errors import UsageError
+
+EXAMPLE = "http://127.0.0.1:8000"
+
+
+@dataclass(frozen=True, slots=True)
+class ServerUrl:
+    """The parts of a server's URL.
+
+    Attributes:
+        scheme: http or https.
+        netloc: host and port as given.
+        host: without the brackets of IPv6.
+        port: None if not given.
+        prefix: of all paths, without a slash at its end; mostly empty.
+    """
+
+    scheme: str
+    netloc: str
+    host: str
+    port: int | None
+    prefix: str
+
+    def __str__(self) -> str:
+        """Format as a URL without a slash at its end, so that a path can be appended."""
+        return f"{self.scheme}://{self.netloc}{self.prefix}"
+
+    @classmethod
+    def parse(cls, text: str) -> ServerUrl:
+        """Parse a URL such as http://127.0.0.1:8000, with or without a slash at its end.
+
+        Raises:
+            UsageError: if it is not the address of a server; the message never has a password.
+        """
+        text = text.strip()
+        if "@" in text:
+            raise UsageError(
+                "the server's address must not have a user and password: they would not be sent"
+            )
+        said = f"{text!r} is not an address like {EXAMPLE}"
+        if text and "://" not in text:
+            raise UsageError(f"{said}: it has no scheme; try http://{text.lstrip('/')}")
+        try:
+            parts = urlsplit(text)
+            host, port = parts.hostname, parts.port
+        except ValueError as error:
+            raise UsageError(f"{said}: {error}") from error
+        if parts.scheme not in ("http", "https"):
+            raise UsageError(f"{said}: the scheme must be http or https")
+        if not host or port == 0:
+            raise UsageError(f"{said}: it has no {'port from 1' if host else 'host'}")
+        if parts.query or parts.fragment:
+            raise UsageError(f"{said}: it must end before '?' and '#'")
+        return cls(parts.scheme, parts.netloc, host, port, parts.path.rstrip("/"))
