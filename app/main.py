@@ -329,6 +329,7 @@ def _watch(metrics: Metrics, replicas: Sequence[Replica], lifecycle: Lifecycle) 
 
     metrics.watch(lambda: lifecycle.readiness().ready, served)
     metrics.models_unready.set_function(lambda: len(lifecycle.problems()))
+    metrics.model_folders_unreadable.set_function(lambda: len(lifecycle.loaded.unreadable_folders))
     python, compiled = platform.python_version(), str(is_compiled()).lower()
     metrics.build_info.labels(_version("torchlane"), _version("torch"), python, compiled).set(1)
 

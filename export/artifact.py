@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -18,25 +19,37 @@ from models.manifest import (
     Manifest,
 )
 from models.scratch import scratch_folder
+from models.versions import MAX_VERSION, version_of
 
 Sign = Callable[[bytes], bytes]  # a manifest -> the content of its `manifest.sig`
-MAX_VERSION = 999_999_999  # a repository reads folders named with up to nine digits
 
 
 def versions(model_folder: Path) -> list[int]:
-    """Return the version numbers in a model's folder, ascending."""
-    if not model_folder.is_dir():
+    """Return the version numbers that are taken in a model's folder, ascending.
+
+    A file or a link takes a number too. Other names, such as `v2` or `20261125120000`, which no
+    server reads, do not count.
+
+    Raises:
+        UsageError: if the folder cannot be read.
+    """
+    try:
+        names = os.listdir(model_folder)
+    except (FileNotFoundError, NotADirectoryError):
         return []
-    names = (entry.name for entry in model_folder.iterdir() if entry.is_dir())
-    return sorted(int(name) for name in names if name.isdecimal() and not name.startswith("0"))
+    except OSError as error:
+        raise UsageError(f"cannot read {model_folder}: {error.strerror}") from error
+    return sorted(number for name in names if (number := version_of(name)) is not None)
 
 
 def any_artifact(out: Path) -> Path | None:
-    """Return the folder of any artifact in the repository; None: there is none."""
-    for model in sorted(out.iterdir()) if out.is_dir() else ():
-        for version in versions(model):
-            if (model / str(version) / MANIFEST_FILE).is_file():
-                return model / str(version)
+    """Return the folder of any artifact in the repository that can be read; None: there is none."""
+    with contextlib.suppress(OSError):
+        for model in sorted(out.iterdir()):
+            with contextlib.suppress(OSError, UsageError):  # this folder only
+                for version in versions(model):
+                    if (model / str(version) / MANIFEST_FILE).is_file():
+                        return model / str(version)
     return None
 
 
@@ -44,17 +57,23 @@ def choose_version(model_folder: Path, wanted: int | None) -> int:
     """Return the wanted version, or the one after the highest.
 
     Raises:
-        UsageError: if the wanted version is out of range or exists already.
+        UsageError: if the wanted version is out of range or exists already, if no number is left,
+            or if the folder cannot be read.
     """
     taken = versions(model_folder)
     following = taken[-1] + 1 if taken else 1
+    if wanted is None and following > MAX_VERSION:
+        raise UsageError(
+            f"{model_folder} has the highest version, {MAX_VERSION}; choose a lower one that is "
+            "free with --version, and pin it with TORCHLANE_VERSIONS"
+        )
     if wanted is None:
         return following
     if not 1 <= wanted <= MAX_VERSION:
         raise UsageError(f"--version must be 1 to {MAX_VERSION}, got {wanted}")
     if wanted in taken:
         raise UsageError(
-            f"version {wanted} exists in {model_folder} , and artifacts never change; "
+            f"version {wanted} exists in {model_folder}, and artifacts never change; "
             f"omit --version to write version {following}"
         )
     return wanted

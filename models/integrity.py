@@ -8,7 +8,7 @@ from typing import BinaryIO, NamedTuple, Protocol
 
 from pydantic import ValidationError
 
-from models.contained import FileRejected, open_inside, read_inside, size_of
+from models.contained import FileRejected, open_inside, printable, read_inside, size_of
 from models.manifest import (
     DIGEST_FILE,
     MANIFEST_FILE,
@@ -193,5 +193,5 @@ def _parse(text: bytes) -> Manifest:
 
 def _shown(text: str) -> str:
     """Return text from a manifest, printable and shortened for a sentence."""
-    shown = "".join(each if each.isprintable() else "?" for each in text)
+    shown = printable(text)
     return shown if len(shown) <= 3 * SHOWN else f"{shown[: 3 * SHOWN]} ..."

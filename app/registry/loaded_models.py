@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import enum
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from app.backends.selection import Selection
@@ -93,6 +93,7 @@ class LoadedModels:
         default_model: the current model for requests without a name; None if they must name one.
         is_discovered: whether the repository has been read.
         is_unreadable: whether every attempt to read the repository has failed.
+        unreadable_folders: for each model whose versions cannot be listed, what is wrong.
     """
 
     def __init__(self, default_model: str | None) -> None:
@@ -103,6 +104,7 @@ class LoadedModels:
         self._statuses: dict[str, dict[ModelId, VersionStatus]] = {}
         self.is_discovered = False
         self.is_unreadable = False
+        self.unreadable_folders: Mapping[str, str] = {}
 
     @property
     def keeps_default(self) -> bool:
@@ -113,15 +115,22 @@ class LoadedModels:
     @property
     def names(self) -> tuple[str, ...]:
         """Every model of the repository, loaded or not."""
-        return tuple(self._statuses)
+        return tuple(dict.fromkeys((*self._statuses, *self.unreadable_folders)))
 
-    def discovered(self, newest: Iterable[ModelId], kept_default: str | None = None) -> None:
+    def discovered(
+        self,
+        newest: Iterable[ModelId],
+        kept_default: str | None = None,
+        unreadable: Mapping[str, str] | None = None,
+    ) -> None:
         """Record the contents of the repository.
 
         Args:
             newest: the newest version of each model; new models load this one.
             kept_default: the default chosen by another process of this server.
+            unreadable: the `unreadable_folders` of the class.
         """
+        self.unreadable_folders = dict(unreadable or {})
         for model in newest:
             if model.name not in self._statuses:
                 self.record(VersionStatus(model, ModelState.LOADING))
@@ -248,6 +257,10 @@ class LoadedModels:
             return ModelNotReady("no model is loaded: the repository cannot be read")
         if not self.is_discovered or any(s.state is ModelState.LOADING for s in statuses):
             return ModelNotReady(f"model {name!r} is loading; try again shortly")
+        if not statuses and name in self.unreadable_folders:
+            return ModelNotReady(
+                f"model {name!r} could not be loaded: its folder: {self.unreadable_folders[name]}"
+            )
         if not statuses:
             what = f"there is no model {name!r}"
             if name == self._configured:

@@ -14,6 +14,8 @@ def test_a_damaged_model_does_not_affect_the_others(tmp_path: Path) -> None:
     for name in ("birds", "cats", "dogs"):
         folder = write_artifact(tmp_path / "models", name)
     (folder / "script.pt").write_bytes(b"damaged")
+    (tmp_path / "models/a").symlink_to("x" * 300)  # to look at it is an error
+    (tmp_path / "models/cats/20261125120000").mkdir()
     with running(tmp_path / "models", tmp_path / "log", workers="2") as server:
         for name, status in (("birds", 200), ("cats", 200), ("dogs", 503)):
             url = f"{server.url}/models/{name}/predict"
@@ -22,5 +24,8 @@ def test_a_damaged_model_does_not_affect_the_others(tmp_path: Path) -> None:
         (told,) = httpx.get(f"{server.url}/models/dogs", verify=PLAIN).json()["versions"]
         assert "script.pt has 7 bytes" in told["problem"]
         # A worker publishes its gauges once a second: the last ones may be those of its load.
-        server.wait_for_metric("torchlane_models_unready", lambda models: models == 1)
+        server.wait_for_metric("torchlane_models_unready", lambda models: models == 2)
+        server.wait_for_metric("torchlane_model_folders_unreadable", lambda folders: folders == 1)
         assert "model_not_loaded" in server.log
+        assert "File name too long" in server.log
+        assert "cats/20261125120000" in server.log

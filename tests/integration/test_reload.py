@@ -188,6 +188,56 @@ async def test_a_slowly_copied_version_loads_when_complete(
         await eventually(lambda: answered_by(api), 2)
 
 
+async def test_an_unreadable_folder_affects_no_other_model(publisher: Publisher) -> None:
+    publisher.publish(1)
+    stray = publisher.repository / "a"
+    stray.symlink_to("x" * 300)  # to look at it is an error
+    (publisher.repository / "m" / "20261125120000").mkdir()
+    with capture_logs() as logs:
+        async with serving(publisher.repository, reload_s=LOOK_S) as api:
+            assert await answered_by(api, "/models/m/predict") == 1
+            publisher.publish(2)
+            await eventually(lambda: answered_by(api, "/models/m/predict"), 2)
+            shown = (await api.client.get("/models/a")).json()
+            assert (shown["state"], shown["versions"]) == ("failed", [])
+            assert shown["problem"] == "it cannot be read: File name too long"
+            answer = await api.client.post("/models/a/predict", json={"input": [1, 2]})
+            assert (answer.status_code, answer.json()["code"]) == (503, "model_not_ready")
+            assert "File name too long" in answer.json()["error"]
+            assert await api.metric("torchlane_model_folders_unreadable") == 1
+            stray.unlink()
+            publisher.publish(3, "a")
+            await eventually(lambda: states(api, "a"), {3: "ready"})
+            assert await api.metric("torchlane_model_folders_unreadable") == 0
+    told = [(log["event"], log.get("names", log.get("model"))) for log in logs]
+    for each in (
+        ("folders_ignored", "m/20261125120000"),
+        ("model_folder_unreadable", "a"),
+        ("model_folder_readable", "a"),
+    ):
+        assert told.count(each) == 1
+
+
+async def test_a_model_whose_folder_turns_unreadable_is_served_as_before(
+    publisher: Publisher,
+) -> None:
+    publisher.publish(1)
+    publisher.publish(2)
+    async with serving(publisher.repository, reload_s=0) as api:
+        away = publisher.repository.parent / "away"
+        (publisher.repository / "m").rename(away)
+        (publisher.repository / "m").symlink_to("x" * 300)
+        for _ in range(2):
+            changes = await lifecycle(api).reload()
+            assert changes.loaded == changes.retired == changes.failed == []
+            assert await answered_by(api) == 2
+        assert (await lifecycle(api).unload("m")).retired  # also while it is unreadable
+        (publisher.repository / "m").unlink()
+        away.rename(publisher.repository / "m")
+        await lifecycle(api).load("m")
+        assert await answered_by(api) == 2
+
+
 async def test_a_new_model_does_not_affect_readiness(
     publisher: Publisher,
 ) -> None:
