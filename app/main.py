@@ -58,6 +58,7 @@ from app.serving.overrides import Overrides
 from app.serving.placement import Placement, Trial, measured_layout, place
 from app.serving.profiling import Process, Profiler
 from app.serving.replica_pool import ReplicaPool
+from app.serving.served_artifacts import ServedArtifacts
 from app.serving.turn import Turn
 from app.serving.version_policy import VersionPolicy
 from app.settings import PREFIX, Settings, listed
@@ -134,22 +135,24 @@ def create_app(
     required = listed(settings.required_models) if settings.required_models else None
     loaded = LoadedModels(settings.default_model)
 
-    def loading_ended() -> None:
-        calm_gc()
-        if worker:
-            worker.tell(READY if lifecycle.own_readiness().ready else NOT_READY)
+    def tell_parent(ready: bool) -> None:
+        if worker and not lifecycle.stopping:
+            worker.tell(READY if ready else NOT_READY)
 
     pool = ReplicaPool(replicas, engine.wake, metrics, settings.hang_s)
     make_backend = make_backend or _torch_backends(placement, settings.max_batch_size, packages)
-    installer = Installer(repository, engine, pool, metrics, make_backend, models.of)
+    artifacts = ServedArtifacts(repository, worker.folder if worker else None)
+    installer = Installer(artifacts, engine, pool, metrics, make_backend, models.of)
     keeping = LifecycleConfig(
         policy=policy,
+        artifacts=artifacts,
         overrides=Overrides(worker.folder / "overrides.json" if worker else None),
         models=models,
         required=required,
         among_others=worker is not None,
         reload_s=settings.reload_s,
-        on_loaded=loading_ended,
+        on_loaded=calm_gc,
+        on_readiness=tell_parent,
         on_retired=give_memory_back,
         on_device_lost=partial(end_process, metrics.close),
     )
@@ -329,6 +332,7 @@ def _watch(metrics: Metrics, replicas: Sequence[Replica], lifecycle: Lifecycle) 
 
     metrics.watch(lambda: lifecycle.readiness().ready, served)
     metrics.models_unready.set_function(lambda: len(lifecycle.problems()))
+    metrics.versions_changed.set_function(lambda: lifecycle.loaded.changed_versions)
     metrics.model_folders_unreadable.set_function(lambda: len(lifecycle.loaded.unreadable_folders))
     python, compiled = platform.python_version(), str(is_compiled()).lower()
     metrics.build_info.labels(_version("torchlane"), _version("torch"), python, compiled).set(1)

@@ -29,6 +29,18 @@ class IntegrityError(ValueError):
     """A file is missing, altered or unsupported; the message names it, and both digests."""
 
 
+class OtherDigest(IntegrityError):
+    """The artifact is another one than required.
+
+    Attributes:
+        digest: of the artifact that was found.
+    """
+
+    def __init__(self, digest: str, wanted: str) -> None:
+        super().__init__(f"{MANIFEST_FILE} has SHA-256 {digest}, not {wanted}")
+        self.digest = digest
+
+
 class Untrusted(IntegrityError):
     """The manifest has no signature from a trusted key."""
 
@@ -66,7 +78,10 @@ class Intact(NamedTuple):
 
 
 def read_artifact(
-    folder: Path, root: Path | None = None, verifier: Verifier | None = None
+    folder: Path,
+    root: Path | None = None,
+    verifier: Verifier | None = None,
+    wanted: str | None = None,
 ) -> Intact:
     """Check the signature and every digest; read all files, large ones in pieces.
 
@@ -77,20 +92,24 @@ def read_artifact(
         folder: the artifact.
         root: the repository that must contain it; None: anywhere.
         verifier: checks signatures; None: not checked.
+        wanted: the required digest; None: any.
 
     Raises:
+        OtherDigest: if the artifact has another digest than the required one.
         IntegrityError: at the first file that is wrong.
     """
     text = _read(folder, MANIFEST_FILE, MAX_MANIFEST_BYTES, root)
+    digest = hashlib.sha256(text).hexdigest()
+    if wanted is not None and digest != wanted:
+        raise OtherDigest(digest, wanted)
     signed_by = None
     if verifier is not None:
         signed_by = verifier.verify(text, _read_if_there(folder, SIGNATURE_FILE, root))
-    digest = hashlib.sha256(text).hexdigest()
-    wanted = _read(folder, DIGEST_FILE, MAX_SMALL_BYTES, root).decode("ascii", "replace")
-    wanted = wanted.rstrip("\n")
-    if wanted != f"{digest}  {MANIFEST_FILE}":  # as sha256sum writes it
+    noted = _read(folder, DIGEST_FILE, MAX_SMALL_BYTES, root).decode("ascii", "replace")
+    noted = noted.rstrip("\n")
+    if noted != f"{digest}  {MANIFEST_FILE}":  # as sha256sum writes it
         raise IntegrityError(
-            f"{MANIFEST_FILE} has SHA-256 {digest}, {DIGEST_FILE} says {wanted[:SHOWN]!r}; {ADVICE}"
+            f"{MANIFEST_FILE} has SHA-256 {digest}, {DIGEST_FILE} says {noted[:SHOWN]!r}; {ADVICE}"
         )
     manifest = _parse(text)
     for name, file in manifest.files.items():

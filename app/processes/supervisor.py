@@ -68,7 +68,6 @@ class _Life(Recipient):
         super().__init__(channel)
         self.process = process
         self.began = time.monotonic()
-        self.ready = False
         self.ended_by_us = False
 
 

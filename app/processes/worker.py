@@ -20,8 +20,9 @@ CONNECTION = b"c"  # to a worker: carries the descriptor of an accepted connecti
 ALL_LOADED = b"a"  # to a worker: every living worker has tried to load its models
 DRAIN = b"d"  # to a worker: no connection follows this
 LISTENS = b"u"  # to the parent: the worker answers, though its models may still be loading
-READY = b"l"  # to the parent: every model is loaded
-NOT_READY = b"n"  # to the parent: loading has ended, but not every model is loaded
+# To the parent, once loading has ended and after each change:
+READY = b"l"  # the models work that this worker needs
+NOT_READY = b"n"  # some of them do not
 COUNTER_BYTES = 8
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 

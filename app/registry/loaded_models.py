@@ -41,6 +41,7 @@ class LoadedModel:
     signed_by: str | None = None  # fingerprint of the trusted key
     settings: ModelSettings = field(default_factory=ModelSettings)
     max_batch_size: int = 1  # from the settings and its plan
+    digest: str = ""  # SHA-256 of its manifest
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +63,7 @@ class VersionStatus:
         step: the current step while it loads.
         stage: the part of loading with this step: 'verify', 'load', 'warm' or 'prove'.
         progress: share of the steps that are done; None while their number is not known.
+        changed: whether its files are no longer those that the server serves.
         since: when this state began, on `time.monotonic`.
     """
 
@@ -71,6 +73,7 @@ class VersionStatus:
     step: str | None = None
     stage: str | None = None
     progress: float | None = None
+    changed: bool = False
     since: float = field(default_factory=time.monotonic)
 
 
@@ -166,7 +169,19 @@ class LoadedModels:
         """Clear the problem of a version that is served."""
         status = self._statuses[model.name][model]
         if status.problem is not None:
-            self.record(replace(status, problem=None))
+            self.record(replace(status, problem=None, changed=False))
+
+    def changed(self, model: ModelId, problem: str) -> VersionStatus:
+        """Record that a served version's files are no longer those that are served."""
+        status = replace(self._statuses[model.name][model], problem=problem, changed=True)
+        self.record(status)
+        return status
+
+    @property
+    def changed_versions(self) -> int:
+        """Number of versions whose files are no longer those that the server serves."""
+        statuses = (each for found in self._statuses.values() for each in found.values())
+        return sum(status.changed for status in statuses)
 
     def forget(self, name: str, there: Iterable[int]) -> None:
         """Forget versions that are gone, or are marked as loading but are not."""

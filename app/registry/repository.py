@@ -7,16 +7,24 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeAlias
 
-from app.errors import ArtifactInvalid
+from app.errors import ArtifactInvalid, VersionChanged
 from app.registry.model_settings import MODEL_NAME
 from app.types import ModelId
 from models.contained import printable
-from models.integrity import IntegrityError, Verifier, read_artifact, read_verified
+from models.integrity import (
+    IntegrityError,
+    OtherDigest,
+    Verifier,
+    read_artifact,
+    read_verified,
+)
 from models.manifest import MANIFEST_FILE, Manifest
 from models.tensors import FileName
 from models.versions import version_of
 
 NO_MODELS = frozenset({"lost+found"})  # folders of a file system, not of models
+
+STAYS = "the loaded version stays as it is; write changed files as a version with a new number"
 
 # State of a version's files: names, sizes and times.
 Stamp: TypeAlias = tuple[tuple[str, int, int, int], ...]
@@ -149,16 +157,27 @@ class Repository:
             sorted((name, s.st_size, s.st_mtime_ns, s.st_ctime_ns) for name, s in stats if s)
         )
 
-    def open(self, model: ModelId) -> Artifact:
+    def open(self, model: ModelId, served: str | None = None) -> Artifact:
         """Check signature and digests, and read the manifest; blocks while it reads whole files.
+
+        Args:
+            model: the version.
+            served: the digest with which this server already serves the version.
 
         Raises:
             ArtifactInvalid: with the file's name, and with both digests if they differ.
+            VersionChanged: if the version is served, and its files are no longer those.
         """
         folder = self.root / model.name / str(model.version)
         try:
-            manifest, digest, signed_by = read_artifact(folder, self.root, self._verifier)
+            manifest, digest, signed_by = read_artifact(folder, self.root, self._verifier, served)
+        except OtherDigest as error:
+            raise other_files(model, served or "", error.digest) from error
         except IntegrityError as error:
+            if served is not None:
+                raise VersionChanged(
+                    f"{model}: its files changed after it was loaded: {error}; {STAYS}"
+                ) from error
             raise ArtifactInvalid(f"{model}: {error}") from error
         if (manifest.model, manifest.version) != (model.name, model.version):
             raise ArtifactInvalid(
@@ -166,6 +185,15 @@ class Repository:
                 "the folder was moved or renamed"
             )
         return Artifact(model, folder, manifest, digest, signed_by)
+
+
+def other_files(model: ModelId, served: str, found: str) -> VersionChanged:
+    """The error for files with another digest than the served one."""
+    return VersionChanged(
+        f"{model}: its files changed after it was loaded: {MANIFEST_FILE} has SHA-256 {found}, "
+        f"the server serves {served}; {STAYS}",
+        found,
+    )
 
 
 def _entries(folder: Path | os.DirEntry[str]) -> list[os.DirEntry[str]]:

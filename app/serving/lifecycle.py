@@ -30,6 +30,7 @@ from app.serving.models_file import ModelsFile
 from app.serving.overrides import ALL, Override, Overrides
 from app.serving.replica_pool import ReplicaPool, log_failure
 from app.serving.rollout import Changes, Rollout
+from app.serving.served_artifacts import ServedArtifacts
 from app.serving.version_policy import VersionPolicy
 from app.types import ModelId
 from models.versions import RULE
@@ -46,24 +47,29 @@ class LifecycleConfig:
 
     Attributes:
         policy: which versions to serve.
+        artifacts: opens the versions that are served.
         overrides: an administrator's requests in addition to the policy.
         models: settings of single models.
         required: models without which the process is not ready; None: those that `models` requires.
         among_others: whether other workers also load their models at the server's start.
         reload_s: seconds between two checks of the repository; 0: only on request.
         on_loaded: called when loading the initial models has ended, successfully or not.
+        on_readiness: called with this process's own readiness after `on_loaded`, and after a check
+            that has changed it.
         on_retired: called in a thread after versions are retired, to free their memory.
         on_device_lost: called when a device is lost to the whole process, after its items are
             settled.
     """
 
     policy: VersionPolicy
+    artifacts: ServedArtifacts
     overrides: Overrides
     models: ModelsFile
     required: Sequence[str] | None
     among_others: bool
     reload_s: float
     on_loaded: Callable[[], None]
+    on_readiness: Callable[[bool], None]
     on_retired: Callable[[], None]
     on_device_lost: Callable[[DeviceLost], None]
 
@@ -113,7 +119,11 @@ class Lifecycle:
         self._settled = False  # whether everything present at the start was tried
         self._handled = 0  # number of requests when the last reconciliation began
         self._rollout = Rollout(
-            repository, installer, loaded, policy=config.policy, settings=config.models.of
+            config.artifacts,
+            installer,
+            loaded,
+            policy=config.policy,
+            settings=config.models.of,
         )
         self._running: asyncio.Task[None] | None = None
         self._following: asyncio.Task[None] | None = None
@@ -277,6 +287,8 @@ class Lifecycle:
         self._settled = True
         self._config.on_loaded()
         readiness = self.own_readiness()
+        was_ready = readiness.ready
+        self._config.on_readiness(was_ready)
         if readiness.ready:
             loaded = [str(model.id) for model in self.loaded.models()]
             LOG.info("ready", models=loaded, unready=list(self.problems()))
@@ -298,6 +310,9 @@ class Lifecycle:
                     checked_at = time.monotonic()
                     await self._reconcile(override, again=again)
                 self._failure = None
+                if self.own_readiness().ready != was_ready:
+                    was_ready = not was_ready
+                    self._config.on_readiness(was_ready)
             except Exception as error:
                 self._look_failed(error)
 
