@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import math
 import os
@@ -57,7 +58,7 @@ from app.serving.models_file import ModelsFile
 from app.serving.overrides import Overrides
 from app.serving.placement import Placement, Trial, measured_layout, place
 from app.serving.profiling import Process, Profiler
-from app.serving.replica_pool import ReplicaPool
+from app.serving.replica_pool import ReplicaPool, log_failure
 from app.serving.served_artifacts import ServedArtifacts
 from app.serving.turn import Turn
 from app.serving.version_policy import VersionPolicy
@@ -100,7 +101,8 @@ def create_app(
     _log_start(worker)
     # Check the settings first: measuring takes seconds.
     metrics = SharedMetrics(worker.index) if worker else Metrics()
-    guard = _guard(settings, metrics)
+    keyring = Keyring(settings.api_keys, settings.api_keys_file)
+    guard = _guard(settings, keyring, metrics)
     models = ModelsFile(
         settings.models_file,
         of_models(settings),
@@ -194,7 +196,7 @@ def create_app(
         version=_version("torchlane"),
         description="Predictions by exported PyTorch models. Bodies may have the Content-Encoding "
         "gzip or deflate.",
-        lifespan=_lifespan(service, grpc, export, tier, settings.drain_s),
+        lifespan=_lifespan(service, keyring, grpc, export, tier, settings.drain_s),
         docs_url=None,  # FastAPI's own pages load scripts from the internet
         redoc_url=None,
         redirect_slashes=False,  # the URL would have the caller's Host header, before any check
@@ -214,6 +216,7 @@ def create_app(
 
 def _lifespan(
     service: Service,
+    keyring: Keyring,
     grpc: GrpcServer | None,
     export: Export | None,
     tier: RedisTier | None,
@@ -230,7 +233,10 @@ def _lifespan(
         if tier is not None:
             tier.start()
         await lifecycle.start()
+        following = asyncio.create_task(keyring.follow())
+        following.add_done_callback(log_failure)
         yield
+        following.cancel()
         if grpc is not None:
             await grpc.close(lifecycle.stop_left_s() / 2)
         await lifecycle.stop(drain_s)
@@ -304,16 +310,14 @@ def _trusted_keys(path: Path | None) -> Verifier | None:
     return keys
 
 
-def _guard(settings: Settings, metrics: Metrics) -> Guard:
+def _guard(settings: Settings, keyring: Keyring, metrics: Metrics) -> Guard:
     """Build the guard from the settings.
 
     Raises:
-        ValueError: if keys or limits are malformed.
+        ValueError: if limits are malformed.
     """
-    clock = time.monotonic
-    keyring = Keyring(settings.api_keys, settings.api_keys_file, clock)
     try:
-        return Guard(keyring, settings.rate_limit, metrics, clock)
+        return Guard(keyring, settings.rate_limit, metrics, time.monotonic)
     except EntryError as error:
         raise ValueError(f"TORCHLANE_RATE_LIMIT={settings.rate_limit!r}: {error}") from None
 

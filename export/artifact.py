@@ -13,10 +13,10 @@ from models.durable import sync
 from models.manifest import (
     DIGEST_FILE,
     MANIFEST_FILE,
-    MAX_MANIFEST_BYTES,
     SIGNATURE_FILE,
     FileDigest,
     Manifest,
+    check_manifest_size,
 )
 from models.scratch import scratch_folder
 from models.versions import MAX_VERSION, version_of
@@ -137,11 +137,13 @@ def publish(staging: Path, manifest: Manifest, sign: Sign | None = None) -> Path
     """
     target = staging.parent / str(manifest.version)
     text = manifest.model_dump_json(indent=2).encode()
-    if len(text) > MAX_MANIFEST_BYTES:
+    try:
+        check_manifest_size(text)
+    except ValueError as error:
         raise ExportError(
-            f"the manifest would have {len(text):,} bytes, but a server reads at most "
-            f"{MAX_MANIFEST_BYTES:,}; use fewer or smaller golden examples"
-        )
+            f"a server could not read the manifest, which {error}; use fewer or smaller golden "
+            "examples, fewer labels, or shorter training curves"
+        ) from error
     try:
         (staging / MANIFEST_FILE).write_bytes(text)
         digest = f"{hashlib.sha256(text).hexdigest()}  {MANIFEST_FILE}\n"  # as sha256sum writes it

@@ -17,10 +17,12 @@ from models.manifest import (
     SIGNATURE_FILE,
     FileDigest,
     Manifest,
+    check_manifest_size,
 )
 
 SHOWN = 100  # characters of a file with unknown content
 PIECE = 256 * 1024
+MAX_MISTAKES = 1000  # of a manifest
 MAX_SMALL_BYTES = 4096  # of a digest or a signature
 ADVICE = "the artifact was altered or damaged; export it again"
 
@@ -196,8 +198,16 @@ def _unreadable(name: str, error: OSError | FileRejected) -> IntegrityError:
 
 def _parse(text: bytes) -> Manifest:
     try:
+        check_manifest_size(text)
+    except ValueError as error:
+        raise IntegrityError(f"{MANIFEST_FILE} {error}") from error
+    try:
         return Manifest.model_validate_json(text)
     except ValidationError as error:
+        if error.error_count() > MAX_MISTAKES:  # to list them would take long, and much memory
+            raise IntegrityError(
+                f"{MANIFEST_FILE} has {error.error_count():,} mistakes; {ADVICE}"
+            ) from error
         first = error.errors(include_url=False, include_context=False)[0]
         if first["loc"] == ("schema_version",):
             given = "none" if first["type"] == "missing" else _shown(repr(first["input"]))

@@ -103,9 +103,8 @@ async def test_a_served_version_is_its_digest(
 ) -> None:
     before = publisher.publish(1)
     kept = shutil.copytree(before, publisher.repository.parent / "kept")
-    settings = {"reload_s": LOOK_S, "api_keys": LINE}
     with capture_logs() as logs:
-        async with serving(publisher.repository, **settings) as api:
+        async with serving(publisher.repository, reload_s=LOOK_S, api_keys=LINE) as api:
             api.client.headers["Authorization"] = f"Bearer {SECRET}"
             assert await answered_by(api) == 1
             change(publisher)

@@ -177,7 +177,7 @@ async def test_a_model_whose_folder_turns_unreadable_is_served_as_before(
         (publisher.repository / "m").symlink_to("x" * 300)
         for _ in range(2):
             changes = await lifecycle(api).reload()
-            assert changes.loaded == changes.retired == changes.failed == []
+            assert (changes.loaded, changes.retired, changes.failed) == ([], [], [])
             assert await answered_by(api) == 2
         assert (await lifecycle(api).unload("m")).retired  # also while it is unreadable
         (publisher.repository / "m").unlink()
