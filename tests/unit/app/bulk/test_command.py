@@ -165,5 +165,5 @@ def test_options_choose_columns_and_rows(bulk: Bulk, capsys: pytest.CaptureFixtu
 def test_a_folder_that_cannot_be_read_is_named(tmp_path: Path, below: str) -> None:
     (tmp_path / "m").symlink_to("x" * 300)
     policy = VersionPolicy.parse("latest")
-    with pytest.raises(UsageError, match="/m.* cannot be read: File name too long"):
+    with pytest.raises(UsageError, match=r"/m.* cannot be read: File name too long"):
         open_artifact(Repository(tmp_path / below), policy, "m", None)
