@@ -17,7 +17,6 @@ import signal
 import socket
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from importlib.util import find_spec
@@ -169,7 +168,7 @@ def _keys_have_limits(settings: Settings) -> bool:
     # Not at the top: rarely needed, and its imports take 70 ms.
     from app.access.keyring import Keyring  # noqa: PLC0415
 
-    return Keyring(settings.api_keys, settings.api_keys_file, time.monotonic).has_limits
+    return Keyring(settings.api_keys, settings.api_keys_file).has_limits
 
 
 def _create_app(settings: Settings, worker: Worker | None) -> FastAPI:

@@ -40,6 +40,7 @@ TorchlaneError
 |       |-- ReplicaHangs       (5) a forward does not return: its thread is given up
 |       `-- DeviceLost         (5) the device is lost: the whole process must be restarted
 `-- ArtifactInvalid            at load only: a file is missing, altered or unsupported
+    |-- VersionChanged         the files differ from those that are served under the same number
     `-- VariantUnusable        this machine cannot or must not run the variant; others may work
 """
 
@@ -282,6 +283,19 @@ class ArtifactInvalid(TorchlaneError):
     """An artifact is incomplete, altered, or in a format that this version does not support."""
 
     code = "artifact_invalid"
+
+
+class VersionChanged(ArtifactInvalid):
+    """The files of a version are not those that this server serves under its number.
+
+    Args:
+        message: says how they differ, and what to do.
+        found: digest of the files; None if they fit no manifest.
+    """
+
+    def __init__(self, message: str, found: str | None = None) -> None:
+        super().__init__(message)
+        self.found = found
 
 
 class VariantUnusable(ArtifactInvalid):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import math
 import os
@@ -52,6 +53,7 @@ from app.processes.worker_count import wanted_manifests
 from app.registry.loaded_models import LoadedModels
 from app.registry.model_settings import ModelSettings
 from app.registry.repository import Artifact, Repository
+from app.serving.claims import Claims
 from app.serving.installation import GATHER_S
 from app.serving.installer import BackendFactory, Installer
 from app.serving.lifecycle import MIN_CLOSE_S, Lifecycle, LifecycleConfig
@@ -59,7 +61,8 @@ from app.serving.models_file import ModelsFile
 from app.serving.overrides import Overrides
 from app.serving.placement import Measure, Placement, Trial, measured_layout, place
 from app.serving.profiling import Process, Profiler
-from app.serving.replica_pool import ReplicaPool
+from app.serving.replica_pool import ReplicaPool, log_failure
+from app.serving.served_artifacts import ServedArtifacts
 from app.serving.turn import Turn
 from app.serving.version_policy import VersionPolicy
 from app.settings import PREFIX, Settings, listed
@@ -101,7 +104,8 @@ def create_app(
     _log_start(worker)
     # Check the settings first: measuring takes seconds.
     metrics = SharedMetrics(worker.index, worker.shared.metrics) if worker else Metrics()
-    guard = _guard(settings, metrics)
+    keyring = Keyring(settings.api_keys, settings.api_keys_file)
+    guard = _guard(settings, keyring, metrics)
     models = ModelsFile(
         settings.models_file,
         of_models(settings),
@@ -112,14 +116,15 @@ def create_app(
     metrics.models_file_wrong.set_function(lambda: float(models.problem is not None))
     repository = Repository(settings.model_dir, _trusted_keys(settings.trusted_keys))
     policy = VersionPolicy.parse(settings.versions)
-    trial = Trial(settings.default_model, policy, models.of)
     packages = Packages()
     placement = place(
         settings.devices,
         settings.replicas_per_device,
         settings.cpu_threads,
         processes,
-        _measurement(repository, trial, packages) if make_backend is None else None,
+        _measurement(repository, Trial(settings.default_model, policy, models.of), packages)
+        if make_backend is None
+        else None,
     )
     devices = placement.devices
     first = worker.index * len(devices) if worker else 0  # replica names are unique in a server
@@ -136,22 +141,26 @@ def create_app(
     required = listed(settings.required_models) if settings.required_models else None
     loaded = LoadedModels(settings.default_model)
 
-    def loading_ended() -> None:
-        calm_gc()
-        if worker:
-            worker.tell(READY if lifecycle.own_readiness().ready else NOT_READY)
+    def tell_parent(ready: bool) -> None:
+        if worker and not lifecycle.stopping:
+            worker.tell(READY if ready else NOT_READY)
 
     pool = ReplicaPool(replicas, engine.wake, metrics, settings.hang_s)
     make_backend = make_backend or _torch_backends(placement, settings.max_batch_size, packages)
-    installer = Installer(repository, engine, pool, metrics, make_backend, models.of)
+    artifacts = ServedArtifacts(
+        repository, Claims(worker.shared.claims, worker.index) if worker else None
+    )
+    installer = Installer(artifacts, engine, pool, metrics, make_backend, models.of)
     keeping = LifecycleConfig(
         policy=policy,
+        artifacts=artifacts,
         overrides=Overrides(worker.shared.overrides if worker else None),
         models=models,
         required=required,
         among_others=worker is not None,
         reload_s=settings.reload_s,
-        on_loaded=loading_ended,
+        on_loaded=calm_gc,
+        on_readiness=tell_parent,
         on_retired=give_memory_back,
         on_device_lost=partial(end_process, metrics.close),
     )
@@ -193,7 +202,7 @@ def create_app(
         version=_version("torchlane"),
         description="Predictions by exported PyTorch models. Bodies may have the Content-Encoding "
         "gzip or deflate.",
-        lifespan=_lifespan(service, grpc, export, tier, settings.drain_s),
+        lifespan=_lifespan(service, keyring, grpc, export, tier, settings.drain_s),
         docs_url=None,  # FastAPI's own pages load scripts from the internet
         redoc_url=None,
         redirect_slashes=False,  # the URL would have the caller's Host header, before any check
@@ -221,6 +230,7 @@ def _measurement(repository: Repository, trial: Trial, packages: Packages) -> Me
 
 def _lifespan(
     service: Service,
+    keyring: Keyring,
     grpc: GrpcServer | None,
     export: Export | None,
     tier: RedisTier | None,
@@ -237,7 +247,10 @@ def _lifespan(
         if tier is not None:
             tier.start()
         await lifecycle.start()
+        following = asyncio.create_task(keyring.follow())
+        following.add_done_callback(log_failure)
         yield
+        following.cancel()
         if grpc is not None:
             await grpc.close(lifecycle.stop_left_s() / 2)
         await lifecycle.stop(drain_s)
@@ -311,16 +324,14 @@ def _trusted_keys(path: Path | None) -> Verifier | None:
     return keys
 
 
-def _guard(settings: Settings, metrics: Metrics) -> Guard:
+def _guard(settings: Settings, keyring: Keyring, metrics: Metrics) -> Guard:
     """Build the guard from the settings.
 
     Raises:
-        ValueError: if keys or limits are malformed.
+        ValueError: if limits are malformed.
     """
-    clock = time.monotonic
-    keyring = Keyring(settings.api_keys, settings.api_keys_file, clock)
     try:
-        return Guard(keyring, settings.rate_limit, metrics, clock)
+        return Guard(keyring, settings.rate_limit, metrics, time.monotonic)
     except EntryError as error:
         raise ValueError(f"TORCHLANE_RATE_LIMIT={settings.rate_limit!r}: {error}") from None
 
@@ -339,6 +350,8 @@ def _watch(metrics: Metrics, replicas: Sequence[Replica], lifecycle: Lifecycle) 
 
     metrics.watch(lambda: lifecycle.readiness().ready, served)
     metrics.models_unready.set_function(lambda: len(lifecycle.problems()))
+    metrics.versions_changed.set_function(lambda: lifecycle.loaded.changed_versions)
+    metrics.model_folders_unreadable.set_function(lambda: len(lifecycle.loaded.unreadable_folders))
     python, compiled = platform.python_version(), str(is_compiled()).lower()
     metrics.build_info.labels(_version("torchlane"), _version("torch"), python, compiled).set(1)
 

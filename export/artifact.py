@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -12,31 +13,43 @@ from models.durable import sync
 from models.manifest import (
     DIGEST_FILE,
     MANIFEST_FILE,
-    MAX_MANIFEST_BYTES,
     SIGNATURE_FILE,
     FileDigest,
     Manifest,
+    check_manifest_size,
 )
 from models.scratch import scratch_folder
+from models.versions import MAX_VERSION, version_of
 
 Sign = Callable[[bytes], bytes]  # a manifest -> the content of its `manifest.sig`
-MAX_VERSION = 999_999_999  # a repository reads folders named with up to nine digits
 
 
 def versions(model_folder: Path) -> list[int]:
-    """Return the version numbers in a model's folder, ascending."""
-    if not model_folder.is_dir():
+    """Return the version numbers that are taken in a model's folder, ascending.
+
+    A file or a link takes a number too. Other names, such as `v2` or `20261125120000`, which no
+    server reads, do not count.
+
+    Raises:
+        UsageError: if the folder cannot be read.
+    """
+    try:
+        names = os.listdir(model_folder)
+    except (FileNotFoundError, NotADirectoryError):
         return []
-    names = (entry.name for entry in model_folder.iterdir() if entry.is_dir())
-    return sorted(int(name) for name in names if name.isdecimal() and not name.startswith("0"))
+    except OSError as error:
+        raise UsageError(f"cannot read {model_folder}: {error.strerror}") from error
+    return sorted(number for name in names if (number := version_of(name)) is not None)
 
 
 def any_artifact(out: Path) -> Path | None:
-    """Return the folder of any artifact in the repository; None: there is none."""
-    for model in sorted(out.iterdir()) if out.is_dir() else ():
-        for version in versions(model):
-            if (model / str(version) / MANIFEST_FILE).is_file():
-                return model / str(version)
+    """Return the folder of any artifact in the repository that can be read; None: there is none."""
+    with contextlib.suppress(OSError):
+        for model in sorted(out.iterdir()):
+            with contextlib.suppress(OSError, UsageError):  # this folder only
+                for version in versions(model):
+                    if (model / str(version) / MANIFEST_FILE).is_file():
+                        return model / str(version)
     return None
 
 
@@ -44,17 +57,23 @@ def choose_version(model_folder: Path, wanted: int | None) -> int:
     """Return the wanted version, or the one after the highest.
 
     Raises:
-        UsageError: if the wanted version is out of range or exists already.
+        UsageError: if the wanted version is out of range or exists already, if no number is left,
+            or if the folder cannot be read.
     """
     taken = versions(model_folder)
     following = taken[-1] + 1 if taken else 1
+    if wanted is None and following > MAX_VERSION:
+        raise UsageError(
+            f"{model_folder} has the highest version, {MAX_VERSION}; choose a lower one that is "
+            "free with --version, and pin it with TORCHLANE_VERSIONS"
+        )
     if wanted is None:
         return following
     if not 1 <= wanted <= MAX_VERSION:
         raise UsageError(f"--version must be 1 to {MAX_VERSION}, got {wanted}")
     if wanted in taken:
         raise UsageError(
-            f"version {wanted} exists in {model_folder} , and artifacts never change; "
+            f"version {wanted} exists in {model_folder}, and artifacts never change; "
             f"omit --version to write version {following}"
         )
     return wanted
@@ -118,11 +137,13 @@ def publish(staging: Path, manifest: Manifest, sign: Sign | None = None) -> Path
     """
     target = staging.parent / str(manifest.version)
     text = manifest.model_dump_json(indent=2).encode()
-    if len(text) > MAX_MANIFEST_BYTES:
+    try:
+        check_manifest_size(text)
+    except ValueError as error:
         raise ExportError(
-            f"the manifest would have {len(text):,} bytes, but a server reads at most "
-            f"{MAX_MANIFEST_BYTES:,}; use fewer or smaller golden examples"
-        )
+            f"a server could not read the manifest, which {error}; use fewer or smaller golden "
+            "examples, fewer labels, or shorter training curves"
+        ) from error
     try:
         (staging / MANIFEST_FILE).write_bytes(text)
         digest = f"{hashlib.sha256(text).hexdigest()}  {MANIFEST_FILE}\n"  # as sha256sum writes it

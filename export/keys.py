@@ -21,7 +21,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from export.errors import NO_SPACE, ExportError, UsageError
-from models.contained import FileRejected, read_inside
+from models.contained import FileRejected, read_named
 from models.signatures import DOMAIN, MAX_KEY_BYTES, TrustedKeys, fingerprint_of, signature_file
 
 PRIVATE_MODE, PUBLIC_MODE = 0o600, 0o644
@@ -88,8 +88,7 @@ def read_signer(private: Path, ask: Ask) -> Signer:
         UsageError: if there is no such key, or the passphrase is wrong.
     """
     try:
-        real = Path(os.path.realpath(private))  # secrets are often mounted as links
-        data = read_inside(real.parent, real.name, MAX_KEY_BYTES)
+        data = read_named(private, MAX_KEY_BYTES)
     except OSError as error:
         raise UsageError(f"--key {private}: {error.strerror}") from error
     except FileRejected as error:

@@ -46,13 +46,7 @@ def open_inside(folder: Path, name: str, root: Path | None = None) -> BinaryIO:
         raise FileRejected(
             f"{name} is a link that leads out of the artifact's folder; put the file itself there"
         )
-    descriptor = _walk(base, real.relative_to(base).parts or (".",))
-    try:
-        _check_kind(os.fstat(descriptor).st_mode, name)
-    except BaseException:
-        os.close(descriptor)
-        raise
-    return os.fdopen(descriptor, "rb")
+    return _regular(_walk(base, real.relative_to(base).parts or (".",)), name)
 
 
 def read_inside(folder: Path, name: str, limit: int, root: Path | None = None) -> bytes:
@@ -69,10 +63,29 @@ def read_inside(folder: Path, name: str, limit: int, root: Path | None = None) -
         OSError: if it cannot be read.
     """
     with open_inside(folder, name, root) as file:
-        size = size_of(file)
-        if size > limit:
-            raise FileRejected(f"{name} has {size:,} bytes; at most {limit:,} are read")
-        return file.read(size)  # no more, even if the file grows meanwhile
+        return _whole(file, name, limit)
+
+
+def read_named(path: Path, limit: int) -> bytes:
+    """Read a whole file that the operator named; links may lead anywhere.
+
+    Never waits for the writer of a pipe.
+
+    Args:
+        path: of the file.
+        limit: maximum bytes.
+
+    Raises:
+        FileRejected: if it is not a regular file, or larger.
+        OSError: if it cannot be read.
+    """
+    with _regular(os.open(path, FILE_FLAGS & ~os.O_NOFOLLOW), path.name) as file:
+        return _whole(file, path.name, limit)
+
+
+def printable(text: str) -> str:
+    """Return the text for messages: file names may contain control characters and stray bytes."""
+    return "".join(each if each.isprintable() else "?" for each in text)
 
 
 def size_of(file: BinaryIO) -> int:
@@ -95,6 +108,23 @@ def _walk(base: Path, parts: tuple[str, ...]) -> int:
         return os.open(parts[-1], FILE_FLAGS, dir_fd=at)
     finally:
         os.close(at)
+
+
+def _regular(descriptor: int, name: str) -> BinaryIO:
+    """The open file of a descriptor, which is closed if it is not a regular file."""
+    try:
+        _check_kind(os.fstat(descriptor).st_mode, name)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return os.fdopen(descriptor, "rb")
+
+
+def _whole(file: BinaryIO, name: str, limit: int) -> bytes:
+    size = size_of(file)
+    if size > limit:
+        raise FileRejected(f"{name} has {size:,} bytes; at most {limit:,} are read")
+    return file.read(size)  # no more, even if the file grows meanwhile
 
 
 def _check_kind(mode: int, name: str) -> None:

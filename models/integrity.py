@@ -8,7 +8,7 @@ from typing import BinaryIO, NamedTuple, Protocol
 
 from pydantic import ValidationError
 
-from models.contained import FileRejected, open_inside, read_inside, size_of
+from models.contained import FileRejected, open_inside, printable, read_inside, size_of
 from models.manifest import (
     DIGEST_FILE,
     MANIFEST_FILE,
@@ -17,16 +17,30 @@ from models.manifest import (
     SIGNATURE_FILE,
     FileDigest,
     Manifest,
+    check_manifest_size,
 )
 
 SHOWN = 100  # characters of a file with unknown content
 PIECE = 256 * 1024
+MAX_MISTAKES = 1000  # of a manifest
 MAX_SMALL_BYTES = 4096  # of a digest or a signature
 ADVICE = "the artifact was altered or damaged; export it again"
 
 
 class IntegrityError(ValueError):
     """A file is missing, altered or unsupported; the message names it, and both digests."""
+
+
+class OtherDigest(IntegrityError):
+    """The artifact is another one than required.
+
+    Attributes:
+        digest: of the artifact that was found.
+    """
+
+    def __init__(self, digest: str, wanted: str) -> None:
+        super().__init__(f"{MANIFEST_FILE} has SHA-256 {digest}, not {wanted}")
+        self.digest = digest
 
 
 class Untrusted(IntegrityError):
@@ -66,7 +80,10 @@ class Intact(NamedTuple):
 
 
 def read_artifact(
-    folder: Path, root: Path | None = None, verifier: Verifier | None = None
+    folder: Path,
+    root: Path | None = None,
+    verifier: Verifier | None = None,
+    wanted: str | None = None,
 ) -> Intact:
     """Check the signature and every digest; read all files, large ones in pieces.
 
@@ -77,20 +94,24 @@ def read_artifact(
         folder: the artifact.
         root: the repository that must contain it; None: anywhere.
         verifier: checks signatures; None: not checked.
+        wanted: the required digest; None: any.
 
     Raises:
+        OtherDigest: if the artifact has another digest than the required one.
         IntegrityError: at the first file that is wrong.
     """
     text = _read(folder, MANIFEST_FILE, MAX_MANIFEST_BYTES, root)
+    digest = hashlib.sha256(text).hexdigest()
+    if wanted is not None and digest != wanted:
+        raise OtherDigest(digest, wanted)
     signed_by = None
     if verifier is not None:
         signed_by = verifier.verify(text, _read_if_there(folder, SIGNATURE_FILE, root))
-    digest = hashlib.sha256(text).hexdigest()
-    wanted = _read(folder, DIGEST_FILE, MAX_SMALL_BYTES, root).decode("ascii", "replace")
-    wanted = wanted.rstrip("\n")
-    if wanted != f"{digest}  {MANIFEST_FILE}":  # as sha256sum writes it
+    noted = _read(folder, DIGEST_FILE, MAX_SMALL_BYTES, root).decode("ascii", "replace")
+    noted = noted.rstrip("\n")
+    if noted != f"{digest}  {MANIFEST_FILE}":  # as sha256sum writes it
         raise IntegrityError(
-            f"{MANIFEST_FILE} has SHA-256 {digest}, {DIGEST_FILE} says {wanted[:SHOWN]!r}; {ADVICE}"
+            f"{MANIFEST_FILE} has SHA-256 {digest}, {DIGEST_FILE} says {noted[:SHOWN]!r}; {ADVICE}"
         )
     manifest = _parse(text)
     for name, file in manifest.files.items():
@@ -177,8 +198,16 @@ def _unreadable(name: str, error: OSError | FileRejected) -> IntegrityError:
 
 def _parse(text: bytes) -> Manifest:
     try:
+        check_manifest_size(text)
+    except ValueError as error:
+        raise IntegrityError(f"{MANIFEST_FILE} {error}") from error
+    try:
         return Manifest.model_validate_json(text)
     except ValidationError as error:
+        if error.error_count() > MAX_MISTAKES:  # to list them would take long, and much memory
+            raise IntegrityError(
+                f"{MANIFEST_FILE} has {error.error_count():,} mistakes; {ADVICE}"
+            ) from error
         first = error.errors(include_url=False, include_context=False)[0]
         if first["loc"] == ("schema_version",):
             given = "none" if first["type"] == "missing" else _shown(repr(first["input"]))
@@ -193,5 +222,5 @@ def _parse(text: bytes) -> Manifest:
 
 def _shown(text: str) -> str:
     """Return text from a manifest, printable and shortened for a sentence."""
-    shown = "".join(each if each.isprintable() else "?" for each in text)
+    shown = printable(text)
     return shown if len(shown) <= 3 * SHOWN else f"{shown[: 3 * SHOWN]} ..."

@@ -13,7 +13,7 @@ from typing import Literal, Self
 from pydantic import Field, JsonValue, model_validator
 
 from models.bounds import check_same_bounds
-from models.codec_specs import CodecSpec, check_codec
+from models.codec_specs import CodecSpec, TextCodecSpec, check_codec
 from models.padding import check_padding
 from models.plan import Form, Plan, Precision
 from models.processor import DeviceKind
@@ -24,8 +24,13 @@ SCHEMA_VERSION: Literal[2] = 2
 MANIFEST_FILE = "manifest.json"
 DIGEST_FILE = "manifest.sha256"
 SIGNATURE_FILE = "manifest.sig"
-# It is read into memory. Golden examples make it large: one of 3 x 224 x 224 numbers has 800 KB.
-MAX_MANIFEST_BYTES = 256 * 1024 * 1024
+# It is read into memory. Golden examples make it large: one of 3 x 224 x 224 numbers has 800 KB,
+# one of a detector with 3 x 640 x 640 numbers and 25,200 x 85 outputs has 18 MB.
+MAX_MANIFEST_BYTES = 64 * 1024 * 1024
+# Parsing holds the GIL for about 2 us per value, and needs up to a kilobyte for each wrong one.
+# Large manifests have some ten thousand values: 21,841 labels, or the curves of 1,000 epochs.
+MAX_MANIFEST_VALUES = 100_000
+MAX_TOKENIZER_BYTES = 64 * 1024 * 1024  # the largest ones of published models have 35 MB
 
 
 class GoldenExample(Part):
@@ -209,11 +214,31 @@ class Manifest(Part):
     @model_validator(mode="after")
     def _codec_fits(self) -> Self:
         check_codec(self.codec, self.inputs, self.outputs[0], self.files)
+        if isinstance(self.codec, TextCodecSpec):
+            name, size = self.codec.tokenizer, self.files[self.codec.tokenizer].bytes
+            if size > MAX_TOKENIZER_BYTES:
+                raise ValueError(f"{name} has {size:,} bytes; at most {MAX_TOKENIZER_BYTES:,} work")
         return self
 
     def public(self) -> dict[str, JsonValue]:
         """Return the part for clients, without golden data, digests and the training run."""
         return self.model_dump(mode="json", exclude={"golden", "files", "training"})
+
+
+def check_manifest_size(text: bytes) -> None:
+    """Check that a manifest is small enough to be parsed.
+
+    Args:
+        text: of the manifest, whether it is valid or not.
+
+    Raises:
+        ValueError: if it is too large, with the size and the limit.
+    """
+    values = sum(text.count(mark) for mark in (b",", b":", b"[", b"{"))
+    if len(text) > MAX_MANIFEST_BYTES:
+        raise ValueError(f"has {len(text):,} bytes; at most {MAX_MANIFEST_BYTES:,} are read")
+    if values > MAX_MANIFEST_VALUES:
+        raise ValueError(f"has about {values:,} values; at most {MAX_MANIFEST_VALUES:,} are read")
 
 
 def forms_of(variants: Mapping[str, Variant]) -> dict[Form, Variant]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,7 +15,7 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_public_key,
 )
 
-from models.contained import FileRejected, read_inside
+from models.contained import FileRejected, read_named
 from models.integrity import Untrusted
 from models.manifest import MANIFEST_FILE, SIGNATURE_FILE
 
@@ -140,9 +139,7 @@ def _parsed(signature: bytes) -> tuple[str, bytes]:
 
 def _public_keys(folder: Path, name: str) -> list[Ed25519PublicKey]:
     try:
-        # A link may lead anywhere, because the operator chose the folder and its content.
-        real = Path(os.path.realpath(folder / name))
-        data = read_inside(real.parent, real.name, MAX_KEY_BYTES)
+        data = read_named(folder / name, MAX_KEY_BYTES)
     except OSError as error:
         raise KeyFileError(f"{name} cannot be read: {error.strerror}") from error
     except FileRejected as error:

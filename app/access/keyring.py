@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 
 import structlog
 
 from app.access.entries import ApiKey, EntryError, digest_of, parse_entries
+from app.engine.execution.handover import in_thread
 from models.byte_order import NotUtf8Error, unmarked
+from models.contained import FileRejected, read_named
 
 LOG = structlog.get_logger(__name__)
 CHECK_EVERY_S = 1.0
-MAX_FILE_BYTES = 4 << 20
+MAX_FILE_BYTES = 4 << 20  # MAX_KEYS lines of 400 bytes; one without comments has about 100
 MAX_SECRET_BYTES = 512
 # Keys are found by the first bytes of their digests, then compared in full, in constant time.
 # Timing could reveal only digests, which do not help to guess a key.
@@ -22,19 +25,18 @@ INDEX_BYTES = 8
 NO_DIGEST = bytes(32)
 
 # State of a file, which differs after each write and each replacement.
-Stamp = tuple[int, int, int, int]
+Stamp = tuple[int, int, int, int, int]
 
 
 class Keyring:
     """Finds keys by their digests.
 
-    The file is checked when a key is looked up, at most once a second. If it is wrong, empty or
-    missing, the keys stay as they are: an edit must not lock out every caller.
+    `follow` checks the file every second. If it is wrong, empty or missing, the keys stay as they
+    are: an edit must not lock out every caller.
 
     Args:
         entries: lines from the environment, separated by semicolons or newlines; may be None.
         file: a file with one key per line; may be None.
-        clock: monotonic, in seconds.
 
     Attributes:
         configured: whether callers must send a key.
@@ -43,12 +45,11 @@ class Keyring:
         EntryError: if the entries or the file are wrong now.
     """
 
-    def __init__(self, entries: str | None, file: Path | None, clock: Callable[[], float]) -> None:
+    def __init__(self, entries: str | None, file: Path | None) -> None:
         self.configured = entries is not None or file is not None
         self._fixed = () if entries is None else _fixed(entries)
         self._file = file
-        self._clock = clock
-        self._checked_at = clock()
+        self._problem: str | None = None  # of the file, as logged
         self._stamp = _stamp(file) if file is not None else None
         self._keys = self._read(file)
 
@@ -59,8 +60,6 @@ class Keyring:
 
     def find(self, secret: bytes) -> ApiKey | None:
         """The key with this secret; None if unknown."""
-        if self._file is not None and self._clock() - self._checked_at >= CHECK_EVERY_S:
-            self._read_if_changed(self._file)
         if len(secret) > MAX_SECRET_BYTES:
             return None
         digest = digest_of(secret)
@@ -68,18 +67,31 @@ class Keyring:
         same = hmac.compare_digest(digest, key.digest if key is not None else NO_DIGEST)
         return key if same else None
 
-    def _read_if_changed(self, file: Path) -> None:
-        self._checked_at = self._clock()
-        stamp = _stamp(file)
+    async def follow(self) -> None:
+        """Check the file every second, in a thread: a disk may be slow, and parsing takes time."""
+        while self._file is not None:
+            await asyncio.sleep(CHECK_EVERY_S)
+            await in_thread(self.look, _discard)
+
+    def look(self) -> None:
+        """Read the file if it has changed; a wrong one is reported once, and changes nothing."""
+        if self._file is None:
+            return
+        stamp = _stamp(self._file)
         if stamp == self._stamp:
             return
-        self._stamp = stamp  # also for a wrong file, so that it is reported once
+        self._stamp = stamp
         try:
-            self._keys = self._read(file)
+            self._keys = self._read(self._file)
         except EntryError as error:
-            LOG.error("api_keys_not_changed", reason=str(error), kept=len(self._keys))
+            if isinstance(error.__context__, OSError):
+                self._stamp = None  # it may be readable the next time without a change
+            if str(error) != self._problem:
+                LOG.error("api_keys_not_changed", reason=str(error), kept=len(self._keys))
+            self._problem = str(error)
             return
-        LOG.info("api_keys_changed", file=str(file), keys=len(self._keys))
+        self._problem = None
+        LOG.info("api_keys_changed", file=str(self._file), keys=len(self._keys))
 
     def _read(self, file: Path | None) -> dict[bytes, ApiKey]:
         keys = self._fixed
@@ -101,12 +113,11 @@ def _fixed(entries: str) -> tuple[ApiKey, ...]:
 
 def _of_file(file: Path) -> tuple[ApiKey, ...]:
     try:
-        with file.open("rb") as opened:
-            data = opened.read(MAX_FILE_BYTES + 1)
+        data = read_named(file, MAX_FILE_BYTES)
     except OSError as error:
         raise EntryError(f"TORCHLANE_API_KEYS_FILE={file}: {error.strerror}") from None
-    if len(data) > MAX_FILE_BYTES:
-        raise EntryError(f"TORCHLANE_API_KEYS_FILE={file}: larger than {MAX_FILE_BYTES} bytes")
+    except FileRejected as error:
+        raise EntryError(f"TORCHLANE_API_KEYS_FILE={file}: {error}") from None
     try:
         keys = parse_entries(unmarked(data).decode().splitlines())
     except NotUtf8Error as error:
@@ -130,4 +141,8 @@ def _stamp(file: Path) -> Stamp | None:
         found = os.stat(file)  # follows links: secrets are often rotated by replacing the link
     except OSError:
         return None
-    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
+
+
+def _discard(_: object) -> None:
+    """Drop the result of a check that is no longer awaited."""

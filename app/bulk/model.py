@@ -184,8 +184,14 @@ def open_artifact(
         UsageError: if there is no such version; the message lists those that exist.
         BulkError: if it is damaged.
     """
-    found = repository.versions()
+    try:
+        contents = repository.scan()
+    except OSError as error:
+        raise UsageError(f"{repository.root} cannot be read: {error.strerror}") from error
+    found = contents.versions
     if name not in found:
+        if name in contents.unreadable:
+            raise UsageError(f"{repository.root / name}: {contents.unreadable[name]}")
         if not found:
             raise UsageError(repository.why_empty())
         raise UsageError(f"{repository.root} has no model {name!r}; it has {', '.join(found)}")

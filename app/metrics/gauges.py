@@ -134,6 +134,18 @@ class Gauges:
             (),
             "livemax",
         )
+        self.versions_changed = gauge(
+            "versions_changed",
+            "Versions whose files were changed after they were loaded; GET /models shows them.",
+            (),
+            "livemax",
+        )
+        self.model_folders_unreadable = gauge(
+            "model_folders_unreadable",
+            "Folders of models that cannot be read; GET /models shows why.",
+            (),
+            "livemax",
+        )
         self.models_file_wrong = gauge(
             "models_file_wrong",
             "1 while the models file is invalid and its last valid content applies, else 0.",

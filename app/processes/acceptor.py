@@ -27,6 +27,7 @@ class Recipient:
         channel: the socket to the worker.
         listens: whether it accepts connections.
         loaded: whether loading its models has ended, successfully or not.
+        ready: whether the models work that it needs.
         passed: number of connections handed to it.
         full: whether its channel is full for now.
         has_descriptors: whether it has descriptors for more connections.
@@ -36,6 +37,7 @@ class Recipient:
         self.channel = channel
         self.listens = False
         self.loaded = False
+        self.ready = False
         self.passed = 0
         self.full = False
         self.has_descriptors = True
@@ -152,7 +154,7 @@ class Acceptor:
         self.resume()
 
     def _choose(self) -> tuple[int, Recipient] | None:
-        """The least connected worker that can accept a connection; loaded workers first."""
+        """The least connected worker that can accept a connection; ready ones first."""
         able = {i: each for i, each in self._recipients.items() if each.can_accept}
         if not able:
             return None
@@ -161,6 +163,7 @@ class Acceptor:
             able,
             key=lambda i: (
                 not able[i].loaded,
+                not able[i].ready,
                 able[i].passed - gone[i],
                 (i - self._next) % self._workers,
             ),

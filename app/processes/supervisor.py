@@ -35,6 +35,7 @@ from app.processes.worker import (
     Place,
     Shared,
 )
+from app.serving.claims import Claims
 
 LOG = structlog.get_logger(__name__)
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
@@ -72,7 +73,6 @@ class _Life(Recipient):
         super().__init__(channel)
         self.process = process
         self.began = time.monotonic()
-        self.ready = False
         self.ended_by_us = False
 
 
@@ -213,6 +213,7 @@ class Supervisor:
         del self._lives[index]
         self._closed.put(index, 0)
         forget_gauges(self._plan.shared.metrics[index])
+        Claims(self._plan.shared.claims, index).release_all()
         if not self._stopping:
             self._replace(index, life, code)
             self._see_whether_all_loaded()

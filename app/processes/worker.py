@@ -22,8 +22,9 @@ CONNECTION = b"c"  # to a worker: carries the descriptor of an accepted connecti
 ALL_LOADED = b"a"  # to a worker: every living worker has tried to load its models
 DRAIN = b"d"  # to a worker: no connection follows this
 LISTENS = b"u"  # to the parent: the worker answers, though its models may still be loading
-READY = b"l"  # to the parent: every model is loaded
-NOT_READY = b"n"  # to the parent: loading has ended, but not every model is loaded
+# To the parent, once loading has ended and after each change:
+READY = b"l"  # the models work that this worker needs
+NOT_READY = b"n"  # some of them do not
 FULL = b"f"  # to the parent: no descriptor is free for another connection
 ROOM = b"r"  # to the parent: connections may follow again
 COUNT = struct.Struct("=Q")
@@ -37,12 +38,14 @@ class Shared(NamedTuple):
         connections: see `ClosedConnections`.
         overrides: requests of an administrator.
         profile: locked while a profile is recorded.
+        claims: see `Claims`.
         metrics: values of each worker, and last those of the parent.
     """
 
     connections: SharedFile
     overrides: SharedFile
     profile: SharedFile
+    claims: SharedFile
     metrics: tuple[SharedFile, ...]
 
     def __str__(self) -> str:
@@ -56,7 +59,7 @@ class Shared(NamedTuple):
         Raises:
             OSError: if that is impossible.
         """
-        made = cls._of([SharedFile.create() for _ in range(3 + workers + 1)])
+        made = cls._of([SharedFile.create() for _ in range(4 + workers + 1)])
         made.connections.write(bytes((workers + 1) * COUNT.size))  # so that no later write fails
         return made
 
@@ -71,12 +74,12 @@ class Shared(NamedTuple):
 
     @classmethod
     def _of(cls, files: Iterable[SharedFile]) -> Shared:
-        connections, overrides, profile, *metrics = files
-        return cls(connections, overrides, profile, tuple(metrics))
+        connections, overrides, profile, claims, *metrics = files
+        return cls(connections, overrides, profile, claims, tuple(metrics))
 
     def descriptors(self) -> list[int]:
         """The descriptors of all files."""
-        files = (self.connections, self.overrides, self.profile, *self.metrics)
+        files = (self.connections, self.overrides, self.profile, self.claims, *self.metrics)
         return [file.descriptor for file in files]
 
     def close(self) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import enum
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from app.backends.selection import Selection
@@ -41,6 +41,7 @@ class LoadedModel:
     signed_by: str | None = None  # fingerprint of the trusted key
     settings: ModelSettings = field(default_factory=ModelSettings)
     max_batch_size: int = 1  # from the settings and its plan
+    digest: str = ""  # SHA-256 of its manifest
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +63,7 @@ class VersionStatus:
         step: the current step while it loads.
         stage: the part of loading with this step: 'verify', 'load', 'warm' or 'prove'.
         progress: share of the steps that are done; None while their number is not known.
+        changed: whether its files are no longer those that the server serves.
         since: when this state began, on `time.monotonic`.
     """
 
@@ -71,6 +73,7 @@ class VersionStatus:
     step: str | None = None
     stage: str | None = None
     progress: float | None = None
+    changed: bool = False
     since: float = field(default_factory=time.monotonic)
 
 
@@ -93,6 +96,7 @@ class LoadedModels:
         default_model: the current model for requests without a name; None if they must name one.
         is_discovered: whether the repository has been read.
         is_unreadable: whether every attempt to read the repository has failed.
+        unreadable_folders: for each model whose versions cannot be listed, what is wrong.
     """
 
     def __init__(self, default_model: str | None) -> None:
@@ -103,6 +107,7 @@ class LoadedModels:
         self._statuses: dict[str, dict[ModelId, VersionStatus]] = {}
         self.is_discovered = False
         self.is_unreadable = False
+        self.unreadable_folders: Mapping[str, str] = {}
 
     @property
     def keeps_default(self) -> bool:
@@ -113,15 +118,22 @@ class LoadedModels:
     @property
     def names(self) -> tuple[str, ...]:
         """Every model of the repository, loaded or not."""
-        return tuple(self._statuses)
+        return tuple(dict.fromkeys((*self._statuses, *self.unreadable_folders)))
 
-    def discovered(self, newest: Iterable[ModelId], kept_default: str | None = None) -> None:
+    def discovered(
+        self,
+        newest: Iterable[ModelId],
+        kept_default: str | None = None,
+        unreadable: Mapping[str, str] | None = None,
+    ) -> None:
         """Record the contents of the repository.
 
         Args:
             newest: the newest version of each model; new models load this one.
             kept_default: the default chosen by another process of this server.
+            unreadable: the `unreadable_folders` of the class.
         """
+        self.unreadable_folders = dict(unreadable or {})
         for model in newest:
             if model.name not in self._statuses:
                 self.record(VersionStatus(model, ModelState.LOADING))
@@ -157,7 +169,19 @@ class LoadedModels:
         """Clear the problem of a version that is served."""
         status = self._statuses[model.name][model]
         if status.problem is not None:
-            self.record(replace(status, problem=None))
+            self.record(replace(status, problem=None, changed=False))
+
+    def changed(self, model: ModelId, problem: str) -> VersionStatus:
+        """Record that a served version's files are no longer those that are served."""
+        status = replace(self._statuses[model.name][model], problem=problem, changed=True)
+        self.record(status)
+        return status
+
+    @property
+    def changed_versions(self) -> int:
+        """Number of versions whose files are no longer those that the server serves."""
+        statuses = (each for found in self._statuses.values() for each in found.values())
+        return sum(status.changed for status in statuses)
 
     def forget(self, name: str, there: Iterable[int]) -> None:
         """Forget versions that are gone, or are marked as loading but are not."""
@@ -248,6 +272,10 @@ class LoadedModels:
             return ModelNotReady("no model is loaded: the repository cannot be read")
         if not self.is_discovered or any(s.state is ModelState.LOADING for s in statuses):
             return ModelNotReady(f"model {name!r} is loading; try again shortly")
+        if not statuses and name in self.unreadable_folders:
+            return ModelNotReady(
+                f"model {name!r} could not be loaded: its folder: {self.unreadable_folders[name]}"
+            )
         if not statuses:
             what = f"there is no model {name!r}"
             if name == self._configured:

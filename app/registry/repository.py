@@ -3,22 +3,31 @@
 from __future__ import annotations
 
 import os
-import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeAlias
 
-from app.errors import ArtifactInvalid
+from app.errors import ArtifactInvalid, VersionChanged
 from app.registry.model_settings import MODEL_NAME
 from app.types import ModelId
-from models.integrity import IntegrityError, Verifier, read_artifact, read_verified
+from models.contained import printable
+from models.integrity import (
+    IntegrityError,
+    OtherDigest,
+    Verifier,
+    read_artifact,
+    read_verified,
+)
 from models.manifest import MANIFEST_FILE, Manifest
 from models.tensors import FileName
+from models.versions import version_of
 
-VERSION = re.compile(r"[1-9][0-9]{0,8}")
+NO_MODELS = frozenset({"lost+found"})  # folders of a file system, not of models
+
+STAYS = "the loaded version stays as it is; write changed files as a version with a new number"
 
 # State of a version's files: names, sizes and times.
-Stamp: TypeAlias = tuple[tuple[str, int, int], ...]
+Stamp: TypeAlias = tuple[tuple[str, int, int, int], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +57,22 @@ class Artifact:
             raise ArtifactInvalid(str(error)) from error
 
 
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """What one look at a repository found.
+
+    Attributes:
+        versions: version numbers of each model, newest first.
+        unreadable: what is wrong with the folder of a model whose versions cannot be listed.
+        ignored: folders that are neither models nor versions because of their names, and files
+            with the name of a version; printable, and relative to the repository.
+    """
+
+    versions: dict[str, list[int]] = field(default_factory=dict)
+    unreadable: dict[str, str] = field(default_factory=dict)
+    ignored: set[str] = field(default_factory=set)
+
+
 class Repository:
     """Reads `root/MODEL/VERSION`; never writes, and opens no file outside the root.
 
@@ -61,24 +86,52 @@ class Repository:
         self._verifier = verifier
 
     def versions(self) -> dict[str, list[int]]:
-        """Map each model name to its version numbers, newest first; ignore other entries.
+        """Map each model name to its version numbers, newest first; see `scan`.
 
-        This reads only names. A folder that links out of the repository is included, so that `open`
-        rejects it and the problem is reported.
+        Raises:
+            OSError: if the repository itself cannot be read.
         """
-        found: dict[str, list[int]] = {}
-        for folder in sorted(self.root.iterdir()) if self.root.is_dir() else ():
-            if not MODEL_NAME.fullmatch(folder.name) or not folder.is_dir():
-                continue
-            names = (entry.name for entry in folder.iterdir() if entry.is_dir())
-            versions = sorted((int(n) for n in names if VERSION.fullmatch(n)), reverse=True)
-            if versions:
-                found[folder.name] = versions
-        return found
+        return self.scan().versions
+
+    def scan(self) -> Contents:
+        """List the models and their versions; a folder that cannot be read affects no other.
+
+        This reads only names. A version that links out of the repository, or nowhere, is included,
+        so that `open` rejects it and the problem is reported.
+
+        Raises:
+            OSError: if the repository itself cannot be read; one that does not exist is empty.
+        """
+        contents = Contents()
+        try:
+            entries = _entries(self.root)
+        except (FileNotFoundError, NotADirectoryError):
+            return contents
+        for entry in entries:
+            named = MODEL_NAME.fullmatch(entry.name) is not None
+            try:
+                if not entry.is_dir():
+                    if named and entry.is_symlink() and not os.path.exists(entry.path):
+                        contents.unreadable[entry.name] = "it is a link to nothing"
+                elif named:
+                    _list_versions(entry, contents)
+                elif not (entry.name.startswith(".") or entry.name in NO_MODELS):
+                    contents.ignored.add(printable(entry.name))
+            except FileNotFoundError:
+                continue  # removed meanwhile
+            except OSError as error:
+                if named:
+                    contents.unreadable[entry.name] = f"it cannot be read: {error.strerror}"
+        return contents
 
     def why_empty(self) -> str:
         """The message for the operator if `versions` finds nothing, with the path and the fix."""
-        root = self.root.absolute()
+        try:
+            return self._why_empty(self.root.absolute())
+        except OSError as error:
+            return f"{self.root.absolute()} cannot be read: {error.strerror}"
+
+    def _why_empty(self, root: Path) -> str:
         if not root.exists():
             return f"{root} does not exist; `python -m export` creates it, or choose another folder"
         if not root.is_dir():
@@ -90,24 +143,41 @@ class Repository:
         return f"{root} contains no MODEL/VERSION; `python -m export` writes one with --out {root}"
 
     def stamp(self, model: ModelId) -> Stamp:
-        """State of a version's files (names, sizes and times), which changes when they change."""
+        """State of a version's files, which changes when they change; empty: none can be listed.
+
+        The time of the last change to a file's status is included: a copy may keep the size and
+        the time of the last write.
+        """
         try:
             with os.scandir(self.root / model.name / str(model.version)) as entries:
-                stats = [(entry.name, entry.stat(follow_symlinks=False)) for entry in entries]
+                stats = [(entry.name, _stat(entry)) for entry in entries]
         except OSError:
             return ()
-        return tuple(sorted((name, stat.st_size, stat.st_mtime_ns) for name, stat in stats))
+        return tuple(
+            sorted((name, s.st_size, s.st_mtime_ns, s.st_ctime_ns) for name, s in stats if s)
+        )
 
-    def open(self, model: ModelId) -> Artifact:
+    def open(self, model: ModelId, served: str | None = None) -> Artifact:
         """Check signature and digests, and read the manifest; blocks while it reads whole files.
+
+        Args:
+            model: the version.
+            served: the digest with which this server already serves the version.
 
         Raises:
             ArtifactInvalid: with the file's name, and with both digests if they differ.
+            VersionChanged: if the version is served, and its files are no longer those.
         """
         folder = self.root / model.name / str(model.version)
         try:
-            manifest, digest, signed_by = read_artifact(folder, self.root, self._verifier)
+            manifest, digest, signed_by = read_artifact(folder, self.root, self._verifier, served)
+        except OtherDigest as error:
+            raise other_files(model, served or "", error.digest) from error
         except IntegrityError as error:
+            if served is not None:
+                raise VersionChanged(
+                    f"{model}: its files changed after it was loaded: {error}; {STAYS}"
+                ) from error
             raise ArtifactInvalid(f"{model}: {error}") from error
         if (manifest.model, manifest.version) != (model.name, model.version):
             raise ArtifactInvalid(
@@ -115,3 +185,52 @@ class Repository:
                 "the folder was moved or renamed"
             )
         return Artifact(model, folder, manifest, digest, signed_by)
+
+
+def other_files(model: ModelId, served: str, found: str) -> VersionChanged:
+    """The error for files with another digest than the served one."""
+    return VersionChanged(
+        f"{model}: its files changed after it was loaded: {MANIFEST_FILE} has SHA-256 {found}, "
+        f"the server serves {served}; {STAYS}",
+        found,
+    )
+
+
+def _entries(folder: Path | os.DirEntry[str]) -> list[os.DirEntry[str]]:
+    with os.scandir(folder) as entries:
+        return sorted(entries, key=lambda entry: entry.name)
+
+
+def _list_versions(model: os.DirEntry[str], contents: Contents) -> None:
+    """List the versions in the folder of a model.
+
+    Raises:
+        OSError: if it cannot be read.
+    """
+    versions = []
+    for entry in _entries(model):
+        number = version_of(entry.name)
+        if number is not None and _may_be_folder(entry):
+            versions.append(number)
+        elif number is not None or (not entry.name.startswith(".") and _may_be_folder(entry)):
+            contents.ignored.add(f"{model.name}/{printable(entry.name)}")
+    if versions:
+        contents.versions[model.name] = sorted(versions, reverse=True)
+
+
+def _may_be_folder(entry: os.DirEntry[str]) -> bool:
+    """Whether an entry is a folder, or a link whose target cannot be examined."""
+    try:
+        return entry.is_dir() or (entry.is_symlink() and not os.path.exists(entry.path))
+    except OSError:
+        return True
+
+
+def _stat(entry: os.DirEntry[str]) -> os.stat_result | None:
+    """The state of a file, or of a link to nothing; None if the file was removed meanwhile."""
+    for follow in (True, False):
+        try:
+            return entry.stat(follow_symlinks=follow)
+        except OSError:
+            continue
+    return None

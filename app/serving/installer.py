@@ -25,13 +25,15 @@ from app.errors import (
     ReplicaError,
     ReplicaHangs,
     VariantUnusable,
+    VersionChanged,
 )
 from app.metrics import Metrics
 from app.registry.loaded_models import LoadedModel, LoadedModels, ModelState, VersionStatus
 from app.registry.model_settings import ModelSettings
-from app.registry.repository import Artifact, Repository
+from app.registry.repository import Artifact
 from app.serving.installation import Installation, layout_of, limits_of, planned
 from app.serving.replica_pool import Maker, ReplicaPool
+from app.serving.served_artifacts import ServedArtifacts
 from app.types import Arrays, BatchTimes, Device, ModelId
 from models.padding import padding_of
 from models.plan import batch_sizes
@@ -48,8 +50,9 @@ class Attempt(enum.Enum):
     """The result of installing a version.
 
     After FAILED, the next older version is tried. After REJECTED it is not: the version is good,
-    but lacks what the settings pin, or this machine cannot run it; serving an older version would
-    be a silent downgrade. HINDERED is FAILED for a temporary reason: no memory or a broken replica.
+    but lacks what the settings pin, or this machine cannot run it, or its files changed while other
+    processes serve it; serving an older version would be a silent downgrade. HINDERED
+    is FAILED for a temporary reason: no memory or a broken replica.
     """
 
     LOADED = enum.auto()
@@ -62,7 +65,7 @@ class Installer:
     """Installs and retires versions.
 
     Args:
-        repository: contains their files.
+        artifacts: contains their files.
         engine: serves published versions.
         pool: keeps them on the replicas.
         metrics: counts loaded, failed and retired versions.
@@ -72,14 +75,14 @@ class Installer:
 
     def __init__(
         self,
-        repository: Repository,
+        artifacts: ServedArtifacts,
         engine: Engine,
         pool: ReplicaPool,
         metrics: Metrics,
         make_backend: BackendFactory,
         settings: Callable[[str], ModelSettings],
     ) -> None:
-        self._repository = repository
+        self._artifacts = artifacts
         self._engine = engine
         self._pool = pool
         self._metrics = metrics
@@ -90,7 +93,7 @@ class Installer:
         """Serve a version if its examples pass; served versions keep serving meanwhile.
 
         A version that is already served is installed again with its current settings, and replaces
-        itself in one step; if that fails, it keeps serving as before.
+        itself in one step; if that fails, it keeps serving as before. Its files must be the same.
 
         Args:
             model: the version.
@@ -105,7 +108,8 @@ class Installer:
         else:
             model = model._replace(revision=old.id.revision + 1)
         try:
-            artifact = await in_thread(lambda: self._repository.open(model.plain), _discard)
+            served = old.digest if old is not None else None
+            artifact = await in_thread(lambda: self._artifacts.open(model.plain, served), _discard)
             codec = await in_thread(lambda: codec_for(artifact.manifest, artifact.read), _discard)
             plan = planned(artifact, settings, self._pool.replicas)
             steps = len(plan.places) * (2 + len(batch_sizes(plan.max_batch_size)))
@@ -124,7 +128,10 @@ class Installer:
         limits = limits_of(settings, largest)
         self._engine.publish(model, identity, contract, batch_s, limits)
         by = artifact.signed_by
-        loaded.publish(LoadedModel(model, manifest, codec, selection, by, settings, largest))
+        digest = artifact.digest
+        loaded.publish(
+            LoadedModel(model, manifest, codec, selection, by, settings, largest, digest)
+        )
         LOG.info(
             "model_loaded",
             model=str(model),
@@ -154,6 +161,7 @@ class Installer:
         loaded.withdraw(model)
         await self._engine.retire(installed)
         await self._pool.remove_everywhere(installed)
+        await self._release(model)
         loaded.record(VersionStatus(model, ModelState.UNLOADED))
         LOG.info("model_retired", model=str(model))
         self._metrics.load_ended(model, "retired")
@@ -167,11 +175,17 @@ class Installer:
         if loaded.serves(model.plain):
             event, state = "model_settings_not_applied", ModelState.READY
             problem = f"it keeps serving with its earlier settings: {problem}"
-        loaded.record(VersionStatus(model.plain, state, problem))
+        changed = isinstance(error, VersionChanged)
+        loaded.record(VersionStatus(model.plain, state, problem, changed=changed))
         LOG.error(event, model=str(model), problem=str(error), exc_info=not known)
         self._metrics.load_ended(model, "failed")
         await self._pool.remove_everywhere(model)
+        if not loaded.serves(model.plain):
+            await self._release(model.plain)
         return _attempt(error)
+
+    async def _release(self, model: ModelId) -> None:
+        await in_thread(lambda: self._artifacts.release(model), _discard)
 
     def _maker(
         self,
@@ -254,7 +268,7 @@ class _Progress:
 
 
 def _attempt(error: Exception) -> Attempt:
-    if isinstance(error, PinnedVariantMissing | VariantUnusable):
+    if isinstance(error, PinnedVariantMissing | VariantUnusable | VersionChanged):
         return Attempt.REJECTED
     passing = isinstance(error, ReplicaError | OutOfMemory | OSError)
     return Attempt.HINDERED if passing and not isinstance(error, ReplicaHangs) else Attempt.FAILED

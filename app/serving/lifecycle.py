@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,21 +17,23 @@ import structlog
 from app.engine.engine import Engine
 from app.engine.execution.handover import in_thread
 from app.engine.execution.replica import Replica, ReplicaState
-from app.errors import DeviceLost, ModelNotFound, ShuttingDown
+from app.errors import DeviceLost, ModelNotFound, ModelNotReady, ShuttingDown
 from app.registry.loaded_models import (
     LoadedModels,
     ReplicaStatus,
     listed,
 )
 from app.registry.readiness import Readiness, Requirements
-from app.registry.repository import Repository
+from app.registry.repository import Contents, Repository
 from app.serving.installer import Installer
 from app.serving.models_file import ModelsFile
 from app.serving.overrides import ALL, Override, Overrides
 from app.serving.replica_pool import ReplicaPool, log_failure
 from app.serving.rollout import Changes, Rollout
+from app.serving.served_artifacts import ServedArtifacts
 from app.serving.version_policy import VersionPolicy
 from app.types import ModelId
+from models.versions import RULE
 
 LOG = structlog.get_logger(__name__)
 CLOSE_PATIENCE_S = 5.0  # maximum wait for a replica still in native code when the process ends
@@ -45,24 +47,29 @@ class LifecycleConfig:
 
     Attributes:
         policy: which versions to serve.
+        artifacts: opens the versions that are served.
         overrides: an administrator's requests in addition to the policy.
         models: settings of single models.
         required: models without which the process is not ready; None: those that `models` requires.
         among_others: whether other workers also load their models at the server's start.
         reload_s: seconds between two checks of the repository; 0: only on request.
         on_loaded: called when loading the initial models has ended, successfully or not.
+        on_readiness: called with this process's own readiness after `on_loaded`, and after a check
+            that has changed it.
         on_retired: called in a thread after versions are retired, to free their memory.
         on_device_lost: called when a device is lost to the whole process, after its items are
             settled.
     """
 
     policy: VersionPolicy
+    artifacts: ServedArtifacts
     overrides: Overrides
     models: ModelsFile
     required: Sequence[str] | None
     among_others: bool
     reload_s: float
     on_loaded: Callable[[], None]
+    on_readiness: Callable[[bool], None]
     on_retired: Callable[[], None]
     on_device_lost: Callable[[DeviceLost], None]
 
@@ -105,11 +112,18 @@ class Lifecycle:
         self.stop_begun = asyncio.Event()
         self._reconciling = asyncio.Lock()  # one change at a time
         self._reading = asyncio.Lock()  # of the models file
+        self._ignored: set[str] = set()  # names in the repository that were logged
+        self._unread: str | None = None  # why the repository could not be read, as logged
+        self._failure: str | None = None  # of the last check, as logged
         self._others_load = config.among_others
         self._settled = False  # whether everything present at the start was tried
         self._handled = 0  # number of requests when the last reconciliation began
         self._rollout = Rollout(
-            repository, installer, loaded, policy=config.policy, settings=config.models.of
+            config.artifacts,
+            installer,
+            loaded,
+            policy=config.policy,
+            settings=config.models.of,
         )
         self._running: asyncio.Task[None] | None = None
         self._following: asyncio.Task[None] | None = None
@@ -218,6 +232,7 @@ class Lifecycle:
 
         Raises:
             ModelNotFound: if the repository has no such version.
+            ModelNotReady: if the repository or the model's folder cannot be read.
         """
         await self._check_there(name, version)
         return await self._apply(self._config.overrides.load(ModelId(name, version or ALL)))
@@ -229,13 +244,20 @@ class Lifecycle:
 
         Raises:
             ModelNotFound: if the repository has no such version, and it is not served.
+            ModelNotReady: if the repository cannot be read.
         """
         await self._check_there(name, version)
         return await self._apply(self._config.overrides.unload(ModelId(name, version or ALL)))
 
     async def _check_there(self, name: str, version: int | None) -> None:
-        on_disk = (await in_thread(self._repository.versions, _discard)).get(name, [])
+        try:
+            contents = await in_thread(self._repository.scan, _discard)
+        except OSError as error:
+            raise ModelNotReady(f"the repository cannot be read: {error.strerror}") from error
+        on_disk = contents.versions.get(name, [])
         numbers = {*on_disk, *(model.version for model in self.loaded.versions(name))}
+        if not numbers and name in contents.unreadable:
+            raise ModelNotReady(f"the folder of {name!r}: {contents.unreadable[name]}")
         if not numbers:
             raise ModelNotFound(f"there is no model {name!r} in the repository")
         if version is not None and version not in numbers:
@@ -258,10 +280,15 @@ class Lifecycle:
 
     async def _run(self) -> None:
         overrides = self._config.overrides
-        await self._reconcile(overrides.now())
+        try:
+            await self._reconcile(overrides.now())
+        except Exception as error:
+            self._look_failed(error)
         self._settled = True
         self._config.on_loaded()
         readiness = self.own_readiness()
+        was_ready = readiness.ready
+        self._config.on_readiness(was_ready)
         if readiness.ready:
             loaded = [str(model.id) for model in self.loaded.models()]
             LOG.info("ready", models=loaded, unready=list(self.problems()))
@@ -282,8 +309,18 @@ class Lifecycle:
                 if again or 0 < self._config.reload_s <= time.monotonic() - checked_at:
                     checked_at = time.monotonic()
                     await self._reconcile(override, again=again)
-            except Exception:  # served versions keep serving, and the next check may succeed
-                LOG.exception("look_failed")
+                self._failure = None
+                if self.own_readiness().ready != was_ready:
+                    was_ready = not was_ready
+                    self._config.on_readiness(was_ready)
+            except Exception as error:
+                self._look_failed(error)
+
+    def _look_failed(self, error: Exception) -> None:
+        """Log a failed check once: served versions keep serving, and the next check may succeed."""
+        if repr(error) != self._failure:
+            LOG.error("look_failed", exc_info=error)
+        self._failure = repr(error)
 
     async def _reconcile(self, override: Override, *, again: bool = False) -> Changes:
         """Compare the served versions with the wanted ones, and change them.
@@ -296,18 +333,19 @@ class Lifecycle:
         await self._take_settings()  # settings that need no load must not wait for one
         async with self._reconciling:
             self._handled = max(self._handled, override.asked)
-            try:
-                found = await in_thread(self._repository.versions, _discard)
-            except OSError as error:
-                LOG.error("repository_unreadable", error=str(error))
-                self.loaded.unreadable()
+            contents = await self._scan()
+            if contents is None:
                 return changes
             if again:
                 self._rollout.forget_failures()
-            self._discovered(found, override)
+            found = contents.versions
+            self._discovered(contents, override)
             for name in (*found, *(name for name in self.loaded.names if name not in found)):
+                numbers = found.get(name, [])
+                if name in contents.unreadable:  # as far as is known
+                    numbers = [status.id.version for status in self.loaded.statuses(name)]
                 if not self.stopping:
-                    await self._rollout.bring_up(name, found.get(name, []), override, changes)
+                    await self._rollout.bring_up(name, numbers, override, changes)
         if changes.retired:
             await in_thread(self._config.on_retired, _discard)
         return changes
@@ -319,8 +357,8 @@ class Lifecycle:
             try:
                 if self._reconciling.locked():  # otherwise `_run` reads it
                     await self._take_settings()
-            except Exception:  # as in `_run`
-                LOG.exception("look_failed")
+            except Exception as error:
+                self._look_failed(error)
 
     async def _take_settings(self) -> None:
         """Apply those settings of the models file that need no load."""
@@ -332,11 +370,33 @@ class Lifecycle:
             settings = self._config.models.of(model.id.name)
             self._installer.adjust(model, settings, self.loaded)
 
-    def _discovered(self, found: Mapping[str, Sequence[int]], override: Override) -> None:
+    async def _scan(self) -> Contents | None:
+        """Read the repository, and log each new problem; None if it cannot be read."""
+        try:
+            contents = await in_thread(self._repository.scan, _discard)
+        except OSError as error:
+            if str(error) != self._unread:
+                LOG.error("repository_unreadable", error=str(error))
+            self._unread = str(error)
+            self.loaded.unreadable()
+            return None
+        self._unread = None
+        if new := sorted(contents.ignored - self._ignored):
+            LOG.warning("folders_ignored", names=listed(new), hint=f"{RULE}, in a model's folder")
+        self._ignored = contents.ignored
+        before = self.loaded.unreadable_folders
+        for name, problem in contents.unreadable.items():
+            if before.get(name) != problem:
+                LOG.error("model_folder_unreadable", model=name, problem=problem)
+        for name in before.keys() - contents.unreadable.keys():
+            LOG.info("model_folder_readable", model=name)
+        return contents
+
+    def _discovered(self, contents: Contents, override: Override) -> None:
         """Record the models in the repository, and the default model."""
         before = self.loaded.names
-        newest = (ModelId(name, numbers[0]) for name, numbers in found.items())
-        self.loaded.discovered(newest, override.default)
+        newest = (ModelId(name, numbers[0]) for name, numbers in contents.versions.items())
+        self.loaded.discovered(newest, override.default, contents.unreadable)
         self.requirements.discovered()
         default = self.loaded.default_model
         if default != override.default:

@@ -23,10 +23,14 @@ from pydantic_core import ErrorDetails
 
 from app.registry.model_settings import MODEL_NAME, ModelSettings
 from models.byte_order import unmarked
+from models.contained import FileRejected, read_named
 from models.plan import Precision
 
 LOG = structlog.get_logger(__name__)
-MAX_FILE_BYTES = 1 << 20
+MAX_FILE_BYTES = 1 << 20  # 10,000 models, each with a dozen settings
+SEARCHED_CHARACTERS = 1 << 16  # of a file; to find the line of a mistake takes many parses
+MAX_MISTAKES = 20
+SHOWN = 500  # characters of a mistake, which may quote a large value
 SETTLING_S, SETTLING_LOOKS = 0.1, 20  # a file that is equal in two checks in a row is complete
 SETTING = "TORCHLANE_MODELS_FILE"
 
@@ -148,8 +152,11 @@ class ModelsFile:
         self._seen = text
 
     def _take(self, file: Path, text: bytes) -> None:
-        reader = _Reader(file, text, self._devices, asks_for_keys=self._asks_for_keys)
-        entries = reader.entries()
+        try:
+            reader = _Reader(file, text, self._devices, asks_for_keys=self._asks_for_keys)
+            entries = reader.entries()
+        except RecursionError:
+            raise ModelsFileError(f"{SETTING}={file}: values are nested too deeply") from None
         self._settings = {
             name: entry.over(self._defaults, self._share_of) for name, entry in entries.items()
         }
@@ -157,7 +164,7 @@ class ModelsFile:
 
 
 class _Reader:
-    """Reads the file once, and collects every mistake in it.
+    """Reads the file once, and collects the mistakes in it.
 
     Args:
         file: its path, for messages.
@@ -172,7 +179,7 @@ class _Reader:
         self._file = file
         self._devices = devices
         self._asks_for_keys = asks_for_keys
-        self._mistakes: list[tuple[int, str]] = []
+        self._mistakes: list[tuple[_Path, str]] = []
         try:
             self._text = unmarked(text).decode().replace("\r\n", "\n")
             self._found = tomllib.loads(self._text)
@@ -183,7 +190,7 @@ class _Reader:
         """The entries of the file, by model.
 
         Raises:
-            ModelsFileError: with all mistakes, one per line.
+            ModelsFileError: with the first MAX_MISTAKES mistakes, one per line.
         """
         entries: dict[str, Entry] = {}
         for key in self._found.keys() - {"models"}:
@@ -197,7 +204,10 @@ class _Reader:
             if entry is not None:
                 entries[name] = entry
         if self._mistakes:
-            lines = [f"line {number}: {what}" for number, what in sorted(self._mistakes)]
+            found = ((self._line_of(path), what) for path, what in self._mistakes[:MAX_MISTAKES])
+            lines = [f"line {number}: {what}" if number else what for number, what in sorted(found)]
+            if (more := len(self._mistakes) - MAX_MISTAKES) > 0:
+                lines.append(f"and {more} more mistakes")
             raise ModelsFileError("\n  ".join((f"{SETTING}={self._file}:", *lines)))
         return entries
 
@@ -229,10 +239,12 @@ class _Reader:
         return entry
 
     def _wrong(self, path: _Path, what: str) -> None:
-        self._mistakes.append((self._line_of(path), what))
+        self._mistakes.append((path, what if len(what) <= SHOWN else f"{what[:SHOWN]} ..."))
 
     def _line_of(self, path: _Path) -> int:
-        """The number of the line that defines a key."""
+        """The number of the line that defines a key; 0 in a file that takes long to search."""
+        if len(self._text) > SEARCHED_CHARACTERS:
+            return 0
         lines = self._text.split("\n")
         low, high = 1, len(lines)
         while low < high:
@@ -249,7 +261,7 @@ def _begins_to_hold(lines: Sequence[str], count: int, path: _Path) -> bool:
     for size in range(count, len(lines)):
         try:
             found: object = tomllib.loads("\n".join(lines[:size]))
-        except tomllib.TOMLDecodeError:
+        except (tomllib.TOMLDecodeError, RecursionError):
             continue
         for key in path:
             if not isinstance(found, dict) or key not in found:
@@ -261,7 +273,7 @@ def _begins_to_hold(lines: Sequence[str], count: int, path: _Path) -> bool:
 
 def _told(name: str, error: ErrorDetails) -> str:
     """The message for a mistake that pydantic found."""
-    key, problem = ".".join(map(str, error["loc"])), error["msg"]
+    key, problem = ".".join(map(str, error["loc"]))[:SHOWN], error["msg"]
     if error["type"] == "extra_forbidden":
         close = difflib.get_close_matches(key, Entry.model_fields, n=1)
         hint = f"did you mean {close[0]}?" if close else "docs/models-file.md lists all settings"
@@ -271,13 +283,11 @@ def _told(name: str, error: ErrorDetails) -> str:
 
 def _read(file: Path) -> bytes:
     try:
-        with file.open("rb") as opened:
-            text = opened.read(MAX_FILE_BYTES + 1)
+        return read_named(file, MAX_FILE_BYTES)
     except OSError as error:
         raise ModelsFileError(f"{SETTING}={file}: {error.strerror}") from None
-    if len(text) > MAX_FILE_BYTES:
-        raise ModelsFileError(f"{SETTING}={file}: larger than {MAX_FILE_BYTES} bytes")
-    return text
+    except FileRejected as error:
+        raise ModelsFileError(f"{SETTING}={file}: {error}") from None
 
 
 def _settled(file: Path, text: bytes) -> bytes:

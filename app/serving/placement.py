@@ -275,7 +275,7 @@ def _model_to_measure(
 def _weights_bytes(repository: Repository, name: str, candidates: Sequence[int]) -> int:
     """Total size of the weight files of the first candidate, in bytes."""
     files = [file for number in candidates[:1] for file in repository.stamp(ModelId(name, number))]
-    return sum(size for file, size, _ in files if file.endswith(WEIGHTS))
+    return sum(size for file, size, *_ in files if file.endswith(WEIGHTS))
 
 
 def _in_time(measure: Measure) -> Layout | None:

@@ -8,21 +8,32 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+import structlog
+
 from app.engine.execution.handover import in_thread
-from app.registry.loaded_models import LoadedModels, ModelState, VersionStatus
+from app.errors import VersionChanged
+from app.registry.loaded_models import LoadedModel, LoadedModels, ModelState, VersionStatus
 from app.registry.model_settings import ModelSettings
-from app.registry.repository import Repository, Stamp
+from app.registry.repository import Stamp
 from app.serving.installer import Attempt, Installer
 from app.serving.overrides import Override
+from app.serving.served_artifacts import ServedArtifacts, State
 from app.serving.version_policy import VersionPolicy
 from app.types import ModelId
 
+LOG = structlog.get_logger(__name__)
 AGAIN_S = 60.0  # before a retry of a version that failed for a temporary reason
 
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """Changes made by one check of the repository."""
+    """Changes made by one check of the repository.
+
+    Attributes:
+        loaded: versions that serve now.
+        retired: versions that no longer serve.
+        failed: versions that could not be loaded, or whose files changed although they are served.
+    """
 
     loaded: list[ModelId] = field(default_factory=list)
     retired: list[ModelId] = field(default_factory=list)
@@ -33,16 +44,23 @@ class Tried(NamedTuple):
     """A version that failed to load, and the time of its next attempt if nothing changes."""
 
     attempt: Attempt
-    stamp: Stamp
+    state: State
     settings: ModelSettings
     again_at: float
+
+
+class Checked(NamedTuple):
+    """A served version's files when they were last checked, and how they differ, if at all."""
+
+    stamp: Stamp
+    change: VersionChanged | None
 
 
 class Rollout:
     """Serves the versions of each model that the policy selects, with their settings.
 
     Args:
-        repository: the artifacts on disk.
+        artifacts: the artifacts behind the served versions.
         installer: loads and retires one version.
         loaded: records what is loaded.
         policy: which versions to serve.
@@ -51,19 +69,20 @@ class Rollout:
 
     def __init__(
         self,
-        repository: Repository,
+        artifacts: ServedArtifacts,
         installer: Installer,
         loaded: LoadedModels,
         *,
         policy: VersionPolicy,
         settings: Callable[[str], ModelSettings],
     ) -> None:
-        self._repository = repository
+        self._artifacts = artifacts
         self._installer = installer
         self.loaded = loaded
         self._policy = policy
         self._settings = settings
         self._tried: dict[ModelId, Tried] = {}  # versions that failed to load
+        self._checked: dict[ModelId, Checked] = {}  # served versions
 
     def forget_failures(self) -> None:
         """Try failed versions again at the next check."""
@@ -75,17 +94,21 @@ class Rollout:
         """Serve the wanted versions of one model, then retire the others."""
         wanted = self._policy.wanted(name, on_disk, override)
         kept: list[ModelId] = []
+        rejected = 0
         for number in wanted.candidates:
             model = ModelId(name, number)
-            if len(kept) >= wanted.most:
+            if len(kept) + rejected >= wanted.most:
                 break
             attempt = await self._serve(model, changes)
             if attempt is Attempt.LOADED:
                 kept.append(model)
-            elif attempt is Attempt.REJECTED:  # no downgrade: served versions stay
-                rest = (ModelId(name, other) for other in wanted.candidates)
-                kept.extend(m for m in rest if self.loaded.serves(m) and m not in kept)
-                break
+            elif attempt is Attempt.REJECTED:
+                rejected += 1
+                if not kept:  # no downgrade
+                    break
+        if rejected:  # served versions stay
+            rest = (ModelId(name, number) for number in wanted.candidates)
+            kept.extend(m for m in rest if self.loaded.serves(m) and m not in kept)
         for number in wanted.extra:
             model = ModelId(name, number)
             if model not in kept and await self._serve(model, changes) is Attempt.LOADED:
@@ -94,6 +117,7 @@ class Rollout:
             # The last good version stays, even without its files, unless it was unloaded.
             if model not in kept and (kept or override.forbids(model)):
                 await self._installer.retire(model, self.loaded)
+                self._checked.pop(model, None)
                 changes.retired.append(model)
         for number in on_disk:
             model = ModelId(name, number)
@@ -106,31 +130,59 @@ class Rollout:
         served = self.loaded.served(model)
         if served is None:
             return await self._attempt(model, changes)
+        change = await self._change(model, served)
         if served.settings != self._settings(model.name):
             await self._attempt(model, changes)
-        else:
-            self._tried.pop(model, None)
+            return Attempt.LOADED
+        self._tried.pop(model, None)
+        if change is None:
             self.loaded.mended(model)  # the failed settings are no longer wanted
+        else:
+            changes.failed.append(self.loaded.changed(model, str(change)))
         return Attempt.LOADED
+
+    async def _change(self, model: ModelId, served: LoadedModel) -> VersionChanged | None:
+        """How the files of a served version differ from those that are served, logged once.
+
+        Files that are gone or cannot be listed are not a change: the version just stays.
+        """
+        stamp = (await self._state(model)).stamp
+        before = self._checked.get(model)
+        if before is not None and before.stamp == stamp:
+            return before.change
+        digest, change = served.digest, None
+        if stamp:
+            change = await in_thread(lambda: self._artifacts.change(model, digest), _discard)
+        self._checked[model] = Checked(stamp, change)
+        known = before.change if before is not None else None
+        if change is not None and (known is None or known.found != change.found):
+            LOG.error("version_changed", model=str(model), problem=str(change))
+        elif change is None and known is not None:
+            LOG.info("version_as_served", model=str(model))
+        return change
+
+    async def _state(self, model: ModelId) -> State:
+        return await in_thread(lambda: self._artifacts.state(model), _discard)
 
     async def _attempt(self, model: ModelId, changes: Changes) -> Attempt:
         """Load a version, unless it failed before and nothing has changed since."""
-        stamp = await in_thread(lambda: self._repository.stamp(model), _discard)
+        state = await self._state(model)
         settings = self._settings(model.name)
         tried = self._tried.get(model)
         if (
             tried is not None
-            and (tried.stamp, tried.settings) == (stamp, settings)
+            and (tried.state, tried.settings) == (state, settings)
             and time.monotonic() < tried.again_at
         ):
             return tried.attempt
         attempt = await self._installer.install(model, self.loaded)
         if attempt is Attempt.LOADED:
             self._tried.pop(model, None)
+            self._checked[model] = Checked(state.stamp, None)
             changes.loaded.append(model)
         else:
             again_s = AGAIN_S if attempt is Attempt.HINDERED else math.inf
-            self._tried[model] = Tried(attempt, stamp, settings, time.monotonic() + again_s)
+            self._tried[model] = Tried(attempt, state, settings, time.monotonic() + again_s)
             changes.failed.extend(s for s in self.loaded.statuses(model.name) if s.id == model)
         return attempt
 

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import math
+import os
 import signal
 import socket
 import sys
@@ -68,6 +69,17 @@ def test_an_invalid_setting_is_named_and_nothing_starts(
     assert process.wait(30) == 2
     assert says in log.read_text()
     assert "Traceback" not in log.read_text()
+
+
+@pytest.mark.parametrize("setting", ["api_keys_file", "models_file", "trusted_keys"])
+def test_a_pipe_instead_of_a_file_refuses_the_start(
+    log: Path, tmp_path: Path, setting: str
+) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    process = start_process(log, **{setting: str(tmp_path / "pipe")})
+    assert process.wait(30) == 2
+    assert f"TORCHLANE_{setting.upper()}=" in log.read_text()
+    assert "pipe is not a regular file but a pipe or a device" in log.read_text()
 
 
 @pytest.mark.parametrize("workers", ["1", "2"])

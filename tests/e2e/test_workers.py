@@ -7,6 +7,7 @@ import contextlib
 import itertools
 import json
 import os
+import shutil
 import signal
 import socket
 import tempfile
@@ -16,6 +17,8 @@ from pathlib import Path
 
 import httpx
 import pytest
+import torch
+from torch import nn
 
 from models.plan import DevicePlan, Form, FormTimes, Plan
 from models.processor import this_cpu
@@ -202,6 +205,46 @@ def test_killed_workers_are_replaced_and_leave_no_orphans(
         assert server.metric(REQUESTS) == counted
         server.process.kill()
         until(lambda: not any(map(alive, started(log))), "orphans", limit_s=3.0)
+
+
+def test_a_replaced_worker_serves_only_what_its_siblings_serve(tmp_path: Path, log: Path) -> None:
+    folder = write_artifact(tmp_path / "models", "double")
+    kept = shutil.copytree(folder, tmp_path / "kept")
+
+    def outcomes() -> set[object]:
+        """The answers to one item, each over a new connection."""
+        found: set[object] = set()
+        for n in range(16):
+            asked = {"input": [1, n]}
+            answer = httpx.post(f"{server.url}/predict", json=asked, verify=PLAIN).json()
+            found.add(answer["prediction"]["outputs"]["y"][0] if "code" not in answer else None)
+        return found
+
+    with two_workers(tmp_path / "models", log, reload_s="0.1", cache_bytes="0") as server:
+        first, _ = started(log)
+        assert outcomes() == {2}
+        shutil.rmtree(folder)
+        write_artifact(tmp_path / "models", "double", module=Tripled())
+        server.wait_for_metric("torchlane_versions_changed", lambda versions: versions == 1)
+        os.kill(first, signal.SIGKILL)
+        until(lambda: "worker_loaded" in server.log, "it is not replaced")
+        assert outcomes() == {2}  # connections go to the worker that can answer
+        problem = httpx.get(f"{server.url}/models/double", verify=PLAIN).json()["versions"][0]
+        assert "its files changed after it was loaded" in problem["problem"]
+        shutil.rmtree(folder)
+        kept.rename(folder)
+        until(lambda: server.log.count("worker_loaded") == 2, "it does not recover")
+        assert outcomes() == {2}
+        server.wait_for_metric("torchlane_model_replicas", lambda replicas: replicas == 2)
+        server.signal()
+        assert server.exit_code() == 0
+
+
+class Tripled(nn.Module):
+    """Other content for the version of `Double`."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * 3
 
 
 def test_signals_during_worker_startup_stop_everything(

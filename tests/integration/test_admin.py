@@ -11,7 +11,7 @@ import pytest
 
 from app.access.entries import make_key
 from tests.integration.harness import Api, serving
-from tests.integration.test_reload import Publisher, answered_by, states
+from tests.integration.publishing import Publisher, answered_by, states
 
 SECRET, LINE = make_key("ops", ["admin", "predict"])
 OTHER_SECRET, OTHER_LINE = make_key("mobile", ["predict"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -344,15 +344,16 @@ async def test_a_rebuilt_replica_rejects_an_altered_file(
         backend.load()
 
 
-async def test_an_unreadable_repository_is_reported(tmp_path: Path) -> None:
-    class Unreadable(type(tmp_path)):  # type: ignore[misc]
-        def iterdir(self) -> Iterator[Path]:
-            raise PermissionError(13, "Permission denied")
-
-    async with serving(Unreadable(tmp_path), wait_ready=False) as api:
-        async with asyncio.timeout(10):
-            while "cannot be read" not in (await api.client.get("/health/ready")).text:
-                await asyncio.sleep(0.01)
+async def test_an_unreadable_repository_is_reported_once(tmp_path: Path) -> None:
+    (tmp_path / "models").symlink_to("x" * 300)
+    with capture_logs() as logs:
+        async with serving(tmp_path / "models", wait_ready=False, reload_s=0.01) as api:
+            async with asyncio.timeout(10):
+                while "cannot be read" not in (await api.client.get("/health/ready")).text:
+                    await asyncio.sleep(0.01)
+            await asyncio.sleep(0.1)
+    events = [log["event"] for log in logs]
+    assert (events.count("repository_unreadable"), events.count("look_failed")) == (1, 0)
 
 
 async def test_unknown_errors_are_hidden_and_logged_once(

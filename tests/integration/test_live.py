@@ -240,7 +240,7 @@ async def test_live_requires_the_scope_of_closed_metrics(models: Path) -> None:
 async def test_the_stream_ends_when_its_key_is_revoked(
     models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("app.access.keyring.CHECK_EVERY_S", 0.0)
+    monkeypatch.setattr("app.access.keyring.CHECK_EVERY_S", 0.01)
     file = tmp_path / "keys"
     file.write_text(f"{SCRAPE_LINE}\n{PREDICT_LINE}\n")
     async with (

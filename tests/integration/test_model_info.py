@@ -12,7 +12,7 @@ from models.codec_specs import TensorCodecSpec
 from tests.artifacts import write_artifact
 from tests.integration.harness import Api, held, serving, settled
 
-SUMMARY = {"name", "default", "state", "version", "versions", "modelName", "modelUrl"}
+SUMMARY = {"name", "default", "state", "version", "versions", "problem", "modelName", "modelUrl"}
 INFO = SUMMARY | {
     *("limits", "description", "precision", "codec", "media_types", "inputs", "outputs"),
     *("labels", "example"),

@@ -22,7 +22,7 @@ from app.types import Arrays, Device
 from models.codec_specs import TensorCodecSpec
 from tests.artifacts import write_artifact, write_small
 from tests.integration.harness import Api, held, serving, settled
-from tests.integration.test_reload import Publisher, answered_by
+from tests.integration.publishing import Publisher, answered_by
 
 SECRET, LINE = make_key("ops", ["admin", "predict"])
 OTHER_SECRET, OTHER_LINE = make_key("mobile", ["predict"])

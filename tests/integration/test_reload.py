@@ -4,84 +4,32 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pytest
-import torch
 from structlog.testing import capture_logs
-from torch import nn
 
 from app.errors import ShuttingDown
-from app.serving.lifecycle import Lifecycle
 from app.serving.overrides import Overrides
 from tests.artifacts import scripted, write_artifact
 from tests.integration.harness import Api, serving
+from tests.integration.publishing import (
+    Publisher,
+    Times,
+    answered_by,
+    eventually,
+    lifecycle,
+    states,
+)
 from tests.late_streams import put_everything_off
 
 LOOK_S = 0.05
 
 
-class Times(nn.Module):
-    """x [n, 2] -> x times a constant: the answer tells which version gave it."""
-
-    def __init__(self, factor: float) -> None:
-        super().__init__()
-        self.factor = nn.Parameter(torch.tensor(float(factor)), requires_grad=False)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x * self.factor
-
-
-class Publisher:
-    """Puts versions into a repository as export does: there as a whole, or not at all."""
-
-    def __init__(self, root: Path) -> None:
-        self.repository = root / "repository"
-        self.repository.mkdir()
-        self._staging = root / "staging"
-
-    def publish(self, version: int, name: str = "m", **more: Any) -> Path:
-        made = write_artifact(self._staging, name, version, Times(version), **more)
-        folder = self.repository / name / str(version)
-        folder.parent.mkdir(exist_ok=True)
-        return made.rename(folder)
-
-    def publish_wrong(self, version: int) -> Path:
-        """Its golden examples fail."""
-        return self.publish(version, expected=[{"y": np.array([9.0, 9.0], np.float32)}])
-
-
 @pytest.fixture
 def publisher(tmp_path: Path) -> Publisher:
     return Publisher(tmp_path)
-
-
-def lifecycle(api: Api) -> Lifecycle:
-    found: Lifecycle = api.app.state.lifecycle
-    return found
-
-
-async def answered_by(api: Api, path: str = "/predict", x: float = 1.0) -> int:
-    """The version that answers."""
-    answer = await api.client.post(path, json={"input": [x, 0]})
-    assert answer.status_code == 200, answer.text
-    body = answer.json()
-    assert body["prediction"]["outputs"]["y"][0] == x * body["version"]
-    return int(body["version"])
-
-
-async def states(api: Api, name: str = "m") -> dict[int, str]:
-    info = (await api.client.get(f"/models/{name}")).json()
-    return {each["version"]: each["state"] for each in info.get("versions", ())}
-
-
-async def eventually(wanted: Callable[[], Any], value: object) -> None:
-    async with asyncio.timeout(20):
-        while await wanted() != value:
-            await asyncio.sleep(0.01)
 
 
 async def load_of(api: Api, path: str = "/predict") -> AsyncIterator[int]:
@@ -186,6 +134,56 @@ async def test_a_slowly_copied_version_loads_when_complete(
             await eventually(lambda: states(api), {2: "failed", 1: "ready"})
             shutil.copy(path, folder)
         await eventually(lambda: answered_by(api), 2)
+
+
+async def test_an_unreadable_folder_affects_no_other_model(publisher: Publisher) -> None:
+    publisher.publish(1)
+    stray = publisher.repository / "a"
+    stray.symlink_to("x" * 300)  # to look at it is an error
+    (publisher.repository / "m" / "20261125120000").mkdir()
+    with capture_logs() as logs:
+        async with serving(publisher.repository, reload_s=LOOK_S) as api:
+            assert await answered_by(api, "/models/m/predict") == 1
+            publisher.publish(2)
+            await eventually(lambda: answered_by(api, "/models/m/predict"), 2)
+            shown = (await api.client.get("/models/a")).json()
+            assert (shown["state"], shown["versions"]) == ("failed", [])
+            assert shown["problem"] == "it cannot be read: File name too long"
+            answer = await api.client.post("/models/a/predict", json={"input": [1, 2]})
+            assert (answer.status_code, answer.json()["code"]) == (503, "model_not_ready")
+            assert "File name too long" in answer.json()["error"]
+            assert await api.metric("torchlane_model_folders_unreadable") == 1
+            stray.unlink()
+            publisher.publish(3, "a")
+            await eventually(lambda: states(api, "a"), {3: "ready"})
+            assert await api.metric("torchlane_model_folders_unreadable") == 0
+    told = [(log["event"], log.get("names", log.get("model"))) for log in logs]
+    for each in (
+        ("folders_ignored", "m/20261125120000"),
+        ("model_folder_unreadable", "a"),
+        ("model_folder_readable", "a"),
+    ):
+        assert told.count(each) == 1
+
+
+async def test_a_model_whose_folder_turns_unreadable_is_served_as_before(
+    publisher: Publisher,
+) -> None:
+    publisher.publish(1)
+    publisher.publish(2)
+    async with serving(publisher.repository, reload_s=0) as api:
+        away = publisher.repository.parent / "away"
+        (publisher.repository / "m").rename(away)
+        (publisher.repository / "m").symlink_to("x" * 300)
+        for _ in range(2):
+            changes = await lifecycle(api).reload()
+            assert (changes.loaded, changes.retired, changes.failed) == ([], [], [])
+            assert await answered_by(api) == 2
+        assert (await lifecycle(api).unload("m")).retired  # also while it is unreadable
+        (publisher.repository / "m").unlink()
+        away.rename(publisher.repository / "m")
+        await lifecycle(api).load("m")
+        assert await answered_by(api) == 2
 
 
 async def test_a_new_model_does_not_affect_readiness(

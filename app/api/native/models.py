@@ -107,7 +107,9 @@ def _wants_all(request: Request) -> bool:
 
 def _summary(service: Service, name: str, loaded: LoadedModel | None) -> schemas.ModelSummary:
     statuses = service.loaded.statuses(name)
-    newest = statuses[0].state if statuses else ModelState.UNLOADED
+    problem = service.loaded.unreadable_folders.get(name)
+    unknown = ModelState.FAILED if problem else ModelState.UNLOADED
+    newest = statuses[0].state if statuses else unknown
     state = ModelState.READY if loaded else newest
     return schemas.ModelSummary(
         name=name,
@@ -115,6 +117,7 @@ def _summary(service: Service, name: str, loaded: LoadedModel | None) -> schemas
         state=state.value,
         version=loaded.id.version if loaded else None,
         versions=[_version_state(each) for each in statuses],
+        problem=problem,
         modelName=name,
         modelUrl=f"{name}/{loaded.id.version}" if loaded else name,
     )

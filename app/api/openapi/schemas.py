@@ -201,6 +201,9 @@ class ModelSummary(BaseModel):
     state: State = Field(description="ready if any version is ready")
     version: int | None = Field(description="the version for requests that name none")
     versions: list[VersionState]
+    problem: str | None = Field(
+        None, description="why the server cannot list the versions of the model's folder"
+    )
     modelName: str = Field(description="the name again, for TorchServe's clients")
     modelUrl: str = Field(description="the artifact in the repository, for TorchServe's clients")
 

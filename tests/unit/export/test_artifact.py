@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from export.artifact import (
-    MAX_VERSION,
+    any_artifact,
     choose_version,
     digest_of,
     publish,
@@ -21,7 +21,8 @@ from export.artifact import (
     write_file,
 )
 from export.errors import ExportError, UsageError
-from models.manifest import Manifest
+from models.manifest import MANIFEST_FILE, Manifest
+from models.versions import MAX_VERSION
 from tests.unit.models.manifests import make_manifest
 
 MANIFEST = make_manifest()  # tiny, version 3
@@ -31,8 +32,38 @@ class TestVersions:
     def test_versions_are_whole_numbers_in_order(self, tmp_path: Path) -> None:
         for name in ("10", "9", "1", "0", "07", "v2", ".export-x", "1.5"):
             (tmp_path / name).mkdir()
-        (tmp_path / "11").touch()
-        assert versions(tmp_path) == [1, 9, 10]
+        for name in ("20261125120000", "\u0663"):
+            (tmp_path / name).mkdir()
+        (tmp_path / "11").touch()  # its number is taken too
+        assert versions(tmp_path) == [1, 9, 10, 11]
+
+    def test_a_folder_that_is_not_a_version_changes_no_number(self, tmp_path: Path) -> None:
+        for name in ("1", "20261125120000"):
+            (tmp_path / name).mkdir()
+        assert choose_version(tmp_path, None) == 2
+
+    def test_no_number_is_left(self, tmp_path: Path) -> None:
+        (tmp_path / str(MAX_VERSION)).mkdir()
+        with pytest.raises(UsageError, match=f"highest version, {MAX_VERSION}"):
+            choose_version(tmp_path, None)
+        assert choose_version(tmp_path, 7) == 7
+
+    def test_an_unreadable_folder_is_a_usage_error(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def denied(_: object) -> list[str]:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+        monkeypatch.setattr("os.listdir", denied)
+        with pytest.raises(UsageError, match="Permission denied"):
+            choose_version(tmp_path, None)
+
+    def test_an_unreadable_model_affects_no_other(self, tmp_path: Path) -> None:
+        (tmp_path / "m/1").mkdir(parents=True)
+        (tmp_path / "m/1" / MANIFEST_FILE).touch()
+        (tmp_path / "a").symlink_to("x" * 300)
+        assert any_artifact(tmp_path) == tmp_path / "m/1"
+        assert any_artifact(tmp_path / "nowhere") is None
 
     def test_missing_folder_has_no_versions(self, tmp_path: Path) -> None:
         assert versions(tmp_path / "nothing") == []

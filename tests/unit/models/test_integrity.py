@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -186,7 +187,39 @@ def test_wrong_file_size_is_refused_before_reading(folder: Path, size: int) -> N
 def test_huge_manifest_is_not_read(folder: Path) -> None:
     os.truncate(folder / "manifest.json", 2**40)
     assert rejection(folder) == (
-        "manifest.json has 1,099,511,627,776 bytes; at most 268,435,456 are read"
+        "manifest.json has 1,099,511,627,776 bytes; at most 67,108,864 are read"
+    )
+
+
+def with_manifest(folder: Path, change: Callable[[dict[str, Any]], object]) -> str:
+    """The rejection of an artifact with a changed manifest and the digest that fits it."""
+    change_manifest(folder, change)
+    return rejection(folder)
+
+
+def test_manifest_with_many_values_is_not_parsed(folder: Path) -> None:
+    told = with_manifest(folder, lambda manifest: manifest.update(golden=[1] * 10_000_000))
+    assert re.fullmatch(
+        r"manifest.json has about 10,000,\d{3} values; at most 100,000 are read", told
+    )
+
+
+def test_many_mistakes_are_only_counted(folder: Path) -> None:
+    told = with_manifest(folder, lambda manifest: manifest.update(golden=[1] * 90_000))
+    assert told.startswith("manifest.json has 90,001 mistakes; the artifact was altered or damaged")
+
+
+def test_deeply_nested_manifest_is_rejected(folder: Path) -> None:
+    replace_manifest(folder, '{"example": ' + "[" * 49_000 + "]" * 49_000 + "}")
+    assert "recursion limit exceeded" in rejection(folder)
+
+
+@pytest.mark.parametrize("name", ["manifest.json", "manifest.sha256"])
+def test_pipe_instead_of_a_file_is_rejected(folder: Path, name: str) -> None:
+    (folder / name).unlink()
+    os.mkfifo(folder / name)
+    assert rejection(folder) == (
+        f"{name} is not a regular file but a pipe or a device; put a file there"
     )
 
 

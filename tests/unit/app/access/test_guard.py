@@ -22,7 +22,7 @@ class Rig:
     def __init__(self, *lines: str, limit: str | None = None) -> None:
         self.metrics = Metrics()
         clock = ManualClock().now
-        keyring = Keyring(";".join(lines) or None, None, clock)
+        keyring = Keyring(";".join(lines) or None, None)
         self.guard = Guard(keyring, limit, self.metrics, clock)
 
     def admitted(self, secret: str, scope: str = "predict") -> str:

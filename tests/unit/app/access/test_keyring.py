@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import errno
 import os
-from collections.abc import MutableMapping
+from collections.abc import Callable, MutableMapping
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,6 @@ from structlog.testing import capture_logs
 
 from app.access.entries import EntryError, make_key
 from app.access.keyring import Keyring
-from app.engine.clock import ManualClock
 
 FIRST, FIRST_LINE = make_key("first", ["predict"])
 SECOND, SECOND_LINE = make_key("second", ["predict"])
@@ -24,18 +25,17 @@ class Rig:
 
     def __init__(self, folder: Path, *lines: str, entries: str | None = None) -> None:
         self.file = folder / "keys"
-        self.clock = ManualClock()
         self.write(*lines)
-        self.keyring = Keyring(entries, self.file, self.clock.now)
+        self.keyring = Keyring(entries, self.file)
 
     def write(self, *lines: str) -> None:
         """Like an editor that replaces the file."""
         new = self.file.with_suffix(".new")
         new.write_text("\n".join(lines))
         new.rename(self.file)
-        self.clock.advance(1)
 
     def knows(self, secret: str) -> bool:
+        self.keyring.look()
         return self.keyring.find(secret.encode()) is not None
 
 
@@ -45,14 +45,14 @@ def rig(tmp_path: Path) -> Rig:
 
 
 def test_nothing_is_configured_by_default() -> None:
-    keyring = Keyring(None, None, ManualClock().now)
+    keyring = Keyring(None, None)
     assert not keyring.configured
     assert keyring.find(FIRST.encode()) is None
 
 
 @pytest.mark.parametrize("separator", [";", "\n", " ; "])
 def test_entries_are_read_from_the_environment(separator: str) -> None:
-    keyring = Keyring(f"{FIRST_LINE}{separator}{SECOND_LINE}", None, ManualClock().now)
+    keyring = Keyring(f"{FIRST_LINE}{separator}{SECOND_LINE}", None)
     assert keyring.configured
     found = [keyring.find(each.encode()) for each in (FIRST, SECOND, FIRST + "x", "")]
     assert [key and key.name for key in found] == ["first", "second", None, None]
@@ -79,7 +79,7 @@ def test_oversized_key_is_not_hashed(rig: Rig) -> None:
 )
 def test_wrong_entries_refuse_the_start(entries: str, why: str) -> None:
     with pytest.raises(EntryError) as rejected:
-        Keyring(entries, None, ManualClock().now)
+        Keyring(entries, None)
     assert str(rejected.value).startswith(why)
 
 
@@ -96,7 +96,7 @@ class TestStart:
                 "not UTF-8 text: it begins with the byte order mark of UTF-16; convert it to UTF-8",
             ),
             (f"{FIRST_LINE}\n\n{FIRST_LINE}".encode(), "line 3: duplicate key"),
-            (b" " * 5_000_000, "larger than 4194304 bytes"),
+            (b" " * 5_000_000, "keys has 5,000,000 bytes; at most 4,194,304 are read"),
         ],
         ids=["comments only", "no text", "UTF-16", "twice", "too large"],
     )
@@ -104,18 +104,30 @@ class TestStart:
         file = tmp_path / "keys"
         file.write_bytes(content)
         with pytest.raises(EntryError) as rejected:
-            Keyring(None, file, ManualClock().now)
+            Keyring(None, file)
         assert str(rejected.value) == f"TORCHLANE_API_KEYS_FILE={file}: {why}"
 
     def test_byte_order_mark_is_not_part_of_a_name(self, tmp_path: Path) -> None:
         (tmp_path / "keys").write_text(f"\ufeff{FIRST_LINE}\n")
-        key = Keyring(None, tmp_path / "keys", ManualClock().now).find(FIRST.encode())
+        key = Keyring(None, tmp_path / "keys").find(FIRST.encode())
         assert key is not None
         assert key.name == "first"
 
+    @pytest.mark.parametrize(
+        ("make", "why"),
+        [(os.mkfifo, "not a regular file but a pipe"), (os.mkdir, "Is a directory")],
+        ids=["pipe", "folder"],
+    )
+    def test_no_regular_file_refuses_the_start(
+        self, tmp_path: Path, make: Callable[[Path], None], why: str
+    ) -> None:
+        make(tmp_path / "keys")
+        with pytest.raises(EntryError, match=why):
+            Keyring(None, tmp_path / "keys")
+
     def test_missing_file_refuses_the_start(self, tmp_path: Path) -> None:
         with pytest.raises(EntryError, match="No such file"):
-            Keyring(None, tmp_path / "none", ManualClock().now)
+            Keyring(None, tmp_path / "none")
 
     def test_key_in_file_and_environment_is_refused(self, tmp_path: Path) -> None:
         with pytest.raises(EntryError, match="also in TORCHLANE_API_KEYS"):
@@ -135,21 +147,50 @@ class TestChange:
     def test_changes_behind_a_link_are_seen(self, tmp_path: Path) -> None:
         for name, line in (("one", FIRST_LINE), ("two", SECOND_LINE)):
             (tmp_path / name).write_text(line)
-        file, clock = tmp_path / "keys", ManualClock()
+        file = tmp_path / "keys"
         file.symlink_to("one")
-        keyring = Keyring(None, file, clock.now)
+        keyring = Keyring(None, file)
         file.unlink()
         file.symlink_to("two")
-        clock.advance(1)
+        keyring.look()
         assert keyring.find(SECOND.encode()) is not None
         assert keyring.find(FIRST.encode()) is None
 
-    def test_file_is_checked_once_per_second(self, rig: Rig) -> None:
-        assert rig.knows(FIRST)
-        rig.file.write_text(SECOND_LINE)
-        rig.clock.advance(0.5)
-        assert not rig.knows(SECOND)
-        rig.clock.advance(0.5)
+    async def test_file_is_checked_again_and_again(
+        self, rig: Rig, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("app.access.keyring.CHECK_EVERY_S", 0.01)
+        following = asyncio.create_task(rig.keyring.follow())
+        for secret, line in ((SECOND, SECOND_LINE), (FIRST, FIRST_LINE)):
+            rig.write(line)
+            async with asyncio.timeout(10):
+                while rig.keyring.find(secret.encode()) is None:
+                    await asyncio.sleep(0.01)
+        following.cancel()
+
+    @pytest.mark.parametrize("make", [os.mkfifo, os.mkdir], ids=["pipe", "folder"])
+    def test_file_that_becomes_something_else_changes_nothing(
+        self, rig: Rig, make: Callable[[Path], None]
+    ) -> None:
+        os.unlink(rig.file)
+        make(rig.file)
+        with capture_logs() as logs:
+            for _ in range(3):
+                assert rig.knows(FIRST)
+        self.check_told_once(logs)
+
+    def test_file_that_could_not_be_read_is_read_again_without_a_change(
+        self, rig: Rig, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def fails(*_: object) -> bytes:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+        rig.write(SECOND_LINE)
+        with monkeypatch.context() as failing, capture_logs() as logs:
+            failing.setattr("app.access.keyring.read_named", fails)
+            for _ in range(3):
+                assert rig.knows(FIRST)
+        self.check_told_once(logs)
         assert rig.knows(SECOND)
 
     @pytest.mark.parametrize(
@@ -163,18 +204,15 @@ class TestChange:
             for _ in range(3):
                 assert rig.knows(FIRST)
                 assert not rig.knows(SECOND)
-                rig.clock.advance(1)
         self.check_told_once(logs)
         rig.write(FIRST_LINE, SECOND_LINE)
         assert rig.knows(SECOND)
 
     def test_missing_file_changes_nothing(self, rig: Rig) -> None:
         os.unlink(rig.file)
-        rig.clock.advance(1)
         with capture_logs() as logs:
             for _ in range(3):
                 assert rig.knows(FIRST)
-                rig.clock.advance(1)
         self.check_told_once(logs)
         rig.write(SECOND_LINE)
         assert not rig.knows(FIRST)

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from app.errors import ArtifactInvalid
-from app.registry.repository import Repository
+from app.registry.repository import Contents, Repository
 from app.types import ModelId
 from export.artifact import digest_of
 from tests.artifacts import write_artifact
 from tests.texts import tiny_tokenizer, write_text
 
 PAIRWISE = ModelId("pairwise", 1)
+LINKS = {"missing": "nowhere", "loop": "m", "too long": "x" * 300, "loop of two": "2"}
 
 
 @pytest.fixture
@@ -28,6 +33,18 @@ def rejection(root: Path, model: ModelId = PAIRWISE) -> str:
     with pytest.raises(ArtifactInvalid) as caught:
         Repository(root).open(model)
     return str(caught.value)
+
+
+def deny(monkeypatch: pytest.MonkeyPatch, folder: Path, number: int) -> None:
+    """Let one folder be unreadable, also for a user who may read everything."""
+    scandir = os.scandir
+
+    def denied(path: Any) -> Any:
+        if os.fspath(path) == str(folder):
+            raise OSError(number, os.strerror(number))
+        return scandir(path)
+
+    monkeypatch.setattr("os.scandir", denied)
 
 
 def test_file_altered_after_opening_is_not_read(tmp_path: Path) -> None:
@@ -65,6 +82,93 @@ class TestVersions:
 
     def test_a_missing_root_is_empty(self, tmp_path: Path) -> None:
         assert Repository(tmp_path / "nowhere").versions() == {}
+
+    @pytest.mark.parametrize(
+        ("name", "shown"),
+        [
+            *((f"m/{name}", f"m/{name}") for name in ("01", "v2", "1.0", "20261125120000", "x")),
+            ("my model/1", "my model"),
+            ("m/a\nb", "m/a?b"),
+            (os.fsdecode(b"m/\xff"), "m/?"),
+            (os.fsdecode(b"\xfe/1"), "?"),
+        ],
+    )
+    def test_folders_with_other_names_are_named(
+        self, tmp_path: Path, name: str, shown: str
+    ) -> None:
+        (tmp_path / name).mkdir(parents=True)
+        (tmp_path / "good/1").mkdir(parents=True)
+        found = Repository(tmp_path).scan()
+        assert (found.versions, found.ignored) == ({"good": [1]}, {shown})
+        assert found.unreadable == {}
+
+    def test_common_other_entries_are_not_named(self, tmp_path: Path) -> None:
+        for name in ("good/1", "good/.export-x", ".git/1", "lost+found"):
+            (tmp_path / name).mkdir(parents=True)
+        for name in ("README", "good/report.txt"):
+            (tmp_path / name).touch()
+        assert Repository(tmp_path).scan() == Contents({"good": [1]})
+
+    @pytest.mark.parametrize("make", [Path.touch, os.mkfifo], ids=["file", "pipe"])
+    def test_a_file_named_like_a_version_is_named(
+        self, tmp_path: Path, make: Callable[[Path], None]
+    ) -> None:
+        (tmp_path / "m/1").mkdir(parents=True)
+        make(tmp_path / "m/2")
+        assert Repository(tmp_path).scan() == Contents({"m": [1]}, {}, {"m/2"})
+
+    @pytest.mark.parametrize("target", LINKS.values(), ids=LINKS)
+    def test_a_link_that_leads_nowhere_is_a_bad_version(self, tmp_path: Path, target: str) -> None:
+        write_artifact(tmp_path, "m", 1)
+        (tmp_path / "m/2").symlink_to(target)
+        assert Repository(tmp_path).scan() == Contents({"m": [2, 1]})
+        assert rejection(tmp_path, ModelId("m", 2)).startswith("m/2: manifest.json cannot be read")
+
+
+class TestUnreadableFolders:
+    """One of them affects no other."""
+
+    @pytest.mark.parametrize("target", LINKS.values(), ids=LINKS)
+    def test_a_link_that_leads_nowhere(self, tmp_path: Path, target: str) -> None:
+        for name in ("a/1", "z/1"):
+            (tmp_path / name).mkdir(parents=True)
+        (tmp_path / "m").symlink_to(target)
+        found = Repository(tmp_path).scan()
+        assert found.versions == {"a": [1], "z": [1]}
+        assert found.unreadable.keys() == {"m"}
+
+    @pytest.mark.parametrize("number", [errno.EACCES, errno.EIO, errno.ESTALE])
+    def test_the_folder_cannot_be_listed(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+    ) -> None:
+        for name in ("a/1", "m/1", "z/1"):
+            (tmp_path / name).mkdir(parents=True)
+        deny(monkeypatch, tmp_path / "m", number)
+        found = Repository(tmp_path).scan()
+        assert found.versions == {"a": [1], "z": [1]}
+        assert found.unreadable == {"m": f"it cannot be read: {os.strerror(number)}"}
+
+    def test_a_link_with_an_unusable_name_affects_no_other_folder(self, tmp_path: Path) -> None:
+        (tmp_path / "m/1").mkdir(parents=True)
+        (tmp_path / "not a name").symlink_to(LINKS["too long"])
+        assert Repository(tmp_path).versions() == {"m": [1]}
+
+    def test_the_repository_itself_is_an_error(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        deny(monkeypatch, tmp_path, errno.EACCES)
+        with pytest.raises(PermissionError):
+            Repository(tmp_path).scan()
+
+
+def test_a_stamp_changes_with_the_state_of_a_file(tmp_path: Path) -> None:
+    """A copy that keeps the size and the time of the last write still changes it."""
+    folder, repository = write_artifact(tmp_path, "m", 1), Repository(tmp_path)
+    before, file = repository.stamp(ModelId("m", 1)), folder / "script.pt"
+    times = file.stat()
+    file.write_bytes(bytes(times.st_size))
+    os.utime(file, ns=(times.st_atime_ns, times.st_mtime_ns))
+    assert repository.stamp(ModelId("m", 1)) != before
 
 
 class TestOpen:

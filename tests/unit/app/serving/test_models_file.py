@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -125,6 +127,10 @@ def test_model_cache_needs_the_servers_cache(file: Path) -> None:
         ("[models.a]\n[models.a]", "(at line 2, column 10)"),
         ("[models.a]\ncache = yes", "(at line 2, column 9)"),
         ("\xff", "codec can't decode"),
+        ("x = " + "[" * 100_000 + "]" * 100_000, "values are nested too deeply"),
+        ("[models.a]\nx = " + "[" * 5000 + "]" * 5000, "values are nested too deeply"),
+        ("x = " + "{a = " * 5000 + "1" + "}" * 5000, "values are nested too deeply"),
+        (f"[models.a]\ndevices{'.x' * 5000} = 1", "values are nested too deeply"),
     ],
 )
 def test_mistakes_are_reported_with_line_and_key(file: Path, text: str, told: str) -> None:
@@ -153,8 +159,38 @@ def test_all_mistakes_are_listed_in_line_order(file: Path) -> None:
 def test_unreadable_file_refuses_the_start(file: Path, size: int | None) -> None:
     if size is not None:
         file.write_bytes(b"#" * size)
-    with pytest.raises(ModelsFileError, match=r"No such file|larger than 1048576 bytes"):
+    with pytest.raises(ModelsFileError, match=r"No such file|at most 1,048,576 are read"):
         ModelsFile(file, DEFAULTS, ["cpu"], asks_for_keys=False)
+
+
+def test_many_mistakes_are_counted(file: Path) -> None:
+    with pytest.raises(ModelsFileError) as caught:
+        models_file(file, "".join(f"[models.m{n}]\ncach = 1\n" for n in range(30)))
+    first, *_, last = str(caught.value).splitlines()[1:]
+    assert first.startswith("  line 2: [models.m0] cach is not a model setting")
+    assert last == "  and 10 more mistakes"
+    with pytest.raises(ModelsFileError) as caught:
+        models_file(file, "# " + "x" * 100_000 + "\n[models.a]\nvariant = ['" + "y" * 1000 + "']")
+    _, told = str(caught.value).splitlines()
+    assert told.startswith("  [models.a] variant = ['yyy")
+    assert len(told) < 600
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, Path.mkdir], ids=["pipe", "folder"])
+def test_no_regular_file_refuses_the_start(file: Path, make: Callable[[Path], None]) -> None:
+    make(file)
+    with pytest.raises(ModelsFileError, match=r"pipe or a device|Is a directory"):
+        ModelsFile(file, DEFAULTS, ["cpu"], asks_for_keys=False)
+
+
+def test_a_deeply_nested_edit_is_logged_once(file: Path) -> None:
+    models = models_file(file, "[models.a]\nreplicas = 2\n")
+    file.write_text("x = " + "[" * 100_000)
+    with capture_logs() as logs:
+        for _ in range(3):
+            models.look()
+    assert [log["event"] for log in logs] == ["models_file_not_taken"]
+    assert models.of("a").replicas == 2
 
 
 def test_bad_edit_is_logged_once_and_ignored(file: Path) -> None:
