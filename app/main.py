@@ -20,6 +20,7 @@ from fastapi import FastAPI
 from app.access.entries import EntryError
 from app.access.guard import Guard
 from app.access.keyring import Keyring
+from app.api.answers import AnswerMemory, Slices
 from app.api.bodies import BodyMemory
 from app.api.endpoints import Endpoints
 from app.api.error_handlers import install_error_handlers
@@ -166,7 +167,8 @@ def create_app(
     )
     bodies = BodyMemory(settings.bodies_limit_bytes)
     offload = pool_of(usable_cores() // processes, settings.bodies_limit_bytes)
-    _watch_bodies(metrics, bodies, offload)
+    answers = AnswerMemory(settings.answers_limit_bytes)
+    _watch_bodies(metrics, bodies, answers, offload)
     service = Service(
         engine,
         lifecycle,
@@ -176,6 +178,8 @@ def create_app(
         metrics,
         AnswerMemo(settings.cache_bytes // MEMO_SHARE),
         bodies,
+        answers,
+        Slices(),
         offload,
         guard,
         Hosts(listed(settings.trusted_hosts)),
@@ -333,9 +337,13 @@ def _watch(metrics: Metrics, replicas: Sequence[Replica], lifecycle: Lifecycle) 
     metrics.build_info.labels(_version("torchlane"), _version("torch"), python, compiled).set(1)
 
 
-def _watch_bodies(metrics: Metrics, bodies: BodyMemory, offload: OffloadPool) -> None:
+def _watch_bodies(
+    metrics: Metrics, bodies: BodyMemory, answers: AnswerMemory, offload: OffloadPool
+) -> None:
     metrics.bodies_limit.set(bodies.limit)
     metrics.bodies_bytes.set_function(lambda: bodies.held)
+    metrics.answers_limit.set(answers.limit)
+    metrics.answers_bytes.set_function(lambda: answers.held)
     metrics.offloaded.set_function(lambda: offload.tasks)
 
 

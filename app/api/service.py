@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from app.access.guard import Guard
+from app.api.answers import AnswerMemory, Slices
 from app.api.bodies import BodyMemory
 from app.api.memo import AnswerMemo
 from app.api.offload import OffloadPool
@@ -50,6 +51,8 @@ class Service:
     metrics: Metrics
     memo: AnswerMemo
     bodies: BodyMemory
+    answers: AnswerMemory
+    slices: Slices
     offload: OffloadPool
     guard: Guard
     hosts: Hosts

@@ -17,7 +17,7 @@ import pytest
 from PIL import Image
 from structlog.testing import capture_logs
 
-from app.api.bodies import FREE_BYTES
+from app.api.memory import FREE_BYTES
 from app.api.transport import closing, connection_limits
 from app.types import Arrays
 from tests.artifacts import write_artifact
