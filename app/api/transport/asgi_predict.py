@@ -14,7 +14,7 @@ from app.api.answers import PIECE_BYTES, LargeAnswer
 from app.api.bodies import BodyMemory
 from app.api.calls import BODY_CUT, BODY_LATE, Call
 from app.api.endpoints import Endpoint
-from app.api.errors import REQUEST_ID, TRACE, RawAnswer, error_answer
+from app.api.errors import REQUEST_ID, TRACE, TRANSPORT, RawAnswer, error_answer
 from app.api.payloads import check_length
 from app.api.service import Service
 from app.engine.submission import Submission
@@ -45,13 +45,13 @@ class PredictionApp:
             try:
                 call = self._call(scope)
                 try:
-                    await _write(send, await self._answer(call, scope, receive))
+                    await _write(scope, send, await self._answer(call, scope, receive))
                 finally:
                     call.sent()
             except TorchlaneError as error:
                 if TRACE in scope:
                     scope[TRACE].error = error
-                await _write(send, error_answer(scope, error))
+                await _write(scope, send, error_answer(scope, error))
         finally:
             metrics.requests_open -= 1
 
@@ -79,16 +79,18 @@ class PredictionApp:
         return await answer.encoded() if isinstance(answer, LargeAnswer) else answer
 
 
-async def _write(send: Send, answer: RawAnswer) -> None:
+async def _write(scope: Scope, send: Send, answer: RawAnswer) -> None:
     """Write an answer; a long one in pieces, each of which waits until the client reads."""
     status, headers, content = answer
+    transport = scope.get(TRANSPORT)
     await send({"type": "http.response.start", "status": status, "headers": headers})
-    last = max(0, (len(content) - 1) // PIECE_BYTES) * PIECE_BYTES
-    for at in range(0, last, PIECE_BYTES):
+    at = 0
+    while len(content) - at > PIECE_BYTES and not (transport and transport.is_closing()):
         piece = content[at : at + PIECE_BYTES]
         await send({"type": "http.response.body", "body": piece, "more_body": True})
         await asyncio.sleep(0)  # a fast client would otherwise block the event loop
-    await send({"type": "http.response.body", "body": content[last:]})
+        at += PIECE_BYTES
+    await send({"type": "http.response.body", "body": content[at:]})
 
 
 async def read_body(receive: Receive, limit: int, memory: BodyMemory) -> bytes:

@@ -12,11 +12,13 @@ from app.api.oip.grpc.call import ROUTE, GrpcInferCall
 from app.api.oip.grpc.messages import InferMessage
 from app.api.oip.grpc.reading import Context, MessageReader, Rejected
 from app.api.oip.grpc.statuses import REQUEST_ID, Metadata, refusal_of
+from app.api.oip.grpc.unread import UnreadAnswers
 from app.api.request_ids import RequestIds
 from app.api.service import Service
 from app.errors import Abandoned, InvalidInput
 from app.telemetry.tracing import RequestTrace, Tracing
 
+UNREAD = "answer_unread"  # also the code of such connections over HTTP
 FIELDS = frozenset(("authorization", "x-api-key", "x-torchlane-timeout-ms", "x-request-id"))
 
 
@@ -33,6 +35,8 @@ class Infer:
         self._service = service
         self._reader = reader
         self._ids = ids
+        cut = service.metrics.connections_cut.labels(UNREAD).inc
+        self._unread = UnreadAnswers(service.answers, cut)
 
     async def __call__(self, _: object, context: Context) -> bytes:
         """Answer one call."""
@@ -92,12 +96,11 @@ class Infer:
             answer = call.answer()
             if isinstance(answer, LargeAnswer):
                 answer = await answer.encoded()
+            _, headers, content = answer
+            self._unread.give(context, len(content), call.sent)
         except BaseException:
             call.sent()
             raise
-        # Called once the client has read it; the stub wants a class.
-        context.add_done_callback(lambda _: call.sent())  # type: ignore[arg-type]
-        _, headers, content = answer
         return content, tuple(
             (name.decode(), value.decode()) for name, value in headers if name != b"content-length"
         )
