@@ -101,7 +101,7 @@ class ClosingConnection(UvicornConnection):
             idle += 1
             if acknowledged - before >= UNREAD_BYTES:
                 before, idle = acknowledged, 0
-            elif idle >= PATIENCE or self.service.answers.is_short:
+            elif idle >= PATIENCE or self._is_pressing():
                 self.service.metrics.connections_cut.labels(UNREAD).inc()
                 self.transport.abort()
                 return
@@ -109,6 +109,10 @@ class ClosingConnection(UvicornConnection):
                 self._unread_timer = self.loop.call_later(UNREAD_S, look)
 
         self._unread_timer = self.loop.call_later(UNREAD_S, look)
+
+    def _is_pressing(self) -> bool:
+        """Whether an unread answer cannot stay for long."""
+        return self.service.answers.is_short or self.service.lifecycle.stopping
 
     def _acknowledged(self) -> int:
         """The bytes that the client's system has acknowledged, plus a constant."""

@@ -296,6 +296,7 @@ class Exchange:
         self.response_complete = True
         if self._call is not None:
             self._call.sent()
+        self._call = self._submission = None  # an idle connection keeps its last exchange
         if not self.keep_alive:
             self._connection.close_behind_answer()
         self._connection.exchanged()
