@@ -24,6 +24,7 @@ from app.api.answers import AnswerMemory, Slices
 from app.api.bodies import BodyMemory
 from app.api.endpoints import Endpoints
 from app.api.error_handlers import install_error_handlers
+from app.api.idle import IdleLimit, most_connections
 from app.api.memo import AnswerMemo
 from app.api.offload import OffloadPool, pool_of
 from app.api.openapi.document import install_openapi
@@ -181,6 +182,7 @@ def create_app(
         answers,
         Slices(),
         offload,
+        IdleLimit(most_connections()),
         guard,
         Hosts(listed(settings.trusted_hosts)),
         Origins(listed(settings.cors_origins or "")),

@@ -252,6 +252,8 @@ class Settings(BaseSettings):
     """Whether GET / has a page; `auto`: on loopback addresses, or if there are API keys."""
     head_timeout_s: float = Field(10, gt=0, allow_inf_nan=False)
     """Seconds for the head of a request, from the connection's start or the head's first byte."""
+    keep_alive_s: float = Field(75, gt=0, le=86_400, allow_inf_nan=False)
+    """Seconds that a connection may be idle after an answer; longer than your balancer's."""
     show_model_errors: bool = False
     """Whether answers include the model's own error text, which may name paths."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from app.access.guard import Guard
 from app.api.answers import AnswerMemory, Slices
 from app.api.bodies import BodyMemory
+from app.api.idle import IdleLimit
 from app.api.memo import AnswerMemo
 from app.api.offload import OffloadPool
 from app.api.origins import Hosts, Origins
@@ -54,6 +55,7 @@ class Service:
     answers: AnswerMemory
     slices: Slices
     offload: OffloadPool
+    idle: IdleLimit
     guard: Guard
     hosts: Hosts
     origins: Origins

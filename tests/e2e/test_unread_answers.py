@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
-import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -68,7 +67,9 @@ def memory(server: Server, what: str = "VmRSS") -> int:
         if stat[1] == pids[0]:
             pids.append(path.parent.name)
     texts = [Path(f"/proc/{pid}/status").read_text() for pid in pids]
-    return sum(int(found[1]) << 10 for text in texts if (found := re.search(rf"{what}:\s+(\d+)", text)))
+    return sum(
+        int(found[1]) << 10 for text in texts if (found := re.search(rf"{what}:\s+(\d+)", text))
+    )
 
 
 @pytest.fixture
@@ -113,7 +114,15 @@ def test_memory_is_bounded_and_others_are_served(
             print(server.metric("torchlane_answers_bytes"), "held")
             over.set()
             watcher.join()
-            print("before", before / MIB, "highest", highest / MIB, "wait", max(waits), sorted(waits)[int(.99*len(waits))])
+            print(
+                "before",
+                before / MIB,
+                "highest",
+                highest / MIB,
+                "wait",
+                max(waits),
+                sorted(waits)[int(0.99 * len(waits))],
+            )
             reply = client.post(
                 "/batch-predict", content=body(77), headers={"content-encoding": "gzip"}
             )

@@ -7,20 +7,23 @@ from __future__ import annotations
 
 import asyncio
 import math
-from typing import Any
+from collections.abc import Collection
+from typing import Any, cast
 
 from httptools import HttpParserError
 
 from app.api.errors import REQUEST_ID, error_answer
+from app.api.idle import IdleConnection
 from app.api.request_ids import HEADER, RequestIds
 from app.api.service import Service
 from app.api.transport.closing import ClosingConnection
-from app.api.transport.head import check_head, check_trailers, path_of, unreadable
+from app.api.transport.head import check_head, check_trailers, line_tail, path_of, unreadable
 from app.errors import CallerError, HeadLate, HeadTooLarge, NotImplementedInHttp
 
 # Limit of a head, and of any data without body bytes: chunk extensions, trailers.
 MAX_HEAD_BYTES = 64 << 10
 MAX_HEADERS = 128
+IDLE = "idle"
 MAX_PIPELINED = 256  # requests that wait for earlier ones of their connection, about 2 KB each
 # The part of a request being read; the next request may arrive before its answer was written.
 BETWEEN, HEAD, SLOW_HEAD, BODY = range(4)
@@ -41,6 +44,7 @@ class LimitedProtocol(ClosingConnection):
         self._reads = BETWEEN
         self._bytes_without_body = 0  # since the last byte of body, or the end of a request
         self._valid_host: bytes | None = None  # the last Host that was checked
+        self._line_tail = b""  # of an incomplete request line
         self._is_cut = False  # further data is not read
         self._rejection: CallerError | None = None  # of a request that waits for earlier ones
         # A timer for each request would cost 2 us. One timer keeps running and checks whether the
@@ -52,6 +56,8 @@ class LimitedProtocol(ClosingConnection):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """See `asyncio.Protocol`."""
         super().connection_made(transport)
+        others = cast(Collection[IdleConnection], self.connections)
+        self.service.idle.make_room(others, self.loop.time())
         self._wait(self.service.limits.head_timeout_s)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -65,6 +71,13 @@ class LimitedProtocol(ClosingConnection):
         if self._is_cut or self._is_ended:
             return
         self._bytes_without_body += len(data)
+        if self._reads == BETWEEN or self._line_tail:
+            try:
+                self._line_tail = line_tail(self._line_tail, data)
+            except CallerError as error:
+                self.url = b""  # that of an earlier request, if any
+                self._cut(error)
+                return
         super().data_received(data)
         if self._reads == BETWEEN:  # the usual case
             return
@@ -137,6 +150,19 @@ class LimitedProtocol(ClosingConnection):
             and self.is_answered
             and not self.flow.write_paused
         )
+
+    @property
+    def idle_since(self) -> float | None:
+        """Since when it has waited for the first byte of a request; None if it does not."""
+        if self._due is None or not self.is_free:
+            return None
+        is_new = self.cycle is None
+        return self._due - (self.service.limits.head_timeout_s if is_new else self.keep_alive_s)
+
+    def close_idle(self) -> None:
+        """Close at once, because too many connections are open."""
+        self.service.metrics.connections_cut.labels(IDLE).inc()
+        self.transport.close()
 
     def on_known_head(self) -> None:
         """A whole request with a known head was read."""
