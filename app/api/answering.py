@@ -23,40 +23,34 @@ JSON_GROWTH = 3  # bytes of JSON for a byte of float32, about
 
 
 class Answering:
-    """A call that can be answered; `Call` reads its request.
-
-    Args:
-        service: engine, models and limits.
-        endpoint: the requested endpoint.
+    """A call that can be answered; `Call` reads its request and has the documentation.
 
     Attributes:
-        model: the requested model, once it is known.
-        trace: the request's trace; None if it is not traced.
+        counted: bytes of the answer, as counted by `AnswerMemory`.
     """
 
     __slots__ = (
         "_arrived",
-        "_counted",
         "_decoded",
         "_digest",
         "_remembered",
         "_submission",
+        "counted",
         "endpoint",
         "model",
         "service",
         "trace",
     )
+    _arrived: float
+    _decoded: float
+    _digest: bytes | None
+    _remembered: Remembered | None
+    _submission: Submission | None
+    counted: int
+    endpoint: Endpoint
     model: LoadedModel
-
-    def __init__(self, service: Service, endpoint: Endpoint) -> None:
-        self._arrived = self._decoded = time.perf_counter()
-        self.service = service
-        self.endpoint = endpoint
-        self._digest: bytes | None = None
-        self._remembered: Remembered | None = None
-        self._submission: Submission | None = None
-        self._counted = 0  # bytes of the answer, as counted by AnswerMemory
-        self.trace: RequestTrace | None = None
+    service: Service
+    trace: RequestTrace | None
 
     def write(self, outcomes: Sequence[Outcome]) -> Written:
         """The answer's body and the headers that describe it, except its length.
@@ -113,9 +107,9 @@ class Answering:
 
     def sent(self) -> None:
         """Count the answer no longer: the client's socket has taken it, or the client left."""
-        if self._counted:
-            self.service.answers.give_back(self._counted)
-            self._counted = 0
+        if self.counted:
+            self.service.answers.give_back(self.counted)
+            self.counted = 0
 
     def _large(
         self, answer: Answer, answered: float, pieces: Pieces, size: int, is_repeat: bool
@@ -123,7 +117,7 @@ class Answering:
         """The answer with arrays of `size` bytes, which are freed once it is encoded."""
 
         def count(encoded: int) -> None:
-            if encoded + size > self._counted + LARGE_BYTES:
+            if encoded + size > self.counted + LARGE_BYTES:
                 self._counts(encoded + size)
 
         def finish(headers: Headers, content: bytes) -> RawAnswer:
@@ -139,7 +133,7 @@ class Answering:
         Raises:
             Overloaded: if all answers take too many.
         """
-        self._counted = self.service.answers.hold(size, self._counted)
+        self.counted = self.service.answers.hold(size, self.counted)
 
     def _check_room(self, items: int) -> None:
         """Reject a request whose answer would not fit, before it is computed.
@@ -156,7 +150,7 @@ class Answering:
     def _finished(self, answer: Answer, answered: float, written: Written) -> RawAnswer:
         """The answer with its body, and the headers that every answer has."""
         headers, content = written
-        if self._counted or len(content) > LARGE_BYTES:
+        if self.counted or len(content) > LARGE_BYTES:
             self._counts(len(content))
         encoded = time.perf_counter()
         if self.trace is not None:

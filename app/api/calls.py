@@ -17,6 +17,7 @@ from app.access.guard import Caller
 from app.api.answering import Answering
 from app.api.codings import Inflater, read_coding
 from app.api.endpoints import Endpoint, version_number
+from app.api.memo import Remembered
 from app.api.offload import Task, without_frames
 from app.api.payloads import MAX_DIGITS, check_length
 from app.api.service import Service
@@ -24,6 +25,7 @@ from app.codecs.base import TooLongForLoop
 from app.engine.submission import Submission
 from app.errors import InvalidInput, TorchlaneError
 from app.registry.loaded_models import LoadedModel
+from app.telemetry.tracing import RequestTrace
 from app.types import Item, Note
 
 BODY_LATE = "the body did not arrive before the deadline; allow more time"
@@ -63,7 +65,9 @@ class Call(Answering):
     )
 
     def __init__(self, service: Service, endpoint: Endpoint, fields: Mapping[bytes, bytes]) -> None:
-        super().__init__(service, endpoint)
+        self._arrived = self._decoded = time.perf_counter()
+        self.service = service
+        self.endpoint = endpoint
         if service.hosts.enabled:
             service.hosts.check(fields)
         self._caller: Caller | None = None
@@ -80,9 +84,14 @@ class Call(Answering):
         content_length = fields.get(b"content-length", b"")
         if content_length.isdigit():
             check_length(int(content_length[:MAX_DIGITS]), service.limits.max_body_bytes)
+        self._digest: bytes | None = None
+        self._remembered: Remembered | None = None
+        self._submission: Submission | None = None
         self.notes: Sequence[Note | None] = ()
         self._task: Task[list[Item] | bytes] | None = None
         self._is_left = False
+        self.trace: RequestTrace | None = None
+        self.counted = 0
 
     def read_head(self, fields: Mapping[bytes, bytes]) -> None:
         """Read this protocol's headers and URL; the caller is already admitted.

@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 
 from app.api import answering, answers, json_pieces, memory
-from app.api.errors import RawAnswer
 from app.api.transport import asgi_predict, exchange, uvicorn_adapter
 from app.errors import Overloaded
 from app.types import Arrays

@@ -294,7 +294,7 @@ class Exchange:
         if self.response_complete:
             return
         self.response_complete = True
-        if self._call is not None:
+        if self._call is not None and self._call.counted:
             self._call.sent()
         self._call = self._submission = None  # an idle connection keeps its last exchange
         if not self.keep_alive:

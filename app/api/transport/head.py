@@ -16,8 +16,7 @@ HTTP_1 = "this server speaks HTTP/1.1; the connection is closed"
 ONE_HOST = "a request needs exactly one valid Host header; the connection is closed"
 ABSOLUTE_FORM = re.compile(rb"https?://([^/?#@]+)([/?][^#]*)?", re.IGNORECASE)
 # The parser also accepts requests of these protocols, and does not say so.
-OTHER_PROTOCOL = re.compile(rb"[\r\n]*[^\r\n]* (?:RTSP|ICE)/")
-WHOLE_LINE = re.compile(rb"[\r\n]*[^\r\n]+[\r\n]")
+OTHER_PROTOCOL = re.compile(rb"[^\r\n]* (?:RTSP|ICE)/")
 TAIL_BYTES = 16  # of an incomplete line: enough to recognise its protocol
 OTHER_VERSIONS = ("Invalid HTTP version", "Pause on PRI/Upgrade")  # the parser's messages
 
@@ -42,12 +41,13 @@ def line_tail(before: bytes, data: bytes | memoryview) -> bytes:
     Raises:
         MalformedRequest: if it is not HTTP.
     """
-    line = b"".join((before, data)) if before else data
+    line = b"".join((before, data)) if before else bytes(data)  # bytes are not copied
+    line = line.lstrip(b"\r\n")
+    if b"\n" in line and b"RTSP/" not in line and b"ICE/" not in line:
+        return b""
     if OTHER_PROTOCOL.match(line) is not None:
         raise MalformedRequest(NOT_HTTP)
-    if WHOLE_LINE.match(line) is not None:
-        return b""
-    return bytes(line[-TAIL_BYTES:]).lstrip(b"\r\n")
+    return b"" if b"\n" in line else line[-TAIL_BYTES:]
 
 
 def check_head(
