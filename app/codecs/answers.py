@@ -158,11 +158,7 @@ def octets_of(rows: Sequence[Array]) -> Generator[memoryview, None, None]:
 def _npy_head(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
     """The beginning of an .npy file, before the array's bytes."""
     buffer = io.BytesIO()
-    described = {
-        "descr": np.lib.format.dtype_to_descr(dtype),
-        "fortran_order": False,
-        "shape": shape,
-    }
+    described = {"descr": dtype.str, "fortran_order": False, "shape": shape}
     np.lib.format.write_array_header_1_0(buffer, described)
     return buffer.getvalue()
 
