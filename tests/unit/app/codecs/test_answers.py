@@ -226,7 +226,7 @@ class TestBytes:
     def test_predictions_of_different_shapes_have_no_binary_form(self, media_type: str) -> None:
         predictions = [{"y": LOGITS}, {"y": LOGITS[:2]}]
         with pytest.raises(NotAcceptable, match="differ in shape"):
-            encoder(shape=(-1,)).encode_raw(media_type, predictions, many=True)
+            b"".join(encoder(shape=(-1,)).encode_raw(media_type, predictions, many=True))
 
 
 def test_other_media_types_are_refused() -> None:
