@@ -279,7 +279,9 @@ class TestSlow:
                 await loop.sock_sendall(slow, ask_for(5, **headers))
                 got = b""
                 while not got.endswith(b"]}}}"):
-                    got += await loop.sock_recv(slow, 32 << 10)
+                    piece = await loop.sock_recv(slow, 32 << 10)
+                    assert piece, f"cut after {len(got)} bytes"
+                    got += piece
                     await asyncio.sleep(0.01)
             assert got.count(b"0.0") == 2_000_000
 
