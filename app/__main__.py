@@ -351,6 +351,7 @@ def _config(app: FastAPI | str, settings: Settings) -> uvicorn.Config:
         lifespan="on",
         log_config=None,
         access_log=settings.log_level == "debug",
+        timeout_keep_alive=settings.keep_alive_s,  # type: ignore[arg-type]  # a float does as well
         server_header=False,
         proxy_headers=False,  # the client's address is not used
     )

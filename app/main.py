@@ -21,9 +21,11 @@ from fastapi import FastAPI
 from app.access.entries import EntryError
 from app.access.guard import Guard
 from app.access.keyring import Keyring
+from app.api.answers import AnswerMemory, Slices
 from app.api.bodies import BodyMemory
 from app.api.endpoints import Endpoints
 from app.api.error_handlers import install_error_handlers
+from app.api.idle import IdleLimit, most_connections
 from app.api.memo import AnswerMemo
 from app.api.offload import OffloadPool, pool_of
 from app.api.openapi.document import install_openapi
@@ -166,28 +168,23 @@ def create_app(
     )
     lifecycle = Lifecycle(repository, engine, pool, installer, loaded, keeping)
     _watch(metrics, replicas, lifecycle)
-    limits = RequestLimits(
-        max_body_bytes=settings.max_body_bytes,
-        max_items=settings.max_items,
-        max_answer_bytes=settings.max_answer_bytes,
-        timeout_s=settings.request_timeout_ms / 1000,
-        head_timeout_s=settings.head_timeout_s,
-        open_metrics=settings.open_metrics,
-        show_model_errors=settings.show_model_errors,
-    )
     bodies = BodyMemory(settings.bodies_limit_bytes)
     offload = pool_of(usable_cores() // processes, settings.bodies_limit_bytes)
-    _watch_bodies(metrics, bodies, offload)
+    answers = AnswerMemory(settings.answers_limit_bytes)
+    _watch_bodies(metrics, bodies, answers, offload)
     service = Service(
         engine,
         lifecycle,
         loaded,
-        limits,
+        _limits(settings),
         repository,
         metrics,
         AnswerMemo(settings.cache_bytes // MEMO_SHARE),
         bodies,
+        answers,
+        Slices(),
         offload,
+        IdleLimit(most_connections()),
         guard,
         Hosts(listed(settings.trusted_hosts)),
         Origins(listed(settings.cors_origins or "")),
@@ -219,6 +216,18 @@ def create_app(
     surround(app, service, endpoints)
     install_openapi(app, service)
     return app
+
+
+def _limits(settings: Settings) -> RequestLimits:
+    return RequestLimits(
+        max_body_bytes=settings.max_body_bytes,
+        max_items=settings.max_items,
+        max_answer_bytes=settings.max_answer_bytes,
+        timeout_s=settings.request_timeout_ms / 1000,
+        head_timeout_s=settings.head_timeout_s,
+        open_metrics=settings.open_metrics,
+        show_model_errors=settings.show_model_errors,
+    )
 
 
 def _measurement(repository: Repository, trial: Trial, packages: Packages) -> Measure:
@@ -356,9 +365,13 @@ def _watch(metrics: Metrics, replicas: Sequence[Replica], lifecycle: Lifecycle) 
     metrics.build_info.labels(_version("torchlane"), _version("torch"), python, compiled).set(1)
 
 
-def _watch_bodies(metrics: Metrics, bodies: BodyMemory, offload: OffloadPool) -> None:
+def _watch_bodies(
+    metrics: Metrics, bodies: BodyMemory, answers: AnswerMemory, offload: OffloadPool
+) -> None:
     metrics.bodies_limit.set(bodies.limit)
     metrics.bodies_bytes.set_function(lambda: bodies.held)
+    metrics.answers_limit.set(answers.limit)
+    metrics.answers_bytes.set_function(lambda: answers.held)
     metrics.offloaded.set_function(lambda: offload.tasks)
 
 

@@ -226,6 +226,8 @@ class Settings(BaseSettings):
     """Maximum number of items in a request."""
     max_answer_bytes: ByteSize = Field(ByteSize(64 * MIB), gt=0)
     """Maximum bytes of the arrays in one answer; as JSON they are several times as long."""
+    answers_limit_bytes: ByteSize = Field(ByteSize(512 * MIB), gt=0)
+    """Maximum bytes of answers that are not sent yet in all processes; more are rejected."""
     cache_bytes: ByteSize = Field(ByteSize(256 * MIB), ge=0)
     """Maximum bytes of the prediction cache of all processes, with overhead; 0 turns it off."""
     cache_ttl_s: float | None = Field(None, gt=0, allow_inf_nan=False)
@@ -254,6 +256,8 @@ class Settings(BaseSettings):
     """Whether GET / has a page; `auto`: on loopback addresses, or if there are API keys."""
     head_timeout_s: float = Field(10, gt=0, allow_inf_nan=False)
     """Seconds for the head of a request, from the connection's start or the head's first byte."""
+    keep_alive_s: float = Field(75, gt=0, le=86_400, allow_inf_nan=False)
+    """Seconds that a connection may be idle after an answer; longer than your balancer's."""
     show_model_errors: bool = False
     """Whether answers include the model's own error text, which may name paths."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
@@ -278,6 +282,7 @@ class Settings(BaseSettings):
         shares = {
             "cache_bytes": ByteSize(self.cache_bytes // processes),
             "bodies_limit_bytes": self.share_of(self.bodies_limit_bytes, processes),
+            "answers_limit_bytes": ByteSize(max(1, self.answers_limit_bytes // processes)),
             "queue_limit_bytes": self.share_of(self.queue_limit_bytes, processes),
         }
         return self.model_copy(update=shares)

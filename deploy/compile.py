@@ -43,11 +43,15 @@ INSTALL = "install g++ and Python's headers (Debian: apt install g++ python3-dev
 # leave the work to numpy, Pillow and tokenizers.
 COMPILED = (
     "app/access/guard.py",
+    "app/api/answering.py",
+    "app/api/answers.py",
     "app/api/bodies.py",
     "app/api/calls.py",
     "app/api/endpoints.py",
     "app/api/errors.py",
+    "app/api/json_pieces.py",
     "app/api/memo.py",
+    "app/api/memory.py",
     "app/api/native/predictions.py",
     "app/api/native/replies.py",
     "app/api/oip/answers.py",

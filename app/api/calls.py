@@ -14,12 +14,11 @@ from functools import partial
 
 from app.access.entries import PREDICT
 from app.access.guard import Caller
+from app.api.answering import Answering
 from app.api.codings import Inflater, read_coding
 from app.api.endpoints import Endpoint, version_number
-from app.api.errors import RawAnswer
-from app.api.memo import Remembered, Written
+from app.api.memo import Remembered
 from app.api.offload import Task, without_frames
-from app.api.outcomes import check_answer, shown
 from app.api.payloads import MAX_DIGITS, check_length
 from app.api.service import Service
 from app.codecs.base import TooLongForLoop
@@ -27,13 +26,13 @@ from app.engine.submission import Submission
 from app.errors import InvalidInput, TorchlaneError
 from app.registry.loaded_models import LoadedModel
 from app.telemetry.tracing import RequestTrace
-from app.types import Answer, CacheCounts, Item, Note, Outcome
+from app.types import Item, Note
 
 BODY_LATE = "the body did not arrive before the deadline; allow more time"
 BODY_CUT = "the client disconnected while sending the body"
 
 
-class Call:
+class Call(Answering):
     """A prediction request; a subclass for each protocol reads its items and writes its answer.
 
     Args:
@@ -52,25 +51,17 @@ class Call:
     """
 
     __slots__ = (
-        "_arrived",
         "_caller",
         "_changes",
         "_coding",
-        "_decoded",
-        "_digest",
         "_is_left",
         "_lag_s",
-        "_remembered",
-        "_submission",
         "_task",
         "_timeout_ms",
         "arrived_at",
         "deadline",
-        "endpoint",
         "model",
         "notes",
-        "service",
-        "trace",
     )
 
     def __init__(self, service: Service, endpoint: Endpoint, fields: Mapping[bytes, bytes]) -> None:
@@ -100,6 +91,7 @@ class Call:
         self._task: Task[list[Item] | bytes] | None = None
         self._is_left = False
         self.trace: RequestTrace | None = None
+        self.counted = 0
 
     def read_head(self, fields: Mapping[bytes, bytes]) -> None:
         """Read this protocol's headers and URL; the caller is already admitted.
@@ -131,14 +123,6 @@ class Call:
         Raises:
             TooLongForLoop: on the event loop, if reading would block it for long.
             TorchlaneError: if the body is invalid.
-        """
-        raise NotImplementedError
-
-    def write(self, outcomes: Sequence[Outcome]) -> Written:
-        """The answer's body and the headers that describe it, except its length.
-
-        Raises:
-            TorchlaneError: if the outcomes cannot be written in the requested form.
         """
         raise NotImplementedError
 
@@ -223,6 +207,8 @@ class Call:
         self._keep_notes(items)
         self._asks_for(len(items))
         self._is_decoded(len(items))
+        if service.answers.held:
+            self._check_room(len(items))
         self._submission = service.engine.submit(
             model.id, items, self.deadline, self._lag_s, request_id
         )
@@ -274,6 +260,8 @@ class Call:
         self._keep_notes(items)
         self._is_decoded(len(items))
         self._asks_for(len(items))
+        if self.service.answers.held:
+            self._check_room(len(items))
         self.service.engine.supply(submission, items, self.deadline, self._lag_s)
 
     def _is_decoded(self, items: int) -> None:
@@ -296,44 +284,6 @@ class Call:
         if self._task is not None:
             self._task.cancel()
 
-    def answer(self) -> RawAnswer:
-        """Status, headers and body, once the submission is settled.
-
-        Raises:
-            TorchlaneError: the reason why there are no predictions.
-        """
-        if self._submission is None:
-            raise RuntimeError("bug: a call was answered before it began")
-        answer = self._submission.result()
-        answered = time.perf_counter()
-        headers, content = self._written(answer)
-        encoded = time.perf_counter()
-        if self.trace is not None:
-            self.trace.answered, self.trace.encoded = answered, encoded
-            self.trace.cache = answer.cache
-        timing = _server_timing(self._decoded - self._arrived, answer, encoded - answered)
-        return (
-            200,
-            [
-                *headers,
-                (b"x-torchlane-cache", _cache_header(answer.cache, many=self.endpoint.many)),
-                (b"server-timing", timing),
-                (b"content-length", b"%d" % len(content)),
-            ],
-            content,
-        )
-
-    def _written(self, answer: Answer) -> Written:
-        if self._remembered is not None:
-            return self._remembered.written
-        outcomes, limits = answer.outcomes, self.service.limits
-        check_answer(outcomes, limits.max_answer_bytes)
-        written = self.write(shown(outcomes) if limits.show_model_errors else outcomes)
-        if self._digest is not None and answer.cache.hit == len(outcomes):
-            keys = self._submission.keys if self._submission is not None else ()
-            self.service.memo.put(self._digest, Remembered(tuple(keys), written))
-        return written
-
     def _asks_for(self, items: int) -> None:
         """Count the items once, however their number becomes known."""
         caller, self._caller = self._caller, None
@@ -352,19 +302,3 @@ def _timeout_s(given: bytes | None, most_s: float) -> float:
         shown = given.decode("latin-1")
         raise InvalidInput(f"X-Torchlane-Timeout-Ms must be a positive number, got {shown!r}")
     return min(timeout_ms / 1000, most_s)
-
-
-def _cache_header(counts: CacheCounts, *, many: bool) -> bytes:
-    if many:
-        return b"hit=%d, miss=%d, joined=%d" % (counts.hit, counts.miss, counts.joined)
-    return b"hit" if counts.hit else b"miss" if counts.miss else b"joined"
-
-
-def _server_timing(decode_s: float, answer: Answer, encode_s: float) -> bytes:
-    times = b"decode;dur=%.3f, queue;dur=%.3f, compute;dur=%.3f, encode;dur=%.3f" % (
-        decode_s * 1e3,
-        answer.queue_s * 1e3,
-        answer.compute_s * 1e3,
-        encode_s * 1e3,
-    )
-    return b"%b, batch;desc=%d" % (times, answer.batch_items) if answer.batch_items else times

@@ -18,8 +18,8 @@ MAX_CLASSES = 1 << 14  # for all items of a request: writing them takes about 20
 JSON_HEADERS = ((b"content-type", JSON.encode()),)
 
 
-def check_answer(outcomes: Sequence[Outcome], limit: int) -> None:
-    """Reject an answer so large that writing it would block the event loop.
+def check_answer(outcomes: Sequence[Outcome], limit: int) -> int:
+    """Reject an answer that is too large; returns the bytes of its arrays.
 
     Raises:
         PayloadTooLarge: with both numbers.
@@ -34,6 +34,7 @@ def check_answer(outcomes: Sequence[Outcome], limit: int) -> None:
             f"the answer would have {size} bytes of numbers, the limit is {limit}; "
             "ask for fewer items at once"
         )
+    return size
 
 
 def check_classes(classes: int, items: int, instead: str) -> None:

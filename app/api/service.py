@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from app.access.guard import Guard
+from app.api.answers import AnswerMemory, Slices
 from app.api.bodies import BodyMemory
+from app.api.idle import IdleLimit
 from app.api.memo import AnswerMemo
 from app.api.offload import OffloadPool
 from app.api.origins import Hosts, Origins
@@ -50,7 +52,10 @@ class Service:
     metrics: Metrics
     memo: AnswerMemo
     bodies: BodyMemory
+    answers: AnswerMemory
+    slices: Slices
     offload: OffloadPool
+    idle: IdleLimit
     guard: Guard
     hosts: Hosts
     origins: Origins

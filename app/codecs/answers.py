@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
+from collections.abc import Generator, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -15,6 +16,8 @@ from app.types import Array, Arrays, Note
 from models.codec_specs import Scores
 from models.manifest import Manifest
 from models.rows import answered
+
+PART_BYTES = 256 << 10
 
 
 class AnswerEncoder:
@@ -120,8 +123,10 @@ class AnswerEncoder:
     def _others(self, outputs: Arrays) -> dict[str, object]:
         return {name: _plain(outputs[name]) for name in self._outputs[1:]}
 
-    def encode_raw(self, media_type: str, predictions: Sequence[Arrays], *, many: bool) -> bytes:
-        """Little-endian row-major bytes, or an .npy file."""
+    def encode_raw(
+        self, media_type: str, predictions: Sequence[Arrays], *, many: bool
+    ) -> Iterator[memoryview]:
+        """Little-endian row-major bytes, or an .npy file; see `octets_of`."""
         if len(self._outputs) != 1:
             raise NotAcceptable(
                 f"the model has {len(self._outputs)} outputs, which need application/json"
@@ -129,15 +134,33 @@ class AnswerEncoder:
         arrays = [self._rows.real(prediction)[self._outputs[0]] for prediction in predictions]
         if many and len({array.shape for array in arrays}) > 1:
             raise NotAcceptable("the predictions differ in shape, which needs application/json")
-        answer = np.stack(arrays) if many else arrays[0]
-        little = np.ascontiguousarray(answer, dtype=answer.dtype.newbyteorder("<"))
-        if media_type == OCTET_STREAM:
-            return little.tobytes()
+        if media_type not in (OCTET_STREAM, NPY):
+            raise NotAcceptable(f"answers can be application/json, {OCTET_STREAM} or {NPY}")
         if media_type == NPY:
-            buffer = io.BytesIO()
-            np.lib.format.write_array(buffer, little.reshape(answer.shape), allow_pickle=False)
-            return buffer.getvalue()
-        raise NotAcceptable(f"answers can be application/json, {OCTET_STREAM} or {NPY}")
+            shape = (len(arrays), *arrays[0].shape) if many else arrays[0].shape
+            yield memoryview(_npy_head(arrays[0].dtype.newbyteorder("<"), shape))
+        yield from octets_of(arrays)
+
+
+def octets_of(rows: Sequence[Array]) -> Generator[memoryview, None, None]:
+    """The bytes of equal rows, little-endian and row-major, in parts.
+
+    Small rows are copied in groups, and large ones only if their bytes are in another order.
+    """
+    count = max(1, PART_BYTES // max(1, rows[0].nbytes))
+    for at in range(0, len(rows), count):
+        group = rows[at : at + count]
+        array = group[0] if len(group) == 1 else np.stack(group)
+        little = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<"))
+        yield little.reshape(-1).view(np.uint8).data
+
+
+def _npy_head(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
+    """The beginning of an .npy file, before the array's bytes."""
+    buffer = io.BytesIO()
+    described = {"descr": dtype.str, "fortran_order": False, "shape": shape}
+    np.lib.format.write_array_header_1_0(buffer, described)
+    return buffer.getvalue()
 
 
 def apply_scores(scores: Scores, output: Array) -> Array:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
 from app.codecs.item_schema import JsonSchema
@@ -217,8 +217,10 @@ class Codec(Protocol):
             note: the item's note.
         """
 
-    def encode_raw(self, media_type: str, predictions: Sequence[Arrays], *, many: bool) -> bytes:
-        """Predictions as bytes: one array, stacked along a leading axis if `many`.
+    def encode_raw(
+        self, media_type: str, predictions: Sequence[Arrays], *, many: bool
+    ) -> Iterator[memoryview]:
+        """Predictions as bytes in parts: one array, stacked along a leading axis if `many`.
 
         Raises:
             NotAcceptable: if the model's answer is not one array, or the media type is unknown.

@@ -68,6 +68,10 @@ class Submission:
         cache = counts_with_found(self.cache, waiter.found) if waiter.found else self.cache
         return Answer(outcomes, cache, waiter.queue_s, waiter.compute_s, waiter.batch_items)
 
+    def forget(self) -> None:
+        """Drop the outcomes, so that only their reader keeps them; there is no `result` then."""
+        self.waiter.outcomes = {}
+
     async def settled(self) -> None:
         """Return when it is settled. Cancelling this abandons the request, as `abandon` does."""
         if self.is_settled:

@@ -120,6 +120,13 @@ class Gauges:
         self.bodies_limit = gauge(
             "bodies_limit_bytes", "Bytes that arriving bodies may take; more are rejected."
         )
+        self.answers_bytes = gauge(
+            "answers_bytes",
+            "Bytes of answers that are encoded or not sent yet, without the first 64 KiB of each.",
+        )
+        self.answers_limit = gauge(
+            "answers_limit_bytes", "Bytes that such answers may take; more are rejected."
+        )
         self.offloaded = gauge(
             "offloaded_requests", "Requests that wait for a thread to decode them, or are in one."
         )

@@ -172,7 +172,7 @@ def test_haproxy_balances_any_number_of_servers() -> None:
     assert {name: value for name, value in given.items() if value} == {"BALANCER_SLOTS": "100"}
     (port,) = haproxy["ports"]
     assert (port["host_ip"], port["published"], port["target"]) == ("127.0.0.1", "8080", 8000)
-    assert settings["TORCHLANE_HEAD_TIMEOUT_S"] == "3600"
+    assert settings["TORCHLANE_KEEP_ALIVE_S"] == "3600"
     assert settings["TORCHLANE_WORKERS"] == "1"
     assert {"serving", "monitoring"} == set(haproxy["networks"])
     assert haproxy["read_only"] is True

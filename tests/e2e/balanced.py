@@ -22,7 +22,7 @@ SHIPPED = Path(__file__).parents[2] / "deploy/haproxy/haproxy.cfg"
 PLACES = "/usr/sbin:/usr/bin:/usr/local/sbin:/usr/local/bin"
 START_LIMIT_S = 20.0
 COMPUTED = "torchlane_items_computed_total"
-KEPT_S = "3600"  # TORCHLANE_HEAD_TIMEOUT_S behind a balancer, as the shipped files set it
+KEPT_S = "3600"  # TORCHLANE_KEEP_ALIVE_S behind a balancer, as the shipped files set it
 
 
 @dataclass(frozen=True)
@@ -147,7 +147,7 @@ def cluster(
                     models,
                     folder / f"log.{address}",
                     module,
-                    **{"head_timeout_s": KEPT_S, **(server or {}), "host": address, "port": port},
+                    **{"keep_alive_s": KEPT_S, **(server or {}), "host": address, "port": port},
                 )
             )
             for address in addresses

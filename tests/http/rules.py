@@ -118,6 +118,10 @@ RULES: dict[str, Rule] = {
     "HTTP/1.2": rejected("9112-2.3", ask_for(7, version="1.2"), status=505),
     "HTTP/3.0": rejected("9112-2.3", ask_for(7, version="3.0"), status=505),
     "HTTP/0.9": rejected("9112-2.3", b"GET /health/live\r\n\r\n", status=505),
+    "RTSP/1.0": rejected("9112-3", ask_for(7).replace(b"HTTP/1.1", b"RTSP/1.0", 1)),
+    "RTSP/1.1": rejected("9112-3", ask_for(7).replace(b"HTTP/1.1", b"RTSP/1.1", 1)),
+    "two spaces and RTSP": rejected("9112-3", b"GET /health/live  RTSP/1.0\r\n" + HOST + b"\r\n"),
+    "ICE/1.0": rejected("9112-3", b"SOURCE /health/live ICE/1.0\r\n" + HOST + b"\r\n"),
     "HTTP/2 preface": rejected("9112-2.3", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", status=505),
     # 9112-3: request line and target
     "a tab in the line": rejected("9112-3", b"GET\t/ HTTP/1.1\r\n" + HOST + b"\r\n"),

@@ -17,7 +17,7 @@ import pytest
 from PIL import Image
 from structlog.testing import capture_logs
 
-from app.api.bodies import FREE_BYTES
+from app.api.memory import FREE_BYTES
 from app.api.transport import closing, reading
 from app.types import Arrays
 from tests.artifacts import write_artifact
@@ -258,6 +258,65 @@ class TestSlow:
                     got += await loop.sock_recv(slow, 1 << 20)
                     await asyncio.sleep(0.01)
             assert got.partition(b"\r\n\r\n")[2].count(b"0.0") == 4_000_000
+
+    @pytest.mark.parametrize("headers", [{}, {"expect": "100-continue"}])
+    async def test_what_a_slow_reader_acknowledges_counts(
+        self, models: Path, headers: dict[str, str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The server's own buffer moves only when megabytes of the system's are free."""
+
+        def large(inputs: Arrays) -> Arrays | None:
+            if inputs["x"][0, 0] != 5:
+                return None
+            return {"y": np.zeros((len(inputs["x"]), 2_000_000), np.float32)}
+
+        monkeypatch.setattr(closing, "UNREAD_S", 0.2)
+        monkeypatch.setattr(closing, "PATIENCE", 1)
+        loop = asyncio.get_running_loop()
+        async with listening(models, make_backend=Doubles(large)) as server:
+            with socket.create_connection(("127.0.0.1", server.port)) as slow:
+                slow.setblocking(False)
+                await loop.sock_sendall(slow, ask_for(5, **headers))
+                got = b""
+                while not got.endswith(b"]}}}"):
+                    piece = await loop.sock_recv(slow, 32 << 10)
+                    assert piece, f"cut after {len(got)} bytes"
+                    got += piece
+                    await asyncio.sleep(0.01)
+            assert got.count(b"0.0") == 2_000_000
+
+    async def test_an_unread_answer_has_less_time_if_memory_is_short(
+        self, models: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def large(inputs: Arrays) -> Arrays | None:
+            if inputs["x"][0, 0] != 5:
+                return None
+            return {"y": np.zeros((len(inputs["x"]), 4_000_000), np.float32)}
+
+        monkeypatch.setattr(closing, "UNREAD_S", SHORTLY_S)
+        monkeypatch.setattr(closing, "PATIENCE", 1_000_000)
+        loop = asyncio.get_running_loop()
+        async with listening(models, make_backend=Doubles(large), answers_limit_bytes=1) as server:
+            with socket.create_connection(("127.0.0.1", server.port)) as deaf:
+                deaf.setblocking(False)
+                await loop.sock_sendall(deaf, ask_for(5))
+                await until(lambda: bool(server.connections))
+                await until(lambda: not server.connections)
+            assert await server.metric(CUT, code="answer_unread") == 1
+            assert server.service.answers.held == 0
+
+
+class TestIdle:
+    async def test_idle_connections_make_room(self, models: Path) -> None:
+        async with listening(models) as server:
+            wires = [await server.connect() for _ in range(6)]
+            for wire in wires:
+                await wire.ask(ask_for(3))
+            server.service.idle.most = 4
+            new = await server.connect()
+            assert (await new.ask(ask_for(3))).status == 200
+            await until(lambda: len(server.connections) == 1)
+            assert await server.metric(CUT, code="idle") == len(wires)
 
 
 class TestHeads:

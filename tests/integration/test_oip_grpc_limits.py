@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gzip
 from collections.abc import AsyncIterator, Awaitable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,8 @@ import pytest_asyncio
 from grpc import StatusCode as Code
 
 from app.access.entries import make_key
-from app.api.oip.grpc import infer, reading, streams
+from app.api import answering, memory
+from app.api.oip.grpc import reading, streams, unread
 from app.api.oip.grpc import server as grpc_server
 from app.api.oip.grpc.adapter import AioServer
 from app.api.oip.grpc.call import ROUTE
@@ -48,7 +50,8 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def server(models: Path) -> AsyncIterator[Server]:
-    async with serving(models, bodies_limit_bytes=MAX_BODY_BYTES, head_timeout_s=0.3) as it:
+    limits = {"bodies_limit_bytes": MAX_BODY_BYTES, "answers_limit_bytes": MAX_BODY_BYTES}
+    async with serving(models, head_timeout_s=0.3, **limits) as it:
         yield it
 
 
@@ -66,6 +69,10 @@ async def held(models: Path) -> AsyncIterator[tuple[Server, Doubles]]:
         bodies_limit_bytes=2 * MAX_BODY_BYTES,
     ) as it:
         yield it, doubles
+
+
+def _holds(answers: memory.AnswerMemory, size: float) -> bool:
+    return answers.held >= size
 
 
 async def failure(asked: Awaitable[object]) -> grpc.aio.AioRpcError | None:
@@ -194,27 +201,45 @@ class TestLimits:
                 await each.done_writing()
                 assert await each
 
+    @pytest.mark.parametrize("ending", ["closed", "cut"])
     async def test_unread_answers_are_limited(
-        self, server: Server, monkeypatch: pytest.MonkeyPatch
+        self, server: Server, monkeypatch: pytest.MonkeyPatch, ending: str
     ) -> None:
-        monkeypatch.setattr(infer, "SMALL_BYTES", 1000)
+        """All together, and those of a connection to half of it."""
+        for module in (answering, unread):
+            monkeypatch.setattr(module, "LARGE_BYTES", 1000)
+        monkeypatch.setattr(memory, "FREE_BYTES", 1000)
         large = row(bytes(8 * 1000), shape=[1000, 2])
         large.outputs.add(name="y").parameters["classification"].int64_param = 2
-        size = len((await server.infer(large)).raw_output_contents[0])
-        answered = await server.metric("torchlane_requests_total", route=ROUTE)
-        raw = await RawConnection.open(server.port, window=0)
-        for _ in range(MAX_BODY_BYTES // size):
-            raw.call({b":path": ROUTE.encode()}, large.SerializeToString())
-            answered += 1
-        async with asyncio.timeout(20):
-            while await server.metric("torchlane_requests_total", route=ROUTE) < answered:
-                await asyncio.sleep(0.01)
-        await refused(Code.RESOURCE_EXHAUSTED, server.infer(large), "not been read")
+        size = len((await server.infer(large)).SerializeToString())
+        answers = server.listening.service.answers
+        half = answers.limit // 2 // size
+        raws = [await RawConnection.open(server.port, window=0) for _ in range(2)]
+        counted = 0.0
+        for raw in raws:
+            counted += half
+            for _ in range(half + 1):  # the last one is rejected
+                raw.call({b":path": ROUTE.encode()}, large.SerializeToString())
+            await until(partial(_holds, answers, 0.9 * counted * size))
+        monkeypatch.setattr(answers, "limit", answers.held)
+        await refused(Code.RESOURCE_EXHAUSTED, server.infer(large), "not sent yet")
         assert numbers(await server.infer(row())) == [2, 4]
-        await raw.close()
-        async with asyncio.timeout(20):
-            while await failure(server.infer(large)) is not None:
-                await asyncio.sleep(0.01)
+        if ending == "cut":
+            cut = await server.metric("torchlane_connections_cut_total", code="answer_unread")
+            monkeypatch.setattr(unread, "LOOK_S", 0.01)
+            await server.infer(row())
+            monkeypatch.setattr(answers, "limit", 10 * answers.limit)
+            raws.append(await RawConnection.open(server.port, window=0))
+            raws[2].call({b":path": ROUTE.encode()}, large.SerializeToString())
+            async with asyncio.timeout(20):
+                while cut == await server.metric(
+                    "torchlane_connections_cut_total", code="answer_unread"
+                ):
+                    await asyncio.sleep(0.01)
+        for raw in raws:
+            await raw.close()
+        await until(lambda: answers.held == 0)
+        assert await failure(server.infer(large)) is None
 
     async def test_reset_calls_leave_nothing_behind(
         self, server: Server, caplog: pytest.LogCaptureFixture

@@ -5,10 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from urllib.parse import parse_qsl
 
+from app.api.answers import Pieces, in_parts
 from app.api.calls import Call
 from app.api.endpoints import Endpoint
+from app.api.json_pieces import json_pieces
 from app.api.memo import Written
-from app.api.native.replies import answer_media_type, binary_answer, json_answer
+from app.api.native.replies import (
+    answer_media_type,
+    binary_answer,
+    binary_parts,
+    json_answer,
+    json_document,
+)
 from app.api.outcomes import JSON_HEADERS
 from app.api.payloads import MAX_DIGITS, read_items
 from app.codecs.base import JSON, NPY, OCTET_STREAM
@@ -76,6 +84,26 @@ class NativeCall(Call):
             return JSON_HEADERS, content
         content = binary_answer(self.model, self._written_as, outcomes, many=many)
         return ((b"content-type", self._written_as.encode()),), content
+
+    def write_large(self, outcomes: Sequence[Outcome]) -> Pieces:
+        """See `Call`."""
+        many = self.endpoint.many
+        if self._written_as == JSON:
+            document = json_document(
+                self.model, outcomes, many=many, top_k=self._top_k, notes=self.notes
+            )
+            yield from json_pieces(document)
+            return JSON_HEADERS
+        for part in binary_parts(self.model, self._written_as, outcomes, many=many):
+            yield from in_parts(part)
+        return ((b"content-type", self._written_as.encode()),)
+
+    def expected_bytes(self, array_bytes: int) -> int:
+        """See `Call`."""
+        if self._written_as != JSON:
+            return array_bytes
+        selects = self._top_k is not None or self.model.manifest.codec.top_k is not None
+        return 0 if selects else super().expected_bytes(array_bytes)
 
 
 def read_top_k(query: bytes) -> int | None:

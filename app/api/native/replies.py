@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import cast
 
 from app.api.outcomes import dumped, failure_of
@@ -40,6 +40,18 @@ def json_answer(
     top_k: int | None = None,
     notes: Sequence[Note | None] = (),
 ) -> bytes:
+    """The JSON of `json_document`."""
+    return dumped(json_document(model, outcomes, many=many, top_k=top_k, notes=notes))
+
+
+def json_document(
+    model: LoadedModel,
+    outcomes: Sequence[Outcome],
+    *,
+    many: bool,
+    top_k: int | None = None,
+    notes: Sequence[Note | None] = (),
+) -> dict[str, object]:
     """`{"model", "version", "prediction" | "predictions"}`; a failed item keeps its place.
 
     `top_k` is the number of scores to write; None for the manifest's number. `notes` has one note
@@ -67,13 +79,24 @@ def json_answer(
         content["predictions"] = places
     else:
         content["prediction"] = places[0]
-    return dumped(content)
+    return content
 
 
 def binary_answer(
     model: LoadedModel, media_type: str, outcomes: Sequence[Outcome], *, many: bool
 ) -> bytes:
     """The predictions as one array.
+
+    Raises:
+        ItemFailed, NotAcceptable: see `binary_parts`.
+    """
+    return b"".join(binary_parts(model, media_type, outcomes, many=many))
+
+
+def binary_parts(
+    model: LoadedModel, media_type: str, outcomes: Sequence[Outcome], *, many: bool
+) -> Iterator[memoryview]:
+    """The predictions as one array, in parts.
 
     Raises:
         ItemFailed: if any item failed, which a binary answer cannot show.

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, cast
 
 import numpy as np
 
+from app.api.answers import Headers, Pieces, in_parts
+from app.api.json_pieces import Flat, json_pieces
 from app.api.memo import Written
 from app.api.oip.datatypes import BYTES, DATATYPES
 from app.api.oip.requests import HEADER_LENGTH, InferRequest, Wanted
-from app.api.oip.tensors import LITTLE, join_bytes
+from app.api.oip.tensors import LENGTH, join_bytes
 from app.api.outcomes import JSON_HEADERS, check_classes, dumped, failure_of
-from app.codecs.answers import highest
+from app.codecs.answers import highest, octets_of
 from app.codecs.base import OCTET_STREAM
 from app.codecs.values import short
 from app.errors import InvalidInput, ItemFailed
@@ -23,13 +24,14 @@ from models.tensors import TensorSpec
 
 
 class Output(NamedTuple):
-    """An output of an answer; `values` are an array, or the elements of BYTES."""
+    """An output of an answer: the items' arrays, or the elements of BYTES."""
 
     name: str
     datatype: str
     shape: tuple[int, ...]
-    values: Array | list[bytes]
     binary: bool
+    rows: list[Array]
+    elements: list[bytes] | None = None
 
 
 def check_outputs(model: LoadedModel, request: InferRequest) -> None:
@@ -86,17 +88,14 @@ def outputs_of(
 
 def _tensor(spec: TensorSpec, items: Sequence[Arrays], *, binary: bool) -> Output:
     name = spec.name
-    if len(items) == 1:
-        stacked = items[0][name][np.newaxis]
-    else:
-        rows = [item[name] for item in items]
-        if len({row.shape for row in rows}) > 1:
-            raise InvalidInput(
-                f"the items' outputs {name!r} differ in shape, so one tensor cannot hold them all; "
-                "send items with the same shape, or each in its own request"
-            )
-        stacked = np.stack(rows)
-    return Output(name, DATATYPES[spec.dtype], stacked.shape, stacked, binary)
+    rows = [item[name] for item in items]
+    shape = rows[0].shape
+    if len(rows) > 1 and any(row.shape != shape for row in rows):
+        raise InvalidInput(
+            f"the items' outputs {name!r} differ in shape, so one tensor cannot hold them all; "
+            "send items with the same shape, or each in its own request"
+        )
+    return Output(name, DATATYPES[spec.dtype], (len(rows), *shape), binary, rows)
 
 
 def _classes(wanted: Wanted, items: Sequence[Arrays], labels: Sequence[str] | None) -> Output:
@@ -113,12 +112,44 @@ def _classes(wanted: Wanted, items: Sequence[Arrays], labels: Sequence[str] | No
                 text = f"{float(scores[index]):f}:{index}"
                 lines.append((text if labels is None else f"{text}:{labels[index]}").encode())
         found += lines
-    return Output(wanted.name, BYTES, (len(items), most), found, wanted.binary)
+    return Output(wanted.name, BYTES, (len(items), most), wanted.binary, [], found)
 
 
 def write_answer(model: LoadedModel, request: InferRequest, outputs: Sequence[Output]) -> Written:
     """The whole body, and its headers."""
-    octets: list[memoryview] = []
+    head = dumped(_document(model, request, outputs, large=False))
+    octets = [part for output in outputs if output.binary for part in output_octets(output)]
+    return _headers(outputs, len(head)), b"".join((head, *octets)) if octets else head
+
+
+def write_large_answer(
+    model: LoadedModel, request: InferRequest, outputs: Sequence[Output]
+) -> Pieces:
+    """The same in pieces."""
+    size = 0
+    for piece in json_pieces(_document(model, request, outputs, large=True)):
+        size += len(piece)
+        yield piece
+    for output in outputs:
+        if output.binary:
+            for octets in output_octets(output):
+                yield from in_parts(octets)
+    return _headers(outputs, size)
+
+
+def _headers(outputs: Sequence[Output], json_bytes: int) -> Headers:
+    if not any(output.binary for output in outputs):
+        return JSON_HEADERS
+    return (
+        (b"content-type", OCTET_STREAM.encode()),
+        (HEADER_LENGTH.lower().encode(), b"%d" % json_bytes),
+    )
+
+
+def _document(
+    model: LoadedModel, request: InferRequest, outputs: Sequence[Output], *, large: bool
+) -> dict[str, Any]:
+    """The JSON before the bytes of tensors; `large` for `json_pieces`."""
     shown: list[dict[str, Any]] = []
     for output in outputs:
         one: dict[str, Any] = {
@@ -127,38 +158,34 @@ def write_answer(model: LoadedModel, request: InferRequest, outputs: Sequence[Ou
             "shape": output.shape,
         }
         if output.binary:
-            octets.append(octets_of(output))
-            one["parameters"] = {"binary_data_size": octets[-1].nbytes}
+            one["parameters"] = {"binary_data_size": octets_bytes(output)}
+        elif output.elements is not None:
+            one["data"] = [each.decode() for each in output.elements]
         else:
-            one["data"] = _json_data(output.values)
+            one["data"] = Flat(output.rows) if large else _flat(output.rows)
         shown.append(one)
-    document: dict[str, Any] = {
+    return {
         **({"id": request.id} if request.id else {}),
         "model_name": model.id.name,
         "model_version": str(model.id.version),
         "outputs": shown,
     }
-    head = dumped(document)
-    if not octets:
-        return JSON_HEADERS, head
-    headers = (
-        (b"content-type", OCTET_STREAM.encode()),
-        (HEADER_LENGTH.lower().encode(), b"%d" % len(head)),
-    )
-    return headers, b"".join((head, *octets))
 
 
-def octets_of(output: Output) -> memoryview:
-    """The values in the protocol's binary form: contiguous, little-endian, row-major."""
-    values = output.values
-    if isinstance(values, list):
-        return memoryview(join_bytes(values))
-    if not LITTLE:
-        values = values.astype(values.dtype.newbyteorder("<"))
-    return np.ascontiguousarray(values).data
+def _flat(rows: list[Array]) -> Array:
+    """All rows as one flat, C-contiguous array."""
+    return rows[0].reshape(-1) if len(rows) == 1 else np.stack(rows).reshape(-1)
 
 
-def _json_data(values: Array | list[bytes]) -> object:
-    if isinstance(values, list):
-        return [each.decode() for each in values]
-    return values.reshape(math.prod(values.shape))  # flat and C-contiguous
+def octets_bytes(output: Output) -> int:
+    """The length of the values in the protocol's binary form."""
+    if output.elements is not None:
+        return sum(LENGTH.size + len(each) for each in output.elements)
+    return len(output.rows) * output.rows[0].nbytes
+
+
+def output_octets(output: Output) -> Iterator[memoryview]:
+    """The values in the protocol's binary form, in parts: little-endian, row-major."""
+    if output.elements is not None:
+        return iter((memoryview(join_bytes(output.elements)),))
+    return octets_of(output.rows)

@@ -9,8 +9,7 @@ from typing import Any, ClassVar
 from app.api.calls import Call
 from app.api.codings import MAX_ON_LOOP_BYTES, Inflater
 from app.api.endpoints import Endpoint
-from app.api.memo import Written
-from app.api.outcomes import JSON_HEADERS, dumped, failure_of
+from app.api.outcomes import failure_of
 from app.api.text.fields import MAX_BODY_BYTES, at, field, flag, parsed
 from app.codecs.base import Budget, check_count
 from app.codecs.values import short
@@ -161,18 +160,18 @@ class TextCall(Call):
             arrays.append(outcome[name])
         return arrays
 
-    def listed(self, what: str, key: str, found: Sequence[object]) -> Written:
-        """An answer in OpenAI's and infinity's form; `usage` counts the tokens that the model used.
+    def listed(self, what: str, key: str, found: Sequence[object]) -> dict[str, object]:
+        """An answer's document in OpenAI's and infinity's form.
 
-        If texts were cut off, `usage` also has the number of tokens that were not used.
+        `usage` counts the tokens that the model used. If texts were cut off, it also has the number
+        of tokens that were not used.
         """
         tokens = sum(note.tokens for note in self.notes if note is not None)
         cut = sum(note.cut for note in self.notes if note is not None)
         usage = {"prompt_tokens": tokens, "total_tokens": tokens}
         if cut:
             usage["cut_tokens"] = cut
-        head = {"object": what, key: found, "model": str(self.model.id), "usage": usage}
-        return JSON_HEADERS, dumped(head)
+        return {"object": what, key: found, "model": str(self.model.id), "usage": usage}
 
 
 def named(endpoint: Endpoint, model: object) -> Endpoint:

@@ -52,7 +52,7 @@ class ClassifyCall(TextCall):
         data = [ranked(each.reshape(-1), labels) for each in scores]
         if self._key == INPUTS:
             return JSON_HEADERS, dumped(data if self._many else data[0])
-        return self.listed("classify", "data", data)
+        return JSON_HEADERS, dumped(self.listed("classify", "data", data))
 
 
 def sequences_of(given: object) -> tuple[bool, list[object]]:

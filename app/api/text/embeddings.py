@@ -8,7 +8,9 @@ from typing import Any, cast
 
 import numpy as np
 
+from app.api.answers import Pieces
 from app.api.endpoints import Endpoint
+from app.api.json_pieces import json_pieces
 from app.api.memo import Written
 from app.api.outcomes import JSON_HEADERS, dumped
 from app.api.text.body import TextCall
@@ -115,6 +117,15 @@ class EmbeddingsCall(TextCall):
 
     def write(self, outcomes: Sequence[Outcome]) -> Written:
         """See `Call`."""
+        return JSON_HEADERS, dumped(self.document_of(outcomes))
+
+    def write_large(self, outcomes: Sequence[Outcome]) -> Pieces:
+        """See `Call`."""
+        yield from json_pieces(self.document_of(outcomes))
+        return JSON_HEADERS
+
+    def document_of(self, outcomes: Sequence[Outcome]) -> object:
+        """The answer's document."""
         data = []
         for index, vector in enumerate(self.vectors_of(outcomes)):
             place = {"object": "embedding", "index": index, "embedding": self._shown(vector)}
@@ -166,12 +177,12 @@ class EmbedCall(EmbeddingsCall):
         self.read_size(document)
         return self.items_of_inputs(document, "inputs", on_loop=on_loop)
 
-    def write(self, outcomes: Sequence[Outcome]) -> Written:
-        """See `Call`."""
+    def document_of(self, outcomes: Sequence[Outcome]) -> object:
+        """See `EmbeddingsCall`."""
         vectors = self.vectors_of(outcomes)
         if self._normalize:
             vectors = [normalized(vector) for vector in vectors]
-        return JSON_HEADERS, dumped(vectors)
+        return vectors
 
 
 def is_tokens(given: object) -> bool:

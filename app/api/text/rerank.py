@@ -57,7 +57,7 @@ class RerankCall(TextCall):
             ranks.append(rank)
         if is_tei:
             return JSON_HEADERS, dumped(ranks)
-        return self.listed("rerank", "results", ranks)
+        return JSON_HEADERS, dumped(self.listed("rerank", "results", ranks))
 
 
 def _is_count(given: object) -> bool:

@@ -11,8 +11,10 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import orjson
 
+from app.api.answers import Pieces
 from app.api.calls import Call
 from app.api.endpoints import Endpoint
+from app.api.json_pieces import json_pieces
 from app.api.memo import Written
 from app.api.multipart import FORM, read_files
 from app.api.outcomes import JSON_HEADERS, dumped, failure_of
@@ -73,6 +75,14 @@ class PredictionsCall(Call):
 
         Counted rows are answered as in `/predict`, because the protocol leaves the form open.
         """
+        return JSON_HEADERS, dumped(self._document(outcomes))
+
+    def write_large(self, outcomes: Sequence[Outcome]) -> Pieces:
+        """See `Call`."""
+        yield from json_pieces(self._document(outcomes))
+        return JSON_HEADERS
+
+    def _document(self, outcomes: Sequence[Outcome]) -> object:
         (outcome,) = outcomes
         if isinstance(outcome, ItemFailed):
             raise failure_of(outcomes)
@@ -87,7 +97,7 @@ class PredictionsCall(Call):
         else:
             outputs = {name: np.ascontiguousarray(array) for name, array in outcome.items()}
             content = outputs if len(outputs) > 1 else outputs[first.name]
-        return JSON_HEADERS, dumped(content)
+        return content
 
 
 def _by_name(labels: Sequence[str], scores: Array) -> dict[str, object]:

@@ -10,10 +10,11 @@ import asyncio
 
 from starlette.types import Receive, Scope, Send
 
+from app.api.answers import PIECE_BYTES, LargeAnswer
 from app.api.bodies import BodyMemory
 from app.api.calls import BODY_CUT, BODY_LATE, Call
 from app.api.endpoints import Endpoint
-from app.api.errors import REQUEST_ID, TRACE, RawAnswer, error_answer
+from app.api.errors import REQUEST_ID, TRACE, TRANSPORT, RawAnswer, error_answer
 from app.api.payloads import check_length
 from app.api.service import Service
 from app.engine.submission import Submission
@@ -42,17 +43,19 @@ class PredictionApp:
         metrics.requests_open += 1
         try:
             try:
-                status, headers, content = await self._answer(scope, receive)
+                call = self._call(scope)
+                try:
+                    await _write(scope, send, await self._answer(call, scope, receive))
+                finally:
+                    call.sent()
             except TorchlaneError as error:
                 if TRACE in scope:
                     scope[TRACE].error = error
-                status, headers, content = error_answer(scope, error)
-            await send({"type": "http.response.start", "status": status, "headers": headers})
-            await send({"type": "http.response.body", "body": content})
+                await _write(scope, send, error_answer(scope, error))
         finally:
             metrics.requests_open -= 1
 
-    async def _answer(self, scope: Scope, receive: Receive) -> RawAnswer:
+    def _call(self, scope: Scope) -> Call:
         service, wanted = self._service, scope.get("path_params") or {}
         name, version = wanted.get("name"), wanted.get("version")
         known = self._endpoint
@@ -60,6 +63,10 @@ class PredictionApp:
         endpoint = Endpoint(known.route, known.call, name, version, known.many, query=query)
         call: Call = known.call(service, endpoint, dict(scope["headers"]))
         call.trace = scope.get(TRACE)
+        return call
+
+    async def _answer(self, call: Call, scope: Scope, receive: Receive) -> RawAnswer:
+        service = self._service
         try:
             async with asyncio.timeout(call.deadline - service.engine.now()):
                 body = await read_body(receive, service.limits.max_body_bytes, service.bodies)
@@ -68,7 +75,22 @@ class PredictionApp:
         submission = call.begin(body, scope[REQUEST_ID].encode("ascii"))
         del body  # it may be a thousand times as large as the items
         await _until_settled(receive, submission)
-        return call.answer()
+        answer = call.answer()
+        return await answer.encoded() if isinstance(answer, LargeAnswer) else answer
+
+
+async def _write(scope: Scope, send: Send, answer: RawAnswer) -> None:
+    """Write an answer; a long one in pieces, each of which waits until the client reads."""
+    status, headers, content = answer
+    transport = scope.get(TRANSPORT)
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    at = 0
+    while len(content) - at > PIECE_BYTES and not (transport and transport.is_closing()):
+        piece = content[at : at + PIECE_BYTES]
+        await send({"type": "http.response.body", "body": piece, "more_body": True})
+        await asyncio.sleep(0)  # a fast client would otherwise block the event loop
+        at += PIECE_BYTES
+    await send({"type": "http.response.body", "body": content[at:]})
 
 
 async def read_body(receive: Receive, limit: int, memory: BodyMemory) -> bytes:

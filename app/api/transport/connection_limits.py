@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import asyncio
 import math
-from typing import Any
+from collections.abc import Collection
+from typing import Any, cast
 
 from httptools import HttpParserError
 
 from app.api.errors import REQUEST_ID, error_answer
+from app.api.idle import IdleConnection
 from app.api.request_ids import HEADER, RequestIds
 from app.api.service import Service
-from app.api.transport.head import check_head, check_trailers, path_of, unreadable
+from app.api.transport.head import check_head, check_trailers, line_tail, path_of, unreadable
 from app.api.transport.reading import ReadingConnection
 from app.api.transport.turns import Turns
 from app.errors import (
@@ -29,6 +31,7 @@ from app.errors import (
 # Limit of a head, and of any data without body bytes: chunk extensions, trailers.
 MAX_HEAD_BYTES = 64 << 10
 MAX_HEADERS = 128
+IDLE = "idle"
 # The part of a request being read.
 BETWEEN, HEAD, SLOW_HEAD, BODY = range(4)
 
@@ -49,6 +52,7 @@ class LimitedProtocol(ReadingConnection):
         self._reads = BETWEEN
         self._bytes_without_body = 0  # since the last byte of body, or the end of a request
         self._valid_host: bytes | None = None  # the last Host that was checked
+        self._line_tail = b""  # of an incomplete request line
         self._is_cut = False  # further data is not read
         # A timer for each request would cost 2 us. One timer keeps running and checks whether the
         # client is overdue; None while the server is working.
@@ -59,6 +63,8 @@ class LimitedProtocol(ReadingConnection):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """See `asyncio.Protocol`."""
         super().connection_made(transport)
+        others = cast(Collection[IdleConnection], self.connections)
+        self.service.idle.make_room(others, self.loop.time())
         self._wait(self.service.limits.head_timeout_s)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -82,6 +88,13 @@ class LimitedProtocol(ReadingConnection):
     def parse(self, piece: bytes | memoryview) -> None:
         """Parse the next bytes, which contain the end of at most one request."""
         self._bytes_without_body += len(piece)
+        if self._reads == BETWEEN or self._line_tail:
+            try:
+                self._line_tail = line_tail(self._line_tail, piece)
+            except CallerError as error:
+                self.url = b""  # that of an earlier request, if any
+                self._cut(error)
+                return
         self.feed(piece)
         if self._bytes_without_body > MAX_HEAD_BYTES and not self._is_cut:
             self._cut(_too_large())
@@ -160,6 +173,19 @@ class LimitedProtocol(ReadingConnection):
             and self._unread is None
             and not self.flow.write_paused
         )
+
+    @property
+    def idle_since(self) -> float | None:
+        """Since when it has waited for the first byte of a request; None if it does not."""
+        if self._due is None or not self.is_free:
+            return None
+        is_new = self.cycle is None
+        return self._due - (self.service.limits.head_timeout_s if is_new else self.keep_alive_s)
+
+    def close_idle(self) -> None:
+        """Close at once, because too many connections are open."""
+        self.service.metrics.connections_cut.labels(IDLE).inc()
+        self.transport.close()
 
     def on_known_head(self) -> None:
         """A whole request with a known head was read."""

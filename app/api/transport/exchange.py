@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
 import structlog
 
+from app.api.answers import PIECE_BYTES, LargeAnswer
 from app.api.calls import BODY_CUT, BODY_LATE, Call
 from app.api.endpoints import Endpoint
 from app.api.errors import (
@@ -32,6 +33,7 @@ from app.telemetry.tracing import RequestTrace
 
 LOG = structlog.get_logger(__name__)
 
+LEFT = "the client disconnected before its answer was written"
 SMALL_PIECE_BYTES = 4096  # larger pieces of a body are kept as received, and copied once
 
 
@@ -61,6 +63,9 @@ class ExchangeConnection(Protocol):
     ) -> None:
         """Write a whole answer, with the default headers."""
 
+    def write_in_pieces(self, content: bytes, sent: Callable[[], None]) -> None:
+        """Write a long content as the client reads it; then call `sent`, unless it leaves."""
+
     def close_behind_answer(self) -> None:
         """Close, but let the client read what was written."""
 
@@ -76,7 +81,7 @@ class Exchange:
         endpoint: the requested endpoint.
 
     Attributes:
-        response_complete: whether the answer has been written; uvicorn reads it.
+        response_complete: whether the whole answer has been written; uvicorn reads it.
         keep_alive: whether the connection stays open; uvicorn sets it to False when it stops.
     """
 
@@ -89,6 +94,8 @@ class Exchange:
         "_endpoint",
         "_for_browsers",
         "_held_bytes",
+        "_is_decided",
+        "_large",
         "_request_id",
         "_scope",
         "_submission",
@@ -100,6 +107,7 @@ class Exchange:
 
     def __init__(self, connection: ExchangeConnection, endpoint: Endpoint) -> None:
         self.response_complete = False
+        self._is_decided = False  # the answer, although it may not be written yet
         self.keep_alive = True
         self._began = time.perf_counter()
         self._connection = connection
@@ -111,6 +119,7 @@ class Exchange:
         self._held_bytes = 0  # as counted by BodyMemory
         self._call: Call | None = None
         self._submission: Submission | None = None
+        self._large: LargeAnswer | None = None  # while it is encoded
         self._timer: asyncio.TimerHandle | None = None
         self._scope: dict[str, Any] = {}  # the part of an ASGI scope that error answers use
         connection.service.metrics.requests_open += 1
@@ -141,7 +150,7 @@ class Exchange:
 
     def take(self, piece: bytes) -> None:
         """Add a piece of the body."""
-        if self.response_complete:
+        if self._is_decided:
             return
         body = self._body
         self._body_bytes += len(piece)
@@ -158,7 +167,7 @@ class Exchange:
 
     def begin(self) -> None:
         """Submit the body, which is complete."""
-        if self.response_complete or self._call is None:
+        if self._is_decided or self._call is None:
             return
         if self._timer is not None:
             self._timer.cancel()
@@ -177,7 +186,7 @@ class Exchange:
 
     def on_body_pending(self) -> None:
         """Start the body timeout and count the bytes received so far."""
-        if self._submission is not None or self.response_complete:
+        if self._submission is not None or self._is_decided:
             return
         service = self._connection.service
         try:
@@ -203,7 +212,12 @@ class Exchange:
 
     def disconnected(self) -> None:
         """Abandon the request, because the client has disconnected."""
-        if self._submission is None:
+        if self._is_decided:
+            self._sent()
+        elif self._large is not None:
+            self._large.cancel()
+            self._fail(Abandoned(LEFT))
+        elif self._submission is None:
             self._fail(Abandoned(BODY_CUT))
         else:
             self._submission.abandon()
@@ -214,11 +228,22 @@ class Exchange:
         except Exception as error:
             self._fail(error)
             return
-        if answer is not None:
+        if isinstance(answer, LargeAnswer):
+            self._large = answer
+            answer.start(self._encoded)
+        elif answer is not None:
+            self._write(answer)
+
+    def _encoded(self, answer: RawAnswer | Exception) -> None:
+        """Write an answer that was encoded in slices."""
+        self._large = None
+        if isinstance(answer, Exception):
+            self._fail(answer)
+        else:
             self._write(answer)
 
     def _fail(self, error: Exception) -> None:
-        if not self.response_complete:
+        if not self._is_decided:
             self._write(self._error_answer(error))
 
     def _error_answer(self, error: Exception) -> RawAnswer:
@@ -238,28 +263,43 @@ class Exchange:
         return 500, [(b"content-type", b"application/json"), length], content
 
     def _write(self, answer: RawAnswer) -> None:
-        """Write the answer: the one place where an exchange ends."""
+        """Write the answer, and count it: every exchange passes here once."""
         status, headers, content = answer
         connection = self._connection
-        self.response_complete = True
+        self._is_decided = True
         self._release_body()
         if self._timer is not None:
             self._timer.cancel()
+        is_long = False
         if connection.can_answer:
+            is_long = len(content) > PIECE_BYTES
             if not self.keep_alive or (b"connection", b"close") in headers:
                 self.keep_alive = False
                 headers = [each for each in headers if each[0] != b"connection"]
                 headers.append((b"connection", b"close"))
             headers.append((HEADER, self._request_id))
             headers += self._for_browsers
-            connection.write_answer(status, headers, content)
-            if not self.keep_alive:
-                connection.close_behind_answer()
+            connection.write_answer(status, headers, b"" if is_long else content)
         try:
             self._count(status)
         except Exception:  # the client has its answer, and the connection continues
             LOG.exception("request_not_counted", **self._log_ids())
-        connection.exchanged()
+        if is_long:
+            connection.write_in_pieces(content, self._sent)
+        else:
+            self._sent()
+
+    def _sent(self) -> None:
+        """End the exchange, whose answer is written, or whose client has left."""
+        if self.response_complete:
+            return
+        self.response_complete = True
+        if self._call is not None and self._call.counted:
+            self._call.sent()
+        self._call = self._submission = None  # an idle connection keeps its last exchange
+        if not self.keep_alive:
+            self._connection.close_behind_answer()
+        self._connection.exchanged()
 
     def _release_body(self) -> None:
         """Drop the body, which is complete or no longer wanted."""

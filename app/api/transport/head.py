@@ -15,6 +15,9 @@ NOT_HTTP = "malformed HTTP/1.1 request; the connection is closed"
 HTTP_1 = "this server speaks HTTP/1.1; the connection is closed"
 ONE_HOST = "a request needs exactly one valid Host header; the connection is closed"
 ABSOLUTE_FORM = re.compile(rb"https?://([^/?#@]+)([/?][^#]*)?", re.IGNORECASE)
+# The parser also accepts requests of these protocols, and does not say so.
+OTHER_PROTOCOL = re.compile(rb"[^\r\n]* (?:RTSP|ICE)/")
+TAIL_BYTES = 16  # of an incomplete line: enough to recognise its protocol
 OTHER_VERSIONS = ("Invalid HTTP version", "Pause on PRI/Upgrade")  # the parser's messages
 
 
@@ -23,6 +26,28 @@ def unreadable(problem: str) -> CallerError:
     if problem in OTHER_VERSIONS:
         return HttpVersionNotSupported(HTTP_1)
     return MalformedRequest(NOT_HTTP)
+
+
+def line_tail(before: bytes, data: bytes | memoryview) -> bytes:
+    """Check a request line, as far as it has arrived, for other protocols than HTTP.
+
+    Args:
+        before: what this last returned for the line; empty for a new request.
+        data: the bytes that follow.
+
+    Returns:
+        The end of the line, to be checked with the next bytes; empty if the line is complete.
+
+    Raises:
+        MalformedRequest: if it is not HTTP.
+    """
+    line = b"".join((before, data)) if before else bytes(data)  # bytes are not copied
+    line = line.lstrip(b"\r\n")
+    if b"\n" in line and b"RTSP/" not in line and b"ICE/" not in line:
+        return b""
+    if OTHER_PROTOCOL.match(line) is not None:
+        raise MalformedRequest(NOT_HTTP)
+    return b"" if b"\n" in line else line[-TAIL_BYTES:]
 
 
 def check_head(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, Protocol, cast
 
 import httptools
@@ -19,6 +19,7 @@ from uvicorn.protocols.http.httptools_impl import (
     RequestResponseCycle,
 )
 
+from app.api.answers import PIECE_BYTES
 from app.api.errors import TRANSPORT
 
 
@@ -116,6 +117,8 @@ class UvicornConnection(HttpToolsProtocol):
             not self.access_log and self.limit_concurrency is None and not self.root_path
         )
         self._running: RequestResponseCycle | None = None  # the last one with a task
+        self._rest = memoryview(b"")  # of a content that is written in pieces
+        self._on_sent: Callable[[], None] | None = None
 
     @property
     def is_answered(self) -> bool:
@@ -258,8 +261,39 @@ class UvicornConnection(HttpToolsProtocol):
         parts += (b"\r\n", content)
         self.transport.write(b"".join(parts))
 
+    @property
+    def unwritten(self) -> int:
+        """Bytes of a content in pieces that its transport has not got yet."""
+        return len(self._rest)
+
+    def write_in_pieces(self, content: bytes, sent: Callable[[], None]) -> None:
+        """Write a long content as the client reads it; then call `sent`, unless it leaves.
+
+        Each piece has a turn of the event loop: a fast client would otherwise block it.
+        """
+        self._rest, self._on_sent = memoryview(content), sent
+        self.loop.call_soon(self._write_more)
+
+    def _write_more(self) -> None:
+        sent = self._on_sent
+        if sent is None or self.flow.write_paused or not self.can_answer:
+            return
+        piece, self._rest = self._rest[:PIECE_BYTES], self._rest[PIECE_BYTES:]
+        self.transport.write(piece)
+        if not self._rest:
+            self._rest, self._on_sent = memoryview(b""), None  # frees the content
+            sent()
+        elif not self.flow.write_paused:  # else `resume_writing` goes on
+            self.loop.call_soon(self._write_more)
+
+    def resume_writing(self) -> None:
+        """The client has read nearly everything that was written."""
+        super().resume_writing()
+        self._write_more()
+
     def connection_lost(self, exc: Exception | None) -> None:
         """See `asyncio.Protocol`."""
+        self._rest, self._on_sent = memoryview(b""), None
         if self._running is not None and not self._running.response_complete:
             self._running.disconnected = True  # uvicorn notifies only the last request read
             self._running.message_event.set()

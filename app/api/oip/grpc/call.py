@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from app.api.answers import Pieces, in_parts
 from app.api.memo import Written
 from app.api.oip.answers import outputs_of
-from app.api.oip.grpc.messages import InferMessage, write_response
+from app.api.oip.grpc.messages import InferMessage, response_parts
 from app.api.oip.infer import OipCall
 from app.api.oip.requests import RAW
 from app.codecs.base import Budget
@@ -46,4 +47,15 @@ class GrpcInferCall(OipCall):
     def write(self, outcomes: Sequence[Outcome]) -> Written:
         """See `Call`."""
         outputs = outputs_of(self.model, self.request, outcomes)
-        return (), write_response(self.model, self.request.id, outputs)
+        return (), b"".join(response_parts(self.model, self.request.id, outputs))
+
+    def write_large(self, outcomes: Sequence[Outcome]) -> Pieces:
+        """See `Call`."""
+        outputs = outputs_of(self.model, self.request, outcomes)
+        for part in response_parts(self.model, self.request.id, outputs):
+            yield from in_parts(memoryview(part))
+        return ()
+
+    def expected_bytes(self, array_bytes: int) -> int:
+        """See `Call`."""
+        return array_bytes

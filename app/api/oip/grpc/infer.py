@@ -6,19 +6,20 @@ import time
 from collections.abc import Mapping
 
 from app.access.entries import PREDICT
+from app.api.answers import LargeAnswer
 from app.api.endpoints import Endpoint
 from app.api.oip.grpc.call import ROUTE, GrpcInferCall
 from app.api.oip.grpc.messages import InferMessage
 from app.api.oip.grpc.reading import Context, MessageReader, Rejected
 from app.api.oip.grpc.statuses import REQUEST_ID, Metadata, refusal_of
+from app.api.oip.grpc.unread import UnreadAnswers
 from app.api.request_ids import RequestIds
 from app.api.service import Service
-from app.errors import Abandoned, InvalidInput, Overloaded
+from app.errors import Abandoned, InvalidInput
 from app.telemetry.tracing import RequestTrace, Tracing
 
+UNREAD = "answer_unread"  # also the code of such connections over HTTP
 FIELDS = frozenset(("authorization", "x-api-key", "x-torchlane-timeout-ms", "x-request-id"))
-SMALL_BYTES = 64 << 10  # answers up to this size are not counted
-AGAIN_S = 1.0  # a guess: it is unknown when other answers will have been read
 
 
 class Infer:
@@ -28,17 +29,14 @@ class Infer:
         service: engine, models and limits.
         reader: reads messages.
         ids: request ids of the process.
-        unread_limit: bytes of large answers that clients have not read yet.
     """
 
-    def __init__(
-        self, service: Service, reader: MessageReader, ids: RequestIds, unread_limit: int
-    ) -> None:
+    def __init__(self, service: Service, reader: MessageReader, ids: RequestIds) -> None:
         self._service = service
         self._reader = reader
         self._ids = ids
-        self._unread = 0
-        self._unread_limit = unread_limit
+        cut = service.metrics.connections_cut.labels(UNREAD).inc
+        self._unread = UnreadAnswers(service.answers, cut)
 
     async def __call__(self, _: object, context: Context) -> bytes:
         """Answer one call."""
@@ -94,31 +92,18 @@ class Infer:
         submission = call.begin(body, request_id)
         del body, message
         await submission.settled()
-        _, headers, content = call.answer()
-        if len(content) > SMALL_BYTES:
-            self._hold(context, len(content))
+        try:
+            answer = call.answer()
+            if isinstance(answer, LargeAnswer):
+                answer = await answer.encoded()
+            _, headers, content = answer
+            self._unread.give(context, len(content), call.sent)
+        except BaseException:
+            call.sent()
+            raise
         return content, tuple(
             (name.decode(), value.decode()) for name, value in headers if name != b"content-length"
         )
-
-    def _hold(self, context: Context, size: int) -> None:
-        """Count a large answer until its client has read it.
-
-        Raises:
-            Overloaded: if clients have too many unread bytes already.
-        """
-        if self._unread and self._unread + size > self._unread_limit:
-            raise Overloaded(
-                f"{self._unread} bytes of answers have not been read yet, the limit is "
-                f"{self._unread_limit}; try again later",
-                retry_after_s=AGAIN_S,
-            )
-        self._unread += size
-
-        def read(_: Context) -> None:
-            self._unread -= size
-
-        context.add_done_callback(read)  # type: ignore[arg-type]  # the stub wants a class
 
 
 def followed(

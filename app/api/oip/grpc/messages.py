@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 
 import numpy as np
 
-from app.api.oip.answers import Output, octets_of
+from app.api.oip.answers import Output, octets_bytes, output_octets
 from app.api.oip.datatypes import BYTES, DTYPES
 from app.api.oip.grpc.wire import (
     FIXED32,
@@ -254,28 +254,24 @@ class InferMessage:
         return before
 
 
-def write_response(model: LoadedModel, request_id: str, outputs: Sequence[Output]) -> bytes:
-    """A ModelInferResponse with raw_output_contents."""
-    parts: list[bytes | memoryview] = [
-        written(1, model.id.name.encode()),
-        written(2, b"%d" % model.id.version),
-    ]
+def response_parts(
+    model: LoadedModel, request_id: str, outputs: Sequence[Output]
+) -> Generator[bytes | memoryview, None, None]:
+    """A ModelInferResponse with raw_output_contents, in parts."""
+    yield written(1, model.id.name.encode()) + written(2, b"%d" % model.id.version)
     if request_id:
-        parts.append(written(3, request_id.encode()))
+        yield written(3, request_id.encode())
     for output in outputs:
         shape = b"".join(map(varint, output.shape))
-        parts.append(
-            written(
-                5,
-                b"%b%b%b"
-                % (
-                    written(1, output.name.encode()),
-                    written(2, output.datatype.encode()),
-                    written(3, shape),
-                ),
-            )
+        yield written(
+            5,
+            b"%b%b%b"
+            % (
+                written(1, output.name.encode()),
+                written(2, output.datatype.encode()),
+                written(3, shape),
+            ),
         )
     for output in outputs:
-        octets = octets_of(output)
-        parts += (b"\x32", varint(octets.nbytes), octets)  # `written` would copy them
-    return b"".join(parts)
+        yield b"\x32" + varint(octets_bytes(output))  # `written` would copy the rest
+        yield from output_octets(output)

@@ -50,7 +50,7 @@ class Listen:
         host: an address or a name.
         port: 0 for any port.
         shared: whether other processes listen on the same port.
-        backlog_bytes: limit of unfinished messages, and of unread answers.
+        backlog_bytes: limit of unfinished messages.
     """
 
     host: str
@@ -140,7 +140,7 @@ class GrpcServer:
             path: _handler(Unary(path, method, service, reader, ids).__call__)
             for path, method in unary.items()
         }
-        infer = Infer(service, reader, ids, self._listen.backlog_bytes)
+        infer = Infer(service, reader, ids)
         reflection = Reflection((INFERENCE, HEALTH), self._streams)
         name = reflection_pb2.DESCRIPTOR.services_by_name["ServerReflection"].full_name
         return made | {

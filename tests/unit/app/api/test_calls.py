@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from app.api.answers import LargeAnswer
 from app.api.calls import Call
 from app.api.endpoints import Endpoint
 from app.api.errors import RawAnswer
@@ -59,7 +60,8 @@ async def answered(
 ) -> RawAnswer:
     call = begun(service, endpoint, **headers)
     await call.begin(body).settled()
-    return call.answer()
+    answer = call.answer()
+    return await answer.encoded() if isinstance(answer, LargeAnswer) else answer
 
 
 def found(answer: RawAnswer) -> bytes:

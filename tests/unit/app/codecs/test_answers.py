@@ -210,25 +210,25 @@ class TestBytes:
     def test_one(self, media_type: str) -> None:
         made = encoder(scores="softmax")
         finished = rows(made.finish({"y": LOGITS[np.newaxis]}))
-        body = made.encode_raw(media_type, finished, many=False)
+        body = b"".join(made.encode_raw(media_type, finished, many=False))
         np.testing.assert_array_equal(read(media_type, body), apply_scores("softmax", LOGITS))
 
     @pytest.mark.parametrize("output", [LOGITS.astype(">f4"), np.repeat(LOGITS, 2)[::2]])
     def test_bytes_are_little_endian_and_row_major(self, media_type: str, output: Array) -> None:
-        body = encoder().encode_raw(media_type, [{"y": output}], many=False)
+        body = b"".join(encoder().encode_raw(media_type, [{"y": output}], many=False))
         assert body.endswith(LOGITS.astype("<f4").tobytes())
 
     def test_several_outputs_have_no_binary_form(self, media_type: str) -> None:
         many = AnswerEncoder(make_manifest(outputs=[spec("y"), spec("z")]))
         with pytest.raises(NotAcceptable, match="2 outputs, which need application/json"):
-            many.encode_raw(media_type, [{"y": LOGITS, "z": LOGITS}], many=False)
+            b"".join(many.encode_raw(media_type, [{"y": LOGITS, "z": LOGITS}], many=False))
 
     def test_predictions_of_different_shapes_have_no_binary_form(self, media_type: str) -> None:
         predictions = [{"y": LOGITS}, {"y": LOGITS[:2]}]
         with pytest.raises(NotAcceptable, match="differ in shape"):
-            encoder(shape=(-1,)).encode_raw(media_type, predictions, many=True)
+            b"".join(encoder(shape=(-1,)).encode_raw(media_type, predictions, many=True))
 
 
 def test_other_media_types_are_refused() -> None:
     with pytest.raises(NotAcceptable, match=NPY):
-        encoder().encode_raw("text/csv", [{"y": LOGITS}], many=False)
+        b"".join(encoder().encode_raw("text/csv", [{"y": LOGITS}], many=False))

@@ -105,9 +105,9 @@ def test_several_inputs_keep_their_values(one: Array, other: Array) -> None:
 def test_answers_can_be_decoded_again(stacked: Array) -> None:
     codec = TensorCodec(make_manifest(outputs=[spec_of("y", stacked)]))
     predictions: list[Arrays] = [{"y": stacked[row, ...]} for row in range(len(stacked))]
-    read_again = np.load(io.BytesIO(codec.encode_raw(NPY, predictions, many=True)))
+    read_again = np.load(io.BytesIO(b"".join(codec.encode_raw(NPY, predictions, many=True))))
     same([read_again[row, ...] for row in range(len(read_again))], stacked)
-    octets = codec.encode_raw(OCTET_STREAM, predictions, many=True)
+    octets = b"".join(codec.encode_raw(OCTET_STREAM, predictions, many=True))
     little = np.frombuffer(octets, stacked.dtype.newbyteorder("<")).reshape(stacked.shape)
     np.testing.assert_array_equal(little, stacked)
     for row, prediction in enumerate(predictions):

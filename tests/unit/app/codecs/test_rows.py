@@ -117,11 +117,11 @@ class TestRaw:
 
     @pytest.mark.parametrize("media_type", [OCTET_STREAM, NPY])
     def test_raw_output_has_only_counted_rows(self, media_type: str) -> None:
-        raw = self.BOXES.encode_raw(media_type, [found(3)], many=False)
+        raw = b"".join(self.BOXES.encode_raw(media_type, [found(3)], many=False))
         assert raw.endswith(np.arange(6, dtype="<f4").tobytes())
-        both = self.BOXES.encode_raw(media_type, [found(1), found(1)], many=True)
+        both = b"".join(self.BOXES.encode_raw(media_type, [found(1), found(1)], many=True))
         assert both.endswith(np.array([0, 1, 0, 1], "<f4").tobytes())
 
     def test_several_items_need_equal_counts(self) -> None:
         with pytest.raises(NotAcceptable, match="differ in shape"):
-            self.BOXES.encode_raw(OCTET_STREAM, [found(1), found(2)], many=True)
+            b"".join(self.BOXES.encode_raw(OCTET_STREAM, [found(1), found(2)], many=True))

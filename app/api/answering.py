@@ -1,0 +1,191 @@
+"""The second half of a prediction call, from its submission to its answer; see `calls.py`."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+
+import numpy as np
+
+from app.api.answers import LARGE_BYTES, Headers, LargeAnswer, Pieces
+from app.api.endpoints import Endpoint
+from app.api.errors import RawAnswer
+from app.api.memo import Remembered, Written
+from app.api.outcomes import check_answer, shown
+from app.api.service import Service
+from app.engine.submission import Submission
+from app.registry.loaded_models import LoadedModel
+from app.telemetry.tracing import RequestTrace
+from app.types import Answer, CacheCounts, Outcome
+
+JSON_GROWTH = 3  # bytes of JSON for a byte of float32, about
+
+
+class Answering:
+    """A call that can be answered; `Call` reads its request and has the documentation.
+
+    Attributes:
+        counted: bytes of the answer, as counted by `AnswerMemory`.
+    """
+
+    __slots__ = (
+        "_arrived",
+        "_decoded",
+        "_digest",
+        "_remembered",
+        "_submission",
+        "counted",
+        "endpoint",
+        "model",
+        "service",
+        "trace",
+    )
+    _arrived: float
+    _decoded: float
+    _digest: bytes | None
+    _remembered: Remembered | None
+    _submission: Submission | None
+    counted: int
+    endpoint: Endpoint
+    model: LoadedModel
+    service: Service
+    trace: RequestTrace | None
+
+    def write(self, outcomes: Sequence[Outcome]) -> Written:
+        """The answer's body and the headers that describe it, except its length.
+
+        Raises:
+            TorchlaneError: if the outcomes cannot be written in the requested form.
+        """
+        raise NotImplementedError
+
+    def write_large(self, outcomes: Sequence[Outcome]) -> Pieces:
+        """The same body in pieces that are quick to make, for an answer with large arrays.
+
+        Raises:
+            TorchlaneError: see `write`.
+        """
+        headers, content = self.write(outcomes)
+        yield content
+        return headers
+
+    def expected_bytes(self, array_bytes: int) -> int:
+        """About how long the body will be, given the bytes of all outputs."""
+        return JSON_GROWTH * array_bytes
+
+    def answer(self) -> RawAnswer | LargeAnswer:
+        """Status, headers and body, once the submission is settled.
+
+        A large answer counts in the memory of answers, from now on until `sent` is called.
+
+        Raises:
+            TorchlaneError: the reason why there are no predictions.
+        """
+        submission = self._submission
+        if submission is None:
+            raise RuntimeError("bug: a call was answered before it began")
+        answer = submission.result()
+        answered = time.perf_counter()
+        remembered = self._remembered
+        if remembered is not None:
+            return self._finished(answer, answered, remembered.written)
+        outcomes, limits = answer.outcomes, self.service.limits
+        size = check_answer(outcomes, limits.max_answer_bytes)
+        is_repeat = self._digest is not None and answer.cache.hit == len(outcomes)
+        if limits.show_model_errors:
+            outcomes = shown(outcomes)
+        if size > LARGE_BYTES:
+            self._counts(size + self.expected_bytes(size))
+            answer.outcomes = ()  # freed with the pieces
+            submission.forget()
+            return self._large(answer, answered, self.write_large(outcomes), size, is_repeat)
+        written = self.write(outcomes)
+        if is_repeat:
+            self._remember(written)
+        return self._finished(answer, answered, written)
+
+    def sent(self) -> None:
+        """Count the answer no longer: the client's socket has taken it, or the client left."""
+        if self.counted:
+            self.service.answers.give_back(self.counted)
+            self.counted = 0
+
+    def _large(
+        self, answer: Answer, answered: float, pieces: Pieces, size: int, is_repeat: bool
+    ) -> LargeAnswer:
+        """The answer with arrays of `size` bytes, which are freed once it is encoded."""
+
+        def count(encoded: int) -> None:
+            if encoded + size > self.counted + LARGE_BYTES:
+                self._counts(encoded + size)
+
+        def finish(headers: Headers, content: bytes) -> RawAnswer:
+            if is_repeat:
+                self._remember((headers, content))
+            return self._finished(answer, answered, (headers, content))
+
+        return LargeAnswer(self.service.slices, count, pieces, finish)
+
+    def _counts(self, size: int) -> None:
+        """Count the bytes that the answer takes now.
+
+        Raises:
+            Overloaded: if all answers take too many.
+        """
+        self.counted = self.service.answers.hold(size, self.counted)
+
+    def _check_room(self, items: int) -> None:
+        """Reject a request whose answer would not fit, before it is computed.
+
+        Raises:
+            Overloaded: if all answers take too many bytes.
+        """
+        size = 0
+        for spec in self.model.manifest.outputs:
+            if spec.is_fixed:
+                size += math.prod(spec.item_shape) * np.dtype(spec.dtype).itemsize
+        self.service.answers.check(self.expected_bytes(items * size))
+
+    def _finished(self, answer: Answer, answered: float, written: Written) -> RawAnswer:
+        """The answer with its body, and the headers that every answer has."""
+        headers, content = written
+        if self.counted or len(content) > LARGE_BYTES:
+            self._counts(len(content))
+        encoded = time.perf_counter()
+        if self.trace is not None:
+            self.trace.answered, self.trace.encoded = answered, encoded
+            self.trace.cache = answer.cache
+        timing = _server_timing(self._decoded - self._arrived, answer, encoded - answered)
+        return (
+            200,
+            [
+                *headers,
+                (b"x-torchlane-cache", _cache_header(answer.cache, many=self.endpoint.many)),
+                (b"server-timing", timing),
+                (b"content-length", b"%d" % len(content)),
+            ],
+            content,
+        )
+
+    def _remember(self, written: Written) -> None:
+        """Remember the answer, all items of which were in the cache."""
+        if self._digest is not None and self._submission is not None:
+            remembered = Remembered(tuple(self._submission.keys), written)
+            self.service.memo.put(self._digest, remembered)
+
+
+def _cache_header(counts: CacheCounts, *, many: bool) -> bytes:
+    if many:
+        return b"hit=%d, miss=%d, joined=%d" % (counts.hit, counts.miss, counts.joined)
+    return b"hit" if counts.hit else b"miss" if counts.miss else b"joined"
+
+
+def _server_timing(decode_s: float, answer: Answer, encode_s: float) -> bytes:
+    times = b"decode;dur=%.3f, queue;dur=%.3f, compute;dur=%.3f, encode;dur=%.3f" % (
+        decode_s * 1e3,
+        answer.queue_s * 1e3,
+        answer.compute_s * 1e3,
+        encode_s * 1e3,
+    )
+    return b"%b, batch;desc=%d" % (times, answer.batch_items) if answer.batch_items else times

@@ -1,0 +1,153 @@
+"""Large answers: counted until they are sent, and encoded in slices between other work.
+
+Encoding an answer of a hundred megabytes takes most of a second, and holds the GIL, so a thread
+would stall the event loop as well. Instead, each turn of the loop encodes for a millisecond.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import time
+from collections import deque
+from collections.abc import Callable, Generator
+from typing import TypeAlias
+
+from app.api.errors import RawAnswer
+from app.api.memory import FREE_BYTES, Memory
+
+LARGE_BYTES = FREE_BYTES  # of arrays, or of an encoded answer: smaller ones are written at once
+SLICE_S = 0.001
+PIECE_BYTES = 256 << 10  # copied at once: takes about 0.1 ms
+Headers: TypeAlias = tuple[tuple[bytes, bytes], ...]
+Piece: TypeAlias = bytes | memoryview
+Pieces: TypeAlias = Generator[Piece, None, Headers]  # the parts of a body, then its headers
+
+
+class AnswerMemory(Memory):
+    """Bounds answers, from before they are encoded until the caller's socket has taken them.
+
+    Args:
+        limit: bytes for all answers in total.
+    """
+
+    def __init__(self, limit: int) -> None:
+        super().__init__(limit, "answers that are not sent yet", "ask for less and read it faster")
+
+
+class Slices:
+    """Gives each turn of the event loop to one of the answers that are being encoded."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[LargeAnswer] = deque()
+
+    def add(self, answer: LargeAnswer) -> None:
+        """Call `answer.take_turn` in one of the next turns, after those that wait already."""
+        self._waiting.append(answer)
+        if len(self._waiting) == 1:
+            self._schedule()
+
+    def _schedule(self) -> None:
+        asyncio.get_running_loop().call_soon(self._turn)
+
+    def _turn(self) -> None:
+        answer = self._waiting[0]
+        has_more = answer.take_turn()
+        self._waiting.popleft()
+        if has_more:
+            self._waiting.append(answer)
+        if self._waiting:
+            self._schedule()
+
+
+class LargeAnswer:
+    """An answer that is encoded in slices.
+
+    Args:
+        slices: shares the time with other answers.
+        count: called with the bytes that the answer takes; raises `Overloaded` if these are too
+            many.
+        pieces: the parts of its body, each quick to make.
+        finish: makes the answer from its headers and body.
+    """
+
+    __slots__ = ("_buffer", "_count", "_done", "_finish", "_pieces", "_slices")
+
+    def __init__(
+        self,
+        slices: Slices,
+        count: Callable[[int], None],
+        pieces: Pieces,
+        finish: Callable[[Headers, bytes], RawAnswer],
+    ) -> None:
+        self._slices = slices
+        self._count = count
+        self._pieces: Pieces | None = pieces
+        self._finish = finish
+        self._buffer = io.BytesIO()
+        self._done: Callable[[RawAnswer | Exception], None] | None = None
+
+    def start(self, done: Callable[[RawAnswer | Exception], None]) -> None:
+        """Encode; then call `done`, which must not raise, with the answer or an error."""
+        self._done = done
+        self._slices.add(self)
+
+    async def encoded(self) -> RawAnswer:
+        """The answer.
+
+        Raises:
+            Exception: whatever makes it impossible.
+        """
+        ended: asyncio.Future[RawAnswer | Exception] = asyncio.get_running_loop().create_future()
+        self.start(lambda result: None if ended.done() else ended.set_result(result))
+        try:
+            result = await ended
+        finally:
+            self.cancel()
+        if isinstance(result, Exception):
+            raise result
+        return result
+
+    def cancel(self) -> None:
+        """Drop the answer, because its caller has left; harmless if it is encoded."""
+        self._done = self._pieces = None
+        self._buffer = io.BytesIO()
+
+    def take_turn(self) -> bool:
+        """Encode for a while; returns whether there is more to do."""
+        pieces = self._pieces
+        if pieces is None:
+            return False
+        try:
+            headers = self._encode(pieces)
+            if headers is None:
+                return True
+            content = self._buffer.getvalue()  # no copy, because it has no spare bytes
+            result: RawAnswer | Exception = self._finish(headers, content)
+        except Exception as error:
+            result = error
+        done = self._done
+        self.cancel()
+        if done is not None:
+            done(result)
+        return False
+
+    def _encode(self, pieces: Pieces) -> Headers | None:
+        """Encode a slice; returns the headers at the end."""
+        buffer = self._buffer
+        until = time.perf_counter() + SLICE_S
+        try:
+            while time.perf_counter() < until:
+                buffer.write(next(pieces))
+        except StopIteration as stop:
+            headers: Headers = stop.value
+            return headers
+        self._count(buffer.tell())
+        return None
+
+
+def in_parts(octets: memoryview) -> Generator[memoryview, None, None]:
+    """Bytes in parts that are quick to copy."""
+    octets = octets.cast("B")
+    for at in range(0, len(octets), PIECE_BYTES):
+        yield octets[at : at + PIECE_BYTES]

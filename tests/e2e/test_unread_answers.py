@@ -1,0 +1,143 @@
+"""Large answers that nobody reads, and a slow reader, over a real process."""
+
+from __future__ import annotations
+
+import gzip
+import http.client
+import re
+import signal
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+import torch
+from torch import nn
+
+from models.tensors import TensorSpec
+from tests.artifacts import write_artifact
+from tests.e2e.server import PLAIN, Server, running
+
+MIB = 1 << 20
+WIDTH = 1 << 20  # 4 MiB an item, and about 12 MB of JSON
+ITEMS, CALLERS, LIMIT = 6, 20, 150 * MIB
+COMPUTED = 100 * MIB  # of arrays that are computed and stacked at once, and of the allocator
+SETTINGS = {"cache_bytes": "0", "max_batch_size": "1", "answers_limit_bytes": str(LIMIT)}
+
+
+class Wide(nn.Module):
+    """x [n, 2] -> y [n, WIDTH], numbers with many digits."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """See the class."""
+        return x.sum(1, keepdim=True) * torch.linspace(0, 1, 1 << 20)
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("models")
+    wide = TensorSpec(name="y", dtype="float32", shape=(-1, WIDTH))
+    write_artifact(folder, "wide", module=Wide(), outputs=(wide,))
+    return folder
+
+
+def body(first: int) -> bytes:
+    rows = ",".join(f"[{first}, {at}.5]" for at in range(ITEMS))
+    return gzip.compress(b'{"inputs": [%s]}' % rows.encode())
+
+
+def asked(server: Server, first: int, headers: str = "") -> socket.socket:
+    """A connection whose answer nobody reads."""
+    given = body(first)
+    head = (
+        "POST /batch-predict HTTP/1.1\r\nHost: loopback\r\nContent-Encoding: gzip\r\n"
+        f"Content-Type: application/json\r\nContent-Length: {len(given)}\r\n{headers}\r\n"
+    )
+    deaf = socket.create_connection(("127.0.0.1", server.port), timeout=60)
+    deaf.sendall(head.encode() + given)
+    return deaf
+
+
+def memory(server: Server, what: str = "VmRSS") -> int:
+    """Of the process and its children, in bytes."""
+    pids = [str(server.process.pid)]
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        stat = path.read_text().rpartition(")")[2].split() if path.exists() else ["", ""]
+        if stat[1] == pids[0]:
+            pids.append(path.parent.name)
+    texts = [Path(f"/proc/{pid}/status").read_text() for pid in pids]
+    return sum(
+        int(found[1]) << 10 for text in texts if (found := re.search(rf"{what}:\s+(\d+)", text))
+    )
+
+
+@pytest.fixture
+def unread() -> Iterator[list[socket.socket]]:
+    opened: list[socket.socket] = []
+    yield opened
+    for each in opened:
+        each.close()
+
+
+def look(server: Server, over: threading.Event, seen: list[tuple[int, float]]) -> None:
+    """Another caller: note the memory, and how long it waits."""
+    with httpx.Client(base_url=server.url, verify=PLAIN, timeout=60) as client:
+        while not over.is_set():
+            began = time.perf_counter()
+            assert client.get("/health/live").status_code == 200
+            seen.append((memory(server), time.perf_counter() - began))
+            time.sleep(0.01)
+
+
+@pytest.mark.parametrize(
+    ("workers", "headers"),
+    [("1", ""), pytest.param("2", "Expect: 100-continue\r\n", marks=pytest.mark.soak)],
+    ids=["one", "two"],
+)
+def test_memory_is_bounded_and_others_are_served(
+    models: Path, tmp_path: Path, unread: list[socket.socket], workers: str, headers: str
+) -> None:
+    """Of 20 large answers that nobody reads, those that fit are kept, and the others rejected."""
+    with running(models, tmp_path / "log", workers=workers, drain_s="4", **SETTINGS) as server:
+        for at in range(2 * int(workers)):
+            asked(server, 100 + at).close()  # so that every worker has computed
+        server.wait_for_metric("torchlane_requests_in_flight", lambda value: value == 0)
+        time.sleep(0.5)
+        before, over = memory(server), threading.Event()
+        seen: list[tuple[int, float]] = []
+        watcher = threading.Thread(target=look, args=(server, over, seen))
+        watcher.start()
+        unread += [asked(server, at, headers) for at in range(1, 1 + CALLERS)]
+        server.wait_for_metric(
+            "torchlane_requests_total", lambda value: value >= CALLERS // 2
+        )  # nearly all are rejected, and others wait for their clients
+        time.sleep(2)
+        over.set()
+        watcher.join()
+        assert 0 < server.metric("torchlane_answers_bytes") <= LIMIT
+        # The arrays of the requests that are computed, a batch at a time, are no answers yet.
+        assert max(nbytes for nbytes, _ in seen) - before < LIMIT + COMPUTED * int(workers)
+        assert max(waited for _, waited in seen) < 2
+        server.signal(signal.SIGTERM)
+        assert server.exit_code(20) == 0
+
+
+def test_a_connection_is_reused_after_the_time_that_was_set(models: Path, tmp_path: Path) -> None:
+    """Longer than uvicorn's default of 5 s, which no balancer keeps to."""
+    with running(models, tmp_path / "log", keep_alive_s="60", **SETTINGS) as server:
+        connection = http.client.HTTPConnection("127.0.0.1", server.port)
+        statuses = []
+        for pause_s in (0, 5.5):
+            time.sleep(pause_s)
+            connection.request("GET", "/health/live")
+            if pause_s == 0:
+                kept = connection.sock
+            assert connection.sock is kept
+            answer = connection.getresponse()
+            answer.read()
+            statuses.append(answer.status)
+        connection.close()
+        assert statuses == [200, 200]

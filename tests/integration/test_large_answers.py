@@ -1,0 +1,244 @@
+"""Large answers: the same bytes as small ones, in slices; counted until they are sent."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import socket
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from app.api import answering, answers, json_pieces, memory
+from app.api.transport import asgi_predict, exchange, uvicorn_adapter
+from app.errors import Overloaded
+from app.types import Arrays
+from models.codec_specs import TensorCodecSpec
+from tests.artifacts import Y, write_artifact
+from tests.integration.listening import Doubles, Listening, listening, until
+from tests.integration.test_fast_path import GOOD, LIMITS, alike, by_expect
+from tests.integration.test_predict import TwoOutputs
+from tests.integration.wire import request
+from tests.text_models import write_text_models
+
+HELD = "torchlane_answers_bytes"
+
+
+def infer(model: str, **more: Any) -> dict[str, Any]:
+    tensor = {"name": "x", "datatype": "FP32", "shape": [3, 2], "data": [1, 2, 3, 4, 1, 2]}
+    body = json.dumps({"id": "7", "inputs": [tensor], **more}).encode()
+    return {"path": f"/v2/models/{model}/infer", "body": body}
+
+
+def text(path: str, **given: Any) -> dict[str, Any]:
+    return {"path": path, "body": json.dumps({"model": "embed", **given}).encode()}
+
+
+BINARY = {"parameters": {"binary_data": True}}
+NAMES = {"name": "y"}, {"name": "z"}
+CASES: dict[str, dict[str, Any]] = {
+    name: each
+    for name, each in GOOD.items()
+    if not any(other in each.get("path", "") for other in ("digits", "pairwise"))
+} | {
+    "infer": infer("double"),
+    "infer, all binary": infer("double", parameters={"binary_data_output": True}),
+    "infer, one binary": infer("two", outputs=[NAMES[0], {**NAMES[1], **BINARY}]),
+    "infer, classes": infer(
+        "labelled", outputs=[{"name": "y", "parameters": {"classification": 2}}]
+    ),
+    "TorchServe": {"path": "/predictions/double", "body": b"[1, 2]"},
+    "TorchServe, labels": {"path": "/predictions/labelled", "body": b"[1, 2]"},
+    "TorchServe, two outputs": {"path": "/predictions/two", "body": b"[1, 2]"},
+}
+TEXTS = {
+    "OpenAI": text("/v1/embeddings", input=["a b", "c"]),
+    "OpenAI, base64": text("/v1/embeddings", input="a b", encoding_format="base64"),
+    "infinity": text("/embeddings", input=["a b", "c"]),
+    "TEI": text("/embed", inputs=["a b", "c"]),
+}
+
+
+@pytest.fixture
+def models(tmp_path: Path) -> Path:
+    write_artifact(tmp_path, "double", version=3)
+    write_artifact(tmp_path, "labelled", codec=TensorCodecSpec(labels=("a", "b"), scores="softmax"))
+    second = Y.model_copy(update={"name": "z"})
+    write_artifact(tmp_path, "two", module=TwoOutputs(), outputs=(Y, second))
+    return tmp_path
+
+
+def shrink(patch: pytest.MonkeyPatch) -> None:
+    """Let every answer take the way of large ones, in pieces of a few bytes."""
+    patch.setattr(answering, "LARGE_BYTES", -1)
+    patch.setattr(memory, "FREE_BYTES", 0)
+    patch.setattr(json_pieces, "MAX_COST", 1)
+    for module in (answers, asgi_predict, exchange, uvicorn_adapter):
+        patch.setattr(module, "PIECE_BYTES", 7)
+
+
+async def compare(server: Listening, cases: dict[str, dict[str, Any]]) -> None:
+    differing = {}
+    wire = await server.connect()
+    for name, given in cases.items():
+        small = await wire.ask(request(**given))
+        with pytest.MonkeyPatch.context() as patch:
+            shrink(patch)
+            large = [await wire.ask(request(**given)), await by_expect(server, given)]
+        if small.status != 200 or any(alike(each) != alike(small) for each in large):
+            differing[name] = [small, *large]
+    assert differing == {}
+    assert server.service.answers.held == 0
+
+
+@pytest.mark.parametrize("cache_bytes", [0, 1 << 20])
+async def test_large_answers_have_the_same_bytes(models: Path, cache_bytes: int) -> None:
+    """Of every protocol, on both ways, and where an answer is remembered."""
+    async with listening(models, **LIMITS, cache_bytes=cache_bytes) as server:
+        if cache_bytes:
+            wire = await server.connect()
+            for given in CASES.values():  # all others are hits
+                await wire.ask(request(**given))
+        await compare(server, CASES)
+
+
+async def test_large_embeddings_have_the_same_bytes(tmp_path: Path) -> None:
+    write_text_models(tmp_path)
+    async with listening(tmp_path, default_model="embed", cache_bytes=0) as server:
+        await compare(server, TEXTS)
+
+
+WIDTH = 1 << 20  # numbers of an answer that no socket takes as a whole, if it is not read
+WAYS: dict[str, dict[str, Any]] = {"fast": {}, "asgi": {"expect": "100-continue"}}
+
+
+def wide(inputs: Arrays) -> Arrays | None:
+    if inputs["x"][0, 0] < 5:
+        return None
+    numbers = np.linspace(0, inputs["x"][:, 0], WIDTH, axis=1)
+    return {"y": numbers.astype(np.float32)}
+
+
+def ask_wide(number: float, **headers: Any) -> bytes:
+    return request(body=json.dumps({"input": [number, 1]}).encode(), **headers)
+
+
+def deaf(server: Listening, sent: bytes) -> socket.socket:
+    """A client that does not read its answer."""
+    connection = socket.create_connection(("127.0.0.1", server.port))
+    connection.sendall(sent)
+    return connection
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("ending", ["read", "closed"])
+async def test_unread_answers_are_counted_and_more_are_rejected(
+    tmp_path: Path, way: str, ending: str
+) -> None:
+    write_artifact(tmp_path, "double")
+    loop = asyncio.get_running_loop()
+    limit = 20 << 20  # one answer of 12 MB, and no other
+    given = {"cache_bytes": 0, "answers_limit_bytes": limit}
+    async with listening(tmp_path, make_backend=Doubles(wide), **given) as server:
+        held = server.service.answers
+        with deaf(server, ask_wide(5, **WAYS[way])) as first:
+            first.setblocking(False)
+            await until(lambda: any(each.flow.write_paused for each in server.connections))
+            assert 8 * WIDTH < held.held < limit
+            wire = await server.connect()
+            rejected = await wire.ask(ask_wide(6, **WAYS[way]))
+            assert (rejected.status, rejected.code) == (503, "overloaded")
+            assert "answers that are not sent yet" in rejected.json()["error"]
+            assert (rejected["retry-after"], await server.metric(HELD)) == ("1", held.held)
+            assert (await wire.ask(ask_wide(1))).status == 200
+            got = b""
+            while ending == "read" and not got.endswith(b"]}}}"):
+                got += await loop.sock_recv(first, 1 << 20)
+        await until(lambda: held.held == 0)
+        assert (await wire.ask(ask_wide(6, **WAYS[way]))).body.count(b",") > WIDTH
+
+
+@pytest.mark.parametrize("way", WAYS)
+async def test_a_full_memory_rejects_before_computing(tmp_path: Path, way: str) -> None:
+    write_artifact(tmp_path, "double")
+    doubles = Doubles()
+    async with listening(tmp_path, make_backend=doubles, answers_limit_bytes=1) as server:
+        wire = await server.connect()
+        batches = len(doubles.one.batches)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(memory, "FREE_BYTES", 0)
+            counted = server.service.answers.hold(1, 0)
+            assert (await wire.ask(ask_wide(1, **WAYS[way]))).status == 503
+            assert len(doubles.one.batches) == batches
+            server.service.answers.give_back(counted)
+            assert (await wire.ask(ask_wide(1, **WAYS[way]))).status == 200
+
+
+async def test_a_client_that_leaves_stops_its_encoding(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_artifact(tmp_path, "double")
+    monkeypatch.setattr(answers, "SLICE_S", 0.0)  # the slowest
+    async with listening(tmp_path, make_backend=Doubles(wide), cache_bytes=0) as server:
+        held = server.service.answers
+        with deaf(server, ask_wide(5)):
+            await until(lambda: held.held > 0)
+        await until(lambda: held.held == 0)
+        assert await server.metric("torchlane_requests_total", code="abandoned") == 1
+
+
+def any_size(_: int) -> None:
+    """Never too large."""
+
+
+class TestSlices:
+    """Answers that are encoded at the same time have their turns."""
+
+    @staticmethod
+    def answer(
+        slices: answers.Slices, name: bytes, log: list[bytes], fails: Exception | None = None
+    ) -> answers.LargeAnswer:
+        def pieces() -> answers.Pieces:
+            for _ in range(3):
+                log.append(name)
+                yield name
+            if fails is not None:
+                raise fails
+            return ()
+
+        return answers.LargeAnswer(
+            slices, any_size, pieces(), lambda _, content: (200, [], content)
+        )
+
+    async def test_turns(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        ticks = itertools.count()
+        monkeypatch.setattr(time, "perf_counter", lambda: next(ticks))
+        monkeypatch.setattr(answers, "SLICE_S", 1.5)  # one piece
+        slices, bug = answers.Slices(), ValueError("no")
+        log: list[bytes] = []
+        made = [self.answer(slices, name, log) for name in (b"a", b"b")]
+        made.append(self.answer(slices, b"c", log, bug))
+        left = self.answer(slices, b"d", log)
+        left.start(lambda _: pytest.fail("it was cancelled"))
+        left.cancel()
+        results = await asyncio.gather(*(each.encoded() for each in made), return_exceptions=True)
+        assert log == [b"a", b"b", b"c"] * 3
+        assert results == [(200, [], b"aaa"), (200, [], b"bbb"), bug]
+
+    async def test_too_many_bytes_end_it(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(answers, "SLICE_S", -1.0)
+
+        def count(_: int) -> None:
+            raise Overloaded("full", retry_after_s=1)
+
+        def pieces() -> answers.Pieces:
+            yield b"never"
+            return ()
+
+        made = answers.LargeAnswer(answers.Slices(), count, pieces(), lambda *_: (200, [], b""))
+        with pytest.raises(Overloaded):
+            await made.encoded()
