@@ -220,6 +220,9 @@ class Call:
         except TooLongForLoop:
             read = partial(self.read, body, on_loop=False)
             return self._begin_off_loop(read, len(body), request_id)
+        except TorchlaneError:
+            service.metrics.model(model.id).failed(time.perf_counter() - self._arrived)
+            raise
         self._keep_notes(items)
         self._asks_for(len(items))
         self._is_decoded(len(items))
