@@ -33,6 +33,20 @@ BODY_LATE = "the body did not arrive before the deadline; allow more time"
 BODY_CUT = "the client disconnected while sending the body"
 
 
+def admitted(service: Service, fields: Mapping[bytes, bytes]) -> Caller | None:
+    """The caller of a prediction, which counts as one item from now on; None if all are free.
+
+    Raises:
+        Unauthorized, Forbidden: see `Guard.admit`.
+        RateLimited: if one more item exceeds the caller's limit.
+    """
+    if not service.guard.enabled:
+        return None
+    caller = service.guard.admit(fields, PREDICT)
+    caller.arrives()
+    return caller
+
+
 class Call:
     """A prediction request; a subclass for each protocol reads its items and writes its answer.
 
@@ -40,6 +54,7 @@ class Call:
         service: engine, models and limits.
         endpoint: the requested endpoint.
         fields: headers, with names in lower case.
+        caller: the caller, if `admitted` has been called already.
 
     Attributes:
         arrived_at: when the head arrived, on the engine's clock.
@@ -73,16 +88,19 @@ class Call:
         "trace",
     )
 
-    def __init__(self, service: Service, endpoint: Endpoint, fields: Mapping[bytes, bytes]) -> None:
+    def __init__(
+        self,
+        service: Service,
+        endpoint: Endpoint,
+        fields: Mapping[bytes, bytes],
+        caller: Caller | None = None,
+    ) -> None:
         self._arrived = self._decoded = time.perf_counter()
         self.service = service
         self.endpoint = endpoint
         if service.hosts.enabled:
             service.hosts.check(fields)
-        self._caller: Caller | None = None
-        if service.guard.enabled:
-            self._caller = service.guard.admit(fields, PREDICT)
-            self._caller.arrives()
+        self._caller = admitted(service, fields) if caller is None else caller
         coding = fields.get(b"content-encoding")
         self._coding = None if coding is None else read_coding(coding)
         self.read_head(fields)

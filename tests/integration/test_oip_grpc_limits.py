@@ -108,6 +108,22 @@ class TestAccess:
             stream = held[0].channel.stream_unary(f"/{INFERENCE}/{name}")()
             await refused(Code.UNAUTHENTICATED, stream)
 
+    async def test_every_attempt_counts_for_the_rate_limit(self, models: Path) -> None:
+        """Messages that cannot be read count too, and are not read above the limit."""
+        async with serving(models, rate_limit="4/minute") as server:
+            large = row(bytes(MAX_BODY_BYTES)).SerializeToString()
+            unknown = row(model="none").SerializeToString()
+            for message, code in (
+                (b"abc", Code.INVALID_ARGUMENT),
+                (b"", Code.INVALID_ARGUMENT),
+                (large, Code.RESOURCE_EXHAUSTED),
+                (unknown, Code.NOT_FOUND),
+            ):
+                await refused(code, server.infer(message))
+            for message in (b"abc", large, row().SerializeToString()):
+                found = await refused(Code.RESOURCE_EXHAUSTED, server.infer(message), "rate limit")
+                assert float(found["retry-after-ms"]) > 0
+
 
 class TestTime:
     async def test_deadline_cancellation_and_overload(self, held: tuple[Server, Doubles]) -> None:
