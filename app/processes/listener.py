@@ -11,7 +11,7 @@ import asyncio
 import errno
 import ipaddress
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import structlog
 
@@ -138,6 +138,7 @@ class SocketHandover(Source):
         ordered: called with each byte received without a connection; empty if the parent has
             ended.
         lost: called when a connection never got a protocol.
+        others: take the connections of other messages.
     """
 
     def __init__(
@@ -146,11 +147,13 @@ class SocketHandover(Source):
         make_protocol: Callable[[], asyncio.Protocol],
         ordered: Callable[[bytes], None],
         lost: Callable[[], None],
+        others: Mapping[bytes, Callable[[socket.socket], None]] | None = None,
     ) -> None:
         super().__init__(make_protocol)
         self._channel = channel
         self._ordered = ordered
         self._on_lost = lost
+        self._others = others or {}
         self._losses = 0  # not logged yet
         self._next_line = 0.0
         self._loop.add_reader(channel, self._receive)
@@ -168,7 +171,7 @@ class SocketHandover(Source):
             except ConnectionError:
                 data, descriptors, flags = b"", [], 0
             for descriptor in descriptors:
-                self._take(socket.socket(fileno=descriptor))
+                self._others.get(data, self._take)(socket.socket(fileno=descriptor))
             if flags & socket.MSG_CTRUNC:  # no descriptor was free, so the kernel closed it
                 self._tell_of_loss()
                 self._lost()

@@ -24,7 +24,9 @@ from app.processes.fork import Fork, fork
 from app.processes.shared_metrics import SupervisorMetrics, forget_gauges
 from app.processes.worker import (
     ALL_LOADED,
+    CONNECTION,
     DRAIN,
+    GRPC_CONNECTION,
     LISTENS,
     NOT_READY,
     READY,
@@ -78,10 +80,14 @@ class Supervisor:
     Args:
         bound: a bound TCP socket; owned by the supervisor from now on.
         plan: the workers to run.
+        grpc: the same for gRPC, already listening; None: no gRPC.
     """
 
-    def __init__(self, bound: socket.socket, plan: WorkersPlan) -> None:
+    def __init__(
+        self, bound: socket.socket, plan: WorkersPlan, grpc: socket.socket | None = None
+    ) -> None:
         self._bound = bound
+        self._grpc = grpc
         self._plan = plan
         self._closed = ClosedConnections(plan.folder, plan.workers)
         self._lives: dict[int, _Life] = {}
@@ -105,14 +111,17 @@ class Supervisor:
             others = (life.channel for life in self._lives.values())
             with theirs:
                 place = self._place(index, theirs)
-                process = fork(partial(serve, place), (self._bound, ours, *others))
+                process = fork(partial(serve, place), (*self._ports(), ours, *others))
             self._lives[index] = _Life(process, ours)
 
     async def run(self) -> int:
         """Run until every worker has ended; returns the exit code."""
         self._loop = asyncio.get_running_loop()
         self._ended: asyncio.Future[int] = self._loop.create_future()
-        self._acceptor = Acceptor(self._bound, self._plan.workers, self._lives, self._closed)
+        group: list[Acceptor] = []
+        for bound, message in zip(self._ports(), (CONNECTION, GRPC_CONNECTION), strict=False):
+            Acceptor(bound, self._plan.workers, self._lives, self._closed, message, group)
+        self._acceptor = group[0]
         self._metrics = SupervisorMetrics()
         for number in SIGNALS:
             self._loop.add_signal_handler(number, self._signalled, number)
@@ -126,6 +135,9 @@ class Supervisor:
             for life in self._lives.values():
                 life.process.wait()
             self._metrics.close()
+
+    def _ports(self) -> tuple[socket.socket, ...]:
+        return (self._bound,) if self._grpc is None else (self._bound, self._grpc)
 
     # Starting and restarting workers.
 

@@ -24,7 +24,9 @@ from tests.artifacts import write_artifact
 from tests.integration.grpc_calls import (
     HEALTH,
     INFERENCE,
+    LARGE_FIELD,
     MAX_BODY_BYTES,
+    REFERENCE,
     RawConnection,
     Server,
     numbers,
@@ -190,6 +192,61 @@ class TestLimits:
         asked = server.infer(row(), metadata=(("a", "x" * 20_000),))
         await refused(Code.RESOURCE_EXHAUSTED, asked, "metadata")
         assert numbers(await server.infer(row())) == [2, 4]
+
+    async def test_references_to_a_large_field_count_with_its_size(self, server: Server) -> None:
+        """Also if the client never acknowledges the server's SETTINGS, as here."""
+        raw = await RawConnection.open(server.port)
+        raw.call({}, packed=LARGE_FIELD)
+        raw.call({}, packed=REFERENCE * 3)
+        assert (await raw.status()).count(b"grpc-status") == 1
+        raw.call({}, packed=REFERENCE * 100)
+        got = await raw.status()
+        assert b"grpc-status\x018" in got  # RESOURCE_EXHAUSTED
+        await raw.close()
+
+    async def test_an_endless_head_ends_the_connection(self, server: Server) -> None:
+        raw = await RawConnection.open(server.port)
+        raw.frame(1, 0, 1, b"")
+        for _ in range(10_000):
+            raw.frame(9, 0, 1, b"")
+        await raw.ended()
+        assert numbers(await server.infer(row())) == [2, 4]
+
+    async def test_other_protocols_are_refused(self, server: Server) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        writer.write(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
+        await RawConnection(reader, writer).ended()
+
+    async def test_connections_are_limited(
+        self, models: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(grpc_server, "most_connections", lambda: 2)
+        async with serving(models) as server:
+            assert numbers(await server.infer(row())) == [2, 4]
+            second = await RawConnection.open(server.port)
+            second.call({})
+            assert b"grpc-status" in await second.status()
+            third = await RawConnection.open(server.port)
+            await third.ended()
+            await second.close()
+            async with asyncio.timeout(20):
+                while True:
+                    third = await RawConnection.open(server.port)
+                    third.call({})
+                    if b"grpc-status" in await third.status():
+                        break
+            await third.close()
+
+    async def test_a_flood_of_calls_leaves_room_for_others(self, server: Server) -> None:
+        """A call whose path is unknown is as cheap for its sender as calls can be."""
+        floods = [await RawConnection.open(server.port) for _ in range(4)]
+        for raw in floods:
+            for _ in range(1000):
+                raw.call({b":path": b"/none"})
+        async with asyncio.timeout(20):
+            assert numbers(await server.infer(row())) == [2, 4]
+        for raw in floods:
+            await raw.close()
 
     async def test_messages_that_never_arrive(self, held: tuple[Server, Doubles]) -> None:
         """As many as fit into the limit of bodies wait; quick ones are still answered."""
