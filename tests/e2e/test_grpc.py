@@ -152,7 +152,6 @@ def flood(port: int) -> None:
 @pytest.mark.parametrize("workers", ["1", "2"])
 def test_a_flood_of_calls_ends_nothing(models: Path, tmp_path: Path, workers: str) -> None:
     """Others are answered during it, and a stop is in time."""
-
     port = free_port()
     with running(models, tmp_path / "log", grpc_port=str(port), workers=workers) as server:
         flooding = multiprocessing.get_context("fork").Process(target=flood, args=(port,))

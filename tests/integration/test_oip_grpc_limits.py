@@ -6,6 +6,7 @@ import asyncio
 import gzip
 from collections.abc import AsyncIterator, Awaitable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import grpc
@@ -347,6 +348,14 @@ class TestLimits:
         raw.call(head)
         assert b"grpc-status" in await raw.status()
         await raw.close()
+        assert numbers(await server.infer(row())) == [2, 4]
+
+
+async def test_without_abstract_sockets_the_core_listens_on_loopback(
+    models: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(grpc_server, "sys", SimpleNamespace(platform="darwin"))
+    async with serving(models) as server:
         assert numbers(await server.infer(row())) == [2, 4]
 
 

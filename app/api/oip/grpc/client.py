@@ -59,6 +59,7 @@ class Client(asyncio.BufferedProtocol):
         self._data = b""
         self._at = 0  # the data before this position has been passed on
         self._pauses = 0
+        self._abort: asyncio.TimerHandle | None = None
 
     # The client's side.
 
@@ -110,6 +111,8 @@ class Client(asyncio.BufferedProtocol):
         """See `asyncio.BaseProtocol`."""
         self._ended(self)
         self.close()
+        if self._abort is not None:
+            self._abort.cancel()
 
     # The core's side.
 
@@ -145,7 +148,8 @@ class Client(asyncio.BufferedProtocol):
         transport = self._transport
         if transport is not None and not transport.is_closing():
             transport.close()
-            asyncio.get_running_loop().call_later(FLUSH_S, transport.abort)
+            loop = asyncio.get_running_loop()
+            self._abort = loop.call_later(FLUSH_S, transport.abort)
 
     # Taking turns.
 
