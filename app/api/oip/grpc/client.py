@@ -19,6 +19,7 @@ from app.errors import TorchlaneError
 
 LOG = structlog.get_logger(__name__)
 FLUSH_S = 5.0  # for a client to read the last bytes of its connection
+SEND_BYTES = 16 << 10  # to the core, before the client waits
 OPENING, QUEUED, FULL = 1, 2, 4  # reasons why a client is not read
 
 
@@ -119,6 +120,7 @@ class Client(asyncio.BufferedProtocol):
     def core_made(self, core: asyncio.Transport) -> None:
         """The connection to the core is open."""
         self._core = core
+        core.set_write_buffer_limits(high=SEND_BYTES)
 
     def answered(self, data: bytes) -> None:
         """The core has sent something; first its SETTINGS."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 
+from grpc.aio import AbortError
+
 from app.api.calls import admitted
 from app.api.endpoints import Endpoint
 from app.api.oip.grpc.call import ROUTE, GrpcInferCall
@@ -58,7 +60,7 @@ class Infer:
         except Rejected as rejected:
             refusal = refusal_of(rejected.error, shown_id, trace)
             status, outcome = refusal.status, refusal.outcome
-            raise rejected.aborted from None
+            raise AbortError from None
         except Exception as error:
             refusal = refusal_of(error, shown_id, trace)
             status, outcome = refusal.status, refusal.outcome

@@ -15,6 +15,7 @@ from grpc.aio import AbortError, BaseError, ServicerContext
 
 from app.api.bodies import BodyMemory
 from app.api.calls import BODY_CUT, BODY_LATE
+from app.api.offload import without_frames
 from app.api.oip.grpc.statuses import refusal_of
 from app.api.service import RequestLimits
 from app.errors import Abandoned, DeadlineExceeded, ShuttingDown, TorchlaneError
@@ -29,13 +30,11 @@ class Rejected(Exception):  # not an error: the client has its answer
 
     Args:
         error: the reason.
-        aborted: the exception for the handler to raise.
     """
 
-    def __init__(self, error: TorchlaneError, aborted: AbortError) -> None:
+    def __init__(self, error: TorchlaneError) -> None:
         super().__init__(str(error))
         self.error = error
-        self.aborted = aborted
 
 
 class MessageReader:
@@ -64,10 +63,10 @@ class MessageReader:
         slow = _Slow(self, context, request_id)
         try:
             message: object = await context.read()
-        except AbortError as aborted:
+        except AbortError:
             if slow.rejection is None:
                 raise
-            raise Rejected(slow.rejection, aborted) from None
+            raise Rejected(slow.rejection) from None
         except BaseError as error:
             raise Abandoned(BODY_CUT) from error
         finally:
@@ -162,7 +161,7 @@ class _Slow:
         try:
             self._held = self._reader.memory.hold(limits.max_body_bytes, 0)
         except TorchlaneError as error:
-            self.reject(error)
+            self.reject(without_frames(error))  # else it would refer to itself
             return
         left_s = max(0.0, limits.timeout_s - QUICK_S)
         late = DeadlineExceeded(BODY_LATE)

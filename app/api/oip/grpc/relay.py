@@ -17,6 +17,7 @@ LOG = structlog.get_logger(__name__)
 BUFFER_BYTES = 64 << 10  # read at once
 ACCEPTED = 4  # connections in one turn of the event loop; each takes 0.3 ms
 MOST_CONNECTIONS = 1024
+SEND_BYTES = 16 << 10  # on the way to the core, which works on all of it at once
 CONNECT_S = 5.0
 PAUSE_S = 0.5  # until the next attempt, if descriptors are exhausted
 
@@ -117,6 +118,7 @@ class Relay:
         inner = socket.socket(family, socket.SOCK_STREAM)
         try:
             inner.setblocking(False)
+            inner.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BYTES)
             await self._loop.sock_connect(inner, self.core)
             if family == socket.AF_UNIX:
                 await self._loop.create_unix_connection(lambda: Core(client), sock=inner)
