@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING
 import structlog
 import uvicorn
 
+from app.api.ports import BACKLOG, bound_socket, listening
 from app.flags import FlagParser, flag_of
 from app.logs import configure_logs
 from app.outputs import Outputs, take_over
@@ -200,6 +201,12 @@ def _serve(create: Create, settings: Settings, place: Place | None, outputs: Out
     lifecycle: Lifecycle = app.state.lifecycle
     server = Server(_config(app, settings), lifecycle, settings.drain_s, settings.hang_s, worker)
     server.shows_page = settings.shows_page
+    if (grpc := app.state.grpc) is not None:
+        server.take_grpc = grpc.take
+        try:
+            grpc.bind()
+        except OSError:  # another process took it since `_taken`
+            return _cannot_listen(settings, "grpc_port")
     try:
         with outputs.in_threads():
             server.run()
@@ -219,30 +226,12 @@ def _taken(settings: Settings) -> str | None:
     for name in ("port", "grpc_port"):
         port: int | None = getattr(settings, name)
         try:
-            _bound(settings.host, port).close() if port is not None else None
+            bound_socket(settings.host, port).close() if port is not None else None
         except (socket.gaierror, UnicodeError):
             return None  # listening will give a better error
         except OSError:
             return name
     return None
-
-
-def _bound(host: str, port: int) -> socket.socket:
-    """A socket bound to an address that has no listener yet.
-
-    Raises:
-        OSError: if it has one.
-    """
-    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    family, kind, protocol, _, address = found[0]
-    bound = socket.socket(family, kind, protocol)
-    try:
-        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        bound.bind(address)
-    except OSError:
-        bound.close()
-        raise
-    return bound
 
 
 @contextlib.contextmanager
@@ -276,16 +265,21 @@ def _supervise(create: Create | None, settings: Settings, workers: int, outputs:
     # Not at the top: it imports prometheus_client, before which METRICS_FOLDERS are unset.
     from app.processes.supervisor import Supervisor, WorkersPlan  # noqa: PLC0415
 
-    if _taken(settings) == "grpc_port":
-        return _cannot_listen(settings, "grpc_port")
     try:
         bound = _config("", settings).bind_socket()
-    except SystemExit:
+        bound.listen(BACKLOG)  # else a server that starts at the same time could have the port too
+    except (SystemExit, OSError):
         return _cannot_listen(settings)
+    try:
+        grpc = None if settings.grpc_port is None else listening(settings.host, settings.grpc_port)
+    except OSError:
+        return _cannot_listen(settings, "grpc_port")
     bound.set_inheritable(False)
     forks = _can_fork()
     with contextlib.ExitStack() as stack:
         stack.enter_context(bound)
+        if grpc is not None:
+            stack.enter_context(grpc)
         try:
             shared = Shared.create(workers)
         except OSError as error:
@@ -297,7 +291,7 @@ def _supervise(create: Create | None, settings: Settings, workers: int, outputs:
         plan = WorkersPlan(_command(), _environment(settings), workers, settings.drain_s, shared)
         if settings.shows_page:
             LOG.info("page", url=url_of(bound))
-        supervisor = Supervisor(bound, plan, lambda: outputs.dropped)
+        supervisor = Supervisor(bound, plan, lambda: outputs.dropped, grpc)
         if forks:
             supervisor.fork(partial(_be_worker, create, plan.environment))
         stack.enter_context(outputs.in_threads())  # after the forks, which need a single thread

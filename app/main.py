@@ -168,9 +168,11 @@ def create_app(
     )
     lifecycle = Lifecycle(repository, engine, pool, installer, loaded, keeping)
     _watch(metrics, replicas, lifecycle)
-    bodies = BodyMemory(settings.bodies_limit_bytes)
+    bodies, answers = (
+        BodyMemory(settings.bodies_limit_bytes),
+        AnswerMemory(settings.answers_limit_bytes),
+    )
     offload = pool_of(usable_cores() // processes, settings.bodies_limit_bytes)
-    answers = AnswerMemory(settings.answers_limit_bytes)
     _watch_bodies(metrics, bodies, answers, offload)
     service = Service(
         engine,
@@ -193,7 +195,7 @@ def create_app(
     )
 
     export = _export(service, worker)
-    grpc = _grpc(settings, service, shared=worker is not None)
+    grpc = _grpc(settings, service, worker)
     app = FastAPI(
         title="Torchlane",
         version=_version("torchlane"),
@@ -210,6 +212,7 @@ def create_app(
     routes = predictions()
     endpoints = Endpoints(routes)
     app.state.protocol = protocol_for(service, endpoints)  # for uvicorn
+    app.state.grpc = grpc  # for __main__, which binds its port or hands it connections
     app.state.guard = service.guard  # for routes that need a scope
     install_error_handlers(app)
     add_routes(app, service, routes, shows_page=settings.shows_page)
@@ -273,14 +276,15 @@ def _lifespan(
     return lifespan
 
 
-def _grpc(settings: Settings, service: Service, *, shared: bool) -> GrpcServer | None:
+def _grpc(settings: Settings, service: Service, worker: Worker | None) -> GrpcServer | None:
     """The gRPC server, if a port is set."""
     if settings.grpc_port is None:
         return None
     # Not at the top: grpcio is in an extra.
     from app.api.oip.grpc.server import GrpcServer, Listen  # noqa: PLC0415
 
-    listen = Listen(settings.host, settings.grpc_port, shared, settings.bodies_limit_bytes)
+    closed = None if worker is None else worker.connection_closed
+    listen = Listen(settings.host, settings.grpc_port, settings.bodies_limit_bytes, closed)
     return GrpcServer(service, _version("torchlane"), listen)
 
 

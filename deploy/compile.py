@@ -59,6 +59,7 @@ COMPILED = (
     "app/api/oip/requests.py",
     "app/api/oip/tensors.py",
     "app/api/oip/grpc/call.py",
+    "app/api/oip/grpc/frames.py",
     "app/api/oip/grpc/messages.py",
     "app/api/oip/grpc/wire.py",
     "app/api/origins.py",

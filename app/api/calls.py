@@ -32,6 +32,20 @@ BODY_LATE = "the body did not arrive before the deadline; allow more time"
 BODY_CUT = "the client disconnected while sending the body"
 
 
+def admitted(service: Service, fields: Mapping[bytes, bytes]) -> Caller | None:
+    """The caller of a prediction, which counts as one item from now on; None if all are free.
+
+    Raises:
+        Unauthorized, Forbidden: see `Guard.admit`.
+        RateLimited: if one more item exceeds the caller's limit.
+    """
+    if not service.guard.enabled:
+        return None
+    caller = service.guard.admit(fields, PREDICT)
+    caller.arrives()
+    return caller
+
+
 class Call(Answering):
     """A prediction request; a subclass for each protocol reads its items and writes its answer.
 
@@ -39,6 +53,7 @@ class Call(Answering):
         service: engine, models and limits.
         endpoint: the requested endpoint.
         fields: headers, with names in lower case.
+        caller: the caller, if `admitted` has been called already.
 
     Attributes:
         arrived_at: when the head arrived, on the engine's clock.
@@ -64,16 +79,19 @@ class Call(Answering):
         "notes",
     )
 
-    def __init__(self, service: Service, endpoint: Endpoint, fields: Mapping[bytes, bytes]) -> None:
+    def __init__(
+        self,
+        service: Service,
+        endpoint: Endpoint,
+        fields: Mapping[bytes, bytes],
+        caller: Caller | None = None,
+    ) -> None:
         self._arrived = self._decoded = time.perf_counter()
         self.service = service
         self.endpoint = endpoint
         if service.hosts.enabled:
             service.hosts.check(fields)
-        self._caller: Caller | None = None
-        if service.guard.enabled:
-            self._caller = service.guard.admit(fields, PREDICT)
-            self._caller.arrives()
+        self._caller = admitted(service, fields) if caller is None else caller
         coding = fields.get(b"content-encoding")
         self._coding = None if coding is None else read_coding(coding)
         self.read_head(fields)
@@ -204,6 +222,9 @@ class Call(Answering):
         except TooLongForLoop:
             read = partial(self.read, body, on_loop=False)
             return self._begin_off_loop(read, len(body), request_id)
+        except TorchlaneError:
+            service.metrics.model(model.id).failed(time.perf_counter() - self._arrived)
+            raise
         self._keep_notes(items)
         self._asks_for(len(items))
         self._is_decoded(len(items))

@@ -183,10 +183,14 @@ class Engine(Settler):
         name in the log if the model fails on an item.
         """
         served = self._served(model)
-        waiter = Waiter(deadline, served.closed, label)
-        counts = self._place(served, waiter, items, lag_s)
+        waiter = Waiter(deadline, served.closed, label, self._clock.now())
+        try:
+            counts = self._place(served, waiter, items, lag_s)
+        except TorchlaneError:
+            served.queue.metrics.failed(self._clock.now() - waiter.began)
+            raise
         if waiter.is_settled:
-            count_outcomes(served.queue.metrics, waiter)
+            count_outcomes(served.queue.metrics, waiter, self._clock.now())
         else:
             self._open.add(waiter)
         return Submission(waiter, counts)
@@ -207,7 +211,7 @@ class Engine(Settler):
             ended()
             self._closed(served.queue, waiter)
 
-        waiter = Waiter(deadline, closed, label)
+        waiter = Waiter(deadline, closed, label, self._clock.now())
         waiter.expect()
         self._expected[waiter] = served
         self._open.add(waiter)
@@ -307,17 +311,22 @@ class Engine(Settler):
         served = self._served(model)
         if not served.queue.caches:
             return None
-        waiter = Waiter(deadline, served.closed)
+        now = self._clock.now()
+        waiter = Waiter(deadline, served.closed, began=now)
         for key in keys:
             value = self._cache.get(key)
             if value is None:
                 return None
             waiter.outcomes[key] = value
         waiter.keys.extend(keys)
-        self._admission.admit(served.queue, (), deadline, 0.0, self._clock.now())
+        try:
+            self._admission.admit(served.queue, (), deadline, 0.0, now)
+        except TorchlaneError:
+            served.queue.metrics.failed(0.0)
+            raise
         counts = cache_counts(len(keys), 0, len(keys))
         served.queue.metrics.looked_up(counts)
-        count_outcomes(served.queue.metrics, waiter)
+        count_outcomes(served.queue.metrics, waiter, now)
         return Submission(waiter, counts)
 
     def read_lag_s(self) -> float:
@@ -333,7 +342,11 @@ class Engine(Settler):
         queue, now = self._served(model).queue, self._clock.now()
         if deadline > now:  # else `submit` raises a better error
             # The item's length is unknown: assume the shortest.
-            self._admission.foresee(queue, ONE_ITEM, deadline, lag_s, now)
+            try:
+                self._admission.foresee(queue, ONE_ITEM, deadline, lag_s, now)
+            except TorchlaneError:
+                queue.metrics.failed(0.0)
+                raise
 
     def identity(self, model: ModelId) -> str:
         """The identity with which the model was published; empty if it is not published."""
@@ -447,7 +460,7 @@ class Engine(Settler):
         self._open.close(waiter)
         if waiter.error is not None:
             self._leave(queue, waiter)
-        count_outcomes(queue.metrics, waiter)
+        count_outcomes(queue.metrics, waiter, self._clock.now())
         then, waiter.then = waiter.then, None  # breaks a reference cycle: it often holds the waiter
         if then is not None:
             try:
@@ -529,9 +542,11 @@ def _largest_s(batch_s: BatchTimes) -> float:
     return max((max(each.values(), default=0.0) for each in batch_s.values()), default=0.0)
 
 
-def count_outcomes(metrics: ModelMetrics, waiter: Waiter) -> None:
-    """Count a settled request's items by outcome."""
+def count_outcomes(metrics: ModelMetrics, waiter: Waiter, now: float) -> None:
+    """Count a settled request and its items by outcome."""
+    seconds = now - waiter.began
     if waiter.error is not None:
+        metrics.failed(seconds)
         if isinstance(waiter.error, TorchlaneError):
             metrics.outcome(waiter.error.code, len(waiter.keys))
         return
@@ -542,4 +557,9 @@ def count_outcomes(metrics: ModelMetrics, waiter: Waiter) -> None:
             metrics.outcome(outcome.code)
         else:
             predicted += 1
+    if predicted < len(waiter.keys):
+        metrics.failed(seconds)
+    else:
+        computed = waiter.batch_items > 0
+        metrics.request(seconds, waiter.queue_s, waiter.compute_s, computed=computed)
     metrics.outcome("ok", predicted)

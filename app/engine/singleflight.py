@@ -19,6 +19,7 @@ class Waiter:
         deadline: the moment after which the caller no longer wants an answer.
         settled: see below.
         label: the request's name in the log; empty if it has none.
+        began: when the request was submitted.
 
     Attributes:
         keys: keys of the request's items, in order; equal items have equal keys.
@@ -36,6 +37,7 @@ class Waiter:
     __slots__ = (
         "_missing",
         "batch_items",
+        "began",
         "compute_s",
         "deadline",
         "error",
@@ -51,9 +53,14 @@ class Waiter:
     )
 
     def __init__(
-        self, deadline: float, settled: Callable[[Waiter], None], label: bytes = b""
+        self,
+        deadline: float,
+        settled: Callable[[Waiter], None],
+        label: bytes = b"",
+        began: float = 0.0,
     ) -> None:
         self.deadline = deadline
+        self.began = began
         self.label = label
         self.keys: list[bytes] = []
         self.outcomes: dict[bytes, Outcome] = {}

@@ -87,12 +87,33 @@ class ModelMetrics:
             for result in ("hit", "miss", "joined")
         )
 
+        self._requests_computed, self._requests_cached, self._requests_failed = (
+            tallies.counter(counters.model_requests.labels(*labels, result))
+            for result in ("computed", "cached", "failed")
+        )
+        self._ok_s, self._failed_s, self._queue_s, self._compute_s = (
+            tallies.counter(counters.model_request_seconds.labels(*labels, part))
+            for part in ("ok", "failed", "queue", "compute")
+        )
+
     def looked_up(self, counts: CacheCounts) -> None:
         """Count a request's items by the result of their lookup in the cache and in flight."""
         hit, miss, joined = counts
         self._hit.inc(hit)
         self._miss.inc(miss)
         self._joined.inc(joined)
+
+    def request(self, seconds: float, queue_s: float, compute_s: float, *, computed: bool) -> None:
+        """Count a request without a failure."""
+        (self._requests_computed if computed else self._requests_cached).inc()
+        self._ok_s.inc(seconds)
+        self._queue_s.inc(queue_s)
+        self._compute_s.inc(compute_s)
+
+    def failed(self, seconds: float) -> None:
+        """Count a request that failed, at least in part."""
+        self._requests_failed.inc()
+        self._failed_s.inc(seconds)
 
     def shared(self, result: str, amount: int = 1) -> None:
         """Count items by the result of the shared cache."""

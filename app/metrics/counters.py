@@ -79,6 +79,20 @@ class Counters:
             (*LABELS, "outcome"),
             registry=registry,
         )
+        self.model_requests = Counter(
+            "torchlane_model_requests",
+            "Finished requests of a model by result: 'computed', 'cached' (nothing was computed "
+            "for it) or 'failed' (also in part, rejected or abandoned).",
+            (*LABELS, "result"),
+            registry=registry,
+        )
+        self.model_request_seconds = Counter(
+            "torchlane_model_request_seconds",
+            "Seconds of these requests by part: 'ok' and 'failed' from submission to outcome, and "
+            "of those without a failure 'queue' and 'compute' of their slowest item.",
+            (*LABELS, "part"),
+            registry=registry,
+        )
         self.items_computed = Counter(
             "torchlane_items_computed",
             "Unique items that went through the model.",

@@ -56,6 +56,8 @@ class Acceptor:
         workers: the intended number of workers.
         recipients: the living workers, by index.
         gone: how many connections each worker has closed.
+        message: what carries a connection to a worker.
+        group: the acceptors of all ports, which resume and close together; this one joins it.
     """
 
     def __init__(
@@ -64,11 +66,16 @@ class Acceptor:
         workers: int,
         recipients: Mapping[int, Recipient],
         gone: ClosedConnections,
+        message: bytes = CONNECTION,
+        group: list[Acceptor] | None = None,
     ) -> None:
         self._listener = bound
         self._workers = workers
         self._recipients = recipients
         self._gone = gone
+        self._message = message
+        self._group = [] if group is None else group
+        self._group.append(self)
         self._loop = asyncio.get_running_loop()
         self._next = 0  # the first choice among equals
         self._held: socket.socket | None = None  # accepted, but not yet handed to a worker
@@ -79,6 +86,15 @@ class Acceptor:
 
     def close(self) -> None:
         """Pass on waiting connections while workers accept them, then stop listening."""
+        for each in self._group:
+            each._close()
+
+    def resume(self) -> None:
+        """Listen, now that a worker can accept a connection."""
+        for each in self._group:
+            each._resume()
+
+    def _close(self) -> None:
         if self._closed:
             return
         while self._accepting and self._accept():
@@ -89,11 +105,10 @@ class Acceptor:
         if self._held is not None:
             self._held.close()
 
-    def resume(self) -> None:
-        """Listen, now that a worker can accept a connection."""
+    def _resume(self) -> None:
         if not self._accepting and not self._closed:
             self._accepting = True
-            self._listener.listen(BACKLOG)  # later calls have no effect
+            self._listener.listen(BACKLOG)  # no effect if it listens already
             self._loop.add_reader(self._listener, self._accept)
             self._accept()
 
@@ -135,7 +150,7 @@ class Acceptor:
         while (chosen := self._choose()) is not None:
             index, recipient = chosen
             try:
-                socket.send_fds(recipient.channel, [CONNECTION], [connection.fileno()])
+                socket.send_fds(recipient.channel, [self._message], [connection.fileno()])
             except BlockingIOError:
                 recipient.full = True
                 self._loop.add_writer(recipient.channel, self._has_room, recipient)

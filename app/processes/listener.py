@@ -11,7 +11,7 @@ import asyncio
 import errno
 import ipaddress
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Protocol
 
 import structlog
@@ -160,6 +160,7 @@ class SocketHandover(Source):
         ordered: called with each byte received without a connection; empty if the parent has
             ended.
         parent: the parent.
+        others: take the connections of other messages.
     """
 
     def __init__(
@@ -168,6 +169,7 @@ class SocketHandover(Source):
         make_protocol: Callable[[], asyncio.Protocol],
         ordered: Callable[[bytes], None],
         parent: Parent,
+        others: Mapping[bytes, Callable[[socket.socket], None]] | None = None,
     ) -> None:
         super().__init__(make_protocol)
         self._channel = channel
@@ -176,6 +178,7 @@ class SocketHandover(Source):
         self._closed = False
         self._shortage = Shortage()
         self._losses = Shortage("connection_lost")
+        self._others = others or {}
         self._loop.add_reader(channel, self._receive)
 
     def close(self) -> None:
@@ -200,7 +203,7 @@ class SocketHandover(Source):
             except ConnectionError:
                 data, descriptors, flags = b"", [], 0
             for descriptor in descriptors:
-                self._take(socket.socket(fileno=descriptor))
+                self._others.get(data, self._take)(socket.socket(fileno=descriptor))
             if flags & socket.MSG_CTRUNC:  # another thread took the last one: the kernel closed it
                 self._losses.tell()
                 self._lost()

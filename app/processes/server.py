@@ -21,7 +21,14 @@ import uvicorn
 
 from app.processes.hang_timer import HangTimer
 from app.processes.listener import Listener, SocketHandover, url_of
-from app.processes.worker import ALL_LOADED, DRAIN, LISTENS, OpenConnections, Worker
+from app.processes.worker import (
+    ALL_LOADED,
+    DRAIN,
+    GRPC_CONNECTION,
+    LISTENS,
+    OpenConnections,
+    Worker,
+)
 
 if TYPE_CHECKING:
     from app.serving.lifecycle import Lifecycle
@@ -50,6 +57,7 @@ class Server(uvicorn.Server):
 
     Attributes:
         shows_page: whether to log the page's URL; with several workers, the parent logs it.
+        take_grpc: takes connections of the port for gRPC, if the parent listens there.
     """
 
     def __init__(
@@ -66,6 +74,7 @@ class Server(uvicorn.Server):
         self._hang_s = max(LOOP_HANGS * hang_s, LEAST_HANG_S)
         self._worker = worker
         self.shows_page = False
+        self.take_grpc: Callable[[socket.socket], None] | None = None
         self._stopping = False
         self._stop_ordered = asyncio.Event()
         if worker is not None:
@@ -138,7 +147,8 @@ class Server(uvicorn.Server):
     async def _join(self, worker: Worker) -> None:
         """Receive connections from the parent instead of a port."""
         await super().startup(sockets=[])
-        source = SocketHandover(worker.channel, self._protocol, self._ordered, worker)
+        others = {} if self.take_grpc is None else {GRPC_CONNECTION: self.take_grpc}
+        source = SocketHandover(worker.channel, self._protocol, self._ordered, worker, others)
         self.servers = [source]  # type: ignore[list-item]
         worker.tell(LISTENS)
 

@@ -25,8 +25,10 @@ from app.processes.shared_metrics import SupervisorMetrics
 from app.processes.shared_values import forget_gauges
 from app.processes.worker import (
     ALL_LOADED,
+    CONNECTION,
     DRAIN,
     FULL,
+    GRPC_CONNECTION,
     LISTENS,
     NOT_READY,
     READY,
@@ -83,10 +85,18 @@ class Supervisor:
         bound: a bound TCP socket; owned by the supervisor from now on.
         plan: the workers to run.
         dropped: returns how many lines this process's log has dropped.
+        grpc: the same socket for gRPC, already listening; None: no gRPC.
     """
 
-    def __init__(self, bound: socket.socket, plan: WorkersPlan, dropped: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        bound: socket.socket,
+        plan: WorkersPlan,
+        dropped: Callable[[], int],
+        grpc: socket.socket | None = None,
+    ) -> None:
         self._bound = bound
+        self._grpc = grpc
         self._plan = plan
         self._dropped = dropped
         self._closed = ClosedConnections(plan.shared.connections, plan.workers)
@@ -111,14 +121,17 @@ class Supervisor:
             others = (life.channel for life in self._lives.values())
             with theirs:
                 place = self._place(index, theirs)
-                process = fork(partial(serve, place), (self._bound, ours, *others))
+                process = fork(partial(serve, place), (*self._ports(), ours, *others))
             self._lives[index] = _Life(process, ours)
 
     async def run(self) -> int:
         """Run until every worker has ended; returns the exit code."""
         self._loop = asyncio.get_running_loop()
         self._ended: asyncio.Future[int] = self._loop.create_future()
-        self._acceptor = Acceptor(self._bound, self._plan.workers, self._lives, self._closed)
+        group: list[Acceptor] = []
+        for bound, message in zip(self._ports(), (CONNECTION, GRPC_CONNECTION), strict=False):
+            Acceptor(bound, self._plan.workers, self._lives, self._closed, message, group)
+        self._acceptor = group[0]
         self._metrics = SupervisorMetrics(self._plan.shared.metrics[-1], self._dropped)
         for number in SIGNALS:
             self._loop.add_signal_handler(number, self._signalled, number)
@@ -132,6 +145,9 @@ class Supervisor:
             for life in self._lives.values():
                 life.process.wait()
             self._metrics.close()
+
+    def _ports(self) -> tuple[socket.socket, ...]:
+        return (self._bound,) if self._grpc is None else (self._bound, self._grpc)
 
     # Starting and restarting workers.
 

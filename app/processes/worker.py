@@ -19,6 +19,7 @@ from typing import NamedTuple
 from app.shared_file import SharedFile
 
 CONNECTION = b"c"  # to a worker: carries the descriptor of an accepted connection
+GRPC_CONNECTION = b"g"  # to a worker: the same, of the port for gRPC
 ALL_LOADED = b"a"  # to a worker: every living worker has tried to load its models
 DRAIN = b"d"  # to a worker: no connection follows this
 LISTENS = b"u"  # to the parent: the worker answers, though its models may still be loading

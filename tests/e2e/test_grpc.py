@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import multiprocessing
 import signal
 import socket
 import time
@@ -15,6 +17,7 @@ from grpc_health.v1 import health_pb2
 
 from app.api.oip.grpc.protos import inference_pb2 as pb
 from tests.e2e.server import free_port, running, start_process
+from tests.integration.grpc_calls import LARGE_FIELD, REFERENCE, RawConnection
 
 SLOW = "tests.e2e.slow_app"
 INFER = "/inference.GRPCInferenceService/ModelInfer"
@@ -88,6 +91,82 @@ def test_several_workers_share_the_connections(models: Path, tmp_path: Path) -> 
         server.signal()
         assert server.exit_code() == 0
     assert "Traceback" not in log.read_text()
+
+
+def test_servers_that_start_together_never_share_a_port(models: Path, tmp_path: Path) -> None:
+    """Not the one for gRPC, and not the one for HTTP."""
+    for shared in ("grpc_port", "port"):
+        logs = [tmp_path / f"{shared}-{number}" for number in range(2)]
+        ports = {shared: str(free_port()), "model_dir": str(models), "workers": "2"}
+        other = "port" if shared == "grpc_port" else "grpc_port"
+        servers = [start_process(log, **ports, **{other: str(free_port())}) for log in logs]
+        try:
+            deadline = time.monotonic() + 30
+            while all(each.poll() is None for each in servers) and time.monotonic() < deadline:
+                time.sleep(0.05)
+            (ended,) = [number for number, each in enumerate(servers) if each.poll() is not None]
+            assert servers[ended].wait(5) == 1
+            flag = f"--{shared.replace('_', '-')}"
+            assert f"is port {ports[shared]} in use? {flag}" in logs[ended].read_text()
+        finally:
+            for each in servers:
+                if each.poll() is None:
+                    each.kill()
+                each.wait()
+
+
+def test_references_to_a_large_field_take_no_memory(models: Path, tmp_path: Path) -> None:
+    """600 calls of 4 KB, which stand for 14 MB each; their client reads nothing."""
+
+    async def attack() -> None:
+        raw = await RawConnection.open(port)
+        raw.call({}, packed=LARGE_FIELD)
+        for _ in range(600):
+            raw.call({}, packed=REFERENCE * 4000)
+        await raw.close()
+
+    port = free_port()
+    with running(models, tmp_path / "log", grpc_port=str(port)) as server:
+        before = server.metric("process_resident_memory_bytes")
+        asyncio.run(attack())
+        with insecure_channel(f"127.0.0.1:{port}") as channel:
+            assert doubled(channel.unary_unary(INFER)(row(3), timeout=30)) == 6
+        assert server.metric("process_resident_memory_bytes") - before < 100e6
+
+
+def flood(port: int) -> None:
+    """Send calls of an unknown method over 20 connections, as fast as the server takes them."""
+
+    async def send() -> None:
+        raws = [await RawConnection.open(port) for _ in range(20)]
+        for _ in range(100):
+            for raw in raws:
+                for _ in range(20):
+                    raw.call({b":path": b"/none"})
+            await asyncio.sleep(0)
+        await asyncio.sleep(60)  # they stay open
+
+    asyncio.run(send())
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_a_flood_of_calls_ends_nothing(models: Path, tmp_path: Path, workers: str) -> None:
+    """Others are answered during it, and a stop is in time."""
+    port = free_port()
+    with running(models, tmp_path / "log", grpc_port=str(port), workers=workers) as server:
+        flooding = multiprocessing.get_context("fork").Process(target=flood, args=(port,))
+        flooding.start()
+        try:
+            for number in range(5):
+                with insecure_channel(f"127.0.0.1:{port}") as channel:
+                    answer = channel.unary_unary(INFER)(row(number), timeout=20)
+                    assert doubled(answer) == 2 * number
+            server.signal()
+            assert server.exit_code() == 0
+        finally:
+            flooding.kill()
+            flooding.join()
+    assert "Traceback" not in (tmp_path / "log").read_text()
 
 
 @pytest.mark.parametrize("workers", ["1", "2"])

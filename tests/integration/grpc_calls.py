@@ -25,6 +25,8 @@ INFERENCE, HEALTH = "inference.GRPCInferenceService", "grpc.health.v1.Health"
 REFLECTION = "grpc.reflection.v1alpha.ServerReflection"
 OCTETS = np.array([1, 2], "<f4").tobytes()
 MAX_BODY_BYTES = 100_000
+LARGE_FIELD = b"\x40\x01a\x7f\xad\x1a" + b"x" * 3500  # RFC 7541: 7-bit prefix; to be referred to
+REFERENCE = b"\xbe"  # to the last such field
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 HEAD = {
     b":method": b"POST",
@@ -127,14 +129,14 @@ class RawConnection:
         made.frame(4, 0, 0, struct.pack(">HI", 4, window))
         return made
 
-    def call(self, head: Mapping[bytes, bytes], message: bytes = b"") -> int:
-        """Send a call with these fields in its head; returns its stream."""
+    def call(self, head: Mapping[bytes, bytes], message: bytes = b"", packed: bytes = b"") -> int:
+        """Send a call with these fields in its head, and packed ones; returns its stream."""
         self._stream += 2
         fields = b"".join(
             b"\x00%c%b%c%b" % (len(name), name, len(value), value)
             for name, value in (HEAD | dict(head)).items()
         )
-        self.frame(1, 4, self._stream, fields)
+        self.frame(1, 4, self._stream, fields + packed)
         self.frame(0, 1, self._stream, struct.pack(">BI", 0, len(message)) + message)
         return self._stream
 

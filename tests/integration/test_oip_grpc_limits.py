@@ -7,6 +7,7 @@ import gzip
 from collections.abc import AsyncIterator, Awaitable
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import grpc
@@ -26,7 +27,9 @@ from tests.artifacts import write_artifact
 from tests.integration.grpc_calls import (
     HEALTH,
     INFERENCE,
+    LARGE_FIELD,
     MAX_BODY_BYTES,
+    REFERENCE,
     RawConnection,
     Server,
     numbers,
@@ -71,7 +74,7 @@ async def held(models: Path) -> AsyncIterator[tuple[Server, Doubles]]:
         yield it, doubles
 
 
-def _holds(answers: memory.AnswerMemory, size: float) -> bool:
+def _holds(answers: memory.Memory, size: float) -> bool:
     return answers.held >= size
 
 
@@ -114,6 +117,22 @@ class TestAccess:
         for name in ("ModelInfer", "RepositoryModelLoad"):
             stream = held[0].channel.stream_unary(f"/{INFERENCE}/{name}")()
             await refused(Code.UNAUTHENTICATED, stream)
+
+    async def test_every_attempt_counts_for_the_rate_limit(self, models: Path) -> None:
+        """Messages that cannot be read count too, and are not read above the limit."""
+        async with serving(models, rate_limit="4/minute") as server:
+            large = row(bytes(MAX_BODY_BYTES)).SerializeToString()
+            unknown = row(model="none").SerializeToString()
+            for message, code in (
+                (b"abc", Code.INVALID_ARGUMENT),
+                (b"", Code.INVALID_ARGUMENT),
+                (large, Code.RESOURCE_EXHAUSTED),
+                (unknown, Code.NOT_FOUND),
+            ):
+                await refused(code, server.infer(message))
+            for message in (b"abc", large, row().SerializeToString()):
+                found = await refused(Code.RESOURCE_EXHAUSTED, server.infer(message), "rate limit")
+                assert float(found["retry-after-ms"]) > 0
 
 
 class TestTime:
@@ -181,6 +200,61 @@ class TestLimits:
         asked = server.infer(row(), metadata=(("a", "x" * 20_000),))
         await refused(Code.RESOURCE_EXHAUSTED, asked, "metadata")
         assert numbers(await server.infer(row())) == [2, 4]
+
+    async def test_references_to_a_large_field_count_with_its_size(self, server: Server) -> None:
+        """Also if the client never acknowledges the server's SETTINGS, as here."""
+        raw = await RawConnection.open(server.port)
+        raw.call({}, packed=LARGE_FIELD)
+        raw.call({}, packed=REFERENCE * 3)
+        assert (await raw.status()).count(b"grpc-status") == 1
+        raw.call({}, packed=REFERENCE * 100)
+        got = await raw.status()
+        assert b"grpc-status\x018" in got  # RESOURCE_EXHAUSTED
+        await raw.close()
+
+    async def test_an_endless_head_ends_the_connection(self, server: Server) -> None:
+        raw = await RawConnection.open(server.port)
+        raw.frame(1, 0, 1, b"")
+        for _ in range(10_000):
+            raw.frame(9, 0, 1, b"")
+        await raw.ended()
+        assert numbers(await server.infer(row())) == [2, 4]
+
+    async def test_other_protocols_are_refused(self, server: Server) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        writer.write(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
+        await RawConnection(reader, writer).ended()
+
+    async def test_connections_are_limited(
+        self, models: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(grpc_server, "most_connections", lambda: 2)
+        async with serving(models) as server:
+            assert numbers(await server.infer(row())) == [2, 4]
+            second = await RawConnection.open(server.port)
+            second.call({})
+            assert b"grpc-status" in await second.status()
+            third = await RawConnection.open(server.port)
+            await third.ended()
+            await second.close()
+            async with asyncio.timeout(20):
+                while True:
+                    third = await RawConnection.open(server.port)
+                    third.call({})
+                    if b"grpc-status" in await third.status():
+                        break
+            await third.close()
+
+    async def test_a_flood_of_calls_leaves_room_for_others(self, server: Server) -> None:
+        """A call whose path is unknown is as cheap for its sender as calls can be."""
+        floods = [await RawConnection.open(server.port) for _ in range(4)]
+        for raw in floods:
+            for _ in range(1000):
+                raw.call({b":path": b"/none"})
+        async with asyncio.timeout(20):
+            assert numbers(await server.infer(row())) == [2, 4]
+        for raw in floods:
+            await raw.close()
 
     async def test_messages_that_never_arrive(self, held: tuple[Server, Doubles]) -> None:
         """As many as fit into the limit of bodies wait; quick ones are still answered."""
@@ -299,6 +373,14 @@ class TestLimits:
         raw.call(head)
         assert b"grpc-status" in await raw.status()
         await raw.close()
+        assert numbers(await server.infer(row())) == [2, 4]
+
+
+async def test_without_abstract_sockets_the_core_listens_on_loopback(
+    models: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(grpc_server, "sys", SimpleNamespace(platform="darwin"))
+    async with serving(models) as server:
         assert numbers(await server.infer(row())) == [2, 4]
 
 

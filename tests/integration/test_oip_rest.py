@@ -97,24 +97,27 @@ async def test_config_matches_tritons_format(api: Api) -> None:
 
 
 async def test_statistics(api: Api) -> None:
-    async def counts(path: str) -> list[tuple[str, str, int, int, int]]:
+    """A request counts once, however many items it has; an item is an inference."""
+
+    async def counts(path: str) -> list[tuple[str, str, int, int, int, int]]:
         status, body = await get(api, path)
         assert status == 200
+        which = ("success", "fail", "cache_hit")
         return [
             (
                 *(each["name"], each["version"], each["inference_count"]),
-                *(each["inference_stats"][which]["count"] for which in ("success", "cache_hit")),
+                *(each["inference_stats"][name]["count"] for name in which),
             )
             for each in body["model_stats"]
         ]
 
-    idle = [("double", "1", 0, 0, 0), ("double", "2", 0, 0, 0)]
+    idle = [("double", "1", 0, 0, 0, 0), ("double", "2", 0, 0, 0, 0)]
     assert sorted(await counts("/v2/models/double/stats")) == idle
-    for _ in range(2):
-        inputs = {"inputs": [[1, 2], [1, 2], [3, 4]]}
-        answer = await api.client.post("/models/double/versions/2/batch-predict", json=inputs)
-        assert answer.status_code == 200
-    assert sorted(await counts("/v2/models/double/stats"))[1] == ("double", "2", 2, 6, 3)
+    for inputs in ([[1, 2], [1, 2], [3, 4]], [[1, 2], [1, 2], [3, 4]], [[1]]):
+        path = "/models/double/versions/2/batch-predict"
+        answer = await api.client.post(path, json={"inputs": inputs})
+        assert answer.status_code == (200 if len(inputs) == 3 else 422)
+    assert sorted(await counts("/v2/models/double/stats"))[1] == ("double", "2", 2, 2, 1, 1)
     assert await counts("/v2/models/double/versions/1/stats") == idle[:1]
     assert len(await counts("/v2/models/stats")) == 3
 

@@ -5,15 +5,17 @@ Plain dicts, for REST and gRPC. Triton calls items inferences.
 | figure | metric |
 | --- | --- |
 | inference_count | torchlane_items_computed |
-| execution_count, compute_infer | torchlane_compute_seconds: batches that ran, time of each batch |
-| success, fail | torchlane_items with the outcome `ok`, and with all other outcomes |
-| queue | torchlane_queue_seconds; also items found in the cache or joined, without time |
-| cache_hit, cache_miss | torchlane_cache_lookups; items that joined an equal one are neither |
+| execution_count | torchlane_compute_seconds: batches that ran |
+| success, queue | torchlane_model_requests: `computed` and `cached`; times: `ok`, `queue` |
+| fail | torchlane_model_requests: `failed`; time: `failed` |
+| compute_infer, cache_miss | torchlane_model_requests: `computed`; time of the first: `compute` |
+| cache_hit | torchlane_model_requests: `cached` |
 | batch_stats | torchlane_batch_size: a bucket each, by its largest size; batches without time |
 
-The other figures have no metric and are 0: last_inference, and the times of compute_input,
-compute_output, success, fail, cache_hit and cache_miss. perf_analyzer requires equal counts of all
-compute_..., and regards a version as used if its queue count has grown.
+Times are in torchlane_model_request_seconds. As in Triton, a request counts once, however many
+items it has, and each request of a batch has the whole time of the batch. The other figures have no
+metric and are 0: last_inference, and the times of compute_input, compute_output, cache_hit and
+cache_miss.
 """
 
 from __future__ import annotations
@@ -29,10 +31,10 @@ from typing_extensions import TypedDict  # pydantic cannot read typing's before 
 from app.metrics import Metrics
 from app.registry.loaded_models import LoadedModel
 
-ITEMS, CACHE = "torchlane_items", "torchlane_cache_lookups"
-COMPUTED, BATCH_SIZE = "torchlane_items_computed", "torchlane_batch_size"
-COMPUTE_S, QUEUE_S = "torchlane_compute_seconds", "torchlane_queue_seconds"
-FAMILIES = frozenset((ITEMS, CACHE, COMPUTED, BATCH_SIZE, COMPUTE_S, QUEUE_S))
+REQUESTS, REQUEST_S = "torchlane_model_requests", "torchlane_model_request_seconds"
+ITEMS_COMPUTED, BATCH_SIZE = "torchlane_items_computed", "torchlane_batch_size"
+BATCH_S = "torchlane_compute_seconds"
+FAMILIES = frozenset((REQUESTS, REQUEST_S, ITEMS_COMPUTED, BATCH_SIZE, BATCH_S))
 
 Samples = Mapping[tuple[str, str], Sequence[Sample]]  # by the name and version of the model
 
@@ -110,28 +112,26 @@ def _of(model: LoadedModel, samples: Samples) -> VersionStatistics:
             if each.name == metric and labels.items() <= each.labels.items()
         )
 
-    def lasted(metric: str) -> Duration:
-        return _duration(total(f"{metric}_count"), total(f"{metric}_sum"))
+    def requests(*results: str, part: str = "") -> Duration:
+        count = sum(total(f"{REQUESTS}_total", result=result) for result in results)
+        return _duration(count, total(f"{REQUEST_S}_total", part=part))
 
-    ended, good = total(f"{ITEMS}_total"), total(f"{ITEMS}_total", outcome="ok")
-    hit, joined = (total(f"{CACHE}_total", result=result) for result in ("hit", "joined"))
-    computed, queued = lasted(COMPUTE_S), lasted(QUEUE_S)
-    untimed = _duration(computed["count"])
+    untimed = requests("computed")
     return {
         "name": name,
         "version": version,
         "last_inference": 0,
-        "inference_count": int(total(f"{COMPUTED}_total")),
-        "execution_count": computed["count"],
+        "inference_count": int(total(f"{ITEMS_COMPUTED}_total")),
+        "execution_count": int(total(f"{BATCH_S}_count")),
         "inference_stats": {
-            "success": _duration(good),
-            "fail": _duration(ended - good),
-            "queue": {"count": queued["count"] + int(hit + joined), "ns": queued["ns"]},
+            "success": requests("computed", "cached", part="ok"),
+            "fail": requests("failed", part="failed"),
+            "queue": requests("computed", "cached", part="queue"),
             "compute_input": untimed,
-            "compute_infer": computed,
+            "compute_infer": requests("computed", part="compute"),
             "compute_output": untimed,
-            "cache_hit": _duration(hit),
-            "cache_miss": _duration(total(f"{CACHE}_total", result="miss")),
+            "cache_hit": requests("cached"),
+            "cache_miss": untimed,
         },
         "batch_stats": _batches(known, model.max_batch_size),
     }

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any
 
 import grpc
@@ -21,6 +21,7 @@ from grpc.aio import BaseError
 UNKNOWN = "there is no such call; the server's reflection lists all calls"
 TOO_MANY = "too many calls are open; try again later"
 ACCEPTORS = 16  # of the busiest method: with one, a call costs twice as much, and batches are small
+OTHER_ACCEPTORS = 4  # of each other method
 Options = Sequence[tuple[str, int | str]]
 
 
@@ -32,6 +33,7 @@ class AioServer(cygrpc.AioServer):  # type: ignore[misc]  # untyped
         methods: handlers by their paths.
         busiest: the path of the most frequent call.
         most: maximum number of concurrent calls.
+        began: called when a call begins, even if it is refused.
 
     Attributes:
         calls: the calls that have not ended.
@@ -43,22 +45,27 @@ class AioServer(cygrpc.AioServer):  # type: ignore[misc]  # untyped
         methods: Mapping[str, grpc.RpcMethodHandler[Any, Any]],
         busiest: str,
         most: int,
+        began: Callable[[], None],
     ) -> None:
         self.loop = asyncio.get_running_loop()
         super().__init__(self.loop, None, (), (), tuple(options), None)
         self._methods = {path.encode(): handler for path, handler in methods.items()}
         self._busiest = busiest.encode()
         self._most = most
+        self._began = began
         self.calls: set[asyncio.Task[None]] = set()
         self.add_registered_method_handlers(dict(methods))
 
     def _make_request_call_future(self, path: bytes | None) -> asyncio.Task[None]:
         """The future from which grpcio expects the next call; here it never returns one."""
-        return self.loop.create_task(self._refuse() if path is None else self._serve(path))
+        return self.loop.create_task(self._serve(path))
 
-    async def _serve(self, path: bytes) -> None:
+    async def _serve(self, path: bytes | None) -> None:
         """Handle a method's calls: per turn of the loop, as many as it has acceptors."""
-        acceptors = ACCEPTORS if path == self._busiest else 1
+        if path is None:
+            await asyncio.gather(*(self._refuse() for _ in range(OTHER_ACCEPTORS)))
+            return
+        acceptors = ACCEPTORS if path == self._busiest else OTHER_ACCEPTORS
         await asyncio.gather(*(self._accept(path) for _ in range(acceptors)))
 
     async def _accept(self, path: bytes) -> None:
@@ -70,6 +77,7 @@ class AioServer(cygrpc.AioServer):  # type: ignore[misc]  # untyped
         )
         while True:
             state = await self._request_registered_call(path)
+            self._began()
             if len(self.calls) >= self._most:
                 self._start(self._end(state, grpc.StatusCode.RESOURCE_EXHAUSTED, TOO_MANY))
                 continue
@@ -80,6 +88,7 @@ class AioServer(cygrpc.AioServer):  # type: ignore[misc]  # untyped
         """Answer the calls of unknown methods."""
         while True:
             state = await self._request_call()
+            self._began()
             self._start(self._end(state, grpc.StatusCode.UNIMPLEMENTED, UNKNOWN))
 
     async def _end(self, state: Any, code: grpc.StatusCode, details: str) -> None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 
-from app.access.entries import PREDICT
+from grpc.aio import AbortError
+
 from app.api.answers import LargeAnswer
+from app.api.calls import admitted
 from app.api.endpoints import Endpoint
 from app.api.oip.grpc.call import ROUTE, GrpcInferCall
 from app.api.oip.grpc.messages import InferMessage
@@ -56,7 +58,7 @@ class Infer:
         except Rejected as rejected:
             refusal = refusal_of(rejected.error, shown_id, trace)
             status, outcome = refusal.status, refusal.outcome
-            raise rejected.aborted from None
+            raise AbortError from None
         except Exception as error:
             refusal = refusal_of(error, shown_id, trace)
             status, outcome = refusal.status, refusal.outcome
@@ -76,14 +78,13 @@ class Infer:
         trace: RequestTrace | None,
     ) -> tuple[bytes, Metadata]:
         service = self._service
-        if service.guard.enabled:  # the call also checks, but only after the message has arrived
-            service.guard.admit(fields, PREDICT)
+        caller = admitted(service, fields)  # before the message: it counts whatever follows
         body = await self._reader.read(context, request_id.decode("ascii"))
         message = InferMessage(body, service.limits.max_items)
         if not message.name:
             raise InvalidInput("model_name is missing")
         endpoint = Endpoint(ROUTE, GrpcInferCall, message.name, message.version or None, many=True)
-        call = GrpcInferCall(service, endpoint, fields)
+        call = GrpcInferCall(service, endpoint, fields, caller)
         call.message = message
         call.trace = trace
         left_s = context.time_remaining()

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import os
+import secrets
 import socket
+import sys
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -23,9 +25,11 @@ from app.api.oip.grpc.call import ROUTE
 from app.api.oip.grpc.infer import Infer
 from app.api.oip.grpc.protos import inference_pb2
 from app.api.oip.grpc.reading import MessageReader
+from app.api.oip.grpc.relay import Relay, most_connections
 from app.api.oip.grpc.service import Inference, Unary
 from app.api.oip.grpc.streams import Health, Reflection, Streams
 from app.api.origins import Hosts
+from app.api.ports import listening
 from app.api.request_ids import RequestIds
 from app.api.service import Service
 
@@ -39,24 +43,24 @@ KEEPALIVE_S, KEEPALIVE_TIMEOUT_S = 60, 20  # a lost client is detected after bot
 MIN_PING_S = 10  # a client that pings more often without a call is disconnected
 MAX_IDLE_S = 600  # without a call; the client reconnects automatically
 FAREWELL_S = 0.5
-POLL_S = 0.1  # until a worker has loaded its models
 
 
 @dataclass(frozen=True, slots=True)
 class Listen:
-    """Where to listen.
+    """Where connections come from.
 
     Attributes:
         host: an address or a name.
         port: 0 for any port.
-        shared: whether other processes listen on the same port.
         backlog_bytes: limit of unfinished messages.
+        closed: called for each connection that was closed, if the parent process listens and hands
+            connections over; None: this process listens.
     """
 
     host: str
     port: int
-    shared: bool
     backlog_bytes: int
+    closed: Callable[[], None] | None = None
 
 
 class GrpcServer:
@@ -65,7 +69,7 @@ class GrpcServer:
     Args:
         service: engine, models and limits.
         version: the server's version.
-        listen: where to listen.
+        listen: where connections come from.
     """
 
     def __init__(self, service: Service, version: str, listen: Listen) -> None:
@@ -75,49 +79,52 @@ class GrpcServer:
         self._listen = listen
         self._reader = MessageReader(service.limits, BodyMemory(listen.backlog_bytes))
         self._streams = Streams(self._reader)
+        self._bound: socket.socket | None = None
+        self._relay: Relay | None = None
         self._server: AioServer | None = None
-        self._opening: asyncio.Task[None] | None = None
-        self.port = listen.port
 
-    async def start(self) -> None:
-        """Listen and answer; if other workers share the port, once the models are ready.
+    def bind(self) -> None:
+        """Take the port, unless the parent process has it.
 
         Raises:
-            OSError: if the port is in use; if other workers share it, this is logged instead.
+            OSError: if it is in use.
         """
-        if self._listen.shared:
-            self._opening = asyncio.create_task(self._open_when_ready())
-        else:
-            await self._open()
+        if self._listen.closed is None and self._bound is None:
+            self._bound = listening(self._listen.host, self._listen.port)
 
-    async def _open_when_ready(self) -> None:
-        """Listen once ready: the system gives every listening worker connections at once."""
-        while not self._service.lifecycle.own_readiness().ready:  # noqa: ASYNC110  # at the start only
-            await asyncio.sleep(POLL_S)
-        try:
-            await self._open()
-        except OSError as error:
-            LOG.error("grpc_cannot_listen", problem=str(error))
+    async def start(self) -> None:
+        """Answer.
 
-    async def _open(self) -> None:
-        self._server = AioServer(self._options(), self._methods(), ROUTE, MAX_CALLS)
-        host, port = self._listen.host, self._listen.port
-        found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
-        address = found[0][4][0]
-        target = f"[{address}]:{port}" if ":" in str(address) else f"{address}:{port}"
-        self.port = self._server.add_insecure_port(target.encode())
-        if not self.port:
-            raise OSError(f"could not listen for gRPC on {target}: is the port in use?")
-        await self._server.start()
-        LOG.info("grpc_listens", address=target.rpartition(":")[0], port=self.port)
+        Raises:
+            OSError: if the port is in use, or gRPC's core cannot listen.
+        """
+        self.bind()
+        relay = Relay(most_connections(), self._listen.closed or (lambda: None))
+        server = AioServer(self._options(), self._methods(), ROUTE, MAX_CALLS, relay.turns.begun)
+        relay.core = _listen_for_relay(server)
+        await server.start()
+        self._server, self._relay = server, relay
+        if self._bound is not None:
+            address, port = self._bound.getsockname()[:2]
+            LOG.info("grpc_listens", address=address, port=port)
+            relay.listen(self._bound)
+
+    def take(self, connection: socket.socket) -> None:
+        """Serve a connection that the parent process has accepted."""
+        if self._relay is not None:
+            self._relay.take(connection)
+            return
+        connection.close()  # stopped
+        if self._listen.closed is not None:
+            self._listen.closed()
 
     async def close(self, budget_s: float) -> None:
         """Accept no more calls; end the calls that are not answered within the budget."""
-        if self._opening is not None:
-            self._opening.cancel()
         server, self._server = self._server, None
-        if server is None:
+        relay, self._relay = self._relay, None
+        if server is None or relay is None:
             return
+        relay.stop_listening()
         self._reader.close()
         self._streams.close()
         stopping = asyncio.create_task(server.shutdown(budget_s))
@@ -128,6 +135,7 @@ class GrpcServer:
         await asyncio.wait((stopping,))
         # Idle clients have a moment to disconnect.
         await server.shutdown(min(FAREWELL_S, budget_s))
+        relay.close()
 
     def _methods(self) -> dict[str, grpc.RpcMethodHandler[Any, Any]]:
         ids = RequestIds()
@@ -156,7 +164,6 @@ class GrpcServer:
     def _options(self) -> Options:
         limits = self._service.limits
         return (
-            ("grpc.so_reuseport", int(self._listen.shared)),
             ("grpc.max_receive_message_length", limits.max_body_bytes),  # also when inflated
             ("grpc.max_send_message_length", -1),  # answers have their own limit
             ("grpc.max_concurrent_streams", MAX_CALLS_OF_CONNECTION),
@@ -169,6 +176,23 @@ class GrpcServer:
             ("grpc.keepalive_permit_without_calls", 1),
             ("grpc.http2.min_ping_interval_without_data_ms", MIN_PING_S * 1000),
         )
+
+
+def _listen_for_relay(server: AioServer) -> str | tuple[str, int]:
+    """Let the core listen for the relay alone; returns the address.
+
+    On Linux it is an abstract Unix socket with a random name, which needs no folder.
+
+    Raises:
+        OSError: if the core cannot listen.
+    """
+    name = f"torchlane-{secrets.token_hex(16)}"
+    on_linux = sys.platform == "linux"
+    target = f"unix-abstract:{name}" if on_linux else "127.0.0.1:0"
+    port: int = server.add_insecure_port(target.encode())
+    if not port:
+        raise OSError(f"gRPC cannot listen on {target}")
+    return f"\0{name}" if on_linux else ("127.0.0.1", port)
 
 
 def _handler(

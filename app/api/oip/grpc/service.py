@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from google.protobuf.json_format import ParseDict
 from google.protobuf.message import DecodeError, Message
+from grpc.aio import AbortError
 
 from app.access.entries import ADMIN, PREDICT
 from app.api.endpoints import version_number
@@ -80,7 +81,7 @@ class Unary:
         except Rejected as rejected:
             refusal = refusal_of(rejected.error, request_id, trace)
             status, outcome = refusal.status, refusal.outcome
-            raise rejected.aborted from None
+            raise AbortError from None
         except Exception as error:
             refusal = refusal_of(error, request_id, trace)
             status, outcome = refusal.status, refusal.outcome

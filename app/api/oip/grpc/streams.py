@@ -7,6 +7,7 @@ import contextlib
 from collections.abc import AsyncIterator, Iterator, Sequence
 
 from google.protobuf.message import DecodeError
+from grpc.aio import AbortError
 from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection, reflection_pb2
 
@@ -93,8 +94,8 @@ class Health:
         with self._streams.opened(context):
             try:
                 message = await self._reader.read(context, "")
-            except Rejected as rejected:
-                raise rejected.aborted from None
+            except Rejected:
+                raise AbortError from None
             try:
                 service = health_pb2.HealthCheckRequest.FromString(message).service
             except DecodeError:

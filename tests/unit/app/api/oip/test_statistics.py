@@ -26,14 +26,16 @@ def model(version: int = 3) -> LoadedModel:
 
 
 def work(metrics: Metrics) -> None:
-    """Requests for 13 items: 4 in the cache, 2 that are computed already, 7 in 3 batches."""
+    """4 requests for 13 items: one from the cache, two with 7 items in 3 batches, one failed."""
     of_model = metrics.model(ModelId("tiny", 3))
     of_model.looked_up(CacheCounts(hit=4, miss=7, joined=2))
     for size in (1, 3, 4):
         of_model.batch_size.observe(size)
         of_model.compute_seconds.observe(0.002)
-    for _ in range(7):
-        of_model.queue_seconds.observe(0.001)
+    of_model.request(0.001, 0.0, 0.0, computed=False)
+    of_model.request(0.010, 0.003, 0.004, computed=True)
+    of_model.request(0.020, 0.004, 0.002, computed=True)
+    of_model.failed(0.5)
     of_model.computed.inc(7)
     of_model.outcome("ok", 10)
     of_model.outcome("overloaded", 2)
@@ -51,14 +53,14 @@ def check(found: VersionStatistics, processes: int) -> None:
         "inference_count": 7 * processes,
         "execution_count": 3 * processes,
         "inference_stats": {
-            "success": times(10),
-            "fail": times(3),
-            "queue": times(4 + 2 + 7, 7_000_000),
-            "compute_input": times(3),
-            "compute_infer": times(3, 6_000_000),
-            "compute_output": times(3),
-            "cache_hit": times(4),
-            "cache_miss": times(7),
+            "success": times(3, 31_000_000),
+            "fail": times(1, 500_000_000),
+            "queue": times(3, 7_000_000),
+            "compute_input": times(2),
+            "compute_infer": times(2, 6_000_000),
+            "compute_output": times(2),
+            "cache_hit": times(1),
+            "cache_miss": times(2),
         },
         "batch_stats": [
             {

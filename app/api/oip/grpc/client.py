@@ -1,0 +1,238 @@
+"""A client's connection: its bytes go to gRPC's core, within limits that the core lacks.
+
+The core applies its limits of metadata and of open calls only once the client has acknowledged its
+SETTINGS. A client that never does could fill the memory: one byte may refer to a field of 4 KB that
+it has sent before. So the server acknowledges them first, and drops the client's own ACK. It also
+lets clients take turns.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import structlog
+
+from app.api.oip.grpc.frames import ACK, HEAD_BYTES, Frames
+from app.api.oip.grpc.turns import Turns
+from app.errors import TorchlaneError
+
+LOG = structlog.get_logger(__name__)
+FLUSH_S = 5.0  # for a client to read the last bytes of its connection
+SEND_BYTES = 16 << 10  # to the core, before the client waits
+OPENING, QUEUED, FULL = 1, 2, 4  # reasons why a client is not read
+
+
+class Client(asyncio.BufferedProtocol):
+    """A client's connection; see `Queueing` and `asyncio.BufferedProtocol`.
+
+    Args:
+        turns: of all clients.
+        buffer: for what is read; it is free again when the reading has ended.
+        opened: called when the connection begins.
+        ended: called when it has been closed.
+
+    Attributes:
+        has_more: see `Queueing`.
+        calls: see `Queueing`.
+        queued: see `Queueing`.
+    """
+
+    def __init__(
+        self,
+        turns: Turns,
+        buffer: memoryview,
+        opened: Callable[[Client], None],
+        ended: Callable[[Client], None],
+    ) -> None:
+        self.has_more = False
+        self.calls = 0
+        self.queued = False
+        self._turns = turns
+        self._buffer = buffer
+        self._opened = opened
+        self._ended = ended
+        self._core: asyncio.Transport | None = None
+        self._core_spoke = False
+        self._transport: asyncio.Transport | None = None
+        self._early = b""  # from the core, before this connection is open
+        self._frames = Frames()
+        self._data = b""
+        self._at = 0  # the data before this position has been passed on
+        self._pauses = 0
+        self._abort: asyncio.TimerHandle | None = None
+
+    # The client's side.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """See `asyncio.BaseProtocol`."""
+        self._transport = transport  # type: ignore[assignment]
+        self._opened(self)
+        if self._early:
+            self._transport.write(self._early)  # type: ignore[union-attr]
+            self._early = b""
+        if self._core is None or self._core.is_closing():
+            self.close()
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """See `asyncio.BufferedProtocol`."""
+        return self._buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """See `asyncio.BufferedProtocol`."""
+        new = bytes(self._buffer[:nbytes])
+        self._data = self._data[self._at :] + new if self._at < len(self._data) else new
+        self._at = 0
+        if self._frames.opened:
+            self._turns.take(self)
+            return
+        try:
+            self._at = self._frames.open(self._data)
+        except TorchlaneError as error:
+            self._refuse(error)
+            return
+        if self._at and self._core is not None:
+            self._core.write(self._data[: self._at])
+            if self._core_spoke:
+                self._begin()
+            else:
+                self._pause(OPENING)
+
+    def pause_writing(self) -> None:
+        """See `asyncio.BaseProtocol`: the client reads slowly."""
+        if self._core is not None and not self._core.is_closing():
+            self._core.pause_reading()
+
+    def resume_writing(self) -> None:
+        """See `asyncio.BaseProtocol`."""
+        if self._core is not None and not self._core.is_closing():
+            self._core.resume_reading()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """See `asyncio.BaseProtocol`."""
+        self._ended(self)
+        self.close()
+        if self._abort is not None:
+            self._abort.cancel()
+
+    # The core's side.
+
+    def core_made(self, core: asyncio.Transport) -> None:
+        """The connection to the core is open."""
+        self._core = core
+        core.set_write_buffer_limits(high=SEND_BYTES)
+
+    def answered(self, data: bytes) -> None:
+        """The core has sent something; first its SETTINGS."""
+        if self._transport is None:
+            self._early += data
+        else:
+            self._transport.write(data)
+        if not self._core_spoke:
+            self._core_spoke = True
+            if self._pauses & OPENING:
+                self._begin()
+
+    def core_full(self) -> None:
+        """The core reads slowly."""
+        self._pause(FULL)
+
+    def core_ready(self) -> None:
+        """The core reads again."""
+        self._unpause(FULL)
+        if self._frames.opened and not self._pauses:
+            self._turns.take(self)
+
+    def close(self) -> None:
+        """Close both sides; the client has a moment to read what it was sent."""
+        if self._core is not None:
+            self._core.close()
+        transport = self._transport
+        if transport is not None and not transport.is_closing():
+            transport.close()
+            loop = asyncio.get_running_loop()
+            self._abort = loop.call_later(FLUSH_S, transport.abort)
+
+    # Taking turns.
+
+    def wait(self) -> None:
+        """See `Queueing`."""
+        self.queued = True
+        self._pause(QUEUED)
+
+    def resume(self) -> None:
+        """See `Queueing`."""
+        self.queued = False
+        self._unpause(QUEUED)
+
+    def pass_on(self, budget: int, calls: int) -> int:
+        """See `Queueing`."""
+        self.has_more = False
+        self.calls = 0
+        if self._pauses & (OPENING | FULL) or self._core is None or self._core.is_closing():
+            return 0
+        frames, data, at = self._frames, self._data, self._at
+        try:
+            to = frames.step(data, at, budget, calls)
+        except TorchlaneError as error:
+            self._refuse(error)
+            return 0
+        if to > at:
+            self._core.write(data[at:to])
+        if frames.acknowledges:
+            frames.acknowledges = False
+            to += HEAD_BYTES
+        self._at = to
+        self.calls = frames.calls
+        self.has_more = frames.more and to < len(data)
+        return frames.cost
+
+    def _begin(self) -> None:
+        """Acknowledge the core's SETTINGS for the client: from now on its limits hold."""
+        if self._core is not None:
+            self._core.write(ACK)
+        self._unpause(OPENING)
+        self._turns.take(self)
+
+    def _refuse(self, error: TorchlaneError) -> None:
+        LOG.debug("grpc_connection_refused", problem=str(error))
+        self.close()
+
+    def _pause(self, why: int) -> None:
+        transport = self._transport
+        if not self._pauses and transport is not None and not transport.is_closing():
+            transport.pause_reading()
+        self._pauses |= why
+
+    def _unpause(self, why: int) -> None:
+        transport = self._transport
+        had, self._pauses = self._pauses, self._pauses & ~why
+        if had and not self._pauses and transport is not None and not transport.is_closing():
+            transport.resume_reading()
+
+
+class Core(asyncio.Protocol):
+    """The connection to gRPC's core for one client; see `asyncio.Protocol`."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """See `asyncio.BaseProtocol`."""
+        self._client.core_made(transport)  # type: ignore[arg-type]
+
+    def data_received(self, data: bytes) -> None:
+        """See `asyncio.Protocol`."""
+        self._client.answered(data)
+
+    def pause_writing(self) -> None:
+        """See `asyncio.BaseProtocol`."""
+        self._client.core_full()
+
+    def resume_writing(self) -> None:
+        """See `asyncio.BaseProtocol`."""
+        self._client.core_ready()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """See `asyncio.BaseProtocol`."""
+        self._client.close()

@@ -1,0 +1,167 @@
+"""How clients share gRPC's core and the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import cast
+
+from app.api.oip.grpc.turns import (
+    CALLS_AHEAD,
+    FRESH_COST,
+    LOST_S,
+    SHARE_COST,
+    WAITING_COST,
+    Turns,
+)
+
+
+class Loop:
+    """An event loop whose turns are made by hand."""
+
+    def __init__(self) -> None:
+        self.soon: list[Callable[[], None]] = []
+        self.later: list[Callable[[], None]] = []
+
+    def call_soon(self, call: Callable[[], None]) -> None:
+        self.soon.append(call)
+
+    def call_later(self, delay_s: float, call: Callable[[], None]) -> asyncio.TimerHandle:
+        assert delay_s == LOST_S
+        self.later.append(call)
+        return cast(asyncio.TimerHandle, None)
+
+    def turn(self) -> None:
+        soon, self.soon = self.soon, []
+        for call in soon:
+            call()
+
+
+class Client:
+    """Sends frames that cost 1 each: calls, or others."""
+
+    def __init__(self, frames: int, *, calls: bool = False) -> None:
+        self.queued = self.has_more = False
+        self.calls = 0
+        self.left = frames
+        self.passed = 0
+        self._of_calls = calls
+
+    def pass_on(self, budget: int, calls: int) -> int:
+        count = min(self.left, budget, calls if self._of_calls else budget)
+        self.calls = count if self._of_calls else 0
+        self.left -= count
+        self.passed += count
+        self.has_more = self.left > 0
+        return count
+
+    def wait(self) -> None:
+        self.queued = True
+
+    def resume(self) -> None:
+        self.queued = False
+
+
+def made() -> tuple[Loop, Turns]:
+    loop = Loop()
+    return loop, Turns(loop.call_soon, loop.call_later)
+
+
+def test_a_single_frame_passes_at_once() -> None:
+    _, turns = made()
+    client = Client(1, calls=True)
+    turns.take(client)
+    assert (client.passed, client.queued) == (1, False)
+
+
+def test_a_turn_is_limited_and_shares_are_equal() -> None:
+    loop, turns = made()
+    clients = [Client(10_000) for _ in range(60)]
+    for each in clients:
+        turns.take(each)
+    before = sum(each.passed for each in clients)
+    assert before <= FRESH_COST
+    for _ in range(500):
+        loop.turn()
+        total = sum(each.passed for each in clients)
+        assert total - before <= WAITING_COST
+        before = total
+    shares = sorted(each.passed for each in clients[1:])  # the first was alone
+    assert shares[-1] - shares[0] <= 2 * SHARE_COST
+
+
+def test_all_that_was_sent_passes() -> None:
+    loop, turns = made()
+    clients = [Client(1000) for _ in range(5)]
+    for each in clients:
+        turns.take(each)
+    while loop.soon:
+        loop.turn()
+    assert [(each.left, each.queued) for each in clients] == [(0, False)] * 5
+
+
+def test_a_client_that_did_not_wait_goes_before_busy_ones() -> None:
+    loop, turns = made()
+    for _ in range(60):
+        turns.take(Client(10_000))
+    for _ in range(5):
+        loop.turn()
+    late = Client(2)
+    turns.take(late)
+    loop.turn()
+    assert late.left == 0
+
+
+def test_calls_pass_as_the_server_begins_them() -> None:
+    loop, turns = made()
+    flood, other = Client(1000, calls=True), Client(5)
+    turns.take(flood)
+    while loop.soon:
+        loop.turn()
+    assert flood.passed == CALLS_AHEAD
+    turns.take(other)  # has no call
+    assert other.left == 0
+    for _ in range(10):
+        turns.begun()
+    while loop.soon:
+        loop.turn()
+    assert flood.passed == CALLS_AHEAD + 10
+
+
+def test_a_call_goes_before_those_of_a_flood() -> None:
+    loop, turns = made()
+    flood, other = Client(1000, calls=True), Client(1, calls=True)
+    turns.take(flood)
+    for _ in range(10):
+        loop.turn()
+    turns.take(other)
+    turns.begun()
+    for _ in range(3):
+        loop.turn()
+    assert other.left == 0
+
+
+def test_calls_that_the_core_has_ended_are_forgotten() -> None:
+    loop, turns = made()
+    flood = Client(1000, calls=True)
+    turns.take(flood)
+    while loop.soon:
+        loop.turn()
+    (find_lost,) = loop.later
+    find_lost()
+    while loop.soon:
+        loop.turn()
+    assert flood.passed == 2 * CALLS_AHEAD
+
+
+def test_calls_are_not_forgotten_while_the_server_begins_some() -> None:
+    loop, turns = made()
+    flood = Client(1000, calls=True)
+    turns.take(flood)
+    while loop.soon:
+        loop.turn()
+    turns.begun()
+    loop.later.pop()()
+    while loop.soon:
+        loop.turn()
+    assert flood.passed == CALLS_AHEAD + 1
