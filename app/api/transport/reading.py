@@ -95,7 +95,8 @@ class ReadingConnection(ClosingConnection):
         began = time.perf_counter()
         rest = unread
         if len(unread):
-            rest = unread[self._parse(unread) :]
+            at = self._parse(unread)  # mypyc would call it twice inside the brackets
+            rest = unread[at:]
             self.on_parsed()
         if self._unread is not None:  # otherwise it was dropped
             if len(rest):

@@ -91,11 +91,11 @@ class TestMaking:
         assert secret not in line
 
     def test_command_prints_only_the_line_to_stdout(
-        self, capsys: pytest.CaptureFixture[str]
+        self, capfd: pytest.CaptureFixture[str]
     ) -> None:
         arguments = ["ops", "--scope", "predict", "--scope", "admin", "--limit", "10/second"]
         assert main(arguments) == 0
-        printed = capsys.readouterr()
+        printed = capfd.readouterr()
         (key,) = parse_entries(printed.out.splitlines())
         assert (key.name, key.scopes) == ("ops", frozenset({"predict", "admin"}))
         secret = printed.err.splitlines()[-1]
@@ -109,9 +109,9 @@ class TestMaking:
         ],
     )
     def test_invalid_arguments_create_no_key(
-        self, capsys: pytest.CaptureFixture[str], arguments: list[str], why: str
+        self, capfd: pytest.CaptureFixture[str], arguments: list[str], why: str
     ) -> None:
         assert main(arguments) == 2
-        printed = capsys.readouterr()
+        printed = capfd.readouterr()
         assert printed.out == ""
         assert printed.err.startswith(why)
