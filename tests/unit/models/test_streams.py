@@ -15,7 +15,7 @@ with socket.socket() as opened:
     assert opened.fileno() > 2
 print("out")
 print("err", file=sys.stderr)
-sys.exit(3 + len(sys.stdin.read()))
+sys.exit(3 if sys.stdin is None or not sys.stdin.read() else 4)
 """
 
 
