@@ -21,7 +21,7 @@ from fastapi import FastAPI
 from app.access.entries import EntryError
 from app.access.guard import Guard
 from app.access.keyring import Keyring
-from app.api.answers import AnswerMemory, Slices
+from app.api.answers import AnswerMemory
 from app.api.bodies import BodyMemory
 from app.api.endpoints import Endpoints
 from app.api.error_handlers import install_error_handlers
@@ -34,6 +34,7 @@ from app.api.routes import add_routes, predictions
 from app.api.service import RequestLimits, Service
 from app.api.transport.middleware import surround
 from app.api.transport.protocol import protocol_for
+from app.api.turns import Turns
 from app.backends.base import Backend
 from app.backends.devices import find_devices, share_one_core
 from app.backends.factory import TorchBackends
@@ -184,7 +185,7 @@ def create_app(
         AnswerMemo(settings.cache_bytes // MEMO_SHARE),
         bodies,
         answers,
-        Slices(),
+        Turns(),
         offload,
         IdleLimit(most_connections()),
         guard,

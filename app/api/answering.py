@@ -125,7 +125,7 @@ class Answering:
                 self._remember((headers, content))
             return self._finished(answer, answered, (headers, content))
 
-        return LargeAnswer(self.service.slices, count, pieces, finish)
+        return LargeAnswer(self.service.turns, count, pieces, finish)
 
     def _counts(self, size: int) -> None:
         """Count the bytes that the answer takes now.

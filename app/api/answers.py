@@ -9,12 +9,12 @@ from __future__ import annotations
 import asyncio
 import io
 import time
-from collections import deque
 from collections.abc import Callable, Generator
 from typing import TypeAlias
 
 from app.api.errors import RawAnswer
 from app.api.memory import FREE_BYTES, Memory
+from app.api.turns import Turns
 
 LARGE_BYTES = FREE_BYTES  # of arrays, or of an encoded answer: smaller ones are written at once
 SLICE_S = 0.001
@@ -35,52 +35,27 @@ class AnswerMemory(Memory):
         super().__init__(limit, "answers that are not sent yet", "ask for less and read it faster")
 
 
-class Slices:
-    """Gives each turn of the event loop to one of the answers that are being encoded."""
-
-    def __init__(self) -> None:
-        self._waiting: deque[LargeAnswer] = deque()
-
-    def add(self, answer: LargeAnswer) -> None:
-        """Call `answer.take_turn` in one of the next turns, after those that wait already."""
-        self._waiting.append(answer)
-        if len(self._waiting) == 1:
-            self._schedule()
-
-    def _schedule(self) -> None:
-        asyncio.get_running_loop().call_soon(self._turn)
-
-    def _turn(self) -> None:
-        answer = self._waiting[0]
-        has_more = answer.take_turn()
-        self._waiting.popleft()
-        if has_more:
-            self._waiting.append(answer)
-        if self._waiting:
-            self._schedule()
-
-
 class LargeAnswer:
     """An answer that is encoded in slices.
 
     Args:
-        slices: shares the time with other answers.
+        turns: shares the time with other work.
         count: called with the bytes that the answer takes; raises `Overloaded` if these are too
             many.
         pieces: the parts of its body, each quick to make.
         finish: makes the answer from its headers and body.
     """
 
-    __slots__ = ("_buffer", "_count", "_done", "_finish", "_pieces", "_slices")
+    __slots__ = ("_buffer", "_count", "_done", "_finish", "_pieces", "_turns")
 
     def __init__(
         self,
-        slices: Slices,
+        turns: Turns,
         count: Callable[[int], None],
         pieces: Pieces,
         finish: Callable[[Headers, bytes], RawAnswer],
     ) -> None:
-        self._slices = slices
+        self._turns = turns
         self._count = count
         self._pieces: Pieces | None = pieces
         self._finish = finish
@@ -90,7 +65,7 @@ class LargeAnswer:
     def start(self, done: Callable[[RawAnswer | Exception], None]) -> None:
         """Encode; then call `done`, which must not raise, with the answer or an error."""
         self._done = done
-        self._slices.add(self)
+        self._turns.wait(self)
 
     async def encoded(self) -> RawAnswer:
         """The answer.
@@ -113,15 +88,17 @@ class LargeAnswer:
         self._done = self._pieces = None
         self._buffer = io.BytesIO()
 
-    def take_turn(self) -> bool:
-        """Encode for a while; returns whether there is more to do."""
+    def take_turn(self) -> float:
+        """Encode for a while; see `Worker`."""
+        began = time.perf_counter()
         pieces = self._pieces
         if pieces is None:
-            return False
+            return 0.0
         try:
             headers = self._encode(pieces)
             if headers is None:
-                return True
+                self._turns.wait(self)
+                return time.perf_counter() - began
             content = self._buffer.getvalue()  # no copy, because it has no spare bytes
             result: RawAnswer | Exception = self._finish(headers, content)
         except Exception as error:
@@ -130,7 +107,7 @@ class LargeAnswer:
         self.cancel()
         if done is not None:
             done(result)
-        return False
+        return time.perf_counter() - began
 
     def _encode(self, pieces: Pieces) -> Headers | None:
         """Encode a slice; returns the headers at the end."""

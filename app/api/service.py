@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from app.access.guard import Guard
-from app.api.answers import AnswerMemory, Slices
+from app.api.answers import AnswerMemory
 from app.api.bodies import BodyMemory
 from app.api.idle import IdleLimit
 from app.api.memo import AnswerMemo
 from app.api.offload import OffloadPool
 from app.api.origins import Hosts, Origins
+from app.api.turns import Turns
 from app.engine.engine import Engine
 from app.metrics import Metrics
 from app.registry.loaded_models import LoadedModels
@@ -53,7 +54,7 @@ class Service:
     memo: AnswerMemo
     bodies: BodyMemory
     answers: AnswerMemory
-    slices: Slices
+    turns: Turns
     offload: OffloadPool
     idle: IdleLimit
     guard: Guard

@@ -15,6 +15,7 @@ import pytest
 
 from app.api import answering, answers, json_pieces, memory
 from app.api.transport import asgi_predict, exchange, uvicorn_adapter
+from app.api.turns import Turns
 from app.errors import Overloaded
 from app.types import Arrays
 from models.codec_specs import TensorCodecSpec
@@ -200,7 +201,7 @@ class TestSlices:
 
     @staticmethod
     def answer(
-        slices: answers.Slices, name: bytes, log: list[bytes], fails: Exception | None = None
+        turns: Turns, name: bytes, log: list[bytes], fails: Exception | None = None
     ) -> answers.LargeAnswer:
         def pieces() -> answers.Pieces:
             for _ in range(3):
@@ -210,19 +211,17 @@ class TestSlices:
                 raise fails
             return ()
 
-        return answers.LargeAnswer(
-            slices, any_size, pieces(), lambda _, content: (200, [], content)
-        )
+        return answers.LargeAnswer(turns, any_size, pieces(), lambda _, content: (200, [], content))
 
     async def test_turns(self, monkeypatch: pytest.MonkeyPatch) -> None:
         ticks = itertools.count()
         monkeypatch.setattr(time, "perf_counter", lambda: next(ticks))
         monkeypatch.setattr(answers, "SLICE_S", 1.5)  # one piece
-        slices, bug = answers.Slices(), ValueError("no")
+        turns, bug = Turns(), ValueError("no")
         log: list[bytes] = []
-        made = [self.answer(slices, name, log) for name in (b"a", b"b")]
-        made.append(self.answer(slices, b"c", log, bug))
-        left = self.answer(slices, b"d", log)
+        made = [self.answer(turns, name, log) for name in (b"a", b"b")]
+        made.append(self.answer(turns, b"c", log, bug))
+        left = self.answer(turns, b"d", log)
         left.start(lambda _: pytest.fail("it was cancelled"))
         left.cancel()
         results = await asyncio.gather(*(each.encoded() for each in made), return_exceptions=True)
@@ -239,6 +238,6 @@ class TestSlices:
             yield b"never"
             return ()
 
-        made = answers.LargeAnswer(answers.Slices(), count, pieces(), lambda *_: (200, [], b""))
+        made = answers.LargeAnswer(Turns(), count, pieces(), lambda *_: (200, [], b""))
         with pytest.raises(Overloaded):
             await made.encoded()

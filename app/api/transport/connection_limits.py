@@ -18,7 +18,6 @@ from app.api.request_ids import HEADER, RequestIds
 from app.api.service import Service
 from app.api.transport.head import check_head, check_trailers, line_tail, path_of, unreadable
 from app.api.transport.reading import ReadingConnection
-from app.api.transport.turns import Turns
 from app.errors import (
     CallerError,
     HeadLate,
@@ -42,12 +41,11 @@ class LimitedProtocol(ReadingConnection):
     Args:
         service: has the limits and the counter of cut connections.
         ids: request ids of the process.
-        turns: shared by the connections of the process.
         uvicorn: arguments of uvicorn's own protocol.
     """
 
-    def __init__(self, service: Service, ids: RequestIds, turns: Turns, **uvicorn: Any) -> None:
-        super().__init__(service, turns, **uvicorn)
+    def __init__(self, service: Service, ids: RequestIds, **uvicorn: Any) -> None:
+        super().__init__(service, **uvicorn)
         self.ids = ids
         self._reads = BETWEEN
         self._bytes_without_body = 0  # since the last byte of body, or the end of a request

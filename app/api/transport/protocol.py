@@ -17,7 +17,6 @@ from app.api.service import Service
 from app.api.transport.connection_limits import BETWEEN, LimitedProtocol
 from app.api.transport.exchange import Exchange
 from app.api.transport.known_head import KnownHead, known_head
-from app.api.transport.turns import Turns
 from app.errors import TorchlaneError
 
 # After this many parsed heads in a row, the client probably never repeats a head; from then on
@@ -31,20 +30,14 @@ class Protocol(LimitedProtocol):
     Args:
         service: engine, models and limits.
         ids: request ids of the process.
-        turns: shared by the connections of the process.
         endpoints: endpoints of the process.
         uvicorn: arguments of uvicorn's own protocol.
     """
 
     def __init__(
-        self,
-        service: Service,
-        ids: RequestIds,
-        turns: Turns,
-        endpoints: Endpoints,
-        **uvicorn: Any,
+        self, service: Service, ids: RequestIds, endpoints: Endpoints, **uvicorn: Any
     ) -> None:
-        super().__init__(service, ids, turns, **uvicorn)
+        super().__init__(service, ids, **uvicorn)
         self._endpoints = endpoints
         self._exchange: Exchange | None = None
         self._known: KnownHead | None = None
@@ -149,9 +142,9 @@ class Protocol(LimitedProtocol):
 
 def protocol_for(service: Service, endpoints: Endpoints) -> Callable[..., Protocol]:
     """The factory of each connection's protocol, as uvicorn calls it."""
-    ids, turns = RequestIds(), Turns()
+    ids = RequestIds()
 
     def make(**uvicorn: Any) -> Protocol:
-        return Protocol(service, ids, turns, endpoints, **uvicorn)
+        return Protocol(service, ids, endpoints, **uvicorn)
 
     return make

@@ -12,7 +12,6 @@ from typing import Any
 
 from app.api.service import Service
 from app.api.transport.closing import ClosingConnection
-from app.api.transport.turns import Turns
 from app.errors import Overloaded
 
 PIECE_BYTES = 4096  # parsed at once, except bodies of known length; chunks of a byte take 1 ms
@@ -25,14 +24,12 @@ class ReadingConnection(ClosingConnection):
     """A connection that parses what it received; see uvicorn's class and `asyncio.Protocol`.
 
     Args:
-        service: has the memory that also counts incomplete bodies.
-        turns: shared by the connections of the process.
+        service: has the turns, and the memory that also counts incomplete bodies.
         uvicorn: arguments of uvicorn's own protocol.
     """
 
-    def __init__(self, service: Service, turns: Turns, **uvicorn: Any) -> None:
+    def __init__(self, service: Service, **uvicorn: Any) -> None:
         super().__init__(service, **uvicorn)
-        self._turns = turns
         self._unread: memoryview | None = None  # empty: only the next read waits for its turn
         self._unread_counted = 0
         self._waits_for_turn = False
@@ -84,10 +81,10 @@ class ReadingConnection(ClosingConnection):
         """Wait for a turn, if there is something to parse and nothing else to wait for."""
         if self._unread is not None and not self._waits_for_turn and self.can_parse:
             self._waits_for_turn = True
-            self._turns.wait(self)
+            self.service.turns.wait(self)
 
     def take_turn(self) -> float:
-        """Parse one more piece; see `Reader`."""
+        """Parse one more piece; see `Worker`."""
         self._waits_for_turn = False
         unread = self._unread
         if unread is None or not self.can_parse:  # `go_on` is called when it can

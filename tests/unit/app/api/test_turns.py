@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from app.api.transport.turns import TURN_S, Turns
+from app.api.turns import TURN_S, Turns
 
 
 class Ahead:

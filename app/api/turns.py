@@ -1,8 +1,8 @@
-"""Shares each turn of the event loop between connections whose clients send ahead.
+"""Shares the event loop between callers with more work for it than one turn has room for.
 
 A client may send thousands of requests in one piece, and many are answered as soon as they are
-parsed: rejected, unknown, cached. A connection therefore parses one request at a time, and those
-that it was sent ahead only as long as the budget of the turn lasts; then others have their turn.
+parsed: rejected, unknown, cached. Another asks for an answer of a hundred megabytes, whose encoding
+takes most of a second. Such work is done piece by piece, for a millisecond in each turn.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ import asyncio
 from collections import deque
 from typing import Protocol
 
-TURN_S = 0.001  # of parsing and answering requests that were sent ahead, of all connections
+TURN_S = 0.001  # of one turn of the event loop, for all that wait
 
 
-class Reader(Protocol):
-    """A connection with bytes that it has received and not parsed."""
+class Worker(Protocol):
+    """Has work that can be done piece by piece."""
 
     def take_turn(self) -> float:
-        """Parse a piece, and wait again if bytes are left.
+        """Do a piece, of less than a millisecond, and wait again if work is left.
 
         Returns:
             The seconds that this took, or has caused others to take.
@@ -26,15 +26,15 @@ class Reader(Protocol):
 
 
 class Turns:
-    """One budget for all connections of a process; used on the event loop only."""
+    """One budget of time for all callers of a process; used on the event loop only."""
 
     def __init__(self) -> None:
-        self._waiting: deque[Reader] = deque()
+        self._waiting: deque[Worker] = deque()
         self._is_scheduled = False
 
-    def wait(self, reader: Reader) -> None:
-        """Call `reader.take_turn` in one of the next turns, after those that wait already."""
-        self._waiting.append(reader)
+    def wait(self, worker: Worker) -> None:
+        """Call `worker.take_turn` in one of the next turns, after those that wait already."""
+        self._waiting.append(worker)
         self._schedule()
 
     def _schedule(self) -> None:
@@ -48,6 +48,6 @@ class Turns:
         try:
             while self._waiting and spent_s < TURN_S:
                 spent_s += self._waiting.popleft().take_turn()
-        finally:  # an error of one connection must not stop the others
+        finally:  # an error of one worker must not stop the others
             if self._waiting:
                 self._schedule()
