@@ -17,7 +17,7 @@ from app.errors import Overloaded
 PIECE_BYTES = 4096  # parsed at once, except bodies of known length; chunks of a byte take 1 ms
 AHEAD_BYTES = 64 << 10  # received and not parsed; beyond this the connection reads no more
 TASK_S = 0.0002  # about what a request costs that is not answered while it is parsed
-HEAD_END = re.compile(rb"\n\r?\n")
+HEAD_END = re.compile(rb"\A\r?\n|\n\r?\n")  # a read may end within it
 
 
 class ReadingConnection(ClosingConnection):

@@ -244,6 +244,20 @@ class TestStalled:
             doubles.go_on()
 
 
+@pytest.mark.parametrize("kind", [READY, request("/models/nope/predict"), request(chunk_bytes=9)])
+async def test_next_request_waits_wherever_a_read_ends(models: Path, kind: bytes) -> None:
+    async with listening(models) as server:
+        for at in range(len(kind)):
+            wire = await server.connect()
+            wire.send(kind[:at])
+            await asyncio.sleep(0.002)
+            wire.send(kind[at:] + kind + ask_for(3))
+            for _ in range(2):
+                await wire.answer()
+            await answered(wire, 3)
+            await wire.close()
+
+
 async def test_pieces_of_any_size_give_the_same_answers(models: Path) -> None:
     """Heads, bodies, chunks and upgrades are parsed in the same way wherever a read ends."""
     kinds = (
