@@ -71,7 +71,13 @@ class Keyring:
         """Check the file every second, in a thread: a disk may be slow, and parsing takes time."""
         while self._file is not None:
             await asyncio.sleep(CHECK_EVERY_S)
-            await in_thread(self.look, _discard)
+            try:
+                await in_thread(self.look, _discard)
+            except Exception as bug:  # a key that is removed must still stop working
+                self._stamp = None
+                if repr(bug) != self._problem:
+                    LOG.exception("api_keys_not_read", kept=len(self._keys))
+                self._problem = repr(bug)
 
     def look(self) -> None:
         """Read the file if it has changed; a wrong one is reported once, and changes nothing."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import binascii
 import re
-from urllib.parse import unquote_to_bytes
 
 LINE_ENDS = b"\r\n"  # not blanks: each may have been a + that something decoded as in a form
 SCHEME = "data:"
+ESCAPED = {b"%2B": b"+", b"%2F": b"/", b"%3D": b"="}  # other characters need no escape
 DATA_URL = re.compile(r"[^,]{0,1000};base64,", re.IGNORECASE)
 
 
@@ -24,7 +24,7 @@ def decoded(text: str) -> bytes:
         head = DATA_URL.match(text, len(SCHEME))
         if head is None:
             raise ValueError("this data: URL has no `;base64,` in front of its data")
-        data = unquote_to_bytes(data[head.end() :])
+        data = _unescaped(data[head.end() :])
     try:
         return binascii.a2b_base64(data, strict_mode=True)
     except binascii.Error:
@@ -38,3 +38,10 @@ def decoded(text: str) -> bytes:
         elif b" " in data:
             why = "it has blanks; if they were +, encode the text once more"
         raise ValueError(f"this one is not base64: {why}") from error
+
+
+def _unescaped(data: bytes) -> bytes:
+    if b"%" in data:
+        for escaped, character in ESCAPED.items():
+            data = data.replace(escaped, character).replace(escaped.lower(), character)
+    return data

@@ -227,9 +227,12 @@ class Supervisor:
         life.channel.close()
         code = _exit_code(life.process)
         del self._lives[index]
-        self._closed.put(index, 0)
-        forget_gauges(self._plan.shared.metrics[index])
-        Claims(self._plan.shared.claims, index).release_all()
+        try:
+            self._closed.put(index, 0)
+            forget_gauges(self._plan.shared.metrics[index])
+            Claims(self._plan.shared.claims, index).bury()
+        except Exception:  # it must be replaced all the same
+            LOG.exception("worker_not_cleaned_up", worker=index)
         if not self._stopping:
             self._replace(index, life, code)
             self._see_whether_all_loaded()

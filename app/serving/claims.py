@@ -1,17 +1,20 @@
 """The digests that a server serves, shared by its processes.
 
-A process that serves a version claims it with its digest. The parent ends the claims of a process
-that has died.
+A process that serves a version claims it with its digest. The claim of a process that has died
+passes to those that replace it: a crash, even of all processes, never changes what a version
+answers.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator
 
 from app.shared_file import SharedFile
 from app.types import ModelId
+
+DEAD = -1  # in place of a process
 
 
 class Claims:
@@ -43,30 +46,52 @@ class Claims:
             by_digest = claimed.setdefault(str(model), {digest: []})
             if digest not in by_digest:
                 return next(iter(by_digest))
-            if self._process not in by_digest[digest]:
-                by_digest[digest].append(self._process)
+            processes = by_digest[digest]
+            if self._process not in processes:
+                by_digest[digest] = [*(each for each in processes if each != DEAD), self._process]
                 self._put(claimed)
             return digest
 
     def release(self, model: ModelId) -> None:
         """End this process's claim on a version, if there is one."""
-        self._release({str(model)})
 
-    def release_all(self) -> None:
-        """End all claims of this process, which has died."""
-        self._release(None)
+        def without(name: str, processes: list[int]) -> list[int]:
+            if name != str(model) or self._process not in processes:
+                return processes
+            left = [each for each in processes if each != self._process]
+            return [] if left == [DEAD] else left
 
-    def _release(self, models: set[str] | None) -> None:
+        self._change(without)
+
+    def bury(self) -> None:
+        """Keep the claims of this process, which has died, until they pass to another one."""
+
+        def dead(_: str, processes: list[int]) -> list[int]:
+            return sorted({DEAD if each == self._process else each for each in processes})
+
+        self._change(dead)
+
+    def forget_dead(self, name: str, versions: Collection[int]) -> None:
+        """End the claims of dead processes on a model's versions other than these."""
+        kept = {str(ModelId(name, version)) for version in versions}
+
+        def wanted(claimed: str, processes: list[int]) -> list[int]:
+            is_other = claimed.rpartition("/")[0] != name or claimed in kept
+            return processes if is_other or processes != [DEAD] else []
+
+        self._change(wanted)
+
+    def _change(self, change: Callable[[str, list[int]], list[int]]) -> None:
+        """Replace the processes of each claim; a claim without any ends."""
         with self._claimed() as claimed:
-            kept: dict[str, dict[str, list[int]]] = {}
-            for model, by_digest in claimed.items():
-                for digest, processes in by_digest.items():
-                    released = models is None or model in models
-                    left = [each for each in processes if not (released and each == self._process)]
-                    if left:
-                        kept[model] = {digest: left}
-            if kept != claimed:
-                self._put(kept)
+            changed = {
+                model: {digest: left}
+                for model, by_digest in claimed.items()
+                for digest, processes in by_digest.items()
+                if (left := change(model, processes))
+            }
+            if changed != claimed:
+                self._put(changed)
 
     @contextlib.contextmanager
     def _claimed(self) -> Iterator[dict[str, dict[str, list[int]]]]:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import structlog
@@ -344,11 +345,18 @@ class Lifecycle:
                 numbers = found.get(name, [])
                 if name in contents.unreadable:  # as far as is known
                     numbers = [status.id.version for status in self.loaded.statuses(name)]
+                else:
+                    await self._forget_dead(name, numbers, override)
                 if not self.stopping:
                     await self._rollout.bring_up(name, numbers, override, changes)
         if changes.retired:
             await in_thread(self._config.on_retired, _discard)
         return changes
+
+    async def _forget_dead(self, name: str, numbers: Iterable[int], override: Override) -> None:
+        """Forget what dead processes served of a model, except versions that may be loaded."""
+        kept = [each for each in numbers if not override.forbids(ModelId(name, each))]
+        await in_thread(partial(self._config.artifacts.forget_dead, name, kept), _discard)
 
     async def _follow_settings(self) -> None:
         """Check the models file even while a version is being loaded, which may take minutes."""

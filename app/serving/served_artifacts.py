@@ -6,6 +6,7 @@ number. Once every process has unloaded it, the number may come with other files
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import NamedTuple
 
 from app.errors import VersionChanged
@@ -74,6 +75,11 @@ class ServedArtifacts:
         """Stop serving a version."""
         if self._claims is not None:
             self._claims.release(model)
+
+    def forget_dead(self, name: str, versions: Collection[int]) -> None:
+        """Let other versions of a model come back with other files, if no process serves them."""
+        if self._claims is not None:
+            self._claims.forget_dead(name, versions)
 
     def _served(self, model: ModelId) -> str | None:
         return self._claims.served(model) if self._claims is not None else None

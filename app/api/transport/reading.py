@@ -92,9 +92,13 @@ class ReadingConnection(ClosingConnection):
         began = time.perf_counter()
         rest = unread
         if len(unread):
-            at = self._parse(unread)  # mypyc would call it twice inside the brackets
+            try:
+                at = self._parse(unread)  # mypyc would call it twice inside the brackets
+                self.on_parsed()
+            except Exception:  # a bug, which the event loop logs
+                self.transport.abort()
+                raise
             rest = unread[at:]
-            self.on_parsed()
         if self._unread is not None:  # otherwise it was dropped
             if len(rest):
                 self._keep(rest)
@@ -139,6 +143,8 @@ class ReadingConnection(ClosingConnection):
         """Keep bytes for a later turn."""
         if not self.can_keep:
             return
+        if 2 * len(rest) < memoryview(rest.obj).nbytes:  # a few bytes must not keep a whole read
+            rest = memoryview(bytes(rest))
         self._unread = rest
         try:
             self._unread_counted = self.service.bodies.hold(len(rest), self._unread_counted)

@@ -168,6 +168,21 @@ class TestChange:
                     await asyncio.sleep(0.01)
         following.cancel()
 
+    async def test_an_unforeseen_error_does_not_end_the_checks(
+        self, rig: Rig, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("app.access.keyring.CHECK_EVERY_S", 0.01)
+        with monkeypatch.context() as broken, capture_logs() as logs:
+            broken.setattr("app.access.keyring.read_named", lambda *_: 1 / 0)
+            following = asyncio.create_task(rig.keyring.follow())
+            rig.write(SECOND_LINE)
+            await asyncio.sleep(0.2)
+        assert [each["event"] for each in logs] == ["api_keys_not_read"]  # once
+        async with asyncio.timeout(10):
+            while rig.keyring.find(SECOND.encode()) is None:
+                await asyncio.sleep(0.01)
+        following.cancel()
+
     @pytest.mark.parametrize("make", [os.mkfifo, os.mkdir], ids=["pipe", "folder"])
     def test_file_that_becomes_something_else_changes_nothing(
         self, rig: Rig, make: Callable[[Path], None]

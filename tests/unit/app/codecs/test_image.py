@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import tracemalloc
 from urllib.parse import quote
 
 import numpy as np
@@ -109,6 +110,18 @@ class TestRejected:
     def test_invalid_base64(self, value: str) -> None:
         with pytest.raises(InvalidInput, match=r"^'picture': .* this one is not base64"):
             decode(value)
+
+    def test_escapes_take_little_memory(self) -> None:
+        """Some decoders create an object for each escape, fifty times as much."""
+        value = "data:;base64," + "%41" * 100_000
+        tracemalloc.start()
+        try:
+            with pytest.raises(InvalidInput, match="this one is not base64"):
+                decode(value)
+            _, most = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        assert most < 5 * len(value)
 
     @pytest.mark.parametrize("value", ["", "\n", "Zm9v", "Zm9v\n", "Zm9v\r\nZm9v", "data:;base64,"])
     def test_bytes_that_are_not_a_picture(self, value: str) -> None:

@@ -43,10 +43,29 @@ def test_another_digest_may_come_after_the_last_release(pair: tuple[Claims, Clai
     assert first.claim(MODEL, B) == B
 
 
-def test_a_process_that_died_claims_nothing(pair: tuple[Claims, Claims]) -> None:
+def test_claims_of_the_dead_pass_to_those_that_replace_them(pair: tuple[Claims, Claims]) -> None:
     first, second = pair
     for each in pair:
         assert each.claim(MODEL, A) == A
-    assert first.claim(OTHER, A) == A
-    first.release_all()
+        each.bury()  # no process lives now
+    assert first.claim(MODEL, B) == A
+    assert first.claim(MODEL, A) == A
+    second.forget_dead("m", [])  # the first has it again
+    assert second.served(MODEL) == A
+    first.release(MODEL)
+    assert second.served(MODEL) is None
+
+
+def test_claims_of_the_dead_end_with_their_version(pair: tuple[Claims, Claims]) -> None:
+    first, second = pair
+    for model in (MODEL, OTHER):
+        assert first.claim(model, A) == A
+    first.bury()
+    second.forget_dead("other", [])
+    second.forget_dead("m", [MODEL.version])
     assert (second.served(MODEL), second.served(OTHER)) == (A, None)
+    assert second.claim(MODEL, A) == A
+    first.claim(MODEL, A)
+    first.bury()
+    second.release(MODEL)  # unloaded by those that live
+    assert second.served(MODEL) is None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
 from app.api.transport.exchange import Exchange
+from app.api.transport.protocol import Protocol
 from app.errors import InvalidInput
 from app.metrics import Metrics
 from app.types import Arrays
@@ -31,6 +33,29 @@ def models(tmp_path: Path) -> Path:
 
 class TestInternalErrors:
     """Unforeseen errors are answered, logged once, and affect no other request."""
+
+    async def test_a_parser_that_raises_in_a_later_turn(
+        self, models: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        async with listening(models) as server:
+            wire, other = await server.connect(), await server.connect()
+            await wire.ask(READY)
+            parse = Protocol.parse
+
+            def broken(self: Protocol, piece: bytes | memoryview) -> None:
+                if b"/health/live" in bytes(piece):
+                    raise ZeroDivisionError
+                parse(self, piece)
+
+            monkeypatch.setattr(Protocol, "parse", broken)
+            asyncio.get_running_loop().set_exception_handler(lambda *_: None)
+            wire.send(READY + READY.replace(b"ready", b"live") + READY)
+            assert (await wire.answer()).status == 200
+            with contextlib.suppress(ConnectionError):
+                assert await wire.rest() == b""
+            other.send(ask_for(3) + ask_for(4))
+            await answered(other, 3)
+            await answered(other, 4)
 
     @pytest.mark.parametrize("where", ["decode_numbers", "encode"])
     @pytest.mark.parametrize("way", ["short", "asgi"])
