@@ -89,7 +89,7 @@ class LargeAnswer:
         self._buffer = io.BytesIO()
 
     def take_turn(self) -> float:
-        """Encode for a while; see `Worker`."""
+        """Encode for a while; see `Participant`."""
         began = time.perf_counter()
         pieces = self._pieces
         if pieces is None:

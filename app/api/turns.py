@@ -14,7 +14,7 @@ from typing import Protocol
 TURN_S = 0.001  # of one turn of the event loop, for all that wait
 
 
-class Worker(Protocol):
+class Participant(Protocol):
     """Has work that can be done piece by piece."""
 
     def take_turn(self) -> float:
@@ -29,12 +29,12 @@ class Turns:
     """One budget of time for all callers of a process; used on the event loop only."""
 
     def __init__(self) -> None:
-        self._waiting: deque[Worker] = deque()
+        self._waiting: deque[Participant] = deque()
         self._is_scheduled = False
 
-    def wait(self, worker: Worker) -> None:
-        """Call `worker.take_turn` in one of the next turns, after those that wait already."""
-        self._waiting.append(worker)
+    def wait(self, participant: Participant) -> None:
+        """Call `participant.take_turn` in one of the next turns, after those that wait already."""
+        self._waiting.append(participant)
         self._schedule()
 
     def _schedule(self) -> None:
@@ -48,6 +48,6 @@ class Turns:
         try:
             while self._waiting and spent_s < TURN_S:
                 spent_s += self._waiting.popleft().take_turn()
-        finally:  # an error of one worker must not stop the others
+        finally:  # an error of one must not stop the others
             if self._waiting:
                 self._schedule()

@@ -168,7 +168,7 @@ class LimitedProtocol(ReadingConnection):
             and not self._is_cut
             and self.can_answer
             and self.is_answered
-            and self._unread is None
+            and self._ahead is None
             and not self.flow.write_paused
         )
 
@@ -266,7 +266,7 @@ class LimitedProtocol(ReadingConnection):
     def _look(self) -> None:
         self._timer = None
         now = self.loop.time()
-        if self._due is None or self._unread is not None:  # the server's turn
+        if self._due is None or self._ahead is not None:  # the server's turn
             self._set_timer(now + self.keep_alive_s)
         elif self._due > now:
             self._set_timer(self._due)
@@ -283,7 +283,7 @@ class LimitedProtocol(ReadingConnection):
         self._is_cut = True
         self.service.metrics.connections_cut.labels(error.code).inc()
         self.stop_reading()
-        self.drop_unread()
+        self.drop_ahead()
         if self.is_answered:
             if self._reads != BODY:  # the rest of a body whose request is answered
                 self._send_error(error)

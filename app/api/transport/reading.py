@@ -16,6 +16,7 @@ from app.errors import Overloaded
 
 PIECE_BYTES = 4096  # parsed at once, except bodies of known length; chunks of a byte take 1 ms
 AHEAD_BYTES = 64 << 10  # received and not parsed; beyond this the connection reads no more
+READ_S = 0.0001  # about what a full read costs
 TASK_S = 0.0002  # about what a request costs that is not answered while it is parsed
 HEAD_END = re.compile(rb"\A\r?\n|\n\r?\n")  # a read may end within it
 
@@ -30,8 +31,8 @@ class ReadingConnection(ClosingConnection):
 
     def __init__(self, service: Service, **uvicorn: Any) -> None:
         super().__init__(service, **uvicorn)
-        self._unread: memoryview | None = None  # empty: only the next read waits for its turn
-        self._unread_counted = 0
+        self._ahead: memoryview | None = None  # empty: only the next read waits for its turn
+        self._ahead_counted = 0
         self._waits_for_turn = False
         self._body_left = 0  # missing from a body of known length, otherwise 0 or less
 
@@ -61,8 +62,8 @@ class ReadingConnection(ClosingConnection):
         """Parse one request, unless earlier ones wait, and keep the rest."""
         if not self.can_keep:
             return
-        if self._unread is not None:
-            self._keep(memoryview(b"".join((self._unread, data))))
+        if self._ahead is not None:
+            self._keep(memoryview(b"".join((self._ahead, data))))
             return
         size, at = len(data), 0
         if self.can_parse:
@@ -72,46 +73,50 @@ class ReadingConnection(ClosingConnection):
             self.on_parsed()
         if at < size:
             self._keep(memoryview(data)[at:])
-        elif size >= AHEAD_BYTES:
-            self._unread = memoryview(b"")
+        elif size >= AHEAD_BYTES and self.can_keep:
+            self._ahead = memoryview(b"")
             self.hold_reading()
             self.go_on()
 
     def go_on(self) -> None:
         """Wait for a turn, if there is something to parse and nothing else to wait for."""
-        if self._unread is not None and not self._waits_for_turn and self.can_parse:
+        if self._ahead is None or self._waits_for_turn:
+            return
+        if self.can_parse or not len(self._ahead):
             self._waits_for_turn = True
             self.service.turns.wait(self)
 
     def take_turn(self) -> float:
-        """Parse one more piece; see `Worker`."""
+        """Parse one more piece; see `Participant`."""
         self._waits_for_turn = False
-        unread = self._unread
-        if unread is None or not self.can_parse:  # `go_on` is called when it can
+        ahead = self._ahead
+        if ahead is None:
+            return 0.0
+        if not len(ahead):
+            self.drop_ahead()
+            return READ_S
+        if not self.can_parse:  # `go_on` is called when it can
             return 0.0
         began = time.perf_counter()
-        rest = unread
-        if len(unread):
-            try:
-                at = self._parse(unread)  # mypyc would call it twice inside the brackets
-                self.on_parsed()
-            except Exception:  # a bug, which the event loop logs
-                self.transport.abort()
-                raise
-            rest = unread[at:]
-        if self._unread is not None:  # otherwise it was dropped
-            if len(rest):
-                self._keep(rest)
+        try:
+            at = self._parse(ahead)  # mypyc would call it twice inside the brackets
+            self.on_parsed()
+        except Exception:  # a bug, which the event loop logs
+            self.transport.abort()
+            raise
+        if self._ahead is not None:  # otherwise it was dropped
+            if at < len(ahead):
+                self._keep(ahead[at:])
             else:
-                self.drop_unread()
+                self.drop_ahead()
         return time.perf_counter() - began + (0.0 if self.is_answered else TASK_S)
 
-    def drop_unread(self) -> None:
+    def drop_ahead(self) -> None:
         """Forget what was not parsed."""
-        if self._unread is not None:
-            self._unread = None
-            self.service.bodies.give_back(self._unread_counted)
-            self._unread_counted = 0
+        if self._ahead is not None:
+            self._ahead = None
+            self.service.bodies.give_back(self._ahead_counted)
+            self._ahead_counted = 0
             self.release_reading()
 
     def resume_writing(self) -> None:
@@ -122,11 +127,11 @@ class ReadingConnection(ClosingConnection):
     def close_behind_answer(self) -> None:
         """See `ClosingConnection`."""
         super().close_behind_answer()
-        self.drop_unread()
+        self.drop_ahead()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """See `asyncio.Protocol`."""
-        self.drop_unread()
+        self.drop_ahead()
         super().connection_lost(exc)
 
     def _parse(self, data: memoryview) -> int:
@@ -145,11 +150,11 @@ class ReadingConnection(ClosingConnection):
             return
         if 2 * len(rest) < memoryview(rest.obj).nbytes:  # a few bytes must not keep a whole read
             rest = memoryview(bytes(rest))
-        self._unread = rest
+        self._ahead = rest
         try:
-            self._unread_counted = self.service.bodies.hold(len(rest), self._unread_counted)
+            self._ahead_counted = self.service.bodies.hold(len(rest), self._ahead_counted)
         except Overloaded as error:
-            self.drop_unread()
+            self.drop_ahead()
             self.on_too_much_ahead(error)
             return
         if len(rest) >= AHEAD_BYTES:

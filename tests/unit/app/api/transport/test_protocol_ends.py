@@ -73,6 +73,20 @@ class TestClientGone:
             await answered(last, 5)
             assert doubles.one.batches == [[3], [5]]
 
+    async def test_behind_a_large_body(self, models: Path) -> None:
+        doubles = Doubles()
+        async with listening(models, make_backend=doubles) as server:
+            doubles.hold()
+            wire = await server.connect()
+            wire.send(request(body=b'{"input": [3, 2]}' + b" " * 1_000_000))
+            await until(lambda: doubles.one.batches == [[3]])
+            await asyncio.sleep(0.02)
+            wire.writer.transport.abort()
+            async with asyncio.timeout(5):  # the model still computes
+                while await server.metric(OPEN):
+                    await asyncio.sleep(0.01)
+            doubles.go_on()
+
     async def test_with_a_pipelined_request(self, models: Path) -> None:
         doubles = Doubles()
         async with listening(models, make_backend=doubles) as server:
