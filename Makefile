@@ -29,6 +29,7 @@ CHAOS_MINUTES ?= 30
 CHAOS_SEED ?=
 CHAOS_ROUND ?=
 CHAOS_ARGS ?=
+MISHAPS_ARGS ?=
 
 $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))' || \
@@ -106,6 +107,10 @@ fuzz-native: $(READY) ## fuzz the C++ parser of JSON numbers with AddressSanitiz
 chaos: $(READY) ## test a real server with faults and CHAOS_REQUESTS requests from clients of every kind; prints its random seed
 	$(BIN)/python -m tests.chaos --requests $(CHAOS_REQUESTS) --minutes $(CHAOS_MINUTES) \
 	  $(if $(CHAOS_SEED),--seed $(CHAOS_SEED)) $(if $(CHAOS_ROUND),--round $(CHAOS_ROUND)) $(CHAOS_ARGS)
+
+.PHONY: chaos-mishaps
+chaos-mishaps: $(READY) ## test a real server for half an hour with an unread log, a full TMPDIR, overwritten versions, killed workers
+	$(BIN)/python -m tests.chaos.mishaps $(MISHAPS_ARGS)
 
 .PHONY: cover
 cover: $(READY) ## run the tests and print branch coverage

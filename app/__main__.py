@@ -28,7 +28,7 @@ import uvicorn
 
 from app.api.ports import BACKLOG, bound_socket, listening
 from app.flags import FlagParser, flag_of
-from app.logs import configure_logs
+from app.logs import configure_logs, label_logs
 from app.outputs import Outputs, take_over
 from app.processes import fork
 from app.processes.listener import url_of
@@ -191,7 +191,7 @@ def _serve(create: Create, settings: Settings, place: Place | None, outputs: Out
     worker = None
     if place is not None:
         worker = Worker(place)
-        structlog.contextvars.bind_contextvars(worker=place.index)
+        label_logs(worker=place.index)
     if place is None and (taken := _taken(settings)):
         return _cannot_listen(settings, taken)
     # Workers leave signals to their parent, and do not measure.

@@ -9,6 +9,20 @@ import structlog
 
 # These loggers warn about each malformed form or header: clients could fill the log.
 CALLERS_MISTAKES = ("opentelemetry.attributes", "opentelemetry.trace", "python_multipart")
+_LABELS: dict[str, object] = {}  # of this process
+
+
+def label_logs(**labels: object) -> None:
+    """Add these fields to every further line of this process, whichever thread writes it."""
+    _LABELS.update(labels)
+
+
+def _labelled(
+    logger: object, method: str, event: structlog.types.EventDict
+) -> structlog.types.EventDict:
+    for name, value in _LABELS.items():
+        event.setdefault(name, value)
+    return event
 
 
 def configure_logs(level: str, form: str) -> None:
@@ -19,7 +33,7 @@ def configure_logs(level: str, form: str) -> None:
         form: `console` for people, `json` for one object per line.
     """
     shared: list[structlog.types.Processor] = [
-        structlog.contextvars.merge_contextvars,
+        _labelled,
         structlog.stdlib.add_log_level,
         structlog.stdlib.add_logger_name,
         structlog.processors.TimeStamper(fmt="iso", utc=True),

@@ -51,7 +51,7 @@ from app.metrics import Metrics
 from app.metrics.gauges import ServedModel
 from app.processes.serving_process import calm_gc, end_process, give_memory_back
 from app.processes.shared_metrics import SharedMetrics
-from app.processes.worker import NOT_READY, READY, Worker
+from app.processes.worker import NOT_READY, PARTLY_READY, READY, Worker
 from app.processes.worker_count import wanted_manifests
 from app.registry.loaded_models import LoadedModels
 from app.registry.model_settings import ModelSettings
@@ -144,9 +144,9 @@ def create_app(
     required = listed(settings.required_models) if settings.required_models else None
     loaded = LoadedModels(settings.default_model)
 
-    def tell_parent(ready: bool) -> None:
+    def tell_parent(ready: bool, complete: bool) -> None:
         if worker and not lifecycle.stopping:
-            worker.tell(READY if ready else NOT_READY)
+            worker.tell(NOT_READY if not ready else READY if complete else PARTLY_READY)
 
     pool = ReplicaPool(replicas, engine.wake, metrics, settings.hang_s)
     make_backend = make_backend or _torch_backends(placement, settings.max_batch_size, packages)

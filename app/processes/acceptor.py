@@ -28,6 +28,7 @@ class Recipient:
         listens: whether it accepts connections.
         loaded: whether loading its models has ended, successfully or not.
         ready: whether the models work that it needs.
+        complete: whether all models work that should.
         passed: number of connections handed to it.
         full: whether its channel is full for now.
         has_descriptors: whether it has descriptors for more connections.
@@ -38,6 +39,7 @@ class Recipient:
         self.listens = False
         self.loaded = False
         self.ready = False
+        self.complete = False
         self.passed = 0
         self.full = False
         self.has_descriptors = True
@@ -169,7 +171,7 @@ class Acceptor:
         self.resume()
 
     def _choose(self) -> tuple[int, Recipient] | None:
-        """The least connected worker that can accept a connection; ready ones first."""
+        """The least connected worker that can accept a connection; those with all models first."""
         able = {i: each for i, each in self._recipients.items() if each.can_accept}
         if not able:
             return None
@@ -179,6 +181,7 @@ class Acceptor:
             key=lambda i: (
                 not able[i].loaded,
                 not able[i].ready,
+                not able[i].complete,
                 able[i].passed - gone[i],
                 (i - self._next) % self._workers,
             ),

@@ -31,6 +31,7 @@ from app.processes.worker import (
     GRPC_CONNECTION,
     LISTENS,
     NOT_READY,
+    PARTLY_READY,
     READY,
     ROOM,
     ClosedConnections,
@@ -199,8 +200,9 @@ class Supervisor:
             elif news == ROOM[0]:
                 life.has_descriptors = True
                 self._acceptor.resume()
-            elif news in (READY[0], NOT_READY[0]):
-                life.loaded, life.ready = True, news == READY[0]
+            elif news in (READY[0], PARTLY_READY[0], NOT_READY[0]):
+                life.loaded = True
+                life.ready, life.complete = news != NOT_READY[0], news == READY[0]
                 if self._all_loaded:
                     LOG.info("worker_loaded", worker=index, ready=life.ready)
                 self._see_whether_all_loaded()

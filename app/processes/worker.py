@@ -24,8 +24,9 @@ ALL_LOADED = b"a"  # to a worker: every living worker has tried to load its mode
 DRAIN = b"d"  # to a worker: no connection follows this
 LISTENS = b"u"  # to the parent: the worker answers, though its models may still be loading
 # To the parent, once loading has ended and after each change:
-READY = b"l"  # the models work that this worker needs
-NOT_READY = b"n"  # some of them do not
+READY = b"l"  # the models work that this worker needs, and all others that should
+PARTLY_READY = b"p"  # the models work that it needs, but other ones do not
+NOT_READY = b"n"  # some of the models do not work that it needs
 FULL = b"f"  # to the parent: no descriptor is free for another connection
 ROOM = b"r"  # to the parent: connections may follow again
 COUNT = struct.Struct("=Q")

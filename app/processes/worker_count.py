@@ -121,7 +121,11 @@ def _microseconds(seconds: float) -> str:
 
 def wanted_manifests(root: Path, policy: VersionPolicy) -> Iterator[tuple[ModelId, Manifest]]:
     """The versions to be served, if all of them can be loaded; leaves out unreadable ones."""
-    for name, numbers in Repository(root).versions().items():
+    try:
+        found = Repository(root).versions()
+    except OSError:  # reported when the models are loaded
+        return
+    for name, numbers in found.items():
         wanted = policy.wanted(name, numbers)
         for number in wanted.candidates[: wanted.most]:
             with contextlib.suppress(IntegrityError):  # reported when it is loaded

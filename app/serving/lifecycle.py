@@ -55,8 +55,8 @@ class LifecycleConfig:
         among_others: whether other workers also load their models at the server's start.
         reload_s: seconds between two checks of the repository; 0: only on request.
         on_loaded: called when loading the initial models has ended, successfully or not.
-        on_readiness: called with this process's own readiness after `on_loaded`, and after a check
-            that has changed it.
+        on_readiness: called with this process's own readiness, and with whether all models work
+            that should, after `on_loaded` and after a check that has changed one of them.
         on_retired: called in a thread after versions are retired, to free their memory.
         on_device_lost: called when a device is lost to the whole process, after its items are
             settled.
@@ -70,7 +70,7 @@ class LifecycleConfig:
     among_others: bool
     reload_s: float
     on_loaded: Callable[[], None]
-    on_readiness: Callable[[bool], None]
+    on_readiness: Callable[[bool, bool], None]
     on_retired: Callable[[], None]
     on_device_lost: Callable[[DeviceLost], None]
 
@@ -288,8 +288,8 @@ class Lifecycle:
         self._settled = True
         self._config.on_loaded()
         readiness = self.own_readiness()
-        was_ready = readiness.ready
-        self._config.on_readiness(was_ready)
+        told = readiness.ready, not self.problems()
+        self._config.on_readiness(*told)
         if readiness.ready:
             loaded = [str(model.id) for model in self.loaded.models()]
             LOG.info("ready", models=loaded, unready=list(self.problems()))
@@ -311,9 +311,9 @@ class Lifecycle:
                     checked_at = time.monotonic()
                     await self._reconcile(override, again=again)
                 self._failure = None
-                if self.own_readiness().ready != was_ready:
-                    was_ready = not was_ready
-                    self._config.on_readiness(was_ready)
+                if (now := (self.own_readiness().ready, not self.problems())) != told:
+                    told = now
+                    self._config.on_readiness(*told)
             except Exception as error:
                 self._look_failed(error)
 

@@ -23,15 +23,18 @@ FAILS = {"input": [1000, 0]}  # with an error in the log
 
 @contextlib.contextmanager
 def started(
-    models: Path, log: Path, output: int, command: str = "app", **settings: str
+    models: Path, log: Path, output: int, command: str = "app", launcher: str = "", **settings: str
 ) -> Iterator[Server]:
-    """A ready server with an output of its own, which the command may redirect."""
+    """A ready server with an output of its own, which the command may redirect.
+
+    The launcher is a script that starts Python with the arguments that follow.
+    """
     log.touch()
     port = free_port()
     given = {"host": "127.0.0.1", "port": str(port), "model_dir": str(models), "devices": "cpu"}
     variables = {f"TORCHLANE_{name.upper()}": value for name, value in (given | settings).items()}
     process = subprocess.Popen(
-        ["sh", "-c", f'exec "$0" -P -m {command}', sys.executable],
+        ["sh", "-c", f'exec "$0" {launcher} -P -m {command}', sys.executable],
         env={k: v for k, v in os.environ.items() if not k.startswith("TORCHLANE_")} | variables,
         stdout=output,
         stderr=output,

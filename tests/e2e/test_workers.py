@@ -208,6 +208,7 @@ def test_killed_workers_are_replaced_and_leave_no_orphans(
 
 
 def test_a_replaced_worker_serves_only_what_its_siblings_serve(tmp_path: Path, log: Path) -> None:
+    write_artifact(tmp_path / "models", "other")  # with which each worker is ready
     folder = write_artifact(tmp_path / "models", "double")
     kept = shutil.copytree(folder, tmp_path / "kept")
 
@@ -216,7 +217,8 @@ def test_a_replaced_worker_serves_only_what_its_siblings_serve(tmp_path: Path, l
         found: set[object] = set()
         for n in range(16):
             asked = {"input": [1, n]}
-            answer = httpx.post(f"{server.url}/predict", json=asked, verify=PLAIN).json()
+            url = f"{server.url}/models/double/predict"
+            answer = httpx.post(url, json=asked, verify=PLAIN).json()
             found.add(answer["prediction"]["outputs"]["y"][0] if "code" not in answer else None)
         return found
 
@@ -237,7 +239,7 @@ def test_a_replaced_worker_serves_only_what_its_siblings_serve(tmp_path: Path, l
         shutil.rmtree(folder)
         kept.rename(folder)
         until(lambda: outcomes() == {2}, "it does not recover")
-        server.wait_for_metric("torchlane_model_replicas", lambda replicas: replicas == 2)
+        server.wait_for_metric("torchlane_model_replicas", lambda replicas: replicas == 4)
         server.signal()
         assert server.exit_code() == 0
 

@@ -80,6 +80,21 @@ async def test_a_worker_without_descriptors_gets_no_connections(
     assert (workers.received(0), workers.received(1)) == (CALLERS, 0)
 
 
+@pytest.mark.parametrize("lacks", ["complete", "ready", "loaded"])
+async def test_the_worker_with_more_models_gets_all_connections(
+    stack: contextlib.ExitStack, lacks: str
+) -> None:
+    workers = Workers(stack)
+    for each in workers.recipients.values():
+        each.loaded = each.ready = each.complete = True
+    setattr(workers.recipients[0], lacks, False)
+    await workers.call()
+    assert (workers.received(0), workers.received(1)) == (0, CALLERS)
+    workers.recipients[1].listens = False
+    await workers.call()
+    assert (workers.received(0), workers.received(1)) == (CALLERS, 0)
+
+
 @pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE])
 async def test_callers_wait_while_the_parent_has_no_descriptor(
     stack: contextlib.ExitStack, monkeypatch: pytest.MonkeyPatch, number: int
