@@ -294,6 +294,7 @@ class TestLimits:
             counted += half
             for _ in range(half + 1):  # the last one is rejected
                 raw.call({b":path": ROUTE.encode()}, large.SerializeToString())
+            assert b"grpc-status" in await raw.status()
             await until(partial(_holds, answers, 0.9 * counted * size))
         monkeypatch.setattr(answers, "limit", answers.held)
         await refused(Code.RESOURCE_EXHAUSTED, server.infer(large), "not sent yet")
