@@ -10,7 +10,6 @@ was written.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any
 
@@ -93,10 +92,19 @@ class AioServer(cygrpc.AioServer):  # type: ignore[misc]  # untyped
 
     async def _end(self, state: Any, code: grpc.StatusCode, details: str) -> None:
         context = cygrpc._ServicerContext(state, None, None, self.loop)
-        with contextlib.suppress(BaseError):  # `abort` always raises; or the client disconnected
-            await context.abort(code, details)
+        await ended(context, code, details)
 
     def _start(self, work: Coroutine[Any, Any, None]) -> None:
         task = self.loop.create_task(work)
         self.calls.add(task)
         task.add_done_callback(self.calls.discard)
+
+
+async def ended(
+    context: Any, code: grpc.StatusCode, details: str, metadata: Sequence[tuple[str, Any]] = ()
+) -> None:
+    """End a call from outside its handler."""
+    try:
+        await context.abort(code, details, metadata)
+    except BaseError as error:  # `abort` always raises; or the client disconnected
+        error.with_traceback(None)  # the call keeps the error, whose frames keep the call
