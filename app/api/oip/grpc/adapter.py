@@ -15,7 +15,8 @@ from typing import Any
 
 import grpc
 from grpc._cython import cygrpc  # type: ignore[attr-defined]
-from grpc.aio import BaseError
+
+from app.api.oip.grpc.statuses import ended
 
 UNKNOWN = "there is no such call; the server's reflection lists all calls"
 TOO_MANY = "too many calls are open; try again later"
@@ -98,13 +99,3 @@ class AioServer(cygrpc.AioServer):  # type: ignore[misc]  # untyped
         task = self.loop.create_task(work)
         self.calls.add(task)
         task.add_done_callback(self.calls.discard)
-
-
-async def ended(
-    context: Any, code: grpc.StatusCode, details: str, metadata: Sequence[tuple[str, Any]] = ()
-) -> None:
-    """End a call from outside its handler."""
-    try:
-        await context.abort(code, details, metadata)
-    except BaseError as error:  # `abort` always raises; or the client disconnected
-        error.with_traceback(None)  # the call keeps the error, whose frames keep the call

@@ -15,8 +15,7 @@ from grpc.aio import AbortError, BaseError, ServicerContext
 from app.api.bodies import BodyMemory
 from app.api.calls import BODY_CUT, BODY_LATE
 from app.api.offload import without_frames
-from app.api.oip.grpc.adapter import ended
-from app.api.oip.grpc.statuses import refusal_of
+from app.api.oip.grpc.statuses import ended, refusal_of
 from app.api.service import RequestLimits
 from app.errors import Abandoned, DeadlineExceeded, ShuttingDown, TorchlaneError
 
