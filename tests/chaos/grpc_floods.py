@@ -158,6 +158,20 @@ def over_grpc(port: int) -> Callable[[], bool]:
     return ask
 
 
+def connecting(port: int) -> Callable[[], bool]:
+    """A new connection; whether the server has sent its SETTINGS."""
+
+    def ask() -> bool:
+        try:
+            with socket.create_connection(("127.0.0.1", port), timeout=30) as made:
+                made.sendall(PREFACE + frame(4, 0, 0))
+                return bool(made.recv(1))
+        except OSError:
+            return False
+
+    return ask
+
+
 class Measured(threading.Thread):
     """A caller with little to ask."""
 
@@ -192,6 +206,7 @@ def measure(
         Measured("/health/live", over_http(server.port, "/health/live", None), seconds),
         Measured("/predict", over_http(server.port, "/predict", picture), seconds),
         Measured("gRPC", over_grpc(grpc_port), seconds),
+        Measured("connecting", connecting(grpc_port), seconds),
     ]
     for caller in callers:
         caller.start()
@@ -207,7 +222,7 @@ def main() -> None:
     """Run the floods one after the other on one server; then stop it during the last."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("models", type=Path)
-    parser.add_argument("kinds", nargs="*", choices=[*KINDS, []], default=KINDS)
+    parser.add_argument("kinds", nargs="*", choices=[*KINDS, KINDS], default=KINDS, metavar="KIND")
     parser.add_argument("--workers", default="1")
     parser.add_argument("--seconds", type=float, default=20)
     options = parser.parse_args()

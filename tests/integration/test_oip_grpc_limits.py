@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import gzip
 from collections.abc import AsyncIterator, Awaitable
 from functools import partial
@@ -196,6 +197,30 @@ class TestLimits:
         many = row().SerializeToString() + b"\x22\x00" * 4000
         await refused(Code.INVALID_ARGUMENT, server.infer(many), "fields")
 
+    async def test_rejected_calls_leave_no_garbage(self, server: Server) -> None:
+        """The collector would free the calls of a flood all at once, which takes up to a second."""
+
+        async def rejected() -> None:
+            for path in (ROUTE, f"/{INFERENCE}/ModelReady", "/none"):
+                raw = await RawConnection.open(server.port)
+                raw.call({b":path": path.encode()}, b"abc")
+                assert b"grpc-status" in await raw.status()
+                await raw.close()
+
+        await rejected()
+        gc.collect()
+        gc.disable()
+        gc.set_debug(gc.DEBUG_SAVEALL)
+        try:
+            await rejected()
+            await asyncio.sleep(0)
+            gc.collect()
+            assert not [each for each in gc.garbage if "cygrpc" in type(each).__module__]
+        finally:
+            gc.set_debug(0)
+            gc.garbage.clear()
+            gc.enable()
+
     async def test_large_metadata(self, server: Server) -> None:
         asked = server.infer(row(), metadata=(("a", "x" * 20_000),))
         await refused(Code.RESOURCE_EXHAUSTED, asked, "metadata")
@@ -294,6 +319,7 @@ class TestLimits:
             counted += half
             for _ in range(half + 1):  # the last one is rejected
                 raw.call({b":path": ROUTE.encode()}, large.SerializeToString())
+            assert b"grpc-status" in await raw.status()
             await until(partial(_holds, answers, 0.9 * counted * size))
         monkeypatch.setattr(answers, "limit", answers.held)
         await refused(Code.RESOURCE_EXHAUSTED, server.infer(large), "not sent yet")

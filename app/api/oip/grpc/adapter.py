@@ -10,13 +10,13 @@ was written.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any
 
 import grpc
 from grpc._cython import cygrpc  # type: ignore[attr-defined]
-from grpc.aio import BaseError
+
+from app.api.oip.grpc.statuses import ended
 
 UNKNOWN = "there is no such call; the server's reflection lists all calls"
 TOO_MANY = "too many calls are open; try again later"
@@ -93,8 +93,7 @@ class AioServer(cygrpc.AioServer):  # type: ignore[misc]  # untyped
 
     async def _end(self, state: Any, code: grpc.StatusCode, details: str) -> None:
         context = cygrpc._ServicerContext(state, None, None, self.loop)
-        with contextlib.suppress(BaseError):  # `abort` always raises; or the client disconnected
-            await context.abort(code, details)
+        await ended(context, code, details)
 
     def _start(self, work: Coroutine[Any, Any, None]) -> None:
         task = self.loop.create_task(work)

@@ -9,6 +9,10 @@ lets clients take turns.
 from __future__ import annotations
 
 import asyncio
+import fcntl
+import socket
+import struct
+import termios
 from collections.abc import Callable
 
 import structlog
@@ -19,8 +23,8 @@ from app.errors import TorchlaneError
 
 LOG = structlog.get_logger(__name__)
 FLUSH_S = 5.0  # for a client to read the last bytes of its connection
-SEND_BYTES = 16 << 10  # to the core, before the client waits
-OPENING, QUEUED, FULL = 1, 2, 4  # reasons why a client is not read
+NONE_UNREAD = struct.pack("i", 0)
+QUEUED, FULL = 1, 2  # reasons why a client is not read
 
 
 class Client(asyncio.BufferedProtocol):
@@ -36,6 +40,8 @@ class Client(asyncio.BufferedProtocol):
         has_more: see `Queueing`.
         calls: see `Queueing`.
         queued: see `Queueing`.
+        ahead: see `Queueing`.
+        core_spoke: set when the core has sent its SETTINGS, or is gone.
     """
 
     def __init__(
@@ -47,13 +53,15 @@ class Client(asyncio.BufferedProtocol):
     ) -> None:
         self.has_more = False
         self.calls = 0
+        self.ahead = 0
         self.queued = False
         self._turns = turns
         self._buffer = buffer
         self._opened = opened
         self._ended = ended
         self._core: asyncio.Transport | None = None
-        self._core_spoke = False
+        self._inner: socket.socket | None = None  # the core's transport has it
+        self.core_spoke = asyncio.Event()
         self._transport: asyncio.Transport | None = None
         self._early = b""  # from the core, before this connection is open
         self._frames = Frames()
@@ -68,9 +76,8 @@ class Client(asyncio.BufferedProtocol):
         """See `asyncio.BaseProtocol`."""
         self._transport = transport  # type: ignore[assignment]
         self._opened(self)
-        if self._early:
-            self._transport.write(self._early)  # type: ignore[union-attr]
-            self._early = b""
+        self._transport.write(self._early)  # type: ignore[union-attr]
+        self._early = b""
         if self._core is None or self._core.is_closing():
             self.close()
 
@@ -92,11 +99,9 @@ class Client(asyncio.BufferedProtocol):
             self._refuse(error)
             return
         if self._at and self._core is not None:
-            self._core.write(self._data[: self._at])
-            if self._core_spoke:
-                self._begin()
-            else:
-                self._pause(OPENING)
+            # Acknowledge the core's SETTINGS for the client: from now on its limits hold.
+            self._core.write(self._data[: self._at] + ACK)
+            self._turns.take(self)
 
     def pause_writing(self) -> None:
         """See `asyncio.BaseProtocol`: the client reads slowly."""
@@ -117,21 +122,18 @@ class Client(asyncio.BufferedProtocol):
 
     # The core's side.
 
-    def core_made(self, core: asyncio.Transport) -> None:
+    def core_made(self, core: asyncio.Transport, inner: socket.socket) -> None:
         """The connection to the core is open."""
         self._core = core
-        core.set_write_buffer_limits(high=SEND_BYTES)
+        self._inner = inner
 
     def answered(self, data: bytes) -> None:
         """The core has sent something; first its SETTINGS."""
         if self._transport is None:
             self._early += data
+            self.core_spoke.set()
         else:
             self._transport.write(data)
-        if not self._core_spoke:
-            self._core_spoke = True
-            if self._pauses & OPENING:
-                self._begin()
 
     def core_full(self) -> None:
         """The core reads slowly."""
@@ -145,6 +147,7 @@ class Client(asyncio.BufferedProtocol):
 
     def close(self) -> None:
         """Close both sides; the client has a moment to read what it was sent."""
+        self.core_spoke.set()
         if self._core is not None:
             self._core.close()
         transport = self._transport
@@ -165,11 +168,18 @@ class Client(asyncio.BufferedProtocol):
         self.queued = False
         self._unpause(QUEUED)
 
+    def is_read(self) -> bool:
+        """See `Queueing`."""
+        if self._core is None or self._core.is_closing() or self._inner is None:
+            return True
+        unread = fcntl.ioctl(self._inner.fileno(), termios.TIOCOUTQ, NONE_UNREAD)
+        return unread == NONE_UNREAD
+
     def pass_on(self, budget: int, calls: int) -> int:
         """See `Queueing`."""
         self.has_more = False
         self.calls = 0
-        if self._pauses & (OPENING | FULL) or self._core is None or self._core.is_closing():
+        if self._pauses & FULL or self._core is None or self._core.is_closing():
             return 0
         frames, data, at = self._frames, self._data, self._at
         try:
@@ -186,13 +196,6 @@ class Client(asyncio.BufferedProtocol):
         self.calls = frames.calls
         self.has_more = frames.more and to < len(data)
         return frames.cost
-
-    def _begin(self) -> None:
-        """Acknowledge the core's SETTINGS for the client: from now on its limits hold."""
-        if self._core is not None:
-            self._core.write(ACK)
-        self._unpause(OPENING)
-        self._turns.take(self)
 
     def _refuse(self, error: TorchlaneError) -> None:
         LOG.debug("grpc_connection_refused", problem=str(error))
@@ -214,12 +217,13 @@ class Client(asyncio.BufferedProtocol):
 class Core(asyncio.Protocol):
     """The connection to gRPC's core for one client; see `asyncio.Protocol`."""
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: Client, inner: socket.socket) -> None:
         self._client = client
+        self._inner = inner
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """See `asyncio.BaseProtocol`."""
-        self._client.core_made(transport)  # type: ignore[arg-type]
+        self._client.core_made(transport, self._inner)  # type: ignore[arg-type]
 
     def data_received(self, data: bytes) -> None:
         """See `asyncio.Protocol`."""

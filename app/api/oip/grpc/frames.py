@@ -10,7 +10,10 @@ MAX_FIRST_BYTES = 16 << 10  # of the first frame: RFC 9113, section 4.2
 MAX_BLOCK_BYTES = 64 << 10  # of one head, as over HTTP; the core refuses calls far below that
 DATA, HEADERS, SETTINGS, CONTINUATION = 0, 1, 4, 9
 ACK = b"\x00\x00\x00\x04\x01\x00\x00\x00\x00"  # of SETTINGS
-BYTES_OF_COST = 4096  # cost as much as a frame
+# In frames of a few bytes, such as PING:
+CALL_COST = 8
+BYTES_OF_COST = 4096
+HEAD_BYTES_OF_COST = 128  # each byte may refer to a field of 4 KB
 
 
 class Frames:
@@ -90,11 +93,13 @@ class Frames:
                 if not left:
                     break
                 left -= 1
+                cost += CALL_COST + size // HEAD_BYTES_OF_COST
                 self._block = size
             elif kind == CONTINUATION:
                 self._block += HEAD_BYTES + size
                 if self._block > MAX_BLOCK_BYTES:
                     raise PayloadTooLarge(f"a head has more than {MAX_BLOCK_BYTES} bytes")
+                cost += size // HEAD_BYTES_OF_COST
             elif kind == SETTINGS and flags & 1 and not self._acknowledged:
                 self._acknowledged = self.acknowledges = True
                 break

@@ -8,7 +8,6 @@ maximum size, and only as many of these are read as fit into the limit of all bo
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections import deque
 
 from grpc.aio import AbortError, BaseError, ServicerContext
@@ -16,7 +15,7 @@ from grpc.aio import AbortError, BaseError, ServicerContext
 from app.api.bodies import BodyMemory
 from app.api.calls import BODY_CUT, BODY_LATE
 from app.api.offload import without_frames
-from app.api.oip.grpc.statuses import refusal_of
+from app.api.oip.grpc.statuses import ended, refusal_of
 from app.api.service import RequestLimits
 from app.errors import Abandoned, DeadlineExceeded, ShuttingDown, TorchlaneError
 
@@ -170,5 +169,4 @@ class _Slow:
 
 async def _abort(context: Context, error: TorchlaneError, request_id: str) -> None:
     refusal = refusal_of(error, request_id)
-    with contextlib.suppress(BaseError):  # `abort` always raises; or the client disconnected
-        await context.abort(refusal.code, refusal.details, refusal.metadata)
+    await ended(context, refusal.code, refusal.details, refusal.metadata)

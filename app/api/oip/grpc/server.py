@@ -16,6 +16,7 @@ os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
 import grpc
 import structlog
+from grpc.aio import AbortError
 from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection_pb2
 
@@ -202,4 +203,19 @@ def _handler(
 
     It is registered as a call with several messages, which begins before its message has arrived.
     """
-    return grpc.stream_unary_rpc_method_handler(answer)
+
+    async def serve(message: object, context: Any) -> bytes:
+        try:
+            return await answer(message, context)
+        except AbortError as error:
+            aborted = error
+        # The core's call keeps the error, whose frames keep the call: a flood of rejected calls
+        # would be freed all at once, by the garbage collector.
+        del message, context
+        aborted.__context__ = None
+        try:
+            raise aborted.with_traceback(None)
+        finally:
+            del aborted
+
+    return grpc.stream_unary_rpc_method_handler(serve)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import grpc
 import structlog
+from grpc.aio import BaseError
 
 from app import errors
 from app.api.errors import INTERNAL_MESSAGE, status_of
@@ -84,3 +85,13 @@ def _retry(code: grpc.StatusCode, details: str, after_s: float) -> Metadata:
         ("grpc-status-details-bin", status),
         ("retry-after-ms", str(max(1, math.ceil(after_s * 1000)))),
     )
+
+
+async def ended(
+    context: Any, code: grpc.StatusCode, details: str, metadata: Sequence[tuple[str, Any]] = ()
+) -> None:
+    """End a call from outside its handler."""
+    try:
+        await context.abort(code, details, metadata)
+    except BaseError as error:  # `abort` always raises; or the client disconnected
+        error.with_traceback(None)  # the call keeps the error, whose frames keep the call

@@ -7,11 +7,13 @@ from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
-FRESH_COST = 256  # of what may pass in a turn of the event loop without waiting
-WAITING_COST = 128  # of what has waited
-SHARE_COST = 32  # of one connection, if others wait
-CALLS_AHEAD = 64  # calls that have passed, but that the server has not begun
-LOST_S = 0.02  # if none begins in this time, the core has none left
+FRESH_COST = 256  # of what the core has not read yet, for clients that have not waited
+WAITING_COST = 128  # for those that have
+SHARE_COST = 32  # of one client, if others wait
+CALLS_AHEAD = 32  # calls that have passed, but that the server has not begun
+LOOK_S = 0.001  # until the core is asked again what it has read
+STUCK_S = 0.05  # what it has not read for so long holds up only its own client
+LOST_S = 0.01  # if no call begins in this time, the core has none left
 
 
 class Queueing(Protocol):
@@ -21,11 +23,16 @@ class Queueing(Protocol):
         queued: whether it waits for its turn.
         has_more: whether it has something left to pass on after its last turn.
         calls: heads of calls that it has passed on in its last turn.
+        ahead: cost of what it has passed on and the core has not read, unless it is stuck.
     """
 
     queued: bool
     has_more: bool
     calls: int
+    ahead: int
+
+    def is_read(self) -> bool:
+        """Whether the core has read all that was passed on."""
 
     def pass_on(self, budget: int, calls: int) -> int:
         """Pass on what may pass now; returns its cost."""
@@ -46,24 +53,29 @@ class Turns:
     Args:
         call_soon: calls a function in the next turn of the event loop.
         call_later: the same after some seconds.
+        now: the time in seconds.
     """
 
     def __init__(
         self,
         call_soon: Callable[[Callable[[], None]], object],
         call_later: Callable[[float, Callable[[], None]], asyncio.TimerHandle],
+        now: Callable[[], float],
     ) -> None:
         self._call_soon = call_soon
         self._call_later = call_later
+        self._now = now
         # As in fair queueing (RFC 8290, FQ-CoDel): a client that has just begun to wait goes before
         # those that always have more.
         self._fresh: deque[Queueing] = deque()
         self._busy: deque[Queueing] = deque()
-        self._fresh_left = FRESH_COST
+        self._unread: dict[Queueing, float] = {}  # since when the core has something to read
+        self._cost = 0  # of that
         self._calls = CALLS_AHEAD
         self._begun = 0
         self._begun_before = 0
-        self._timer: asyncio.TimerHandle | None = None
+        self._lost: asyncio.TimerHandle | None = None
+        self._look: asyncio.TimerHandle | None = None
         self._is_due = False
 
     def begun(self) -> None:
@@ -79,11 +91,9 @@ class Turns:
         if client.queued:
             return
         self._start()
-        cost = 0
-        if self._fresh_left > 0:
-            share = SHARE_COST if self._busy else self._fresh_left
-            cost = self._pass_on(client, min(share, self._fresh_left))
-            self._fresh_left -= cost
+        cost, left = 0, FRESH_COST - self._cost
+        if left > 0 and (client.ahead or client not in self._unread):
+            cost = self._pass_on(client, min(SHARE_COST, left) if self._busy else left)
             if not client.has_more:
                 return
         client.wait()
@@ -93,13 +103,30 @@ class Turns:
         """Forget all clients."""
         self._fresh.clear()
         self._busy.clear()
-        if self._timer is not None:
-            self._timer.cancel()
+        self._unread.clear()
+        for timer in (self._lost, self._look):
+            if timer is not None:
+                timer.cancel()
 
     def _pass_on(self, client: Queueing, budget: int) -> int:
         cost = client.pass_on(budget, self._calls)
         self._calls -= client.calls
+        if cost:
+            client.ahead += cost
+            self._cost += cost
+            self._unread.setdefault(client, self._now())
         return cost
+
+    def _count(self) -> None:
+        """Find out what the core has read."""
+        stuck = self._now() - STUCK_S
+        for client, since in list(self._unread.items()):
+            is_read = client.is_read()
+            if is_read or since < stuck:
+                self._cost -= client.ahead
+                client.ahead = 0
+            if is_read:
+                del self._unread[client]
 
     def _start(self) -> None:
         if not self._is_due:
@@ -108,30 +135,41 @@ class Turns:
 
     def _turn(self) -> None:
         self._is_due = False
-        self._fresh_left = FRESH_COST
-        left = WAITING_COST
-        for queue in (self._fresh, self._busy):
+        self._count()
+        before = self._cost
+        for queue, limit in ((self._fresh, FRESH_COST), (self._busy, WAITING_COST)):
             for _ in range(len(queue)):
+                left = limit - self._cost
                 if left <= 0:
                     break
                 client = queue.popleft()
+                if client in self._unread:
+                    queue.append(client)
+                    continue
                 cost = self._pass_on(client, min(left, SHARE_COST))
-                left -= cost
                 if not client.has_more:
                     client.resume()
                 elif cost:
                     self._busy.append(client)
                 else:
                     queue.append(client)
-        if left < WAITING_COST:
-            self._start()
-        elif (self._fresh or self._busy) and self._timer is None:  # no call may pass
+        if not (self._fresh or self._busy):
+            return
+        if not self._calls and self._lost is None:
             self._begun_before = self._begun
-            self._timer = self._call_later(LOST_S, self._find_lost)
+            self._lost = self._call_later(LOST_S, self._find_lost)
+        if self._cost > before:
+            self._start()
+        elif self._unread and self._look is None:
+            self._look = self._call_later(LOOK_S, self._look_again)
+
+    def _look_again(self) -> None:
+        self._look = None
+        self._start()
 
     def _find_lost(self) -> None:
         """Forget calls that the core has ended itself, so that the server never begins them."""
-        self._timer = None
+        self._lost = None
         if self._begun == self._begun_before:
             self._calls = CALLS_AHEAD
         self._start()

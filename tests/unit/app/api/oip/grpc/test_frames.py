@@ -92,6 +92,15 @@ class TestStep:
         frames.step(large, 0, ALL, ALL)
         assert frames.cost > 20
 
+    def test_heads_cost_more(self) -> None:
+        """Each of their bytes may refer to a field of 4 KB."""
+        frames = opened()
+        references = frame(1, bytes(4000), 4)
+        frames.step(references * 10, 0, 40, ALL)
+        assert frames.calls <= 2
+        frames.step(frame(0, bytes(4000)) * 10, 0, 40, ALL)
+        assert not frames.more
+
     def test_stops_before_one_call_too_many(self) -> None:
         frames = opened()
         assert frames.step((HEADERS + DATA) * 3, 0, ALL, 2) == 2 * len(HEADERS + DATA)
