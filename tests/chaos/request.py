@@ -72,6 +72,12 @@ class Request:
         """All of it."""
         return self.head() + self.body
 
+    def in_chunks(self, size: int) -> bytes:
+        """All of it, with a body in chunks of this size."""
+        chunks = (self.body[at : at + size] for at in range(0, len(self.body), size))
+        body = b"".join(b"%x\r\n%b\r\n" % (len(chunk), chunk) for chunk in chunks)
+        return self.head(length=-1) + body + b"0\r\n\r\n"
+
     def told(self) -> str:
         """Everything that is needed to send it again."""
         body = self.body if len(self.body) <= 2000 else self.body[:2000] + b"..."

@@ -16,7 +16,8 @@ import pytest
 
 from app.processes.shared_metrics import WRITE_S
 from tests.chaos.aftermath import Holdings, ended, events
-from tests.chaos.asking import Asker, Numbers
+from tests.chaos.asking import Numbers
+from tests.chaos.asking_much import MuchAsker
 from tests.chaos.by_grpc import GrpcConversation
 from tests.chaos.checker import Checker
 from tests.chaos.clients import Client
@@ -37,6 +38,7 @@ MODULE = "tests.chaos.server"
 MODELS_DIR, JOURNAL = "models", "journal"
 CLIENTS = 40
 FLOODERS = 4
+AHEAD = 3  # that write hundreds of requests at once
 SETTLE_S = 40.0
 KEPT_CONNECTIONS = 8  # by a balancer, of each server
 STOP_S = 6.0  # of a storm in which one of several servers stops
@@ -173,11 +175,13 @@ class _Round:
                 group.create_task(self._client().run(left))
             for _ in range(FLOODERS):
                 group.create_task(self._client().flood(left))
+            for _ in range(AHEAD):
+                group.create_task(self._client().flood_ahead(left))
 
     def _client(self) -> Client:
         name, seed = f"{self._plan.seed}-{next(self._names)}", self._rng.random()
         rng = random.Random(seed)
-        asker = Asker(name, rng, self._numbers, self._versions)
+        asker = MuchAsker(name, rng, self._numbers, self._versions)
         patience_s, again = self._interruptions.patience_s, self._plan.servers > 0
         grpc = GrpcConversation(self._served.grpc_port, patience_s, again=again)
         return Client(self._served.port, asker, self._checker, rng, self._interruptions, grpc)
