@@ -38,6 +38,12 @@ MODULE = "tests.chaos.server"
 MODELS_DIR, JOURNAL = "models", "journal"
 CLIENTS = 40
 FLOODERS = 4
+IDLE_AT_ZERO = (
+    "torchlane_requests_in_flight",
+    "torchlane_queue_depth_items",
+    "torchlane_answers_bytes",
+    "torchlane_bodies_bytes",
+)
 AHEAD = 3  # that write hundreds of requests at once
 SETTLE_S = 40.0
 KEPT_CONNECTIONS = 8  # by a balancer, of each server
@@ -217,7 +223,7 @@ class _Round:
     async def _busy_with(self, before: list[Holdings] | None) -> list[str]:
         found, plan = await scrape(self._servers), self._plan
         problems = []
-        for name in ("torchlane_requests_in_flight", "torchlane_queue_depth_items"):
+        for name in IDLE_AT_ZERO:
             if found.total(name) > 0:
                 problems.append(f"{name} stays at {found.total(name):.0f}")
         wanted = len(self._servers) * plan.workers * plan.replicas
@@ -269,6 +275,7 @@ class _Round:
             self._outcome.faults += ledger.faults
         figures = self._outcome.figures
         figures |= {"looks": seen.looks, "switches": seen.switches, "refused": seen.refused}
+        figures["unread_mib"] = seen.unread_bytes / 2**20
 
     async def _stop(self) -> None:
         """SIGTERM at a random time of another storm; behind a balancer nobody may notice."""
