@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tests.chaos.asking import POPULAR, Asker
-from tests.chaos.request import JSON, Form, Request
+from tests.chaos.request import JSON, Form, Request, in_chunks
 from tests.chaos.truth import DEFAULT_MODEL, Item
 
 FLOOD = range(100, 400)  # requests that are written at once
@@ -24,7 +24,7 @@ class MuchAsker(Asker):
         kinds = (self._no_model, self._no_path, self._no_body, self._cached, self._other_method)
         draw = self._rng.choice((*kinds, self._tiny_chunks, self._tiny_chunks_refused, None))
         drawn = [(draw or self._rng.choice(kinds))() for _ in range(self._rng.choice(FLOOD))]
-        return [(each, each.in_chunks(1) if _is_chunked(each) else each.bytes) for each in drawn]
+        return [(each, in_chunks(each, 1) if _is_chunked(each) else each.bytes) for each in drawn]
 
     def large(self) -> Request:
         """One whose answer is large; it is rejected if too much of others is unread."""

@@ -72,16 +72,17 @@ class Request:
         """All of it."""
         return self.head() + self.body
 
-    def in_chunks(self, size: int) -> bytes:
-        """All of it, with a body in chunks of this size."""
-        chunks = (self.body[at : at + size] for at in range(0, len(self.body), size))
-        body = b"".join(b"%x\r\n%b\r\n" % (len(chunk), chunk) for chunk in chunks)
-        return self.head(length=-1) + body + b"0\r\n\r\n"
-
     def told(self) -> str:
         """Everything that is needed to send it again."""
         body = self.body if len(self.body) <= 2000 else self.body[:2000] + b"..."
         return f"{self.head().decode()}{body!r}\nitems: {[tuple(each) for each in self.items]}"
+
+
+def in_chunks(request: Request, size: int) -> bytes:
+    """All of a request, with its body in chunks of this size."""
+    chunks = (request.body[at : at + size] for at in range(0, len(request.body), size))
+    body = b"".join(b"%x\r\n%b\r\n" % (len(chunk), chunk) for chunk in chunks)
+    return request.head(length=-1) + body + b"0\r\n\r\n"
 
 
 def body_of(items: Sequence[Item], form: Form, *, many: bool) -> bytes:

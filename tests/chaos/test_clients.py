@@ -19,7 +19,7 @@ from tests.chaos.by_grpc import GrpcConversation
 from tests.chaos.checker import STATUSES, Checker
 from tests.chaos.clients import Client
 from tests.chaos.conversation import Interruptions
-from tests.chaos.request import Request
+from tests.chaos.request import Request, in_chunks
 from tests.chaos.truth import Item, answer
 from tests.chaos.verdict import Misjudged, Verdict
 from tests.chaos.versions import Versions
@@ -51,7 +51,8 @@ async def _refusing(order: Order) -> AsyncIterator[int]:
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writers.append(writer)
-        received, ids = b"", []
+        received = b""
+        ids: list[bytes] = []
         while len(ids) < FLOOD.start:
             received += await reader.read(1 << 16)
             ids = ID.findall(received)
@@ -130,6 +131,6 @@ def test_each_number_of_a_large_answer_is_compared(wrong: int) -> None:
 
 
 def test_a_body_in_chunks() -> None:
-    sent = Request("a", "/predict", b"abc").in_chunks(2)
+    sent = in_chunks(Request("a", "/predict", b"abc"), 2)
     assert sent.partition(b"\r\n\r\n")[2] == b"2\r\nab\r\n1\r\nc\r\n0\r\n\r\n"
     assert b"Content-Length" not in sent
