@@ -19,6 +19,7 @@ ACCEPTED = 4  # connections in one turn of the event loop; each takes 0.3 ms
 MOST_CONNECTIONS = 1024
 SEND_BYTES = 16 << 10  # on the way to the core, which works on all of it at once
 CONNECT_S = 5.0
+LATE = f"a connection to gRPC's core took longer than {CONNECT_S:g} s: is the machine overloaded?"
 PAUSE_S = 0.5  # until the next attempt, if descriptors are exhausted
 
 
@@ -133,7 +134,8 @@ class Relay:
         now = self._loop.time()
         if now >= self._next_line:
             self._next_line = now + PAUSE_S
-            LOG.error("cannot_accept", reason=error.strerror or str(error), port="gRPC")
+            reason = LATE if isinstance(error, TimeoutError) else error.strerror or str(error)
+            LOG.error("cannot_accept", reason=reason, port="gRPC")
 
     def _ended(self, client: Client) -> None:
         self._open.discard(client)
