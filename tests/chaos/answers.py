@@ -12,7 +12,7 @@ import numpy as np
 
 from tests.chaos.connection import ChaosAnswer
 from tests.chaos.request import JSON, JSON_LENGTH, V2, Request
-from tests.chaos.truth import Item, answer
+from tests.chaos.truth import REPEATS, WIDTH, Item, answer
 from tests.chaos.verdict import Misjudged, Verdict
 
 
@@ -34,7 +34,7 @@ def binary_places(request: Request, body: bytes) -> list[Any]:
     array = (
         np.load(io.BytesIO(body), allow_pickle=False)
         if request.form == "npy"
-        else np.frombuffer(body, "<f4").reshape(-1, 3)
+        else np.frombuffer(body, "<f4").reshape(-1, WIDTH * REPEATS.get(request.model, 1))
     )
     return list(np.atleast_2d(array).tolist())
 
@@ -69,7 +69,10 @@ def check_row(model: str, index: int, item: Item, row: Sequence[float]) -> None:
     if row[0] != item.number:
         why = f"place {index} has the answer of item {row[0]:.0f}, not of {item.number}"
         raise Misjudged(Verdict.MISDELIVERED, why)
-    why = f"place {index} is {row}, right is {item.code or answer(model, int(row[2]), item)}"
+    right = answer(model, int(row[2]), item)
+    at = next((n for n, pair in enumerate(zip(row, right, strict=False)) if len({*pair}) > 1), 0)
+    why = f"place {index} is {row[:WIDTH]}, right is {item.code or right[:WIDTH]}; "
+    why += f"{len(row)} numbers of {len(right)}, the first that differs is {at}"
     raise Misjudged(Verdict.WRONG, why)
 
 

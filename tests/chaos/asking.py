@@ -20,13 +20,14 @@ from tests.chaos.request import (
     body_of,
     infer_of,
 )
-from tests.chaos.truth import DEFAULT_MODEL, FIRST_NUMBER, LAST_NUMBER, MODELS, Item, Mark
+from tests.chaos.truth import DEFAULT_MODEL, FIRST_NUMBER, LAST_NUMBER, Item, Mark
 from tests.chaos.versions import Versions
 
 MAX_BODY_BYTES = 20_000
 MAX_ITEMS = 64
 POPULAR = range(FIRST_NUMBER, FIRST_NUMBER + 64)
 FASHION = 24  # requests for a new item before another one is in fashion
+SHARES = {"steady": 6, "narrow": 3, "flooded": 1}  # of what is asked for any model
 FORMS: tuple[Form, ...] = ("json", "json", "json", "octets", "npy", "v2", "v2-binary")
 # Of the items that are nobody else's. The last three strike at most one replica at a time.
 MARKS = {
@@ -275,7 +276,7 @@ class Asker:
         refusals: frozenset[str] = frozenset(),
     ) -> Request:
         written = self._rng.choice(FORMS) if form is None else form
-        model = model or self._rng.choices(tuple(MODELS), (6, 3, 1))[0]
+        model = model or self._rng.choices(tuple(SHARES), tuple(SHARES.values()))[0]
         version = None
         is_v2 = written in V2
         unnamed = model == DEFAULT_MODEL and not is_v2 and self._rng.random() < 0.7

@@ -5,18 +5,21 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 
-from tests.chaos.asking import Asker
+from tests.chaos.asking_much import MuchAsker
 from tests.chaos.by_grpc import GrpcConversation
 from tests.chaos.checker import Checker
-from tests.chaos.connection import Cut, Unanswered
+from tests.chaos.connection import ChaosConnection, Cut, Unanswered
 from tests.chaos.conversation import Conversation, Interruptions
 from tests.chaos.request import Request
 from tests.chaos.verdict import Verdict
 
 STALL_MS = 150
 CLOSES_S = 2.0  # within which a server has ended a connection that it said it would end
+AHEAD_PAUSE_S = 3.0  # at most, between two floods of a client
+DEAF_S = (0.0, 0.1, 0.5, 1.5)  # for which a client does not read
+SIPS = 20  # of a client that reads slowly: longer, and the excuse of a kill would be over
 GARBAGE = b"HELO chaos\r\n\r\n"
 
 Way = Callable[[], Awaitable[None]]
@@ -37,7 +40,7 @@ class Client:
     def __init__(
         self,
         port: int,
-        asker: Asker,
+        asker: MuchAsker,
         checker: Checker,
         rng: random.Random,
         interruptions: Interruptions,
@@ -69,6 +72,9 @@ class Client:
             self._leaves_in_body: 2,
             self._leaves_waiting: 4,
             self._leaves_unread: 2,
+            self._large_by_grpc: 1,
+            self._reads_late: 1,
+            self._never_reads: 1,
         }
 
     async def run(self, left: Iterator[int]) -> None:
@@ -79,6 +85,10 @@ class Client:
     async def flood(self, left: Iterator[int]) -> None:
         """Ask for nothing but large batches in haste, of one model."""
         await self._go(left, lambda: self._flood)
+
+    async def flood_ahead(self, left: Iterator[int]) -> None:
+        """Write hundreds of cheap requests at once, again and again."""
+        await self._go(left, lambda: self._flood_ahead)
 
     async def _go(self, left: Iterator[int], choose: Callable[[], Way]) -> None:
         for _ in left:
@@ -122,8 +132,23 @@ class Client:
 
     # In other ways.
 
+    async def _flood_ahead(self) -> None:
+        """All answers must come, in order; those of a connection that closes have an excuse."""
+        flood, connection = self._ask.cheap(), await self._talk.new()
+        sent_at = time.monotonic()
+        connection.send(b"".join(sent for _, sent in flood))
+        await self._take_all(connection, [request for request, _ in flood], sent_at)
+        await self._talk.part(connection, flood[-1][0])
+        await asyncio.sleep(self._rng.random() * AHEAD_PAUSE_S)
+
     async def _by_grpc(self) -> None:
-        request, sent_at = self._ask.by_grpc(), time.monotonic()
+        await self._infer(self._ask.by_grpc())
+
+    async def _large_by_grpc(self) -> None:
+        await self._infer(self._ask.large_by_grpc())
+
+    async def _infer(self, request: Request) -> None:
+        sent_at = time.monotonic()
         try:
             got = await self._grpc.ask(request)
         except (Cut, Unanswered) as error:
@@ -137,6 +162,11 @@ class Client:
         requests.insert(self._rng.randrange(len(requests) + 1), self._ask.bad())
         sent_at = time.monotonic()
         connection.send(b"".join(each.bytes for each in requests))
+        await self._take_all(connection, requests, sent_at)
+
+    async def _take_all(
+        self, connection: ChaosConnection, requests: Sequence[Request], sent_at: float
+    ) -> None:
         for index, request in enumerate(requests):
             if not await self._talk.take(connection, request, sent_at):
                 for unanswered in requests[index + 1 :]:
@@ -215,6 +245,36 @@ class Client:
         else:
             self._checker.judge(request, got, sent_at)
         connection.leave()
+
+    # They do not read.
+
+    async def _reads_late(self) -> None:
+        """Every byte must be right, however late and slowly it is read."""
+        connection, requests, sent_at = await self._ask_deaf()
+        for _ in range(self._rng.choice((0, SIPS))):
+            connection.read_on()
+            await asyncio.sleep(0.001)
+            connection.stop_reading()
+            await asyncio.sleep(0.02)
+        connection.read_on()
+        await self._take_all(connection, requests, sent_at)
+        await self._talk.part(connection, requests[-1])
+
+    async def _never_reads(self) -> None:
+        connection, requests, _ = await self._ask_deaf()
+        for request in requests[1:]:
+            self._checker.left(request)
+        await self._talk.leave(connection, requests[0])
+
+    async def _ask_deaf(self) -> tuple[ChaosConnection, list[Request], float]:
+        """Ask for large answers, some of them ahead, and do not read for a while."""
+        requests = [self._ask.large() for _ in range(self._rng.randrange(1, 4))]
+        connection = await self._talk.new()
+        connection.stop_reading()
+        sent_at = time.monotonic()
+        connection.send(b"".join(each.bytes for each in requests))
+        await asyncio.sleep(self._rng.choice(DEAF_S))
+        return connection, requests, sent_at
 
     # They leave.
 

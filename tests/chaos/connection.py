@@ -91,6 +91,16 @@ class ChaosConnection(asyncio.Protocol):
         if self._transport is not None and not self._transport.is_closing():
             self._transport.write(data)
 
+    def stop_reading(self) -> None:
+        """Leave what comes to the socket, which soon takes no more."""
+        if self._transport is not None:
+            self._transport.pause_reading()
+
+    def read_on(self) -> None:
+        """Read again."""
+        if self._transport is not None:
+            self._transport.resume_reading()
+
     async def receive(self, limit_s: float) -> ChaosAnswer:
         """The next answer.
 

@@ -33,10 +33,11 @@ class Interruptions:
     killed_at: list[float] = field(default_factory=list)
 
     def excuse(self, sent_at: float) -> bool:
-        """Whether a request that was sent then may be cut now."""
+        """Whether a request that was sent then may be cut now; who reads late finds out late."""
         if self.stopped_at is not None and sent_at >= self.stopped_at:
             return True
-        return any(at <= time.monotonic() <= at + KILL_S for at in self.killed_at)
+        now = time.monotonic()
+        return any(at <= now <= at + KILL_S or sent_at <= at for at in self.killed_at)
 
 
 class Conversation:

@@ -31,6 +31,7 @@ class Seen:
         sick: how often a replica was seen to become not ready.
         switches: good versions that were seen to be served.
         refused: bad versions that were seen to be reported.
+        unread_bytes: of answers, at most at a time.
         problems: what must not be.
     """
 
@@ -38,6 +39,7 @@ class Seen:
     sick: int = 0
     switches: int = 0
     refused: int = 0
+    unread_bytes: float = 0.0
     problems: list[str] = field(default_factory=list)
 
 
@@ -79,6 +81,8 @@ class Operator:
                     self.seen.problems.append(f"the metrics could not be read: {error}")
                 continue
             self.seen.looks += 1
+            unread = found.total("torchlane_answers_bytes")
+            self.seen.unread_bytes = max(self.seen.unread_bytes, unread)
             # One that takes the place of a killed one is not ready at first.
             if (
                 found.total("torchlane_ready") < len(self._servers)

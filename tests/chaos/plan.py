@@ -11,6 +11,7 @@ from tests.chaos.truth import DEFAULT_MODEL
 
 DRAIN_S = 15.0
 RELOAD_S = "0.3"
+ANSWERS_LIMIT_BYTES = 16 << 20  # some answers must be rejected, because others are not read
 
 
 @dataclass(frozen=True)
@@ -65,6 +66,7 @@ class ChaosPlan:
             "max_body_bytes": str(MAX_BODY_BYTES),
             "max_items": str(MAX_ITEMS),
             "cache_bytes": str(self.cache_bytes),
+            "answers_limit_bytes": str(ANSWERS_LIMIT_BYTES),
             "request_timeout_ms": str(self.timeout_s * 1000),
             "hang_s": str(self.timeout_s),
             "reload_s": RELOAD_S,

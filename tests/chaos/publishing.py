@@ -14,10 +14,9 @@ from torch import nn
 from models.manifest import MANIFEST_FILE
 from models.tensors import TensorSpec
 from tests.artifacts import write_artifact
-from tests.chaos.truth import BAD_VERSION, MODELS, WIDTH, Item, Mark, answer
+from tests.chaos.truth import BAD_VERSION, MODELS, REPEATS, WIDTH, Item, Mark, answer
 
 INPUT = TensorSpec(name="x", dtype="float32", shape=(-1, WIDTH))
-OUTPUT = TensorSpec(name="y", dtype="float32", shape=(-1, WIDTH))
 _SCRIPTING = (
     threading.Lock()
 )  # torch reads the module's source by linecache, which knows no threads
@@ -25,16 +24,17 @@ GOLDEN = tuple(Item(number) for number in range(3))
 
 
 class Oracle(nn.Module):
-    """x [n, 3] -> y [n, 3], see `truth.answer`; POISON fails the batch, NAN its own row.
+    """x [n, 3] -> y [n, 3 * repeats], see `truth.answer`; POISON fails the batch, NAN its own row.
 
     Args:
-        constant: of the model.
+        model: one of `truth.MODELS`.
         version: that it says it has.
     """
 
-    def __init__(self, constant: int, version: int) -> None:
+    def __init__(self, model: str, version: int) -> None:
         super().__init__()
-        self.constant = float(constant)
+        self.constant = float(MODELS[model])
+        self.repeats = REPEATS.get(model, 1)
         self.version = float(version)
         self.poison = int(Mark.POISON)
         self.nan = int(Mark.NAN)
@@ -46,7 +46,8 @@ class Oracle(nn.Module):
             raise ValueError("a poisoned item")
         check = 3 * salt + 5 * mark + self.constant
         check = torch.where(mark == self.nan, torch.full_like(check, float("nan")), check)
-        return torch.stack([number, check, torch.full_like(number, self.version)], dim=1)
+        once = torch.stack([number, check, torch.full_like(number, self.version)], dim=1)
+        return once.repeat(1, self.repeats)
 
 
 class Damage(enum.Enum):
@@ -68,6 +69,8 @@ def publish(root: Path, model: str, version: int, damage: Damage | None = None) 
         damage: None makes a good one.
     """
     root.mkdir(parents=True, exist_ok=True)
+    width = WIDTH * REPEATS.get(model, 1)
+    output = TensorSpec(name="y", dtype="float32", shape=(-1, width))
     with _SCRIPTING, tempfile.TemporaryDirectory(dir=root.parent, prefix="publishing-") as draft:
         said = version + BAD_VERSION if damage is not None else version
         examples = [{"x": np.array(each.values(), np.float32)} for each in GOLDEN]
@@ -76,9 +79,9 @@ def publish(root: Path, model: str, version: int, damage: Damage | None = None) 
             Path(draft),
             model,
             version,
-            Oracle(MODELS[model], said),
+            Oracle(model, said),
             inputs=(INPUT,),
-            outputs=(OUTPUT,),
+            outputs=(output,),
             golden=examples,
             expected=right if damage in (None, Damage.WRONG) else None,
         )

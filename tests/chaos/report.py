@@ -12,7 +12,7 @@ from tests.chaos.plan import Outcome
 from tests.chaos.verdict import OFFENCES, Verdict
 
 COLUMNS = ("round", "workers", "cache", "requests", *(each.name.lower() for each in Verdict))
-COLUMNS += ("switches", "seconds", "grown MiB", "other problems")
+COLUMNS += ("switches", "seconds", "unread MiB", "grown MiB", "other problems")
 
 
 def header(seed: int) -> str:
@@ -36,6 +36,7 @@ def table(outcomes: Sequence[tuple[int, Outcome]]) -> str:
                 *(str(counts[each]) for each in Verdict),
                 f"{figures.get('switches', 0):.0f}",
                 f"{figures.get('seconds', 0):.1f}",
+                f"{figures.get('unread_mib', 0):.1f}",
                 f"{figures['grown_mib']:.1f}" if "grown_mib" in figures else "-",
                 str(len(outcome.problems)),
             )

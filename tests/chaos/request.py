@@ -78,6 +78,13 @@ class Request:
         return f"{self.head().decode()}{body!r}\nitems: {[tuple(each) for each in self.items]}"
 
 
+def in_chunks(request: Request, size: int) -> bytes:
+    """All of a request, with its body in chunks of this size."""
+    chunks = (request.body[at : at + size] for at in range(0, len(request.body), size))
+    body = b"".join(b"%x\r\n%b\r\n" % (len(chunk), chunk) for chunk in chunks)
+    return request.head(length=-1) + body + b"0\r\n\r\n"
+
+
 def body_of(items: Sequence[Item], form: Form, *, many: bool) -> bytes:
     """Items as a request's body."""
     values = [item.values() for item in items]

@@ -16,7 +16,8 @@ import pytest
 
 from app.processes.shared_metrics import WRITE_S
 from tests.chaos.aftermath import Holdings, ended, events
-from tests.chaos.asking import Asker, Numbers
+from tests.chaos.asking import Numbers
+from tests.chaos.asking_much import MuchAsker
 from tests.chaos.by_grpc import GrpcConversation
 from tests.chaos.checker import Checker
 from tests.chaos.clients import Client
@@ -37,6 +38,13 @@ MODULE = "tests.chaos.server"
 MODELS_DIR, JOURNAL = "models", "journal"
 CLIENTS = 40
 FLOODERS = 4
+IDLE_AT_ZERO = (
+    "torchlane_requests_in_flight",
+    "torchlane_queue_depth_items",
+    "torchlane_answers_bytes",
+    "torchlane_bodies_bytes",
+)
+AHEAD = 3  # that write hundreds of requests at once
 SETTLE_S = 40.0
 KEPT_CONNECTIONS = 8  # by a balancer, of each server
 STOP_S = 6.0  # of a storm in which one of several servers stops
@@ -173,11 +181,13 @@ class _Round:
                 group.create_task(self._client().run(left))
             for _ in range(FLOODERS):
                 group.create_task(self._client().flood(left))
+            for _ in range(AHEAD):
+                group.create_task(self._client().flood_ahead(left))
 
     def _client(self) -> Client:
         name, seed = f"{self._plan.seed}-{next(self._names)}", self._rng.random()
         rng = random.Random(seed)
-        asker = Asker(name, rng, self._numbers, self._versions)
+        asker = MuchAsker(name, rng, self._numbers, self._versions)
         patience_s, again = self._interruptions.patience_s, self._plan.servers > 0
         grpc = GrpcConversation(self._served.grpc_port, patience_s, again=again)
         return Client(self._served.port, asker, self._checker, rng, self._interruptions, grpc)
@@ -213,7 +223,7 @@ class _Round:
     async def _busy_with(self, before: list[Holdings] | None) -> list[str]:
         found, plan = await scrape(self._servers), self._plan
         problems = []
-        for name in ("torchlane_requests_in_flight", "torchlane_queue_depth_items"):
+        for name in IDLE_AT_ZERO:
             if found.total(name) > 0:
                 problems.append(f"{name} stays at {found.total(name):.0f}")
         wanted = len(self._servers) * plan.workers * plan.replicas
@@ -265,6 +275,7 @@ class _Round:
             self._outcome.faults += ledger.faults
         figures = self._outcome.figures
         figures |= {"looks": seen.looks, "switches": seen.switches, "refused": seen.refused}
+        figures["unread_mib"] = seen.unread_bytes / 2**20
 
     async def _stop(self) -> None:
         """SIGTERM at a random time of another storm; behind a balancer nobody may notice."""

@@ -7,7 +7,6 @@ TorchScript. CHAOS_SEED, CHAOS_JOURNAL and CHAOS_HANGS say what goes wrong and w
 from __future__ import annotations
 
 import os
-import sys
 from functools import partial
 from pathlib import Path
 
@@ -19,6 +18,7 @@ from app.backends.base import Backend
 from app.backends.selection import Selection
 from app.backends.torchscript import TorchScriptBackend
 from app.main import create_app
+from app.processes.ending import end_process
 from app.processes.worker import Worker
 from app.registry.repository import Artifact
 from app.settings import Settings
@@ -67,4 +67,4 @@ def create_chaos_app(settings: Settings, worker: Worker | None = None) -> FastAP
 
 
 if __name__ == "__main__":
-    sys.exit(main(create_chaos_app))
+    end_process(main(create_chaos_app))

@@ -33,6 +33,7 @@ def test_no_answer_is_lost_duplicated_wrong_or_misdelivered(
     assert outcome.is_good, told
     assert outcome.checker.counts.total() >= plan.requests, told
     assert set(outcome.faults) >= ALWAYS
+    assert outcome.checker.kinds["flood_ahead"] > 0
     if plan.workers > 1:
         assert outcome.faults["worker killed"] == 1
     else:
@@ -40,3 +41,6 @@ def test_no_answer_is_lost_duplicated_wrong_or_misdelivered(
         assert outcome.faults["hangs"] > 0
         assert outcome.figures["switches"] > 0
         assert outcome.figures["refused"] > 0
+        assert outcome.checker.kinds["reads_late"] > 0
+        assert outcome.checker.kinds["never_reads"] > 0
+        assert outcome.figures["unread_mib"] > 0

@@ -174,6 +174,13 @@ async def test_a_kill_excuses_connections_cut_soon_after() -> None:
         assert checker.counts == {verdict: 1}
 
 
+def test_a_kill_excuses_what_was_sent_before_it() -> None:
+    now = time.monotonic()
+    waits = Interruptions(PATIENCE_S, killed_at=[now - 60])
+    assert waits.excuse(now - 61)  # its client did not read meanwhile
+    assert not waits.excuse(now - 59)
+
+
 def test_a_version_may_answer_until_another_is_seen() -> None:
     now = [0.0]
     versions = Versions(("steady",), lambda: now[0])

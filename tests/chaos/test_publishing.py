@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.chaos.asking_much import LARGE
 from tests.chaos.publishing import Damage, publish
 from tests.chaos.truth import DEFAULT_MODEL, Item, Mark, answer
 from tests.integration.harness import serving, settled
@@ -27,6 +28,15 @@ async def test_a_good_version_answers_correctly(tmp_path: Path) -> None:
         for mark, code in ((Mark.POISON, "backend_failed"), (Mark.NAN, "non_finite_output")):
             bad = {"input": Item(4712, mark).values()}
             assert (await api.client.post("/predict", json=bad)).json()["code"] == code
+
+
+async def test_a_large_answer_repeats_its_numbers(tmp_path: Path) -> None:
+    root, item = tmp_path / "models", Item(4711)
+    publish(root, LARGE, 1)
+    async with serving(root) as api:
+        asked = {"input": item.values()}
+        got = (await api.client.post(f"/models/{LARGE}/predict", json=asked)).json()
+        assert got["prediction"]["outputs"]["y"] == answer(LARGE, 1, item)
 
 
 @pytest.mark.parametrize("damage", Damage)

@@ -13,7 +13,7 @@ from tests.chaos.faults import Faults, FaultyForward
 from tests.chaos.journal import Journal, Ledger, read_journal
 from tests.chaos.reconcile import reconcile, reconcile_after_kill, reconcile_versions, sick_replicas
 from tests.chaos.scrape import Scrape
-from tests.chaos.truth import MOST_NARROW, Item, Mark, answer
+from tests.chaos.truth import MODELS, MOST_NARROW, Item, Mark, answer
 
 TRUE = {
     'torchlane_requests_total{route="/predict",status="200",code="ok"}': 2,
@@ -98,8 +98,10 @@ def test_a_reported_failure_without_a_fault_is_detected() -> None:
 def test_version_switches_and_failures_must_be_counted() -> None:
     loaded = 'torchlane_model_loads_total{model="steady",version="1",result="loaded"}'
     failed = 'torchlane_model_loads_total{model="steady",version="2",result="failed"}'
-    assert reconcile_versions(scraped({loaded: 5, failed: 3}), switches=2, refused=3) == []
-    assert len(reconcile_versions(scraped({loaded: 4, failed: 2}), switches=2, refused=3)) == 2
+    most = len(MODELS) + 2
+    assert reconcile_versions(scraped({loaded: most, failed: 3}), switches=2, refused=3) == []
+    few = scraped({loaded: most - 1, failed: 2})
+    assert len(reconcile_versions(few, switches=2, refused=3)) == 2
 
 
 def test_counts_after_a_kill_may_only_be_lower() -> None:

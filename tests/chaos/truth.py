@@ -2,7 +2,8 @@
 
 An item is three whole numbers, so that float32 holds every answer exactly: its own number, its
 mark, and a salt. The answer holds the number again (whose answer is it?), a sum that differs by
-model (is it right?), and the version (who answered?).
+model (is it right?), and the version (who answered?). One model repeats them: its answers are
+large.
 """
 
 from __future__ import annotations
@@ -13,8 +14,10 @@ from typing import NamedTuple
 
 DEFAULT_MODEL = "steady"
 # Model -> a constant in its answers. `narrow` runs out of memory above MOST_NARROW items in a
-# batch, `flooded` takes FLOODED_S seconds an item, and gets more than it can do.
-MODELS = MappingProxyType({"steady": 11, "narrow": 1009, "flooded": 2003})
+# batch, `flooded` takes FLOODED_S seconds an item, and gets more than it can do, `wide` answers an
+# item with 96 KiB: more than is encoded and written at once.
+MODELS = MappingProxyType({"steady": 11, "narrow": 1009, "flooded": 2003, "wide": 4001})
+REPEATS = MappingProxyType({"wide": 8192})  # of the answer's numbers
 MOST_NARROW = 8
 FLOODED_S = 0.002
 WIDTH = 3
@@ -67,4 +70,5 @@ class Item(NamedTuple):
 def answer(model: str, version: int, item: Item) -> list[float]:
     """The only right answer of an item that has one."""
     number, mark, salt = item.values()
-    return [float(number), float(3 * salt + 5 * mark + MODELS[model]), float(version)]
+    once = [float(number), float(3 * salt + 5 * mark + MODELS[model]), float(version)]
+    return once * REPEATS.get(model, 1)

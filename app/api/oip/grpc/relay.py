@@ -21,6 +21,7 @@ OPENING = 4  # connections that the core sets up at a time: each takes it about 
 MOST_CONNECTIONS = 1024
 CONNECT_S = 5.0
 TCP_ESTABLISHED = b"\x01"  # of Linux
+LATE = f"a connection to gRPC's core took longer than {CONNECT_S:g} s: is the machine overloaded?"
 PAUSE_S = 0.5  # until the next attempt, if descriptors are exhausted
 
 
@@ -146,7 +147,8 @@ class Relay:
         now = self._loop.time()
         if now >= self._next_line:
             self._next_line = now + PAUSE_S
-            LOG.error("cannot_accept", reason=error.strerror or str(error), port="gRPC")
+            reason = LATE if isinstance(error, TimeoutError) else error.strerror or str(error)
+            LOG.error("cannot_accept", reason=reason, port="gRPC")
 
     def _ended(self, client: Client) -> None:
         self._open.discard(client)
