@@ -18,7 +18,7 @@ from PIL import Image
 from structlog.testing import capture_logs
 
 from app.api.memory import FREE_BYTES
-from app.api.transport import closing, reading
+from app.api.transport import closing, connection_limits, reading
 from app.types import Arrays
 from tests.artifacts import write_artifact
 from tests.integration.listening import Doubles, Listening, listening, until
@@ -308,15 +308,64 @@ class TestSlow:
 
 class TestIdle:
     async def test_idle_connections_make_room(self, models: Path) -> None:
+        """The excess of idle ones, oldest first, although all new ones come in one turn."""
         async with listening(models) as server:
-            wires = [await server.connect() for _ in range(6)]
+            wires = [await server.connect() for _ in range(9)]
             for wire in wires:
                 await wire.ask(ask_for(3))
-            server.service.idle.most = 4
+            server.service.idle.most = 8
+            new = [await server.connect() for _ in range(4)]
+            answers = await asyncio.gather(*(wire.ask(ask_for(3)) for wire in new))
+            assert [each.status for each in answers] == [200] * len(new)
+            await until(lambda: len(server.connections) == 8)
+            for wire in wires[:5]:
+                assert await wire.rest() == b""
+            for wire in (*wires[5:], *new):
+                assert (await wire.ask(ask_for(3))).status == 200
+            server.service.idle.most = 100
+            assert await server.metric(CUT, code="idle") == 5
+
+    async def test_new_connections_have_time_for_a_request(
+        self, models: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        async with listening(models) as server:
+            server.service.idle.most = 1
+            wires = [await server.connect() for _ in range(4)]
+            await asyncio.sleep(0.05)
+            answers = await asyncio.gather(*(wire.ask(ask_for(3)) for wire in wires[:3]))
+            assert [each.status for each in answers] == [200] * 3
+            await until(lambda: len(server.connections) == 1)  # without any further connection
+            assert (await wires[3].ask(ask_for(3))).status == 200
+            monkeypatch.setattr(connection_limits, "FIRST_S", 0.0)
+            await server.connect()
             new = await server.connect()
             assert (await new.ask(ask_for(3))).status == 200
             await until(lambda: len(server.connections) == 1)
-            assert await server.metric(CUT, code="idle") == len(wires)
+
+    async def test_an_unread_answer_is_not_idle(self, models: Path) -> None:
+        """Closing would lose it, or wait for its client for ever."""
+
+        def large(inputs: Arrays) -> Arrays | None:
+            if inputs["x"][0, 0] != 5:
+                return None
+            return {"y": np.full((len(inputs["x"]), 6_000), 1 / 3, np.float32)}
+
+        loop = asyncio.get_running_loop()
+        async with listening(models, make_backend=Doubles(large)) as server:
+            with socket.create_connection(("127.0.0.1", server.port)) as deaf:
+                deaf.setblocking(False)
+                sent = 0
+                while not any(
+                    each.transport.get_write_buffer_size() for each in server.connections
+                ):
+                    await loop.sock_sendall(deaf, ask_for(5))
+                    sent += 1
+                    await asyncio.sleep(0.01)
+                server.service.idle.most = 1
+                assert (await server.ask(ask_for(3))).status == 200
+                got = b""
+                while got.count(b"HTTP/1.1 200") < sent or not got.endswith(b"}"):
+                    got += await loop.sock_recv(deaf, 1 << 20)
 
 
 class TestHeads:
