@@ -7,6 +7,7 @@ import itertools
 import json
 import socket
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,11 @@ import numpy as np
 import pytest
 
 from app.api import answering, answers, json_pieces, memory
+from app.api.oip import answers as oip_answers
+from app.api.text import classify, embeddings
 from app.api.transport import asgi_predict, exchange, uvicorn_adapter
 from app.api.turns import Turns
+from app.codecs.answers import AnswerEncoder
 from app.errors import Overloaded
 from app.types import Arrays
 from models.codec_specs import TensorCodecSpec
@@ -36,7 +40,8 @@ def infer(model: str, **more: Any) -> dict[str, Any]:
 
 
 def text(path: str, **given: Any) -> dict[str, Any]:
-    return {"path": path, "body": json.dumps({"model": "embed", **given}).encode()}
+    given["model"] = "classify" if path == "/classify" else "embed"
+    return {"path": path, "body": json.dumps(given).encode()}
 
 
 BINARY = {"parameters": {"binary_data": True}}
@@ -61,7 +66,11 @@ TEXTS = {
     "OpenAI, base64": text("/v1/embeddings", input="a b", encoding_format="base64"),
     "infinity": text("/embeddings", input=["a b", "c"]),
     "TEI": text("/embed", inputs=["a b", "c"]),
+    "classify": text("/classify", input=["a b", "c"]),
+    "classify, TEI": text("/classify", inputs=[["a b"], ["c"]]),
+    "classify, one": text("/classify", inputs="a b"),
 }
+DERIVED = [(embeddings, "shortened"), (classify, "ranked"), (oip_answers, "highest")]
 
 
 @pytest.fixture
@@ -111,6 +120,49 @@ async def test_large_embeddings_have_the_same_bytes(tmp_path: Path) -> None:
     write_text_models(tmp_path)
     async with listening(tmp_path, default_model="embed", cache_bytes=0) as server:
         await compare(server, TEXTS)
+
+
+async def test_what_an_answer_derives_is_derived_item_by_item(
+    models: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Scores with labels, vectors in base64 and the like take long for a thousand items."""
+    write_text_models(models)
+    derived: list[int] = []
+    most: list[int] = []
+
+    def watched(pieces: answers.Pieces) -> answers.Pieces:
+        most.append(0)
+        while True:
+            derived.clear()
+            try:
+                piece = next(pieces)
+            except StopIteration as stop:
+                headers: answers.Headers = stop.value
+                return headers
+            finally:
+                most[-1] = max(most[-1], len(derived))
+            yield piece
+
+    def large(turns: Turns, count: Any, pieces: answers.Pieces, finish: Any) -> answers.LargeAnswer:
+        return answers.LargeAnswer(turns, count, watched(pieces), finish)
+
+    for owner, name in [*DERIVED, (AnswerEncoder, "encode")]:
+        monkeypatch.setattr(owner, name, counted(getattr(owner, name), derived))
+    monkeypatch.setattr(answering, "LargeAnswer", large)
+    monkeypatch.setattr(answering, "LARGE_BYTES", -1)
+    async with listening(models, default_model="double", cache_bytes=0) as server:
+        wire = await server.connect()
+        for given in (*CASES.values(), *TEXTS.values()):
+            assert (await wire.ask(request(**given))).status == 200, given
+    assert max(most) == 1
+
+
+def counted(real: Callable[..., Any], calls: list[int]) -> Callable[..., Any]:
+    def spy(*given: Any, **named: Any) -> Any:
+        calls.append(1)
+        return real(*given, **named)
+
+    return spy
 
 
 WIDTH = 1 << 20  # numbers of an answer that no socket takes as a whole, if it is not read
