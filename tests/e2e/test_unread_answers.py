@@ -74,6 +74,13 @@ def memory(server: Server, what: str = "VmRSS") -> int:
     )
 
 
+def in_kernel(server: Server) -> list[int]:
+    """The bytes that each of the server's connections has not sent, or the client not got."""
+    rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    local = f":{server.port:04X}"
+    return [int(row[4].partition(":")[0], 16) for row in rows if row[1].endswith(local)]
+
+
 @pytest.fixture
 def unread() -> Iterator[list[socket.socket]]:
     opened: list[socket.socket] = []
@@ -118,6 +125,7 @@ def test_memory_is_bounded_and_others_are_served(
         over.set()
         watcher.join()
         assert 0 < server.metric("torchlane_answers_bytes") <= LIMIT
+        assert 0 < max(in_kernel(server)) < MIB
         # The arrays of the requests that are computed, a batch at a time, are no answers yet.
         assert max(nbytes for nbytes, _ in seen) - before < LIMIT + COMPUTED * int(workers)
         assert max(waited for _, waited in seen) < 2
