@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 import gc
 import socket
 import struct
@@ -271,7 +272,7 @@ class TestSlow:
             return {"y": np.zeros((len(inputs["x"]), 2_000_000), np.float32)}
 
         monkeypatch.setattr(closing, "UNREAD_S", 0.2)
-        monkeypatch.setattr(closing, "PATIENCE", 1)
+        monkeypatch.setattr(closing, "UNREAD_CHECKS", 1)
         loop = asyncio.get_running_loop()
         async with listening(models, make_backend=Doubles(large)) as server:
             with socket.create_connection(("127.0.0.1", server.port)) as slow:
@@ -294,7 +295,7 @@ class TestSlow:
             return {"y": np.zeros((len(inputs["x"]), 4_000_000), np.float32)}
 
         monkeypatch.setattr(closing, "UNREAD_S", SHORTLY_S)
-        monkeypatch.setattr(closing, "PATIENCE", 1_000_000)
+        monkeypatch.setattr(closing, "UNREAD_CHECKS", 1_000_000)
         loop = asyncio.get_running_loop()
         async with listening(models, make_backend=Doubles(large), answers_limit_bytes=1) as server:
             with socket.create_connection(("127.0.0.1", server.port)) as deaf:
@@ -304,6 +305,63 @@ class TestSlow:
                 await until(lambda: not server.connections)
             assert await server.metric(CUT, code="answer_unread") == 1
             assert server.service.answers.held == 0
+
+    @pytest.mark.parametrize("headers", WAYS.values())
+    @pytest.mark.parametrize("is_short", [True, False])
+    async def test_a_reader_must_be_faster_if_memory_is_short(
+        self,
+        models: Path,
+        headers: dict[str, str],
+        is_short: bool,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        """A few slow readers would otherwise hold all memory of answers for hours."""
+
+        def large(inputs: Arrays) -> Arrays | None:
+            if inputs["x"][0, 0] != 5:
+                return None
+            return {"y": np.zeros((len(inputs["x"]), 5_000_000), np.float32)}
+
+        monkeypatch.setattr(closing, "UNREAD_S", 0.1)
+        monkeypatch.setattr(closing, "WHOLE_S", 0.5)
+        limit = 1 if is_short else 1 << 30
+        loop = asyncio.get_running_loop()
+        async with listening(
+            models, make_backend=Doubles(large), answers_limit_bytes=limit
+        ) as server:
+            with socket.create_connection(("127.0.0.1", server.port)) as slow:
+                slow.setblocking(False)
+                await loop.sock_sendall(slow, ask_for(5, **headers))
+                got, piece = 0, b"?"
+                async with asyncio.timeout(20):
+                    with contextlib.suppress(ConnectionError):
+                        while piece and got < 20_000_000:
+                            piece = await loop.sock_recv(slow, 1 << 17)
+                            got += len(piece)
+                            await asyncio.sleep(0.01)
+            assert (got < 20_000_000) == is_short
+            assert await server.metric(CUT, code="answer_unread") == is_short
+
+    @pytest.mark.parametrize("headers", WAYS.values())
+    async def test_a_client_that_stops_reading_is_dropped(
+        self, models: Path, headers: dict[str, str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def large(inputs: Arrays) -> Arrays | None:
+            if inputs["x"][0, 0] != 5:
+                return None
+            return {"y": np.zeros((len(inputs["x"]), 5_000_000), np.float32)}
+
+        monkeypatch.setattr(closing, "UNREAD_S", 0.05)
+        loop = asyncio.get_running_loop()
+        async with listening(models, make_backend=Doubles(large)) as server:
+            with socket.create_connection(("127.0.0.1", server.port)) as deaf:
+                deaf.setblocking(False)
+                await loop.sock_sendall(deaf, ask_for(5, **headers))
+                got = 0
+                while got < 9_000_000:
+                    got += len(await loop.sock_recv(deaf, 1 << 20))
+                await until(lambda: not server.connections)
+            assert await server.metric(CUT, code="answer_unread") == 1
 
 
 class TestIdle:

@@ -88,7 +88,7 @@ def shrink(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(memory, "FREE_BYTES", 0)
     patch.setattr(json_pieces, "MAX_COST", 1)
     for module in (answers, asgi_predict, exchange, uvicorn_adapter):
-        patch.setattr(module, "PIECE_BYTES", 7)
+        patch.setattr(module, "WRITE_BYTES", 7)
 
 
 async def compare(server: Listening, cases: dict[str, dict[str, Any]]) -> None:

@@ -10,7 +10,7 @@ import asyncio
 
 from starlette.types import Receive, Scope, Send
 
-from app.api.answers import PIECE_BYTES, LargeAnswer
+from app.api.answers import WRITE_BYTES, LargeAnswer
 from app.api.bodies import BodyMemory
 from app.api.calls import BODY_CUT, BODY_LATE, Call
 from app.api.endpoints import Endpoint
@@ -85,11 +85,11 @@ async def _write(scope: Scope, send: Send, answer: RawAnswer) -> None:
     transport = scope.get(TRANSPORT)
     await send({"type": "http.response.start", "status": status, "headers": headers})
     at = 0
-    while len(content) - at > PIECE_BYTES and not (transport and transport.is_closing()):
-        piece = content[at : at + PIECE_BYTES]
+    while len(content) - at > WRITE_BYTES and not (transport and transport.is_closing()):
+        piece = content[at : at + WRITE_BYTES]
         await send({"type": "http.response.body", "body": piece, "more_body": True})
         await asyncio.sleep(0)  # a fast client would otherwise block the event loop
-        at += PIECE_BYTES
+        at += WRITE_BYTES
     await send({"type": "http.response.body", "body": content[at:]})
 
 
