@@ -23,6 +23,7 @@ from app.codecs.answers import AnswerEncoder
 from app.errors import Overloaded
 from app.types import Arrays
 from models.codec_specs import TensorCodecSpec
+from models.tensors import TensorSpec
 from tests.artifacts import Y, write_artifact
 from tests.integration.listening import Doubles, Listening, listening, until
 from tests.integration.test_fast_path import GOOD, LIMITS, alike, by_expect
@@ -223,12 +224,78 @@ async def test_a_full_memory_rejects_before_computing(tmp_path: Path, way: str) 
         wire = await server.connect()
         batches = len(doubles.one.batches)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(memory, "FREE_BYTES", 0)
+            shrink(patch)
             counted = server.service.answers.hold(1, 0)
             assert (await wire.ask(ask_wide(1, **WAYS[way]))).status == 503
             assert len(doubles.one.batches) == batches
             server.service.answers.give_back(counted)
             assert (await wire.ask(ask_wide(1, **WAYS[way]))).status == 200
+
+
+ROOM = 1 << 15  # numbers of each of the answers below: 128 KiB, and 512 KiB with their JSON
+
+
+def of_room(inputs: Arrays) -> Arrays:
+    return {"y": np.repeat(inputs["x"][:, :1], ROOM, axis=1)}
+
+
+@pytest.fixture
+def room(tmp_path: Path) -> Path:
+    """A model whose outputs have a fixed size."""
+    outputs = (TensorSpec(name="y", dtype="float32", shape=(-1, ROOM)),)
+    expected = {"y": np.full(ROOM, 1, np.float32)}
+    write_artifact(tmp_path, "double", outputs=outputs, expected=[expected])
+    return tmp_path
+
+
+@pytest.mark.parametrize("way", WAYS)
+async def test_answers_of_known_size_have_their_room_before_they_are_computed(
+    room: Path, way: str
+) -> None:
+    doubles, limit = Doubles(of_room), 1 << 20  # for two of six
+    given = {"cache_bytes": 0, "answers_limit_bytes": limit}
+    async with listening(room, make_backend=doubles, **given) as server:
+        held = server.service.answers
+        doubles.hold()
+        wires = [await server.connect() for _ in range(6)]
+        for at, wire in enumerate(wires):
+            wire.send(ask_wide(at + 6, **WAYS[way]))
+        rejected = await asyncio.gather(*(wire.answer() for wire in wires[2:]))
+        assert [each.code for each in rejected] == ["overloaded"] * 4
+        assert limit / 2 < held.held <= limit
+        doubles.go_on()
+        answered = await asyncio.gather(*(wire.answer() for wire in wires[:2]))
+        assert [each.status for each in answered] == [200, 200]
+        await until(lambda: held.held == 0)
+        assert sum(map(len, doubles.one.batches)) == 2
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("end", ["left", "late", "failed", "queue full"])
+async def test_room_is_given_back_without_an_answer(room: Path, way: str, end: str) -> None:
+    def fails(inputs: Arrays) -> Arrays:
+        if end == "failed" and inputs["x"][0, 0] != 1:
+            raise ValueError("no")
+        return of_room(inputs)
+
+    doubles = Doubles(fails)
+    given = {"queue_limit_items": 1} if end == "queue full" else {}
+    async with listening(room, make_backend=doubles, cache_bytes=0, **given) as server:
+        held = server.service.answers
+        doubles.hold()
+        late = {"x_torchlane_timeout_ms": "300"} if end == "late" else {}
+        wires = [await server.connect() for _ in range(4)]
+        for at, wire in enumerate(wires):
+            wire.send(ask_wide(at + 6, **WAYS[way], **late))
+        await until(lambda: held.held > 0)
+        if end == "left":
+            await asyncio.sleep(0.05)
+            for wire in wires:
+                await wire.close()
+        elif end == "late":
+            await until(lambda: held.held == 0)
+        doubles.go_on()
+        await until(lambda: held.held == 0)
 
 
 async def test_a_client_that_leaves_stops_its_encoding(

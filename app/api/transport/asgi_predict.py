@@ -63,6 +63,7 @@ class PredictionApp:
         endpoint = Endpoint(known.route, known.call, name, version, known.many, query=query)
         call: Call = known.call(service, endpoint, dict(scope["headers"]))
         call.trace = scope.get(TRACE)
+        call.is_sent_always = True
         return call
 
     async def _answer(self, call: Call, scope: Scope, receive: Receive) -> RawAnswer:

@@ -145,6 +145,7 @@ class Exchange:
             connection = self._connection
             self._call = self._endpoint.call(connection.service, self._endpoint, connection.fields)
             self._call.trace = self._trace
+            self._call.is_sent_always = True
         except Exception as error:
             self._fail(error)
 
