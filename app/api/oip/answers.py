@@ -94,7 +94,8 @@ def outputs_in_steps(
         spec = next(each for each in specs if each.name == wanted.name)
         if wanted.classes:
             named = labels if spec is specs[0] else None
-            found.append((yield from _classes(wanted, items, named)))
+            classes = yield from _classes(wanted, items, named)
+            found.append(classes)
         else:
             found.append(_tensor(spec, items, binary=wanted.binary))
     return found
