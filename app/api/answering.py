@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Sequence
-
-import numpy as np
 
 from app.api.answers import LARGE_BYTES, Headers, LargeAnswer, Pieces
 from app.api.endpoints import Endpoint
@@ -27,6 +24,8 @@ class Answering:
 
     Attributes:
         counted: bytes of the answer, as counted by `AnswerMemory`.
+        is_sent_always: whether the transport calls `sent` however the call ends; otherwise nothing
+            is counted before the answer.
     """
 
     __slots__ = (
@@ -37,6 +36,7 @@ class Answering:
         "_submission",
         "counted",
         "endpoint",
+        "is_sent_always",
         "model",
         "service",
         "trace",
@@ -48,6 +48,7 @@ class Answering:
     _submission: Submission | None
     counted: int
     endpoint: Endpoint
+    is_sent_always: bool
     model: LoadedModel
     service: Service
     trace: RequestTrace | None
@@ -106,7 +107,7 @@ class Answering:
         return self._finished(answer, answered, written)
 
     def sent(self) -> None:
-        """Count the answer no longer: the client's socket has taken it, or the client left."""
+        """Count the answer no longer: the client's socket has taken it, or there is none."""
         if self.counted:
             self.service.answers.give_back(self.counted)
             self.counted = 0
@@ -135,17 +136,22 @@ class Answering:
         """
         self.counted = self.service.answers.hold(size, self.counted)
 
-    def _check_room(self, items: int) -> None:
-        """Reject a request whose answer would not fit, before it is computed.
+    def _reserve(self, items: int) -> None:
+        """Count the answer as it will be, if it is large, before it is computed.
+
+        Requests that come together would otherwise all find room. Outputs with a free axis count
+        once they are known.
 
         Raises:
-            Overloaded: if all answers take too many bytes.
+            Overloaded: if all answers would take too many bytes.
         """
-        size = 0
-        for spec in self.model.manifest.outputs:
-            if spec.is_fixed:
-                size += math.prod(spec.item_shape) * np.dtype(spec.dtype).itemsize
-        self.service.answers.check(self.expected_bytes(items * size))
+        size = items * self.model.fixed_bytes
+        if size > LARGE_BYTES:
+            size += self.expected_bytes(size)
+            if self.is_sent_always:
+                self._counts(size)
+            else:
+                self.service.answers.check(size)
 
     def _finished(self, answer: Answer, answered: float, written: Written) -> RawAnswer:
         """The answer with its body, and the headers that every answer has."""

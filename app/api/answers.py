@@ -18,7 +18,8 @@ from app.api.turns import Turns
 
 LARGE_BYTES = FREE_BYTES  # of arrays, or of an encoded answer: smaller ones are written at once
 SLICE_S = 0.001
-PIECE_BYTES = 256 << 10  # copied at once: takes about 0.1 ms
+WRITE_BYTES = 256 << 10  # copied at once: takes about 0.1 ms
+UNREAD = "answer_unread"  # the code of a connection or call that ends because of it
 Headers: TypeAlias = tuple[tuple[bytes, bytes], ...]
 Piece: TypeAlias = bytes | memoryview
 Pieces: TypeAlias = Generator[Piece, None, Headers]  # the parts of a body, then its headers
@@ -126,5 +127,5 @@ class LargeAnswer:
 def in_parts(octets: memoryview) -> Generator[memoryview, None, None]:
     """Bytes in parts that are quick to copy."""
     octets = octets.cast("B")
-    for at in range(0, len(octets), PIECE_BYTES):
-        yield octets[at : at + PIECE_BYTES]
+    for at in range(0, len(octets), WRITE_BYTES):
+        yield octets[at : at + WRITE_BYTES]

@@ -110,6 +110,7 @@ class Call(Answering):
         self._is_left = False
         self.trace: RequestTrace | None = None
         self.counted = 0
+        self.is_sent_always = False
 
     def read_head(self, fields: Mapping[bytes, bytes]) -> None:
         """Read this protocol's headers and URL; the caller is already admitted.
@@ -228,8 +229,7 @@ class Call(Answering):
         self._keep_notes(items)
         self._asks_for(len(items))
         self._is_decoded(len(items))
-        if service.answers.held:
-            self._check_room(len(items))
+        self._reserve(len(items))
         self._submission = service.engine.submit(
             model.id, items, self.deadline, self._lag_s, request_id
         )
@@ -281,8 +281,7 @@ class Call(Answering):
         self._keep_notes(items)
         self._is_decoded(len(items))
         self._asks_for(len(items))
-        if self.service.answers.held:
-            self._check_room(len(items))
+        self._reserve(len(items))
         self.service.engine.supply(submission, items, self.deadline, self._lag_s)
 
     def _is_decoded(self, items: int) -> None:

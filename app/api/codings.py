@@ -23,7 +23,7 @@ MAX_CODED_ON_LOOP_BYTES, MAX_ON_LOOP_BYTES = 32 << 10, 128 << 10
 # make the event loop parse the largest allowed JSON body.
 MAX_RATIO, FREE_BYTES = 32, 1 << 20
 MAX_MEMBERS = 10_000  # of a gzip file
-PIECE_BYTES = 64 << 10  # coded bytes per call of the decompressor
+INFLATE_BYTES = 64 << 10  # coded bytes per call of the decompressor
 
 
 def read_coding(header: bytes) -> bytes | None:
@@ -104,7 +104,7 @@ class Inflater:
                 self._next_member()
             if self._size >= most:
                 return False
-            piece = self._body[self._at : self._at + PIECE_BYTES]
+            piece = self._body[self._at : self._at + INFLATE_BYTES]
             try:
                 inflated = self._zlib.decompress(piece, most - self._size)
             except zlib.error as error:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from typing import NamedTuple, cast
 
 import numpy as np
@@ -21,14 +21,22 @@ class Flat(NamedTuple):
     rows: Sequence[Array]
 
 
+class Lazy(NamedTuple):
+    """A list whose elements are made one by one as they are written."""
+
+    values: Iterator[object]
+
+
 def json_pieces(value: object) -> Generator[bytes, None, None]:
     """What `dumped` returns for a document of dicts, lists and C-contiguous arrays, in pieces.
 
-    Beyond that, a document may have a `Flat`.
+    Beyond that, a document may have a `Flat` or a `Lazy`. Some pieces are empty, after other work.
     """
     if isinstance(value, Flat):
         yield from _flat(value)
-    elif _cost(value) <= MAX_COST:
+    elif isinstance(value, Lazy):
+        yield from _list(value.values, is_lazy=True)
+    elif _cost(value, MAX_COST) <= MAX_COST:
         yield dumped(value)
     elif isinstance(value, np.ndarray):
         yield from _array(value)
@@ -45,13 +53,15 @@ def json_pieces(value: object) -> Generator[bytes, None, None]:
         yield dumped(value)
 
 
-def _list(values: Sequence[object]) -> Generator[bytes, None, None]:
+def _list(values: Iterable[object], *, is_lazy: bool = False) -> Generator[bytes, None, None]:
     """A list, its small elements in groups."""
     before = b"["
     group: list[object] = []
     cost = 0
     for each in values:
-        more = _cost(each)
+        if is_lazy:  # it took an unknown time to make it
+            yield b""
+        more = _cost(each, MAX_COST)
         if group and cost + more > MAX_COST:
             yield before + dumped(group)[1:-1]
             before, group, cost = b",", [], 0
@@ -64,7 +74,8 @@ def _list(values: Sequence[object]) -> Generator[bytes, None, None]:
             cost += more
     if group:
         yield before + dumped(group)[1:-1]
-    yield b"]"
+        before = b","
+    yield b"[]" if before == b"[" else b"]"
 
 
 def _array(values: Array) -> Generator[bytes, None, None]:
@@ -104,16 +115,23 @@ def _dumped_flat(parts: Sequence[Array]) -> bytes:
     return dumped(parts[0] if len(parts) == 1 else np.concatenate(parts))[1:-1]
 
 
-def _cost(value: object) -> int:
-    """About what a value costs to write, in numbers."""
+def _cost(value: object, most: int) -> int:
+    """About what a value costs to write, in numbers; if that is above `most`, any such number."""
     if isinstance(value, np.ndarray):
         return value.size
     if isinstance(value, str):
         return 1 + len(value) // CHARACTERS
+    if isinstance(value, Flat | Lazy):
+        return most + 1  # orjson does not know them
+    key_cost = 0
+    inner: Iterable[object] = ()
     if isinstance(value, dict):
-        return 1 + sum(2 + _cost(each) for each in value.values())
-    if isinstance(value, Flat):
-        return MAX_COST + 1  # orjson does not know it
-    if isinstance(value, list | tuple):
-        return 1 + sum(_cost(each) for each in cast(Sequence[object], value))
-    return 1
+        key_cost, inner = 2, value.values()
+    elif isinstance(value, list | tuple):
+        inner = cast(Sequence[object], value)
+    cost = 1
+    for each in inner:
+        cost += key_cost + _cost(each, most - cost)
+        if cost > most:
+            break
+    return cost

@@ -64,6 +64,14 @@ def shown(outcomes: Sequence[Outcome]) -> Sequence[Outcome]:
     ]
 
 
+def all_failed(outcomes: Sequence[Outcome]) -> bool:
+    """Whether no item has a prediction."""
+    for each in outcomes:  # noqa: SIM110  # usually ends at the first, without a generator
+        if not isinstance(each, ItemFailed):
+            return False
+    return True
+
+
 def failure_of(outcomes: Sequence[Outcome]) -> ItemFailed:
     """The error for an answer that cannot show which items failed; at least one did."""
     failures = [(i, o) for i, o in enumerate(outcomes) if isinstance(o, ItemFailed)]

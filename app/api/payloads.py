@@ -26,7 +26,7 @@ from models.byte_order import NotUtf8Error, unmarked
 MAX_DIGITS = 18  # of a number in a header or URL: a longer number exceeds every limit
 # A list needs three bytes in JSON but at least 64 in Python: only smaller bodies are not counted.
 MAX_UNCOUNTED_BYTES = 64 << 10
-PIECE_BYTES = 1 << 20
+SCAN_BYTES = 1 << 20  # searched for strings at once: takes some milliseconds, with the GIL
 QUOTE = np.uint8(ord('"'))
 MAX_BLANKS = 1000  # before JSON without a Content-Type
 USUAL_SPELLINGS = frozenset((JSON, OCTET_STREAM, NPY))
@@ -239,7 +239,7 @@ def without_strings(body: bytes) -> bytes:
     kept = []
     at, inside = 0, 0
     while at < len(body):
-        piece = body[at : at + PIECE_BYTES]
+        piece = body[at : at + SCAN_BYTES]
         if (len(piece) - len(piece.rstrip(b"\\"))) % 2:  # the escaped octet is in the next piece
             piece = piece[:-1] or piece
         at += len(piece)

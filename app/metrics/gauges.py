@@ -122,7 +122,7 @@ class Gauges:
         )
         self.answers_bytes = gauge(
             "answers_bytes",
-            "Bytes of answers that are encoded or not sent yet, without the first 64 KiB of each.",
+            "Bytes of answers that are expected or not sent yet, without the first 64 KiB of each.",
         )
         self.answers_limit = gauge(
             "answers_limit_bytes", "Bytes that such answers may take; more are rejected."

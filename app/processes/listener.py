@@ -8,6 +8,7 @@ before their first byte is read. A source accepts all waiting connections at onc
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import ipaddress
 import socket
@@ -22,6 +23,9 @@ LOG = structlog.get_logger(__name__)
 BURST = 256  # maximum accepted in one turn; at about 20 us each, other work does not wait long
 EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 DESCRIPTORS = 8  # maximum in one message; the parent sends one
+# Of an answer, that the kernel keeps for a connection beyond what it has sent. Without a limit it
+# keeps 4 MB of what nobody reads. A bounded SO_SNDBUF would slow down distant clients.
+UNSENT_BYTES = 256 << 10
 
 
 def url_of(bound: socket.socket) -> str:
@@ -62,6 +66,8 @@ class Source:
         try:
             connection.setblocking(False)
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            with contextlib.suppress(OSError):  # not every kernel knows it
+                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT_BYTES)
             await self._loop.connect_accepted_socket(self._make_protocol, connection)
         except Exception:  # other connections continue
             LOG.exception("connection_not_opened")

@@ -32,7 +32,11 @@ class ModelState(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class LoadedModel:
-    """What the HTTP layer knows about a loaded model."""
+    """What the HTTP layer knows about a loaded model.
+
+    Attributes:
+        fixed_bytes: bytes of an item's outputs, without those that have a free axis.
+    """
 
     id: ModelId
     manifest: Manifest
@@ -42,6 +46,12 @@ class LoadedModel:
     settings: ModelSettings = field(default_factory=ModelSettings)
     max_batch_size: int = 1  # from the settings and its plan
     digest: str = ""  # SHA-256 of its manifest
+    fixed_bytes: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Sum up the outputs, which each request would do otherwise."""
+        fixed = sum(spec.item_bytes for spec in self.manifest.outputs if spec.is_fixed)
+        object.__setattr__(self, "fixed_bytes", fixed)  # frozen
 
 
 @dataclass(frozen=True, slots=True)

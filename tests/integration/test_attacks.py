@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 import gc
 import socket
 import struct
@@ -18,7 +19,7 @@ from PIL import Image
 from structlog.testing import capture_logs
 
 from app.api.memory import FREE_BYTES
-from app.api.transport import closing, reading
+from app.api.transport import closing, connection_limits, reading
 from app.types import Arrays
 from tests.artifacts import write_artifact
 from tests.integration.listening import Doubles, Listening, listening, until
@@ -271,7 +272,7 @@ class TestSlow:
             return {"y": np.zeros((len(inputs["x"]), 2_000_000), np.float32)}
 
         monkeypatch.setattr(closing, "UNREAD_S", 0.2)
-        monkeypatch.setattr(closing, "PATIENCE", 1)
+        monkeypatch.setattr(closing, "UNREAD_CHECKS", 1)
         loop = asyncio.get_running_loop()
         async with listening(models, make_backend=Doubles(large)) as server:
             with socket.create_connection(("127.0.0.1", server.port)) as slow:
@@ -294,7 +295,7 @@ class TestSlow:
             return {"y": np.zeros((len(inputs["x"]), 4_000_000), np.float32)}
 
         monkeypatch.setattr(closing, "UNREAD_S", SHORTLY_S)
-        monkeypatch.setattr(closing, "PATIENCE", 1_000_000)
+        monkeypatch.setattr(closing, "UNREAD_CHECKS", 1_000_000)
         loop = asyncio.get_running_loop()
         async with listening(models, make_backend=Doubles(large), answers_limit_bytes=1) as server:
             with socket.create_connection(("127.0.0.1", server.port)) as deaf:
@@ -305,18 +306,124 @@ class TestSlow:
             assert await server.metric(CUT, code="answer_unread") == 1
             assert server.service.answers.held == 0
 
+    @pytest.mark.parametrize("headers", WAYS.values())
+    @pytest.mark.parametrize("is_short", [True, False])
+    async def test_a_reader_must_be_faster_if_memory_is_short(
+        self,
+        models: Path,
+        headers: dict[str, str],
+        is_short: bool,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        """A few slow readers would otherwise hold all memory of answers for hours."""
+
+        def large(inputs: Arrays) -> Arrays | None:
+            if inputs["x"][0, 0] != 5:
+                return None
+            return {"y": np.zeros((len(inputs["x"]), 5_000_000), np.float32)}
+
+        monkeypatch.setattr(closing, "UNREAD_S", 0.1)
+        monkeypatch.setattr(closing, "WHOLE_S", 0.5)
+        limit = 1 if is_short else 1 << 30
+        loop = asyncio.get_running_loop()
+        async with listening(
+            models, make_backend=Doubles(large), answers_limit_bytes=limit
+        ) as server:
+            with socket.create_connection(("127.0.0.1", server.port)) as slow:
+                slow.setblocking(False)
+                await loop.sock_sendall(slow, ask_for(5, **headers))
+                got, piece = 0, b"?"
+                async with asyncio.timeout(20):
+                    with contextlib.suppress(ConnectionError):
+                        while piece and got < 20_000_000:
+                            piece = await loop.sock_recv(slow, 1 << 17)
+                            got += len(piece)
+                            await asyncio.sleep(0.01)
+            assert (got < 20_000_000) == is_short
+            assert await server.metric(CUT, code="answer_unread") == is_short
+
+    @pytest.mark.parametrize("headers", WAYS.values())
+    async def test_a_client_that_stops_reading_is_dropped(
+        self, models: Path, headers: dict[str, str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def large(inputs: Arrays) -> Arrays | None:
+            if inputs["x"][0, 0] != 5:
+                return None
+            return {"y": np.zeros((len(inputs["x"]), 5_000_000), np.float32)}
+
+        monkeypatch.setattr(closing, "UNREAD_S", 0.05)
+        loop = asyncio.get_running_loop()
+        async with listening(models, make_backend=Doubles(large)) as server:
+            with socket.create_connection(("127.0.0.1", server.port)) as deaf:
+                deaf.setblocking(False)
+                await loop.sock_sendall(deaf, ask_for(5, **headers))
+                got = 0
+                while got < 9_000_000:
+                    got += len(await loop.sock_recv(deaf, 1 << 20))
+                await until(lambda: not server.connections)
+            assert await server.metric(CUT, code="answer_unread") == 1
+
 
 class TestIdle:
     async def test_idle_connections_make_room(self, models: Path) -> None:
+        """The excess of idle ones, oldest first, although all new ones come in one turn."""
         async with listening(models) as server:
-            wires = [await server.connect() for _ in range(6)]
+            wires = [await server.connect() for _ in range(9)]
             for wire in wires:
                 await wire.ask(ask_for(3))
-            server.service.idle.most = 4
+            server.service.idle.most = 8
+            new = [await server.connect() for _ in range(4)]
+            answers = await asyncio.gather(*(wire.ask(ask_for(3)) for wire in new))
+            assert [each.status for each in answers] == [200] * len(new)
+            await until(lambda: len(server.connections) == 8)
+            for wire in wires[:5]:
+                assert await wire.rest() == b""
+            for wire in (*wires[5:], *new):
+                assert (await wire.ask(ask_for(3))).status == 200
+            server.service.idle.most = 100
+            assert await server.metric(CUT, code="idle") == 5
+
+    async def test_new_connections_have_time_for_a_request(
+        self, models: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        async with listening(models) as server:
+            server.service.idle.most = 1
+            wires = [await server.connect() for _ in range(4)]
+            await asyncio.sleep(0.05)
+            answers = await asyncio.gather(*(wire.ask(ask_for(3)) for wire in wires[:3]))
+            assert [each.status for each in answers] == [200] * 3
+            await until(lambda: len(server.connections) == 1)  # without any further connection
+            assert (await wires[3].ask(ask_for(3))).status == 200
+            monkeypatch.setattr(connection_limits, "FIRST_S", 0.0)
+            await server.connect()
             new = await server.connect()
             assert (await new.ask(ask_for(3))).status == 200
             await until(lambda: len(server.connections) == 1)
-            assert await server.metric(CUT, code="idle") == len(wires)
+
+    async def test_an_unread_answer_is_not_idle(self, models: Path) -> None:
+        """Closing would lose it, or wait for its client for ever."""
+
+        def large(inputs: Arrays) -> Arrays | None:
+            if inputs["x"][0, 0] != 5:
+                return None
+            return {"y": np.full((len(inputs["x"]), 6_000), 1 / 3, np.float32)}
+
+        loop = asyncio.get_running_loop()
+        async with listening(models, make_backend=Doubles(large)) as server:
+            with socket.create_connection(("127.0.0.1", server.port)) as deaf:
+                deaf.setblocking(False)
+                sent = 0
+                while not any(
+                    each.transport.get_write_buffer_size() for each in server.connections
+                ):
+                    await loop.sock_sendall(deaf, ask_for(5))
+                    sent += 1
+                    await asyncio.sleep(0.01)
+                server.service.idle.most = 1
+                assert (await server.ask(ask_for(3))).status == 200
+                got = b""
+                while got.count(b"HTTP/1.1 200") < sent or not got.endswith(b"}"):
+                    got += await loop.sock_recv(deaf, 1 << 20)
 
 
 class TestHeads:

@@ -7,6 +7,7 @@ import itertools
 import json
 import socket
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,15 @@ import numpy as np
 import pytest
 
 from app.api import answering, answers, json_pieces, memory
+from app.api.oip import answers as oip_answers
+from app.api.text import classify, embeddings
 from app.api.transport import asgi_predict, exchange, uvicorn_adapter
 from app.api.turns import Turns
+from app.codecs.answers import AnswerEncoder
 from app.errors import Overloaded
 from app.types import Arrays
 from models.codec_specs import TensorCodecSpec
+from models.tensors import TensorSpec
 from tests.artifacts import Y, write_artifact
 from tests.integration.listening import Doubles, Listening, listening, until
 from tests.integration.test_fast_path import GOOD, LIMITS, alike, by_expect
@@ -36,7 +41,8 @@ def infer(model: str, **more: Any) -> dict[str, Any]:
 
 
 def text(path: str, **given: Any) -> dict[str, Any]:
-    return {"path": path, "body": json.dumps({"model": "embed", **given}).encode()}
+    given["model"] = "classify" if path == "/classify" else "embed"
+    return {"path": path, "body": json.dumps(given).encode()}
 
 
 BINARY = {"parameters": {"binary_data": True}}
@@ -61,7 +67,11 @@ TEXTS = {
     "OpenAI, base64": text("/v1/embeddings", input="a b", encoding_format="base64"),
     "infinity": text("/embeddings", input=["a b", "c"]),
     "TEI": text("/embed", inputs=["a b", "c"]),
+    "classify": text("/classify", input=["a b", "c"]),
+    "classify, TEI": text("/classify", inputs=[["a b"], ["c"]]),
+    "classify, one": text("/classify", inputs="a b"),
 }
+DERIVED = [(embeddings, "shortened"), (classify, "ranked"), (oip_answers, "highest")]
 
 
 @pytest.fixture
@@ -79,7 +89,7 @@ def shrink(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(memory, "FREE_BYTES", 0)
     patch.setattr(json_pieces, "MAX_COST", 1)
     for module in (answers, asgi_predict, exchange, uvicorn_adapter):
-        patch.setattr(module, "PIECE_BYTES", 7)
+        patch.setattr(module, "WRITE_BYTES", 7)
 
 
 async def compare(server: Listening, cases: dict[str, dict[str, Any]]) -> None:
@@ -111,6 +121,49 @@ async def test_large_embeddings_have_the_same_bytes(tmp_path: Path) -> None:
     write_text_models(tmp_path)
     async with listening(tmp_path, default_model="embed", cache_bytes=0) as server:
         await compare(server, TEXTS)
+
+
+async def test_what_an_answer_derives_is_derived_item_by_item(
+    models: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Scores with labels, vectors in base64 and the like take long for a thousand items."""
+    write_text_models(models)
+    derived: list[int] = []
+    most: list[int] = []
+
+    def watched(pieces: answers.Pieces) -> answers.Pieces:
+        most.append(0)
+        while True:
+            derived.clear()
+            try:
+                piece = next(pieces)
+            except StopIteration as stop:
+                headers: answers.Headers = stop.value
+                return headers
+            finally:
+                most[-1] = max(most[-1], len(derived))
+            yield piece
+
+    def large(turns: Turns, count: Any, pieces: answers.Pieces, finish: Any) -> answers.LargeAnswer:
+        return answers.LargeAnswer(turns, count, watched(pieces), finish)
+
+    for owner, name in [*DERIVED, (AnswerEncoder, "encode")]:
+        monkeypatch.setattr(owner, name, counted(getattr(owner, name), derived))
+    monkeypatch.setattr(answering, "LargeAnswer", large)
+    monkeypatch.setattr(answering, "LARGE_BYTES", -1)
+    async with listening(models, default_model="double", cache_bytes=0) as server:
+        wire = await server.connect()
+        for given in (*CASES.values(), *TEXTS.values()):
+            assert (await wire.ask(request(**given))).status == 200, given
+    assert max(most) == 1
+
+
+def counted(real: Callable[..., Any], calls: list[int]) -> Callable[..., Any]:
+    def spy(*given: Any, **named: Any) -> Any:
+        calls.append(1)
+        return real(*given, **named)
+
+    return spy
 
 
 WIDTH = 1 << 20  # numbers of an answer that no socket takes as a whole, if it is not read
@@ -171,12 +224,78 @@ async def test_a_full_memory_rejects_before_computing(tmp_path: Path, way: str) 
         wire = await server.connect()
         batches = len(doubles.one.batches)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(memory, "FREE_BYTES", 0)
+            shrink(patch)
             counted = server.service.answers.hold(1, 0)
             assert (await wire.ask(ask_wide(1, **WAYS[way]))).status == 503
             assert len(doubles.one.batches) == batches
             server.service.answers.give_back(counted)
             assert (await wire.ask(ask_wide(1, **WAYS[way]))).status == 200
+
+
+ROOM = 1 << 15  # numbers of each of the answers below: 128 KiB, and 512 KiB with their JSON
+
+
+def of_room(inputs: Arrays) -> Arrays:
+    return {"y": np.repeat(inputs["x"][:, :1], ROOM, axis=1)}
+
+
+@pytest.fixture
+def room(tmp_path: Path) -> Path:
+    """A model whose outputs have a fixed size."""
+    outputs = (TensorSpec(name="y", dtype="float32", shape=(-1, ROOM)),)
+    expected = {"y": np.full(ROOM, 1, np.float32)}
+    write_artifact(tmp_path, "double", outputs=outputs, expected=[expected])
+    return tmp_path
+
+
+@pytest.mark.parametrize("way", WAYS)
+async def test_answers_of_known_size_have_their_room_before_they_are_computed(
+    room: Path, way: str
+) -> None:
+    doubles, limit = Doubles(of_room), 1 << 20  # for two of six
+    given = {"cache_bytes": 0, "answers_limit_bytes": limit}
+    async with listening(room, make_backend=doubles, **given) as server:
+        held = server.service.answers
+        doubles.hold()
+        wires = [await server.connect() for _ in range(6)]
+        for at, wire in enumerate(wires):
+            wire.send(ask_wide(at + 6, **WAYS[way]))
+        rejected = await asyncio.gather(*(wire.answer() for wire in wires[2:]))
+        assert [each.code for each in rejected] == ["overloaded"] * 4
+        assert limit / 2 < held.held <= limit
+        doubles.go_on()
+        answered = await asyncio.gather(*(wire.answer() for wire in wires[:2]))
+        assert [each.status for each in answered] == [200, 200]
+        await until(lambda: held.held == 0)
+        assert sum(map(len, doubles.one.batches)) == 2
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("end", ["left", "late", "failed", "queue full"])
+async def test_room_is_given_back_without_an_answer(room: Path, way: str, end: str) -> None:
+    def fails(inputs: Arrays) -> Arrays:
+        if end == "failed" and inputs["x"][0, 0] != 1:
+            raise ValueError("no")
+        return of_room(inputs)
+
+    doubles = Doubles(fails)
+    given = {"queue_limit_items": 1} if end == "queue full" else {}
+    async with listening(room, make_backend=doubles, cache_bytes=0, **given) as server:
+        held = server.service.answers
+        doubles.hold()
+        late = {"x_torchlane_timeout_ms": "300"} if end == "late" else {}
+        wires = [await server.connect() for _ in range(4)]
+        for at, wire in enumerate(wires):
+            wire.send(ask_wide(at + 6, **WAYS[way], **late))
+        await until(lambda: held.held > 0)
+        if end == "left":
+            await asyncio.sleep(0.05)
+            for wire in wires:
+                await wire.close()
+        elif end == "late":
+            await until(lambda: held.held == 0)
+        doubles.go_on()
+        await until(lambda: held.held == 0)
 
 
 async def test_a_client_that_leaves_stops_its_encoding(

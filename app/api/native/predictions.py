@@ -8,7 +8,7 @@ from urllib.parse import parse_qsl
 from app.api.answers import Pieces, in_parts
 from app.api.calls import Call
 from app.api.endpoints import Endpoint
-from app.api.json_pieces import json_pieces
+from app.api.json_pieces import Lazy, json_pieces
 from app.api.memo import Written
 from app.api.native.replies import (
     answer_media_type,
@@ -90,7 +90,11 @@ class NativeCall(Call):
         many = self.endpoint.many
         if self._written_as == JSON:
             document = json_document(
-                self.model, outcomes, many=many, top_k=self._top_k, notes=self.notes
+                *(self.model, outcomes),
+                many=many,
+                top_k=self._top_k,
+                notes=self.notes,
+                collect=Lazy,
             )
             yield from json_pieces(document)
             return JSON_HEADERS

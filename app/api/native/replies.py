@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import cast
 
-from app.api.outcomes import dumped, failure_of
+from app.api.outcomes import all_failed, dumped, failure_of
 from app.codecs.base import JSON, NPY, OCTET_STREAM
 from app.errors import ItemFailed
 from app.registry.loaded_models import LoadedModel
@@ -51,35 +51,46 @@ def json_document(
     many: bool,
     top_k: int | None = None,
     notes: Sequence[Note | None] = (),
+    collect: Callable[[Iterator[object]], object] = list,
 ) -> dict[str, object]:
     """`{"model", "version", "prediction" | "predictions"}`; a failed item keeps its place.
 
     `top_k` is the number of scores to write; None for the manifest's number. `notes` has one note
-    for each item, or is empty.
+    for each item, or is empty. `collect` makes a list of many predictions.
 
     Raises:
         ItemFailed: if all items failed.
     """
-    predicted = False
-    places: list[object] = []
-    for index, outcome in enumerate(outcomes):
-        if isinstance(outcome, ItemFailed):
-            place: dict[str, object] = {"error": str(outcome), "code": outcome.code}
-            if outcome.details:
-                place["details"] = outcome.details
-            places.append(place)
-        else:
-            note = notes[index] if notes else None
-            places.append(model.codec.encode(outcome, top_k, note))
-            predicted = True
-    if not predicted:
+    if all_failed(outcomes):
         raise failure_of(outcomes)
     content: dict[str, object] = {"model": model.id.name, "version": model.id.version}
     if many:
-        content["predictions"] = places
+        content["predictions"] = collect(_places(model, outcomes, top_k, notes))
     else:
-        content["prediction"] = places[0]
+        content["prediction"] = _place(model, outcomes[0], top_k, notes[0] if notes else None)
     return content
+
+
+def _places(
+    model: LoadedModel,
+    outcomes: Sequence[Outcome],
+    top_k: int | None,
+    notes: Sequence[Note | None],
+) -> Iterator[object]:
+    for index, outcome in enumerate(outcomes):
+        yield _place(model, outcome, top_k, notes[index] if notes else None)
+
+
+def _place(
+    model: LoadedModel, outcome: Outcome, top_k: int | None, note: Note | None
+) -> dict[str, object]:
+    """What an item has in the answer: its prediction or its error."""
+    if not isinstance(outcome, ItemFailed):
+        return model.codec.encode(outcome, top_k, note)
+    place: dict[str, object] = {"error": str(outcome), "code": outcome.code}
+    if outcome.details:
+        place["details"] = outcome.details
+    return place
 
 
 def binary_answer(

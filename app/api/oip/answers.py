@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -63,7 +63,20 @@ def check_outputs(model: LoadedModel, request: InferRequest) -> None:
 def outputs_of(
     model: LoadedModel, request: InferRequest, outcomes: Sequence[Outcome]
 ) -> list[Output]:
-    """The requested outputs, each with all items.
+    """The requested outputs, each with all items; see `outputs_in_steps`."""
+    steps = outputs_in_steps(model, request, outcomes)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as stop:
+            found: list[Output] = stop.value
+            return found
+
+
+def outputs_in_steps(
+    model: LoadedModel, request: InferRequest, outcomes: Sequence[Outcome]
+) -> Generator[bytes, None, list[Output]]:
+    """The requested outputs, made in quick steps, each of which yields nothing, as bytes.
 
     Raises:
         ItemFailed: if an item failed, which the protocol cannot express.
@@ -80,7 +93,9 @@ def outputs_of(
     for wanted in request.outputs:
         spec = next(each for each in specs if each.name == wanted.name)
         if wanted.classes:
-            found.append(_classes(wanted, items, labels if spec is specs[0] else None))
+            named = labels if spec is specs[0] else None
+            classes = yield from _classes(wanted, items, named)
+            found.append(classes)
         else:
             found.append(_tensor(spec, items, binary=wanted.binary))
     return found
@@ -98,7 +113,9 @@ def _tensor(spec: TensorSpec, items: Sequence[Arrays], *, binary: bool) -> Outpu
     return Output(name, DATATYPES[spec.dtype], (len(rows), *shape), binary, rows)
 
 
-def _classes(wanted: Wanted, items: Sequence[Arrays], labels: Sequence[str] | None) -> Output:
+def _classes(
+    wanted: Wanted, items: Sequence[Arrays], labels: Sequence[str] | None
+) -> Generator[bytes, None, Output]:
     """The highest scores of each item as `score:index:label`, Triton's classification."""
     found: list[bytes] = []
     most = min(wanted.classes, *(len(item[wanted.name]) for item in items))
@@ -111,6 +128,7 @@ def _classes(wanted: Wanted, items: Sequence[Arrays], labels: Sequence[str] | No
             for index in highest(scores, most).tolist():
                 text = f"{float(scores[index]):f}:{index}"
                 lines.append((text if labels is None else f"{text}:{labels[index]}").encode())
+            yield b""
         found += lines
     return Output(wanted.name, BYTES, (len(items), most), wanted.binary, [], found)
 

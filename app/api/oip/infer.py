@@ -11,7 +11,13 @@ from app.api.answers import Pieces
 from app.api.calls import Call
 from app.api.endpoints import Endpoint
 from app.api.memo import Written
-from app.api.oip.answers import check_outputs, outputs_of, write_answer, write_large_answer
+from app.api.oip.answers import (
+    check_outputs,
+    outputs_in_steps,
+    outputs_of,
+    write_answer,
+    write_large_answer,
+)
 from app.api.oip.fast_json import FastJson
 from app.api.oip.requests import (
     HEADER_LENGTH,
@@ -209,7 +215,7 @@ class InferCall(OipCall):
 
     def write_large(self, outcomes: Sequence[Outcome]) -> Pieces:
         """See `Call`."""
-        outputs = outputs_of(self.model, self.request, outcomes)
+        outputs = yield from outputs_in_steps(self.model, self.request, outcomes)
         return (yield from write_large_answer(self.model, self.request, outputs))
 
 

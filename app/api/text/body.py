@@ -160,7 +160,7 @@ class TextCall(Call):
             arrays.append(outcome[name])
         return arrays
 
-    def listed(self, what: str, key: str, found: Sequence[object]) -> dict[str, object]:
+    def listed(self, what: str, key: str, found: object) -> dict[str, object]:
         """An answer's document in OpenAI's and infinity's form.
 
         `usage` counts the tokens that the model used. If texts were cut off, it also has the number

@@ -6,12 +6,14 @@ of the native call here: a text, a pair of texts, or a list of lists of one text
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
+from app.api.answers import Pieces
 from app.api.endpoints import Endpoint
+from app.api.json_pieces import Lazy, json_pieces
 from app.api.memo import Written
 from app.api.outcomes import JSON_HEADERS, check_classes, dumped
 from app.api.text.body import TextCall
@@ -47,12 +49,27 @@ class ClassifyCall(TextCall):
 
     def write(self, outcomes: Sequence[Outcome]) -> Written:
         """See `Call`."""
-        scores = scores_of(self.model, self.arrays_of(outcomes), raw=self._raw)
-        labels = self.model.manifest.codec.labels
-        data = [ranked(each.reshape(-1), labels) for each in scores]
+        return JSON_HEADERS, dumped(self.document_of(outcomes))
+
+    def write_large(self, outcomes: Sequence[Outcome]) -> Pieces:
+        """See `Call`."""
+        yield from json_pieces(self.document_of(outcomes, Lazy))
+        return JSON_HEADERS
+
+    def document_of(
+        self, outcomes: Sequence[Outcome], collect: Callable[[Iterator[object]], object] = list
+    ) -> object:
+        """The answer's document, with a list of many answers that `collect` makes."""
+        places = self._places(self.arrays_of(outcomes))
         if self._key == INPUTS:
-            return JSON_HEADERS, dumped(data if self._many else data[0])
-        return JSON_HEADERS, dumped(self.listed("classify", "data", data))
+            return collect(places) if self._many else next(places)
+        return self.listed("classify", "data", collect(places))
+
+    def _places(self, arrays: Sequence[Array]) -> Iterator[object]:
+        labels = self.model.manifest.codec.labels
+        for array in arrays:
+            (scores,) = scores_of(self.model, [array], raw=self._raw)
+            yield ranked(scores.reshape(-1), labels)
 
 
 def sequences_of(given: object) -> tuple[bool, list[object]]:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, cast
 
 import numpy as np
 
 from app.api.answers import Pieces
 from app.api.endpoints import Endpoint
-from app.api.json_pieces import json_pieces
+from app.api.json_pieces import Lazy, json_pieces
 from app.api.memo import Written
 from app.api.outcomes import JSON_HEADERS, dumped
 from app.api.text.body import TextCall
@@ -121,23 +121,23 @@ class EmbeddingsCall(TextCall):
 
     def write_large(self, outcomes: Sequence[Outcome]) -> Pieces:
         """See `Call`."""
-        yield from json_pieces(self.document_of(outcomes))
+        yield from json_pieces(self.document_of(outcomes, Lazy))
         return JSON_HEADERS
 
-    def document_of(self, outcomes: Sequence[Outcome]) -> object:
-        """The answer's document."""
-        data = []
-        for index, vector in enumerate(self.vectors_of(outcomes)):
+    def document_of(
+        self, outcomes: Sequence[Outcome], collect: Callable[[Iterator[object]], object] = list
+    ) -> object:
+        """The answer's document, with a list of vectors that `collect` makes."""
+        return self.listed("list", "data", collect(self._places(self.arrays_of(outcomes))))
+
+    def _places(self, arrays: Sequence[Array]) -> Iterator[object]:
+        for index, array in enumerate(arrays):
+            vector = shortened(array, self.size)
             place = {"object": "embedding", "index": index, "embedding": self._shown(vector)}
             note = self.notes[index] if self.notes else None
             if note is not None and note.cut:
                 place["details"] = {"tokens": note.tokens, "cut": note.cut}
-            data.append(place)
-        return self.listed("list", "data", data)
-
-    def vectors_of(self, outcomes: Sequence[Outcome]) -> list[Array]:
-        """The vectors of all items, of the requested size."""
-        return [shortened(vector, self.size) for vector in self.arrays_of(outcomes)]
+            yield place
 
     def _shown(self, vector: Array) -> object:
         if not self._in_base64:
@@ -177,12 +177,16 @@ class EmbedCall(EmbeddingsCall):
         self.read_size(document)
         return self.items_of_inputs(document, "inputs", on_loop=on_loop)
 
-    def document_of(self, outcomes: Sequence[Outcome]) -> object:
+    def document_of(
+        self, outcomes: Sequence[Outcome], collect: Callable[[Iterator[object]], object] = list
+    ) -> object:
         """See `EmbeddingsCall`."""
-        vectors = self.vectors_of(outcomes)
-        if self._normalize:
-            vectors = [normalized(vector) for vector in vectors]
-        return vectors
+        return collect(self._vectors(self.arrays_of(outcomes)))
+
+    def _vectors(self, arrays: Sequence[Array]) -> Iterator[object]:
+        for array in arrays:
+            vector = shortened(array, self.size)
+            yield normalized(vector) if self._normalize else vector
 
 
 def is_tokens(given: object) -> bool:

@@ -10,7 +10,7 @@ import asyncio
 
 from starlette.types import Receive, Scope, Send
 
-from app.api.answers import PIECE_BYTES, LargeAnswer
+from app.api.answers import WRITE_BYTES, LargeAnswer
 from app.api.bodies import BodyMemory
 from app.api.calls import BODY_CUT, BODY_LATE, Call
 from app.api.endpoints import Endpoint
@@ -63,6 +63,7 @@ class PredictionApp:
         endpoint = Endpoint(known.route, known.call, name, version, known.many, query=query)
         call: Call = known.call(service, endpoint, dict(scope["headers"]))
         call.trace = scope.get(TRACE)
+        call.is_sent_always = True
         return call
 
     async def _answer(self, call: Call, scope: Scope, receive: Receive) -> RawAnswer:
@@ -85,11 +86,11 @@ async def _write(scope: Scope, send: Send, answer: RawAnswer) -> None:
     transport = scope.get(TRANSPORT)
     await send({"type": "http.response.start", "status": status, "headers": headers})
     at = 0
-    while len(content) - at > PIECE_BYTES and not (transport and transport.is_closing()):
-        piece = content[at : at + PIECE_BYTES]
+    while len(content) - at > WRITE_BYTES and not (transport and transport.is_closing()):
+        piece = content[at : at + WRITE_BYTES]
         await send({"type": "http.response.body", "body": piece, "more_body": True})
         await asyncio.sleep(0)  # a fast client would otherwise block the event loop
-        at += PIECE_BYTES
+        at += WRITE_BYTES
     await send({"type": "http.response.body", "body": content[at:]})
 
 

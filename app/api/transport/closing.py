@@ -12,16 +12,19 @@ import socket
 import struct
 from typing import Any
 
+from app.api.answers import UNREAD
 from app.api.service import Service
 from app.api.transport.uvicorn_adapter import UvicornConnection
 
 LAST_READ_S = 2.0  # for the client to read the last answer and close
-UNREAD = "answer_unread"
 UNREAD_S = 10.0  # between two checks of an unread answer
 UNREAD_BYTES = 10 << 10  # a client that takes less in the time below counts as not reading
 # Times UNREAD_S, while memory is not short: a system with a large receive buffer acknowledges in
 # steps of a sixteenth of it. With Linux's 32 MiB, a client that reads 60 KB/s has one in 35 s.
-PATIENCE = 6
+UNREAD_CHECKS = 6
+# While memory is short, between two checks a client must take what would be the whole answer in
+# this time. 128 MiB take 1.1 MB/s.
+WHOLE_S = 120.0
 # From struct tcp_info in linux/tcp.h. A buffer of the server's own would show bursts of megabytes.
 TCP_INFO: int = getattr(socket, "TCP_INFO", 0)
 BYTES_ACKED, BYTES_ACKED_AT = struct.Struct("=Q"), 120
@@ -41,6 +44,7 @@ class ClosingConnection(UvicornConnection):
         self._is_ended = False  # the last answer was written
         self._end_timer: asyncio.TimerHandle | None = None
         self._unread_timer: asyncio.TimerHandle | None = None
+        self._watched: object = None  # whose answer the timer is for
 
     @property
     def can_answer(self) -> bool:
@@ -65,17 +69,16 @@ class ClosingConnection(UvicornConnection):
         self._watch_unread()
 
     def resume_writing(self) -> None:
-        """The client has read nearly everything."""
+        """The client has read nearly everything that was written."""
         super().resume_writing()
-        if self._unread_timer is not None and not self._is_ended:
-            self._unread_timer.cancel()
-            self._unread_timer = None
+        if not (self.unwritten or self.flow.write_paused or self._is_ended):
+            self._watch_no_more()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """See `asyncio.Protocol`."""
-        for timer in (self._end_timer, self._unread_timer):
-            if timer is not None:
-                timer.cancel()
+        if self._end_timer is not None:
+            self._end_timer.cancel()
+        self._watch_no_more()
         super().connection_lost(exc)
 
     def _wait_for_the_end(self) -> None:
@@ -89,26 +92,40 @@ class ClosingConnection(UvicornConnection):
         self._end_timer = self.loop.call_later(LAST_READ_S, end)
 
     def _watch_unread(self) -> None:
-        """Close the connection if its answer stays unread, because it occupies memory."""
+        """Close the connection if its answer is read too slowly, because it occupies memory."""
         if self._unread_timer is not None:
-            return
-        before, idle = self._acknowledged(), 0
+            if self._watched is self.cycle:
+                return
+            self._watch_no_more()
+        self._watched = self.cycle
+        before, checks = self._acknowledged(), 0
+        share = (self.unwritten + self.transport.get_write_buffer_size()) * UNREAD_S / WHOLE_S
 
         def look() -> None:
-            nonlocal before, idle
+            nonlocal before, checks
             self._unread_timer = None
             acknowledged = self._acknowledged()
-            idle += 1
-            if acknowledged - before >= UNREAD_BYTES:
-                before, idle = acknowledged, 0
-            elif idle >= PATIENCE or self._is_pressing():
+            taken = acknowledged - before
+            checks += 1
+            if taken < UNREAD_BYTES:
+                is_slow = checks >= UNREAD_CHECKS or self._is_pressing()
+            else:
+                is_slow = taken < share * checks and self.service.answers.is_short
+                before, checks = acknowledged, 0
+            if is_slow:
                 self.service.metrics.connections_cut.labels(UNREAD).inc()
                 self.transport.abort()
-                return
-            if self.flow.write_paused or self.transport.get_write_buffer_size():
+            elif self.flow.write_paused or self.unwritten or self.transport.get_write_buffer_size():
                 self._unread_timer = self.loop.call_later(UNREAD_S, look)
+            else:
+                self._watched = None
 
         self._unread_timer = self.loop.call_later(UNREAD_S, look)
+
+    def _watch_no_more(self) -> None:
+        if self._unread_timer is not None:
+            self._unread_timer.cancel()
+        self._unread_timer = self._watched = None
 
     def _is_pressing(self) -> bool:
         """Whether an unread answer cannot stay for long."""

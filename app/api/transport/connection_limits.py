@@ -13,7 +13,7 @@ from typing import Any, cast
 from httptools import HttpParserError
 
 from app.api.errors import REQUEST_ID, error_answer
-from app.api.idle import IdleConnection
+from app.api.idle import FIRST_S, IdleConnection
 from app.api.request_ids import HEADER, RequestIds
 from app.api.service import Service
 from app.api.transport.head import check_head, check_trailers, line_tail, path_of, unreadable
@@ -62,7 +62,7 @@ class LimitedProtocol(ReadingConnection):
         """See `asyncio.Protocol`."""
         super().connection_made(transport)
         others = cast(Collection[IdleConnection], self.connections)
-        self.service.idle.make_room(others, self.loop.time())
+        self.service.idle.make_room(others, self.loop)
         self._wait(self.service.limits.head_timeout_s)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -173,12 +173,23 @@ class LimitedProtocol(ReadingConnection):
         )
 
     @property
+    def is_closing(self) -> bool:
+        """See `IdleConnection`."""
+        return self.transport.is_closing()
+
+    @property
     def idle_since(self) -> float | None:
-        """Since when it has waited for the first byte of a request; None if it does not."""
-        if self._due is None or not self.is_free:
+        """Since when it has waited for the first byte of a request; see `IdleConnection`.
+
+        None also if the client has not read the last answer, so that it can.
+        """
+        if self._due is None or not self.is_free or self.transport.get_write_buffer_size():
             return None
         is_new = self.cycle is None
-        return self._due - (self.service.limits.head_timeout_s if is_new else self.keep_alive_s)
+        if not is_new:
+            return self._due - self.keep_alive_s
+        since = self._due - self.service.limits.head_timeout_s
+        return since if self.loop.time() - since >= FIRST_S else None
 
     def close_idle(self) -> None:
         """Close at once, because too many connections are open."""

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 import structlog
 
-from app.api.answers import PIECE_BYTES, LargeAnswer
+from app.api.answers import WRITE_BYTES, LargeAnswer
 from app.api.calls import BODY_CUT, BODY_LATE, Call
 from app.api.endpoints import Endpoint
 from app.api.errors import (
@@ -145,6 +145,7 @@ class Exchange:
             connection = self._connection
             self._call = self._endpoint.call(connection.service, self._endpoint, connection.fields)
             self._call.trace = self._trace
+            self._call.is_sent_always = True
         except Exception as error:
             self._fail(error)
 
@@ -272,7 +273,7 @@ class Exchange:
             self._timer.cancel()
         is_long = False
         if connection.can_answer:
-            is_long = len(content) > PIECE_BYTES
+            is_long = len(content) > WRITE_BYTES
             if not self.keep_alive or (b"connection", b"close") in headers:
                 self.keep_alive = False
                 headers = [each for each in headers if each[0] != b"connection"]

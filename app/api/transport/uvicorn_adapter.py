@@ -19,7 +19,7 @@ from uvicorn.protocols.http.httptools_impl import (
     RequestResponseCycle,
 )
 
-from app.api.answers import PIECE_BYTES
+from app.api.answers import WRITE_BYTES
 from app.api.errors import TRANSPORT
 
 
@@ -263,8 +263,11 @@ class UvicornConnection(HttpToolsProtocol):
 
     @property
     def unwritten(self) -> int:
-        """Bytes of a content in pieces that its transport has not got yet."""
-        return len(self._rest)
+        """Bytes of an answer in pieces that its transport has not got yet."""
+        running = self._running
+        if running is None or running.response_complete:
+            return len(self._rest)
+        return len(self._rest) + running.expected_content_length
 
     def write_in_pieces(self, content: bytes, sent: Callable[[], None]) -> None:
         """Write a long content as the client reads it; then call `sent`, unless it leaves.
@@ -278,7 +281,7 @@ class UvicornConnection(HttpToolsProtocol):
         sent = self._on_sent
         if sent is None or self.flow.write_paused or not self.can_answer:
             return
-        piece, self._rest = self._rest[:PIECE_BYTES], self._rest[PIECE_BYTES:]
+        piece, self._rest = self._rest[:WRITE_BYTES], self._rest[WRITE_BYTES:]
         self.transport.write(piece)
         if not self._rest:
             self._rest, self._on_sent = memoryview(b""), None  # frees the content

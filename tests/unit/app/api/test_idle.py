@@ -2,50 +2,84 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass
 
-from app.api.idle import AGAIN_S, FEW, IdleLimit, most_connections
+import pytest
+
+from app.api import idle
+from app.api.idle import SPARE, IdleLimit, most_connections
 
 
 @dataclass(eq=False)
 class Connection:
     idle_since: float | None
-    closed: bool = False
+    is_closing: bool = False
+    scanned: int = 0
+
+    def __getattribute__(self, name: str) -> object:
+        if name == "is_closing":
+            self.scanned += 1
+        return super().__getattribute__(name)
 
     def close_idle(self) -> None:
-        self.closed = True
+        assert not self.is_closing
+        self.is_closing = True
+        self.idle_since = None
 
 
 def open_connections(count: int, busy: int = 0) -> list[Connection]:
     return [Connection(None) for _ in range(busy)] + [Connection(float(at)) for at in range(count)]
 
 
-def test_few_connections_stay() -> None:
-    connections = open_connections(8)
-    IdleLimit(8).make_room(connections, 0)
-    assert not any(each.closed for each in connections)
+async def make_room(limit: IdleLimit, connections: list[Connection], new: int = 1) -> list[int]:
+    """Open new connections in one turn, and return the places of all that are closing then."""
+    for _ in range(new):
+        connections.append(Connection(None))
+        limit.make_room(connections, asyncio.get_running_loop())
+    await asyncio.sleep(0)
+    return [at for at, each in enumerate(connections) if each.is_closing]
 
 
-def test_those_idle_for_longest_are_closed() -> None:
-    connections = open_connections(100, busy=3)
-    IdleLimit(80).make_room(connections, 0)
-    assert [each.idle_since for each in connections if each.closed] == list(range(23))
+async def test_few_connections_stay() -> None:
+    assert await make_room(IdleLimit(9), open_connections(8)) == []
 
 
-def test_at_least_a_few_are_closed_at_once() -> None:
-    connections = open_connections(100)
-    IdleLimit(99).make_room(connections, 0)
-    assert sum(each.closed for each in connections) == FEW
+async def test_the_excess_is_closed_that_was_idle_for_longest() -> None:
+    connections = open_connections(50, busy=3)
+    connections.reverse()
+    assert await make_room(IdleLimit(50), connections, new=7) == list(range(40, 50))
 
 
-def test_busy_connections_are_not_scanned_all_the_time() -> None:
-    limit, connections = IdleLimit(10), open_connections(0, busy=20)
-    limit.make_room(connections, 0)
-    connections += open_connections(1)
-    limit.make_room(connections, AGAIN_S / 2)
-    assert not connections[-1].closed
-    limit.make_room(connections, AGAIN_S)
-    assert connections[-1].closed
+async def test_a_turn_has_one_scan() -> None:
+    connections = open_connections(50)
+    await make_room(IdleLimit(50), connections, new=20)
+    assert connections[-21].scanned == 2  # one of them in the last line of `make_room`
+
+
+async def test_closing_connections_are_no_excess() -> None:
+    limit, connections = IdleLimit(50), open_connections(50)
+    assert await make_room(limit, connections, new=2) == [0, 1]
+    assert await make_room(limit, connections, new=3) == [0, 1, 2, 3, 4]
+
+
+async def test_a_scan_of_many_also_makes_room_for_later_ones() -> None:
+    limit, connections = IdleLimit(2 * SPARE), open_connections(2 * SPARE)
+    assert await make_room(limit, connections) == [0, 1, 2]
+    assert await make_room(limit, connections, new=2) == [0, 1, 2]
+
+
+async def test_busy_connections_are_scanned_again_without_a_new_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(idle, "AGAIN_S", 0.02)
+    limit, connections = IdleLimit(10), open_connections(1, busy=20)
+    assert await make_room(limit, connections) == [20]
+    connections[3].idle_since = 7.0
+    assert await make_room(limit, connections) == [20]  # not in every turn
+    async with asyncio.timeout(5):
+        while not connections[3].is_closing:
+            await asyncio.sleep(0.01)
 
 
 def test_half_of_the_descriptors_stay_free() -> None:

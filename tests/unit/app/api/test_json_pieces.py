@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.api import json_pieces as module
-from app.api.json_pieces import MAX_COST, Flat, json_pieces
+from app.api.json_pieces import MAX_COST, Flat, Lazy, json_pieces
 from app.api.outcomes import dumped
 
 NUMBERS = np.random.default_rng(1)
@@ -50,6 +51,52 @@ def test_rows_become_one_flat_list(shapes: list[tuple[int, ...]]) -> None:
     pieces = list(json_pieces({**whole, "data": Flat(rows)}))
     assert b"".join(pieces) == dumped(whole)
     assert max(map(len, pieces)) < MOST_BYTES
+
+
+SPANS = [[{"label": "x", "score": 0.5, "start": at} for at in range(many)] for many in (0, 9, 9000)]
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        [],
+        [[]],
+        [floats(4) for _ in range(5000)],
+        [floats(2 * MAX_COST), {"a": floats(3)}, floats(MAX_COST)],
+        [{"spans": spans} for spans in (*SPANS, *SPANS)],
+    ],
+    ids=["none", "empty", "small", "large", "spans"],
+)
+def test_a_lazy_list_is_made_as_it_is_written(values: list[object]) -> None:
+    made: list[object] = []
+
+    def make() -> Iterator[object]:
+        for value in values:
+            made.append(value)
+            yield value
+
+    pieces, before = [], 0
+    for piece in json_pieces({"data": Lazy(make()), "end": 1}):
+        assert len(made) - before <= 1
+        before = len(made)
+        pieces.append(piece)
+    assert b"".join(pieces) == dumped({"data": values, "end": 1})
+    assert max(map(len, pieces)) < MOST_BYTES
+
+
+def test_the_cost_of_a_large_document_is_not_counted_to_its_end() -> None:
+    class Endless(list[object]):
+        """A list that a test may only begin."""
+
+        def __iter__(self) -> Iterator[object]:
+            for at in range(2 * MAX_COST):
+                assert at <= MAX_COST, "too far"
+                yield at
+
+    with pytest.raises(AssertionError, match="too far"):
+        list(Endless())
+    first = next(json_pieces([{"a": Endless([1])}, Endless([1])]))
+    assert first == b"["
 
 
 LEAVES = st.one_of(

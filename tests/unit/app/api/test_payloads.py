@@ -270,7 +270,7 @@ class TestMarksInStrings:
         check_marks(body, self.CODEC, 1, Budget())
 
     def test_are_counted_across_pieces(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(payloads, "PIECE_BYTES", 7)
+        monkeypatch.setattr(payloads, "SCAN_BYTES", 7)
         self.test_are_not_counted('\\"[,')
         self.test_are_not_counted("\\\\[")
         self.test_do_not_hide_marks_outside('\\"')
