@@ -17,8 +17,8 @@ from collections.abc import Callable
 
 import structlog
 
+from app.api.oip.grpc.fair_queue import FairQueue
 from app.api.oip.grpc.frames import ACK, HEAD_BYTES, Frames
-from app.api.oip.grpc.turns import Turns
 from app.errors import TorchlaneError
 
 LOG = structlog.get_logger(__name__)
@@ -46,7 +46,7 @@ class Client(asyncio.BufferedProtocol):
 
     def __init__(
         self,
-        turns: Turns,
+        turns: FairQueue,
         buffer: memoryview,
         opened: Callable[[Client], None],
         ended: Callable[[Client], None],

@@ -12,7 +12,7 @@ from collections.abc import Callable
 import structlog
 
 from app.api.oip.grpc.client import Client, Core
-from app.api.oip.grpc.turns import Turns
+from app.api.oip.grpc.fair_queue import FairQueue
 
 LOG = structlog.get_logger(__name__)
 BUFFER_BYTES = 128 << 10  # read at once; a client that waits keeps as much
@@ -47,7 +47,7 @@ class Relay:
         self._most = most
         self._closed = closed
         self._loop = asyncio.get_running_loop()
-        self.turns = Turns(self._loop.call_soon, self._loop.call_later, self._loop.time)
+        self.turns = FairQueue(self._loop.call_soon, self._loop.call_later, self._loop.time)
         self._listener: socket.socket | None = None
         self._arrived: deque[socket.socket] = deque()
         self._opening: set[asyncio.Task[None]] = set()
