@@ -1,0 +1,99 @@
+"""Each connection is counted out once, however it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from app.api.oip.grpc.peers import Peers
+from app.api.oip.grpc.relay import Events, Relay
+
+pytestmark = pytest.mark.asyncio
+
+
+def _nothing() -> None:
+    """Events that a test does not count."""
+
+
+async def _until(holds: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10):
+        while not holds():
+            await asyncio.sleep(0.005)
+
+
+async def _speak(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Answer as gRPC's core does: with its SETTINGS first."""
+    writer.write(b"\x00\x00\x00\x04\x00\x00\x00\x00\x00")
+    await writer.drain()
+    await asyncio.sleep(1)
+    writer.close()
+
+
+class Made:
+    """A relay, and what it told."""
+
+    def __init__(self, most: int = 9, *, free: bool = True) -> None:
+        self.told: list[str] = []
+        self.is_free = free
+        self.events = Events(
+            lambda: self.told.append("closed"),
+            lambda: self.told.append("idle"),
+            lambda: self.told.append("refused"),
+        )
+        self.relay = Relay(most, Peers(_nothing), lambda _: self.is_free, self.events)
+
+    async def connect(self) -> socket.socket:
+        """A client's side of a connection that the relay has taken."""
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            client = socket.create_connection(listener.getsockname())
+            self.relay.take(listener.accept()[0])
+        return client
+
+
+async def test_a_connection_that_is_lost_and_then_cancelled_is_counted_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made, loop = Made(), asyncio.get_running_loop()
+    connect, was_lost = loop.connect_accepted_socket, False
+    core = await asyncio.start_server(_speak, "127.0.0.1", 0)
+    made.relay.core = core.sockets[0].getsockname()[:2]
+
+    async def cancelled(protocol: Any, connection: socket.socket) -> None:
+        nonlocal was_lost
+        await connect(protocol, connection)
+        client.close()
+        await _until(lambda: "closed" in made.told)
+        was_lost = True
+        raise asyncio.CancelledError
+
+    monkeypatch.setattr(loop, "connect_accepted_socket", cancelled)
+    client = await made.connect()
+    await _until(lambda: was_lost)
+    await asyncio.sleep(0.02)
+    assert made.told == ["closed"]
+    made.relay.close()
+    core.close()
+
+
+async def test_without_descriptors_a_connection_is_closed_and_counted_once() -> None:
+    """As with workers: the parent accepts, and the relay needs two more descriptors."""
+    made = Made(free=False)
+    made.relay.core = ("127.0.0.1", 1)
+    client = await made.connect()
+    await _until(lambda: bool(made.told))
+    assert client.recv(1) == b""
+    assert made.told == ["closed"]
+    client.close()
+    made.relay.close()
+
+
+async def test_a_connection_too_many_is_refused_and_counted() -> None:
+    made = Made(most=0)
+    client = await made.connect()
+    assert made.told == ["refused", "closed"]
+    client.close()
+    made.relay.close()
