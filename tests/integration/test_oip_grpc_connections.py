@@ -60,9 +60,13 @@ async def alive(server: Server) -> object:
 class TestUnreadAnswers:
     @pytest.mark.parametrize("path", [f"/{INFERENCE}/ServerLive", f"/{HEALTH}/Check", ROUTE])
     async def test_unread_small_answers_close_the_port_for_nobody(
-        self, models: Path, monkeypatch: pytest.MonkeyPatch, path: str
+        self,
+        models: Path,
+        monkeypatch: pytest.MonkeyPatch,
+        caplog: pytest.LogCaptureFixture,
+        path: str,
     ) -> None:
-        """Of the connections with unread answers, the one with the most ends."""
+        """Of the connections with unread answers, the one with the most ends, without a log."""
         monkeypatch.setattr(grpc_server, "MAX_CALLS", 50)
         message = row().SerializeToString() if path == ROUTE else b""
         async with serving(models) as server:
@@ -83,6 +87,7 @@ class TestUnreadAnswers:
             assert await server.metric(CUT, code="answer_unread") == 2
             for raw in raws:
                 await raw.close()
+        assert not caplog.records
 
     async def test_a_connection_has_few_unread_answers(
         self, models: Path, monkeypatch: pytest.MonkeyPatch

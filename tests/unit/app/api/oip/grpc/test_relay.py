@@ -25,14 +25,6 @@ async def _until(holds: Callable[[], bool]) -> None:
             await asyncio.sleep(0.005)
 
 
-async def _speak(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Answer as gRPC's core does: with its SETTINGS first."""
-    writer.write(b"\x00\x00\x00\x04\x00\x00\x00\x00\x00")
-    await writer.drain()
-    await asyncio.sleep(1)
-    writer.close()
-
-
 class Made:
     """A relay, and what it told."""
 
@@ -58,8 +50,15 @@ async def test_a_connection_that_is_lost_and_then_cancelled_is_counted_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     made, loop = Made(), asyncio.get_running_loop()
-    connect, was_lost = loop.connect_accepted_socket, False
-    core = await asyncio.start_server(_speak, "127.0.0.1", 0)
+    connect, was_lost, has_ended = loop.connect_accepted_socket, False, asyncio.Event()
+
+    async def speak(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"\x00\x00\x00\x04\x00\x00\x00\x00\x00")  # SETTINGS, as gRPC's core does
+        await reader.read()
+        writer.close()
+        has_ended.set()
+
+    core = await asyncio.start_server(speak, "127.0.0.1", 0)
     made.relay.core = core.sockets[0].getsockname()[:2]
 
     async def cancelled(protocol: Any, connection: socket.socket) -> None:
@@ -76,6 +75,7 @@ async def test_a_connection_that_is_lost_and_then_cancelled_is_counted_once(
     await asyncio.sleep(0.02)
     assert made.told == ["closed"]
     made.relay.close()
+    await has_ended.wait()
     core.close()
 
 
