@@ -49,6 +49,7 @@ from app.engine.execution.replica import Replica, ReplicaState
 from app.engine.scheduling.batch_policy import BatchLimits
 from app.metrics import Metrics
 from app.metrics.gauges import ServedModel
+from app.processes.descriptors import is_free_for_connection
 from app.processes.serving_process import calm_gc, end_process, give_memory_back
 from app.processes.shared_metrics import SharedMetrics
 from app.processes.worker import NOT_READY, PARTLY_READY, READY, Worker
@@ -285,7 +286,13 @@ def _grpc(settings: Settings, service: Service, worker: Worker | None) -> GrpcSe
     from app.api.oip.grpc.server import GrpcServer, Listen  # noqa: PLC0415
 
     closed = None if worker is None else worker.connection_closed
-    listen = Listen(settings.host, settings.grpc_port, settings.bodies_limit_bytes, closed)
+    listen = Listen(
+        settings.host,
+        settings.grpc_port,
+        settings.bodies_limit_bytes,
+        is_free_for_connection,
+        closed,
+    )
     return GrpcServer(service, _version("torchlane"), listen)
 
 

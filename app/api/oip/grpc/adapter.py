@@ -10,18 +10,21 @@ was written.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any
 
 import grpc
 from grpc._cython import cygrpc  # type: ignore[attr-defined]
 
+from app.api.oip.grpc.peers import Peers
 from app.api.oip.grpc.statuses import ended
 
 UNKNOWN = "there is no such call; the server's reflection lists all calls"
 TOO_MANY = "too many calls are open; try again later"
 ACCEPTORS = 16  # of the busiest method: with one, a call costs twice as much, and batches are small
 OTHER_ACCEPTORS = 4  # of each other method
+ENDING_CALLS = 1024  # above the maximum, while the calls of a connection are ending
 Options = Sequence[tuple[str, int | str]]
 
 
@@ -33,6 +36,7 @@ class AioServer(cygrpc.AioServer):  # type: ignore[misc]  # untyped
         methods: handlers by their paths.
         busiest: the path of the most frequent call.
         most: maximum number of concurrent calls.
+        peers: the connections, of which one ends if there are more calls.
         began: called when a call begins, even if it is refused.
 
     Attributes:
@@ -45,13 +49,16 @@ class AioServer(cygrpc.AioServer):  # type: ignore[misc]  # untyped
         methods: Mapping[str, grpc.RpcMethodHandler[Any, Any]],
         busiest: str,
         most: int,
+        peers: Peers,
         began: Callable[[], None],
     ) -> None:
         self.loop = asyncio.get_running_loop()
         super().__init__(self.loop, None, (), (), tuple(options), None)
+        logging.getLogger(cygrpc.__name__).addFilter(_is_news)
         self._methods = {path.encode(): handler for path, handler in methods.items()}
         self._busiest = busiest.encode()
         self._most = most
+        self._peers = peers
         self._began = began
         self.calls: set[asyncio.Task[None]] = set()
         self.add_registered_method_handlers(dict(methods))
@@ -78,11 +85,15 @@ class AioServer(cygrpc.AioServer):  # type: ignore[misc]  # untyped
         while True:
             state = await self._request_registered_call(path)
             self._began()
-            if len(self.calls) >= self._most:
+            if len(self.calls) >= self._most and not self._has_room():
                 self._start(self._end(state, grpc.StatusCode.RESOURCE_EXHAUSTED, TOO_MANY))
                 continue
             work = handle(handler, state, self.loop)
             self._start(cygrpc._schedule_rpc_coro(work, state, self.loop, name))
+
+    def _has_room(self) -> bool:
+        """Whether another call may begin, because those of a connection are ending."""
+        return self._peers.make_room() and len(self.calls) < self._most + ENDING_CALLS
 
     async def _refuse(self) -> None:
         """Answer the calls of unknown methods."""
@@ -93,9 +104,15 @@ class AioServer(cygrpc.AioServer):  # type: ignore[misc]  # untyped
 
     async def _end(self, state: Any, code: grpc.StatusCode, details: str) -> None:
         context = cygrpc._ServicerContext(state, None, None, self.loop)
-        await ended(context, code, details)
+        with self._peers.refusing(context):
+            await ended(context, code, details)
 
     def _start(self, work: Coroutine[Any, Any, None]) -> None:
         task = self.loop.create_task(work)
         self.calls.add(task)
         task.add_done_callback(self.calls.discard)
+
+
+def _is_news(record: logging.LogRecord) -> bool:
+    """Whether a line of grpcio is logged: not for each answer whose client has disconnected."""
+    return "ExecuteBatchError" not in record.getMessage()

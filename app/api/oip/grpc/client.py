@@ -13,15 +13,18 @@ import fcntl
 import socket
 import struct
 import termios
+import time
 from collections.abc import Callable
 
 import structlog
 
+from app.api.oip.grpc.fair_queue import FairQueue
 from app.api.oip.grpc.frames import ACK, HEAD_BYTES, Frames
-from app.api.oip.grpc.turns import Turns
+from app.api.oip.grpc.peers import Peer
 from app.errors import TorchlaneError
 
 LOG = structlog.get_logger(__name__)
+FIRST_S = 1.0  # for a new connection to begin its first call
 FLUSH_S = 5.0  # for a client to read the last bytes of its connection
 NONE_UNREAD = struct.pack("i", 0)
 QUEUED, FULL = 1, 2  # reasons why a client is not read
@@ -41,12 +44,14 @@ class Client(asyncio.BufferedProtocol):
         calls: see `Queueing`.
         queued: see `Queueing`.
         ahead: see `Queueing`.
+        peer: what its calls hold; None until the core has a name for it.
+        has_ended: whether its end has been counted.
         core_spoke: set when the core has sent its SETTINGS, or is gone.
     """
 
     def __init__(
         self,
-        turns: Turns,
+        turns: FairQueue,
         buffer: memoryview,
         opened: Callable[[Client], None],
         ended: Callable[[Client], None],
@@ -55,6 +60,9 @@ class Client(asyncio.BufferedProtocol):
         self.calls = 0
         self.ahead = 0
         self.queued = False
+        self.peer: Peer | None = None
+        self.has_ended = False
+        self._passed_s = 0.0  # when it passed on the last head of a call
         self._turns = turns
         self._buffer = buffer
         self._opened = opened
@@ -105,11 +113,15 @@ class Client(asyncio.BufferedProtocol):
 
     def pause_writing(self) -> None:
         """See `asyncio.BaseProtocol`: the client reads slowly."""
+        if self.peer is not None:
+            self.peer.stalled_since = time.monotonic()
         if self._core is not None and not self._core.is_closing():
             self._core.pause_reading()
 
     def resume_writing(self) -> None:
         """See `asyncio.BaseProtocol`."""
+        if self.peer is not None:
+            self.peer.stalled_since = None
         if self._core is not None and not self._core.is_closing():
             self._core.resume_reading()
 
@@ -156,6 +168,21 @@ class Client(asyncio.BufferedProtocol):
             loop = asyncio.get_running_loop()
             self._abort = loop.call_later(FLUSH_S, transport.abort)
 
+    def abort(self) -> None:
+        """Close both sides at once."""
+        self.core_spoke.set()
+        for side in (self._core, self._transport):
+            if side is not None:
+                side.abort()
+
+    def idle_since(self, now: float) -> float | None:
+        """When it became idle; None if it has a call, or has had no time for the first."""
+        peer = self.peer
+        if peer is None or peer.calls or self.queued:
+            return None
+        since = max(peer.idle_since, self._passed_s)
+        return since if now - since >= FIRST_S else None
+
     # Taking turns.
 
     def wait(self) -> None:
@@ -194,6 +221,8 @@ class Client(asyncio.BufferedProtocol):
             to += HEAD_BYTES
         self._at = to
         self.calls = frames.calls
+        if frames.calls:
+            self._passed_s = time.monotonic()
         self.has_more = frames.more and to < len(data)
         return frames.cost
 

@@ -20,7 +20,6 @@ from app.api.service import Service
 from app.errors import Abandoned, InvalidInput
 from app.telemetry.tracing import RequestTrace, Tracing
 
-UNREAD = "answer_unread"  # also the code of such connections over HTTP
 FIELDS = frozenset(("authorization", "x-api-key", "x-torchlane-timeout-ms", "x-request-id"))
 
 
@@ -31,14 +30,16 @@ class Infer:
         service: engine, models and limits.
         reader: reads messages.
         ids: request ids of the process.
+        unread: answers that were not read.
     """
 
-    def __init__(self, service: Service, reader: MessageReader, ids: RequestIds) -> None:
+    def __init__(
+        self, service: Service, reader: MessageReader, ids: RequestIds, unread: UnreadAnswers
+    ) -> None:
         self._service = service
         self._reader = reader
         self._ids = ids
-        cut = service.metrics.connections_cut.labels(UNREAD).inc
-        self._unread = UnreadAnswers(service.answers, cut)
+        self._unread = unread
 
     async def __call__(self, _: object, context: Context) -> bytes:
         """Answer one call."""

@@ -24,11 +24,13 @@ from app.api.bodies import BodyMemory
 from app.api.oip.grpc.adapter import AioServer, Options
 from app.api.oip.grpc.call import ROUTE
 from app.api.oip.grpc.infer import Infer
+from app.api.oip.grpc.peers import Peers
 from app.api.oip.grpc.protos import inference_pb2
 from app.api.oip.grpc.reading import MessageReader
-from app.api.oip.grpc.relay import Relay, most_connections
+from app.api.oip.grpc.relay import Events, Relay, most_connections
 from app.api.oip.grpc.service import Inference, Unary
 from app.api.oip.grpc.streams import Health, Reflection, Streams
+from app.api.oip.grpc.unread import UnreadAnswers
 from app.api.origins import Hosts
 from app.api.ports import listening
 from app.api.request_ids import RequestIds
@@ -44,6 +46,8 @@ KEEPALIVE_S, KEEPALIVE_TIMEOUT_S = 60, 20  # a lost client is detected after bot
 MIN_PING_S = 10  # a client that pings more often without a call is disconnected
 MAX_IDLE_S = 600  # without a call; the client reconnects automatically
 FAREWELL_S = 0.5
+# Codes of connections that the server closes; the first two also over HTTP.
+UNREAD, IDLE, CONNECTIONS_LIMIT = "answer_unread", "idle", "connections_limit"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +58,7 @@ class Listen:
         host: an address or a name.
         port: 0 for any port.
         backlog_bytes: limit of unfinished messages.
+        is_free: whether a connection may take a descriptor, by any open one.
         closed: called for each connection that was closed, if the parent process listens and hands
             connections over; None: this process listens.
     """
@@ -61,6 +66,7 @@ class Listen:
     host: str
     port: int
     backlog_bytes: int
+    is_free: Callable[[int], bool]
     closed: Callable[[], None] | None = None
 
 
@@ -79,7 +85,8 @@ class GrpcServer:
         self._version = version
         self._listen = listen
         self._reader = MessageReader(service.limits, BodyMemory(listen.backlog_bytes))
-        self._streams = Streams(self._reader)
+        self._peers = Peers(self._cut(UNREAD))
+        self._streams = Streams(self._reader, self._peers)
         self._bound: socket.socket | None = None
         self._relay: Relay | None = None
         self._server: AioServer | None = None
@@ -100,8 +107,12 @@ class GrpcServer:
             OSError: if the port is in use, or gRPC's core cannot listen.
         """
         self.bind()
-        relay = Relay(most_connections(), self._listen.closed or (lambda: None))
-        server = AioServer(self._options(), self._methods(), ROUTE, MAX_CALLS, relay.turns.begun)
+        events = Events(
+            self._listen.closed or (lambda: None), self._cut(IDLE), self._cut(CONNECTIONS_LIMIT)
+        )
+        relay = Relay(most_connections(), self._peers, self._listen.is_free, events)
+        methods, begun = self._methods(), relay.turns.begun
+        server = AioServer(self._options(), methods, ROUTE, MAX_CALLS, self._peers, begun)
         relay.core = _listen_for_relay(server)
         await server.start()
         self._server, self._relay = server, relay
@@ -138,22 +149,26 @@ class GrpcServer:
         await server.shutdown(min(FAREWELL_S, budget_s))
         relay.close()
 
+    def _cut(self, code: str) -> Callable[[], None]:
+        return self._service.metrics.connections_cut.labels(code).inc
+
     def _methods(self) -> dict[str, grpc.RpcMethodHandler[Any, Any]]:
         ids = RequestIds()
         service, reader = self._service, self._reader
+        unread = UnreadAnswers(service.answers, self._peers, self._cut(UNREAD))
         health = Health(service.lifecycle, (INFERENCE, HEALTH), self._streams, reader)
         methods = Inference(service, self._version).methods
         unary = {f"/{INFERENCE}/{name}": method for name, method in methods.items()}
         unary[f"/{HEALTH}/Check"] = health.check
         made = {
-            path: _handler(Unary(path, method, service, reader, ids).__call__)
+            path: self._handler(Unary(path, method, service, reader, ids, unread).__call__)
             for path, method in unary.items()
         }
-        infer = Infer(service, reader, ids)
+        infer = Infer(service, reader, ids, unread)
         reflection = Reflection((INFERENCE, HEALTH), self._streams)
         name = reflection_pb2.DESCRIPTOR.services_by_name["ServerReflection"].full_name
         return made | {
-            ROUTE: _handler(infer.__call__),
+            ROUTE: self._handler(infer.__call__),
             f"/{HEALTH}/Watch": grpc.stream_stream_rpc_method_handler(health.watch),
             f"/{name}/ServerReflectionInfo": grpc.stream_stream_rpc_method_handler(
                 reflection.__call__,
@@ -161,6 +176,34 @@ class GrpcServer:
                 reflection_pb2.ServerReflectionResponse.SerializeToString,
             ),
         }
+
+    def _handler(
+        self,
+        answer: Callable[[object, Any], Awaitable[bytes]],
+    ) -> grpc.RpcMethodHandler[Any, Any]:
+        """A call with one message and one answer, both as bytes.
+
+        It is registered as a call with several messages, which begins before its message has
+        arrived.
+        """
+        begun = self._peers.begun
+
+        async def serve(message: object, context: Any) -> bytes:
+            begun(context)
+            try:
+                return await answer(message, context)
+            except AbortError as error:
+                aborted = error
+            # The core's call keeps the error, whose frames keep the call: a flood of rejected calls
+            # would be freed all at once, by the garbage collector.
+            del message, context
+            aborted.__context__ = None
+            try:
+                raise aborted.with_traceback(None)
+            finally:
+                del aborted
+
+        return grpc.stream_unary_rpc_method_handler(serve)
 
     def _options(self) -> Options:
         limits = self._service.limits
@@ -194,28 +237,3 @@ def _listen_for_relay(server: AioServer) -> str | tuple[str, int]:
     if not port:
         raise OSError(f"gRPC cannot listen on {target}")
     return f"\0{name}" if on_linux else ("127.0.0.1", port)
-
-
-def _handler(
-    answer: Callable[[object, Any], Awaitable[bytes]],
-) -> grpc.RpcMethodHandler[Any, Any]:
-    """A call with one message and one answer, both as bytes.
-
-    It is registered as a call with several messages, which begins before its message has arrived.
-    """
-
-    async def serve(message: object, context: Any) -> bytes:
-        try:
-            return await answer(message, context)
-        except AbortError as error:
-            aborted = error
-        # The core's call keeps the error, whose frames keep the call: a flood of rejected calls
-        # would be freed all at once, by the garbage collector.
-        del message, context
-        aborted.__context__ = None
-        try:
-            raise aborted.with_traceback(None)
-        finally:
-            del aborted
-
-    return grpc.stream_unary_rpc_method_handler(serve)

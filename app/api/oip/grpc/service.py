@@ -17,6 +17,7 @@ from app.api.oip.grpc.infer import fields_of, followed
 from app.api.oip.grpc.protos import inference_pb2 as pb
 from app.api.oip.grpc.reading import Context, MessageReader, Rejected
 from app.api.oip.grpc.statuses import refusal_of
+from app.api.oip.grpc.unread import UnreadAnswers
 from app.api.oip.metadata import model_config, model_metadata, server_metadata
 from app.api.oip.repository import MAX_BYTES, is_ready
 from app.api.oip.statistics import statistics
@@ -49,10 +50,17 @@ class Unary:
         service: has the guard.
         reader: reads messages.
         ids: request ids of the process.
+        unread: answers that were not read.
     """
 
     def __init__(
-        self, route: str, method: Method, service: Service, reader: MessageReader, ids: RequestIds
+        self,
+        route: str,
+        method: Method,
+        service: Service,
+        reader: MessageReader,
+        ids: RequestIds,
+        unread: UnreadAnswers,
     ) -> None:
         self._route = route
         self._method = method
@@ -60,6 +68,7 @@ class Unary:
         self._guard = service.guard
         self._reader = reader
         self._ids = ids
+        self._unread = unread
 
     async def __call__(self, _: object, context: Context) -> bytes:
         """Answer one call."""
@@ -76,6 +85,7 @@ class Unary:
                 self._guard.admit(fields, self._method.scope)
             message = await self._reader.read(context, request_id)
             answer = (await self._method.answer(self._parsed(message))).SerializeToString()
+            self._unread.give(context, len(answer))
             status, outcome = 200, "ok"
             return answer
         except Rejected as rejected:

@@ -11,13 +11,15 @@ from grpc.aio import AbortError
 from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection, reflection_pb2
 
+from app.api.oip.grpc.peers import Peers
 from app.api.oip.grpc.reading import Context, MessageReader, Rejected
 from app.api.oip.grpc.service import Method
 from app.errors import DeadlineExceeded, ModelNotFound, Overloaded, ShuttingDown
 from app.serving.lifecycle import Lifecycle
 
 LOOK_S = 0.25  # between two checks of readiness, for each Watch
-MAX_STREAMS = 64
+MAX_STREAMS = 256
+MAX_STREAMS_OF_CONNECTION = 8
 REFLECTION_S = 60.0
 AGAIN_S = 10.0
 UNKNOWN: int = health_pb2.HealthCheckResponse.SERVICE_UNKNOWN
@@ -30,23 +32,39 @@ class Streams:
 
     Args:
         reader: reads messages.
+        peers: the connections.
     """
 
-    def __init__(self, reader: MessageReader) -> None:
+    def __init__(self, reader: MessageReader, peers: Peers) -> None:
         self._reader = reader
+        self._peers = peers
         self._open: set[Context] = set()
 
     @contextlib.contextmanager
     def opened(self, context: Context) -> Iterator[None]:
         """Count a stream, or end it if there are too many."""
-        if len(self._open) >= MAX_STREAMS:
-            many = f"{MAX_STREAMS} streams of health and reflection are open; try again later"
-            self.end(context, Overloaded(many, retry_after_s=AGAIN_S))
+        peer = self._peers.of(context)
+        self._peers.begun(context)
+        if peer.streams >= MAX_STREAMS_OF_CONNECTION:
+            self._refuse(
+                context,
+                f"{peer.streams} streams of health and reflection are open on this connection, "
+                f"the limit is {MAX_STREAMS_OF_CONNECTION}; close one",
+            )
+        elif len(self._open) >= MAX_STREAMS:
+            self._refuse(
+                context, f"{MAX_STREAMS} streams of health and reflection are open; try again later"
+            )
         self._open.add(context)
+        peer.streams += 1
         try:
             yield
         finally:
             self._open.discard(context)
+            peer.streams -= 1
+
+    def _refuse(self, context: Context, many: str) -> None:
+        self.end(context, Overloaded(many, retry_after_s=AGAIN_S))
 
     def end(self, context: Context, error: Overloaded | DeadlineExceeded | ShuttingDown) -> None:
         """End a stream with an error."""

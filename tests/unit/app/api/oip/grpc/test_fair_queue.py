@@ -6,14 +6,14 @@ import asyncio
 from collections.abc import Callable
 from typing import cast
 
-from app.api.oip.grpc.turns import (
+from app.api.oip.grpc.fair_queue import (
     CALLS_AHEAD,
     FRESH_COST,
     LOOK_S,
     LOST_S,
     SHARE_COST,
     STUCK_S,
-    Turns,
+    FairQueue,
 )
 
 
@@ -78,9 +78,9 @@ class Client:
         self.queued = False
 
 
-def made() -> tuple[Loop, Turns]:
+def made() -> tuple[Loop, FairQueue]:
     loop = Loop()
-    return loop, Turns(loop.call_soon, loop.call_later, lambda: loop.now_s)
+    return loop, FairQueue(loop.call_soon, loop.call_later, lambda: loop.now_s)
 
 
 def test_a_single_frame_passes_at_once() -> None:

@@ -44,7 +44,7 @@ class Queueing(Protocol):
         """Read again."""
 
 
-class Turns:
+class FairQueue:
     """Shares the core and the event loop between clients.
 
     Calls pass only as fast as the server begins them: those ahead would wait in the core, where a
