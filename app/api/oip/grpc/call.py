@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from app.api.answers import Pieces, in_parts
 from app.api.memo import Written
-from app.api.oip.answers import outputs_of
+from app.api.oip.answers import outputs_in_steps, outputs_of
 from app.api.oip.grpc.messages import InferMessage, response_parts
 from app.api.oip.infer import OipCall
 from app.api.oip.requests import RAW
@@ -51,7 +51,7 @@ class GrpcInferCall(OipCall):
 
     def write_large(self, outcomes: Sequence[Outcome]) -> Pieces:
         """See `Call`."""
-        outputs = outputs_of(self.model, self.request, outcomes)
+        outputs = yield from outputs_in_steps(self.model, self.request, outcomes)
         for part in response_parts(self.model, self.request.id, outputs):
             yield from in_parts(memoryview(part))
         return ()
