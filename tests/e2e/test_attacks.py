@@ -103,6 +103,7 @@ class TestKeys:
     def test_errors_reveal_no_internals(self, models: Path) -> None:
         with running(models, models.parent / "log") as server:
             answer = ask(server, json={"input": [500, 0]})
+            server.wait_for_log("model_failed")  # threads write the log
         assert (answer.status_code, answer.json()["code"]) == (500, "backend_failed")
         assert "/a/secret/path" in server.log  # what the model raised
         for inside in ("/a/secret", "Traceback", "File", ".py", str(models)):

@@ -505,22 +505,26 @@ class TestHeads:
     async def test_requests_sent_ahead_share_a_byte_limit(
         self, models: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(reading, "AHEAD_BYTES", MIB)  # so that one connection is enough
+        monkeypatch.setattr(reading, "AHEAD_BYTES", MIB)  # so that two connections are enough
         doubles = Doubles()
         async with listening(
             models, make_backend=doubles, max_body_bytes=100 * KIB, bodies_limit_bytes=100 * KIB
         ) as server:
             doubles.hold()
-            wire = await server.connect()
-            wire.send(ask_for(4) + READY * 6000)
+            first, second = await server.connect(), await server.connect()
+            first.send(ask_for(4) + READY * 6000)  # one alone always fits
             await until(lambda: doubles.one.batches == [[4]])
+            await until(lambda: server.service.bodies.held > 0)
+            second.send(ask_for(5) + READY * 6000)
             async with asyncio.timeout(5):
                 while not await server.metric(CUT, code="overloaded"):
                     await asyncio.sleep(0.01)
             doubles.go_on()
-            await answered(wire, 4)  # what was parsed is answered
-            assert await closed(wire)
+            await answered(second, 5)  # what was parsed is answered
+            assert await closed(second)
+            await first.close()
             await check_well(server)
+            await until(lambda: server.service.bodies.held == 0)
 
     @pytest.mark.parametrize(
         "lengths",
