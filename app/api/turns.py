@@ -8,10 +8,14 @@ takes most of a second. Such work is done piece by piece, for a millisecond in e
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import deque
 from typing import Protocol
 
 TURN_S = 0.001  # of one turn of the event loop, for all that wait
+# After each turn in which some still wait. A loop that never waits takes the GIL back before another
+# thread has woken up, which therefore never asks for it either: replicas would starve for seconds.
+REST_S = 0.00005
 
 
 class Participant(Protocol):
@@ -51,3 +55,4 @@ class Turns:
         finally:  # an error of one must not stop the others
             if self._waiting:
                 self._schedule()
+                time.sleep(REST_S)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import multiprocessing
+import re
 import selectors
 import socket
 import statistics
@@ -150,7 +151,10 @@ def flooded(send: Flood, port: int, data: bytes, seconds: float) -> Iterator[Non
 
 
 def notice(url: str, body: bytes, seconds: float, key: str = "") -> Noticed:
-    """Ask for /health/live, on a new connection each time, and for a prediction, in turns."""
+    """Ask for /health/live, on a new connection each time, and for a prediction, in turns.
+
+    The first number of the body changes each time, so that no prediction is cached.
+    """
     live: list[float] = []
     predict: list[float] = []
     headers = {"content-type": "application/json", "x-api-key": key}
@@ -161,7 +165,8 @@ def notice(url: str, body: bytes, seconds: float, key: str = "") -> Noticed:
             with httpx.Client(base_url=url, verify=PLAIN, timeout=60) as other:
                 other.get("/health/live").raise_for_status()
             between = time.perf_counter()
-            client.post("/predict", content=body, headers=headers).raise_for_status()
+            changed = re.sub(rb"[0-9.]+", b"%g" % (time.time() % 1), body, count=1)
+            client.post("/predict", content=changed, headers=headers).raise_for_status()
             live.append((between - began) * 1000)
             predict.append((time.perf_counter() - between) * 1000)
             time.sleep(PAUSE_S)
