@@ -13,8 +13,8 @@ from collections import deque
 from typing import Protocol
 
 TURN_S = 0.001  # of one turn of the event loop, for all that wait
-# After each turn in which some still wait. A loop that never waits takes the GIL back before another
-# thread has woken up, which therefore never asks for it either: replicas would starve for seconds.
+# After each turn in which some still wait. A loop that never waits takes the GIL back before
+# another thread has woken up, and so before it asks for it: replicas would starve for seconds.
 REST_S = 0.00005
 
 
