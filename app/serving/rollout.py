@@ -94,11 +94,13 @@ class Rollout:
         """Serve the wanted versions of one model, then retire the others."""
         wanted = self._policy.wanted(name, on_disk, override)
         kept: list[ModelId] = []
+        tried: set[ModelId] = set()
         rejected = 0
         for number in wanted.candidates:
             model = ModelId(name, number)
             if len(kept) + rejected >= wanted.most:
                 break
+            tried.add(model)
             attempt = await self._serve(model, changes)
             if attempt is Attempt.LOADED:
                 kept.append(model)
@@ -111,6 +113,7 @@ class Rollout:
             kept.extend(m for m in rest if self.loaded.serves(m) and m not in kept)
         for number in wanted.extra:
             model = ModelId(name, number)
+            tried.add(model)
             if model not in kept and await self._serve(model, changes) is Attempt.LOADED:
                 kept.append(model)
         for model in self.loaded.versions(name):
@@ -123,7 +126,12 @@ class Rollout:
             model = ModelId(name, number)
             if override.forbids(model) and not self.loaded.serves(model):
                 self.loaded.record(VersionStatus(model, ModelState.UNLOADED))
-        self.loaded.forget(name, (*on_disk, *wanted.candidates))
+        settled = [  # another version is served in their place: nobody waits for their old files
+            each.id.version
+            for each in self.loaded.statuses(name)
+            if each.changed and each.id not in tried and not self.loaded.serves(each.id)
+        ]
+        self.loaded.forget(name, {*on_disk, *wanted.candidates}.difference(settled))
 
     async def _serve(self, model: ModelId, changes: Changes) -> Attempt:
         """Serve a version with its current settings, or with the earlier ones if that fails."""

@@ -267,6 +267,20 @@ class TestSeveralProcesses:
             await eventually(lambda: states(api), {2: "ready"})
             assert await answered_by(api) == 2
 
+    async def test_a_newer_version_ends_the_problem_of_a_changed_one(
+        self, publisher: Publisher, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        publisher.publish(1)
+        sibling, ours = in_two_processes(publisher)
+        sibling.open(M1)
+        replaced(publisher)
+        monkeypatch.setattr("app.main.ServedArtifacts", lambda *_: ours)
+        async with serving(publisher.repository, reload_s=LOOK_S, wait_ready=False) as api:
+            await eventually(lambda: states(api), {1: "failed"})
+            publisher.publish(2)
+            await eventually(lambda: states(api), {2: "ready"})
+            assert await api.metric("torchlane_versions_changed") == 0
+
     async def test_changed_files_may_come_after_the_last_process(
         self, publisher: Publisher, monkeypatch: pytest.MonkeyPatch
     ) -> None:
