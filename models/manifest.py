@@ -28,8 +28,8 @@ SIGNATURE_FILE = "manifest.sig"
 # one of a detector with 3 x 640 x 640 numbers and 25,200 x 85 outputs has 18 MB.
 MAX_MANIFEST_BYTES = 64 * 1024 * 1024
 # Parsing holds the GIL for about 2 us per value, and needs up to a kilobyte for each wrong one.
-# Large manifests have some ten thousand values: 21,841 labels, or the curves of 1,000 epochs. A golden
-# picture of 224 by 224 pixels has 150,528 if it is written as a list; export writes base64.
+# Large manifests have some ten thousand values: 21,841 labels, or the curves of 1,000 epochs.
+# A golden picture of 224 by 224 has 150,528, if it is written as a list; export writes base64.
 MAX_MANIFEST_VALUES = 200_000
 MAX_TOKENIZER_BYTES = 64 * 1024 * 1024  # the largest ones of published models have 35 MB
 
