@@ -29,7 +29,7 @@ def test_a_damaged_model_does_not_affect_the_others(tmp_path: Path) -> None:
             assert answer.status_code == status, answer.text
         (told,) = httpx.get(f"{server.url}/models/dogs", verify=PLAIN).json()["versions"]
         assert "script.pt has 7 bytes" in told["problem"]
-        for name, problem in (("eels", "values; at most 100,000 are read"), ("foxes", "a pipe")):
+        for name, problem in (("eels", "values; at most 200,000 are read"), ("foxes", "a pipe")):
             (told,) = httpx.get(f"{server.url}/models/{name}", verify=PLAIN).json()["versions"]
             assert problem in told["problem"]
         # A worker publishes its gauges once a second: the last ones may be those of its load.
