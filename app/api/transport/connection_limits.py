@@ -302,7 +302,7 @@ class LimitedProtocol(ReadingConnection):
         elif self.reject_rest(error):
             pass
         elif not self.reads_body:
-            self.close_after_answers()
+            self.close_after_answer()
         elif self.end_application():
             self._send_error(error)
             self.close_behind_answer()

@@ -2,8 +2,8 @@
 
 An ordinary prediction is answered without a task, a scope or middleware, which all cost more than
 parsing its body: see `exchange.py`. Unusual requests (`Expect`, HTTP/1.0, an access log), and all
-other paths, take uvicorn's path to the ASGI application, which answers
-predictions in the same way: see `asgi_predict.py`.
+other paths, take uvicorn's path to the ASGI application, which answers predictions in the same way:
+see `asgi_predict.py`.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class Protocol(LimitedProtocol):
 
     def on_body(self, body: bytes) -> None:
         """A piece of a body."""
-        if self._exchange is not None and self.is_occupied_by(self._exchange):
+        if self._exchange is not None:
             self.on_body_bytes(len(body))
             self._exchange.take(body)
         else:
@@ -103,7 +103,7 @@ class Protocol(LimitedProtocol):
 
     def body_ends(self) -> None:
         """The body is complete."""
-        if self._exchange is not None and self.is_occupied_by(self._exchange):
+        if self._exchange is not None:
             self._exchange.begin()
         else:
             super().body_ends()
@@ -123,7 +123,7 @@ class Protocol(LimitedProtocol):
 
     def reject_rest(self, error: TorchlaneError) -> bool:
         """Reject the request that is being read, if it is on the fast path."""
-        if self._exchange is None or not self.is_occupied_by(self._exchange):
+        if self._exchange is None:
             return False
         self._exchange.reject(error)
         return True

@@ -116,7 +116,6 @@ class UvicornConnection(HttpToolsProtocol):
         self.is_plain = (
             not self.access_log and self.limit_concurrency is None and not self.root_path
         )
-        self._running: RequestResponseCycle | None = None  # the last one with a task
         self._rest = memoryview(b"")  # of a content that is written in pieces
         self._on_sent: Callable[[], None] | None = None
 
@@ -135,11 +134,9 @@ class UvicornConnection(HttpToolsProtocol):
         parser = self.parser
         return (
             parser.get_method() == b"POST"
-            and self.is_answered
             and self.version == "1.1"
             and parser.should_keep_alive()
             and not self.expect_100_continue
-            and not self.flow.write_paused
         )
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -202,10 +199,11 @@ class UvicornConnection(HttpToolsProtocol):
         """Replace uvicorn's cycle with an occupant, which has the attributes that uvicorn reads."""
         self.cycle = cast(RequestResponseCycle, occupant)
 
-    def is_occupied_by(self, occupant: Occupant) -> bool:
-        """Whether incoming data belongs to the occupant, not to a pipelined request after it."""
-        current: object = self.cycle
-        return current is occupant
+    @property
+    def _asgi_cycle(self) -> RequestResponseCycle | None:
+        """Uvicorn's own cycle, if it has the last request that was read."""
+        cycle: object = self.cycle
+        return cycle if isinstance(cycle, RequestResponseCycle) else None
 
     def occupant_ended(self) -> None:
         """Count an answered request; uvicorn's own bookkeeping would cost a timer."""
@@ -240,15 +238,15 @@ class UvicornConnection(HttpToolsProtocol):
         Returns:
             Whether the application was waiting for the rest of a body and had not answered.
         """
-        cycle = self.cycle
-        if cycle is not self._running or cycle.response_started:
+        cycle = self._asgi_cycle
+        if cycle is None or cycle.response_started:
             return False
         cycle.disconnected = True
         cycle.message_event.set()
         return True
 
-    def close_after_answers(self) -> None:
-        """Answer all requests that were read, then close."""
+    def close_after_answer(self) -> None:
+        """Answer the request that was read, then close."""
         self.cycle.keep_alive = False
 
     def write_answer(
@@ -264,10 +262,10 @@ class UvicornConnection(HttpToolsProtocol):
     @property
     def unwritten(self) -> int:
         """Bytes of an answer in pieces that its transport has not got yet."""
-        running = self._running
-        if running is None or running.response_complete:
+        cycle = self._asgi_cycle
+        if cycle is None or cycle.response_complete:
             return len(self._rest)
-        return len(self._rest) + running.expected_content_length
+        return len(self._rest) + cycle.expected_content_length
 
     def write_in_pieces(self, content: bytes, sent: Callable[[], None]) -> None:
         """Write a long content as the client reads it; then call `sent`, unless it leaves.
@@ -297,15 +295,11 @@ class UvicornConnection(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """See `asyncio.Protocol`."""
         self._rest, self._on_sent = memoryview(b""), None
-        if self._running is not None and not self._running.response_complete:
-            self._running.disconnected = True  # uvicorn notifies only the last request read
-            self._running.message_event.set()
-        current: object = self.cycle
-        if not isinstance(current, RequestResponseCycle):  # uvicorn would treat it as an ASGI cycle
+        if self._asgi_cycle is None:  # uvicorn would treat an occupant as its own cycle
             self.cycle = None  # type: ignore[assignment]  # as before the first request
         super().connection_lost(exc)
         # Otherwise the connection and its cycle would wait for the garbage collector.
-        self.cycle = self._running = None  # type: ignore[assignment]
+        self.cycle = None  # type: ignore[assignment]
 
     def unreadable(self, error: httptools.HttpParserError) -> None:
         """Handle data that is not HTTP, or an error that a parser callback raised.
@@ -325,8 +319,7 @@ class UvicornConnection(HttpToolsProtocol):
         raise NotImplementedError
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
-        """Remember the request; every request on uvicorn's path begins here."""
-        self._running = cycle
+        """Give the cycle our transport; every request on uvicorn's path begins here."""
         cycle.transport = cast(asyncio.Transport, CycleTransport(self))
         cast(dict[str, Any], cycle.scope)[TRANSPORT] = self.transport
         super()._start_asgi_task(cycle, app)
