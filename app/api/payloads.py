@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import orjson
@@ -145,6 +146,22 @@ def _guessed(codec: Codec, media_type: str, body: bytes) -> str:
     )
 
 
+def parsed_json(body: bytes, hint: str = "") -> Any:
+    """The value of a JSON body, without a byte order mark.
+
+    Args:
+        body: the body.
+        hint: what to send instead, for the error.
+
+    Raises:
+        InvalidInput: if it is malformed, or not in UTF-8.
+    """
+    try:
+        return orjson.loads(unmarked(body))
+    except ValueError as error:
+        raise InvalidInput(f"the body is not JSON: {error}{hint}") from error
+
+
 def _begins_like_json(beginning: bytes) -> bool:
     try:
         return unmarked(beginning).lstrip()[:1] in (b"{", b"[")
@@ -253,10 +270,7 @@ def without_strings(body: bytes) -> bytes:
 def _values(body: bytes, *, many: bool) -> list[object]:
     right, other = ("inputs", "/predict") if many else ("input", "/batch-predict")
     shape = '{"inputs": [X, ...]}' if many else '{"input": X}'
-    try:
-        payload = orjson.loads(unmarked(body))
-    except ValueError as error:
-        raise InvalidInput(f"the body is not JSON: {error}; send {shape}") from error
+    payload = parsed_json(body, f"; send {shape}")
     if not isinstance(payload, dict) or set(payload) != {right}:
         hint = f"; {other} accepts the other form" if isinstance(payload, dict) else ""
         raise InvalidInput(f"the body must be {shape} and nothing else{hint}")

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
+from app.api.answers import Pieces
 from app.api.calls import Call
 from app.api.codings import MAX_ON_LOOP_BYTES, Inflater
 from app.api.endpoints import Endpoint
-from app.api.outcomes import failure_of
+from app.api.json_pieces import Lazy, json_pieces
+from app.api.memo import Written
+from app.api.outcomes import JSON_HEADERS, dumped, failure_of
 from app.api.text.fields import MAX_BODY_BYTES, at, field, flag, parsed
 from app.codecs.base import Budget, check_count
 from app.codecs.values import short
@@ -145,6 +148,26 @@ class TextCall(Call):
             if all(type(each) is str for each in given):
                 return given
         raise InvalidInput(f"{name!r} must be a list of at least one string", [{"param": name}])
+
+    def document_of(
+        self, outcomes: Sequence[Outcome], collect: Callable[[Iterator[object]], object] = list
+    ) -> object:
+        """The answer as a document of JSON.
+
+        Args:
+            outcomes: of all items, in order.
+            collect: makes a list of places that take long to make.
+        """
+        raise NotImplementedError
+
+    def write(self, outcomes: Sequence[Outcome]) -> Written:
+        """See `Call`."""
+        return JSON_HEADERS, dumped(self.document_of(outcomes))
+
+    def write_large(self, outcomes: Sequence[Outcome]) -> Pieces:
+        """See `Call`."""
+        yield from json_pieces(self.document_of(outcomes, Lazy))
+        return JSON_HEADERS
 
     def arrays_of(self, outcomes: Sequence[Outcome]) -> list[Array]:
         """The first output of each item.

@@ -11,11 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from app.api.answers import Pieces
 from app.api.endpoints import Endpoint
-from app.api.json_pieces import Lazy, json_pieces
-from app.api.memo import Written
-from app.api.outcomes import JSON_HEADERS, check_classes, dumped
+from app.api.outcomes import check_classes
 from app.api.text.body import TextCall
 from app.api.text.fields import one_of
 from app.api.text.scores import scores_of, wants_raw
@@ -47,19 +44,10 @@ class ClassifyCall(TextCall):
         check_classes(count * labels, count, "send fewer texts at once")
         return self.items_of(document, values, lambda index: f"{key}[{index}]", on_loop=on_loop)
 
-    def write(self, outcomes: Sequence[Outcome]) -> Written:
-        """See `Call`."""
-        return JSON_HEADERS, dumped(self.document_of(outcomes))
-
-    def write_large(self, outcomes: Sequence[Outcome]) -> Pieces:
-        """See `Call`."""
-        yield from json_pieces(self.document_of(outcomes, Lazy))
-        return JSON_HEADERS
-
     def document_of(
         self, outcomes: Sequence[Outcome], collect: Callable[[Iterator[object]], object] = list
     ) -> object:
-        """The answer's document, with a list of many answers that `collect` makes."""
+        """See `TextCall`."""
         places = self._places(self.arrays_of(outcomes))
         if self._key == INPUTS:
             return collect(places) if self._many else next(places)

@@ -8,11 +8,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from app.api.answers import Pieces
 from app.api.endpoints import Endpoint
-from app.api.json_pieces import Lazy, json_pieces
-from app.api.memo import Written
-from app.api.outcomes import JSON_HEADERS, dumped
 from app.api.text.body import TextCall
 from app.api.text.fields import field, flag
 from app.codecs.values import short
@@ -115,19 +111,10 @@ class EmbeddingsCall(TextCall):
             document, "dimensions", wanted, lambda given: type(given) is int and 1 <= given <= most
         )
 
-    def write(self, outcomes: Sequence[Outcome]) -> Written:
-        """See `Call`."""
-        return JSON_HEADERS, dumped(self.document_of(outcomes))
-
-    def write_large(self, outcomes: Sequence[Outcome]) -> Pieces:
-        """See `Call`."""
-        yield from json_pieces(self.document_of(outcomes, Lazy))
-        return JSON_HEADERS
-
     def document_of(
         self, outcomes: Sequence[Outcome], collect: Callable[[Iterator[object]], object] = list
     ) -> object:
-        """The answer's document, with a list of vectors that `collect` makes."""
+        """See `TextCall`."""
         return self.listed("list", "data", collect(self._places(self.arrays_of(outcomes))))
 
     def _places(self, arrays: Sequence[Array]) -> Iterator[object]:
@@ -180,7 +167,7 @@ class EmbedCall(EmbeddingsCall):
     def document_of(
         self, outcomes: Sequence[Outcome], collect: Callable[[Iterator[object]], object] = list
     ) -> object:
-        """See `EmbeddingsCall`."""
+        """See `TextCall`."""
         return collect(self._vectors(self.arrays_of(outcomes)))
 
     def _vectors(self, arrays: Sequence[Array]) -> Iterator[object]:

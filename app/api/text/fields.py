@@ -5,13 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import orjson
-
-from app.api.payloads import MAX_UNCOUNTED_BYTES, without_strings
+from app.api.payloads import MAX_UNCOUNTED_BYTES, parsed_json, without_strings
 from app.codecs.tensor import kind
 from app.codecs.values import short
 from app.errors import InvalidInput, PayloadTooLarge
-from models.byte_order import unmarked
 
 # The event loop must parse a body to find the model: this takes at most about ten milliseconds.
 MAX_BODY_BYTES = 2 << 20
@@ -28,10 +25,7 @@ def parsed(body: bytes) -> dict[str, Any]:
     """
     if len(body) > MAX_UNCOUNTED_BYTES:
         _check_size(body)
-    try:
-        document = orjson.loads(unmarked(body))
-    except ValueError as error:
-        raise InvalidInput(f"the body is not JSON: {error}") from error
+    document = parsed_json(body)
     if not isinstance(document, dict):
         raise InvalidInput("the body must be a JSON object")
     return document

@@ -5,14 +5,12 @@ TEI's requests have `texts`, infinity's have `documents`; each is answered in it
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from app.api.endpoints import Endpoint
-from app.api.memo import Written
-from app.api.outcomes import JSON_HEADERS, dumped
 from app.api.text.body import TextCall
 from app.api.text.fields import field, flag, one_of
 from app.api.text.scores import scores_of, wants_raw
@@ -42,8 +40,10 @@ class RerankCall(TextCall):
         pairs = [[query, text] for text in texts]
         return self.items_of(document, pairs, lambda index: f"{key}[{index}]", on_loop=on_loop)
 
-    def write(self, outcomes: Sequence[Outcome]) -> Written:
-        """See `Call`."""
+    def document_of(
+        self, outcomes: Sequence[Outcome], collect: Callable[[Iterator[object]], object] = list
+    ) -> object:
+        """See `TextCall`; the places are ranked, so that they are made at once."""
         found = scores_of(self.model, self.arrays_of(outcomes), raw=self._raw)
         scores = np.concatenate([each.reshape(-1) for each in found])
         order = np.argsort(-scores, kind="stable")[: self._top]
@@ -55,9 +55,7 @@ class RerankCall(TextCall):
             if self._texts is not None:
                 rank[text] = self._texts[index]
             ranks.append(rank)
-        if is_tei:
-            return JSON_HEADERS, dumped(ranks)
-        return JSON_HEADERS, dumped(self.listed("rerank", "results", ranks))
+        return ranks if is_tei else self.listed("rerank", "results", ranks)
 
 
 def _is_count(given: object) -> bool:

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-import orjson
 
 from app.api.answers import Pieces
 from app.api.calls import Call
@@ -18,12 +17,11 @@ from app.api.json_pieces import json_pieces
 from app.api.memo import Written
 from app.api.multipart import FORM, read_files
 from app.api.outcomes import JSON_HEADERS, dumped, failure_of
-from app.api.payloads import check_marks, media_type_of
+from app.api.payloads import check_marks, media_type_of, parsed_json
 from app.codecs.answers import highest
 from app.codecs.base import JSON, Budget
-from app.errors import InvalidInput, ItemFailed
+from app.errors import ItemFailed
 from app.types import Array, Item, Outcome
-from models.byte_order import unmarked
 
 TOP = 5  # number of classes that TorchServe's image_classifier returns
 KEY = "data"  # key of an object around the item, and name of a form's field
@@ -62,10 +60,7 @@ class PredictionsCall(Call):
             return items
         budget.read(len(body))
         check_marks(body, codec, 1, budget)
-        try:
-            value = orjson.loads(unmarked(body))
-        except ValueError as error:
-            raise InvalidInput(f"the body is not JSON: {error}") from error
+        value = parsed_json(body)
         if isinstance(value, dict) and set(value) == {KEY}:
             value = value[KEY]
         return [codec.decode(value, budget)]
