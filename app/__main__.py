@@ -31,7 +31,7 @@ from app.flags import FlagParser, flag_of
 from app.logs import configure_logs, label_logs
 from app.outputs import Outputs, take_over
 from app.processes import fork
-from app.processes.ending import end_process
+from app.processes.ending import exit_with
 from app.processes.listener import url_of
 from app.processes.server import RESERVE, Server
 from app.processes.serving_process import DEVICE_LOST_EXIT_CODE
@@ -360,4 +360,4 @@ def _cannot_listen(settings: Settings, name: str = "port") -> int:
 
 
 if __name__ == "__main__":
-    end_process(main())
+    exit_with(main())

@@ -63,7 +63,7 @@ from app.serving.installer import BackendFactory, Installer
 from app.serving.lifecycle import MIN_CLOSE_S, Lifecycle, LifecycleConfig
 from app.serving.models_file import ModelsFile
 from app.serving.overrides import Overrides
-from app.serving.placement import Measure, Placement, Trial, measured_layout, place
+from app.serving.placement import Placement, Trial, measured_layout, place
 from app.serving.profiling import Process, Profiler
 from app.serving.replica_pool import ReplicaPool, log_failure
 from app.serving.served_artifacts import ServedArtifacts
@@ -121,14 +121,15 @@ def create_app(
     repository = Repository(settings.model_dir, _trusted_keys(settings.trusted_keys))
     policy = VersionPolicy.parse(settings.versions)
     packages = Packages()
+    trial = Trial(settings.default_model, policy, models.of)
+    if make_backend is None:
+        _bound_shape_caches(repository, policy)
     placement = place(
         settings.devices,
         settings.replicas_per_device,
         settings.cpu_threads,
         processes,
-        _measurement(repository, Trial(settings.default_model, policy, models.of), packages)
-        if make_backend is None
-        else None,
+        partial(measured_layout, repository, trial, packages) if make_backend is None else None,
     )
     devices = placement.devices
     first = worker.index * len(devices) if worker else 0  # replica names are unique in a server
@@ -136,11 +137,15 @@ def create_app(
         Replica(f"{device}#{first + n}", device, placement.begin(n))
         for n, device in enumerate(devices)
     ]
-    block_s = BLOCK_S if share_one_core(devices, processes) else 0.0
     tracing = Tracing()
     tier = _tier(settings, metrics)
     engine = Engine(
-        replicas, LoopClock(), metrics, _engine_config(settings, block_s), tracing, tier
+        replicas,
+        LoopClock(),
+        metrics,
+        _engine_config(settings, BLOCK_S if share_one_core(devices, processes) else 0.0),
+        tracing,
+        tier,
     )
     required = listed(settings.required_models) if settings.required_models else None
     loaded = LoadedModels(settings.default_model)
@@ -170,12 +175,7 @@ def create_app(
     )
     lifecycle = Lifecycle(repository, engine, pool, installer, loaded, keeping)
     _watch(metrics, replicas, lifecycle)
-    bodies, answers = (
-        BodyMemory(settings.bodies_limit_bytes),
-        AnswerMemory(settings.answers_limit_bytes),
-    )
-    offload = pool_of(usable_cores() // processes, settings.bodies_limit_bytes)
-    _watch_bodies(metrics, bodies, answers, offload)
+    bodies, answers, offload = _memories(settings, processes, metrics)
     service = Service(
         engine,
         lifecycle,
@@ -235,11 +235,10 @@ def _limits(settings: Settings) -> RequestLimits:
     )
 
 
-def _measurement(repository: Repository, trial: Trial, packages: Packages) -> Measure:
-    """How to measure the layout of replicas, with the caches as they will be."""
-    manifests = (each for _, each in wanted_manifests(repository.root, trial.policy))
-    bound_caches(manifests, os.environ)
-    return partial(measured_layout, repository, trial, packages)
+def _bound_shape_caches(repository: Repository, policy: VersionPolicy) -> None:
+    """Bound oneDNN's caches by the environment, before anything is computed."""
+    wanted = wanted_manifests(repository.root, policy)
+    bound_caches((manifest for _, manifest in wanted), os.environ)
 
 
 def _lifespan(
@@ -377,14 +376,19 @@ def _watch(metrics: Metrics, replicas: Sequence[Replica], lifecycle: Lifecycle) 
     metrics.build_info.labels(_version("torchlane"), _version("torch"), python, compiled).set(1)
 
 
-def _watch_bodies(
-    metrics: Metrics, bodies: BodyMemory, answers: AnswerMemory, offload: OffloadPool
-) -> None:
+def _memories(
+    settings: Settings, processes: int, metrics: Metrics
+) -> tuple[BodyMemory, AnswerMemory, OffloadPool]:
+    """What bounds the memory of callers, watched by metrics."""
+    bodies = BodyMemory(settings.bodies_limit_bytes)
+    answers = AnswerMemory(settings.answers_limit_bytes)
+    offload = pool_of(usable_cores() // processes, settings.bodies_limit_bytes)
     metrics.bodies_limit.set(bodies.limit)
     metrics.bodies_bytes.set_function(lambda: bodies.held)
     metrics.answers_limit.set(answers.limit)
     metrics.answers_bytes.set_function(lambda: answers.held)
     metrics.offloaded.set_function(lambda: offload.tasks)
+    return bodies, answers, offload
 
 
 def is_compiled() -> bool:

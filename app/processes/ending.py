@@ -9,8 +9,8 @@ import threading
 from typing import NoReturn
 
 
-def end_process(code: int) -> NoReturn:
-    """End the process.
+def exit_with(code: int) -> NoReturn:
+    """End the process with an exit code.
 
     A thread that loads a version, or hangs, is not waited for. Python's own end would stop it when
     it returns from native code, which aborts the process with exit code 134.

@@ -18,7 +18,7 @@ from app.backends.base import Backend
 from app.backends.selection import Selection
 from app.backends.torchscript import TorchScriptBackend
 from app.main import create_app
-from app.processes.ending import end_process
+from app.processes.ending import exit_with
 from app.processes.worker import Worker
 from app.registry.repository import Artifact
 from app.settings import Settings
@@ -67,4 +67,4 @@ def create_chaos_app(settings: Settings, worker: Worker | None = None) -> FastAP
 
 
 if __name__ == "__main__":
-    end_process(main(create_chaos_app))
+    exit_with(main(create_chaos_app))

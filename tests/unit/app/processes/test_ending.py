@@ -12,7 +12,7 @@ import pytest
 PROGRAM = """
 import atexit, threading, time, warnings
 import torch
-from app.processes.ending import end_process
+from app.processes.ending import exit_with
 
 class Loop(torch.nn.Module):
     def forward(self, x):
@@ -31,7 +31,7 @@ for _ in range({threads}):
     threading.Thread(target=work, daemon=True).start()
 time.sleep(0.2)
 atexit.register(print, "at exit")
-end_process(3)
+exit_with(3)
 """
 
 
