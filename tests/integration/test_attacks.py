@@ -13,16 +13,14 @@ import zlib
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from PIL import Image
 from structlog.testing import capture_logs
 
 from app.api.memory import FREE_BYTES
 from app.api.transport import closing, connection_limits, reading
-from app.types import Arrays
 from tests.artifacts import write_artifact
-from tests.integration.listening import Doubles, Listening, listening, until
+from tests.integration.listening import Doubles, Listening, large_for_five, listening, until
 from tests.integration.wire import (
     COUNTED,
     OPEN,
@@ -221,15 +219,10 @@ class TestSlow:
     async def test_an_unread_answer_is_dropped(
         self, models: Path, headers: dict[str, str], monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        def large(inputs: Arrays) -> Arrays | None:
-            if inputs["x"][0, 0] != 5:
-                return None
-            return {"y": np.zeros((len(inputs["x"]), 4_000_000), np.float32)}
-
         monkeypatch.setattr(closing, "UNREAD_S", SHORTLY_S)
         monkeypatch.setattr(closing, "LAST_READ_S", 0.05)
         loop = asyncio.get_running_loop()
-        async with listening(models, make_backend=Doubles(large)) as server:
+        async with listening(models, make_backend=large_for_five(4_000_000)) as server:
             with socket.create_connection(("127.0.0.1", server.port)) as deaf:
                 deaf.setblocking(False)
                 await loop.sock_sendall(deaf, ask_for(5, **headers))
@@ -242,15 +235,10 @@ class TestSlow:
     async def test_a_slow_reader_gets_the_whole_answer(
         self, models: Path, headers: dict[str, str], monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        def large(inputs: Arrays) -> Arrays | None:
-            if inputs["x"][0, 0] != 5:
-                return None
-            return {"y": np.zeros((len(inputs["x"]), 4_000_000), np.float32)}
-
         monkeypatch.setattr(closing, "UNREAD_S", 0.05)
         monkeypatch.setattr(closing, "LAST_READ_S", 0.02)
         loop = asyncio.get_running_loop()
-        async with listening(models, make_backend=Doubles(large)) as server:
+        async with listening(models, make_backend=large_for_five(4_000_000)) as server:
             with socket.create_connection(("127.0.0.1", server.port)) as slow:
                 slow.setblocking(False)
                 await loop.sock_sendall(slow, ask_for(5, **headers))
@@ -265,16 +253,10 @@ class TestSlow:
         self, models: Path, headers: dict[str, str], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """The server's own buffer moves only when megabytes of the system's are free."""
-
-        def large(inputs: Arrays) -> Arrays | None:
-            if inputs["x"][0, 0] != 5:
-                return None
-            return {"y": np.zeros((len(inputs["x"]), 2_000_000), np.float32)}
-
         monkeypatch.setattr(closing, "UNREAD_S", 0.2)
         monkeypatch.setattr(closing, "UNREAD_CHECKS", 1)
         loop = asyncio.get_running_loop()
-        async with listening(models, make_backend=Doubles(large)) as server:
+        async with listening(models, make_backend=large_for_five(2_000_000)) as server:
             with socket.create_connection(("127.0.0.1", server.port)) as slow:
                 slow.setblocking(False)
                 await loop.sock_sendall(slow, ask_for(5, **headers))
@@ -289,15 +271,12 @@ class TestSlow:
     async def test_an_unread_answer_has_less_time_if_memory_is_short(
         self, models: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        def large(inputs: Arrays) -> Arrays | None:
-            if inputs["x"][0, 0] != 5:
-                return None
-            return {"y": np.zeros((len(inputs["x"]), 4_000_000), np.float32)}
-
         monkeypatch.setattr(closing, "UNREAD_S", SHORTLY_S)
         monkeypatch.setattr(closing, "UNREAD_CHECKS", 1_000_000)
         loop = asyncio.get_running_loop()
-        async with listening(models, make_backend=Doubles(large), answers_limit_bytes=1) as server:
+        async with listening(
+            models, make_backend=large_for_five(4_000_000), answers_limit_bytes=1
+        ) as server:
             with socket.create_connection(("127.0.0.1", server.port)) as deaf:
                 deaf.setblocking(False)
                 await loop.sock_sendall(deaf, ask_for(5))
@@ -316,18 +295,12 @@ class TestSlow:
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:
         """A few slow readers would otherwise hold all memory of answers for hours."""
-
-        def large(inputs: Arrays) -> Arrays | None:
-            if inputs["x"][0, 0] != 5:
-                return None
-            return {"y": np.zeros((len(inputs["x"]), 5_000_000), np.float32)}
-
         monkeypatch.setattr(closing, "UNREAD_S", 0.1)
         monkeypatch.setattr(closing, "WHOLE_S", 0.5)
         limit = 1 if is_short else 1 << 30
         loop = asyncio.get_running_loop()
         async with listening(
-            models, make_backend=Doubles(large), answers_limit_bytes=limit
+            models, make_backend=large_for_five(5_000_000), answers_limit_bytes=limit
         ) as server:
             with socket.create_connection(("127.0.0.1", server.port)) as slow:
                 slow.setblocking(False)
@@ -346,14 +319,9 @@ class TestSlow:
     async def test_a_client_that_stops_reading_is_dropped(
         self, models: Path, headers: dict[str, str], monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        def large(inputs: Arrays) -> Arrays | None:
-            if inputs["x"][0, 0] != 5:
-                return None
-            return {"y": np.zeros((len(inputs["x"]), 5_000_000), np.float32)}
-
         monkeypatch.setattr(closing, "UNREAD_S", 0.05)
         loop = asyncio.get_running_loop()
-        async with listening(models, make_backend=Doubles(large)) as server:
+        async with listening(models, make_backend=large_for_five(5_000_000)) as server:
             with socket.create_connection(("127.0.0.1", server.port)) as deaf:
                 deaf.setblocking(False)
                 await loop.sock_sendall(deaf, ask_for(5, **headers))
@@ -402,14 +370,8 @@ class TestIdle:
 
     async def test_an_unread_answer_is_not_idle(self, models: Path) -> None:
         """Closing would lose it, or wait for its client for ever."""
-
-        def large(inputs: Arrays) -> Arrays | None:
-            if inputs["x"][0, 0] != 5:
-                return None
-            return {"y": np.full((len(inputs["x"]), 6_000), 1 / 3, np.float32)}
-
         loop = asyncio.get_running_loop()
-        async with listening(models, make_backend=Doubles(large)) as server:
+        async with listening(models, make_backend=large_for_five(6_000, 1 / 3)) as server:
             with socket.create_connection(("127.0.0.1", server.port)) as deaf:
                 deaf.setblocking(False)
                 sent = 0

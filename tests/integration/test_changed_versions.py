@@ -241,20 +241,26 @@ def in_two_processes(publisher: Publisher) -> tuple[ServedArtifacts, ServedArtif
     )
 
 
+@pytest.fixture
+def sibling(publisher: Publisher, monkeypatch: pytest.MonkeyPatch) -> ServedArtifacts:
+    """The artifacts in another process of the server that the test starts."""
+    sibling, ours = in_two_processes(publisher)
+    monkeypatch.setattr("app.main.ServedArtifacts", lambda *_: ours)
+    return sibling
+
+
 class TestSeveralProcesses:
     """Another process of the server serves version 1, and its files change."""
 
     async def test_a_replaced_process_serves_no_other_files(
-        self, publisher: Publisher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+        self, publisher: Publisher, sibling: ServedArtifacts, tmp_path: Path
     ) -> None:
         publisher.publish(1)
         publisher.publish(2)
         kept = shutil.copytree(publisher.repository / "m/2", tmp_path / "kept")
-        sibling, ours = in_two_processes(publisher)
         sibling.open(ModelId("m", 2))
         shutil.rmtree(publisher.repository / "m/2")
         write_artifact(tmp_path / "changed", "m", 2, Times(9)).rename(publisher.repository / "m/2")
-        monkeypatch.setattr("app.main.ServedArtifacts", lambda *_: ours)
         async with serving(publisher.repository, reload_s=LOOK_S, wait_ready=False) as api:
             # Neither the changed version, nor an older one that no caller expects.
             await eventually(lambda: states(api), {2: "failed"})
@@ -268,13 +274,11 @@ class TestSeveralProcesses:
             assert await answered_by(api) == 2
 
     async def test_a_newer_version_ends_the_problem_of_a_changed_one(
-        self, publisher: Publisher, monkeypatch: pytest.MonkeyPatch
+        self, publisher: Publisher, sibling: ServedArtifacts
     ) -> None:
         publisher.publish(1)
-        sibling, ours = in_two_processes(publisher)
         sibling.open(M1)
         replaced(publisher)
-        monkeypatch.setattr("app.main.ServedArtifacts", lambda *_: ours)
         async with serving(publisher.repository, reload_s=LOOK_S, wait_ready=False) as api:
             await eventually(lambda: states(api), {1: "failed"})
             publisher.publish(2)
@@ -282,13 +286,11 @@ class TestSeveralProcesses:
             assert await api.metric("torchlane_versions_changed") == 0
 
     async def test_changed_files_may_come_after_the_last_process(
-        self, publisher: Publisher, monkeypatch: pytest.MonkeyPatch
+        self, publisher: Publisher, sibling: ServedArtifacts
     ) -> None:
         publisher.publish(1)
-        sibling, ours = in_two_processes(publisher)
         sibling.open(M1)
         replaced(publisher)
-        monkeypatch.setattr("app.main.ServedArtifacts", lambda *_: ours)
         async with serving(publisher.repository, reload_s=LOOK_S, wait_ready=False) as api:
             await eventually(lambda: states(api), {1: "failed"})
             sibling.release(M1)

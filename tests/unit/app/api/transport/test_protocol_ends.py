@@ -6,13 +6,11 @@ import asyncio
 import socket
 from pathlib import Path
 
-import numpy as np
 import pytest
 from structlog.testing import capture_logs
 
-from app.types import Arrays
 from tests.artifacts import write_artifact
-from tests.integration.listening import Doubles, listening, until
+from tests.integration.listening import Doubles, large_for_five, listening, until
 from tests.integration.wire import COUNTED, JSON, OPEN, READY, answered, ask_for, request
 
 KEEP_ALIVE_S = 0.2
@@ -171,12 +169,7 @@ class TestKeepAlive:
             await answered(wire, 3)
 
     async def test_slow_reader_gets_the_whole_answer(self, models: Path) -> None:
-        def large(inputs: Arrays) -> Arrays | None:
-            if inputs["x"][0, 0] != 5:
-                return None
-            return {"y": np.zeros((len(inputs["x"]), LARGE), np.float32)}
-
-        doubles, loop = Doubles(large), asyncio.get_running_loop()
+        doubles, loop = large_for_five(LARGE), asyncio.get_running_loop()
         async with listening(models, make_backend=doubles, keep_alive_s=KEEP_ALIVE_S) as server:
             with socket.create_connection(("127.0.0.1", server.port)) as slow:
                 slow.setblocking(False)
@@ -191,12 +184,7 @@ class TestKeepAlive:
             assert content.count(b"0.0") == LARGE
 
     async def test_requests_wait_until_the_answer_before_is_read(self, models: Path) -> None:
-        def large(inputs: Arrays) -> Arrays | None:
-            if inputs["x"][0, 0] != 5:
-                return None
-            return {"y": np.zeros((len(inputs["x"]), LARGE), np.float32)}
-
-        doubles, loop = Doubles(large), asyncio.get_running_loop()
+        doubles, loop = large_for_five(LARGE), asyncio.get_running_loop()
         async with listening(models, make_backend=doubles) as server:
             with socket.create_connection(("127.0.0.1", server.port)) as slow:
                 slow.setblocking(False)
