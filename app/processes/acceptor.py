@@ -11,11 +11,11 @@ import errno
 import socket
 from collections.abc import Mapping
 
+from app.api.ports import BACKLOG
 from app.processes.descriptors import PAUSE_S, Shortage
 from app.processes.listener import BURST, EXHAUSTED
 from app.processes.worker import CONNECTION, ClosedConnections
 
-BACKLOG = 2048
 # The last one: this user has more connections on their way to processes than it may open files.
 NOT_NOW = EXHAUSTED | {errno.ETOOMANYREFS}
 

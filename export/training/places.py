@@ -1,4 +1,4 @@
-"""The line of a user's own code in a stack: not of libraries, and not of ours."""
+"""The line of the user's own code in a stack, neither of a library nor of this package."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ class Interruptions:
     killed_at: list[float] = field(default_factory=list)
 
     def excuse(self, sent_at: float) -> bool:
-        """Whether a request that was sent then may be cut now; who reads late finds out late."""
+        """Whether a request sent at that time may be cut; a late reader notices a cut late."""
         if self.stopped_at is not None and sent_at >= self.stopped_at:
             return True
         now = time.monotonic()

@@ -190,7 +190,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("url")
     parser.add_argument("--body", type=argparse.FileType(), help="a file with a prediction's JSON")
-    parser.add_argument("--key", default="", help="API key of the caller who is not an attacker")
+    parser.add_argument("--key", default="", help="API key of the normal caller")
     parser.add_argument("--seconds", type=float, default=20)
     parser.add_argument("--only", action="append", help="a flood; may be repeated")
     given = parser.parse_args()

@@ -30,7 +30,7 @@ TCP_ESTABLISHED = b"\x01"  # of Linux
 LATE = f"a connection to gRPC's core took longer than {CONNECT_S:g} s: is the machine overloaded?"
 PAUSE_S = 0.5  # until the next attempt, if descriptors are exhausted
 AGAIN_S = 0.1  # until the next look for idle connections, if there was none
-SHARE = 64  # one of so many connections is closed at least: each time costs a look at all
+SHARE = 64  # at least 1/64 of the connections are closed at once: each search looks at all
 LINE_S = 60.0  # between two lines in the log: clients can open any number of connections
 
 

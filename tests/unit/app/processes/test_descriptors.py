@@ -15,7 +15,7 @@ from app.processes.descriptors import RESERVE, Shortage, is_free_for_connection
 
 @contextlib.contextmanager
 def left(count: int) -> Iterator[int]:
-    """Limit this process to so many more descriptors; yields an open one."""
+    """Let this process open `count` more descriptors only; yields one that is open."""
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     with open(os.devnull) as known:
         highest = max(int(each) for each in os.listdir("/proc/self/fd"))
