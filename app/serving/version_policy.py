@@ -8,11 +8,12 @@ from dataclasses import dataclass
 
 from app.serving.overrides import Override
 from app.types import ModelId
+from models.versions import VERSION
 
 NO_OVERRIDE = Override()
 GRAMMAR = re.compile(r"(?:([A-Za-z0-9][A-Za-z0-9_-]{0,63})=)?(.+)")
 LATEST = re.compile(r"latest(?::([1-9][0-9]{0,3}))?")
-PINNED = re.compile(r"[1-9][0-9]{0,8}(?:,[1-9][0-9]{0,8})*")
+PINNED = re.compile(rf"{VERSION.pattern}(?:,{VERSION.pattern})*")
 VALID = "`latest`, `latest:2`, `all` or `3,5`, for one model `digits=3`, rules separated by `;`"
 
 
