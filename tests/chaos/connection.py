@@ -105,7 +105,7 @@ class ChaosConnection(asyncio.Protocol):
         """The next answer.
 
         Raises:
-            Cut: if the connection ends before.
+            Cut: if the connection ends before; what had come of it is dropped.
             Unanswered: if it takes longer than `limit_s`.
             Garbled: if it is none.
         """
@@ -146,7 +146,9 @@ class ChaosConnection(asyncio.Protocol):
 
     async def _more(self) -> None:
         if self._ended is not None:
-            raise Cut(f"{self._ended} after {len(self._received)} bytes")
+            came = len(self._received)
+            self._received.clear()  # it began the answer that was cut: nothing too many
+            raise Cut(f"{self._ended} after {came} bytes")
         self._news.clear()
         await self._news.wait()
 

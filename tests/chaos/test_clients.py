@@ -18,7 +18,7 @@ from tests.chaos.asking_much import FLOOD, LARGE, MuchAsker
 from tests.chaos.by_grpc import GrpcConversation
 from tests.chaos.checker import STATUSES, Checker
 from tests.chaos.clients import Client
-from tests.chaos.conversation import Interruptions
+from tests.chaos.conversation import Conversation, Interruptions
 from tests.chaos.request import Request, in_chunks
 from tests.chaos.truth import Item, answer
 from tests.chaos.verdict import Misjudged, Verdict
@@ -116,6 +116,27 @@ async def test_a_stop_excuses_the_rest_of_a_flood() -> None:
     waits = Interruptions(PATIENCE_S, stopped_at=time.monotonic() - 1)
     checker = await _flood(lambda answers: answers[:40], waits)
     assert checker.counts == {Verdict.RIGHT: 40, Verdict.CUT: FLOOD.start - 40}
+
+
+@pytest.mark.parametrize(
+    ("killed", "verdict"), [(True, Verdict.CUT), (False, Verdict.LOST)], ids=["killed", "alive"]
+)
+async def test_a_cut_within_an_answer_is_no_second_answer(killed: bool, verdict: Verdict) -> None:
+    async def cut(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\n4567")
+        writer.close()
+
+    checker, waits = Checker(Versions((LARGE,))), Interruptions(PATIENCE_S)
+    began = time.monotonic()
+    waits.killed_at.extend([began] if killed else [])
+    server = await asyncio.start_server(cut, "127.0.0.1", 0)
+    async with server:
+        talk = Conversation(server.sockets[0].getsockname()[1], checker, waits, random.Random(0))
+        connection = await talk.new()
+        connection.send(b"GET /metrics HTTP/1.1\r\n\r\n")
+        await talk.take_the_only(connection, Request("a", "/metrics", b""), began)
+    assert checker.counts == {verdict: 1}
 
 
 @pytest.mark.parametrize("wrong", [3, 12_345, -1])

@@ -161,7 +161,11 @@ def _answer(heard: bytes, *, headless: bool) -> bytes:
     headers = {name.lower(): value for name, _, value in (each.partition(b": ") for each in lines)}
     if int(status) not in KNOWN:
         raise Finding(f"{line!r} {rest[:500]!r}")
-    if b"x-request-id" not in headers or b"content-length" not in headers:
+    if b"x-request-id" not in headers:
+        raise Finding(f"headers {headers}")
+    if headers.get(b"content-type") == b"text/event-stream":
+        return b"" if headless else _behind_chunks(rest)
+    if b"content-length" not in headers:
         raise Finding(f"headers {headers}")
     size = int(headers[b"content-length"])
     if headless:
@@ -169,6 +173,19 @@ def _answer(heard: bytes, *, headless: bool) -> bytes:
     if int(status) >= 400:
         _error(rest[:size], headers)
     return rest[size:]
+
+
+def _behind_chunks(rest: bytes) -> bytes:
+    """What comes behind a stream; if its client leaves, it ends after any chunk."""
+    while rest:
+        size, found, data = rest.partition(b"\r\n")
+        length = int(size, 16) if size.isalnum() else -1
+        if not found or data[length : length + 2] != b"\r\n":
+            raise Finding(f"no chunk: {rest[:200]!r}")
+        rest = data[length + 2 :]
+        if length == 0:
+            return rest
+    return b""
 
 
 # Of the Open Inference Protocol, and of TorchServe.
@@ -225,8 +242,9 @@ def seeds() -> Iterator[bytes]:
         yield start + request("/predictions/double/1", b'{"data": [1, 2]}', method="PUT")
         yield start + request("/v2/repository/index", b'{"ready": true}')
     for path in (
-        *("/models", "/models/double", "/health/live", "/health/ready", "/metrics", "/docs"),
-        *("/v2", "/v2/models/double/config", "/v2/models/stats", "/v2/health/ready", "/ping"),
+        *("/models", "/models/double", "/health/live", "/health/ready", "/live", "/metrics"),
+        *("/docs", "/v2", "/v2/models/double/config", "/v2/models/stats", "/v2/health/ready"),
+        "/ping",
     ):
         yield whole + request(path, b"", method="GET")
         yield whole + request(path, b"", method="HEAD")
