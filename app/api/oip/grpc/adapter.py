@@ -10,6 +10,7 @@ was written.
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import logging
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any
@@ -17,7 +18,7 @@ from typing import Any
 import grpc
 from grpc._cython import cygrpc  # type: ignore[attr-defined]
 
-from app.api.oip.grpc.peers import Peers
+from app.api.oip.grpc.peers import ENDED, Peers
 from app.api.oip.grpc.statuses import ended
 
 UNKNOWN = "there is no such call; the server's reflection lists all calls"
@@ -108,9 +109,18 @@ class AioServer(cygrpc.AioServer):  # type: ignore[misc]  # untyped
             await ended(context, code, details)
 
     def _start(self, work: Coroutine[Any, Any, None]) -> None:
-        task = self.loop.create_task(work)
+        ended: list[Callable[[], None]] = []
+        context = contextvars.copy_context()
+        context.run(ENDED.set, ended)
+        task = self.loop.create_task(work, context=context)
         self.calls.add(task)
-        task.add_done_callback(self.calls.discard)
+
+        def end(task: asyncio.Task[None]) -> None:
+            self.calls.discard(task)
+            for act in ended:
+                act()
+
+        task.add_done_callback(end)
 
 
 def _is_news(record: logging.LogRecord) -> bool:

@@ -214,11 +214,10 @@ class Client(asyncio.BufferedProtocol):
         except TorchlaneError as error:
             self._refuse(error)
             return 0
-        if to > at:
+        if frames.ack_at >= 0:  # this server has acknowledged them for the client
+            self._core.write(data[at : frames.ack_at] + data[frames.ack_at + HEAD_BYTES : to])
+        elif to > at:
             self._core.write(data[at:to])
-        if frames.acknowledges:
-            frames.acknowledges = False
-            to += HEAD_BYTES
         self._at = to
         self.calls = frames.calls
         if frames.calls:

@@ -92,7 +92,7 @@ class FairQueue:
             return
         self._start()
         cost, left = 0, FRESH_COST - self._cost
-        if left > 0 and (client.ahead or client not in self._unread):
+        if left > 0 and not self._fresh and (client.ahead or client not in self._unread):
             cost = self._pass_on(client, min(SHARE_COST, left) if self._busy else left)
             if not client.has_more:
                 return
@@ -138,21 +138,21 @@ class FairQueue:
         self._count()
         before = self._cost
         for queue, limit in ((self._fresh, FRESH_COST), (self._busy, WAITING_COST)):
+            kept: list[Queueing] = []  # could pass nothing, and are the first in the next turn
             for _ in range(len(queue)):
                 left = limit - self._cost
                 if left <= 0:
                     break
                 client = queue.popleft()
                 if client in self._unread:
-                    queue.append(client)
+                    kept.append(client)
                     continue
                 cost = self._pass_on(client, min(left, SHARE_COST))
                 if not client.has_more:
                     client.resume()
-                elif cost:
-                    self._busy.append(client)
                 else:
-                    queue.append(client)
+                    (self._busy if cost else kept).append(client)
+            queue.extendleft(reversed(kept))
         if not (self._fresh or self._busy):
             return
         if not self._calls and self._lost is None:

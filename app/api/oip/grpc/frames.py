@@ -21,7 +21,8 @@ class Frames:
 
     Attributes:
         opened: whether the preface and the first SETTINGS have been seen.
-        acknowledges: whether the next frame is the client's first ACK of SETTINGS.
+        ack_at: where the client's first ACK of SETTINGS begins in what the last step has passed; -1
+            if it is not there.
         cost: of what the last step has passed; 0 if nothing.
         calls: heads of calls that the last step has passed.
         more: whether the last step has stopped for another reason than the end of the data.
@@ -31,7 +32,7 @@ class Frames:
         "_acknowledged",
         "_block",
         "_left",
-        "acknowledges",
+        "ack_at",
         "calls",
         "cost",
         "more",
@@ -40,7 +41,7 @@ class Frames:
 
     def __init__(self) -> None:
         self.opened = False
-        self.acknowledges = False
+        self.ack_at = -1
         self.cost = self.calls = 0
         self.more = False
         self._acknowledged = False
@@ -72,14 +73,15 @@ class Frames:
     def step(self, data: bytes, at: int, budget: int, calls: int) -> int:
         """Pass frames from this position on; returns the position behind them.
 
-        It stops when they cost more than the budget, before the head of one call too many, before
-        an incomplete head of a frame, and before the client's first ACK of SETTINGS.
+        It stops when they cost more than the budget, before the head of one call too many, and
+        before an incomplete head of a frame.
 
         Raises:
             PayloadTooLarge: if the head of a call is larger than allowed.
         """
         begin, cost, left, end = at, 0, calls, len(data)
         self.more = True
+        self.ack_at = -1
         while cost < budget:
             if self._left:
                 step = min(self._left, end - at)
@@ -100,9 +102,9 @@ class Frames:
                 if self._block > MAX_BLOCK_BYTES:
                     raise PayloadTooLarge(f"a head has more than {MAX_BLOCK_BYTES} bytes")
                 cost += size // HEAD_BYTES_OF_COST
-            elif kind == SETTINGS and flags & 1 and not self._acknowledged:
-                self._acknowledged = self.acknowledges = True
-                break
+            elif kind == SETTINGS and flags & 1 and not (size or self._acknowledged):
+                self._acknowledged = True
+                self.ack_at = at
             cost += 1
             self._left = size
             at += HEAD_BYTES

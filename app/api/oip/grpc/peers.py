@@ -5,11 +5,20 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 
 from app.api.oip.grpc.reading import Context
 
 YOUNG_S = 0.25  # an answer is not unread before: the network or the event loop was busy
 ENDING_S = 1.0  # for the calls of a connection that was ended, until another one is ended
+# What is called when the current call has ended. With `ServicerContext.add_done_callback`, each
+# call would refer to itself: only the garbage collector could free it, thousands at once.
+ENDED: ContextVar[list[Callable[[], None]]] = ContextVar("ended")
+
+
+def when_ended(act: Callable[[], None]) -> None:
+    """Have this called when the current call has ended: its answer was read, or never will be."""
+    ENDED.get().append(act)
 
 
 class Peer:
@@ -84,15 +93,15 @@ class Peers:
         return self._known.get(context.peer()) or Peer("", _nothing, time.monotonic())
 
     def begun(self, context: Context) -> None:
-        """Count a call until it has ended: its answer has been read, or never will be."""
+        """Count the current call until it has ended."""
         peer = self.of(context)
         peer.calls += 1
 
-        def ended(_: Context) -> None:
+        def ended() -> None:
             peer.calls -= 1
             peer.idle_since = time.monotonic()
 
-        context.add_done_callback(ended)  # type: ignore[arg-type]  # the stub wants a class
+        when_ended(ended)
 
     @contextmanager
     def refusing(self, context: Context) -> Iterator[None]:

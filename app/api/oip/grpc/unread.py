@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from app.api.answers import LARGE_BYTES, AnswerMemory
 from app.api.memory import AGAIN_S
-from app.api.oip.grpc.peers import YOUNG_S, Peer, Peers
+from app.api.oip.grpc.peers import YOUNG_S, Peer, Peers, when_ended
 from app.api.oip.grpc.reading import Context
 from app.errors import Overloaded
 
@@ -56,13 +56,13 @@ class UnreadAnswers:
         peer.unread[answer] = now
         peer.unread_bytes += held
 
-        def ended(_: Context) -> None:
+        def ended() -> None:
             del self._open[answer], peer.unread[answer]
             peer.unread_bytes -= held
             if read is not None:
                 read()
 
-        context.add_done_callback(ended)  # type: ignore[arg-type]  # the stub wants a class
+        when_ended(ended)
         if self._timer is None:
             self._timer = self._loop.call_later(LOOK_S, self._look)
 

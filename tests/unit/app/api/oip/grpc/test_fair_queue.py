@@ -218,3 +218,31 @@ def test_a_client_whose_frames_are_not_read_delays_others_only_for_a_moment() ->
     stuck.reads = True
     loop.fire(LOOK_S)
     assert stuck.left == 0
+
+
+def test_calls_are_shared_equally_while_they_pass_one_at_a_time() -> None:
+    """Nobody keeps a place at the front by passing what becomes free."""
+    loop, turns = made()
+    clients = [Client(1000, calls=True) for _ in range(10)]
+    for each in clients:
+        turns.take(each)
+    loop.turns()
+    before = [each.passed for each in clients]
+    for _ in range(100):
+        turns.begun()
+        loop.turns()
+    got = [each.passed - had for each, had in zip(clients, before, strict=True)]
+    assert max(got) - min(got) <= 1
+
+
+def test_a_new_call_waits_behind_those_that_wait() -> None:
+    """Otherwise many clients with one call each would keep one of them waiting."""
+    loop, turns = made()
+    turns.take(Client(CALLS_AHEAD, calls=True))
+    waiting = Client(1, calls=True)
+    turns.take(waiting)
+    loop.turns()
+    turns.begun()
+    turns.take(Client(1, calls=True))
+    loop.turns()
+    assert waiting.left == 0
