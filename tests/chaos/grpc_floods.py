@@ -197,9 +197,10 @@ def measure(
     kind: str, server: Server, grpc_port: int, seconds: float, picture: bytes
 ) -> Iterator[str]:
     """What other callers see during a flood by 60 connections."""
-    fork = multiprocessing.get_context("fork")
+    # Not forked from this process, whose gRPC threads a fork would wait for, sometimes for ever.
+    processes = multiprocessing.get_context("forkserver")
     arguments = (kind, grpc_port, 60 // ATTACKERS, seconds)
-    attackers = [fork.Process(target=flood, args=arguments) for _ in range(ATTACKERS)]
+    attackers = [processes.Process(target=flood, args=arguments) for _ in range(ATTACKERS)]
     for attacker in attackers if kind != "none" else []:
         attacker.start()
     callers = [
