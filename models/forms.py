@@ -16,7 +16,7 @@ import torch
 from models.archive import check_archive
 from models.bounds import mismatch, shared_axes
 from models.manifest import NativeCode, Variant
-from models.packages import Packages, load_package
+from models.packages import Package, Packages, load_package
 from models.plan import same_release
 from models.processor import (
     DeviceKind,
@@ -129,12 +129,12 @@ class Compiled:
     """A loaded package with checks of its inputs, which the package itself does not do.
 
     Args:
-        loader: from `Packages.load`, or from `load_package` if only one thread uses it.
+        package: to run.
         inputs: the specs that the package was compiled for.
     """
 
-    def __init__(self, loader: Any, inputs: Sequence[TensorSpec]) -> None:
-        self._run = loader.boxed_run
+    def __init__(self, package: Package, inputs: Sequence[TensorSpec]) -> None:
+        self._run = package
         self._inputs = [
             (spec, getattr(torch, spec.dtype), spec.item_shape if spec.is_fixed else None)
             for spec in inputs
@@ -164,8 +164,7 @@ class Compiled:
             differ = mismatch(self._shared, {s.name: each.shape[1:] for (s, _, _), each in shapes})
             if differ is not None:
                 raise ValueError(f"input {differ.second.input!r}: {differ}")
-        made: Sequence[torch.Tensor] = self._run([tensor.contiguous() for tensor in tensors])
-        return made
+        return self._run([tensor.contiguous() for tensor in tensors])
 
 
 def load_form(
@@ -198,8 +197,8 @@ def load_form(
         data = data[0]
     if file_format == "torchscript":
         return load_torchscript(data, device, optimized=optimized)
-    loader = packages.load(data, device) if packages else load_package(data, device)
-    return Compiled(loader, inputs)
+    package = packages.load(data, device) if packages else load_package(data, device)
+    return Compiled(package, inputs)
 
 
 def compute_in_float32() -> None:

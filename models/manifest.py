@@ -109,9 +109,7 @@ class Variant(Part):
         description="whether the optimized form's answers equal the plain one's within float32's "
         "tolerance: only then may a plan mix the two",
     )
-    reload_growth_bytes: int | None = Field(
-        default=None, description="memory that is not released when the file is loaded again"
-    )
+    reload_growth_bytes: int | None = Field(default=None, description="of older exports; not used")
 
     @model_validator(mode="after")
     def _native_only_where_compiled(self) -> Self:

@@ -1,137 +1,218 @@
-"""Loads AOTInductor packages: compiled models in a `.pt2`, which torch unpacks and maps."""
+"""Loads and runs AOTInductor packages, compiled models in a `.pt2`, through their C interface.
+
+Torch's own loader holds the GIL while a package runs, and never frees its weights. The interface is
+that of torch/csrc/inductor/aoti_runtime/interface.h in torch's wheel.
+"""
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import io
 import os
-import re
-import shutil
 import tempfile
 import threading
-from collections.abc import Sequence
-from pathlib import Path
+import weakref
+import zipfile
+from collections.abc import Callable, Sequence
+from ctypes import POINTER, byref, c_char_p, c_int32, c_size_t, c_void_p
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import torch
 
 from models.archive import check_archive
-from models.processor import mapped_files
-from models.resources import resident_bytes
 
-# Where torch unpacks a package below TMPDIR: the folder, then the path within the package.
-UNPACKED = re.compile(r"(.+/aotinductor_\w{6})/[^/]+/data/aotinductor/model/[^/]+\.so")
-_LOADING = threading.Lock()
+CODE, WEIGHTS = ".so", "_weights.blob"
+KERNELS = (".cubin", ".hsaco")
+_MAPPED: dict[str, _Code] = {}  # by the digest of the library
+_MAPPING = threading.Lock()
+
+
+class _Code:
+    """A package's library, mapped until the process ends: libraries in C++ cannot be unloaded."""
+
+    def __init__(self, library: ctypes.CDLL) -> None:
+        self._library = library
+        size, handles = POINTER(c_size_t), (POINTER(c_void_p), c_size_t)
+        self.create = self._function("CreateWithDevice", *handles, c_char_p, c_char_p)
+        self.delete = self._function("Delete", c_void_p)
+        self.count_inputs = self._function("GetNumInputs", c_void_p, size)
+        self.count_outputs = self._function("GetNumOutputs", c_void_p, size)
+        self.run = self._function("Run", c_void_p, *handles, *handles, c_void_p, c_void_p)
+        self.take_weights = self._declared(
+            "AOTInductorModelUpdateConstantsFromBlob", c_void_p, c_char_p
+        )
+        self._last_error = self._declared("AOTInductorGetLastError", POINTER(c_char_p))
+
+    def _function(self, name: str, *takes: Any) -> Callable[..., int]:
+        return self._declared(f"AOTInductorModelContainer{name}", *takes)
+
+    def _declared(self, name: str, *takes: Any) -> Callable[..., int]:
+        try:
+            found: Any = getattr(self._library, name)
+        except AttributeError as error:
+            raise RuntimeError(f"the package has no function {name}") from error
+        found.argtypes, found.restype = takes, c_int32
+        return found  # type: ignore[no-any-return]
+
+    def check(self, failed: int) -> None:
+        """Raise RuntimeError with the reason if a function has failed."""
+        if failed:
+            why = c_char_p()
+            self._last_error(byref(why))
+            raise RuntimeError((why.value or b"unknown error").decode(errors="replace"))
 
 
 class Package:
-    """A loaded package for one thread at a time.
+    """A loaded package, whose memory is freed with this object.
 
-    A thread that waits for the runner inside a package holds the GIL, while the thread that has the
-    runner may release the GIL and need it again: this can deadlock the process. Here threads wait
-    outside of the package, without the GIL.
+    Without the GIL, it runs in as many threads at once as the machine has cores; more wait.
 
     Args:
-        loader: from `load_package`.
+        code: its library.
+        weights: its weights, if they are not in the library.
+        device: where it runs.
+        folder: with the kernels for a GPU.
     """
 
-    def __init__(self, loader: Any) -> None:
-        self._run = loader.boxed_run
-        self._lock = threading.Lock()
+    def __init__(
+        self,
+        code: _Code,
+        weights: bytes | None,
+        device: torch.device,
+        folder: tempfile.TemporaryDirectory[str] | None,
+    ) -> None:
+        self._code = code
+        self._folder = folder
+        self._stream = _stream_on(device)
+        self._container = container = c_void_p()
+        kernels = None if folder is None else folder.name.encode()
+        runners = os.cpu_count() or 1
+        code.check(code.create(byref(container), runners, str(device).encode(), kernels))
+        weakref.finalize(self, code.delete, container.value)
+        if weights is not None:
+            code.check(code.take_weights(container, weights))  # copied
+        self._inputs, self._outputs = _counted(code, container)
 
-    def boxed_run(self, tensors: list[torch.Tensor]) -> Sequence[torch.Tensor]:
-        """Run one forward; this removes the tensors from the list."""
-        with self._lock:
-            made: Sequence[torch.Tensor] = self._run(tensors)
-            return made
+    def __call__(self, tensors: list[torch.Tensor]) -> Sequence[torch.Tensor]:
+        """Run one forward.
+
+        Args:
+            tensors: contiguous, on the device, of shapes and dtypes for which it was compiled.
+
+        Raises:
+            RuntimeError: if it fails.
+        """
+        # Handles are owned by the callee; see torch/csrc/inductor/aoti_runner/pybind.cpp.
+        capsules = torch._C._aoti.unsafe_alloc_void_ptrs_from_tensors(tensors)
+        given = self._inputs(*[_pointer_of(each, None) for each in capsules])
+        made = self._outputs()
+        failed = self._code.run(
+            self._container, given, len(given), made, len(made), self._stream(), None
+        )
+        if failed:
+            self._code.check(failed)
+        outputs: Sequence[torch.Tensor] = torch._C._aoti.alloc_tensors_by_stealing_from_void_ptrs(
+            [_capsule_of(each, None, None) for each in made]
+        )
+        return outputs
 
 
 class Packages:
-    """The AOTInductor packages of a process; each is loaded once and stays.
-
-    Loading a package again leaks its previous mapping, weights included (torch 2.13), so a package
-    is kept even when it is no longer used. Loading needs a temporary folder that allows execution:
-    torch unpacks the package's code there.
-    """
+    """The packages of a process: equal ones that are in use are loaded once, for all replicas."""
 
     def __init__(self) -> None:
-        self._loaded: dict[tuple[str, str], Package] = {}
+        self._loaded: weakref.WeakValueDictionary[tuple[str, str], Package] = (
+            weakref.WeakValueDictionary()
+        )
         self._lock = threading.Lock()
 
     def load(self, data: bytes, device: torch.device) -> Package:
-        """Return the package on a device; several threads may share it.
-
-        Args:
-            data: the `.pt2` file; equal bytes are loaded once.
-            device: where it runs.
-
-        Raises:
-            ArchiveError: if the file must not be unpacked.
-            RuntimeError: if torch cannot load it.
-        """
+        """Return the package on a device; see `load_package`."""
         with self._lock:
             key = (hashlib.sha256(data).hexdigest(), str(device))
-            if key not in self._loaded:
-                self._loaded[key] = Package(load_package(data, device))
-            return self._loaded[key]
+            package = self._loaded.get(key)
+            if package is None:
+                package = self._loaded[key] = load_package(data, device)
+            return package
 
 
-def load_package(data: bytes, device: torch.device) -> Any:
-    """Load a package, even if it was loaded before.
-
-    torch._inductor.aoti_load_package uses the same loader, but first imports the whole compiler
-    (2 s, 80 MB), and adds 18 us to each call.
-    """
-    names = check_archive(io.BytesIO(data), "the compiled package")
-    index = -1 if device.index is None else device.index
-    with _LOADING, tempfile.NamedTemporaryFile(suffix=".pt2") as file:
-        file.write(data)
-        file.flush()
-        others, folders = _unpacked(), _folders()
-        try:
-            # path, name inside the package, single-threaded, runners, device
-            loader = torch._C._aoti.AOTIModelPackageLoader(file.name, "model", False, 1, index)
-        except RuntimeError as error:
-            _remove_unpacked(_folders() - folders, names, str(error))
-            raise
-        if device.type == "cpu":  # kernels for CUDA are read from there at their first launch
-            # Torch removes the folder with the loader, which lives as long as the process here:
-            # each start of a server would leave code and weights on the disk.
-            for folder in _unpacked() - others:
-                shutil.rmtree(folder, ignore_errors=True)
-    return loader
-
-
-def growth_per_reload(data: bytes, device: torch.device, times: int = 8) -> int | None:
-    """Measure the bytes of memory that each further load of a package keeps; None: unknown."""
-    load_package(data, device)
-    before = resident_bytes()
-    for _ in range(times):
-        load_package(data, device)
-    after = resident_bytes()
-    return None if before is None or after is None else max(0, after - before) // times
-
-
-def _folders() -> set[Path]:
-    """Return the folders of unpacked packages, of this process and others."""
-    return set(Path(tempfile.gettempdir()).glob("aotinductor_??????"))
-
-
-def _remove_unpacked(folders: set[Path], names: Sequence[str], error: str) -> None:
-    """Remove the folders that torch leaves behind when it cannot load a package.
+def load_package(data: bytes, device: torch.device) -> Package:
+    """Load a package.
 
     Args:
-        folders: new ones, of which some may belong to other processes.
-        names: of the files in the package.
-        error: torch's message; if the disk is full, it names the file that could not be unpacked.
+        data: the `.pt2` file.
+        device: where it runs.
+
+    Raises:
+        ArchiveError: if the file must not be unpacked.
+        RuntimeError: if it cannot be loaded.
+        OSError: if its library cannot be mapped, or its kernels cannot be written.
     """
-    library = next((name for name in names if name.endswith(".so")), None)
-    for folder in folders:
-        has_library = library is not None and (folder / library).exists()
-        if has_library or f"{folder}{os.sep}" in error:
-            shutil.rmtree(folder, ignore_errors=True)
+    names = check_archive(io.BytesIO(data), "the compiled package")
+    library = next((name for name in names if name.endswith(CODE)), None)
+    if library is None:
+        raise RuntimeError("the package contains no library")
+    if library.removesuffix(CODE) + ".json" in names:
+        raise RuntimeError("the package calls operators that have no C interface")
+    with zipfile.ZipFile(io.BytesIO(data)) as archive:
+        weights = next((archive.read(name) for name in names if name.endswith(WEIGHTS)), None)
+        kernels = [name for name in names if name.endswith(KERNELS)]
+        folder = None if device.type == "cpu" else _unpacked(archive, kernels)
+        return Package(_mapped(archive.read(library)), weights, device, folder)
 
 
-def _unpacked() -> set[str]:
-    """Return the folders of packages whose code is mapped into this process."""
-    return {found[1] for path in mapped_files() if (found := UNPACKED.fullmatch(path))}
+def _unpacked(archive: zipfile.ZipFile, names: Sequence[str]) -> tempfile.TemporaryDirectory[str]:
+    """Write files to one folder, from which each kernel is read at its first launch."""
+    folder = tempfile.TemporaryDirectory(prefix="torchlane-kernels-", ignore_cleanup_errors=True)
+    for name in names:
+        (Path(folder.name) / PurePosixPath(name).name).write_bytes(archive.read(name))
+    return folder
+
+
+def _mapped(library: bytes) -> _Code:
+    """Map a library into this process, once."""
+    digest = hashlib.sha256(library).hexdigest()
+    with _MAPPING:
+        if digest not in _MAPPED:
+            _MAPPED[digest] = _Code(_opened(library))
+        return _MAPPED[digest]
+
+
+def _opened(library: bytes) -> ctypes.CDLL:
+    if not hasattr(os, "memfd_create"):
+        with tempfile.NamedTemporaryFile(suffix=CODE) as file:
+            file.write(library)
+            file.flush()
+            return ctypes.CDLL(file.name)
+    # The descriptor stays open: the system takes another library of the same name for this one.
+    descriptor = os.memfd_create("compiled")
+    try:
+        with open(descriptor, "wb", closefd=False) as file:
+            file.write(library)
+        return ctypes.CDLL(f"/proc/self/fd/{descriptor}")
+    except BaseException:
+        os.close(descriptor)
+        raise
+
+
+def _counted(code: _Code, container: c_void_p) -> tuple[Any, Any]:
+    """Return the types of arrays of all inputs and of all outputs."""
+    inputs, outputs = c_size_t(), c_size_t()
+    code.check(code.count_inputs(container, byref(inputs)))
+    code.check(code.count_outputs(container, byref(outputs)))
+    return c_void_p * inputs.value, c_void_p * outputs.value
+
+
+def _stream_on(device: torch.device) -> Callable[[], int | None]:
+    """Return a function that returns the current thread's stream on a device."""
+    if device.type == "cpu":
+        return lambda: None
+    return lambda: torch.cuda.current_stream(device).cuda_stream
+
+
+_pointer_of: Any = ctypes.pythonapi.PyCapsule_GetPointer
+_pointer_of.argtypes, _pointer_of.restype = (ctypes.py_object, c_char_p), c_void_p
+_capsule_of: Any = ctypes.pythonapi.PyCapsule_New
+_capsule_of.argtypes, _capsule_of.restype = (c_void_p, c_char_p, c_void_p), ctypes.py_object

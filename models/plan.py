@@ -23,8 +23,6 @@ Precision = Literal["float32", "bf16", "fp16", "int8"]
 
 MIN_GAIN = 0.03  # a form replaces another only if it takes less time by at least this share
 THIRDS, ROUNDS_OF_A_THIRD = 3, 4  # minimum to compare the lower quartiles of two forms
-# A compiled package holds the GIL, and so blocks the event loop, for no longer than this.
-GIL_LIMIT_S = 1e-3
 
 
 class Form(Part):
@@ -234,20 +232,6 @@ def is_faster(times: Sequence[float], others: Sequence[float], *, always: bool =
 def _apart(times: Sequence[float], others: Sequence[float]) -> bool:
     """Whether the upper quartile of `times` is below the lower quartile of `others`."""
     return sorted(times)[3 * len(times) // 4] < sorted(others)[len(others) // 4]
-
-
-def within_limits(
-    rounds: Rounds, holds_gil: Collection[Form]
-) -> dict[int, dict[Form, list[float]]]:
-    """Remove forms that hold the GIL longer than GIL_LIMIT_S from the rounds."""
-    return {
-        size: {
-            form: list(times)
-            for form, times in taken.items()
-            if form not in holds_gil or lasts_s(times) <= GIL_LIMIT_S
-        }
-        for size, taken in rounds.items()
-    }
 
 
 def summary(rounds: Rounds, form: Form, precision: Precision) -> FormTimes:

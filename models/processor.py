@@ -21,7 +21,6 @@ NUMBERS = (
     *("cpu family", "model", "stepping"),
     *("CPU implementer", "CPU variant", "CPU part", "CPU revision"),
 )
-MAPS = Path("/proc/self/maps")
 DeviceKind = Literal["cpu", "cuda"]
 
 
@@ -61,15 +60,6 @@ def cpu_flags() -> frozenset[str]:
     """Return this CPU's instruction sets, in Linux's names; empty if unknown."""
     fields = _cpuinfo()
     return frozenset((fields.get("flags") or fields.get("Features") or "").split())
-
-
-def mapped_files() -> set[str]:
-    """Return the paths of the files mapped into this process; empty except on Linux."""
-    try:
-        lines = MAPS.read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        return set()
-    return {fields[5] for line in lines if len(fields := line.split(maxsplit=5)) == 6}
 
 
 def _cpuinfo() -> dict[str, str]:

@@ -1,7 +1,6 @@
 """A compiled model (AOTInductor) on one device.
 
-It holds the GIL while it runs, so a plan uses it only for short forwards. It silently accepts
-inputs of a wrong shape, so `models.forms.Compiled` checks them first.
+It silently accepts inputs of a wrong shape, so `models.forms.Compiled` checks them first.
 """
 
 from __future__ import annotations
@@ -32,8 +31,7 @@ class CompiledBackend(FormBackend):
         manifest: the artifact's manifest.
         form: the form to run.
         device: where to run.
-        packages: the loaded packages: each is loaded once per process and stays after `close`,
-            because loading it again would leak memory.
+        packages: the loaded packages, which replicas share.
     """
 
     def __init__(
@@ -58,6 +56,6 @@ class CompiledBackend(FormBackend):
     def load_error(self, name: str) -> ArtifactInvalid:
         """See `FormBackend`."""
         return VariantUnusable(
-            f"{name} could not be loaded; it needs a temporary folder (TMPDIR) that is "
-            "writable, has space for it and allows execution"
+            f"{name} could not be loaded; the system must allow this process to execute code that "
+            "it has not read from a disk"
         )

@@ -14,8 +14,7 @@ from app.backends.devices import compute_with
 from app.backends.golden import Golden
 from app.backends.pipeline import PipelineBackend
 from app.backends.planned import Measurements, Part, PlannedBackend
-from app.backends.selection import Selection, runs_on, stored_steps, without_gil_holders
-from app.backends.shape_caches import has_free_sizes
+from app.backends.selection import Selection, runs_on, stored_steps
 from app.backends.torchscript import TorchScriptBackend
 from app.errors import VariantUnusable
 from app.types import Device
@@ -49,7 +48,6 @@ class TorchBackends:
     ) -> None:
         self._threads = threads
         self._trial = trial
-        self._replicas = len(devices)
         self._max_batch_size = max_batch_size
         self._packages = packages
         self._measurements = Measurements()
@@ -76,10 +74,6 @@ class TorchBackends:
                     raise VariantUnusable(f"{form} is not made for {each}")
             begin = partial(compute_with, self._threads)
             return PipelineBackend(folder, manifest, form, selection.devices, begin)
-        if selection.variant is None and (self._replicas > 1 or has_free_sizes(manifest)):
-            # Compiled forms would run one at a time over all replicas, and for an unmeasured time
-            # at a free size.
-            selection = without_gil_holders(selection)
         forms = runs_on(selection, device.kind)
         if not forms:
             files = ", ".join(dict.fromkeys(v.file for v in selection.candidates.values()))
@@ -105,7 +99,6 @@ class TorchBackends:
             form: Part(
                 self._backend(folder, manifest, form, device),
                 Golden(manifest, variant.tolerance),
-                holds_gil=variant.format == "aotinductor",
             )
             for form, variant in forms.items()
         }

@@ -9,7 +9,6 @@ import threading
 import time
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import TypeAlias, cast
 
 import structlog
@@ -19,19 +18,10 @@ from app.backends.golden import Golden
 from app.backends.growth import SLOW_S, Growing
 from app.errors import DoesNotFit, ModelError, ReplicaError, VariantUnusable
 from app.types import Arrays, ServedStep, Serving
-from models.plan import (
-    GIL_LIMIT_S,
-    Form,
-    Rounds,
-    Step,
-    choose,
-    choose_one,
-    form_at,
-    within_limits,
-)
+from models.plan import Form, Rounds, Step, choose, choose_one, form_at
 from models.processor import Processor
 from models.stopping import is_decided, loses
-from models.timing import WARM_RUNS, Limits, nothing, seconds_of, take_turns
+from models.timing import Limits, nothing, take_turns
 
 LOG = structlog.get_logger(__name__)
 TIMED = Limits(rounds=9, budget_s=0.5, warm_runs=0)  # for each batch size
@@ -48,12 +38,10 @@ class Part:
     Attributes:
         backend: runs the form.
         golden: the examples, with the tolerance of its variant.
-        holds_gil: whether a forward stops the whole process, so that only short ones may be used.
     """
 
     backend: Backend
     golden: Golden
-    holds_gil: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,15 +245,6 @@ class PlannedBackend:
             proved.add(form)
             same = _worth_it(part, batches, growing)
             seconds = _warm_at(part, size, same, between, growing)
-            longest_s = _gil_s(part, same)
-            if longest_s > GIL_LIMIT_S:
-                LOG.warning(
-                    "forward_stops_the_process",
-                    batch_size=size,
-                    milliseconds=round(longest_s * 1000, 2),
-                    limit=GIL_LIMIT_S * 1000,
-                    instead="serve the plan, or a TorchScript variant",
-                )
             if not growing.ended(size, seconds):
                 break
         return growing.largest
@@ -273,9 +252,8 @@ class PlannedBackend:
     def _measure(self, sized: Sized, between: Between) -> Measured:
         """Run a contest: warm every form at ascending sizes, time all in turns, and choose.
 
-        A form that fails is dropped while others remain. A form that holds the GIL, which stops the
-        whole process, runs up to the first size at which it holds it too long. A slow form that has
-        clearly lost at a size does not run at larger sizes.
+        A form that fails is dropped while others remain. A slow form that has clearly lost at a
+        size does not run at larger sizes.
         """
         growing = Growing()
         rounds: dict[int, dict[Form, list[float]]] = {}
@@ -288,7 +266,6 @@ class PlannedBackend:
                 try:
                     for length, took_s in _warm_at(part, size, same, between, growing).items():
                         seconds[length] = min(took_s, seconds.get(length, took_s))
-                    is_out = len(contestants) > 1 and _gil_s(part, same) > GIL_LIMIT_S
                 except ModelError as error:
                     if len(self._loaded) == 1:
                         raise
@@ -296,8 +273,6 @@ class PlannedBackend:
                     close_safely(self._loaded.pop(form).backend)
                     for measured in rounds.values():
                         measured.pop(form, None)
-                    is_out = True
-                if is_out:
                     contestants.remove(form)
             runs = {form: _runner(self._loaded[form].backend, same) for form in contestants}
             threads = self._processor.threads if self._processor.kind == "cpu" else None
@@ -308,10 +283,7 @@ class PlannedBackend:
                 break
             if quickest_s >= SLOW_S:
                 contestants = [form for form in contestants if not loses(form, taken)]
-        holds_gil = [form for form, part in self._loaded.items() if part.holds_gil]
-        allowed = within_limits(rounds, holds_gil)
-        candidates = tuple(self._loaded)
-        steps = self._choose(allowed, candidates) or self._choose(rounds, candidates)
+        steps = self._choose(rounds, tuple(self._loaded))
         return Measured(steps, _medians_us(rounds), growing.largest)
 
     def _close_unused(self) -> None:
@@ -339,14 +311,6 @@ def _warm_at(
         return seconds
     again = part.golden.replay_at(part.backend, size, between, growing)
     return {length: min(seconds[length], again[length]) for length in seconds}
-
-
-def _gil_s(part: Part, same: Sequence[Arrays]) -> float:
-    """How long a forward holds the GIL: the minimum of a few runs, as each may be delayed."""
-    if not part.holds_gil:
-        return 0.0
-    runs = [partial(part.backend.run, batch) for batch in same]
-    return max(min(seconds_of(run) for _ in range(WARM_RUNS)) for run in runs)
 
 
 def _runner(backend: Backend, batches: Sequence[Arrays]) -> Callable[[], object]:

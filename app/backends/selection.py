@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
@@ -136,13 +135,7 @@ def stages(selection: Selection) -> int:
     return len(next(iter(variants.values())).files) if len(variants) == 1 else 1
 
 
-def without_gil_holders(selection: Selection) -> Selection:
-    """The selection without compiled forms, which hold the GIL; unchanged if none would remain."""
-    rest = {f: v for f, v in selection.candidates.items() if v.format != "aotinductor"}
-    return dataclasses.replace(selection, candidates=rest) if rest else selection
-
-
-def stored_steps(  # noqa: PLR0911 - one per reason
+def stored_steps(
     plan: DevicePlan | None, selection: Selection, here: Processor, torch_version: str, largest: int
 ) -> tuple[tuple[Step, ...] | None, str]:
     """The steps that export measured, if they apply here; otherwise the reason why not.
@@ -165,8 +158,6 @@ def stored_steps(  # noqa: PLR0911 - one per reason
         return None, f"it was measured with torch {plan.torch_version}; here is {torch_version}"
     if steps[-1].up_to < largest:
         return None, f"it ends at batches of {steps[-1].up_to}; here they reach {largest}"
-    if any(step.form not in selection.candidates for step in steps):
-        return None, "it has forms that hold the GIL, which may not serve here"
     return steps, ""
 
 

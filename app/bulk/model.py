@@ -21,7 +21,6 @@ from app.backends.selection import (
     Selection,
     planned_batch,
     select,
-    without_gil_holders,
 )
 from app.backends.shape_caches import bound_caches
 from app.bulk.errors import BulkError, UsageError
@@ -258,13 +257,12 @@ def _placement(artifact: Artifact, choices: Choices) -> Placement:
 def _best_batch(manifest: Manifest, selection: Selection, kinds: Collection[str], most: int) -> int:
     """The batch size with the least time per item in export's measurements, else the largest."""
     plans = manifest.plan.devices if manifest.plan else ()
-    forms: Collection[Form] = without_gil_holders(selection).candidates
     per_item: dict[int, float] = {}
     for plan in plans:
         if plan.processor.kind not in kinds:
             continue
         for times in plan.times:
-            if times.form in forms:
+            if times.form in selection.candidates:
                 for size, median_us in zip(times.batch_sizes, times.median_us, strict=True):
                     if size <= most:
                         item_us = median_us / size

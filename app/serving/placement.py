@@ -176,7 +176,6 @@ def measured_layout(
     batch = next(Golden(manifest, selection.tolerance).batches([batch_size]))
     backends: dict[bool, Backend] = {}
     try:
-        # With a single replica the form may hold the GIL, see `TorchBackends.make`.
         for alone in dict.fromkeys(each.replicas == 1 for each in candidates):
             threads = candidates[0].threads if alone else 1
             devices = (CPU,) * (1 if alone else 2)

@@ -114,7 +114,7 @@ def compiled(case: Case, package: Path) -> Callable[..., torch.Tensor]:
             aoti_compile_and_package(program, package_path=str(package))
     except Exception as error:  # torch.export and its compiler raise many classes
         raise NotApplicable(f"torch.export or AOTInductor failed: {reason(error)}") from error
-    call = load_package(package.read_bytes(), torch.device("cpu")).boxed_run
+    call = load_package(package.read_bytes(), torch.device("cpu"))
 
     def forward(*inputs: torch.Tensor) -> torch.Tensor:
         made: torch.Tensor = call(list(inputs))[0]

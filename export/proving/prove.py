@@ -2,31 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 
 import torch
 
 from export.errors import ExportError, ParityError, reason
 from export.proving import verify
-from export.timing.contest import longest_forward
 from export.variants.base import TOLERANCES, Draft, Maker, NotApplicable, Subject
 from export.variants.registry import MAKERS, wanted_variants
 from models.archive import ArchiveError
 from models.definitions.definition import HeldOut, Progress
 from models.forms import Forward, intra_op_threads, kinds_here, load_form
 from models.manifest import Difference, Parity, Variant
-from models.packages import growth_per_reload
-from models.plan import GIL_LIMIT_S, Precision
+from models.plan import Precision
 from models.processor import DeviceKind
 from models.resources import serving_threads
-
-# Each load leaks all weights, so load only as often as the measurement of that leak needs.
-RELOADS = 3
-# No compiler makes a forward 40 times faster, and trying takes minutes.
-HOPELESS_S = 40 * GIL_LIMIT_S
 
 Stage = Callable[[str], Progress]
 
@@ -115,11 +107,6 @@ def _attempt(work: _Work, name: str, maker: Maker) -> None:
     """Build and verify one variant; record it, or the reason for leaving it out."""
     progress = work.stage(name)
     progress(0, 1, "making")
-    if name == "compiled" and work.options.variants is None:
-        eager_s, _ = _longest(work, work.subject.eager, torch.device("cpu"))
-        if eager_s > HOPELESS_S:
-            _leave_out(work, name, _too_long(work, name, eager_s, "in eager PyTorch "), progress)
-            return
     try:
         draft = maker.make(work.subject, work.folder)
     except NotApplicable as error:
@@ -179,8 +166,6 @@ def _prove(
     parity = accuracy = None
     for kind in (kind for kind in kinds_here() if kind in draft.device_kinds):
         plain = _load(work, draft, data, kind, optimized=False)
-        if draft.format == "aotinductor" and work.options.variants is None:
-            _check_short(work, name, plain, torch.device(kind), progress)
         found = _parity(work, plain, precision, kind, progress)
         parity = found if parity is None else _worse(parity, found)
         here = _accuracy(work, plain, kind)
@@ -206,11 +191,6 @@ def _prove(
         accuracy=accuracy,
         native=draft.native,
         interchangeable=interchangeable,
-        reload_growth_bytes=(
-            growth_per_reload(data[0], torch.device("cpu"), times=RELOADS)
-            if draft.format == "aotinductor" and "cpu" in draft.device_kinds
-            else None
-        ),
     )
 
 
@@ -242,43 +222,6 @@ def _optimized(
     except (ParityError, NotApplicable) as error:
         work.left_out[f"{name}-optimized"] = f"optimize_for_inference at load: {error}"
         return None, True, None
-
-
-def _check_short(
-    work: _Work, name: str, form: Forward, device: torch.device, progress: Progress
-) -> None:
-    """Reject a compiled form that no plan may use because it holds the GIL too long.
-
-    Raises:
-        NotApplicable: if one item of the slowest shape takes longer than allowed.
-        ParityError: if it fails.
-    """
-    longest_s, is_certain = _longest(work, form, device)
-    if longest_s > GIL_LIMIT_S and not is_certain:
-        progress(0, 1, "kept: the machine is too busy to tell whether its forwards are short")
-    elif longest_s > GIL_LIMIT_S:
-        raise NotApplicable(_too_long(work, name, longest_s))
-
-
-def _longest(work: _Work, form: Forward, device: torch.device) -> tuple[float, bool]:
-    """Return the seconds of one item of the slowest shape, and whether they are certain."""
-    by_shape: dict[Hashable, Callable[[], object]] = {
-        tuple(array.shape for array in each.inputs.values()): partial(
-            verify.run, form, work.subject.definition, each.inputs, device
-        )
-        for each in work.reference.comparisons
-        if all(len(array) == 1 for array in each.inputs.values())
-    }
-    return longest_forward(by_shape, device, work.threads)
-
-
-def _too_long(work: _Work, name: str, longest_s: float, how: str = "") -> str:
-    others = ",".join((*work.variants, name))
-    return (
-        f"a forward of one item takes {how}{longest_s * 1e3:.2f} ms and would stop the whole "
-        f"server for that long, {GIL_LIMIT_S * 1e3:g} ms are allowed; to keep it: "
-        f"--variants {others}"
-    )
 
 
 def _parity(

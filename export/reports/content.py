@@ -157,8 +157,6 @@ def _runs_on(variant: Variant) -> str:
     if variant.native is not None:
         native = variant.native
         parts.append(f"{native.architecture} with {', '.join(native.requires) or 'no extensions'}")
-    if variant.reload_growth_bytes is not None:
-        parts.append(f"grows by {variant.reload_growth_bytes:,} bytes when it is loaded again")
     return "; ".join(parts)
 
 

@@ -11,7 +11,6 @@ from models.plan import DevicePlan, Form, Plan, Precision
 
 CHOSEN = "*"  # marks the plan's form in a table of times
 COMPARED = ("plan / fastest", "plan / best single")
-HELD_BACK = "!"  # marks a form that holds the GIL too long at this size
 
 
 def plan_sections(manifest: Manifest) -> Iterator[Section]:
@@ -85,10 +84,7 @@ def _plan(manifest: Manifest, plan: Plan, device: DevicePlan) -> Section:
 
 
 def _times(device: DevicePlan, precision: Precision, manifest: Manifest) -> Section:
-    compiled = [
-        name for name, variant in manifest.variants.items() if variant.format == "aotinductor"
-    ]
-    found = standings(device, precision, compiled)
+    found = standings(device, precision)
     mixable = may_mix(v for v in manifest.variants.values() if v.precision == precision)
     forms = [times.form for times in device.times if times.precision == precision]
     single = best_single(found)
@@ -117,11 +113,6 @@ def _explained(
     if len(forms) == 1:
         yield f"{forms[0]} is the only form of this precision."
         return
-    if any(each.held_back for each in found):
-        yield (
-            f"{HELD_BACK} may not run at this size: its forward would hold the interpreter lock, "
-            "and with it the server's event loop, for longer than a millisecond."
-        )
     if single is not None:
         yield f"Best single form, by the geometric mean over the sizes: {single}."
     if not mixable:
@@ -158,7 +149,7 @@ def _one_wins(found: Sequence[Standing], winner: Form, *, mixable: bool) -> Iter
 def _row(each: Standing, forms: Sequence[Form], single: Form | None) -> tuple[str, ...]:
     cells = [str(each.size)]
     for form in forms:
-        mark = CHOSEN if form == each.chosen else HELD_BACK if form in each.held_back else ""
+        mark = CHOSEN if form == each.chosen else ""
         cells.append(_time(each.times.get(form), mark))
     if len(forms) > 1:
         noise = "" if each.within_noise else "\nbeyond noise"

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 import torch
 
 from export.errors import reason
-from export.timing.contest import holders_of_gil, runner
+from export.timing.contest import runner
 from models.cpu_layout import (
     BUSY,
     WEIGHTS,
@@ -53,12 +53,10 @@ def best_layout(
         return None  # stages share the replicas
     size = plan.quick_batch(steps[-1].up_to)
     (batch, *_) = golden_batches(manifest, size)
-    one = form_at(steps, size)
-    alone = runner(forms[one], batch, CPU)
-    several = runner(forms[_without_gil(manifest, plan, precision, one, size)], batch, CPU)
+    forward = runner(forms[form_at(steps, size)], batch, CPU)
     nbytes = sum(file.bytes for name, file in manifest.files.items() if name.endswith(WEIGHTS))
     candidates = layouts(cores, most_replicas(cores, nbytes))
-    forwards = {each: alone if each.replicas == 1 else several for each in candidates}
+    forwards = dict.fromkeys(candidates, forward)
     try:
         found, others = best(forwards, size, begin_replica)
     except Exception as error:  # a form may fail in any way when several threads run it
@@ -69,21 +67,6 @@ def best_layout(
         tell(f"cpu layout: not stored, {load}; the server measures it")
         return None
     return found
-
-
-def _without_gil(
-    manifest: Manifest, plan: DevicePlan, precision: Precision, one: Form, size: int
-) -> Form:
-    """Return the form for several replicas: one that does not hold the GIL, if there is one."""
-    holders = holders_of_gil(manifest)
-    if one not in holders:
-        return one
-    others = {
-        times.form: times.median_us[times.batch_sizes.index(size)]
-        for times in plan.times
-        if times.precision == precision and times.form not in holders and size in times.batch_sizes
-    }
-    return min(others, key=others.__getitem__, default=one)
 
 
 def begin_replica(replica: int, layout: Layout) -> None:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from models.plan import GIL_LIMIT_S, MIN_GAIN, DevicePlan, Form, FormTimes, Precision, Step, form_at
+from models.plan import MIN_GAIN, DevicePlan, Form, FormTimes, Precision, Step, form_at
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,24 +25,22 @@ class Standing:
     Attributes:
         size: of the batch.
         times: every form that was measured at this size.
-        held_back: forms that may not run at this size because they hold the GIL too long.
         chosen: the plan's form.
     """
 
     size: int
     times: dict[Form, PerItem]
-    held_back: frozenset[Form]
     chosen: Form
 
     @property
     def fastest(self) -> Form:
-        """The fastest form that may run, by the median; the plan's form on a tie."""
-        return min(self._allowed(), key=lambda form: (self._median(form), form != self.chosen))
+        """The fastest form, by the median; the plan's form on a tie."""
+        return min(self.times, key=lambda form: (self._median(form), form != self.chosen))
 
     @property
     def runner_up(self) -> Form | None:
         """The fastest form other than the plan's; None if there is none."""
-        others = [form for form in self._allowed() if form != self.chosen]
+        others = [form for form in self.times if form != self.chosen]
         return min(others, key=self._median, default=None)
 
     @property
@@ -56,22 +54,16 @@ class Standing:
         """The time of the plan's form divided by that of another one."""
         return self._median(self.chosen) / self._median(form)
 
-    def _allowed(self) -> Iterator[Form]:
-        return (form for form in self.times if form not in self.held_back)
-
     def _median(self, form: Form) -> float:
         return self.times[form].median_us
 
 
-def standings(
-    device: DevicePlan, precision: Precision, holds_gil: Collection[str]
-) -> tuple[Standing, ...]:
+def standings(device: DevicePlan, precision: Precision) -> tuple[Standing, ...]:
     """Return one standing per batch size at which the plan's form was measured.
 
     Args:
         device: the measured times and the plan.
         precision: one that has steps.
-        holds_gil: the variants that hold the GIL while they run.
     """
     measured = [times for times in device.times if times.precision == precision]
     steps = device.steps[precision]
@@ -80,15 +72,8 @@ def standings(
     for size in sizes:
         times = {each.form: per_item(each)[size] for each in measured if size in each.batch_sizes}
         chosen = form_at(steps, size)
-        held_back = frozenset(
-            form
-            for form, time in times.items()
-            if form != chosen
-            and form.variant in holds_gil
-            and time.low_us * size > GIL_LIMIT_S * 1e6
-        )
         if chosen in times:
-            found.append(Standing(size, times, held_back, chosen))
+            found.append(Standing(size, times, chosen))
     return tuple(found)
 
 
@@ -103,15 +88,11 @@ def per_item(times: FormTimes) -> dict[int, PerItem]:
 def best_single(found: Sequence[Standing]) -> Form | None:
     """Return the best form for all sizes, by the geometric mean of its times.
 
-    Returns None if no form was measured, or may run, at every size.
+    Returns None if no form was measured at every size.
     """
     if not found:
         return None
-    everywhere = [
-        form
-        for form in found[0].times
-        if all(form in each.times and form not in each.held_back for each in found)
-    ]
+    everywhere = [form for form in found[0].times if all(form in each.times for each in found)]
 
     def mean(form: Form) -> float:
         return sum(math.log(max(each.times[form].median_us, 1e-9)) for each in found)

@@ -160,7 +160,7 @@ def plan_steps(measured: Measured, largest: int) -> dict[Precision, tuple[Step, 
     """
     manifest, made = measured.manifest, {}
     forms = dict.fromkeys(form for taken in measured.rounds.values() for form in taken)
-    for precision, rounds in contests(manifest, measured.rounds, measured.slowest).items():
+    for precision, rounds in contests(manifest, measured.rounds).items():
         candidates = [
             form for form in forms if manifest.variants[form.variant].precision == precision
         ]
@@ -168,9 +168,7 @@ def plan_steps(measured: Measured, largest: int) -> dict[Precision, tuple[Step, 
             steps = choose(rounds, candidates, measured.unsettled)
         else:
             steps = choose_one(rounds, candidates, measured.unsettled)
-        if steps:
-            whole = steps[-1].up_to == max(measured.rounds)
-            made[precision] = extended(steps, largest) if whole else steps
+        made[precision] = extended(steps, largest)
     return made
 
 
@@ -217,5 +215,5 @@ def load_forms(
             why = f"{form} cannot be loaded here: {reason(error)}"
             if variant.format != "aotinductor":
                 raise ExportError(why) from error
-            tell(f"{why}; it needs a temporary folder (TMPDIR) that allows execution")
+            tell(why)
     return forms

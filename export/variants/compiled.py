@@ -153,9 +153,12 @@ def _compile(program: torch.export.ExportedProgram, march: str | None) -> bytes:
 
     options: dict[str, Any] = {
         "freezing": True,
-        # Serial code: its forwards take less than a millisecond, where threads cost more than they
-        # save, and the code must not depend on this machine's number of cores.
+        # Serial code: replicas are the threads of a server, and the code must not depend on this
+        # machine's number of cores.
         "cpp.threads": 1,
+        # Beside the library, which is never unloaded: so weights are freed with the model.
+        "aot_inductor.package_constants_in_so": False,
+        "aot_inductor.package_constants_on_disk_format": "binary_blob",
     }
     package = io.BytesIO()
     with config.patch({"cpp.march": march}):  # the call itself does not accept it

@@ -76,7 +76,6 @@ def measured_manifest(
                     update={
                         "format": "aotinductor",
                         "native": NativeCode(architecture="x86_64", requires=("avx2", "fma")),
-                        "reload_growth_bytes": 524_288,
                     }
                 ),
             },

@@ -1,37 +1,40 @@
-"""Packages are loaded once, leave nothing behind, and get only fitting inputs."""
+"""Packages are shared while they are used, leave nothing behind, and get only fitting inputs."""
 
 from __future__ import annotations
 
 import io
+import os
 import re
 import subprocess
 import sys
 import tempfile
 import threading
+import time
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
+from export.variants.compiled import Compiled
 from models import forms
 from models import packages as packages_module
 from models.archive import ArchiveError
-from models.forms import (
-    Forward,
-    load_form,
-)
-from models.packages import Packages, growth_per_reload, load_package
+from models.forms import Forward, load_form
+from models.packages import Package, Packages, load_package
+from models.resources import resident_bytes
 from models.tensors import Dimension
 from tests.artifacts import PICTURE, SHIFT, small_answer, small_batch, small_variant
+from tests.unit.export import definitions
 from tests.unit.models.manifests import spec
 
 CPU = torch.device("cpu")
 ROOT = Path(__file__).parents[3]
-PACKAGES = Packages()  # of all tests: what is loaded again leaks
+PACKAGES = Packages()  # of all tests
 
 
 def call(form: Forward, size: int = 5) -> Any:
@@ -119,14 +122,14 @@ for thread in threads:
 """
 
 
-class Recorder:
-    """Stands where torch's loader does, which takes anything without a word."""
+class Recorder(Package):
+    """Stands where a package does, which takes anything without a word."""
 
     def __init__(self) -> None:
         self.calls = 0
 
-    def boxed_run(self, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
-        """See torch's."""
+    def __call__(self, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+        """See `Package`."""
         self.calls += 1
         assert all(tensor.is_contiguous() for tensor in tensors)
         return tensors
@@ -224,56 +227,116 @@ class TestPackages:
             with pytest.raises(ArchiveError):
                 packages.load(package[:100], CPU)
 
-    @pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="needs Linux's /proc")
-    def test_unpacked_files_are_removed_after_loading(
-        self, package: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setenv("TMPDIR", str(tmp_path))
-        monkeypatch.setattr(tempfile, "tempdir", None)
-        theirs = tmp_path / "aotinductor_other1" / "compiled" / "data" / "aotinductor" / "model"
-        theirs.mkdir(parents=True)
-        form = load_form(package, "aotinductor", [PICTURE, SHIFT], CPU, packages=Packages())
-        assert list(tmp_path.iterdir()) == [tmp_path / "aotinductor_other1"]
-        wanted = small_answer(small_batch(5))["y"]
-        np.testing.assert_allclose(call(form), wanted, rtol=1e-4, atol=1e-5)
-
-    def test_unpacked_files_are_removed_after_a_failure(
-        self, package: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setenv("TMPDIR", str(tmp_path))
-        monkeypatch.setattr(tempfile, "tempdir", None)
-        (tmp_path / "aotinductor_other1").mkdir()
-        broken = io.BytesIO()
-        with zipfile.ZipFile(io.BytesIO(package)) as whole, zipfile.ZipFile(broken, "w") as copy:
-            for name in whole.namelist():
-                copy.writestr(name, b"no library" if name.endswith(".so") else whole.read(name))
-        with pytest.raises(RuntimeError):
-            load_package(broken.getvalue(), CPU)
-        assert list(tmp_path.iterdir()) == [tmp_path / "aotinductor_other1"]
-
-    def test_partly_unpacked_files_are_removed(
+    def test_loading_leaves_nothing_in_the_temporary_folder(
         self, package: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-        ours, theirs = tmp_path / "aotinductor_mine00", tmp_path / "aotinductor_their0"
+        monkeypatch.delattr(os, "memfd_create", raising=False)
+        monkeypatch.setattr(packages_module, "_MAPPED", {})
+        form = load_form(package, "aotinductor", [PICTURE, SHIFT], CPU, packages=Packages())
+        wanted = small_answer(small_batch(5))["y"]
+        np.testing.assert_allclose(call(form), wanted, rtol=1e-4, atol=1e-5)
+        with pytest.raises(OSError, match=r"file too short|invalid ELF header"):
+            load_package(changed(package, library=b"no library"), CPU)
+        assert list(tmp_path.iterdir()) == []
 
-        def full(*_: object) -> None:
-            for folder in (ours, theirs):
-                (folder / "archive").mkdir(parents=True)
-            raise RuntimeError(
-                f"Failed to extract zip file archive/a.cpp to destination file {ours}/archive/a.cpp"
-            )
+    def test_two_libraries_are_not_taken_for_one(self, package: bytes) -> None:
+        """The system knows a library by its path."""
+        before = len(os.listdir("/proc/self/fd"))
+        for _ in range(3):
+            with pytest.raises(OSError, match=r"file too short|invalid ELF header"):
+                load_package(changed(package, library=b"no library"), CPU)
+        assert len(os.listdir("/proc/self/fd")) == before
 
-        monkeypatch.setattr(torch._C._aoti, "AOTIModelPackageLoader", full)
-        with pytest.raises(RuntimeError):
-            load_package(package, CPU)
-        assert list(tmp_path.iterdir()) == [theirs]
-
-    def test_growth_is_measured_in_resident_bytes(
-        self, package: bytes, monkeypatch: pytest.MonkeyPatch
+    @pytest.mark.parametrize(
+        ("library", "more", "why"),
+        [
+            (None, (), "contains no library"),
+            (b"\x7fELF", (".json",), "calls operators that have no C interface"),
+        ],
+    )
+    def test_a_package_that_cannot_run_is_refused(
+        self, package: bytes, library: bytes | None, more: Sequence[str], why: str
     ) -> None:
-        sizes = iter([1000, 1600])
-        monkeypatch.setattr(packages_module, "resident_bytes", lambda: next(sizes))
-        assert growth_per_reload(package, CPU, times=2) == 300
-        monkeypatch.setattr(packages_module, "resident_bytes", lambda: None)
-        assert growth_per_reload(package, CPU, times=1) is None
+        with pytest.raises(RuntimeError, match=why):
+            load_package(changed(package, library=library, more=more), CPU)
+
+
+def changed(package: bytes, *, library: bytes | None, more: Sequence[str] = ()) -> bytes:
+    """The package with another library, or without one, and files beside it."""
+    copied = io.BytesIO()
+    with zipfile.ZipFile(io.BytesIO(package)) as whole, zipfile.ZipFile(copied, "w") as copy:
+        for name in whole.namelist():
+            if not name.endswith(".so"):
+                copy.writestr(name, whole.read(name))
+            elif library is not None:
+                copy.writestr(name, library)
+                for suffix in more:
+                    copy.writestr(name.removesuffix(".so") + suffix, "{}")
+    return copied.getvalue()
+
+
+class Wide(nn.Module):
+    """42 MiB of weights: such memory is given back to the system when it is freed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(3328, 3328)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.relu(self.layer(x))
+
+
+@pytest.fixture(scope="module")
+def wide(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    """A package for `Wide`."""
+    folder = tmp_path_factory.mktemp("wide")
+    model = definitions.of_vectors(Wide, (3328,))
+    Compiled("cpu").make(definitions.subject(model), folder)
+    return (folder / "compiled.pt2").read_bytes()
+
+
+@pytest.mark.skipif(resident_bytes() is None, reason="needs Linux's /proc")
+def test_weights_are_freed_with_their_package(wide: bytes) -> None:
+    def used() -> Package:
+        loaded = load_package(wide, CPU)
+        loaded([torch.ones(1, 3328)])
+        return loaded
+
+    used()
+    kept = used()
+    before = resident_bytes()
+    for _ in range(20):
+        used()
+    after = resident_bytes()
+    assert before is not None
+    assert after is not None
+    assert after - before < 10e6
+    assert kept([torch.ones(1, 3328)])
+
+
+def test_a_failure_inside_a_package_is_told(wide: bytes) -> None:
+    """Such shapes are refused before, by `Compiled`."""
+    loaded = load_package(wide, CPU)
+    with pytest.raises(RuntimeError, match="addmm_out"):
+        loaded([torch.ones(2, 7)])
+    assert loaded([torch.ones(2, 3328)])[0].shape == (2, 3328)
+
+
+def test_other_threads_run_during_a_forward(wide: bytes) -> None:
+    loaded, begun = load_package(wide, CPU), threading.Event()
+    batch = torch.ones(1024, 3328)
+
+    def run() -> None:
+        begun.set()
+        for _ in range(3):
+            loaded([batch])
+
+    thread = threading.Thread(target=run)
+    turns = 0
+    thread.start()
+    begun.wait()
+    while thread.is_alive():
+        time.sleep(0.001)
+        turns += 1
+    assert turns > 20

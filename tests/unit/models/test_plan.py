@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from models.plan import (
-    GIL_LIMIT_S,
     MIN_GAIN,
     DevicePlan,
     Form,
@@ -29,7 +28,6 @@ from models.plan import (
     is_faster,
     same_release,
     summary,
-    within_limits,
 )
 from models.processor import Processor
 from tests.unit.models.manifests import XEON, form, make_plan, steps
@@ -223,27 +221,6 @@ class TestChoose:
             assert sizes[-1] == max(size for size, taken in rounds.items() if taken)
         for size, taken in rounds.items():
             assert not taken or form_at(chosen, size) in taken
-
-
-class TestLimits:
-    def test_form_holding_the_gil_too_long_is_excluded(self) -> None:
-        under, over = 0.9 * GIL_LIMIT_S, 1.1 * GIL_LIMIT_S
-        rounds = {1: table(a=under, b=over), 2: table(a=over, b=over), 4: table(a=over)}
-        assert within_limits(rounds, [A]) == {
-            1: table(a=under, b=over),
-            2: table(b=over),
-            4: {},
-        }
-
-    def test_gil_limit_applies_to_the_lower_quartile(self) -> None:
-        """Load only adds time: a form that is short in every fourth round is short."""
-        rounds = {1: {A: [GIL_LIMIT_S] * 2 + [50 * GIL_LIMIT_S] * 3}}
-        assert within_limits(rounds, [A]) == rounds
-        assert within_limits({1: {A: [GIL_LIMIT_S] + [2 * GIL_LIMIT_S] * 4}}, [A]) == {1: {}}
-
-    def test_limit_ignores_forms_that_release_the_gil(self) -> None:
-        rounds = {1: table(a=9.0)}
-        assert within_limits(rounds, []) == rounds
 
 
 class TestSummary:

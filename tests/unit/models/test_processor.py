@@ -6,7 +6,6 @@ import platform
 from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from models.processor import (
@@ -14,7 +13,6 @@ from models.processor import (
     cpu_flags,
     cpu_name,
     machine,
-    mapped_files,
     this_cpu,
 )
 
@@ -133,26 +131,3 @@ class TestProcessor:
     def test_processors_are_equal_with_equal_threads(self) -> None:
         assert this_cpu(1) == this_cpu(1)
         assert this_cpu(1) != this_cpu(2)
-
-
-class TestMapped:
-    def test_mapped_files_are_those_with_a_path(
-        self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-    ) -> None:
-        (tmp_path / "maps").write_text(
-            "7f00-7f10 r-xp 00000000 fe:00 12   /tmp/with a space/model.so\n"
-            "7f10-7f20 rw-p 00000000 fe:00 12   /tmp/with a space/model.so\n"
-            "7f20-7f30 rw-p 00000000 00:00 0 \n"
-            "7f30-7f40 rw-p 00000000 00:00 0    [heap]\n"
-        )
-        monkeypatch.setattr("models.processor.MAPS", tmp_path / "maps")
-        assert mapped_files() == {"/tmp/with a space/model.so", "[heap]"}
-        monkeypatch.setattr("models.processor.MAPS", tmp_path / "none")
-        assert mapped_files() == set()
-
-    @pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="needs Linux's /proc")
-    def test_files_mapped_by_this_process_are_found(self, tmp_path: Path) -> None:
-        np.zeros(4096, np.uint8).tofile(tmp_path / "file")
-        held = np.memmap(tmp_path / "file", np.uint8, "r")
-        assert str((tmp_path / "file").resolve()) in mapped_files()
-        del held

@@ -54,7 +54,6 @@ class Stage:
         form: Form,
         cost_s: Callable[[int], float] | float = 1e-3,
         *,
-        holds_gil: bool = False,
         load_error: Exception | None = None,
         answer: Callable[[Array], Array] = lambda x: x * 2,
         tolerance: Tolerance = CLOSE,
@@ -67,7 +66,7 @@ class Stage:
             return {"value": answer(inputs["x"])}
 
         self.fakes[form] = FakeBackend(script, load_error)
-        self.parts[form] = Part(self.fakes[form], golden(tolerance), holds_gil)
+        self.parts[form] = Part(self.fakes[form], golden(tolerance))
         return self.fakes[form]
 
     def backend(

@@ -22,7 +22,6 @@ from app.errors import (
 from app.registry.repository import Artifact, Repository
 from app.types import Arrays, Device, ModelId, ServedStep, Serving
 from models.packages import Packages
-from models.plan import GIL_LIMIT_S
 from models.timing import WARM_RUNS
 from tests.artifacts import small_batch, write_small
 from tests.unit.app.backends.stage import SIZES, Stage, batch, golden
@@ -196,27 +195,6 @@ class TestSlow:
         second.load()
         assert second.warm_up(WARMED) == 4
         assert max(map(len, stage.fakes[B].batches)) == 4
-
-
-class TestGil:
-    def test_form_holding_it_runs_only_short_batches(self, stage: Stage) -> None:
-        stage.add(A, lambda size: 2 * GIL_LIMIT_S * size)
-        stage.add(B, lambda size: 0.3 * GIL_LIMIT_S * size, holds_gil=True)
-        backend = stage.warm()
-        assert [stage.ran(backend, size) for size in (1, 2, 3, 4, 8)] == [B, B, A, A, A]
-        median_us = backend.serving().median_us[str(B)]
-        assert list(median_us) == [1, 2]  # seen to be too long at 4, and tried no further
-
-    def test_form_that_always_exceeds_the_limit_is_unused(self, stage: Stage) -> None:
-        stage.add(A, 9 * GIL_LIMIT_S)
-        stage.add(B, 1.1 * GIL_LIMIT_S, holds_gil=True)
-        backend = stage.warm()
-        assert {stage.ran(backend, size) for size in SIZES} == {A}
-        assert stage.fakes[B].calls[-1] == "close"
-
-    def test_only_form_serves_despite_the_limit(self, stage: Stage) -> None:
-        stage.add(A, 9 * GIL_LIMIT_S, holds_gil=True)
-        assert stage.ran(stage.warm(), 8) == A
 
 
 class TestLife:

@@ -148,21 +148,6 @@ class TestContest:
         with pytest.raises(ModelError):
             stage.warm(steps((8, A)), key="stored")
 
-    def test_form_over_gil_limit_runs_no_larger_size(self, stage: Stage) -> None:
-        stage.add(A, lambda size: 0.4 * MS * size, holds_gil=True)
-        stage.add(B, 9 * MS)
-        backend = stage.warm()
-        assert [stage.ran(backend, size) for size in (1, 2, 4, 8)] == [A, A, B, B]
-        assert max(map(len, stage.fakes[A].batches)) == 4  # seen to take 1.6 ms, and no further
-
-    def test_only_form_over_the_limit_is_logged(self, stage: Stage) -> None:
-        stage.add(A, lambda size: 0.4 * MS * size, holds_gil=True)
-        with capture_logs() as logs:
-            backend = stage.warm()
-        assert stage.ran(backend, 8) == A
-        told = [log for log in logs if log["event"] == "forward_stops_the_process"]
-        assert [(log["batch_size"], log["milliseconds"]) for log in told] == [(4, 1.6), (8, 3.2)]
-
     def test_forms_that_answer_differently_are_never_mixed(self, stage: Stage) -> None:
         stage.add(A, lambda size: 1 * MS if size < 8 else 9 * MS)
         stage.add(B, lambda size: 2 * MS)

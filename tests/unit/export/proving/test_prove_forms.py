@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
-import math
-import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -16,9 +13,6 @@ from torch import nn
 from export.errors import ExportError
 from export.proving.prove import Proof, ProofOptions, prove_variants
 from models.definitions.definition import Definition, HeldOut
-from models.forms import intra_op_threads
-from models.resources import serving_threads
-from models.timing import Timing
 from tests.unit.export.definitions import CATALOG, Close, definition, quiet, subject
 
 
@@ -97,82 +91,3 @@ class TestFormsMadeAtLoad:
         with pytest.raises(ExportError, match=message):
             prove(tmp_path, CATALOG["tiny"], "script")
         assert names(tmp_path) == []
-
-
-class TestSlowCompiledForms:
-    """It holds the GIL, so it is useless if one item takes longer than a plan allows."""
-
-    @pytest.fixture(autouse=True)
-    def _nothing_is_short(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("export.proving.prove.GIL_LIMIT_S", 0.0)
-        monkeypatch.setattr("export.proving.prove.HOPELESS_S", math.inf)
-
-    def test_slow_eager_model_is_not_compiled(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        def never(*_: object, **__: object) -> None:
-            raise AssertionError("it was made")
-
-        monkeypatch.setattr("export.proving.prove.HOPELESS_S", 0.0)
-        monkeypatch.setattr("export.variants.compiled.find_compiler", never)
-        proof = prove(tmp_path, definition(train=None))
-        assert re.match(
-            r"a forward of one item takes in eager PyTorch \d+\.\d\d ms",
-            proof.left_out["compiled"],
-        )
-
-    def test_slow_form_skips_the_reload_measurement(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        def never(*_: object, **__: object) -> None:
-            raise AssertionError("it was loaded again")
-
-        monkeypatch.setattr("export.proving.prove.growth_per_reload", never)
-        proof = prove(tmp_path, definition(train=None))
-        assert "compiled" not in proof.variants
-        assert re.fullmatch(
-            r"a forward of one item takes \d+\.\d\d ms and would stop the whole server for that "
-            "long, 0 ms are allowed; to keep it: --variants script,compiled",
-            proof.left_out["compiled"],
-        )
-        assert "compiled.pt2" not in names(tmp_path)
-
-    def test_busy_machine_keeps_the_compiled_form(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """A helper of the forward waits for a core all the time."""
-        waited_ns = itertools.count(step=10**10)
-        monkeypatch.setattr("models.timing.all_threads", lambda: {1: next(waited_ns)})
-        notes: list[str] = []
-        proof = prove_variants(
-            subject(definition(train=None)),
-            ProofOptions(max_batch=3),
-            tmp_path,
-            lambda name: lambda done, total, note: notes.append(note),
-            threads=2,
-        )
-        assert "compiled" in proof.variants
-        assert "kept: the machine is too busy to tell whether its forwards are short" in notes
-
-    @pytest.mark.parametrize("threads", [None, 2])
-    def test_timing_uses_the_serving_thread_count(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, threads: int | None
-    ) -> None:
-        """On all cores of a busy machine it would wait for the slowest of them."""
-        seen: list[int] = []
-
-        def timed(runs: Iterable[str], *_: object, **__: object) -> Timing[str]:
-            seen.append(torch.get_num_threads())
-            return Timing({key: [1.0] for key in runs}, {})
-
-        monkeypatch.setattr("export.timing.contest.take_turns", timed)
-        with intra_op_threads(3):
-            model = subject(definition(train=None))
-            options = ProofOptions(max_batch=3)
-            proof = prove_variants(model, options, tmp_path, lambda name: quiet, threads)
-        assert set(seen) == {threads or serving_threads()}
-        assert "compiled" in proof.left_out
-
-    def test_requested_form_is_kept(self, tmp_path: Path) -> None:
-        proof = prove(tmp_path, definition(train=None), "compiled")
-        assert list(proof.variants) == ["compiled"]

@@ -89,16 +89,6 @@ def test_every_layout_runs_the_plans_form(comparison: Comparison) -> None:
     assert not told
 
 
-def test_several_replicas_run_the_fastest_gil_free_form(comparison: Comparison) -> None:
-    plan = device_plan(MIXED.times, Step(up_to=2, form=COMPILED))
-    found, _ = measure(comparison, plan)
-    assert found is not None
-    assert found.batch_size == 2
-    assert comparison.forms == {
-        each: COMPILED if each.replicas == 1 else SCRIPT for each in FOUR_CORES
-    }
-
-
 def test_the_only_form_runs_every_layout(comparison: Comparison) -> None:
     plan = device_plan([per_item(COMPILED, (40, 50, 60))], Step(up_to=4, form=COMPILED))
     measure(comparison, plan)

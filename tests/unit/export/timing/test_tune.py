@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -19,8 +18,7 @@ from models.plan import Form, Plan
 from models.processor import Processor, machine
 from models.timing import Timing
 from tests.artifacts import write_artifact
-from tests.unit.export.definitions import Moody, definition, quiet
-from tests.unit.export.jobs import make
+from tests.unit.export.definitions import Moody, quiet
 from tests.unit.models.manifests import make_manifest, spec
 
 CPU = torch.device("cpu")
@@ -175,21 +173,6 @@ class TestMeasure:
             (2, names[True]),
         ]
 
-    def test_form_over_gil_limit_is_measured_not_planned(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """With the same clock, on which a forward of a second is a thousand times too long."""
-        tiny = definition(train=None)
-        made = make(tmp_path, tiny, "script", "compiled", tuning=TuneOptions(max_batch=1))
-        preferred = {name: made.manifest.variants[name] for name in ("compiled", "script")}
-        manifest = with_variants(made.manifest, **preferred)
-        ticks = itertools.count()
-        monkeypatch.setattr("models.timing.time.perf_counter", lambda: float(next(ticks)))
-        device = tune.measure(made.folder, manifest, TuneOptions(max_batch=1), quiet).on("cpu")
-        assert device is not None
-        assert "compiled" in {times.form.variant for times in device.times}
-        assert {step.form.variant for step in device.steps["float32"]} == {"script"}
-
     def test_machine_code_for_another_machine_is_not_measured(
         self, artifact: tuple[Path, Manifest]
     ) -> None:
@@ -223,7 +206,6 @@ class TestMeasure:
         assert device is not None
         assert {each.form.variant for each in device.times} == {"script", "int8"}
         assert notes[0].startswith("compiled cannot be loaded here: ")
-        assert notes[0].endswith("a temporary folder (TMPDIR) that allows execution")
 
     def test_no_runnable_variant_is_an_error(self, artifact: tuple[Path, Manifest]) -> None:
         folder, manifest = artifact

@@ -44,7 +44,7 @@ class TestSteps:
         )
         rounds = {1: {PLAIN: [2.0] * 5, OPTIMIZED: [3.0] * 5}, 2: {PLAIN: [9.0], OPTIMIZED: [4.0]}}
         manifest = with_variants(make_manifest(), script=variant)
-        (steps,) = tune.plan_steps(Measured(manifest, rounds, rounds), 2).values()
+        (steps,) = tune.plan_steps(Measured(manifest, rounds), 2).values()
         expected = [(1, PLAIN), (2, OPTIMIZED)] if mixes else [(2, OPTIMIZED)]
         assert [(step.up_to, step.form) for step in steps] == expected
 
@@ -52,26 +52,8 @@ class TestSteps:
         variant = SCRIPT.model_copy(update={"precision": "bf16", "optimized": SCRIPT.parity})
         rounds = {1: {PLAIN: [2.0] * 5, OPTIMIZED: [3.0] * 5}, 2: {PLAIN: [9.0], OPTIMIZED: [4.0]}}
         manifest = with_variants(make_manifest(), script=variant)
-        (steps,) = tune.plan_steps(Measured(manifest, rounds, rounds), 2).values()
+        (steps,) = tune.plan_steps(Measured(manifest, rounds), 2).values()
         assert [step.form for step in steps] == [PLAIN, OPTIMIZED]
-
-    @pytest.mark.parametrize(("slowest", "form"), [(0.9e-3, MACHINE), (1.1e-3, PLAIN)])
-    def test_gil_limit_applies_to_the_slowest_shape(self, slowest: float, form: Form) -> None:
-        manifest = with_variants(make_manifest(), script=SCRIPT, compiled=COMPILED)
-        mean = {1: {PLAIN: [0.8e-3] * 5, MACHINE: [0.4e-3] * 5}}
-        worst = {1: {PLAIN: [5e-3] * 5, MACHINE: [slowest] * 5}}
-        steps = tune.plan_steps(Measured(manifest, mean, worst), 1)["float32"]
-        assert [(step.up_to, step.form) for step in steps] == [(1, form)]
-
-    def test_free_dimensions_exclude_machine_code_from_plans(self) -> None:
-        manifest = make_manifest(
-            inputs=[spec("x", shape=(-1, -1))],
-            golden=[example({"x": np.ones(3, np.float32)}, {"value": np.zeros(1, np.float32)})],
-        )
-        manifest = with_variants(manifest, script=SCRIPT, compiled=COMPILED)
-        rounds = {1: {PLAIN: [0.8e-3] * 5, MACHINE: [0.1e-3] * 5}}
-        steps = tune.plan_steps(Measured(manifest, rounds, rounds), 2)["float32"]
-        assert [step.form for step in steps] == [PLAIN]
 
 
 class TestGoldenBatches:
