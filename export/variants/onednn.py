@@ -13,6 +13,7 @@ from pathlib import Path
 
 import torch
 from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
 
 from export.errors import reason
 from export.variants.base import Draft, NotApplicable, Subject
@@ -23,7 +24,7 @@ from models.plan import Precision
 # Copies to and from oneDNN's layout cost more than a smaller layer saves: on an AMD EPYC a layer of
 # 576 x 120 gains nothing, one of 384 x 384 is twice as fast.
 MIN_WEIGHTS = 1 << 17
-MIN_SHARE = 0.5  # of the multiplied weights: below, other layers take most of the time
+MIN_SHARE = 0.5  # of the multiplications: below, other layers take most of the time
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,10 +42,11 @@ class OneDnn:
         if not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
             raise NotApplicable("this torch was built without oneDNN")
         subject = in_python(subject)
-        large, others = _weights(subject.eager)
-        if large <= MIN_SHARE * (large + others):
+        share = _share(subject.eager, example_of(subject))
+        if share <= MIN_SHARE:
             raise NotApplicable(
-                f"linear layers of at least {MIN_WEIGHTS:,} weights are not most of the model"
+                f"linear layers of at least {MIN_WEIGHTS:,} weights do {share:.0%} of the "
+                f"multiplications of an item, and more than {MIN_SHARE:.0%} would be needed"
             )
         try:
             module = replaced(copy.deepcopy(subject.eager), _packed)
@@ -68,13 +70,24 @@ def _packed(module: nn.Module) -> nn.Module | None:
     return made
 
 
-def _weights(module: nn.Module) -> tuple[int, int]:
-    """Count the weights of large linear layers, and all others except lookup tables."""
-    large = others = 0
-    for layer in module.modules():
-        count = sum(weight.numel() for weight in layer.parameters(recurse=False))
-        if type(layer) is nn.Linear and layer.weight.numel() >= MIN_WEIGHTS:
-            large += count
-        elif not isinstance(layer, nn.Embedding):
-            others += count
-    return large, others
+def _share(module: nn.Module, example: tuple[torch.Tensor, ...]) -> float:
+    """Return the share of large linear layers in the multiplications of an item, 0 to 1."""
+    large = 0
+
+    def count(layer: nn.Linear, _: object, made: torch.Tensor) -> None:
+        nonlocal large
+        large += made.numel() * layer.in_features
+
+    hooks = [
+        layer.register_forward_hook(count)
+        for layer in module.modules()
+        if type(layer) is nn.Linear and layer.weight.numel() >= MIN_WEIGHTS
+    ]
+    try:
+        with FlopCounterMode(display=False) as counter, torch.no_grad():
+            module(*example)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    total: int = counter.get_total_flops()
+    return 2 * large / max(1, total)
