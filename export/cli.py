@@ -153,7 +153,9 @@ def _export(arguments: Sequence[str], catalog: Mapping[str, Definition], console
         version=parsed.version,
         weights=parsed.weights,
         checkpoint=parsed.checkpoint,
-        proof=ProofOptions(parsed.variants, parsed.max_accuracy_drop, parsed.max_batch_size),
+        proof=ProofOptions(
+            parsed.variants, parsed.max_accuracy_drop, parsed.max_batch_size, parsed.thorough
+        ),
         tuning=_tuning(parsed),
         profile=parsed.profile,
     )
@@ -198,7 +200,11 @@ def _adopt(arguments: Sequence[str], console: Console) -> None:
         definition=found.definition,
         out=parsed.out,
         version=parsed.version,
-        proof=ProofOptions(parsed.variants or found.variants, max_batch=parsed.max_batch_size),
+        proof=ProofOptions(
+            parsed.variants or found.variants,
+            max_batch=parsed.max_batch_size,
+            thorough=parsed.thorough,
+        ),
         tuning=_tuning(parsed),
         profile=parsed.profile,
     )
@@ -330,6 +336,12 @@ def _add_tuning(parser: argparse.ArgumentParser, *, again: bool = False) -> None
         "all usable cores but one)",
     )
     if not again:
+        parser.add_argument(
+            "--thorough",
+            action="store_true",
+            help="compare batches of many sizes with eager PyTorch, however long that takes "
+            "(default: of a slow model at least of 1, 2, two others and the largest)",
+        )
         parser.add_argument(
             "--profile",
             action="store_true",

@@ -20,7 +20,7 @@ from models.resources import memory_left_bytes, numa_nodes
 from models.tensors import Part
 
 FORWARD_S = 0.05  # longest measured forward, if a smaller batch can meet it
-WEIGHTS = (".pt", ".pt2")
+WEIGHTS = (".pt", ".pt2", ".zip")
 MEMORY_SHARE = 0.5  # of the free memory, for the replicas' copies of the model
 # Event loop time for a single item: parse, queue, answer. For digits as JSON it is 110 us with the
 # compiled request path, 220 us without (docs/performance.md). Meanwhile the event loop needs a core

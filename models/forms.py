@@ -8,14 +8,15 @@ import os
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Literal, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
 
 from models.archive import check_archive
 from models.bounds import mismatch, shared_axes
-from models.manifest import NativeCode, Variant
+from models.manifest import Format, NativeCode, Variant
+from models.openvino_models import load_openvino
 from models.packages import Package, Packages, load_package
 from models.plan import same_release
 from models.processor import (
@@ -169,7 +170,7 @@ class Compiled:
 
 def load_form(
     data: bytes | Sequence[bytes],
-    file_format: Literal["torchscript", "aotinductor"],
+    file_format: Format,
     inputs: Sequence[TensorSpec],
     device: torch.device,
     *,
@@ -188,7 +189,8 @@ def load_form(
 
     Raises:
         ArchiveError: if the file must not be unpacked.
-        RuntimeError: if torch cannot read it.
+        NotInstalled: if its runtime is missing.
+        RuntimeError: if torch, or its runtime, cannot read it.
     """
     compute_in_float32()
     if not isinstance(data, bytes):
@@ -197,6 +199,8 @@ def load_form(
         data = data[0]
     if file_format == "torchscript":
         return load_torchscript(data, device, optimized=optimized)
+    if file_format == "openvino":
+        return load_openvino(data)
     package = packages.load(data, device) if packages else load_package(data, device)
     return Compiled(package, inputs)
 

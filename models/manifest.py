@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Iterable, Mapping
-from typing import Literal, Self
+from typing import Literal, Self, TypeAlias
 
 from pydantic import Field, JsonValue, model_validator
 
@@ -21,6 +21,7 @@ from models.rows import check_rows
 from models.tensors import EncodedArray, FileName, Name, Part, Sha256, TensorSpec, Tolerance
 
 SCHEMA_VERSION: Literal[2] = 2
+Format: TypeAlias = Literal["torchscript", "aotinductor", "openvino"]
 MANIFEST_FILE = "manifest.json"
 DIGEST_FILE = "manifest.sha256"
 SIGNATURE_FILE = "manifest.sig"
@@ -92,7 +93,7 @@ class Variant(Part):
 
     file: FileName
     later_stages: tuple[FileName, ...] = ()
-    format: Literal["torchscript", "aotinductor"]
+    format: Format
     precision: Precision
     made_by: str
     torch_version: str

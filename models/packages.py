@@ -22,6 +22,7 @@ from typing import Any
 import torch
 
 from models.archive import check_archive
+from models.resources import usable_cores
 
 CODE, WEIGHTS = ".so", "_weights.blob"
 KERNELS = (".cubin", ".hsaco")
@@ -88,9 +89,10 @@ class Package:
         self._stream = _stream_on(device)
         self._container = container = c_void_p()
         kernels = None if folder is None else folder.name.encode()
-        runners = os.cpu_count() or 1
+        runners = usable_cores()
         code.check(code.create(byref(container), runners, str(device).encode(), kernels))
-        weakref.finalize(self, code.delete, container.value)
+        # Not at the end of the process, when a thread may still run it.
+        weakref.finalize(self, code.delete, container.value).atexit = False
         if weights is not None:
             code.check(code.take_weights(container, weights))  # copied
         self._inputs, self._outputs = _counted(code, container)

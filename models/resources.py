@@ -22,7 +22,7 @@ def usable_cores() -> int:
     kernel's periods (100 ms), and then all of them would pause.
     """
     if hasattr(os, "sched_getaffinity"):
-        allowed = len(os.sched_getaffinity(0))
+        allowed = len(os.sched_getaffinity(os.getpid()))  # of its first thread: replicas have fewer
     else:
         allowed = os.cpu_count() or 1
     quotas = [quota for group in _groups("cpu") if (quota := _quota(group)) is not None]

@@ -12,6 +12,7 @@ from app.backends.base import Backend
 from app.backends.compiled import CompiledBackend
 from app.backends.devices import compute_with
 from app.backends.golden import Golden
+from app.backends.openvino import OpenVinoBackend
 from app.backends.pipeline import PipelineBackend
 from app.backends.planned import Measurements, Part, PlannedBackend
 from app.backends.selection import Selection, runs_on, stored_steps
@@ -110,4 +111,6 @@ class TorchBackends:
         variant: Variant = manifest.variants[form.variant]
         if variant.format == "torchscript":
             return TorchScriptBackend(folder, manifest, form, device)
+        if variant.format == "openvino":
+            return OpenVinoBackend(folder, manifest, form, device)
         return CompiledBackend(folder, manifest, form, device, self._packages)

@@ -30,12 +30,14 @@ class ProofOptions:
     Attributes:
         variants: names of the wanted ones; None: all that the model and the machine allow.
         max_accuracy_drop: how many points (hundredths) less accurate than eager a variant may be.
-        max_batch: every batch size up to this one is compared.
+        max_batch: the largest batch that is compared.
+        thorough: compare many batch sizes, however long that takes.
     """
 
     variants: tuple[str, ...] | None = None
     max_accuracy_drop: float = 0.5
     max_batch: int = 64
+    thorough: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +91,13 @@ def prove_variants(
     wanted = wanted_variants(options.variants, definition)
     threads = threads or serving_threads()
     with intra_op_threads(threads):  # on all cores each forward would wait for the busiest core
-        against = verify.reference(subject.eager, definition, options.max_batch, stage("eager"))
+        against = verify.reference(
+            subject.eager,
+            definition,
+            options.max_batch,
+            stage("eager"),
+            thorough=options.thorough,
+        )
         held_out = definition.held_out() if definition.held_out else None
         accuracy = verify.accuracy(subject.eager, definition, held_out) if held_out else None
         work = _Work(subject, options, folder, stage, threads, against, held_out, accuracy)

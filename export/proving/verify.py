@@ -23,9 +23,11 @@ from models.tensors import Array, Arrays, TensorSpec, Tolerance, stack
 
 SEED = 1
 # Every size up to the largest batch is compared, unless that takes eager longer than this, or more
-# memory: then only powers of two and their neighbours, where kernels change.
-EVERY_SIZE_BUDGET_S = 30.0
-EVERY_SIZE_BUDGET_BYTES = 1 << 30
+# memory: then powers of two and their neighbours, where kernels change; and if these take longer,
+# the fewest that are still evidence: one, two, two by chance, and the largest.
+BUDGET_S = 10.0
+BUDGET_BYTES = 1 << 30
+MOST_BY_CHANCE = 16
 # The share of a lossy tolerance by which a form's answers to an item alone, in a batch and padded
 # may differ. Kernels add in another order: one unit in the last place of bf16 is up to 0.8 %, which
 # is within a fifth of its tolerance.
@@ -103,9 +105,21 @@ def run(
 
 
 def reference(
-    eager: Runnable, definition: Definition, max_batch: int, progress: Progress
+    eager: Runnable,
+    definition: Definition,
+    max_batch: int,
+    progress: Progress,
+    *,
+    thorough: bool = False,
 ) -> Reference:
-    """Compute eager's outputs for random inputs of every batch size and the golden examples.
+    """Compute eager's outputs for random inputs of many batch sizes and the golden examples.
+
+    Args:
+        eager: the model.
+        definition: its contract and its data.
+        max_batch: the largest batch.
+        progress: called after each batch.
+        thorough: compare powers of two and their neighbours at least, however long that takes.
 
     Raises:
         ExportError: if the definition's inputs differ from its declaration.
@@ -144,7 +158,11 @@ def reference(
         compare(what, inputs, 1)
         took_s.append(time.perf_counter() - began)
     one_s = statistics.fmean(took_s[1:])  # without the first, the warm-up
-    sizes = _sizes(max_batch, one_s, _bytes(comparisons[-1]))
+    chance = np.random.default_rng(SEED)  # of its own: the inputs do not depend on the sizes
+    by_chance = chance.integers(3, max(4, min(max_batch, MOST_BY_CHANCE) + 1), 2)
+    fewest = {1, 2, *by_chance.tolist(), max_batch}
+    each_bytes = _bytes(comparisons[-1])
+    sizes = _sizes(max_batch, fewest, one_s, each_bytes, thorough=thorough)
     for done, size in enumerate(sizes[1:], start=2):
         compare(f"random inputs, batch {size}", definition.random_inputs(rng, size), size)
         progress(done, len(sizes), f"batch {size}")
@@ -261,12 +279,16 @@ def accuracy(
     return right / len(held_out.labels)
 
 
-def _sizes(max_batch: int, one_s: float, one_bytes: int) -> tuple[int, ...]:
+def _sizes(
+    most: int, fewest: set[int], one_s: float, one_bytes: int, *, thorough: bool
+) -> tuple[int, ...]:
     """Return the batch sizes to compare, by the cost of a batch of one."""
-    items = max_batch * (max_batch + 1) / 2
-    if items * one_s <= EVERY_SIZE_BUDGET_S and items * one_bytes <= EVERY_SIZE_BUDGET_BYTES:
-        return tuple(range(1, max_batch + 1))
-    return tuple(sorted(set(_near_powers_of_two(max_batch))))
+    near = set(_near_powers_of_two(most))
+    for sizes, always in ((set(range(1, most + 1)), False), (near, thorough)):
+        items = sum(sizes)
+        if always or (items * one_s <= BUDGET_S and items * one_bytes <= BUDGET_BYTES):
+            return tuple(sorted(sizes))
+    return tuple(sorted(size for size in fewest if size <= most))
 
 
 def _bytes(batch: Comparison) -> int:

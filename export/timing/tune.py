@@ -28,6 +28,7 @@ from models.forms import (
 )
 from models.golden import golden_batches
 from models.manifest import Manifest, Variant, forms_of, may_mix
+from models.openvino_models import NotInstalled
 from models.plan import (
     DevicePlan,
     Form,
@@ -211,9 +212,9 @@ def load_forms(
             forms[form] = load_form(
                 data, variant.format, manifest.inputs, device, optimized=form.optimized
             )
-        except (OSError, RuntimeError, ArchiveError) as error:
+        except (OSError, RuntimeError, ArchiveError, NotInstalled) as error:
             why = f"{form} cannot be loaded here: {reason(error)}"
-            if variant.format != "aotinductor":
+            if variant.format == "torchscript":
                 raise ExportError(why) from error
             tell(why)
     return forms

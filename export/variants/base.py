@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Protocol
 
 from torch import nn
 
 from models.definitions.definition import Definition
-from models.manifest import NativeCode
+from models.manifest import Format, NativeCode
 from models.plan import Precision
 from models.processor import DeviceKind
 from models.tensors import Tolerance
@@ -56,6 +56,7 @@ class Draft:
         device_kinds: the kinds of device on which it runs.
         native: requirements of its compiled code; None: it has none.
         later_stages: further files that run after it.
+        format: its format.
     """
 
     file: str
@@ -63,16 +64,12 @@ class Draft:
     device_kinds: tuple[DeviceKind, ...]
     native: NativeCode | None = None
     later_stages: tuple[str, ...] = ()
+    format: Format = "torchscript"
 
     @property
     def files(self) -> tuple[str, ...]:
         """All written files, in the order in which they run."""
         return (self.file, *self.later_stages)
-
-    @property
-    def format(self) -> Literal["torchscript", "aotinductor"]:
-        """The format's name in the manifest."""
-        return "torchscript" if self.native is None else "aotinductor"
 
 
 class Maker(Protocol):

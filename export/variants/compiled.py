@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 import io
 import logging
 import os
@@ -21,12 +20,12 @@ import torch
 from export.artifact import write_file
 from export.errors import NO_SPACE, ExportError, reason
 from export.variants.base import Draft, NotApplicable, Subject
-from export.variants.torchscript import example_of, in_python
+from export.variants.programs import program_of
+from export.variants.torchscript import in_python
 from models.manifest import NativeCode
 from models.plan import Precision
 from models.processor import DeviceKind, cpu_flags, machine
 
-MAX_BATCH = 65_536
 # x86-64 levels (psABI) of GCC and Clang: code for a level runs on every CPU that supports it, while
 # code for exactly this machine would run on few others. Best first.
 X86_LEVELS = {
@@ -56,7 +55,7 @@ class Compiled:
         try:
             with _quiet():
                 march, native = self._target()
-                package = _compile(self._program(subject), march)
+                package = _compile(program_of(subject, self.kind), march)
         except Exception as error:  # torch.export and its compiler raise many classes
             full = isinstance(error, OSError) and error.errno in NO_SPACE
             if full or "No space left" in str(error):
@@ -65,33 +64,7 @@ class Compiled:
             raise NotApplicable(f"torch.export or AOTInductor failed: {reason(error)}") from error
         write_file(folder / file, package)
         made_by = f"torch.export + AOTInductor (freezing, {march or 'native'}, {compiler})"
-        return Draft(file, made_by, (self.kind,), native)
-
-    def _program(self, subject: Subject) -> torch.export.ExportedProgram:
-        definition = subject.definition
-        batch = torch.export.Dim("batch", min=1, max=MAX_BATCH)
-        free: list[dict[int, Any]] = []
-        named: dict[str, Any] = {}  # axes of one name are one dimension
-        for index, spec in enumerate(definition.inputs):
-            dims: dict[int, Any] = {0: batch}
-            for at, axis in enumerate(spec.axes, start=1):
-                least = max(1, axis.least)
-                if axis.most > least:
-                    made = torch.export.Dim(f"input{index}_axis{at}", min=least, max=axis.most)
-                    dims[at] = made if axis.name is None else named.setdefault(axis.name, made)
-            free.append(dims)
-        module = copy.deepcopy(subject.eager).to(self.kind)
-        # Sizes of 0 and 1 would become constants, so the example has larger sizes on free axes.
-        example = tuple(
-            torch.zeros(
-                [3, *(max(axis.least, min(3, axis.most)) for axis in spec.axes)],
-                dtype=tensor.dtype,
-                device=self.kind,
-            )
-            for spec, tensor in zip(definition.inputs, example_of(subject), strict=True)
-        )
-        with torch.no_grad():
-            return torch.export.export(module, example, dynamic_shapes=tuple(free))
+        return Draft(file, made_by, (self.kind,), native, format="aotinductor")
 
     def _target(self) -> tuple[str | None, NativeCode]:
         """Return the compiler target: -march, and the code's requirements on a machine."""

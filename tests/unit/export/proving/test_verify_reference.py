@@ -28,7 +28,7 @@ class TestReference:
         verify.reference(eager, TINY, 3, lambda *each: told.append(each))
         assert told == [(2, 3, "batch 2"), (3, 3, "batch 3")]
 
-    @pytest.mark.parametrize("budget", ["EVERY_SIZE_BUDGET_S", "EVERY_SIZE_BUDGET_BYTES"])
+    @pytest.mark.parametrize("budget", ["BUDGET_S", "BUDGET_BYTES"])
     @pytest.mark.parametrize(
         ("max_batch", "sizes"),
         [
@@ -38,11 +38,29 @@ class TestReference:
             (100, (1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65, 100)),
         ],
     )
-    def test_budget_limits_sizes_to_around_powers_of_two(
+    def test_thorough_proofs_have_sizes_around_powers_of_two(
         self, monkeypatch: pytest.MonkeyPatch, budget: str, max_batch: int, sizes: tuple[int, ...]
     ) -> None:
         monkeypatch.setattr(verify, budget, 0)
-        assert verify.reference(eager, TINY, max_batch, quiet).batch_sizes == sizes
+        found = verify.reference(eager, TINY, max_batch, quiet, thorough=True)
+        assert found.batch_sizes == sizes
+
+    def test_the_budget_leaves_the_sizes_that_it_pays_for(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def sizes(max_batch: int, budget_bytes: float) -> tuple[int, ...]:
+            monkeypatch.setattr(verify, "BUDGET_BYTES", budget_bytes)
+            return verify.reference(eager, TINY, max_batch, quiet).batch_sizes
+
+        item = 2 * 2 * 4  # an input and an output of two numbers
+        around = {1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64}
+        assert sizes(64, item * sum(range(65))) == tuple(range(1, 65))
+        assert set(sizes(64, item * sum(around))) == around
+        fewest = sizes(64, item * sum(around) - 1)
+        assert (fewest[:2], fewest[-1]) == ((1, 2), 64)
+        assert all(2 < size <= 16 for size in fewest[2:-1])
+        assert 1 <= len(fewest[2:-1]) <= 2
+        assert [sizes(most, 0) for most in (1, 2)] == [(1,), (1, 2)]
 
     def test_nan_in_the_eager_model_is_rejected(self) -> None:
         with pytest.raises(ParityError, match="eager model's output 'y' is not finite; nothing"):

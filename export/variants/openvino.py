@@ -1,0 +1,95 @@
+"""`openvino`: a model of Intel's OpenVINO, whose kernels are often the fastest on a CPU."""
+
+from __future__ import annotations
+
+import logging
+import tempfile
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from export.artifact import write_file
+from export.errors import reason
+from export.variants.base import Draft, NotApplicable, Subject
+from export.variants.programs import program_of
+from export.variants.torchscript import in_python
+from models.openvino_models import GRAPH, WEIGHTS, NotInstalled, openvino, packed
+from models.plan import Precision
+from models.tensors import TensorSpec
+
+FILE = "openvino.zip"
+# docs/adr/0035-openvino.md has the table.
+GAIN = "; convolutional networks take about a quarter less time with it"
+
+
+@dataclass(frozen=True, slots=True)
+class OpenVino:
+    """See `export.variants.base.Maker`."""
+
+    precision: Precision = "float32"
+
+    def make(self, subject: Subject, folder: Path) -> Draft:
+        """See `Maker`."""
+        try:
+            package = openvino()
+        except NotInstalled as error:
+            raise NotApplicable(f"{error}{GAIN}") from error
+        program = _exported(in_python(subject))
+        try:
+            with _quiet():
+                data = _converted(package, program, subject.definition.inputs)
+        except Exception as error:  # its front end raises many classes
+            raise NotApplicable(f"OpenVINO cannot convert it: {reason(error)}") from error
+        write_file(folder / FILE, data)
+        version = package.__version__.partition("-")[0]
+        return Draft(FILE, f"torch.export + OpenVINO {version}", ("cpu",), format="openvino")
+
+
+def _exported(subject: Subject) -> torch.export.ExportedProgram:
+    try:
+        return program_of(subject, "cpu")
+    except Exception as error:  # torch.export raises many classes
+        raise NotApplicable(f"torch.export failed: {reason(error)}") from error
+
+
+def _converted(
+    package: Any, program: torch.export.ExportedProgram, inputs: tuple[TensorSpec, ...]
+) -> bytes:
+    """Convert a program.
+
+    Not by `openvino.convert_model`, which reports its use over the internet.
+    """
+    from openvino.frontend import FrontEndManager  # noqa: PLC0415 - optional
+    from openvino.frontend.pytorch.fx_decoder import TorchFXPythonDecoder  # noqa: PLC0415
+
+    front_end = FrontEndManager().load_by_framework("pytorch")
+    decoder = TorchFXPythonDecoder.from_exported_program(program)
+    model = front_end.convert(front_end.load(decoder))
+    shapes = {}
+    for index, spec in enumerate(inputs):
+        axes = [package.Dimension(axis.least, axis.most) for axis in spec.axes]
+        shapes[index] = package.PartialShape([package.Dimension(-1), *axes])
+    model.reshape(shapes)
+    with tempfile.TemporaryDirectory() as scratch:
+        file = Path(scratch) / GRAPH
+        package.save_model(model, file, compress_to_fp16=False)
+        return packed(file.read_bytes(), file.with_name(WEIGHTS).read_bytes())
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Silence the front end, which reports operators that torch has and it does not know."""
+    log = logging.getLogger()
+    level = log.level
+    log.setLevel(logging.CRITICAL)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        log.setLevel(level)

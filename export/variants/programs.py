@@ -1,0 +1,46 @@
+"""Turns a model into a `torch.export` program with a free batch axis."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import torch
+
+from export.variants.base import Subject
+from export.variants.torchscript import example_of
+from models.processor import DeviceKind
+
+MAX_BATCH = 65_536
+
+
+def program_of(subject: Subject, kind: DeviceKind) -> torch.export.ExportedProgram:
+    """Return the model's program for a kind of device; free axes of one name are one dimension.
+
+    Raises:
+        Exception: what torch.export raises for a model that it cannot export.
+    """
+    definition = subject.definition
+    batch = torch.export.Dim("batch", min=1, max=MAX_BATCH)
+    free: list[dict[int, Any]] = []
+    named: dict[str, Any] = {}
+    for index, spec in enumerate(definition.inputs):
+        dims: dict[int, Any] = {0: batch}
+        for at, axis in enumerate(spec.axes, start=1):
+            least = max(1, axis.least)
+            if axis.most > least:
+                made = torch.export.Dim(f"input{index}_axis{at}", min=least, max=axis.most)
+                dims[at] = made if axis.name is None else named.setdefault(axis.name, made)
+        free.append(dims)
+    module = copy.deepcopy(subject.eager).to(kind)
+    # Sizes of 0 and 1 would become constants, so the example has larger sizes on free axes.
+    example = tuple(
+        torch.zeros(
+            [3, *(max(axis.least, min(3, axis.most)) for axis in spec.axes)],
+            dtype=tensor.dtype,
+            device=kind,
+        )
+        for spec, tensor in zip(definition.inputs, example_of(subject), strict=True)
+    )
+    with torch.no_grad():
+        return torch.export.export(module, example, dynamic_shapes=tuple(free))
