@@ -1,4 +1,4 @@
-"""Checks untrusted zip files before anything unpacks them: `.pt`, `.pt2` and `.mar`."""
+"""Checks untrusted zip files before anything unpacks them: `.pt`, `.pt2`, `.mar`, OpenVINO's."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import os
 import stat
 import struct
 import zipfile
+import zlib
+from collections.abc import Iterable, Iterator
 from pathlib import PurePosixPath
 from typing import IO
 
@@ -30,6 +32,7 @@ DAMAGE = (
     OverflowError,
     LookupError,
     struct.error,
+    zlib.error,
 )
 
 # The records at the end, field by field (APPNOTE.TXT, 4.3.14 to 4.3.16).
@@ -83,6 +86,20 @@ def check_archive(file: IO[bytes], what: str, *, of_torch: bool = True) -> list[
             "torch-model-archiver --archive-format zip-store)"
         )
     return sorted(entry.filename for entry in entries)
+
+
+def read_entries(file: IO[bytes], what: str, names: Iterable[str]) -> Iterator[bytes]:
+    """Read entries of a checked archive, each as it is needed.
+
+    Raises:
+        ArchiveError: if one is damaged.
+    """
+    try:
+        with zipfile.ZipFile(file) as archive:
+            for name in names:
+                yield archive.read(name)
+    except DAMAGE as error:
+        raise ArchiveError(f"{what} is damaged: {error}") from error
 
 
 def _directory(file: IO[bytes], what: str) -> tuple[list[zipfile.ZipInfo], int]:

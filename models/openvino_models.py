@@ -5,17 +5,19 @@ OpenVINO is an optional package (`torchlane[openvino]`), and imported when the f
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import io
+import os
 import threading
 import weakref
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
 
-from models.archive import ArchiveError, check_archive
+from models.archive import ArchiveError, check_archive, read_entries
 from models.resources import usable_cores
 
 GRAPH, WEIGHTS = "model.xml", "model.bin"
@@ -23,7 +25,9 @@ INSTALL = "pip install 'torchlane[openvino]'"
 # Kernels that are kept for shapes that came before. The default, 5,000 for each stream, would let
 # free sizes fill the memory.
 KEPT_SHAPES = "64"
-_COMPILED: weakref.WeakValueDictionary[tuple[str, int], Compiled] = weakref.WeakValueDictionary()
+_COMPILED: weakref.WeakValueDictionary[tuple[str, int, int], Compiled] = (
+    weakref.WeakValueDictionary()
+)
 _COMPILING = threading.Lock()
 
 
@@ -81,11 +85,12 @@ def openvino() -> Any:
     return package
 
 
-def load_openvino(data: bytes) -> OpenVinoForm:
+def load_openvino(data: bytes, streams: int | None = None) -> OpenVinoForm:
     """Load a model for this thread's number of threads; equal ones in use share their weights.
 
     Args:
         data: the archive, from `packed`.
+        streams: how many forwards run at the same time; None: as many as the cores allow.
 
     Raises:
         NotInstalled: without OpenVINO.
@@ -94,22 +99,21 @@ def load_openvino(data: bytes) -> OpenVinoForm:
     """
     package = openvino()
     threads = torch.get_num_threads()
-    key = hashlib.sha256(data).hexdigest(), threads
+    streams = streams or max(1, usable_cores() // threads)
+    key = hashlib.sha256(data).hexdigest(), threads, streams
     with _COMPILING:
         compiled = _COMPILED.get(key)
         if compiled is None:
-            compiled = _COMPILED[key] = Compiled(_compiled(package, data, threads))
+            compiled = _COMPILED[key] = Compiled(_compiled(package, data, threads, streams))
         return OpenVinoForm(compiled)
 
 
-def _compiled(package: Any, data: bytes, threads: int) -> Any:
+def _compiled(package: Any, data: bytes, threads: int, streams: int) -> Any:
     names = check_archive(io.BytesIO(data), "the OpenVINO model", of_torch=False)
     if names != sorted((GRAPH, WEIGHTS)):
         raise ArchiveError(f"the OpenVINO model must contain {GRAPH} and {WEIGHTS}, and only these")
-    with zipfile.ZipFile(io.BytesIO(data)) as archive:
-        graph, weights = archive.read(GRAPH), archive.read(WEIGHTS)
+    graph, weights = read_entries(io.BytesIO(data), "the OpenVINO model", (GRAPH, WEIGHTS))
     core = package.Core()
-    streams = max(1, usable_cores() // threads)
     options = {
         "INFERENCE_PRECISION_HINT": "f32",  # by default bf16, where the processor has it
         "NUM_STREAMS": str(streams),
@@ -117,7 +121,24 @@ def _compiled(package: Any, data: bytes, threads: int) -> Any:
         "ENABLE_CPU_PINNING": "NO",  # other replicas and the event loop need the cores too
         "CPU_RUNTIME_CACHE_CAPACITY": KEPT_SHAPES,
     }
-    return core.compile_model(core.read_model(graph, weights), "CPU", options)
+    with _on_all_cores():
+        return core.compile_model(core.read_model(graph, weights), "CPU", options)
+
+
+@contextlib.contextmanager
+def _on_all_cores() -> Iterator[None]:
+    """Let threads that begin here run on each core of the process: they work for all replicas."""
+    if not hasattr(os, "sched_setaffinity"):
+        yield
+        return
+    own = os.sched_getaffinity(0)
+    with contextlib.suppress(OSError):  # forbidden: nothing is restricted then
+        os.sched_setaffinity(0, os.sched_getaffinity(os.getpid()))
+    try:
+        yield
+    finally:
+        with contextlib.suppress(OSError):
+            os.sched_setaffinity(0, own)
 
 
 def packed(graph: bytes, weights: bytes) -> bytes:

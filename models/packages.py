@@ -13,25 +13,24 @@ import os
 import tempfile
 import threading
 import weakref
-import zipfile
-from collections.abc import Callable, Sequence
-from ctypes import POINTER, byref, c_char_p, c_int32, c_size_t, c_void_p
+from collections.abc import Callable, Iterator, Sequence
+from ctypes import POINTER, byref, c_bool, c_char_p, c_int32, c_size_t, c_void_p
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 import torch
 
-from models.archive import check_archive
+from models.archive import check_archive, read_entries
 from models.resources import usable_cores
 
 CODE, WEIGHTS = ".so", "_weights.blob"
 KERNELS = (".cubin", ".hsaco")
-_MAPPED: dict[str, _Code] = {}  # by the digest of the library
+_MAPPED: dict[str, ctypes.CDLL] = {}  # by digest: a library in C++ cannot be unloaded
 _MAPPING = threading.Lock()
 
 
 class _Code:
-    """A package's library, mapped until the process ends: libraries in C++ cannot be unloaded."""
+    """The functions of a package's library."""
 
     def __init__(self, library: ctypes.CDLL) -> None:
         self._library = library
@@ -41,6 +40,11 @@ class _Code:
         self.count_inputs = self._function("GetNumInputs", c_void_p, size)
         self.count_outputs = self._function("GetNumOutputs", c_void_p, size)
         self.run = self._function("Run", c_void_p, *handles, *handles, c_void_p, c_void_p)
+        self.count_constants = self._function("GetNumConstants", c_void_p, size)
+        self.bytes_of = self._function("GetConstantDataSize", c_void_p, c_size_t, size)
+        self.is_computed = self._function(
+            "GetConstantFromFolded", c_void_p, c_size_t, POINTER(c_bool)
+        )
         self.take_weights = self._declared(
             "AOTInductorModelUpdateConstantsFromBlob", c_void_p, c_char_p
         )
@@ -94,6 +98,7 @@ class Package:
         # Not at the end of the process, when a thread may still run it.
         weakref.finalize(self, code.delete, container.value).atexit = False
         if weights is not None:
+            _check_weights(code, container, len(weights))
             code.check(code.take_weights(container, weights))  # copied
         self._inputs, self._outputs = _counted(code, container)
 
@@ -158,38 +163,43 @@ def load_package(data: bytes, device: torch.device) -> Package:
         raise RuntimeError("the package contains no library")
     if library.removesuffix(CODE) + ".json" in names:
         raise RuntimeError("the package calls operators that have no C interface")
-    with zipfile.ZipFile(io.BytesIO(data)) as archive:
-        weights = next((archive.read(name) for name in names if name.endswith(WEIGHTS)), None)
-        kernels = [name for name in names if name.endswith(KERNELS)]
-        folder = None if device.type == "cpu" else _unpacked(archive, kernels)
-        return Package(_mapped(archive.read(library)), weights, device, folder)
+    kernels = [name for name in names if name.endswith(KERNELS) and device.type != "cpu"]
+    blobs = [name for name in names if name.endswith(WEIGHTS)]
+    wanted = [library, *blobs[:1], *kernels]
+    read = read_entries(io.BytesIO(data), "the compiled package", wanted)
+    code = _Code(_mapped(next(read)))
+    weights = next(read) if blobs else None
+    folder = _written(kernels, read) if kernels else None
+    return Package(code, weights, device, folder)
 
 
-def _unpacked(archive: zipfile.ZipFile, names: Sequence[str]) -> tempfile.TemporaryDirectory[str]:
+def _written(names: Sequence[str], files: Iterator[bytes]) -> tempfile.TemporaryDirectory[str]:
     """Write files to one folder, from which each kernel is read at its first launch."""
     folder = tempfile.TemporaryDirectory(prefix="torchlane-kernels-", ignore_cleanup_errors=True)
-    for name in names:
-        (Path(folder.name) / PurePosixPath(name).name).write_bytes(archive.read(name))
+    for name, content in zip(names, files, strict=True):
+        (Path(folder.name) / PurePosixPath(name).name).write_bytes(content)
     return folder
 
 
-def _mapped(library: bytes) -> _Code:
+def _mapped(library: bytes) -> ctypes.CDLL:
     """Map a library into this process, once."""
     digest = hashlib.sha256(library).hexdigest()
     with _MAPPING:
         if digest not in _MAPPED:
-            _MAPPED[digest] = _Code(_opened(library))
+            _MAPPED[digest] = _opened(library)
         return _MAPPED[digest]
 
 
 def _opened(library: bytes) -> ctypes.CDLL:
-    if not hasattr(os, "memfd_create"):
+    """Map a library from memory, or from TMPDIR where the system has or allows no such files."""
+    try:
+        descriptor = os.memfd_create("compiled")
+    except (AttributeError, OSError):
         with tempfile.NamedTemporaryFile(suffix=CODE) as file:
             file.write(library)
             file.flush()
             return ctypes.CDLL(file.name)
     # The descriptor stays open: the system takes another library of the same name for this one.
-    descriptor = os.memfd_create("compiled")
     try:
         with open(descriptor, "wb", closefd=False) as file:
             file.write(library)
@@ -197,6 +207,19 @@ def _opened(library: bytes) -> ctypes.CDLL:
     except BaseException:
         os.close(descriptor)
         raise
+
+
+def _check_weights(code: _Code, container: c_void_p, size: int) -> None:
+    """Check that the weights are as large as the library expects, which reads them unchecked."""
+    count, wanted = c_size_t(), 0
+    code.check(code.count_constants(container, byref(count)))
+    for index in range(count.value):
+        nbytes, is_computed = c_size_t(), c_bool()
+        code.check(code.bytes_of(container, index, byref(nbytes)))
+        code.check(code.is_computed(container, index, byref(is_computed)))
+        wanted += 0 if is_computed.value else nbytes.value
+    if size != wanted:
+        raise RuntimeError(f"the package has {size:,} bytes of weights, its code needs {wanted:,}")
 
 
 def _counted(code: _Code, container: c_void_p) -> tuple[Any, Any]:

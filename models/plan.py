@@ -130,7 +130,7 @@ def choose(
     """Choose the fastest candidate by batch size; keep a form if another wins only by noise.
 
     Args:
-        rounds: the measurements, without forms that may not run at a size.
+        rounds: the measurements.
         candidates: in order of preference: the first is replaced only by a faster one.
         unsettled: sizes at which the machine was too busy: there only a clearly faster form
             replaces another (`always` of `is_faster`).

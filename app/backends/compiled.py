@@ -1,6 +1,6 @@
 """A compiled model (AOTInductor) on one device.
 
-It silently accepts inputs of a wrong shape, so `models.forms.Compiled` checks them first.
+A package accepts inputs of a wrong shape without an error, so `models.forms.Compiled` checks them.
 """
 
 from __future__ import annotations
@@ -56,6 +56,6 @@ class CompiledBackend(FormBackend):
     def load_error(self, name: str) -> ArtifactInvalid:
         """See `FormBackend`."""
         return VariantUnusable(
-            f"{name} could not be loaded; the system must allow this process to execute code that "
-            "it has not read from a disk"
+            f"{name} could not be loaded, and the log has the reason; it needs memory files that "
+            "allow execution, or a temporary folder (TMPDIR) that does"
         )

@@ -49,6 +49,7 @@ class TorchBackends:
     ) -> None:
         self._threads = threads
         self._trial = trial
+        self._replicas = len(devices)
         self._max_batch_size = max_batch_size
         self._packages = packages
         self._measurements = Measurements()
@@ -112,5 +113,5 @@ class TorchBackends:
         if variant.format == "torchscript":
             return TorchScriptBackend(folder, manifest, form, device)
         if variant.format == "openvino":
-            return OpenVinoBackend(folder, manifest, form, device)
+            return OpenVinoBackend(folder, manifest, form, device, self._replicas)
         return CompiledBackend(folder, manifest, form, device, self._packages)

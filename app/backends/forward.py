@@ -29,7 +29,7 @@ LOG = structlog.get_logger(__name__)
 
 
 class FormBackend(ABC):
-    """One form of one variant on one device: the base of TorchScript and compiled backends.
+    """One form of one variant on one device: the base of all backends but the planned one.
 
     Args:
         folder: the artifact's folder; files are checked against their digests.

@@ -2,21 +2,40 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import torch
 
 from app.backends.forward import FormBackend
 from app.errors import ArtifactInvalid, VariantUnusable
+from app.types import Device
 from models.forms import Forward
+from models.manifest import Manifest
 from models.openvino_models import NotInstalled, load_openvino
+from models.plan import Form
 
 
 class OpenVinoBackend(FormBackend):
-    """One OpenVINO variant; see `app.backends.base.Backend`. Replicas share its weights."""
+    """One OpenVINO variant, whose weights replicas share; see `app.backends.base.Backend`.
+
+    Args:
+        folder: see `FormBackend`, as for the next three.
+        manifest: the artifact's manifest.
+        form: the form to run.
+        device: where to run.
+        replicas: how many share it.
+    """
+
+    def __init__(
+        self, folder: Path, manifest: Manifest, form: Form, device: Device, replicas: int
+    ) -> None:
+        super().__init__(folder, manifest, form, device)
+        self._replicas = replicas
 
     def open(self, data: bytes, device: torch.device) -> Forward:
         """See `FormBackend`."""
         try:
-            return load_openvino(data)
+            return load_openvino(data, self._replicas)
         except NotInstalled as error:
             raise VariantUnusable(f"{self.variant.file}: {error}") from error
 

@@ -25,7 +25,7 @@ SEED = 1
 # Every size up to the largest batch is compared, unless that takes eager longer than this, or more
 # memory: then powers of two and their neighbours, where kernels change; and if these take longer,
 # the fewest that are still evidence: one, two, two by chance, and the largest.
-BUDGET_S = 10.0
+BUDGET_S, THOROUGH_S = 10.0, 30.0
 BUDGET_BYTES = 1 << 30
 MOST_BY_CHANCE = 16
 # The share of a lossy tolerance by which a form's answers to an item alone, in a batch and padded
@@ -158,9 +158,10 @@ def reference(
         compare(what, inputs, 1)
         took_s.append(time.perf_counter() - began)
     one_s = statistics.fmean(took_s[1:])  # without the first, the warm-up
+    others = range(3, min(max_batch, MOST_BY_CHANCE + 1))
     chance = np.random.default_rng(SEED)  # of its own: the inputs do not depend on the sizes
-    by_chance = chance.integers(3, max(4, min(max_batch, MOST_BY_CHANCE) + 1), 2)
-    fewest = {1, 2, *by_chance.tolist(), max_batch}
+    drawn = chance.permutation(others)[:2]
+    fewest = {1, 2, *map(int, drawn), max_batch}
     each_bytes = _bytes(comparisons[-1])
     sizes = _sizes(max_batch, fewest, one_s, each_bytes, thorough=thorough)
     for done, size in enumerate(sizes[1:], start=2):
@@ -283,10 +284,10 @@ def _sizes(
     most: int, fewest: set[int], one_s: float, one_bytes: int, *, thorough: bool
 ) -> tuple[int, ...]:
     """Return the batch sizes to compare, by the cost of a batch of one."""
-    near = set(_near_powers_of_two(most))
+    near, budget_s = set(_near_powers_of_two(most)), THOROUGH_S if thorough else BUDGET_S
     for sizes, always in ((set(range(1, most + 1)), False), (near, thorough)):
         items = sum(sizes)
-        if always or (items * one_s <= BUDGET_S and items * one_bytes <= BUDGET_BYTES):
+        if always or (items * one_s <= budget_s and items * one_bytes <= BUDGET_BYTES):
             return tuple(sorted(sizes))
     return tuple(sorted(size for size in fewest if size <= most))
 

@@ -193,10 +193,10 @@ def load_forms(
         manifest: of the artifact.
         device: where they will run.
         tell: called with the reason if a form is missing. A compiled form may be for another
-            machine, or this one forbids executing unpacked files; a server skips it too.
+            machine, or its runtime is not installed here; a server skips it too.
 
     Raises:
-        ExportError: if a form that is not compiled cannot be loaded.
+        ExportError: if a TorchScript form cannot be loaded.
     """
     forms: dict[Form, Forward] = {}
     for form, variant in forms_of(manifest.variants).items():

@@ -133,7 +133,7 @@ def test_fifty_reload_cycles_under_load(trained_digits: Path, tmp_path: Path, va
     assert export_main(["digits", *weights, "--out", str(tmp_path / "exported")], CATALOG) == 0
     exported = tmp_path / "exported/digits/1"
     if not (exported / COMPILED).exists():
-        pytest.skip("the export left the compiled variant out: too slow on so busy a machine")
+        pytest.skip("the export left the compiled variant out; it needs a C++ compiler")
     versions = Versions(exported, tmp_path)
     versions.publish()
     settings = {"reload_s": "0.1", "cache_bytes": "1MiB", "log_level": "warning"}
@@ -154,7 +154,6 @@ def test_fifty_reload_cycles_under_load(trained_digits: Path, tmp_path: Path, va
         print(json.dumps(figures))  # noqa: T201  # what the run was for
         assert set(load.statuses) == {200}
         assert len(load.versions) == 51
-        if variant != "compiled":  # torch cannot unload what was compiled
-            assert grown < GROWTH_LIMIT, figures
+        assert grown < GROWTH_LIMIT, figures
         server.signal()
         assert server.exit_code() == 0

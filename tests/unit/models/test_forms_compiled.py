@@ -11,7 +11,7 @@ import tempfile
 import threading
 import time
 import zipfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -240,13 +240,40 @@ class TestPackages:
             load_package(changed(package, library=b"no library"), CPU)
         assert list(tmp_path.iterdir()) == []
 
-    def test_two_libraries_are_not_taken_for_one(self, package: bytes) -> None:
-        """The system knows a library by its path."""
+    @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="needs Linux's /proc")
+    def test_libraries_that_cannot_be_mapped_leave_no_descriptor(self, package: bytes) -> None:
         before = len(os.listdir("/proc/self/fd"))
         for _ in range(3):
             with pytest.raises(OSError, match=r"file too short|invalid ELF header"):
                 load_package(changed(package, library=b"no library"), CPU)
         assert len(os.listdir("/proc/self/fd")) == before
+
+    def test_the_temporary_folder_replaces_memory_files(
+        self, package: bytes, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def refuse(*_: object) -> int:
+            raise PermissionError
+
+        monkeypatch.setattr(os, "memfd_create", refuse, raising=False)
+        monkeypatch.setattr(packages_module, "_MAPPED", {})
+        form = load_form(package, "aotinductor", [PICTURE, SHIFT], CPU)
+        assert len(call(form)) == 5
+
+    def test_a_damaged_archive_is_refused(self, package: bytes) -> None:
+        """Its directory is whole; a byte of the library is not."""
+        at = package.index(b"\x7fELF")
+        with pytest.raises(ArchiveError, match="the compiled package is damaged: Bad CRC-32"):
+            load_package(package[: at + 100] + b"?!" + package[at + 102 :], CPU)
+
+    def test_weights_of_another_size_are_refused(self, package: bytes) -> None:
+        """The library would read beyond their end."""
+        with zipfile.ZipFile(io.BytesIO(package)) as whole:
+            (name,) = (name for name in whole.namelist() if name.endswith("_weights.blob"))
+            size = whole.getinfo(name).file_size
+        for content in (b"", bytes(size - 1), bytes(size + 1)):
+            message = f"has {len(content):,} bytes of weights, its code needs {size:,}"
+            with pytest.raises(RuntimeError, match=message):
+                load_package(changed(package, files={name: content}), CPU)
 
     @pytest.mark.parametrize(
         ("library", "more", "why"),
@@ -262,15 +289,25 @@ class TestPackages:
             load_package(changed(package, library=library, more=more), CPU)
 
 
-def changed(package: bytes, *, library: bytes | None, more: Sequence[str] = ()) -> bytes:
-    """The package with another library, or without one, and files beside it."""
+def changed(
+    package: bytes,
+    *,
+    library: bytes | None = b"",
+    more: Sequence[str] = (),
+    files: Mapping[str, bytes] | None = None,
+) -> bytes:
+    """The package with another library or other files, or without a library, and files beside it.
+
+    An empty library means the package's own.
+    """
     copied = io.BytesIO()
     with zipfile.ZipFile(io.BytesIO(package)) as whole, zipfile.ZipFile(copied, "w") as copy:
         for name in whole.namelist():
+            content = (files or {}).get(name, whole.read(name))
             if not name.endswith(".so"):
-                copy.writestr(name, whole.read(name))
+                copy.writestr(name, content)
             elif library is not None:
-                copy.writestr(name, library)
+                copy.writestr(name, library or content)
                 for suffix in more:
                     copy.writestr(name.removesuffix(".so") + suffix, "{}")
     return copied.getvalue()

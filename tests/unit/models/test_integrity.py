@@ -132,7 +132,7 @@ def test_invalid_manifest_error_names_the_field(folder: Path) -> None:
     change_manifest(folder, lambda manifest: manifest["variants"]["trace"].update(format="onnx"))
     message = rejection(folder)
     assert message.startswith("manifest.json, variants.trace.format: ")
-    assert "'torchscript' or 'aotinductor'" in message
+    assert "'torchscript', 'aotinductor' or 'openvino'" in message
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "null", "\0"])

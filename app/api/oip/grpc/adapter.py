@@ -13,6 +13,7 @@ import asyncio
 import contextvars
 import logging
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from contextlib import ExitStack
 from typing import Any
 
 import grpc
@@ -109,16 +110,14 @@ class AioServer(cygrpc.AioServer):  # type: ignore[misc]  # untyped
             await ended(context, code, details)
 
     def _start(self, work: Coroutine[Any, Any, None]) -> None:
-        ended: list[Callable[[], None]] = []
-        context = contextvars.copy_context()
-        context.run(ENDED.set, ended)
+        acts, context = ExitStack(), contextvars.copy_context()
+        context.run(ENDED.set, acts)
         task = self.loop.create_task(work, context=context)
         self.calls.add(task)
 
         def end(task: asyncio.Task[None]) -> None:
             self.calls.discard(task)
-            for act in ended:
-                act()
+            acts.close()
 
         task.add_done_callback(end)
 

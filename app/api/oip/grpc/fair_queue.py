@@ -97,7 +97,7 @@ class FairQueue:
             if not client.has_more:
                 return
         client.wait()
-        (self._busy if cost else self._fresh).append(client)
+        (self._busy if cost or self._is_stuck(client) else self._fresh).append(client)
 
     def close(self) -> None:
         """Forget all clients."""
@@ -128,6 +128,9 @@ class FairQueue:
             if is_read:
                 del self._unread[client]
 
+    def _is_stuck(self, client: Queueing) -> bool:
+        return client in self._unread and not client.ahead
+
     def _start(self) -> None:
         if not self._is_due:
             self._is_due = True
@@ -145,7 +148,7 @@ class FairQueue:
                     break
                 client = queue.popleft()
                 if client in self._unread:
-                    kept.append(client)
+                    (self._busy if self._is_stuck(client) else kept).append(client)
                     continue
                 cost = self._pass_on(client, min(left, SHARE_COST))
                 if not client.has_more:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 
 from app.api.oip.grpc.reading import Context
@@ -13,12 +13,12 @@ YOUNG_S = 0.25  # an answer is not unread before: the network or the event loop 
 ENDING_S = 1.0  # for the calls of a connection that was ended, until another one is ended
 # What is called when the current call has ended. With `ServicerContext.add_done_callback`, each
 # call would refer to itself: only the garbage collector could free it, thousands at once.
-ENDED: ContextVar[list[Callable[[], None]]] = ContextVar("ended")
+ENDED: ContextVar[ExitStack] = ContextVar("ended")
 
 
 def when_ended(act: Callable[[], None]) -> None:
     """Have this called when the current call has ended: its answer was read, or never will be."""
-    ENDED.get().append(act)
+    ENDED.get().callback(act)
 
 
 class Peer:

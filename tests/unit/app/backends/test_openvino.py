@@ -43,7 +43,7 @@ def artifact(tmp_path: Path) -> Artifact:
 
 
 def backend_of(artifact: Artifact) -> OpenVinoBackend:
-    return OpenVinoBackend(artifact.folder, artifact.manifest, form("openvino"), CPU)
+    return OpenVinoBackend(artifact.folder, artifact.manifest, form("openvino"), CPU, 2)
 
 
 class TestOpenVinoBackend(BackendSuite):
@@ -139,6 +139,13 @@ class TestUnusable:
         broken = packed(b"<net version='99'/>", b"")
         with pytest.raises(VariantUnusable, match="by the installed release of OpenVINO"):
             backend_of(written(tmp_path, Made(made.entry, broken))).load()
+
+    def test_a_damaged_archive(self, tmp_path: Path) -> None:
+        made = small_variant("openvino")
+        at = made.data.index(b"<net ")
+        damaged = made.data[: at + 1] + b"N" + made.data[at + 2 :]
+        with pytest.raises(ArtifactInvalid, match="damaged: Bad CRC-32"):
+            backend_of(written(tmp_path, Made(made.entry, damaged))).load()
 
     @pytest.mark.parametrize("names", [[GRAPH], [WEIGHTS], [GRAPH, WEIGHTS, "plugin.so"]])
     def test_an_archive_with_other_files(self, tmp_path: Path, names: list[str]) -> None:

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
-from export.errors import ExportError
+from export.errors import ExportError, ParityError
+from export.proving import verify
 from export.proving.prove import Proof, ProofOptions, prove_variants
 from models.definitions.definition import Definition, HeldOut
+from models.forms import Compiled, Forward
+from models.manifest import Parity
 from tests.unit.export.definitions import CATALOG, Close, definition, quiet, subject
 
 
@@ -91,3 +95,25 @@ class TestFormsMadeAtLoad:
         with pytest.raises(ExportError, match=message):
             prove(tmp_path, CATALOG["tiny"], "script")
         assert names(tmp_path) == []
+
+
+@pytest.mark.parametrize("asked", [False, True], ids=["by default", "asked for"])
+def test_wrong_answers_of_an_optional_format_end_no_default_export(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: bool
+) -> None:
+    check = verify.check_parity
+
+    def wrong(form: Forward, *others: Any) -> Parity:
+        if isinstance(form, Compiled):
+            raise ParityError("output 'y' differs")
+        return check(form, *others)
+
+    monkeypatch.setattr(verify, "check_parity", wrong)
+    if asked:
+        with pytest.raises(ParityError, match=r"^compiled: output .* Nothing was written"):
+            prove(tmp_path, definition(train=None), "script", "compiled")
+        return
+    proof = prove(tmp_path, definition(train=None))
+    assert "script" in proof.variants
+    assert proof.left_out["compiled"] == "output 'y' differs"
+    assert "compiled.pt2" not in names(tmp_path)

@@ -42,6 +42,7 @@ class TestReference:
         self, monkeypatch: pytest.MonkeyPatch, budget: str, max_batch: int, sizes: tuple[int, ...]
     ) -> None:
         monkeypatch.setattr(verify, budget, 0)
+        monkeypatch.setattr(verify, "THOROUGH_S", 0)
         found = verify.reference(eager, TINY, max_batch, quiet, thorough=True)
         assert found.batch_sizes == sizes
 
@@ -59,8 +60,9 @@ class TestReference:
         fewest = sizes(64, item * sum(around) - 1)
         assert (fewest[:2], fewest[-1]) == ((1, 2), 64)
         assert all(2 < size <= 16 for size in fewest[2:-1])
-        assert 1 <= len(fewest[2:-1]) <= 2
-        assert [sizes(most, 0) for most in (1, 2)] == [(1,), (1, 2)]
+        assert len(fewest[2:-1]) == 2
+        assert [sizes(most, 0) for most in (1, 2, 3)] == [(1,), (1, 2), (1, 2, 3)]
+        assert sizes(5, 0) == (1, 2, 3, 4, 5)
 
     def test_nan_in_the_eager_model_is_rejected(self) -> None:
         with pytest.raises(ParityError, match="eager model's output 'y' is not finite; nothing"):

@@ -246,3 +246,18 @@ def test_a_new_call_waits_behind_those_that_wait() -> None:
     turns.take(Client(1, calls=True))
     loop.turns()
     assert waiting.left == 0
+
+
+def test_clients_that_are_never_read_delay_no_new_one() -> None:
+    loop, turns = made()
+    for _ in range(10):
+        stuck = Client(10_000)
+        stuck.reads = False
+        turns.take(stuck)
+        loop.turns()
+        loop.now_s += 2 * STUCK_S
+        loop.fire(LOOK_S)
+        turns.take(stuck)
+    new = Client(1)
+    turns.take(new)
+    assert (new.left, new.queued) == (0, False)
