@@ -115,11 +115,11 @@ class Package:
         capsules = torch._C._aoti.unsafe_alloc_void_ptrs_from_tensors(tensors)
         given = self._inputs(*[_pointer_of(each, None) for each in capsules])
         made = self._outputs()
-        failed = self._code.run(
-            self._container, given, len(given), made, len(made), self._stream(), None
+        self._code.check(
+            self._code.run(
+                self._container, given, len(given), made, len(made), self._stream(), None
+            )
         )
-        if failed:
-            self._code.check(failed)
         outputs: Sequence[torch.Tensor] = torch._C._aoti.alloc_tensors_by_stealing_from_void_ptrs(
             [_capsule_of(each, None, None) for each in made]
         )

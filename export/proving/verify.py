@@ -158,12 +158,7 @@ def reference(
         compare(what, inputs, 1)
         took_s.append(time.perf_counter() - began)
     one_s = statistics.fmean(took_s[1:])  # without the first, the warm-up
-    others = range(3, min(max_batch, MOST_BY_CHANCE + 1))
-    chance = np.random.default_rng(SEED)  # of its own: the inputs do not depend on the sizes
-    drawn = chance.permutation(others)[:2]
-    fewest = {1, 2, *map(int, drawn), max_batch}
-    each_bytes = _bytes(comparisons[-1])
-    sizes = _sizes(max_batch, fewest, one_s, each_bytes, thorough=thorough)
+    sizes = _sizes(max_batch, one_s, _bytes(comparisons[-1]), thorough=thorough)
     for done, size in enumerate(sizes[1:], start=2):
         compare(f"random inputs, batch {size}", definition.random_inputs(rng, size), size)
         progress(done, len(sizes), f"batch {size}")
@@ -280,16 +275,16 @@ def accuracy(
     return right / len(held_out.labels)
 
 
-def _sizes(
-    most: int, fewest: set[int], one_s: float, one_bytes: int, *, thorough: bool
-) -> tuple[int, ...]:
+def _sizes(most: int, one_s: float, one_bytes: int, *, thorough: bool) -> tuple[int, ...]:
     """Return the batch sizes to compare, by the cost of a batch of one."""
     near, budget_s = set(_near_powers_of_two(most)), THOROUGH_S if thorough else BUDGET_S
     for sizes, always in ((set(range(1, most + 1)), False), (near, thorough)):
         items = sum(sizes)
         if always or (items * one_s <= budget_s and items * one_bytes <= BUDGET_BYTES):
             return tuple(sorted(sizes))
-    return tuple(sorted(size for size in fewest if size <= most))
+    others = range(3, min(most, MOST_BY_CHANCE + 1))
+    drawn = np.random.default_rng(SEED).permutation(others)[:2]
+    return tuple(sorted(size for size in {1, 2, *map(int, drawn), most} if size <= most))
 
 
 def _bytes(batch: Comparison) -> int:

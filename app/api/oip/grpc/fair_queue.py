@@ -92,7 +92,7 @@ class FairQueue:
             return
         self._start()
         cost, left = 0, FRESH_COST - self._cost
-        if left > 0 and not self._fresh and (client.ahead or client not in self._unread):
+        if left > 0 and not (self._fresh or self._is_stuck(client)):
             cost = self._pass_on(client, min(SHARE_COST, left) if self._busy else left)
             if not client.has_more:
                 return

@@ -11,6 +11,7 @@ import pytest
 from app.backends.base import Backend
 from app.errors import ModelError
 from app.types import Arrays
+from tests.artifacts import small_batch
 
 
 class BackendSuite(ABC):
@@ -92,3 +93,15 @@ class BackendSuite(ABC):
         backend.load()
         backend.close()
         backend.close()
+
+
+class SmallSuite(BackendSuite):
+    """The suite for a backend of `Small`, which needs pictures of 4 x 4."""
+
+    def batch(self, size: int) -> Arrays:
+        """See `BackendSuite`."""
+        return small_batch(size)
+
+    def bad_batch(self) -> Arrays:
+        """See `BackendSuite`."""
+        return {**small_batch(2), "picture": np.zeros((2, 1, 3, 3), np.float32)}

@@ -24,7 +24,7 @@ from models import packages as packages_module
 from models.manifest import NativeCode
 from models.packages import Package, Packages, load_package
 from tests.artifacts import Made, small_batch, small_variant, write_small
-from tests.unit.app.backends.suite import BackendSuite
+from tests.unit.app.backends.suite import SmallSuite
 from tests.unit.models.manifests import form
 
 PACKAGES = Packages()  # of all tests
@@ -45,19 +45,13 @@ def backend_of(artifact: Artifact, packages: Packages = PACKAGES) -> CompiledBac
     return CompiledBackend(folder, manifest, form("compiled"), Device("cpu"), packages)
 
 
-class TestCompiledBackend(BackendSuite):
+class TestCompiledBackend(SmallSuite):
     @pytest.fixture(autouse=True)
     def _artifact(self, artifact: Artifact) -> None:
         self.artifact = artifact
 
     def make(self) -> Backend:
         return backend_of(self.artifact)
-
-    def batch(self, size: int) -> Arrays:
-        return small_batch(size)
-
-    def bad_batch(self) -> Arrays:
-        return {**small_batch(2), "picture": np.zeros((2, 1, 3, 3), np.float32)}
 
 
 def test_golden_examples_hold_at_every_bucket(artifact: Artifact) -> None:

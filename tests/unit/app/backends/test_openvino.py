@@ -21,11 +21,11 @@ from app.backends.openvino import OpenVinoBackend
 from app.backends.selection import Preference, select
 from app.errors import ArtifactInvalid, VariantUnusable
 from app.registry.repository import Artifact, Repository
-from app.types import Arrays, Device, ModelId
+from app.types import Device, ModelId
 from models.openvino_models import GRAPH, WEIGHTS, OpenVinoForm, packed
 from models.packages import Packages
 from tests.artifacts import Made, small_answer, small_batch, small_variant, write_small
-from tests.unit.app.backends.suite import BackendSuite
+from tests.unit.app.backends.suite import SmallSuite
 from tests.unit.models.manifests import form
 
 pytest.importorskip("openvino", reason="needs OpenVINO: pip install 'torchlane[openvino]'")
@@ -46,19 +46,13 @@ def backend_of(artifact: Artifact) -> OpenVinoBackend:
     return OpenVinoBackend(artifact.folder, artifact.manifest, form("openvino"), CPU, 2)
 
 
-class TestOpenVinoBackend(BackendSuite):
+class TestOpenVinoBackend(SmallSuite):
     @pytest.fixture(autouse=True)
     def _artifact(self, artifact: Artifact) -> None:
         self.artifact = artifact
 
     def make(self) -> Backend:
         return backend_of(self.artifact)
-
-    def batch(self, size: int) -> Arrays:
-        return small_batch(size)
-
-    def bad_batch(self) -> Arrays:
-        return {**small_batch(2), "picture": np.zeros((2, 1, 3, 3), np.float32)}
 
 
 def test_golden_examples_hold_at_every_bucket(artifact: Artifact) -> None:

@@ -23,9 +23,9 @@ from app.registry.repository import Artifact, Repository
 from app.types import Arrays, Device, ModelId, ServedStep, Serving
 from models.packages import Packages
 from models.timing import WARM_RUNS
-from tests.artifacts import small_batch, write_small
+from tests.artifacts import write_small
 from tests.unit.app.backends.stage import SIZES, Stage, batch, golden
-from tests.unit.app.backends.suite import BackendSuite
+from tests.unit.app.backends.suite import BackendSuite, SmallSuite
 from tests.unit.models.manifests import XEON, form, steps
 from tests.unit.models.stopwatch import Stopwatch
 
@@ -57,7 +57,7 @@ class TestPlannedBackend(BackendSuite):
         return {"x": np.full((2, 1), -1, np.float32)}
 
 
-class TestRealPlannedBackend(BackendSuite):
+class TestRealPlannedBackend(SmallSuite):
     """Script, script optimized at load, and a compiled form, timed by the suite itself."""
 
     backends = TorchBackends((CPU,), 8, cpu_threads((CPU,)), Packages())
@@ -72,12 +72,6 @@ class TestRealPlannedBackend(BackendSuite):
         assert len(selection.candidates) == 3
         folder, manifest = self.artifact.folder, self.artifact.manifest
         return self.backends.make(folder, manifest, self.artifact.digest, selection, CPU)
-
-    def batch(self, size: int) -> Arrays:
-        return small_batch(size)
-
-    def bad_batch(self) -> Arrays:
-        return {**small_batch(2), "picture": np.zeros((2, 1, 3, 3), np.float32)}
 
 
 class TestStoredPlan:
