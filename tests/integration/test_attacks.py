@@ -323,6 +323,7 @@ class TestSlow:
         loop = asyncio.get_running_loop()
         async with listening(models, make_backend=large_for_five(5_000_000)) as server:
             with socket.create_connection(("127.0.0.1", server.port)) as deaf:
+                deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, MIB)  # else it may hold all
                 deaf.setblocking(False)
                 await loop.sock_sendall(deaf, ask_for(5, **headers))
                 got = 0

@@ -18,9 +18,9 @@ from app.serving.lifecycle import Lifecycle
 from models.plan import Plan, Precision, Step
 from tests.artifacts import small_batch, write_artifact, write_small
 from tests.integration.harness import Api, serving, settled
-from tests.integration.listening import listening
+from tests.integration.listening import Doubles, listening
 from tests.integration.small import HERE, answers, item
-from tests.integration.wire import request
+from tests.integration.wire import ask_for, request
 from tests.unit.models.manifests import form, make_plan, steps
 
 SECRET, LINE = make_key("team-a", ["predict"])
@@ -136,13 +136,15 @@ async def test_settings_without_a_load_apply_immediately(small: Path, file: Path
         assert (await api.client.post("/batch-predict", json=many)).status_code == 200
 
 
-async def test_a_model_can_have_its_own_timeout(small: Path, file: Path) -> None:
-    write(file, "[models.small]\ntimeout_ms = 1\nbatch_wait_ms = 100\n")
-    async with serving(small, models_file=file) as api:
-        asked = {"input": item(small_batch(1), 0)}
-        for headers in ({}, {"x-torchlane-timeout-ms": "10000"}):  # it is the most, too
-            answer = await api.client.post("/predict", json=asked, headers=headers)
-            assert answer.status_code in {503, 504}
+async def test_a_model_can_have_its_own_timeout(tmp_path: Path, file: Path) -> None:
+    write_artifact(tmp_path / "models", "double")
+    write(file, "[models.double]\ntimeout_ms = 50\n")
+    doubles = Doubles()
+    async with listening(tmp_path / "models", make_backend=doubles, models_file=file) as server:
+        doubles.hold()
+        for headers in ({}, {"x_torchlane_timeout_ms": "10000"}):  # it is the most, too
+            assert (await server.ask(ask_for(3, **headers))).status in {503, 504}
+        doubles.go_on()
 
 
 @pytest.mark.parametrize("devices", ["cpu", "cpu*2"])
