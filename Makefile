@@ -83,7 +83,7 @@ test: $(READY) ## run the tests, TEST_WORKERS (3) files at a time; PYTEST_ARGS='
 	OMP_WAIT_POLICY=PASSIVE $(BIN)/python -m pytest $(PARALLEL) $(PYTEST_ARGS) -m 'not soak and not compose'
 
 .PHONY: test-fast
-test-fast: $(READY) ## run the quick tests of the server's parts, in less than a minute, for every save
+test-fast: $(READY) ## run the quick tests of the server's parts, for every save
 	OMP_WAIT_POLICY=PASSIVE $(BIN)/python -m pytest $(PARALLEL) $(PYTEST_ARGS) -m 'not slow and not soak' \
 	  $(addprefix tests/unit/app/,access api codecs engine metrics processes registry)
 

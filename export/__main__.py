@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 
 from models.streams import open_closed_streams
 
 if __name__ == "__main__":
     open_closed_streams()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # cleans up too
     try:  # importing torch takes a second or two, and Ctrl-C may come then too
         from export.cli import main
         from models.catalog import CATALOG

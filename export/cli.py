@@ -22,10 +22,11 @@ from export.errors import ExportError, UsageError
 from export.pipeline import Job, Made, Stage, export, open_artifact
 from export.progress import shown_on, stdout
 from export.proving.prove import ProofOptions
+from export.proving.verify import BATCH_S, MAX_BATCH
 from export.renewal import tune_again
 from export.reports.report import print_report
 from export.summary import print_summary
-from export.timing.tune import MAX_BATCH, TuneOptions
+from export.timing.tune import TuneOptions
 from export.training import options
 from export.variants.registry import MAKERS
 from models.definitions.definition import Definition
@@ -322,11 +323,11 @@ def _add_tuning(parser: argparse.ArgumentParser, *, again: bool = False) -> None
     parser.add_argument(
         "--max-batch-size",
         type=values.positive,
-        default=None if again else MAX_BATCH,
         metavar="N",
         help=f"time batches of up to N (default: the largest of its plan, else {MAX_BATCH})"
         if again
-        else f"verify and time batches of up to N (default: {MAX_BATCH})",
+        else f"verify and time batches of up to N (default: {MAX_BATCH}, or as many items as eager "
+        f"PyTorch computes in {BATCH_S:g} s here)",
     )
     parser.add_argument(
         "--threads",

@@ -7,7 +7,7 @@ import itertools
 import pickle  # nosec B403 # only the name of an error
 import subprocess
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import torch
@@ -102,7 +102,8 @@ def export(job: Job, stage: Stage) -> Made:
         proof = prove_variants(subject, job.proof, staging, stage, job.tuning.threads)
         _check_precision(job.tuning.precision, proof)
         manifest = renewed(_manifest(job, version, subject, proof, staging), training=run)
-        plan = tune.measure(staging, manifest, job.tuning, stage("timing"))
+        tuning = replace(job.tuning, max_batch=job.tuning.max_batch or proof.max_batch)
+        plan = tune.measure(staging, manifest, tuning, stage("timing"))
         if job.profile:
             _profile(subject, manifest, staging, stage("profiling"))
         manifest = renewed(manifest, plan=plan)

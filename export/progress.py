@@ -10,7 +10,15 @@ from collections.abc import Iterator
 from typing import TextIO
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+from rich.table import Column
 from rich.text import Text
 
 from export.pipeline import Stage
@@ -53,12 +61,14 @@ def shown_on(console: Console) -> Iterator[Stage]:
         return
     columns = (
         TextColumn("{task.description:<10}", markup=False),
-        BarColumn(),
+        BarColumn(bar_width=10),
         MofNCompleteColumn(),
         TimeElapsedColumn(),
-        TextColumn("{task.fields[note]}", markup=False),
+        TimeRemainingColumn(compact=True),
+        # Whatever is left: a narrow terminal wraps notes, and never cuts names.
+        TextColumn("{task.fields[note]}", markup=False, table_column=Column(ratio=1)),
     )
-    with Progress(*columns, console=console) as bars:
+    with Progress(*columns, console=console, expand=True) as bars:
 
         def bar(name: str) -> _Bar:
             return _Bar(bars, name)

@@ -131,7 +131,9 @@ def _check_end(file: IO[bytes], size: int, what: str) -> None:
     signature, directory_size, directory_at = fields[0], fields[5], fields[6]
     end = size - END.size
     if signature != END_SIGNATURE:
-        raise ArchiveError(f"{what} is not a zip archive: it does not end as one")
+        raise ArchiveError(
+            f"{what} is not a zip archive: it does not end as one, and may be incomplete"
+        )
     file.seek(max(0, end - LOCATOR.size))
     locator = file.read(LOCATOR.size)
     if locator.startswith(LOCATOR_SIGNATURE):

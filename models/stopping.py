@@ -11,8 +11,9 @@ from models.plan import MIN_GAIN, Form, Rounds, is_faster
 from models.timing import MIN_ROUNDS, WARM_RUNS, lasts_s
 
 FAR = 1.5  # a form that takes this many times as long in every round needs no more rounds
-MOST = 10  # in budgets: a size that would take longer is never timed
+MOST = 5  # in budgets: a size that would take longer is never timed
 CLEARLY = 1.1  # a slow form that takes this many times as long in every round has lost
+SLOW_S = 0.05  # from here on the kernels are busy: a form that has lost would not win when larger
 STEADY = 0.1  # times per item are equal if they differ by a smaller share
 
 # Form -> seconds of one forward, one number per round: the measurements at one size.
@@ -31,7 +32,14 @@ def is_decided(taken: Taken, far: float = FAR) -> bool:
     )
 
 
-def loses(form: Form, taken: Taken) -> bool:
+def remaining(taken: Taken) -> list[Form]:
+    """Return the forms to time at larger sizes: without slow ones that have clearly lost."""
+    if min((min(times) for times in taken.values()), default=0.0) < SLOW_S:
+        return list(taken)
+    return [form for form in taken if not _loses(form, taken)]
+
+
+def _loses(form: Form, taken: Taken) -> bool:
     """Whether some other form was clearly faster in every round."""
     return any(
         all(own >= CLEARLY * other for own, other in zip(taken[form], times, strict=True))
@@ -75,14 +83,14 @@ def can_stop(
 def in_proportion(rounds: Rounds) -> bool:
     """Whether larger batches would change nothing.
 
-    This holds if the same forms were measured at the two largest sizes, each took the same time per
-    item, and each beat the same others.
+    This holds if each form of the largest size was measured at the one before, took the same time
+    per item, and beat the same others.
     """
     if len(rounds) < 2:
         return False
     small, large = sorted(rounds)[-2:]
     fewer, more = rounds[small], rounds[large]
-    if fewer.keys() != more.keys():
+    if more.keys() - fewer.keys():
         return False
     growths = [lasts_s(more[form]) * small / (lasts_s(fewer[form]) * large) for form in more]
     return all(abs(growth - 1) <= STEADY for growth in growths) and all(

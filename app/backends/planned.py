@@ -20,7 +20,7 @@ from app.errors import DoesNotFit, ModelError, ReplicaError, VariantUnusable
 from app.types import Arrays, ServedStep, Serving
 from models.plan import Form, Rounds, Step, choose, choose_one, form_at
 from models.processor import Processor
-from models.stopping import is_decided, loses
+from models.stopping import is_decided, remaining
 from models.timing import Limits, nothing, take_turns
 
 LOG = structlog.get_logger(__name__)
@@ -281,8 +281,7 @@ class PlannedBackend:
             quickest_s = min(min(times) for times in taken.values())
             if not growing.ended(size, {0: quickest_s} if 0 in seconds else seconds):
                 break
-            if quickest_s >= SLOW_S:
-                contestants = [form for form in contestants if not loses(form, taken)]
+            contestants = remaining(taken)
         steps = self._choose(rounds, tuple(self._loaded))
         return Measured(steps, _medians_us(rounds), growing.largest)
 

@@ -30,13 +30,13 @@ class ProofOptions:
     Attributes:
         variants: names of the wanted ones; None: all that the model and the machine allow.
         max_accuracy_drop: how many points (hundredths) less accurate than eager a variant may be.
-        max_batch: the largest batch that is compared.
+        max_batch: the largest batch that is compared; None: by the cost of a forward.
         thorough: compare many batch sizes, however long that takes.
     """
 
     variants: tuple[str, ...] | None = None
     max_accuracy_drop: float = 0.5
-    max_batch: int = 64
+    max_batch: int | None = None
     thorough: bool = False
 
 
@@ -48,11 +48,13 @@ class Proof:
         variants: those that passed, in the order of preference.
         left_out: variant -> the reason.
         accuracy: of eager on the held-out set, if there is one.
+        max_batch: the largest batch that was compared.
     """
 
     variants: Mapping[str, Variant]
     left_out: Mapping[str, str]
     accuracy: float | None
+    max_batch: int
 
 
 @dataclass(slots=True)
@@ -109,7 +111,7 @@ def prove_variants(
     if not work.variants:
         reasons = "; ".join(f"{name}: {why}" for name, why in work.left_out.items())
         raise ExportError(f"no variant of {subject.name!r} could be built: {reasons}")
-    return Proof(work.variants, work.left_out, accuracy)
+    return Proof(work.variants, work.left_out, accuracy, against.batch_sizes[-1])
 
 
 def _attempt(work: _Work, name: str, maker: Maker) -> None:

@@ -25,7 +25,9 @@ SEED = 1
 # Every size up to the largest batch is compared, unless that takes eager longer than this, or more
 # memory: then powers of two and their neighbours, where kernels change; and if these take longer,
 # the fewest that are still evidence: one, two, two by chance, and the largest.
-BUDGET_S, THOROUGH_S = 10.0, 30.0
+BUDGET_S, THOROUGH_S = 4.0, 30.0
+MAX_BATCH = 64  # unless eager takes longer than this for it: a caller would wait as long
+BATCH_S = 4.0
 BUDGET_BYTES = 1 << 30
 MOST_BY_CHANCE = 16
 # The share of a lossy tolerance by which a form's answers to an item alone, in a batch and padded
@@ -107,7 +109,7 @@ def run(
 def reference(
     eager: Runnable,
     definition: Definition,
-    max_batch: int,
+    max_batch: int | None,
     progress: Progress,
     *,
     thorough: bool = False,
@@ -117,7 +119,8 @@ def reference(
     Args:
         eager: the model.
         definition: its contract and its data.
-        max_batch: the largest batch.
+        max_batch: the largest batch; None: MAX_BATCH, or the largest power of two, at least 2, that
+            eager computes in BATCH_S.
         progress: called after each batch.
         thorough: compare powers of two and their neighbours at least, however long that takes.
 
@@ -158,6 +161,7 @@ def reference(
         compare(what, inputs, 1)
         took_s.append(time.perf_counter() - began)
     one_s = statistics.fmean(took_s[1:])  # without the first, the warm-up
+    max_batch = max_batch or _affordable(one_s)
     sizes = _sizes(max_batch, one_s, _bytes(comparisons[-1]), thorough=thorough)
     for done, size in enumerate(sizes[1:], start=2):
         compare(f"random inputs, batch {size}", definition.random_inputs(rng, size), size)
@@ -273,6 +277,14 @@ def accuracy(
         return held_out.score(outputs, held_out.labels)
     right = int(np.sum(outputs[first].argmax(axis=-1) == held_out.labels))
     return right / len(held_out.labels)
+
+
+def _affordable(one_s: float) -> int:
+    """Return the largest batch of a model, by the cost of a batch of one."""
+    largest = MAX_BATCH
+    while largest > 2 and largest * one_s > BATCH_S:
+        largest //= 2
+    return largest
 
 
 def _sizes(most: int, one_s: float, one_bytes: int, *, thorough: bool) -> tuple[int, ...]:

@@ -8,8 +8,9 @@ from typing import get_args
 from models.tensors import Dtype
 
 HOW = (
-    "create a TorchScript file from the model's Python code: torch.jit.script(model.eval())"
-    ".save('model.pt'), or torch.jit.trace(model.eval(), example_input).save('model.pt')"
+    "save a program from the model's Python code: torch.export.save(torch.export.export("
+    "model.eval(), (example,), dynamic_shapes=({0: torch.export.Dim('batch')},)), 'model.pt2'); or "
+    "a TorchScript file: torch.jit.script(model.eval()).save('model.pt')"
 )
 NO_SIZE = (
     "do not write a batch size into the model, as x.view(4, -1) does; x.flatten(1) and "
@@ -87,6 +88,8 @@ def of_data(data: bytes, what: str) -> str | None:
             f"{what} is a gzip file; a model archive must be a zip file: create it with "
             "torch-model-archiver --archive-format default"
         )
+    if not data.startswith(b"PK"):
+        return f"{what} is not a zip archive, as models are: copy it again, or {HOW}"
     return None
 
 

@@ -11,7 +11,7 @@ from torch import nn
 from export.errors import ExportError, reason
 from export.reading import advice
 from export.reading.programs import read_program
-from models.archive import ArchiveError, check_archive
+from models.archive import ArchiveError, check_archive, read_entries
 from models.forms import load_torchscript
 
 ARCHIVE_FORMAT = "archive_format"  # a file in archives that torch.export writes
@@ -31,12 +31,19 @@ def archive_names(data: bytes, what: str, *, of_torch: bool = False) -> list[str
         of_torch: whether torch must have written it; False: it may be a `.mar`.
 
     Raises:
-        ExportError: if it is not a zip archive, or must not be unpacked.
+        ExportError: if it is not a zip archive, must not be unpacked, or is damaged: torch reads
+            weights without their checksums.
     """
     try:
-        return check_archive(io.BytesIO(data), what, of_torch=of_torch)
+        names = check_archive(io.BytesIO(data), what, of_torch=of_torch)
     except ArchiveError as error:
         raise ExportError(advice.of_data(data, what) or str(error)) from error
+    try:
+        for _ in read_entries(io.BytesIO(data), what, names):
+            pass
+    except ArchiveError as error:
+        raise ExportError(f"{error}; copy or save it again") from error
+    return names
 
 
 def is_program(names: Iterable[str]) -> bool:

@@ -12,12 +12,14 @@ import torch
 from models.forms import Forward, sequence_of
 from models.manifest import Manifest
 from models.plan import MIN_GAIN, Form, Precision, Rounds
-from models.stopping import can_stop, is_decided, is_told
+from models.stopping import can_stop, is_decided, is_told, remaining
 from models.tensors import Arrays
-from models.timing import QUIET, Limits, Timing, share_waited, take_turns
+from models.timing import QUIET, WARM_RUNS, Limits, Timing, lasts_s, share_waited, take_turns
 
 ROUNDS = 21
-BUDGET_S = 3.0  # per batch size: a large model gets fewer rounds
+BUDGET_S = 2.0  # per batch size: a large model gets fewer rounds
+EVEN_S = 5e-3  # from here on, every second size is enough
+WARM_AGAIN = 1  # runs of a form that has run at another size
 
 Key = tuple[Form, int]  # a form, and which of the golden shapes
 
@@ -42,6 +44,25 @@ class Measured:
         self.timings[size] = timing
 
     @property
+    def warm_runs(self) -> int:
+        """How often each form runs before it is timed at the next size."""
+        return WARM_AGAIN if self.rounds else WARM_RUNS
+
+    @property
+    def is_slow(self) -> bool:
+        """Whether the last size kept the kernels so busy that times grow evenly from there on."""
+        return bool(self.rounds) and all(
+            lasts_s(times) >= EVEN_S for times in self.rounds[max(self.rounds)].values()
+        )
+
+    @property
+    def contenders(self) -> list[Form]:
+        """The forms that may be the fastest of their precision at a size that is not yet timed."""
+        last = max(self.rounds)
+        found = contests(self.manifest, {last: self.rounds[last]})
+        return [form for rounds in found.values() for form in remaining(rounds[last])]
+
+    @property
     def kept_waiting(self) -> float | None:
         """The share of time in which other work kept it from running; None: almost none."""
         share = share_waited(self.timings.values())
@@ -59,7 +80,7 @@ class Measured:
         last = max(self.rounds)
         shapes = 1 + max(shape for _, shape in self.timings[last].seconds)
         found = contests(self.manifest, self.rounds)
-        return can_stop(found.values(), size, BUDGET_S / shapes)
+        return can_stop(found.values(), size, BUDGET_S / shapes, self.warm_runs)
 
     def _is_certain(self, size: int) -> bool:
         """Whether the load on the machine cannot have changed the conclusions.
@@ -82,6 +103,7 @@ def time_forms(
     batches: Sequence[Arrays],
     device: torch.device,
     threads: int,
+    warm_runs: int,
 ) -> Timing[Key]:
     """Time every form on batches of one size.
 
@@ -91,6 +113,7 @@ def time_forms(
         batches: one of each shape.
         device: where the forms are loaded.
         threads: threads of a forward on the CPU.
+        warm_runs: of each form before it is timed.
 
     Raises:
         Exception: what a form raises.
@@ -106,7 +129,7 @@ def time_forms(
         return all(is_decided(taken) for rounds in found.values() for taken in rounds.values())
 
     on_cpu = threads if device.type == "cpu" else None
-    return take_turns(runs, Limits(ROUNDS, BUDGET_S), threads=on_cpu, enough=enough)
+    return take_turns(runs, Limits(ROUNDS, BUDGET_S, warm_runs), threads=on_cpu, enough=enough)
 
 
 def contests(

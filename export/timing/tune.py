@@ -13,6 +13,7 @@ from pathlib import Path
 import torch
 
 from export.errors import ExportError, UsageError, reason
+from export.proving.verify import MAX_BATCH
 from export.timing.contest import Measured, contests, time_forms
 from export.timing.layout import best_layout
 from models.archive import ArchiveError
@@ -43,8 +44,6 @@ from models.plan import (
 )
 from models.processor import DeviceKind
 from models.resources import serving_threads
-
-MAX_BATCH = 64  # the default
 
 Tell = Callable[[str], None]
 
@@ -121,17 +120,23 @@ def _measure_on(
         forms = load_forms(folder, manifest, device, lambda why: progress(0, len(sizes), why))
         if not forms:
             return None
-        found = Measured(manifest)
+        found, contenders = Measured(manifest), forms
         for done, size in enumerate(sizes, start=1):
             if found.can_stop(size):
-                why = f"{kind}, batches of {size} and more: not timed, same plan as smaller ones"
+                why = (
+                    f"{kind}, batches above {max(found.rounds)}: not timed, as they change no plan"
+                )
                 progress(len(sizes), len(sizes), why)
                 break
+            if size > 2 and done % 2 and size < sizes[-1] and found.is_slow:
+                continue
             batches = golden_batches(manifest, size)
             try:
-                found.add(size, time_forms(manifest, forms, batches, device, threads))
+                timing = time_forms(manifest, contenders, batches, device, threads, found.warm_runs)
             except Exception as error:  # a form may fail in any way at a size that it never ran
                 raise ExportError(f"a batch of {size} cannot be timed: {reason(error)}") from error
+            found.add(size, timing)
+            contenders = {form: forms[form] for form in found.contenders}
             progress(done, len(sizes), f"{kind}, batch {size}")
     plan = DevicePlan(
         processor=processor_of(device, threads),

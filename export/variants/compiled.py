@@ -21,7 +21,8 @@ from export.artifact import write_file
 from export.errors import NO_SPACE, ExportError, reason
 from export.variants.base import Draft, NotApplicable, Subject
 from export.variants.programs import program_of
-from export.variants.torchscript import in_python
+from export.variants.torchscript import example_of, in_python
+from export.variants.work import multiplications
 from models.manifest import NativeCode
 from models.plan import Precision
 from models.processor import DeviceKind, cpu_flags, machine
@@ -32,6 +33,9 @@ X86_LEVELS = {
     "x86-64-v4": ("avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"),
     "x86-64-v3": ("abm", "avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "movbe"),
 }
+# From this many multiplications of an item on, the code that calls the kernels is compiled without
+# optimization: that takes g++ half of the time, and costs 7 us a forward.
+MUCH_WORK = 50_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +59,8 @@ class Compiled:
         try:
             with _quiet():
                 march, native = self._target()
-                package = _compile(program_of(subject, self.kind), march)
+                much = multiplications(subject.eager, example_of(subject)) >= MUCH_WORK
+                package = _compile(program_of(subject, self.kind), march, "O0" if much else "O1")
         except Exception as error:  # torch.export and its compiler raise many classes
             full = isinstance(error, OSError) and error.errno in NO_SPACE
             if full or "No space left" in str(error):
@@ -121,7 +126,7 @@ def _vector_flags(flags: frozenset[str]) -> set[str]:
     return {plain[re.sub("[-_]", "", name)] for name in asked if re.sub("[-_]", "", name) in plain}
 
 
-def _compile(program: torch.export.ExportedProgram, march: str | None) -> bytes:
+def _compile(program: torch.export.ExportedProgram, march: str | None, optimization: str) -> bytes:
     from torch._inductor import aoti_compile_and_package, config  # noqa: PLC0415 - slow
 
     options: dict[str, Any] = {
@@ -132,6 +137,7 @@ def _compile(program: torch.export.ExportedProgram, march: str | None) -> bytes:
         # Beside the library, which is never unloaded: so weights are freed with the model.
         "aot_inductor.package_constants_in_so": False,
         "aot_inductor.package_constants_on_disk_format": "binary_blob",
+        "aot_inductor.compile_wrapper_opt_level": optimization,  # the kernels have their own
     }
     package = io.BytesIO()
     with config.patch({"cpp.march": march}):  # the call itself does not accept it

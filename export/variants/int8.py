@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import copy
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -47,7 +48,8 @@ class Int8:
             # torch.ao.quantization announces its successor at every call; the ADR explains our use.
             warnings.simplefilter("ignore")
             if layers & CONVOLUTIONS:
-                module = _static(subject)
+                batches = _calibration(subject)  # first, as the import below is slow
+                module = _static(subject, batches)
                 how = f"torch.ao.quantization.prepare_fx + convert_fx (static), {_engine()}"
             elif any(map(pays, subject.eager.modules())):
                 module, how = _rowwise(subject), "int8 by row"
@@ -63,11 +65,10 @@ def _engine() -> str:
     return engine
 
 
-def _static(subject: Subject) -> nn.Module:
+def _static(subject: Subject, batches: Sequence[Arrays]) -> nn.Module:
     from torch.ao.quantization import get_default_qconfig_mapping  # noqa: PLC0415 - slow
     from torch.ao.quantization.quantize_fx import convert_fx, prepare_fx  # noqa: PLC0415
 
-    batches = _calibration(subject)
     try:
         prepared = prepare_fx(
             copy.deepcopy(subject.eager),

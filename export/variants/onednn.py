@@ -13,12 +13,12 @@ from pathlib import Path
 
 import torch
 from torch import nn
-from torch.utils.flop_counter import FlopCounterMode
 
 from export.errors import reason
 from export.variants.base import Draft, NotApplicable, Subject
 from export.variants.layers import replaced
 from export.variants.torchscript import example_of, in_python, save, script_or_trace
+from export.variants.work import multiplications
 from models.plan import Precision
 
 # Copies to and from oneDNN's layout cost more than a smaller layer saves: on an AMD EPYC a layer of
@@ -84,10 +84,8 @@ def _share(module: nn.Module, example: tuple[torch.Tensor, ...]) -> float:
         if type(layer) is nn.Linear and layer.weight.numel() >= MIN_WEIGHTS
     ]
     try:
-        with FlopCounterMode(display=False) as counter, torch.no_grad():
-            module(*example)
+        total = multiplications(module, example)
     finally:
         for hook in hooks:
             hook.remove()
-    total: int = counter.get_total_flops()
-    return 2 * large / max(1, total)
+    return large / max(1, total)

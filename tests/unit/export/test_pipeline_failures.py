@@ -96,18 +96,20 @@ arguments = ["tiny", "--out", sys.argv[2], "--variants", "script", "--max-batch-
 sys.exit(main(arguments, CATALOG))
 """
 SLOW = """
-import sys, time
+import runpy, sys, time
 from pathlib import Path
-from export.cli import main
+from models import catalog
 from tests.unit.export.definitions import definition
 
 def train(module, progress):
     progress(1, 100, "begun")
-    Path(sys.argv[1]).touch()
+    Path(begun).touch()
     time.sleep(100)
 
-arguments = ["tiny", "--out", sys.argv[2], "--variants", "script"]
-sys.exit(main(arguments, {"tiny": definition(train=train)}))
+catalog.CATALOG = {"tiny": definition(train=train)}
+begun = sys.argv[1]
+sys.argv[1:] = ["tiny", "--out", sys.argv[2], "--variants", "script"]
+runpy.run_module("export", run_name="__main__")
 """
 
 
@@ -125,7 +127,8 @@ class TestProcess:
         assert f"export: cannot write {file}: File too large\n" in done.stderr
         assert "Traceback" not in done.stderr
 
-    def test_interruption_leaves_nothing(self, tmp_path: Path) -> None:
+    @pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
+    def test_interruption_leaves_nothing(self, tmp_path: Path, sent: signal.Signals) -> None:
         begun, out = tmp_path / "begun", tmp_path / "out"
         process = subprocess.Popen(
             [sys.executable, "-c", SLOW, str(begun), str(out)],
@@ -137,7 +140,7 @@ class TestProcess:
         try:
             while not begun.exists() and process.poll() is None:
                 time.sleep(0.05)
-            os.kill(process.pid, signal.SIGINT)
+            os.kill(process.pid, sent)
             told = process.communicate(timeout=60)[1]
         finally:
             process.kill()

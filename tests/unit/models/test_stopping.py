@@ -5,7 +5,17 @@ from __future__ import annotations
 import pytest
 
 from models.plan import Form
-from models.stopping import FAR, MOST, STEADY, can_stop, in_proportion, is_decided, is_told, loses
+from models.stopping import (
+    FAR,
+    MOST,
+    SLOW_S,
+    STEADY,
+    can_stop,
+    in_proportion,
+    is_decided,
+    is_told,
+    remaining,
+)
 from models.timing import MIN_ROUNDS, WARM_RUNS
 from tests.unit.models.manifests import form
 
@@ -69,7 +79,8 @@ class TestProportion:
             ({1: size(a=1.0, b=2.0), 2: size(a=2.0, b=2.0)}, False),
             ({1: size(a=1.0, b=2.0), 2: size(a=2.0, b=4.0)}, True),
             ({1: size(a=1.0, b=1.05), 2: size(a=2.1, b=2.0)}, False),  # they changed places
-            ({1: size(a=1.0, b=1.0), 2: size(a=2.0)}, False),
+            ({1: size(a=1.0, b=1.0), 2: size(a=2.0)}, True),  # b has lost
+            ({1: size(a=1.0), 2: size(a=2.0, b=2.0)}, False),
         ],
     )
     def test_proportion_needs_equal_item_times_and_winners(
@@ -89,7 +100,13 @@ class TestProportion:
 def test_clearly_slower_form_in_every_round_loses(
     a: list[float], b: list[float], lost: bool
 ) -> None:
-    assert loses(form("a"), {form("a"): a, form("b"): b}) is lost
+    assert (A not in remaining({A: a, B: b})) is lost
+
+
+def test_fast_forms_are_timed_at_every_size() -> None:
+    assert remaining(size(a=0.99 * SLOW_S, b=1.0)) == [A, B]
+    assert remaining(size(a=1.01 * SLOW_S, b=1.0)) == [A]
+    assert remaining({}) == []
 
 
 class TestCanStop:

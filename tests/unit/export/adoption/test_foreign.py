@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import io
+import struct
+import zipfile
 from collections.abc import Callable
 from typing import Any
 
@@ -133,12 +136,12 @@ class TestLoad:
         [
             (b"", "it.pt is not a zip archive"),
             (b"hello", "it.pt is not a zip archive"),
-            (SUMS[:-100], "it.pt is not a zip archive"),
+            (SUMS[:-100], "it does not end as one, and may be incomplete"),
             (pickled(Sums().state_dict()), "torch.jit.script(model.eval()).save("),
             (pickled(nn.Linear(2, 2)), "was written by torch.save, a state_dict or a pickled"),
             (pickled(Sums().state_dict(), is_zip=False), "is a pickle, as old versions of torch"),
             (b"\x1f\x8b\x08 and so on", "is a gzip file; a model archive must be a zip file"),
-            (zipped("a/b.txt"), "is a zip archive but not TorchScript; create a TorchScript file"),
+            (zipped("a/b.txt"), "is a zip archive but not TorchScript; save a program"),
             (zipped("../b.txt"), "'../b.txt', a path that leads out"),
             (zipped("zeros", content=bytes(40_000_000)), "would unpack to 40,000,000 bytes"),
             (zipped("a/data.pkl", "a/constants.pkl"), "torch cannot read it.pt: "),
@@ -150,6 +153,21 @@ class TestLoad:
         with pytest.raises(ExportError) as caught:
             load(data, "it.pt")
         assert message in str(caught.value)
+
+    @pytest.mark.parametrize("is_program", [False, True])
+    def test_damaged_files_are_refused(self, is_program: bool) -> None:
+        """A changed weight would be proved against itself."""
+        data = bytearray(SUMS)
+        if is_program:
+            buffer = io.BytesIO()
+            torch.export.save(torch.export.export(Sums(), (torch.ones(1, 3),)), buffer)
+            data = bytearray(buffer.getvalue())
+        with zipfile.ZipFile(io.BytesIO(data)) as archive:
+            weights = [each for each in archive.infolist() if each.file_size == 6 * 4]
+        names = weights[0].header_offset + 26  # of the local header: lengths of name and extra
+        data[names + 4 + sum(struct.unpack_from("<HH", data, names))] ^= 1
+        with pytest.raises(ExportError, match=r"^it is damaged: Bad CRC-32 .*; copy or save it ag"):
+            load(bytes(data), "it")
 
 
 class TestOutputs:

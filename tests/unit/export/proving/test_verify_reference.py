@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 
 import numpy as np
@@ -63,6 +64,16 @@ class TestReference:
         assert len(fewest[2:-1]) == 2
         assert [sizes(most, 0) for most in (1, 2, 3)] == [(1,), (1, 2), (1, 2, 3)]
         assert sizes(5, 0) == (1, 2, 3, 4, 5)
+
+    @pytest.mark.parametrize(
+        ("one_s", "largest"), [(0.0, 64), (0.06, 64), (0.07, 32), (0.4, 8), (1.9, 2), (60.0, 2)]
+    )
+    def test_the_largest_batch_takes_a_caller_few_seconds(
+        self, monkeypatch: pytest.MonkeyPatch, one_s: float, largest: int
+    ) -> None:
+        now = itertools.count(0, one_s)  # read before and after each forward of one item
+        monkeypatch.setattr("export.proving.verify.time.perf_counter", lambda: next(now))
+        assert verify.reference(eager, TINY, None, quiet).batch_sizes[-1] == largest
 
     def test_nan_in_the_eager_model_is_rejected(self) -> None:
         with pytest.raises(ParityError, match="eager model's output 'y' is not finite; nothing"):

@@ -11,12 +11,13 @@ import torch
 
 from export.errors import ExportError, UsageError
 from export.timing import tune
-from export.timing.contest import Key
+from export.timing.contest import EVEN_S, WARM_AGAIN, Key
 from export.timing.tune import TuneOptions
 from models.manifest import Manifest, NativeCode, Variant
 from models.plan import Form, Plan
 from models.processor import Processor, machine
-from models.timing import Timing
+from models.stopping import SLOW_S
+from models.timing import WARM_RUNS, Limits, Timing
 from tests.artifacts import write_artifact
 from tests.unit.export.definitions import Moody, quiet
 from tests.unit.models.manifests import make_manifest, spec
@@ -140,8 +141,37 @@ class TestMeasure:
         assert told[-1] == (
             7,
             7,
-            "cpu, batches of 4 and more: not timed, same plan as smaller ones",
+            "cpu, batches above 2: not timed, as they change no plan",
         )
+
+    def test_every_second_size_of_a_slow_model_is_enough(
+        self, artifact: tuple[Path, Manifest], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        sizes, warm = iter((1, 2, 8, 32, 64)), []
+
+        def timed(runs: Iterable[Key], limits: Limits, **_: object) -> Timing[Key]:
+            warm.append(limits.warm_runs)
+            seconds = EVEN_S * next(sizes) ** 0.5  # larger batches still gain
+            return Timing({key: [seconds] * 3 for key in runs}, {})
+
+        monkeypatch.setattr("export.timing.contest.take_turns", timed)
+        device = tune.measure(*artifact, TuneOptions(max_batch=64), quiet).on("cpu")
+        assert device is not None
+        assert {times.batch_sizes for times in device.times} == {(1, 2, 8, 32, 64)}
+        assert warm == [WARM_RUNS, *[WARM_AGAIN] * 4]
+
+    def test_a_slow_form_that_has_lost_is_timed_no_more(
+        self, artifact: tuple[Path, Manifest], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def timed(runs: Iterable[Key], *_: object, **__: object) -> Timing[Key]:
+            times = {(form, shape): [SLOW_S * (1 + form.optimized)] * 3 for form, shape in runs}
+            return Timing(times, {})
+
+        monkeypatch.setattr("export.timing.contest.take_turns", timed)
+        device = tune.measure(*artifact, TuneOptions(max_batch=2), quiet).on("cpu")
+        assert device is not None
+        sizes = {times.form.optimized: times.batch_sizes for times in device.times}
+        assert sizes == {False: (1, 2), True: (1,)}
 
     def test_plan_made_under_load_records_it(
         self, artifact: tuple[Path, Manifest], monkeypatch: pytest.MonkeyPatch
