@@ -28,7 +28,6 @@ from models.forms import (
 )
 from models.golden import golden_batches
 from models.manifest import Manifest, Variant, forms_of, may_mix
-from models.openvino_models import NotInstalled
 from models.plan import (
     DevicePlan,
     Form,
@@ -43,6 +42,7 @@ from models.plan import (
 )
 from models.processor import DeviceKind
 from models.resources import serving_threads
+from models.runtimes import NotInstalled
 
 MAX_BATCH = 64  # the default
 
