@@ -34,7 +34,6 @@ PARTS: Mapping[str, Mapping[int, str]] = {
 # The name and the domain of an operator that is called, and of one that is defined.
 NAMES: Mapping[str, tuple[int, int]] = {"node": (4, 7), "function": (1, 10)}
 EXTERNAL, LOCATION = 13, 14  # of a tensor: the file that has its data, and whether there is one
-DAMAGED = "the ONNX model is damaged, or not an ONNX model"
 # What its errors have besides their text: a code, a file without a name, a place in its source.
 NOISE = re.compile(
     r"^\[ONNXRuntimeError\] : \d+ : \w+ : |Load model from \S+ failed:|/\S+\.(?:h|cc):\d+ .*?\) "
@@ -104,13 +103,38 @@ def load_onnx(data: bytes, *, keep: bool = False, optimized: bool = True) -> Onn
     return OnnxForm(_SESSIONS.get(data, (threads, keep, optimized), load))
 
 
-def check_onnx(data: bytes) -> None:
+def check_onnx(data: bytes, what: str = "the ONNX model") -> None:
     """Check that a model is complete: it names no other file, and no operators of others.
 
     ONNX Runtime would read weights from any file that a model names.
 
+    Args:
+        data: the file.
+        what: its name, for messages.
+
     Raises:
         ArchiveError: if it is not.
+    """
+    try:
+        operators = _operators(data, what)
+    except EOFError as error:
+        raise ArchiveError(
+            f"{what} is not an ONNX model, or is damaged: copy or export it again"
+        ) from error
+    for name, domain in sorted(operators["node"] - operators["function"]):
+        if domain not in DOMAINS:
+            raise ArchiveError(
+                f"{what} has the operator {name!r} of {domain!r}, which is not in the ONNX "
+                "standard: export the model without it"
+            )
+
+
+def _operators(data: bytes, what: str) -> Mapping[str, set[tuple[str, str]]]:
+    """Return name and domain of each operator that a model calls or defines.
+
+    Raises:
+        ArchiveError: if a tensor is in another file.
+        EOFError: if the model is damaged, or has no graph.
     """
     operators: dict[str, set[tuple[str, str]]] = {kind: set() for kind in NAMES}
     kinds = set()
@@ -122,7 +146,8 @@ def check_onnx(data: bytes) -> None:
         for number, value in _fields(message):
             if kind == "tensor" and (number == EXTERNAL or (number == LOCATION and value)):
                 raise ArchiveError(
-                    "the ONNX model has weights in another file; it must be one file"
+                    f"{what} has weights in another file: save it as one, "
+                    "onnx.save(onnx.load('model.onnx'), 'whole.onnx')"
                 )
             if isinstance(value, int):
                 continue
@@ -134,13 +159,8 @@ def check_onnx(data: bytes) -> None:
             name, domain = names.values()
             operators[kind].add((name, domain))
     if "graph" not in kinds:
-        raise ArchiveError("the ONNX model has no graph")
-    for name, domain in sorted(operators["node"] - operators["function"]):
-        if domain not in DOMAINS:
-            raise ArchiveError(
-                f"the ONNX model has the operator {name!r} of {domain!r}; only operators of "
-                "the ONNX standard run"
-            )
+        raise EOFError
+    return operators
 
 
 def _session(package: Any, data: bytes, threads: int, *, keep: bool, optimized: bool) -> Any:
@@ -186,7 +206,7 @@ def _fields(message: memoryview) -> Iterator[tuple[int, memoryview | int]]:
     """Yield the fields of a message in Protocol Buffers: the number, and its bytes or integer.
 
     Raises:
-        ArchiveError: if it is damaged.
+        EOFError: if it is damaged.
     """
     at = 0
     while at < len(message):
@@ -200,9 +220,9 @@ def _fields(message: memoryview) -> Iterator[tuple[int, memoryview | int]]:
         elif key & 7 in FIXED_BYTES:
             size = FIXED_BYTES[key & 7]
         else:
-            raise ArchiveError(DAMAGED)
+            raise EOFError
         if size > len(message) - at:
-            raise ArchiveError(DAMAGED)
+            raise EOFError
         yield key >> 3, message[at : at + size]
         at += size
 
@@ -214,4 +234,4 @@ def _integer(message: memoryview, at: int) -> tuple[int, int]:
         value |= (byte & 0x7F) << 7 * index
         if byte < 0x80:
             return value, at + index + 1
-    raise ArchiveError(DAMAGED)
+    raise EOFError

@@ -11,6 +11,7 @@ import torch
 from export.artifact import write_file
 from export.errors import reason
 from export.variants.base import Draft, NotApplicable, Subject
+from export.variants.graphs import OnnxModule
 from export.variants.programs import cpu_program, quiet
 from models.plan import Precision
 from models.runtimes import NotInstalled, imported
@@ -32,15 +33,12 @@ class Onnx:
             version = exporter().__version__
         except NotInstalled as error:
             raise NotApplicable(f"{error}{GAIN}") from error
-        program = cpu_program(subject)
-        try:
-            with quiet():
-                data = _converted(program)
-        except Exception as error:  # the exporter raises many classes
-            raise NotApplicable(f"torch.onnx cannot convert it: {reason(error)}") from error
+        if isinstance(subject.eager, OnnxModule):
+            data, how = subject.eager.data, "ONNX as it was given"
+        else:
+            data, how = _made(subject), "torch.export + torch.onnx"
         write_file(folder / FILE, data)
-        made_by = f"torch.export + torch.onnx, ONNX Runtime {version}"
-        return Draft(FILE, made_by, ("cpu",), format="onnx")
+        return Draft(FILE, f"{how}, ONNX Runtime {version}", ("cpu",), format="onnx")
 
 
 def exporter() -> Any:
@@ -52,6 +50,15 @@ def exporter() -> Any:
     needed = ("onnx", "onnxscript", "onnxruntime")
     found = [imported(name, "ONNX Runtime and onnxscript", "onnx-export") for name in needed]
     return found[-1]
+
+
+def _made(subject: Subject) -> bytes:
+    program = cpu_program(subject)
+    try:
+        with quiet():
+            return _converted(program)
+    except Exception as error:  # the exporter raises many classes
+        raise NotApplicable(f"torch.onnx cannot convert it: {reason(error)}") from error
 
 
 def _converted(program: torch.export.ExportedProgram) -> bytes:

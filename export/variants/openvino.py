@@ -12,6 +12,7 @@ import torch
 from export.artifact import write_file
 from export.errors import reason
 from export.variants.base import Draft, NotApplicable, Subject
+from export.variants.graphs import OnnxModule
 from export.variants.programs import cpu_program, quiet
 from models.openvino_models import GRAPH, WEIGHTS, openvino, packed
 from models.plan import Precision
@@ -35,30 +36,37 @@ class OpenVino:
             package = openvino()
         except NotInstalled as error:
             raise NotApplicable(f"{error}{GAIN}") from error
-        program = cpu_program(subject)
+        source: torch.export.ExportedProgram | bytes
+        if isinstance(subject.eager, OnnxModule):
+            source, how = subject.eager.data, "ONNX as it was given"
+        else:
+            source, how = cpu_program(subject), "torch.export"
         try:
             with quiet():
-                data = _converted(package, program, subject.definition.inputs)
+                data = _converted(package, source, subject.definition.inputs)
         except Exception as error:  # its front end raises many classes
             raise NotApplicable(f"OpenVINO cannot convert it: {reason(error)}") from error
         write_file(folder / FILE, data)
         version = package.__version__.partition("-")[0]
-        return Draft(FILE, f"torch.export + OpenVINO {version}", ("cpu",), format="openvino")
+        return Draft(FILE, f"{how} + OpenVINO {version}", ("cpu",), format="openvino")
 
 
 def _converted(
-    package: Any, program: torch.export.ExportedProgram, inputs: tuple[TensorSpec, ...]
+    package: Any, source: torch.export.ExportedProgram | bytes, inputs: tuple[TensorSpec, ...]
 ) -> bytes:
-    """Convert a program.
+    """Convert a program, or an ONNX file.
 
     Not by `openvino.convert_model`, which reports its use over the internet.
     """
     from openvino.frontend import FrontEndManager  # noqa: PLC0415 - optional
     from openvino.frontend.pytorch.fx_decoder import TorchFXPythonDecoder  # noqa: PLC0415
 
-    front_end = FrontEndManager().load_by_framework("pytorch")
-    decoder = TorchFXPythonDecoder.from_exported_program(program)
-    model = front_end.convert(front_end.load(decoder))
+    if isinstance(source, bytes):
+        model = package.Core().read_model(source)
+    else:
+        front_end = FrontEndManager().load_by_framework("pytorch")
+        decoder = TorchFXPythonDecoder.from_exported_program(source)  # must outlive the model
+        model = front_end.convert(front_end.load(decoder))
     shapes = {}
     for index, spec in enumerate(inputs):
         axes = [package.Dimension(axis.least, axis.most) for axis in spec.axes]

@@ -154,7 +154,7 @@ class TestUnusable:
     @pytest.mark.parametrize(
         ("added", "why"),
         [
-            (b"\x3a\xff", "damaged, or not an ONNX model"),
+            (b"\x3a\xff", "is not an ONNX model, or is damaged"),
             (ANOTHER_FILE, "weights in another file"),
             (FOREIGN, "the operator 'f' of 'me'"),
         ],
