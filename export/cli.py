@@ -39,7 +39,7 @@ from models.plan import Precision
 EPILOG = """\
 commands other than model names (--help explains each):
   train MODEL   train a model with a declared training, on one or more devices, in a run's folder
-  adopt FILE    export a TorchScript file, a TorchServe .mar or a Hugging Face folder
+  adopt FILE    export a TorchScript or ONNX file, a TorchServe .mar or a Hugging Face folder
   tune FOLDER   time an artifact's variants on this machine; writes the plan as a new version
   show FOLDER   print the report of an artifact
   profile FOLDER  print which operators a forward spends its time in; write a trace

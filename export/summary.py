@@ -48,9 +48,12 @@ def _rows(manifest: Manifest, folder: Path) -> Iterator[tuple[str, str]]:
     yield "model", f"{taken} -> {given}"
     yield from _proved(manifest)
     yield from _planned(manifest, folder)
+    variants: dict[str, list[str]] = {}  # by reason
     for each in manifest.left_out:
-        reason = textwrap.shorten(each.reason, LONGEST, placeholder=" ...")
-        yield "left out", f"{each.variant}: {reason}"
+        variants.setdefault(each.reason, []).append(each.variant)
+    for reason, names in variants.items():
+        short = textwrap.shorten(reason, LONGEST, placeholder=" ...")
+        yield "left out", f"{', '.join(names)}: {short}"
     python = shlex.quote(_python())
     yield (
         "report",

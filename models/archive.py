@@ -42,7 +42,7 @@ END64, END64_SIGNATURE = struct.Struct("<4sQ2H2L4Q"), b"PK\6\6"
 
 
 class ArchiveError(ValueError):
-    """The file is not a zip archive, or must not be unpacked; the message says why."""
+    """The file is damaged or must not be opened; the message says why."""
 
 
 def check_archive(file: IO[bytes], what: str, *, of_torch: bool = True) -> list[str]:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import io
-import os
 import threading
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
@@ -16,6 +15,7 @@ import torch
 from models.archive import check_archive
 from models.bounds import mismatch, shared_axes
 from models.manifest import Format, NativeCode, Variant
+from models.onnx_models import load_onnx
 from models.openvino_models import load_openvino
 from models.packages import Package, Packages, load_package
 from models.plan import same_release
@@ -27,14 +27,33 @@ from models.processor import (
     this_cpu,
 )
 from models.quiet import QUANTIZED, ignore_warnings
+from models.runtimes import named_file
 from models.tensors import Arrays, TensorSpec
 
 Forward: TypeAlias = Callable[..., Any]  # one tensor per input -> a tensor, or a sequence of them
+# Loads a file with these inputs for a number of replicas; None: as many as the cores allow.
+Load: TypeAlias = Callable[[bytes, Sequence[TensorSpec], int | None], Forward]
 _HUSH = threading.Lock()  # two threads that restore warning filters could leave them off
 
 
 class WrongMachine(Exception):
     """A compiled file that this machine or this torch must not run."""
+
+
+class Runtime(NamedTuple):
+    """An optional runtime: its name for people, and its function that loads a file."""
+
+    name: str
+    load: Load
+
+
+RUNTIMES: Mapping[Format, Runtime] = {
+    "onnx": Runtime(
+        "ONNX Runtime",
+        lambda data, inputs, _: load_onnx(data, keep=all(spec.is_fixed for spec in inputs)),
+    ),
+    "openvino": Runtime("OpenVINO", lambda data, _, replicas: load_openvino(data, replicas)),
+}
 
 
 def kinds_here() -> tuple[DeviceKind, ...]:
@@ -57,7 +76,7 @@ def load_torchscript(data: bytes, device: torch.device, *, optimized: bool = Fal
     check_archive(io.BytesIO(data), "the TorchScript file")
     hush_quantized_tensors()  # int8 files create some
     load: Callable[..., Any] = torch.jit.load  # untyped in torch
-    with _named(data) as file:
+    with named_file(data) as file:
         module = load(file, map_location=device)
     module.eval()
     if not optimized:
@@ -66,22 +85,6 @@ def load_torchscript(data: bytes, device: torch.device, *, optimized: bool = Fal
         # At load, because it changes its argument in place and its result cannot be saved.
         made: Forward = torch.jit.optimize_for_inference(module)
         return made
-
-
-@contextlib.contextmanager
-def _named(data: bytes) -> Iterator[str | io.BytesIO]:
-    """Provide the bytes as a file that torch can open by name, if the system supports that.
-
-    Torch holds the GIL while it loads: 192 MiB take 0.12 s by name, 1.3 s from a Python
-    object (torch 2.13, AMD EPYC).
-    """
-    if not hasattr(os, "memfd_create"):
-        yield io.BytesIO(data)
-        return
-    with open(os.memfd_create("torchscript"), "wb") as file:
-        file.write(data)
-        file.flush()
-        yield f"/proc/self/fd/{file.fileno()}"
 
 
 def hush_quantized_tensors() -> None:
@@ -199,8 +202,8 @@ def load_form(
         data = data[0]
     if file_format == "torchscript":
         return load_torchscript(data, device, optimized=optimized)
-    if file_format == "openvino":
-        return load_openvino(data)
+    if file_format in RUNTIMES:
+        return RUNTIMES[file_format].load(data, inputs, None)
     package = packages.load(data, device) if packages else load_package(data, device)
     return Compiled(package, inputs)
 

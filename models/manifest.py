@@ -21,7 +21,7 @@ from models.rows import check_rows
 from models.tensors import EncodedArray, FileName, Name, Part, Sha256, TensorSpec, Tolerance
 
 SCHEMA_VERSION: Literal[2] = 2
-Format: TypeAlias = Literal["torchscript", "aotinductor", "openvino"]
+Format: TypeAlias = Literal["torchscript", "aotinductor", "openvino", "onnx"]
 MANIFEST_FILE = "manifest.json"
 DIGEST_FILE = "manifest.sha256"
 SIGNATURE_FILE = "manifest.sig"

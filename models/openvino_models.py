@@ -5,34 +5,22 @@ OpenVINO is an optional package (`torchlane[openvino]`), and imported when the f
 
 from __future__ import annotations
 
-import contextlib
-import hashlib
 import io
-import os
 import threading
-import weakref
 import zipfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 
 from models.archive import ArchiveError, check_archive, read_entries
 from models.resources import usable_cores
+from models.runtimes import Shared, imported, on_all_cores
 
 GRAPH, WEIGHTS = "model.xml", "model.bin"
-INSTALL = "pip install 'torchlane[openvino]'"
 # Kernels that are kept for shapes that came before. The default, 5,000 for each stream, would let
 # free sizes fill the memory.
 KEPT_SHAPES = "64"
-_COMPILED: weakref.WeakValueDictionary[tuple[str, int, int], Compiled] = (
-    weakref.WeakValueDictionary()
-)
-_COMPILING = threading.Lock()
-
-
-class NotInstalled(Exception):
-    """OpenVINO is not installed; the message says how to install it."""
 
 
 class Compiled:
@@ -46,6 +34,9 @@ class Compiled:
         self.model = model
 
 
+_COMPILED: Shared[Compiled] = Shared()
+
+
 class OpenVinoForm:
     """Runs a model without the GIL; several threads may share it.
 
@@ -54,7 +45,7 @@ class OpenVinoForm:
     """
 
     def __init__(self, compiled: Compiled) -> None:
-        self._compiled = compiled
+        self.model = compiled
         self._own = threading.local()
 
     def __call__(self, *tensors: torch.Tensor) -> Sequence[torch.Tensor]:
@@ -66,7 +57,7 @@ class OpenVinoForm:
         try:
             request = self._own.request
         except AttributeError:
-            request = self._own.request = self._compiled.model.create_infer_request()
+            request = self._own.request = self.model.model.create_infer_request()
         arrays = [tensor.contiguous().numpy() for tensor in tensors]
         made = request.infer(dict(enumerate(arrays)), share_inputs=True)
         return [torch.from_numpy(array) for array in made.to_tuple()]
@@ -78,11 +69,7 @@ def openvino() -> Any:
     Raises:
         NotInstalled: if it is missing.
     """
-    try:
-        import openvino as package  # noqa: PLC0415 - optional, and slow
-    except ImportError as error:
-        raise NotInstalled(f"it needs OpenVINO: {INSTALL}") from error
-    return package
+    return imported("openvino", "OpenVINO", "openvino")
 
 
 def load_openvino(data: bytes, streams: int | None = None) -> OpenVinoForm:
@@ -100,15 +87,14 @@ def load_openvino(data: bytes, streams: int | None = None) -> OpenVinoForm:
     package = openvino()
     threads = torch.get_num_threads()
     streams = streams or max(1, usable_cores() // threads)
-    key = hashlib.sha256(data).hexdigest(), threads, streams
-    with _COMPILING:
-        compiled = _COMPILED.get(key)
-        if compiled is None:
-            compiled = _COMPILED[key] = Compiled(_compiled(package, data, threads, streams))
-        return OpenVinoForm(compiled)
+
+    def load() -> Compiled:
+        return _compiled(package, data, threads, streams)
+
+    return OpenVinoForm(_COMPILED.get(data, (threads, streams), load))
 
 
-def _compiled(package: Any, data: bytes, threads: int, streams: int) -> Any:
+def _compiled(package: Any, data: bytes, threads: int, streams: int) -> Compiled:
     names = check_archive(io.BytesIO(data), "the OpenVINO model", of_torch=False)
     if names != sorted((GRAPH, WEIGHTS)):
         raise ArchiveError(f"the OpenVINO model must contain {GRAPH} and {WEIGHTS}, and only these")
@@ -121,24 +107,8 @@ def _compiled(package: Any, data: bytes, threads: int, streams: int) -> Any:
         "ENABLE_CPU_PINNING": "NO",  # other replicas and the event loop need the cores too
         "CPU_RUNTIME_CACHE_CAPACITY": KEPT_SHAPES,
     }
-    with _on_all_cores():
-        return core.compile_model(core.read_model(graph, weights), "CPU", options)
-
-
-@contextlib.contextmanager
-def _on_all_cores() -> Iterator[None]:
-    """Let threads that begin here run on each core of the process: they work for all replicas."""
-    if not hasattr(os, "sched_setaffinity"):
-        yield
-        return
-    own = os.sched_getaffinity(0)
-    with contextlib.suppress(OSError):  # forbidden: nothing is restricted then
-        os.sched_setaffinity(0, os.sched_getaffinity(os.getpid()))
-    try:
-        yield
-    finally:
-        with contextlib.suppress(OSError):
-            os.sched_setaffinity(0, own)
+    with on_all_cores():
+        return Compiled(core.compile_model(core.read_model(graph, weights), "CPU", options))
 
 
 def packed(graph: bytes, weights: bytes) -> bytes:

@@ -22,6 +22,7 @@ import torch
 
 from models.archive import check_archive, read_entries
 from models.resources import usable_cores
+from models.runtimes import Shared
 
 CODE, WEIGHTS = ".so", "_weights.blob"
 KERNELS = (".cubin", ".hsaco")
@@ -126,23 +127,12 @@ class Package:
         return outputs
 
 
-class Packages:
-    """The packages of a process: equal ones that are in use are loaded once, for all replicas."""
-
-    def __init__(self) -> None:
-        self._loaded: weakref.WeakValueDictionary[tuple[str, str], Package] = (
-            weakref.WeakValueDictionary()
-        )
-        self._lock = threading.Lock()
+class Packages(Shared[Package]):
+    """The packages of a process, which replicas share."""
 
     def load(self, data: bytes, device: torch.device) -> Package:
         """Return the package on a device; see `load_package`."""
-        with self._lock:
-            key = (hashlib.sha256(data).hexdigest(), str(device))
-            package = self._loaded.get(key)
-            if package is None:
-                package = self._loaded[key] = load_package(data, device)
-            return package
+        return self.get(data, str(device), lambda: load_package(data, device))
 
 
 def load_package(data: bytes, device: torch.device) -> Package:

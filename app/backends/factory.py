@@ -12,14 +12,14 @@ from app.backends.base import Backend
 from app.backends.compiled import CompiledBackend
 from app.backends.devices import compute_with
 from app.backends.golden import Golden
-from app.backends.openvino import OpenVinoBackend
 from app.backends.pipeline import PipelineBackend
 from app.backends.planned import Measurements, Part, PlannedBackend
+from app.backends.runtime import RuntimeBackend
 from app.backends.selection import Selection, runs_on, stored_steps
 from app.backends.torchscript import TorchScriptBackend
 from app.errors import VariantUnusable
 from app.types import Device
-from models.forms import processor_of
+from models.forms import RUNTIMES, processor_of
 from models.manifest import Manifest, Variant, may_mix
 from models.packages import Packages
 from models.plan import Form
@@ -112,6 +112,6 @@ class TorchBackends:
         variant: Variant = manifest.variants[form.variant]
         if variant.format == "torchscript":
             return TorchScriptBackend(folder, manifest, form, device)
-        if variant.format == "openvino":
-            return OpenVinoBackend(folder, manifest, form, device, self._replicas)
+        if variant.format in RUNTIMES:
+            return RuntimeBackend(folder, manifest, form, device, self._replicas)
         return CompiledBackend(folder, manifest, form, device, self._packages)

@@ -83,7 +83,7 @@ class FormBackend(ABC):
                 return self.open(data, device)
         except torch.AcceleratorError as error:
             raise DeviceLost(str(error)) from error
-        except torch.OutOfMemoryError as error:
+        except (torch.OutOfMemoryError, MemoryError) as error:
             raise ReplicaError(f"the model does not fit on {device}: {error}") from error
         except ArchiveError as error:
             raise ArtifactInvalid(f"{name}: {error}") from error

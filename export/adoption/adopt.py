@@ -1,8 +1,8 @@
 """`python -m export adopt FILE`: exports a model that was created elsewhere.
 
-FILE is a torch.export program, TorchScript, a TorchServe archive that contains one of them, or a
-folder in Hugging Face's format. Its Python code is never run and nothing is unpickled; the outputs
-are found by running the model on samples.
+FILE is a torch.export program, TorchScript, an ONNX model, a TorchServe archive that contains one
+of them, or a folder in Hugging Face's format. Its Python code is never run and nothing is
+unpickled; the outputs are found by running the model on samples.
 """
 
 from __future__ import annotations
@@ -31,7 +31,9 @@ from export.reading.mar import (
     parse_json,
     read_mar,
 )
-from export.reading.programs import Program, read_program
+from export.reading.onnx_files import is_onnx, serving
+from export.reading.programs import Program
+from export.variants.graphs import OnnxModule
 from export.variants.torchscript import to_torchscript
 from models.byte_order import NotUtf8Error, unmarked
 from models.definitions.definition import Definition
@@ -82,8 +84,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "file",
         type=local_path,
         metavar="FILE",
-        help="a torch.export program (.pt2), a TorchScript file (.pt), an archive (.mar), or a "
-        "folder",
+        help="a torch.export program (.pt2), a TorchScript file (.pt), an ONNX model (.onnx), an "
+        "archive (.mar), or a folder",
     )
     add(
         "--name",
@@ -195,6 +197,8 @@ def _options(inputs: Sequence[TensorSpec]) -> str:
 
 def _build(source: _Source, inputs: int, ways: Sequence[outputs.Way] | None) -> nn.Module:
     module = model_files.load(source.data, source.what)
+    if isinstance(module, OnnxModule):
+        return serving(module, [str(name) for _, name in ways] if ways else module.names)
     if ways is None:
         return module
     wrapped = outputs.around(module, inputs, ways)
@@ -208,13 +212,13 @@ def _build(source: _Source, inputs: int, ways: Sequence[outputs.Way] | None) -> 
 
 def _open(file: Path) -> _Source:
     source = _Source(_read(file), file.name, f"Adopted from {file.name}.")
-    names = model_files.archive_names(source.data, source.what)
-    if MANIFEST in names:
-        source = _unpacked(source, names)
-        names = model_files.archive_names(source.data, source.what, of_torch=True)
-    if not model_files.is_program(names):
+    if not is_onnx(source.data, source.what):
+        names = model_files.archive_names(source.data, source.what)
+        if MANIFEST in names:
+            source = _unpacked(source, names)
+    program = model_files.described_in(source.data, source.what)
+    if program is None:
         return source
-    program = read_program(source.data, source.what)
     taken = replace(source.defaults, inputs=source.defaults.inputs or program.inputs)
     return replace(source, defaults=taken, program=program)
 

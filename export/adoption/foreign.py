@@ -16,6 +16,7 @@ from export.probing import traces
 from export.probing.samples import SEED, Samples, Shapes, draw, sample_bytes, two_shapes
 from export.reading import advice
 from export.reading.model_files import FAILURES
+from export.variants.graphs import OnnxModule
 from models.codec_specs import CodecSpec
 from models.forms import input_tensors
 from models.padding import padding_of
@@ -265,6 +266,10 @@ def _dimensions(
 
 
 def _check_inputs(module: nn.Module, inputs: Sequence[TensorSpec]) -> None:
+    if isinstance(module, OnnxModule):
+        taken = [each.name for each in module.session.get_inputs()]
+        _check_number(inputs, taken, taken)
+        return
     if isinstance(module, fx.GraphModule):
         taken = [node.name for node in module.graph.nodes if node.op == "placeholder"]
         _check_number(inputs, taken, taken)

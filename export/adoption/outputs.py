@@ -16,6 +16,7 @@ from pydantic import TypeAdapter, ValidationError
 from torch import fx, nn
 
 from export.errors import ExportError, UsageError
+from export.variants.graphs import OnnxModule
 from models.definitions.definition import Definition
 from models.forms import input_tensors
 from models.tensors import Name, stack
@@ -90,10 +91,9 @@ def ways(
     Raises:
         ExportError: if the model's return type may vary.
     """
+    if _is_by_name(module):
+        return tuple((operator.getitem, name) for name in order)
     if isinstance(module, fx.GraphModule):
-        last = next(node for node in module.graph.nodes if node.op == "output")
-        if isinstance(last.args[0], dict):
-            return tuple((operator.getitem, name) for name in order)
         same = list(order) == list(found)
         return None if same else tuple((operator.getitem, found.index(name)) for name in order)
     forward: Any = module.forward
@@ -111,6 +111,14 @@ def ways(
     if list(order) == list(found):
         return None
     return tuple((operator.getitem, found.index(name)) for name in order)
+
+
+def _is_by_name(module: nn.Module) -> bool:
+    """Whether it is an ONNX model, or a program that returns a dict."""
+    if not isinstance(module, fx.GraphModule):
+        return isinstance(module, OnnxModule)
+    last = next(node for node in module.graph.nodes if node.op == "output")
+    return isinstance(last.args[0], dict)
 
 
 def around(module: nn.Module, inputs: int, given: Sequence[Way]) -> fx.GraphModule:

@@ -10,7 +10,8 @@ from torch import nn
 
 from export.errors import ExportError, reason
 from export.reading import advice
-from export.reading.programs import read_program
+from export.reading.onnx_files import is_onnx, read_onnx
+from export.reading.programs import Program, read_program
 from models.archive import ArchiveError, check_archive, read_entries
 from models.forms import load_torchscript
 
@@ -51,10 +52,24 @@ def is_program(names: Iterable[str]) -> bool:
     return any(name.partition("/")[2] == ARCHIVE_FORMAT for name in names)
 
 
+def described_in(data: bytes, what: str) -> Program | None:
+    """Return the model in a file of a kind that describes its inputs; None: of another kind.
+
+    Raises:
+        ExportError: see `read_onnx` and `read_program`.
+    """
+    if is_onnx(data, what):
+        return read_onnx(data, what)
+    if is_program(archive_names(data, what, of_torch=True)):
+        return read_program(data, what)
+    return None
+
+
 def load(data: bytes, what: str) -> nn.Module:
     """Load the module in a file, on the CPU, in eval mode.
 
-    Returns a ScriptModule for a TorchScript file, a GraphModule for a torch.export program.
+    Returns a ScriptModule for a TorchScript file, a GraphModule for a torch.export program, an
+    OnnxModule for an ONNX file.
 
     Args:
         data: the file.
@@ -63,9 +78,9 @@ def load(data: bytes, what: str) -> nn.Module:
     Raises:
         ExportError: if it is something else; the message says what it is and what to do.
     """
+    if (described := described_in(data, what)) is not None:
+        return described.module
     names = archive_names(data, what, of_torch=True)
-    if is_program(names):
-        return read_program(data, what).module
     files = {name.partition("/")[2] for name in names}
     if not {"data.pkl", "constants.pkl"} <= files:
         raise ExportError(advice.of_files(files, what))

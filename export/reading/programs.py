@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import fx, nn
+from torch import nn
 
 from export.errors import ExportError, reason
 from export.variants.lifting import plain_module
@@ -48,17 +48,17 @@ NAMES = ("n", "m", "k", "p", "q", "r")  # of free sizes; the program has only nu
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """A program from elsewhere.
+    """A model from elsewhere that describes its inputs.
 
     Attributes:
         module: accepts the inputs as tensors, and returns a tensor, a tuple, or a dict of them.
-        inputs: in the form of `adopt --input`, with the program's bounds.
-        original: the program as torch runs it, the reference for the module.
+        inputs: in the form of `adopt --input`, with the bounds that it declares.
+        original: the program as torch runs it, the reference for the module; None: the module is.
     """
 
-    module: fx.GraphModule
+    module: nn.Module
     inputs: tuple[str, ...]
-    original: nn.Module
+    original: nn.Module | None
 
 
 def read_program(data: bytes, what: str) -> Program:

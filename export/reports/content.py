@@ -70,7 +70,7 @@ def _files_of_variants(manifest: Manifest) -> Section:
     return Section(
         title="Variants",
         lines=(
-            "Shares are of the largest float32 TorchScript file: mostly weights.",
+            "Shares are of the largest float32 file, TorchScript if there is one.",
             "The drop is against eager, on held-out data.",
         ),
         columns=tuple(columns),

@@ -29,7 +29,6 @@ from models.forms import (
 )
 from models.golden import golden_batches
 from models.manifest import Manifest, Variant, forms_of, may_mix
-from models.openvino_models import NotInstalled
 from models.plan import (
     DevicePlan,
     Form,
@@ -44,6 +43,7 @@ from models.plan import (
 )
 from models.processor import DeviceKind
 from models.resources import serving_threads
+from models.runtimes import NotInstalled
 
 Tell = Callable[[str], None]
 

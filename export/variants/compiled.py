@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import io
-import logging
 import os
 import re
 import subprocess
 import tempfile
-import warnings
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +16,7 @@ import torch
 from export.artifact import write_file
 from export.errors import NO_SPACE, ExportError, reason
 from export.variants.base import Draft, NotApplicable, Subject
-from export.variants.programs import program_of
+from export.variants.programs import program_of, quiet
 from export.variants.torchscript import example_of, in_python
 from export.variants.work import multiplications
 from models.manifest import NativeCode
@@ -57,7 +53,7 @@ class Compiled:
         compiler = find_compiler()
         file = "compiled.pt2" if self.kind == "cpu" else f"compiled-{self.kind}.pt2"
         try:
-            with _quiet():
+            with quiet():
                 march, native = self._target()
                 much = multiplications(subject.eager, example_of(subject)) >= MUCH_WORK
                 package = _compile(program_of(subject, self.kind), march, "O0" if much else "O1")
@@ -143,17 +139,3 @@ def _compile(program: torch.export.ExportedProgram, march: str | None, optimizat
     with config.patch({"cpp.march": march}):  # the call itself does not accept it
         aoti_compile_and_package(program, package_path=package, inductor_configs=options)
     return package.getvalue()
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Silence torch's compiler, which reports its attempts in three ways; errors still raise."""
-    log = logging.getLogger("torch")
-    level = log.level
-    log.setLevel(logging.CRITICAL)
-    try:
-        with warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()):
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        log.setLevel(level)

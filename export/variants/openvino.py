@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import logging
 import tempfile
-import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,14 +12,15 @@ import torch
 from export.artifact import write_file
 from export.errors import reason
 from export.variants.base import Draft, NotApplicable, Subject
-from export.variants.programs import program_of
-from export.variants.torchscript import in_python
-from models.openvino_models import GRAPH, WEIGHTS, NotInstalled, openvino, packed
+from export.variants.graphs import OnnxModule
+from export.variants.programs import cpu_program, quiet
+from models.openvino_models import GRAPH, WEIGHTS, openvino, packed
 from models.plan import Precision
+from models.runtimes import NotInstalled
 from models.tensors import TensorSpec
 
 FILE = "openvino.zip"
-# docs/adr/0035-openvino.md has the table.
+# docs/adr/0035-runtimes.md has the table.
 GAIN = "; convolutional networks took 9 to 38 % less time with it"
 
 
@@ -39,37 +36,37 @@ class OpenVino:
             package = openvino()
         except NotInstalled as error:
             raise NotApplicable(f"{error}{GAIN}") from error
-        program = _exported(in_python(subject))
+        source: torch.export.ExportedProgram | bytes
+        if isinstance(subject.eager, OnnxModule):
+            source, how = subject.eager.data, "ONNX as it was given"
+        else:
+            source, how = cpu_program(subject), "torch.export"
         try:
-            with _quiet():
-                data = _converted(package, program, subject.definition.inputs)
+            with quiet():
+                data = _converted(package, source, subject.definition.inputs)
         except Exception as error:  # its front end raises many classes
             raise NotApplicable(f"OpenVINO cannot convert it: {reason(error)}") from error
         write_file(folder / FILE, data)
         version = package.__version__.partition("-")[0]
-        return Draft(FILE, f"torch.export + OpenVINO {version}", ("cpu",), format="openvino")
-
-
-def _exported(subject: Subject) -> torch.export.ExportedProgram:
-    try:
-        return program_of(subject, "cpu")
-    except Exception as error:  # torch.export raises many classes
-        raise NotApplicable(f"torch.export failed: {reason(error)}") from error
+        return Draft(FILE, f"{how} + OpenVINO {version}", ("cpu",), format="openvino")
 
 
 def _converted(
-    package: Any, program: torch.export.ExportedProgram, inputs: tuple[TensorSpec, ...]
+    package: Any, source: torch.export.ExportedProgram | bytes, inputs: tuple[TensorSpec, ...]
 ) -> bytes:
-    """Convert a program.
+    """Convert a program, or an ONNX file.
 
     Not by `openvino.convert_model`, which reports its use over the internet.
     """
     from openvino.frontend import FrontEndManager  # noqa: PLC0415 - optional
     from openvino.frontend.pytorch.fx_decoder import TorchFXPythonDecoder  # noqa: PLC0415
 
-    front_end = FrontEndManager().load_by_framework("pytorch")
-    decoder = TorchFXPythonDecoder.from_exported_program(program)
-    model = front_end.convert(front_end.load(decoder))
+    if isinstance(source, bytes):
+        model = package.Core().read_model(source)
+    else:
+        front_end = FrontEndManager().load_by_framework("pytorch")
+        decoder = TorchFXPythonDecoder.from_exported_program(source)  # must outlive the model
+        model = front_end.convert(front_end.load(decoder))
     shapes = {}
     for index, spec in enumerate(inputs):
         axes = [package.Dimension(axis.least, axis.most) for axis in spec.axes]
@@ -79,17 +76,3 @@ def _converted(
         file = Path(scratch) / GRAPH
         package.save_model(model, file, compress_to_fp16=False)
         return packed(file.read_bytes(), file.with_name(WEIGHTS).read_bytes())
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Silence the front end, which reports operators that torch has and it does not know."""
-    log = logging.getLogger()
-    level = log.level
-    log.setLevel(logging.CRITICAL)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        log.setLevel(level)

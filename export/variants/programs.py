@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
+import io
+import logging
+import warnings
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 
-from export.variants.base import Subject
-from export.variants.torchscript import example_of
+from export.errors import reason
+from export.variants.base import NotApplicable, Subject
+from export.variants.torchscript import example_of, in_python
 from models.processor import DeviceKind
 
 MAX_BATCH = 65_536
@@ -44,3 +50,37 @@ def program_of(subject: Subject, kind: DeviceKind) -> torch.export.ExportedProgr
     )
     with torch.no_grad():
         return torch.export.export(module, example, dynamic_shapes=tuple(free))
+
+
+def cpu_program(subject: Subject) -> torch.export.ExportedProgram:
+    """Return the program of any model for another runtime on the CPU.
+
+    Raises:
+        NotApplicable: if torch.export cannot export it.
+    """
+    subject = in_python(subject)
+    try:
+        return program_of(subject, "cpu")
+    except Exception as error:  # torch.export raises many classes
+        raise NotApplicable(f"torch.export failed: {reason(error)}") from error
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Silence converters and compilers, which report in four ways; errors still raise."""
+    logs = [logging.getLogger(), logging.getLogger("torch")]
+    levels = [log.level for log in logs]
+    for log in logs:
+        log.setLevel(logging.CRITICAL)
+    said = io.StringIO()
+    try:
+        with (
+            warnings.catch_warnings(),
+            contextlib.redirect_stderr(said),
+            contextlib.redirect_stdout(said),
+        ):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        for log, level in zip(logs, levels, strict=True):
+            log.setLevel(level)

@@ -8,6 +8,7 @@ from export.variants.compiled import Compiled
 from export.variants.half import Half
 from export.variants.int8 import Int8
 from export.variants.onednn import OneDnn
+from export.variants.onnx import Onnx
 from export.variants.openvino import OpenVino
 from export.variants.staged import Staged
 from export.variants.torchscript import TorchScript
@@ -21,6 +22,7 @@ MAKERS: dict[str, Maker] = {
     "compiled": Compiled("cpu"),
     "compiled-cuda": Compiled("cuda"),
     "openvino": OpenVino(),
+    "onnx": Onnx(),
     "bf16": Half("bf16"),
     "fp16": Half("fp16"),
     "int8": Int8(),

@@ -14,6 +14,7 @@ from torch import nn
 from export.artifact import write_file
 from export.errors import reason
 from export.variants.base import Draft, NotApplicable, Subject
+from export.variants.graphs import OnnxModule
 from export.variants.lifting import converted
 from models.forms import compute_in_float32, input_tensors
 from models.plan import Precision
@@ -33,6 +34,7 @@ class TorchScript:
     def make(self, subject: Subject, folder: Path) -> Draft:
         """See `Maker`."""
         file = f"{self.method}.pt"
+        check_of_torch(subject)
         try:
             compiled = to_torchscript(subject.eager, example_of(subject), self.method)
         except Exception as error:  # its own, or anything from the model's code
@@ -67,12 +69,23 @@ def to_torchscript(
     return compiled
 
 
+def check_of_torch(subject: Subject) -> None:
+    """Check that torch can run a model.
+
+    Raises:
+        NotApplicable: if it is an ONNX file.
+    """
+    if isinstance(subject.eager, OnnxModule):
+        raise NotApplicable("the model is an ONNX file, which torch cannot read")
+
+
 def in_python(subject: Subject) -> Subject:
     """Return the subject with a Python module, which variants other than TorchScript need.
 
     Raises:
-        NotApplicable: if torch cannot convert its TorchScript.
+        NotApplicable: if torch cannot convert its TorchScript, or it is an ONNX file.
     """
+    check_of_torch(subject)
     if not isinstance(subject.eager, torch.jit.ScriptModule):
         return subject
     try:

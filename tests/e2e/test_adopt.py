@@ -12,12 +12,14 @@ from typing import Any
 
 import httpx
 import numpy as np
+import pytest
 import torch
 from PIL import Image
 from rich.console import Console
 from torch import nn
 
 from export.cli import main
+from export.variants.programs import quiet
 from models.catalog import CATALOG
 from tests.e2e.server import running
 
@@ -32,12 +34,12 @@ class Regions(nn.Module):
         return thirds.flatten(1) * 4
 
 
-def adopt(*arguments: str | Path) -> str:
-    """What the command prints; of the forms only the given one, whose copies take seconds each."""
+def adopt(*arguments: str | Path, variants: str = "script") -> str:
+    """What the command prints; of the forms only some, because each takes seconds."""
     out = io.StringIO()
     assert (
         main(
-            ["adopt", *map(str, arguments), "--variants", "script"],
+            ["adopt", *map(str, arguments), "--variants", variants],
             CATALOG,
             Console(file=out, width=1000),
         )
@@ -103,6 +105,44 @@ def test_learned_limits_turn_wrong_inputs_into_422(tmp_path: Path) -> None:
     ]
     assert numbers == [(300, 49), (1, 2), (600, 512)]
     assert "model_failed" not in (tmp_path / "log").read_text()
+
+
+def test_an_onnx_file_is_adopted_and_served_without_torchscript(tmp_path: Path) -> None:
+    pytest.importorskip("onnxscript", reason="needs pip install 'torchlane[onnx-export]'")
+    torch.manual_seed(3)
+    network, batch = Words().eval(), torch.export.Dim("batch")
+    ids = torch.tensor([[1, 2, 3], [4, 5, 49]])
+    free = {0: batch, 1: torch.export.Dim("length", max=512)}
+    with quiet():
+        program = torch.onnx.export(
+            *(network, (ids, ids > 2)),
+            dynamic_shapes=(free, free),
+            input_names=["ids", "mask"],
+            output_names=["scores"],
+            verbose=False,
+        )
+    assert program is not None
+    program.save(tmp_path / "words.onnx", external_data=False)
+    made = adopt(
+        *(tmp_path / "words.onnx", "--name", "words", "--max-batch-size", "4"),
+        *("--out", tmp_path / "artifacts"),
+        variants="script,onnx",
+    )
+    assert "left out  script: the model is an ONNX file, which torch cannot read\n" in made
+    assert "serves    float32 on cpu: 1..4 onnx\n" in made
+    with torch.inference_mode():
+        wanted = network(ids, ids > 2).tolist()
+    inputs = [{"ids": each, "mask": [n > 2 for n in each]} for each in ids.tolist()]
+    with running(tmp_path / "artifacts", tmp_path / "log") as server:
+        url = f"{server.url}/models/words"
+        answer = httpx.post(f"{url}/batch-predict", json={"inputs": inputs})
+        wrong = httpx.post(f"{url}/predict", json={"input": {"ids": [50], "mask": [True]}})
+        about = httpx.get(f"{server.url}/v2/models/words").json()
+    assert answer.status_code == 200, answer.text
+    got = [each["outputs"]["scores"] for each in answer.json()["predictions"]]
+    np.testing.assert_allclose(got, wanted, atol=1e-5)
+    assert wrong.status_code == 422
+    assert about["platform"] == "onnx_onnxv1"
 
 
 def test_a_torchserve_archive_is_adopted_and_served(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
+from typing import NamedTuple
 
 from typing_extensions import TypedDict  # pydantic cannot read typing's before Python 3.12
 
@@ -23,8 +24,18 @@ EXTENSIONS = (
     "model_repository",
     "statistics",
 )
-PLATFORM = "pytorch_torchscript"  # the protocol's name
-TRITON_PLATFORM, TRITON_BACKEND = "pytorch_libtorch", "pytorch"  # Triton's names
+
+
+class Platform(NamedTuple):
+    """The protocol's name for the format of a model, and Triton's names for it and its backend."""
+
+    name: str
+    triton: str
+    backend: str
+
+
+TORCH = Platform("pytorch_torchscript", "pytorch_libtorch", "pytorch")
+ONNX = Platform("onnx_onnxv1", "onnxruntime_onnx", "onnxruntime")
 
 
 class ServerMetadata(TypedDict):
@@ -139,7 +150,7 @@ def model_metadata(model: LoadedModel, loaded: LoadedModels) -> ModelMetadata:
     return {
         "name": model.id.name,
         "versions": [str(number) for number in _versions(model, loaded)],
-        "platform": PLATFORM,
+        "platform": _platform(model).name,
         "inputs": [_tensor(spec) for spec in model.manifest.inputs],
         "outputs": [_tensor(spec) for spec in model.manifest.outputs],
     }
@@ -150,12 +161,13 @@ def model_config(
 ) -> ModelConfig:
     """The configuration of a loaded model with these replicas."""
     manifest, settings = model.manifest, model.settings
+    platform = _platform(model)
     format_ = "FORMAT_NCHW" if manifest.codec.kind == "image" else "FORMAT_NONE"
     devices = Counter(each.device for each in replicas)
     return {
         "name": model.id.name,
-        "platform": TRITON_PLATFORM,
-        "backend": TRITON_BACKEND,
+        "platform": platform.triton,
+        "backend": platform.backend,
         "version_policy": {"specific": {"versions": _versions(model, loaded)}},
         "max_batch_size": model.max_batch_size,
         "input": [
@@ -210,3 +222,9 @@ def _instance_group(name: str, device: Device, count: int) -> InstanceGroup:
         "count": count,
         "gpus": [] if on_cpu else [device.index],
     }
+
+
+def _platform(model: LoadedModel) -> Platform:
+    """The platform of the format that a model was made in."""
+    formats = {variant.format for variant in model.manifest.variants.values()}
+    return ONNX if "onnx" in formats and "torchscript" not in formats else TORCH

@@ -82,6 +82,14 @@ def test_long_reason_is_shortened_without_truncating_lines() -> None:
     assert LONG.strip() in str(content_of(manifest).sections)
 
 
+def test_variants_left_out_for_one_reason_share_a_line() -> None:
+    given = (("script", "no"), ("fp16", "no GPU"), ("trace", "no"))
+    left_out = tuple(LeftOut(variant=name, reason=why) for name, why in given)
+    text = printed(measured_manifest().model_copy(update={"left_out": left_out, "plan": None}))
+    lines = [line for line in text if line.startswith("left out")]
+    assert lines == ["left out  script, trace: no", "left out  fp16: no GPU"]
+
+
 def test_piped_output_is_neither_cut_nor_padded(tmp_path: Path) -> None:
     """`show` has wide tables; rich would take a pipe for 80 columns."""
     assert run("tiny", "--out", tmp_path, *QUICK)[0] == 0

@@ -129,10 +129,10 @@ def test_an_unknown_schema_version_names_both(folder: Path, version: object) -> 
 
 
 def test_invalid_manifest_error_names_the_field(folder: Path) -> None:
-    change_manifest(folder, lambda manifest: manifest["variants"]["trace"].update(format="onnx"))
+    change_manifest(folder, lambda manifest: manifest["variants"]["trace"].update(format="keras"))
     message = rejection(folder)
     assert message.startswith("manifest.json, variants.trace.format: ")
-    assert "'torchscript', 'aotinductor' or 'openvino'" in message
+    assert "'torchscript', 'aotinductor', 'openvino' or 'onnx'" in message
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "null", "\0"])

@@ -32,7 +32,8 @@ from tests.unit.export.definitions import (
 )
 
 CUDA = {"compiled-cuda", "fp16"}
-MISSING = set() if find_spec("openvino") else {"openvino"}
+NEEDS = {"openvino": "openvino", "onnx": "onnxscript"}
+MISSING = {variant for variant, package in NEEDS.items() if not find_spec(package)}
 
 
 class Sums(Unscriptable):
@@ -66,7 +67,7 @@ class TestByDefault:
         self, unscriptable: tuple[Proof, list[str]]
     ) -> None:
         proof, _ = unscriptable
-        wanted = ["trace", "compiled", "openvino", "bf16"]
+        wanted = ["trace", "compiled", "openvino", "onnx", "bf16"]
         assert list(proof.variants) == [each for each in wanted if each not in MISSING]
         assert proof.left_out["script"].startswith("torch.jit.script failed: Arguments for call")
 
@@ -199,7 +200,8 @@ class TestRejected:
         with pytest.raises(ParityError, match=message) as rejected:
             prove(tmp_path, definition(module, train=None), *asked)
         others = (
-            ",".join(asked[1:]) or "trace,onednn,compiled,compiled-cuda,openvino,bf16,fp16,int8"
+            ",".join(asked[1:])
+            or "trace,onednn,compiled,compiled-cuda,openvino,onnx,bf16,fp16,int8"
         )
         hint = f". Nothing was written; to export without it: --variants {others}"
         assert str(rejected.value).endswith(hint)

@@ -16,7 +16,7 @@ from app.registry.loaded_models import LoadedModel, LoadedModels, ReplicaStatus
 from app.registry.model_settings import ModelSettings
 from app.types import Device, ModelId
 from models.codec_specs import ImageCodecSpec, PicturePreprocess
-from models.manifest import Manifest
+from models.manifest import Format, Manifest
 from models.tensors import Dtype
 from tests.unit.models.manifests import make_manifest, spec
 
@@ -78,6 +78,26 @@ def test_the_configuration_has_no_batch_axis() -> None:
         {"name": "y", "data_type": "TYPE_FP64", "dims": [2], "is_shape_tensor": False}
     ]
     assert config["version_policy"] == {"specific": {"versions": [1, 2]}}
+
+
+@pytest.mark.parametrize(
+    ("formats", "names"),
+    [
+        (("onnx", "openvino"), ("onnx_onnxv1", "onnxruntime_onnx", "onnxruntime")),
+        (("torchscript", "onnx"), ("pytorch_torchscript", "pytorch_libtorch", "pytorch")),
+    ],
+)
+def test_platform_is_the_format_that_the_model_was_made_in(
+    formats: tuple[Format, ...], names: tuple[str, ...]
+) -> None:
+    manifest = make_manifest()
+    (variant,) = manifest.variants.values()
+    variants = {each: variant.model_copy(update={"format": each}) for each in formats}
+    loaded = published(manifest.model_copy(update={"variants": variants, "plan": None}), 1)
+    model = loaded.resolve("tiny")
+    config = model_config(model, loaded, ())
+    told = (model_metadata(model, loaded)["platform"], config["platform"], config["backend"])
+    assert told == names
 
 
 def test_pictures_have_their_channels_first() -> None:

@@ -1,14 +1,16 @@
-"""The backend of OpenVINO: the shared suite, and where it cannot run."""
+"""The backend of other runtimes: the shared suite for each, and where it cannot run."""
 
 from __future__ import annotations
 
 import gc
+import re
 import sys
 import threading
 import weakref
 import zipfile
 from io import BytesIO
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,36 +19,49 @@ import torch
 from app.backends.base import Backend
 from app.backends.factory import TorchBackends
 from app.backends.golden import Golden
-from app.backends.openvino import OpenVinoBackend
+from app.backends.runtime import RuntimeBackend
 from app.backends.selection import Preference, select
 from app.errors import ArtifactInvalid, VariantUnusable
 from app.registry.repository import Artifact, Repository
 from app.types import Device, ModelId
-from models.openvino_models import GRAPH, WEIGHTS, OpenVinoForm, packed
+from models.openvino_models import GRAPH, WEIGHTS, packed
 from models.packages import Packages
 from tests.artifacts import Made, small_answer, small_batch, small_variant, write_small
 from tests.unit.app.backends.suite import SmallSuite
 from tests.unit.models.manifests import form
 
-pytest.importorskip("openvino", reason="needs OpenVINO: pip install 'torchlane[openvino]'")
 CPU = Device("cpu")
+# Variant -> its package, the package's name for people.
+RUNTIMES = {"openvino": ("openvino", "OpenVINO"), "onnx": ("onnxruntime", "ONNX Runtime")}
+NEWER = b"\x42\x03\x10\xe7\x07"  # opset_import { version: 999 }
+ANOTHER_FILE = b"\x3a\x06\x2a\x04\x6a\x00\x70\x01"  # graph { initializer { external_data {} } }
+FOREIGN = b"\x3a\x09\x0a\x07\x22\x01f\x3a\x02me"  # graph { node { op_type: "f" domain: "me" } }
 
 
-def written(root: Path, made: Made | None = None, *others: str) -> Artifact:
-    write_small(root, list(others), changed={"openvino": made or small_variant("openvino")})
+def written(root: Path, variant: str, data: bytes | None = None, *others: str) -> Artifact:
+    made = small_variant(variant)
+    changed = {variant: made if data is None else Made(made.entry, data)}
+    write_small(root, list(others), changed=changed)
     return Repository(root).open(ModelId("small", 1))
 
 
+@pytest.fixture(params=RUNTIMES)
+def variant(request: pytest.FixtureRequest) -> str:
+    name: str = request.param
+    return name
+
+
 @pytest.fixture
-def artifact(tmp_path: Path) -> Artifact:
-    return written(tmp_path)
+def artifact(tmp_path: Path, variant: str) -> Artifact:
+    return written(tmp_path, variant)
 
 
-def backend_of(artifact: Artifact) -> OpenVinoBackend:
-    return OpenVinoBackend(artifact.folder, artifact.manifest, form("openvino"), CPU, 2)
+def backend_of(artifact: Artifact) -> RuntimeBackend:
+    name = next(each for each in artifact.manifest.variants if each in RUNTIMES)
+    return RuntimeBackend(artifact.folder, artifact.manifest, form(name), CPU, 2)
 
 
-class TestOpenVinoBackend(SmallSuite):
+class TestRuntimeBackend(SmallSuite):
     @pytest.fixture(autouse=True)
     def _artifact(self, artifact: Artifact) -> None:
         self.artifact = artifact
@@ -55,10 +70,10 @@ class TestOpenVinoBackend(SmallSuite):
         return backend_of(self.artifact)
 
 
-def test_golden_examples_hold_at_every_bucket(artifact: Artifact) -> None:
+def test_golden_examples_hold_at_every_bucket(artifact: Artifact, variant: str) -> None:
     backend = backend_of(artifact)
     backend.load()
-    golden = Golden(artifact.manifest, artifact.manifest.variants["openvino"].tolerance)
+    golden = Golden(artifact.manifest, artifact.manifest.variants[variant].tolerance)
     golden.replay(backend, (1, 2, 8, 33, 64, 100))
 
 
@@ -66,12 +81,11 @@ def test_replicas_share_the_weights_until_the_last_is_closed(artifact: Artifact)
     first, second = backend_of(artifact), backend_of(artifact)
     for backend in (first, second):
         backend.load()
-    one, other = first._forward, second._forward
-    assert isinstance(one, OpenVinoForm)
-    assert isinstance(other, OpenVinoForm)
+    one: Any = first._forward
+    other: Any = second._forward
     assert one is not other
-    assert one._compiled is other._compiled
-    kept = weakref.ref(one._compiled)
+    assert one.model is other.model
+    kept = weakref.ref(one.model)
     del one, other
     first.close()
     assert second.run(small_batch(3))
@@ -81,7 +95,7 @@ def test_replicas_share_the_weights_until_the_last_is_closed(artifact: Artifact)
 
 
 def test_threads_share_a_form(artifact: Artifact) -> None:
-    """Each has requests of its own: one that runs accepts no other input."""
+    """One form runs several batches at once."""
     backend = backend_of(artifact)
     backend.load()
     wrong: list[int] = []
@@ -112,15 +126,15 @@ def test_answers_are_not_overwritten_by_the_next(artifact: Artifact) -> None:
 
 class TestUnusable:
     def test_without_the_package_the_next_best_form_serves(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variant: str
     ) -> None:
-        artifact = written(tmp_path, None, "script")
-        monkeypatch.setitem(sys.modules, "openvino", None)
+        artifact = written(tmp_path, variant, None, "script")
+        package, name = RUNTIMES[variant]
+        monkeypatch.setitem(sys.modules, package, None)
         with pytest.raises(VariantUnusable) as caught:
             backend_of(artifact).load()
-        assert str(caught.value) == (
-            "openvino.zip: it needs OpenVINO: pip install 'torchlane[openvino]'"
-        )
+        file = artifact.manifest.variants[variant].file
+        assert str(caught.value) == f"{file}: it needs {name}: pip install 'torchlane[{variant}]'"
         makes = TorchBackends((CPU,), 8, torch.get_num_threads(), Packages())
         selection = select(artifact.manifest, Preference())
         backend = makes.make(artifact.folder, artifact.manifest, "digest", selection, CPU)
@@ -128,18 +142,35 @@ class TestUnusable:
         backend.warm_up([small_batch(1), small_batch(2)])
         assert {step.form.partition(",")[0] for step in backend.serving().steps} == {"script"}
 
-    def test_a_graph_of_another_release(self, tmp_path: Path) -> None:
-        made = small_variant("openvino")
-        broken = packed(b"<net version='99'/>", b"")
-        with pytest.raises(VariantUnusable, match="by the installed release of OpenVINO"):
-            backend_of(written(tmp_path, Made(made.entry, broken))).load()
+    def test_a_graph_of_another_release(self, tmp_path: Path, variant: str) -> None:
+        newer = {
+            "openvino": packed(b"<net version='99'/>", b""),
+            "onnx": small_variant("onnx").data + NEWER,
+        }
+        _, name = RUNTIMES[variant]
+        with pytest.raises(VariantUnusable, match=f"by the installed release of {name}"):
+            backend_of(written(tmp_path, variant, newer[variant])).load()
+
+    @pytest.mark.parametrize(
+        ("added", "why"),
+        [
+            (b"\x3a\xff", "is not an ONNX model, or is damaged"),
+            (ANOTHER_FILE, "weights in another file"),
+            (FOREIGN, "the operator 'f' of 'me'"),
+        ],
+    )
+    def test_an_onnx_model_that_must_not_run(self, tmp_path: Path, added: bytes, why: str) -> None:
+        artifact = written(tmp_path, "onnx", small_variant("onnx").data + added)
+        with pytest.raises(ArtifactInvalid, match=re.escape(why)) as caught:
+            backend_of(artifact).load()
+        assert not isinstance(caught.value, VariantUnusable)
 
     def test_a_damaged_archive(self, tmp_path: Path) -> None:
-        made = small_variant("openvino")
-        at = made.data.index(b"<net ")
-        damaged = made.data[: at + 1] + b"N" + made.data[at + 2 :]
+        data = small_variant("openvino").data
+        at = data.index(b"<net ")
+        damaged = data[: at + 1] + b"N" + data[at + 2 :]
         with pytest.raises(ArtifactInvalid, match="damaged: Bad CRC-32"):
-            backend_of(written(tmp_path, Made(made.entry, damaged))).load()
+            backend_of(written(tmp_path, "openvino", damaged)).load()
 
     @pytest.mark.parametrize("names", [[GRAPH], [WEIGHTS], [GRAPH, WEIGHTS, "plugin.so"]])
     def test_an_archive_with_other_files(self, tmp_path: Path, names: list[str]) -> None:
@@ -147,7 +178,6 @@ class TestUnusable:
         with zipfile.ZipFile(data, "w") as archive:
             for name in names:
                 archive.writestr(name, b"")
-        made = Made(small_variant("openvino").entry, data.getvalue())
         with pytest.raises(ArtifactInvalid, match=f"must contain {GRAPH} and {WEIGHTS}") as caught:
-            backend_of(written(tmp_path, made)).load()
+            backend_of(written(tmp_path, "openvino", data.getvalue())).load()
         assert not isinstance(caught.value, VariantUnusable)
