@@ -7,10 +7,12 @@ import copy
 import io
 import logging
 import warnings
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
 import torch
+from torch import nn
 
 from export.errors import reason
 from export.variants.base import NotApplicable, Subject
@@ -18,14 +20,31 @@ from export.variants.torchscript import example_of, in_python
 from models.processor import DeviceKind
 
 MAX_BATCH = 65_536
+# Several variants begin with the same program, which takes seconds to make.
+_PROGRAMS: weakref.WeakKeyDictionary[nn.Module, torch.export.ExportedProgram] = (
+    weakref.WeakKeyDictionary()
+)
 
 
 def program_of(subject: Subject, kind: DeviceKind) -> torch.export.ExportedProgram:
     """Return the model's program for a kind of device; free axes of one name are one dimension.
 
+    On the CPU it shares the model's weights, and is made once.
+
     Raises:
         Exception: what torch.export raises for a model that it cannot export.
     """
+    if kind != "cpu":
+        return _exported(subject, copy.deepcopy(subject.eager).to(kind), kind)
+    made = _PROGRAMS.get(subject.eager)
+    if made is None:
+        made = _PROGRAMS[subject.eager] = _exported(subject, subject.eager, kind)
+    return made
+
+
+def _exported(
+    subject: Subject, module: nn.Module, kind: DeviceKind
+) -> torch.export.ExportedProgram:
     definition = subject.definition
     batch = torch.export.Dim("batch", min=1, max=MAX_BATCH)
     free: list[dict[int, Any]] = []
@@ -38,7 +57,6 @@ def program_of(subject: Subject, kind: DeviceKind) -> torch.export.ExportedProgr
                 made = torch.export.Dim(f"input{index}_axis{at}", min=least, max=axis.most)
                 dims[at] = made if axis.name is None else named.setdefault(axis.name, made)
         free.append(dims)
-    module = copy.deepcopy(subject.eager).to(kind)
     # Sizes of 0 and 1 would become constants, so the example has larger sizes on free axes.
     example = tuple(
         torch.zeros(

@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from export.variants.base import NotApplicable
+from export.variants.programs import program_of
 from export.variants.registry import MAKERS
 from tests.artifacts import small_variant
 from tests.unit.export.definitions import loaded, of_vectors, proved, subject
@@ -47,6 +48,17 @@ class Network(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         y: torch.Tensor = self.layers(x)
         return y
+
+
+def test_variants_share_a_program_and_leave_the_model_as_it_is(tmp_path: Path) -> None:
+    given = subject(of_vectors(Network, (64,)))
+    before = {name: each.clone() for name, each in given.eager.state_dict().items()}
+    program = program_of(given, "cpu")
+    for name in ("compiled", *RUNTIMES):
+        MAKERS[name].make(given, tmp_path)
+    assert program_of(given, "cpu") is program
+    after = given.eager.state_dict()
+    assert all(torch.equal(after[name], each) for name, each in before.items())
 
 
 class Unknown(Network):
