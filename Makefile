@@ -155,6 +155,10 @@ capacity: $(READY) ## find the highest rate at which a running server meets an S
 bench: compiled ## compare this server with others on the same work, in turns of a second; BENCH_ARGS=--quick: about two minutes
 	$(BIN)/python -m loadtests bench $(BENCH_ARGS)
 
+.PHONY: bench-networks
+bench-networks: compiled ## compare this server with FastAPI around ONNX Runtime on MobileNet, ResNet-50 and BERT; builds them first, once
+	$(BIN)/python -m loadtests networks $(BENCH_ARGS)
+
 .PHONY: bench-tail
 bench-tail: compiled ## compare p50, p99, p99.9 of this server, mosec and plain FastAPI at the same offered rates, in an open loop
 	$(BIN)/python -m loadtests tail $(BENCH_ARGS)

@@ -17,6 +17,7 @@ from loadtests.bench import cold_start, environments, session, tail
 from loadtests.bench import options as bench_options
 from loadtests.capacity import commands, options, overload
 from loadtests.errors import LoadTestError
+from loadtests.networks import compare
 from models.streams import open_closed_streams
 
 LOG_WIDTH = 110
@@ -43,6 +44,11 @@ COMMANDS: dict[str, tuple[str, Act, Callable[[argparse.ArgumentParser], None]]] 
         "Measure the parts of the time from the start of our process to its first answer",
         cold_start.cold_start,
         cold_start.add_arguments,
+    ),
+    "networks": (
+        "Measure Torchlane and FastAPI around ONNX Runtime on real networks, in turns",
+        compare.compare,
+        compare.add_arguments,
     ),
     "bench-peers": (
         "Create the environments of the other servers",

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import ctypes
 import gc
 import os
-import sys
 from collections.abc import Callable
 
 import structlog
 
 from app.errors import DeviceLost
+from models.heap import trim
 
 LOG = structlog.get_logger(__name__)
 DEVICE_LOST_EXIT_CODE = 70  # EX_SOFTWARE of sysexits.h
@@ -25,10 +23,12 @@ def calm_gc() -> None:
 
     Loaded objects stay, so they are frozen, which excludes them from collections. Reference
     counting frees the garbage of requests at once, so cycles are collected less often than usual.
+    What loading has left is returned to the system.
     """
     gc.collect()
     gc.freeze()
     gc.set_threshold(GC_THRESHOLD, 20, 100)
+    trim()
 
 
 def give_memory_back() -> None:
@@ -36,9 +36,7 @@ def give_memory_back() -> None:
     gc.unfreeze()  # objects loaded at the start may be part of a cycle
     gc.collect()
     gc.freeze()
-    if sys.platform == "linux":
-        with contextlib.suppress(AttributeError):  # glibc only
-            ctypes.CDLL(None).malloc_trim(0)
+    trim()
 
 
 def end_process(close: Callable[[], None], fault: DeviceLost) -> None:

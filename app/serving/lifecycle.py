@@ -34,6 +34,7 @@ from app.serving.rollout import Changes, Rollout
 from app.serving.served_artifacts import ServedArtifacts
 from app.serving.version_policy import VersionPolicy
 from app.types import ModelId
+from models.heap import trim
 from models.versions import RULE
 
 LOG = structlog.get_logger(__name__)
@@ -351,6 +352,8 @@ class Lifecycle:
                     await self._rollout.bring_up(name, numbers, override, changes)
         if changes.retired:
             await in_thread(self._config.on_retired, _discard)
+        elif changes.loaded and self._settled:
+            await in_thread(trim, _discard)
         return changes
 
     async def _forget_dead(self, name: str, numbers: Iterable[int], override: Override) -> None:

@@ -173,7 +173,7 @@ def spec_of(contestant: Contestant, workload: Workload, serving: Serving) -> Ser
     server = contestant.server
     if server in OUR_OWN:
         command: tuple[str, ...] = (sys.executable, "-m", "app")
-        environment = _own(serving, serving.package_of(server))
+        environment = own_environment(serving, serving.package_of(server))
         if server in PRECISIONS:
             environment += (("TORCHLANE_PLAN_PRECISION", PRECISIONS[server]),)
         if workload.body == "grpc":
@@ -206,7 +206,13 @@ def spec_of(contestant: Contestant, workload: Workload, serving: Serving) -> Ser
     )
 
 
-def _own(serving: Serving, package: Path | None) -> tuple[tuple[str, str], ...]:
+def own_environment(serving: Serving, package: Path | None) -> tuple[tuple[str, str], ...]:
+    """Return the environment of our server.
+
+    Args:
+        serving: has the artifact.
+        package: the folder to run from; None: the checkout.
+    """
     model, repository = serving.folder.parent.name, serving.folder.parent.parent
     return (
         ("TORCHLANE_HOST", "127.0.0.1"),

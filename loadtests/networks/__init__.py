@@ -1,0 +1,1 @@
+"""Real networks, beside what a user would write: FastAPI around ONNX Runtime."""

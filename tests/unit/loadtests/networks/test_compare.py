@@ -1,0 +1,74 @@
+"""The comparison on real networks: its requests, the check of answers, its figures."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from loadtests.networks import compare
+from loadtests.networks.compare import CASES, OURS, THEIRS, Case, NetworkError, Row, Turn
+
+
+def small(case: Case) -> Case:
+    fields = {name: getattr(case, name) for name in Case.__slots__}
+    return Case(**fields | {"different": 3})
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+@pytest.mark.parametrize("ours", [True, False])
+def test_requests_are_complete_and_all_different(case: Case, ours: bool) -> None:
+    case = small(case)
+    found = compare._requests(case, "/x", compare._bodies(case), ours=ours)
+    sent = [found.request(number) for number in range(len(found.templates))]
+    assert len(set(sent)) == case.different
+    for request in sent:
+        head, _, body = request.partition(b"\r\n\r\n")
+        assert head.startswith(b"POST /x HTTP/1.1\r\n")
+        assert b"Content-Type: %s" % case.media_type.encode() in head
+        assert head.endswith(b"Content-Length: %d" % len(body))
+    if case.media_type == compare.JSON:
+        asked: Any = json.loads(sent[0].partition(b"\r\n\r\n")[2])
+        assert set(asked["input"] if ours else asked) == {"ids", "mask"}
+
+
+def test_numbers_never_repeat() -> None:
+    """Few bodies are prepared, as they are large; each request has a number of its own."""
+    case = small(CASES[0])
+    found = compare._requests(case, "/x", compare._bodies(case), ours=True)
+    assert len({found.request(number) for number in range(20)}) == 20
+
+
+@pytest.mark.parametrize(
+    ("theirs", "fits"),
+    [
+        ({"a": 1.0, "b": 0.5}, True),
+        ({"a": 1.0, "c": 0.4}, True),  # the best classes of both may differ
+        ({"a": 1.0, "b": 0.502}, False),
+        ({"c": 1.0}, False),
+    ],
+)
+def test_servers_that_compute_something_else_are_not_compared(
+    theirs: dict[str, float], fits: bool
+) -> None:
+    ours = [{"a": 1.0, "b": 0.5}]
+    if fits:
+        compare._check(CASES[0], ours, [theirs])
+        return
+    with pytest.raises(NetworkError, match="mobilenet: the servers disagree"):
+        compare._check(CASES[0], ours, [theirs])
+
+
+def test_ratios_are_those_of_rounds() -> None:
+    row = Row(CASES[0], 1)
+    row.turns[OURS] = [Turn(10, 2.0, 4.0), Turn(30, 2.0, 4.0), Turn(20, 2.0, 4.0)]
+    row.turns[THEIRS] = [Turn(10, 4.0, 5.0), Turn(10, 4.0, 5.0), Turn(10, 4.0, 5.0)]
+    found = row.ratio("requests_per_s")
+    assert (found.median, found.low, found.high) == (2.0, 1.0, 3.0)
+    assert row.median(THEIRS, "p99_ms") == 4.0
+
+
+def test_a_failed_step_is_an_error_with_its_output() -> None:
+    with pytest.raises(NetworkError, match=r"-m no_such_module x` failed: .*No module named"):
+        compare._run("no_such_module", "x")
