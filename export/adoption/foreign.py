@@ -28,6 +28,7 @@ OTHER_BATCHES = (*range(1, 9), 16, 32, 64)  # tried if it runs on none of those,
 # halves its picture five times needs more than a few pixels, and an even number. The larger pairs
 # show which axes of the outputs differ: with few pixels a stride of 8 always leaves one.
 FREE_SIZES = ((3, 5), (16, 24), (64, 96), (224, 256))
+USUAL = 2  # the index of the largest of which samples are made too: sizes that requests may have
 MAX_SAMPLE_BYTES = 256 * 1024 * 1024  # one batch of the largest of BATCHES
 MAX_LARGER_BYTES = 8 * 1024 * 1024  # the same, for pairs after the first one that runs
 LARGER_BUDGET_S = 20.0  # pairs that would take longer, by the size of their samples, are left out
@@ -57,7 +58,7 @@ def infer(
 
     Returns:
         its outputs, with every axis that differed as a free one; and samples like the smallest on
-        which it ran.
+        which it ran, and like usual ones.
 
     Raises:
         UsageError: if the model accepts another number of inputs, a sample would be too large, or
@@ -69,26 +70,29 @@ def infer(
     traces.check_evaluating(module)
     pairs = _affordable(inputs)
     runs: dict[Sizes, Made] = {}
-    first: tuple[Shapes, ...] | None = None
+    shapes: list[Shapes] = []
     took = size = 0.0
-    for pair in pairs:
+    for index, pair in enumerate(pairs):
         wanted = sample_bytes(inputs, BATCHES[-1], pair[-1])
         too_long = took and took * wanted / size > LARGER_BUDGET_S
-        if first is not None and (wanted > MAX_LARGER_BYTES or too_long):
+        if shapes and (wanted > MAX_LARGER_BYTES or too_long):
             break
         began = time.perf_counter()
         try:
             made = _runs(module, inputs, codec, pair, names, original)
         except DoesNotRun as error:
-            if first is None and pair == pairs[-1]:
+            if not shapes and pair == pairs[-1]:
                 raise _with_cause(error, module, inputs, codec, pair[-1]) from error
             continue
         took, size = time.perf_counter() - began, wanted
         runs |= made
-        first = first or pair
-    if first is None:
+        if not shapes:
+            shapes += pair
+        elif index <= USUAL:
+            shapes[2:] = [pair[0]]
+    if not shapes:
         raise RuntimeError("a bug in infer: no sizes were tried")
-    return _outputs(runs, inputs), Samples(inputs, codec, first)
+    return _outputs(runs, inputs), Samples(inputs, codec, tuple(dict.fromkeys(shapes)))
 
 
 def _affordable(inputs: tuple[TensorSpec, ...]) -> list[tuple[Shapes, ...]]:
