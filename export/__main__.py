@@ -7,9 +7,19 @@ import sys
 
 from models.streams import open_closed_streams
 
+received: list[int] = []
+
+
+def interrupt(number: int, _: object) -> None:
+    """End as Ctrl-C does, which cleans up; a second signal does not interrupt that."""
+    signal.signal(number, signal.SIG_IGN)
+    received.append(number)
+    raise KeyboardInterrupt
+
+
 if __name__ == "__main__":
     open_closed_streams()
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # cleans up too
+    signal.signal(signal.SIGTERM, interrupt)
     try:  # importing torch takes a second or two, and Ctrl-C may come then too
         from export.cli import main
         from models.catalog import CATALOG
@@ -18,4 +28,4 @@ if __name__ == "__main__":
     except KeyboardInterrupt:
         sys.stderr.write("export: interrupted; nothing was written\n")
         code = 130  # the shell's convention for SIGINT
-    sys.exit(code)
+    sys.exit(128 + received[0] if received and code == 130 else code)

@@ -22,7 +22,7 @@ from export.errors import ExportError, UsageError
 from export.pipeline import Job, Made, Stage, export, open_artifact
 from export.progress import shown_on, stdout
 from export.proving.prove import ProofOptions
-from export.proving.verify import BATCH_S, MAX_BATCH
+from export.proving.verify import BATCH_S
 from export.renewal import tune_again
 from export.reports.report import print_report
 from export.summary import print_summary
@@ -34,7 +34,7 @@ from models.definitions.loading import BrokenDefinition
 from models.definitions.training import Diverged
 from models.local_paths import local_path
 from models.manifest import SIGNATURE_FILE
-from models.plan import Precision
+from models.plan import MAX_BATCH, Precision
 
 EPILOG = """\
 commands other than model names (--help explains each):
@@ -326,8 +326,9 @@ def _add_tuning(parser: argparse.ArgumentParser, *, again: bool = False) -> None
         metavar="N",
         help=f"time batches of up to N (default: the largest of its plan, else {MAX_BATCH})"
         if again
-        else f"verify and time batches of up to N (default: {MAX_BATCH}, or as many items as eager "
-        f"PyTorch computes in {BATCH_S:g} s here)",
+        else "verify and time batches of up to N; a server forms no larger ones, so give it if the "
+        f"model will run on a GPU (default: {MAX_BATCH}, or, on a machine without a GPU, as many "
+        f"items as eager PyTorch computes in {BATCH_S:g} s)",
     )
     parser.add_argument(
         "--threads",

@@ -20,6 +20,7 @@ from models.runtimes import Shared, imported, named_file, on_all_cores
 os.environ["ORT_DISABLE_TELEMETRY"] = "1"
 
 DOMAINS = ("", "ai.onnx", "ai.onnx.ml")  # of the standard's operators
+BUILT_IN = ("com.microsoft", "com.ms", "ai.onnx.")  # built in, whatever a file defines
 # onnx.proto: the parts of each kind of message that can contain tensors or operators, by number.
 PARTS: Mapping[str, Mapping[int, str]] = {
     "model": {7: "graph", 20: "training", 25: "function"},
@@ -121,8 +122,10 @@ def check_onnx(data: bytes, what: str = "the ONNX model") -> None:
         raise ArchiveError(
             f"{what} is not an ONNX model, or is damaged: copy or export it again"
         ) from error
-    for name, domain in sorted(operators["node"] - operators["function"]):
-        if domain not in DOMAINS:
+    functions = operators["function"]
+    for name, domain in sorted(operators["node"] | functions):
+        is_standard, is_own = domain in DOMAINS, (name, domain) in functions
+        if is_standard == is_own or (domain.startswith(BUILT_IN) and not is_standard):
             raise ArchiveError(
                 f"{what} has the operator {name!r} of {domain!r}, which is not in the ONNX "
                 "standard: export the model without it"
@@ -177,6 +180,7 @@ def _session(package: Any, data: bytes, threads: int, *, keep: bool, optimized: 
     options.enable_cpu_mem_arena = keep
     options.enable_mem_pattern = False  # it keeps a plan for each shape
     options.log_severity_level = 4  # errors are raised
+    options.add_session_config_entry("session.load_model_format", "ONNX")  # as was checked
     with named_file(data) as file, on_all_cores():
         return _raised(
             package.InferenceSession,
@@ -211,6 +215,8 @@ def _fields(message: memoryview) -> Iterator[tuple[int, memoryview | int]]:
     at = 0
     while at < len(message):
         key, at = _integer(message, at)
+        if key >= 1 << 32:  # other readers ignore higher bits, and would find another field
+            raise EOFError
         if key & 7 == VARINT:
             value, at = _integer(message, at)
             yield key >> 3, value

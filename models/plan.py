@@ -21,6 +21,7 @@ from models.timing import lasts_s
 
 Precision = Literal["float32", "bf16", "fp16", "int8"]
 
+MAX_BATCH = 64  # the largest that export plans for by default
 MIN_GAIN = 0.03  # a form replaces another only if it takes less time by at least this share
 THIRDS, ROUNDS_OF_A_THIRD = 3, 4  # minimum to compare the lower quartiles of two forms
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -19,6 +18,7 @@ from models.definitions.definition import Definition, HeldOut, Progress
 from models.forms import input_tensors, named_outputs
 from models.manifest import Difference, Parity
 from models.padding import check_padding
+from models.plan import MAX_BATCH
 from models.tensors import Array, Arrays, TensorSpec, Tolerance, stack
 
 SEED = 1
@@ -26,8 +26,7 @@ SEED = 1
 # memory: then powers of two and their neighbours, where kernels change; and if these take longer,
 # the fewest that are still evidence: one, two, two by chance, and the largest.
 BUDGET_S, THOROUGH_S = 4.0, 30.0
-MAX_BATCH = 64  # unless eager takes longer than this for it: a caller would wait as long
-BATCH_S = 4.0
+BATCH_S = 4.0  # the most that eager takes for the largest batch: a caller would wait as long
 BUDGET_BYTES = 1 << 30
 MOST_BY_CHANCE = 16
 # The share of a lossy tolerance by which a form's answers to an item alone, in a batch and padded
@@ -119,10 +118,11 @@ def reference(
     Args:
         eager: the model.
         definition: its contract and its data.
-        max_batch: the largest batch; None: MAX_BATCH, or the largest power of two, at least 2, that
-            eager computes in BATCH_S.
+        max_batch: the largest batch; None: MAX_BATCH, or, without a GPU, the largest power of two,
+            at least 2, that eager computes in BATCH_S.
         progress: called after each batch.
-        thorough: compare powers of two and their neighbours at least, however long that takes.
+        thorough: compare powers of two and their neighbours at least, up to MAX_BATCH, however long
+            that takes.
 
     Raises:
         ExportError: if the definition's inputs differ from its declaration.
@@ -160,8 +160,9 @@ def reference(
         began = time.perf_counter()
         compare(what, inputs, 1)
         took_s.append(time.perf_counter() - began)
-    one_s = statistics.fmean(took_s[1:])  # without the first, the warm-up
-    max_batch = max_batch or _affordable(one_s)
+    one_s = min(took_s[1:])  # without the first, the warm-up; other work only adds
+    if max_batch is None:
+        max_batch = MAX_BATCH if thorough or torch.cuda.is_available() else _affordable(one_s)
     sizes = _sizes(max_batch, one_s, _bytes(comparisons[-1]), thorough=thorough)
     for done, size in enumerate(sizes[1:], start=2):
         compare(f"random inputs, batch {size}", definition.random_inputs(rng, size), size)

@@ -56,8 +56,10 @@ def read_onnx(data: bytes, what: str) -> Program:
         raise ExportError(str(error)) from error
     except (RuntimeError, MemoryError) as error:
         raise ExportError(_unreadable(what, error)) from error
+    inputs = tuple(_inputs(module.session.get_inputs(), what))
+    _check_outputs(module.session.get_outputs(), what)
     module.names = plain_names(module.session.get_outputs())
-    return Program(module, tuple(_inputs(module.session.get_inputs(), what)), None)
+    return Program(module, inputs, None)
 
 
 def serving(module: OnnxModule, names: Sequence[str]) -> OnnxModule:
@@ -84,8 +86,24 @@ def plain_names(given: Sequence[Any]) -> tuple[str, ...]:
     made: list[str] = []
     for index, each in enumerate(given):
         plain = re.sub("[^A-Za-z0-9_-]+", "_", each.name).strip("_-")[:MAX_NAME]
-        made.append(plain if plain and plain not in made else f"tensor_{index}")
+        others = (f"tensor_{number}" for number in range(index, index + len(given)))
+        made.append(next(name for name in (plain, *others) if name and name not in made))
     return tuple(made)
+
+
+def _check_outputs(given: Sequence[Any], what: str) -> None:
+    """Check that answers can contain the outputs.
+
+    Raises:
+        ExportError: if one is not a tensor of numbers.
+    """
+    for each in given:
+        if each.type not in DTYPES:
+            raise ExportError(
+                f"{what} returns {each.name!r} as {each.type}, which answers cannot contain: "
+                "export it with tensors of numbers only (a classifier of skl2onnx: zipmap=False, "
+                "and without its labels)"
+            )
 
 
 def _unreadable(what: str, error: Exception) -> str:

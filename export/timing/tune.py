@@ -13,7 +13,6 @@ from pathlib import Path
 import torch
 
 from export.errors import ExportError, UsageError, reason
-from export.proving.verify import MAX_BATCH
 from export.timing.contest import Measured, contests, time_forms
 from export.timing.layout import best_layout
 from models.archive import ArchiveError
@@ -30,6 +29,7 @@ from models.forms import (
 from models.golden import golden_batches
 from models.manifest import Manifest, Variant, forms_of, may_mix
 from models.plan import (
+    MAX_BATCH,
     DevicePlan,
     Form,
     Plan,

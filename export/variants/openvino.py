@@ -14,6 +14,7 @@ from export.errors import reason
 from export.variants.base import Draft, NotApplicable, Subject
 from export.variants.graphs import OnnxModule
 from export.variants.programs import cpu_program, quiet
+from export.variants.work import expected
 from models.openvino_models import GRAPH, WEIGHTS, openvino, packed
 from models.plan import Precision
 from models.runtimes import NotInstalled
@@ -21,7 +22,7 @@ from models.tensors import TensorSpec
 
 FILE = "openvino.zip"
 # docs/adr/0035-runtimes.md has the table.
-GAIN = "; convolutional networks took 9 to 38 % less time with it"
+GAINS = ((("conv",), "; convolutional networks took 9 to 38 % less time with it"),)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +36,7 @@ class OpenVino:
         try:
             package = openvino()
         except NotInstalled as error:
-            raise NotApplicable(f"{error}{GAIN}") from error
+            raise NotApplicable(f"{error}{expected(subject.eager, GAINS)}") from error
         source: torch.export.ExportedProgram | bytes
         if isinstance(subject.eager, OnnxModule):
             source, how = subject.eager.data, "ONNX as it was given"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,6 +22,8 @@ from models.plan import Precision
 from models.tensors import stack
 
 Method = Literal["script", "trace"]
+# TorchScript as Python, which several variants begin with.
+_CONVERTED: weakref.WeakKeyDictionary[nn.Module, nn.Module] = weakref.WeakKeyDictionary()
 CONVERTED_BATCH = 3  # torch treats a size of 1 as a constant
 
 
@@ -89,7 +92,10 @@ def in_python(subject: Subject) -> Subject:
     if not isinstance(subject.eager, torch.jit.ScriptModule):
         return subject
     try:
-        module = converted(subject.eager, example_of(subject, CONVERTED_BATCH))
+        module = _CONVERTED.get(subject.eager)
+        if module is None:
+            module = converted(subject.eager, example_of(subject, CONVERTED_BATCH))
+            _CONVERTED[subject.eager] = module
     except Exception as error:  # torch's converter raises many classes
         raise NotApplicable(
             f"this TorchScript cannot be converted to a program of torch.export: {reason(error)}"

@@ -26,10 +26,11 @@ from loadtests.bench import wrk
 from loadtests.bench.bodies import Bodies
 from loadtests.bench.environments import COMPILED, ENVIRONMENTS, ROOT, check_sources
 from loadtests.bench.launch import Serving, own_environment
+from loadtests.bench.own_models import manifest_of
 from loadtests.bench.results import Spread, turns
 from loadtests.bench.servers import Cores, Fleet, Server, ServerSpec
 from loadtests.errors import LoadTestError
-from loadtests.networks.definitions import (
+from loadtests.networks.sizes import (
     BERT,
     CLASSES,
     LONGEST,
@@ -116,7 +117,7 @@ CASES = (
             *("--mean", "imagenet", "--std", "imagenet"),
             *("--scores", "softmax", "--top-k", "5", "--labels", str(FOLDER / "labels.txt")),
         ),
-        512,
+        1024,
         0.1,  # their pixels are resized by other code
     ),
     Case(
@@ -125,7 +126,7 @@ CASES = (
             *("--input", f"ids=int64[-1,1<=tokens<={LONGEST}] in 0..{WORDS - 1}"),
             *("--input", f"mask=int64[-1,1<=tokens<={LONGEST}]", "--pad", "tokens=mask"),
         ),
-        8192,
+        32_768,
         1e-3,
     ),
 )
@@ -157,16 +158,24 @@ def compare(given: argparse.Namespace, console: Console, command: str) -> int:
     console.print(f"{found['machine']}, {found['date']}")
     for line in warnings(found["load_average"], usable_cores()):
         console.print(line)
-    rows = [row for case in cases for row in _compared(case, package, given.rounds, console)]
-    console.print(_table(rows))
-    write(given.out, "networks", found | {"rows": [_as_json(row) for row in rows]}, console)
+    rows: list[Row] = []
+    try:
+        for case in cases:
+            rows += _compared(case, package, given.rounds, console)
+    finally:  # write what was measured, even if the rest is missing
+        if rows:
+            console.print(_table(rows))
+            write(given.out, "networks", found | {"rows": [*map(_as_json, rows)]}, console)
     return 0
 
 
 def _build(case: Case, console: Console) -> None:
     """Write a network and adopt it, once."""
     FOLDER.mkdir(parents=True, exist_ok=True)
-    if (FOLDER / case.name / "1" / MANIFEST_FILE).exists():
+    folder = FOLDER / case.name
+    if (folder / "1" / MANIFEST_FILE).exists():
+        made = manifest_of(folder / "1").created_at
+        console.print(f"{case.name}: adopted {made:%Y-%m-%d %H:%M} UTC; anew: rm -r {folder}")
         return
     console.print(f"{case.name}: building and adopting it, which takes some minutes")
     (FOLDER / "labels.txt").write_text("".join(f"class {at}\n" for at in range(CLASSES)))
@@ -211,7 +220,10 @@ def _compared(case: Case, package: Path | None, rounds: int, console: Console) -
                     sent[name] += more
                     row.turns[name] += [turn] if number else []
                 if case.media_type != OCTETS and max(sent.values()) > case.different:
-                    raise NetworkError(f"{case.different} requests are prepared: fewer --rounds")
+                    raise NetworkError(
+                        f"{case.title}: all {case.different} different requests are used in round "
+                        f"{number}: give fewer --rounds"
+                    )
             console.print(f"{case.title}, {row.connections} connection(s): measured")
     return found
 
@@ -222,6 +234,7 @@ def _specs(case: Case, package: Path | None) -> dict[str, ServerSpec]:
         ("PYTHONPATH", str(ROOT)),
         ("NETWORK", str(FOLDER / f"{case.name}.onnx")),
         ("PORT", "{port}"),
+        ("ORT_DISABLE_TELEMETRY", "1"),
     )
     peer = str(Path(__file__).with_name("peer.py"))
     return {

@@ -16,11 +16,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from loadtests.networks.sizes import BERT, CLASSES, LONGEST, MOBILENET, RESNET, SIDE, WORDS
 from models.definitions.residual import Residual
-
-MOBILENET, RESNET, BERT = "mobilenet", "resnet50", "bert"
-SIDE, CLASSES = 224, 1000
-TOKENS, WORDS, LONGEST = 64, 30_522, 512
 
 
 class _Stage(NamedTuple):

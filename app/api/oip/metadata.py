@@ -225,6 +225,6 @@ def _instance_group(name: str, device: Device, count: int) -> InstanceGroup:
 
 
 def _platform(model: LoadedModel) -> Platform:
-    """The platform of the format that a model was made in."""
+    """The platform of a model's variants: ONNX only if none of them is torch's."""
     formats = {variant.format for variant in model.manifest.variants.values()}
-    return ONNX if "onnx" in formats and "torchscript" not in formats else TORCH
+    return TORCH if formats & {"torchscript", "aotinductor"} else ONNX

@@ -83,6 +83,18 @@ def test_operators_that_the_file_defines_are_its_own() -> None:
             lambda m: m.training_info.add().algorithm.initializer.append(outside()),
             "in another file",
         ),
+        (
+            lambda m: m.functions.append(
+                helper.make_function("com.microsoft", "Gelu", ["x"], ["z"], [node("Neg", "")], [])
+            ),
+            "the operator 'Gelu' of 'com.microsoft'",
+        ),
+        (
+            lambda m: m.functions.append(
+                helper.make_function("ai.onnx", "Mul", ["x"], ["z"], [node("Neg", "")], [])
+            ),
+            "the operator 'Mul' of 'ai.onnx'",
+        ),
         (lambda m: m.ClearField("graph"), "is not an ONNX model"),
     ],
 )
@@ -108,6 +120,14 @@ def test_no_part_of_a_file_is_a_model() -> None:
 def test_bytes_that_are_not_a_model(data: bytes) -> None:
     with pytest.raises(ArchiveError, match="is not an ONNX model, or is damaged"):
         check_onnx(data)
+
+
+def test_a_field_whose_number_others_read_differently_is_refused() -> None:
+    """They keep 32 bits of it, and so see the number of a guarded field."""
+    data = model(helper.make_node("Mul", ["x", "w"], ["y"])).SerializeToString()
+    field = bytes([14 << 3 | 0x80, 0x80, 0x80, 0x80, 0x10, 1])  # 14 and bit 32
+    with pytest.raises(ArchiveError, match="is damaged"):
+        check_onnx(data + field)
 
 
 @pytest.mark.parametrize(

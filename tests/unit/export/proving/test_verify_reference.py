@@ -74,6 +74,8 @@ class TestReference:
         now = itertools.count(0, one_s)  # read before and after each forward of one item
         monkeypatch.setattr("export.proving.verify.time.perf_counter", lambda: next(now))
         assert verify.reference(eager, TINY, None, quiet).batch_sizes[-1] == largest
+        thorough = verify.reference(eager, TINY, None, quiet, thorough=True)
+        assert thorough.batch_sizes[-1] == 64
 
     def test_nan_in_the_eager_model_is_rejected(self) -> None:
         with pytest.raises(ParityError, match="eager model's output 'y' is not finite; nothing"):

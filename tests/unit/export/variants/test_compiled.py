@@ -258,7 +258,7 @@ class TestCompilers:
         printed = run(EXPORT.replace("sys.argv[1]", repr(str(out))), PATH="/nowhere", CXX="g++")
         assert "code 0" in printed
         manifest = Manifest.model_validate_json((out / "pairwise/1/manifest.json").read_bytes())
-        assert list(manifest.variants) == ["script", "bf16"]
+        assert list(manifest.variants) == ["script", "openvino", "onnx", "bf16"]
         reasons = {each.variant: each.reason for each in manifest.left_out}
         assert reasons["compiled"].startswith("it needs a C++ compiler and the program in CXX does")
 

@@ -25,13 +25,13 @@ RUNTIMES = {
         "openvino.zip",
         "OpenVINO",
         "openvino",
-        "OpenVINO: pip install 'torchlane[openvino]'; conv",
+        "OpenVINO: pip install 'torchlane[openvino]'",
     ),
     "onnx": (
         "model.onnx",
         "torch.onnx",
         "onnxscript",
-        "ONNX Runtime and onnxscript: pip install 'torchlane[onnx-export]'; an LSTM",
+        "ONNX Runtime and onnxscript: pip install 'torchlane[onnx-export]'",
     ),
 }
 

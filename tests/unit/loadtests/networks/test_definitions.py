@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from loadtests.networks.definitions import BERT, MOBILENET, NETWORKS
+from loadtests.networks.definitions import NETWORKS
+from loadtests.networks.sizes import BERT, MOBILENET
 
 
 @pytest.mark.parametrize(
