@@ -42,6 +42,7 @@ from loadtests.networks.sizes import (
 )
 from loadtests.reports import Json, check_writable, conditions, warnings, write
 from loadtests.traffic.target import exchange
+from models.local_paths import local_path
 from models.manifest import MANIFEST_FILE
 from models.resources import usable_cores
 
@@ -138,7 +139,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--networks", nargs="+", choices=names, default=names, metavar="NAME")
     parser.add_argument("--rounds", type=int, default=ROUNDS, help=f"default: {ROUNDS}")
     parser.add_argument("--pure", action="store_true", help="run ours without machine code")
-    parser.add_argument("--out", type=Path, default=Path("reports"), help="for .json and .html")
+    parser.add_argument("--out", type=local_path, default=Path("reports"), help="for .json and .html")
 
 
 def compare(given: argparse.Namespace, console: Console, command: str) -> int:
