@@ -139,7 +139,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--networks", nargs="+", choices=names, default=names, metavar="NAME")
     parser.add_argument("--rounds", type=int, default=ROUNDS, help=f"default: {ROUNDS}")
     parser.add_argument("--pure", action="store_true", help="run ours without machine code")
-    parser.add_argument("--out", type=local_path, default=Path("reports"), help="for .json and .html")
+    parser.add_argument(
+        "--out", type=local_path, default=Path("reports"), help="for .json and .html"
+    )
 
 
 def compare(given: argparse.Namespace, console: Console, command: str) -> int:
