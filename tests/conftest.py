@@ -95,12 +95,12 @@ def _programs_are_compiled_once(once: Once) -> Iterator[None]:
     compiled = sys.modules["export.variants.compiled"]
     compile_package = compiled._compile
 
-    def compiled_once(program: torch.export.ExportedProgram, *options: str | None) -> bytes:
+    def compiled_once(program: torch.export.ExportedProgram, march: str | None) -> bytes:
         weights = [tensor.tolist() for tensor in program.state_dict.values()]
-        key = hashlib.sha256(f"{options}{program}{weights}".encode()).hexdigest()
+        key = hashlib.sha256(f"{march}{program}{weights}".encode()).hexdigest()
 
         def fill(folder: Path) -> None:
-            (folder / "package").write_bytes(compile_package(program, *options))
+            (folder / "package").write_bytes(compile_package(program, march))
 
         return (once(key, fill) / "package").read_bytes()
 

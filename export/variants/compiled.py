@@ -17,8 +17,7 @@ from export.artifact import write_file
 from export.errors import NO_SPACE, ExportError, reason
 from export.variants.base import Draft, NotApplicable, Subject
 from export.variants.programs import program_of, quiet
-from export.variants.torchscript import example_of, in_python
-from export.variants.work import multiplications
+from export.variants.torchscript import in_python
 from models.manifest import NativeCode
 from models.plan import Precision
 from models.processor import DeviceKind, cpu_flags, machine
@@ -29,9 +28,6 @@ X86_LEVELS = {
     "x86-64-v4": ("avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"),
     "x86-64-v3": ("abm", "avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "movbe"),
 }
-# From this many multiplications of an item on, the code that calls the kernels is compiled without
-# optimization: that takes g++ half of the time, and costs 7 us a forward.
-MUCH_WORK = 50_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +51,7 @@ class Compiled:
         try:
             with quiet():
                 march, native = self._target()
-                much = multiplications(subject.eager, example_of(subject)) >= MUCH_WORK
-                package = _compile(program_of(subject, self.kind), march, "O0" if much else "O1")
+                package = _compile(program_of(subject, self.kind), march)
         except Exception as error:  # torch.export and its compiler raise many classes
             full = isinstance(error, OSError) and error.errno in NO_SPACE
             if full or "No space left" in str(error):
@@ -122,7 +117,7 @@ def _vector_flags(flags: frozenset[str]) -> set[str]:
     return {plain[re.sub("[-_]", "", name)] for name in asked if re.sub("[-_]", "", name) in plain}
 
 
-def _compile(program: torch.export.ExportedProgram, march: str | None, optimization: str) -> bytes:
+def _compile(program: torch.export.ExportedProgram, march: str | None) -> bytes:
     from torch._inductor import aoti_compile_and_package, config  # noqa: PLC0415 - slow
 
     options: dict[str, Any] = {
@@ -133,7 +128,6 @@ def _compile(program: torch.export.ExportedProgram, march: str | None, optimizat
         # Beside the library, which is never unloaded: so weights are freed with the model.
         "aot_inductor.package_constants_in_so": False,
         "aot_inductor.package_constants_on_disk_format": "binary_blob",
-        "aot_inductor.compile_wrapper_opt_level": optimization,  # the kernels have their own
     }
     package = io.BytesIO()
     with config.patch({"cpp.march": march}):  # the call itself does not accept it

@@ -38,29 +38,6 @@ class Case(NamedTuple):
     form: Forward
 
 
-class Heavy(nn.Module):
-    """x [n, 2] -> y [n, 2]; multiplies 130 million times."""
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        wide = x.sum() * torch.ones(512, 512)
-        return x + (wide @ wide)[0, 0]
-
-
-@pytest.mark.parametrize(("make", "level"), [(Heavy, "O0"), (nn.Identity, "O1")])
-def test_calling_code_is_optimized_where_its_time_counts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make: type[nn.Module], level: str
-) -> None:
-    asked = []
-
-    def compiled(program: object, march: str | None, optimization: str) -> bytes:
-        asked.append(optimization)
-        return b"package"
-
-    monkeypatch.setattr("export.variants.compiled._compile", compiled)
-    COMPILED.make(subject(definition(make, train=None)), tmp_path)
-    assert asked == [level]
-
-
 class Sum(nn.Module):
     """a [n, p], b [n, q], both of a few numbers -> their sums [n, 2]."""
 
