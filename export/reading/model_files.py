@@ -32,19 +32,12 @@ def archive_names(data: bytes, what: str, *, of_torch: bool = False) -> list[str
         of_torch: whether torch must have written it; False: it may be a `.mar`.
 
     Raises:
-        ExportError: if it is not a zip archive, must not be unpacked, or is damaged: torch reads
-            weights without their checksums.
+        ExportError: if it is not a zip archive, or must not be unpacked.
     """
     try:
-        names = check_archive(io.BytesIO(data), what, of_torch=of_torch)
+        return check_archive(io.BytesIO(data), what, of_torch=of_torch)
     except ArchiveError as error:
         raise ExportError(advice.of_data(data, what) or str(error)) from error
-    try:
-        for _ in read_entries(io.BytesIO(data), what, names):
-            pass
-    except ArchiveError as error:
-        raise ExportError(f"{error}; copy or save it again") from error
-    return names
 
 
 def is_program(names: Iterable[str]) -> bool:
@@ -60,9 +53,11 @@ def described_in(data: bytes, what: str) -> Program | None:
     """
     if is_onnx(data, what):
         return read_onnx(data, what)
-    if is_program(archive_names(data, what, of_torch=True)):
-        return read_program(data, what)
-    return None
+    names = archive_names(data, what, of_torch=True)
+    if not is_program(names):
+        return None
+    _check_intact(data, what, names)
+    return read_program(data, what)
 
 
 def load(data: bytes, what: str) -> nn.Module:
@@ -81,6 +76,7 @@ def load(data: bytes, what: str) -> nn.Module:
     if (described := described_in(data, what)) is not None:
         return described.module
     names = archive_names(data, what, of_torch=True)
+    _check_intact(data, what, names)
     files = {name.partition("/")[2] for name in names}
     if not {"data.pkl", "constants.pkl"} <= files:
         raise ExportError(advice.of_files(files, what))
@@ -91,3 +87,16 @@ def load(data: bytes, what: str) -> nn.Module:
     if not isinstance(module, torch.jit.ScriptModule) or not hasattr(module, "forward"):
         raise ExportError(f"{what} has no method forward, which a server calls")
     return module
+
+
+def _check_intact(data: bytes, what: str, names: Iterable[str]) -> None:
+    """Check the checksums, which torch ignores when it reads weights.
+
+    Raises:
+        ExportError: if the archive is damaged.
+    """
+    try:
+        for _ in read_entries(io.BytesIO(data), what, names):
+            pass
+    except ArchiveError as error:
+        raise ExportError(f"{error}; copy or save it again") from error

@@ -1,4 +1,4 @@
-"""Counts the work of a forward, by which variants decide how and whether they are built."""
+"""What is known of a model's work: multiplications, and what other runtimes gain."""
 
 from __future__ import annotations
 
