@@ -74,7 +74,6 @@ from app.telemetry import variables
 from app.telemetry.tracing import Tracing
 from app.types import Device
 from models.integrity import Verifier
-from models.packages import Packages
 from models.resources import usable_cores
 
 if TYPE_CHECKING:
@@ -120,7 +119,6 @@ def create_app(
     metrics.models_file_wrong.set_function(lambda: float(models.problem is not None))
     repository = Repository(settings.model_dir, _trusted_keys(settings.trusted_keys))
     policy = VersionPolicy.parse(settings.versions)
-    packages = Packages()
     trial = Trial(settings.default_model, policy, models.of)
     if make_backend is None:
         _bound_shape_caches(repository, policy)
@@ -129,7 +127,7 @@ def create_app(
         settings.replicas_per_device,
         settings.cpu_threads,
         processes,
-        partial(measured_layout, repository, trial, packages) if make_backend is None else None,
+        partial(measured_layout, repository, trial) if make_backend is None else None,
     )
     devices = placement.devices
     first = worker.index * len(devices) if worker else 0  # replica names are unique in a server
@@ -155,7 +153,7 @@ def create_app(
             worker.tell(NOT_READY if not ready else READY if complete else PARTLY_READY)
 
     pool = ReplicaPool(replicas, engine.wake, metrics, settings.hang_s)
-    make_backend = make_backend or _torch_backends(placement, settings.max_batch_size, packages)
+    make_backend = make_backend or _torch_backends(placement, settings.max_batch_size)
     artifacts = ServedArtifacts(
         repository, Claims(worker.shared.claims, worker.index) if worker else None
     )
@@ -434,10 +432,8 @@ def _engine_config(settings: Settings, block_s: float) -> EngineConfig:
     )
 
 
-def _torch_backends(
-    placement: Placement, max_batch_size: int, packages: Packages
-) -> BackendFactory:
-    backends = TorchBackends(placement.devices, max_batch_size, placement.threads, packages)
+def _torch_backends(placement: Placement, max_batch_size: int) -> BackendFactory:
+    backends = TorchBackends(placement.devices, max_batch_size, placement.threads)
 
     def make(artifact: Artifact, selection: Selection, device: Device) -> Backend:
         return backends.make(artifact.folder, artifact.manifest, artifact.digest, selection, device)

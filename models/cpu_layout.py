@@ -16,12 +16,11 @@ from typing import NamedTuple, Self, TypeAlias
 from pydantic import Field, model_validator
 
 from models.cores import core_time
-from models.resources import memory_left_bytes, numa_nodes
+from models.resources import numa_nodes
 from models.tensors import Part
 
 FORWARD_S = 0.05  # longest measured forward, if a smaller batch can meet it
 WEIGHTS = (".pt", ".pt2", ".zip")
-MEMORY_SHARE = 0.5  # of the free memory, for the replicas' copies of the model
 # Event loop time for a single item: parse, queue, answer. For digits as JSON it is 110 us with the
 # compiled request path, 220 us without (docs/performance.md). Meanwhile the event loop needs a core
 # and holds the GIL.
@@ -67,35 +66,23 @@ Forward: TypeAlias = Callable[[], object]
 Begin: TypeAlias = Callable[[int, Layout], None]
 
 
-def layouts(cores: int, most_replicas: int) -> tuple[Layout, ...]:
+def layouts(cores: int) -> tuple[Layout, ...]:
     """Return the candidate layouts; the usual one first: all cores but the event loop's.
 
-    Omits layouts that leave more than one core idle, unless memory limits the replicas.
+    Omits layouts that leave more than one core idle.
 
     Args:
         cores: usable by this process.
-        most_replicas: limited by memory.
     """
     found = [Layout(1, max(1, cores - 1))]
     threads = 1
     while threads <= cores:
         for used in (cores - 1, cores):
-            replicas = min(used // threads, most_replicas)
-            if replicas == most_replicas or replicas * threads >= cores - 1:
+            replicas = used // threads
+            if replicas * threads >= cores - 1:
                 found.append(Layout(replicas, threads))
         threads = threads * 2 if threads * 2 <= cores or threads == cores else cores
     return tuple(dict.fromkeys(each for each in found if each.replicas > 0))
-
-
-def most_replicas(cores: int, nbytes: int) -> int:
-    """Return how many replicas' copies of the models fit into memory, at most one per core.
-
-    Args:
-        cores: usable by this process.
-        nbytes: weights of all served models.
-    """
-    left = memory_left_bytes()
-    return cores if left is None else max(1, min(cores, int(left * MEMORY_SHARE) // max(1, nbytes)))
 
 
 def cores_of(replica: int, layout: Layout) -> frozenset[int] | None:

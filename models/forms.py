@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-import io
-import threading
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
 
-from models.archive import check_archive
 from models.bounds import mismatch, shared_axes
 from models.manifest import Format, NativeCode, Variant
 from models.onnx_models import load_onnx
 from models.openvino_models import load_openvino
-from models.packages import Package, Packages, load_package
+from models.packages import Package, load_package
 from models.plan import same_release
 from models.processor import (
     DeviceKind,
@@ -26,75 +22,24 @@ from models.processor import (
     machine,
     this_cpu,
 )
-from models.quiet import QUANTIZED, ignore_warnings
-from models.runtimes import named_file
+from models.runtimes import File
 from models.tensors import Arrays, TensorSpec
+from models.torchscript import load_torchscript
 
 Forward: TypeAlias = Callable[..., Any]  # one tensor per input -> a tensor, or a sequence of them
-# Loads a file with these inputs for a number of replicas; None: as many as the cores allow.
-Load: TypeAlias = Callable[[bytes, Sequence[TensorSpec], int | None], Forward]
-_HUSH = threading.Lock()  # two threads that restore warning filters could leave them off
 
 
 class WrongMachine(Exception):
     """A compiled file that this machine or this torch must not run."""
 
 
-class Runtime(NamedTuple):
-    """An optional runtime: its name for people, and its function that loads a file."""
-
-    name: str
-    load: Load
-
-
-RUNTIMES: Mapping[Format, Runtime] = {
-    "onnx": Runtime(
-        "ONNX Runtime",
-        lambda data, inputs, _: load_onnx(data, keep=all(spec.is_fixed for spec in inputs)),
-    ),
-    "openvino": Runtime("OpenVINO", lambda data, _, replicas: load_openvino(data, replicas)),
-}
+# Formats of optional runtimes, and the names of these for people.
+RUNTIMES: Mapping[Format, str] = {"onnx": "ONNX Runtime", "openvino": "OpenVINO"}
 
 
 def kinds_here() -> tuple[DeviceKind, ...]:
     """Return the kinds of device on this machine."""
     return ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",)
-
-
-def load_torchscript(data: bytes, device: torch.device, *, optimized: bool = False) -> Forward:
-    """Load a TorchScript file as a callable on a device.
-
-    Args:
-        data: the file's bytes.
-        device: where its weights go.
-        optimized: apply `torch.jit.optimize_for_inference`; on the CPU only.
-
-    Raises:
-        ArchiveError: if the file must not be unpacked.
-        RuntimeError: if torch cannot read or optimize it.
-    """
-    check_archive(io.BytesIO(data), "the TorchScript file")
-    hush_quantized_tensors()  # int8 files create some
-    load: Callable[..., Any] = torch.jit.load  # untyped in torch
-    with named_file(data) as file:
-        module = load(file, map_location=device)
-    module.eval()
-    if not optimized:
-        return module  # type: ignore[no-any-return]
-    with _hushed():  # torch warns about each pass that does not apply
-        # At load, because it changes its argument in place and its result cannot be saved.
-        made: Forward = torch.jit.optimize_for_inference(module)
-        return made
-
-
-def hush_quantized_tensors() -> None:
-    """Trigger and suppress the deprecation warning for quantized tensors.
-
-    Torch 2.13 writes it to stderr once per process when it loads an int8 file, between structured
-    logs. Triggered from Python, it is a warning that can be ignored.
-    """
-    ignore_warnings(message=QUANTIZED)
-    torch.quantize_per_tensor(torch.zeros(1), 1.0, 0, torch.quint8)
 
 
 def input_tensors(arrays: Arrays, inputs: Sequence[TensorSpec]) -> list[torch.Tensor]:
@@ -172,40 +117,40 @@ class Compiled:
 
 
 def load_form(
-    data: bytes | Sequence[bytes],
+    files: Sequence[File],
     file_format: Format,
     inputs: Sequence[TensorSpec],
     device: torch.device,
     *,
     optimized: bool = False,
-    packages: Packages | None = None,
+    replicas: int | None = None,
 ) -> Forward:
-    """Load any variant's file as a callable on a device.
+    """Load any variant as a callable on a device; equal ones in use share their weights.
 
     Args:
-        data: the file, or those of its stages in their order.
-        file_format: its format.
+        files: of the variant; of its stages, in their order.
+        file_format: their format.
         inputs: of the model.
         device: where it runs.
         optimized: apply `optimize_for_inference` to a TorchScript file.
-        packages: the loaded compiled packages; None: always load the file.
+        replicas: how many share it; None: as many as the cores allow.
 
     Raises:
-        ArchiveError: if the file must not be unpacked.
+        ArchiveError: if a file must not be unpacked.
         NotInstalled: if its runtime is missing.
         RuntimeError: if torch, or its runtime, cannot read it.
     """
     compute_in_float32()
-    if not isinstance(data, bytes):
-        if len(data) > 1:
-            return Stages([load_torchscript(each, device) for each in data])
-        data = data[0]
+    if len(files) > 1:
+        return Stages([load_torchscript(each, device) for each in files])
+    (file,) = files
     if file_format == "torchscript":
-        return load_torchscript(data, device, optimized=optimized)
-    if file_format in RUNTIMES:
-        return RUNTIMES[file_format].load(data, inputs, None)
-    package = packages.load(data, device) if packages else load_package(data, device)
-    return Compiled(package, inputs)
+        return load_torchscript(file, device, optimized=optimized)
+    if file_format == "onnx":
+        return load_onnx(file, keep=all(spec.is_fixed for spec in inputs))
+    if file_format == "openvino":
+        return load_openvino(file, replicas)
+    return Compiled(load_package(file, device), inputs)
 
 
 def compute_in_float32() -> None:
@@ -279,13 +224,6 @@ def declared_outputs(made: object, specs: Sequence[TensorSpec]) -> list[torch.Te
         if output.dtype != getattr(torch, spec.dtype):
             raise ValueError(f"output {spec.name!r} is {output.dtype}, not {spec.dtype}")
     return list(outputs)
-
-
-@contextlib.contextmanager
-def _hushed() -> Iterator[None]:
-    with _HUSH, warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
 
 
 def _check_native(file: str, native: NativeCode, device: torch.device) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from models.archive import ArchiveError
-from models.runtimes import Shared, imported, named_file, on_all_cores
+from models.runtimes import File, Shared, imported, named_file, on_all_cores
 
 # ONNX Runtime reports its use over the internet, unless this is set before its import. Set here,
 # because no thread that might read the environment runs yet.
@@ -80,11 +80,11 @@ def onnxruntime() -> Any:
     return imported("onnxruntime", "ONNX Runtime", "onnx")
 
 
-def load_onnx(data: bytes, *, keep: bool = False, optimized: bool = True) -> OnnxForm:
+def load_onnx(file: File, *, keep: bool = False, optimized: bool = True) -> OnnxForm:
     """Load a model for this thread's number of threads; equal ones in use share their weights.
 
     Args:
-        data: the file.
+        file: the model.
         keep: whether to keep a batch's memory for the next one, up to the largest; for fixed sizes
             only, because each other size would take more.
         optimized: whether its graph is changed so that it takes less time.
@@ -97,11 +97,11 @@ def load_onnx(data: bytes, *, keep: bool = False, optimized: bool = True) -> Onn
     package = onnxruntime()
     threads = torch.get_num_threads()
 
-    def load() -> Any:
+    def load(data: bytes) -> Any:
         check_onnx(data)
         return _session(package, data, threads, keep=keep, optimized=optimized)
 
-    return OnnxForm(_SESSIONS.get(data, (threads, keep, optimized), load))
+    return OnnxForm(_SESSIONS.get(file, (threads, keep, optimized), load))
 
 
 def check_onnx(data: bytes, what: str = "the ONNX model") -> None:

@@ -15,7 +15,7 @@ import torch
 
 from models.archive import ArchiveError, check_archive, read_entries
 from models.resources import usable_cores
-from models.runtimes import Shared, imported, on_all_cores
+from models.runtimes import File, Shared, imported, on_all_cores
 
 GRAPH, WEIGHTS = "model.xml", "model.bin"
 # Kernels that are kept for shapes that came before. The default, 5,000 for each stream, would let
@@ -72,11 +72,11 @@ def openvino() -> Any:
     return imported("openvino", "OpenVINO", "openvino")
 
 
-def load_openvino(data: bytes, streams: int | None = None) -> OpenVinoForm:
+def load_openvino(file: File, streams: int | None = None) -> OpenVinoForm:
     """Load a model for this thread's number of threads; equal ones in use share their weights.
 
     Args:
-        data: the archive, from `packed`.
+        file: the archive, from `packed`.
         streams: how many forwards run at the same time; None: as many as the cores allow.
 
     Raises:
@@ -88,10 +88,10 @@ def load_openvino(data: bytes, streams: int | None = None) -> OpenVinoForm:
     threads = torch.get_num_threads()
     streams = streams or max(1, usable_cores() // threads)
 
-    def load() -> Compiled:
+    def load(data: bytes) -> Compiled:
         return _compiled(package, data, threads, streams)
 
-    return OpenVinoForm(_COMPILED.get(data, (threads, streams), load))
+    return OpenVinoForm(_COMPILED.get(file, (threads, streams), load))
 
 
 def _compiled(package: Any, data: bytes, threads: int, streams: int) -> Compiled:

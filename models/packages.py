@@ -22,7 +22,7 @@ import torch
 
 from models.archive import check_archive, read_entries
 from models.resources import usable_cores
-from models.runtimes import Shared
+from models.runtimes import File, Shared
 
 CODE, WEIGHTS = ".so", "_weights.blob"
 KERNELS = (".cubin", ".hsaco")
@@ -127,19 +127,14 @@ class Package:
         return outputs
 
 
-class Packages(Shared[Package]):
-    """The packages of a process, which replicas share."""
-
-    def load(self, data: bytes, device: torch.device) -> Package:
-        """Return the package on a device; see `load_package`."""
-        return self.get(data, str(device), lambda: load_package(data, device))
+_PACKAGES: Shared[Package] = Shared()
 
 
-def load_package(data: bytes, device: torch.device) -> Package:
-    """Load a package.
+def load_package(file: File, device: torch.device) -> Package:
+    """Load a package; equal ones in use on a device are one.
 
     Args:
-        data: the `.pt2` file.
+        file: the `.pt2` file.
         device: where it runs.
 
     Raises:
@@ -147,6 +142,10 @@ def load_package(data: bytes, device: torch.device) -> Package:
         RuntimeError: if it cannot be loaded.
         OSError: if its library cannot be mapped, or its kernels cannot be written.
     """
+    return _PACKAGES.get(file, str(device), lambda data: _loaded(data, device))
+
+
+def _loaded(data: bytes, device: torch.device) -> Package:
     names = check_archive(io.BytesIO(data), "the compiled package")
     library = next((name for name in names if name.endswith(CODE)), None)
     if library is None:

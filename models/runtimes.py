@@ -10,13 +10,35 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Hashable, Iterator
-from typing import Any, Generic, TypeVar
+from contextlib import AbstractContextManager
+from typing import Any, Generic, NamedTuple, TypeVar
 
 Loaded = TypeVar("Loaded")
+# Loads take turns, so that each sees the memory that the one before took. A load that hangs delays
+# the others at most this long.
+_LOADS = threading.Lock()
+PATIENCE_S = 60.0
 
 
 class NotInstalled(Exception):
     """A package is not installed; the message says how to install it."""
+
+
+class File(NamedTuple):
+    """A file of a variant.
+
+    Attributes:
+        digest: SHA-256 of its bytes, in hex.
+        opened: provides its bytes for as long as a load needs them.
+    """
+
+    digest: str
+    opened: Callable[[], AbstractContextManager[bytes]]
+
+    @classmethod
+    def of(cls, data: bytes) -> File:
+        """Return the file with these bytes."""
+        return cls(hashlib.sha256(data).hexdigest(), lambda: contextlib.nullcontext(data))
 
 
 class Shared(Generic[Loaded]):
@@ -24,22 +46,35 @@ class Shared(Generic[Loaded]):
 
     def __init__(self) -> None:
         self._loaded: weakref.WeakValueDictionary[Hashable, Loaded] = weakref.WeakValueDictionary()
-        self._lock = threading.Lock()
 
-    def get(self, data: bytes, how: Hashable, load: Callable[[], Loaded]) -> Loaded:
+    def get(
+        self,
+        file: File,
+        how: Hashable,
+        load: Callable[[bytes], Loaded],
+        may_share: Callable[[Loaded], bool] = lambda _: True,
+    ) -> Loaded:
         """Return the model in a file, which is freed with the last reference to it.
 
         Args:
-            data: the file.
+            file: opened only if its model is not loaded yet.
             how: everything else that its loaded form depends on.
-            load: loads it.
+            load: loads its bytes.
+            may_share: whether several threads may run what was loaded.
         """
-        key = (hashlib.sha256(data).hexdigest(), how)
-        with self._lock:
+        key = (file.digest, how)
+        alone = _LOADS.acquire(timeout=PATIENCE_S)
+        try:
             found = self._loaded.get(key)
             if found is None:
-                found = self._loaded[key] = load()
+                with file.opened() as data:
+                    found = load(data)
+                if may_share(found):
+                    self._loaded[key] = found
             return found
+        finally:
+            if alone:
+                _LOADS.release()
 
 
 def imported(module: str, name: str, extra: str) -> Any:

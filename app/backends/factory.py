@@ -9,20 +9,16 @@ import structlog
 import torch
 
 from app.backends.base import Backend
-from app.backends.compiled import CompiledBackend
 from app.backends.devices import compute_with
+from app.backends.forward import FormBackend
 from app.backends.golden import Golden
 from app.backends.pipeline import PipelineBackend
 from app.backends.planned import Measurements, Part, PlannedBackend
-from app.backends.runtime import RuntimeBackend
 from app.backends.selection import Selection, runs_on, stored_steps
-from app.backends.torchscript import TorchScriptBackend
 from app.errors import VariantUnusable
 from app.types import Device
-from models.forms import RUNTIMES, processor_of
-from models.manifest import Manifest, Variant, may_mix
-from models.packages import Packages
-from models.plan import Form
+from models.forms import processor_of
+from models.manifest import Manifest, may_mix
 
 LOG = structlog.get_logger(__name__)
 
@@ -34,7 +30,6 @@ class TorchBackends:
         devices: the devices of all replicas.
         max_batch_size: the largest batch, if a selection sets no other.
         threads: threads of each replica on the CPU.
-        packages: the loaded compiled packages.
         trial: whether these backends only measure and need no warnings.
     """
 
@@ -43,7 +38,6 @@ class TorchBackends:
         devices: tuple[Device, ...],
         max_batch_size: int,
         threads: int,
-        packages: Packages,
         *,
         trial: bool = False,
     ) -> None:
@@ -51,7 +45,6 @@ class TorchBackends:
         self._trial = trial
         self._replicas = len(devices)
         self._max_batch_size = max_batch_size
-        self._packages = packages
         self._measurements = Measurements()
 
     def make(
@@ -99,7 +92,7 @@ class TorchBackends:
             )
         parts = {
             form: Part(
-                self._backend(folder, manifest, form, device),
+                FormBackend(folder, manifest, form, device, self._replicas),
                 Golden(manifest, variant.tolerance),
             )
             for form, variant in forms.items()
@@ -107,11 +100,3 @@ class TorchBackends:
         key = (digest, selection.label, here, largest)
         mixable = may_mix(forms.values())
         return PlannedBackend(parts, steps, here, self._measurements, key, mixable=mixable)
-
-    def _backend(self, folder: Path, manifest: Manifest, form: Form, device: Device) -> Backend:
-        variant: Variant = manifest.variants[form.variant]
-        if variant.format == "torchscript":
-            return TorchScriptBackend(folder, manifest, form, device)
-        if variant.format in RUNTIMES:
-            return RuntimeBackend(folder, manifest, form, device, self._replicas)
-        return CompiledBackend(folder, manifest, form, device, self._packages)

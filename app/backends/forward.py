@@ -1,9 +1,9 @@
-"""Common parts of all torch backends: load a file, run a batch, and classify errors."""
+"""Runs one form of a variant: loads its file, runs batches, and classifies errors."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+import contextlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import structlog
@@ -13,84 +13,118 @@ from app.backends.base import Between, Launched, size_of
 from app.backends.cuda import streams_of
 from app.backends.faults import faults_of
 from app.backends.lane import Lane
-from app.backends.memory import room_for
+from app.backends.memory import check_fits
 from app.backends.shape_caches import CACHE_BYTES, has_free_sizes
 from app.backends.streams import Streams
-from app.errors import ArtifactInvalid, DeviceLost, ReplicaError
+from app.errors import ArtifactInvalid, DeviceLost, ReplicaError, VariantUnusable
 from app.types import Arrays, Device, ServedStep, Serving
 from models.archive import ArchiveError
-from models.forms import Forward, Stages, compute_in_float32, input_tensors, named_outputs
+from models.forms import (
+    RUNTIMES,
+    Forward,
+    WrongMachine,
+    check_runs_here,
+    input_tensors,
+    load_form,
+    named_outputs,
+)
 from models.integrity import IntegrityError, read_verified
 from models.manifest import Manifest
 from models.plan import Form
+from models.runtimes import File, NotInstalled
 from models.timing import WARM_RUNS, nothing
 
 LOG = structlog.get_logger(__name__)
 
 
-class FormBackend(ABC):
-    """One form of one variant on one device: the base of all backends but the planned one.
+class FormBackend:
+    """One form of one variant on one device; see `app.backends.base.Backend`.
 
     Args:
         folder: the artifact's folder; files are checked against their digests.
         manifest: the artifact's manifest.
         form: the variant, and whether it is optimized at load.
         device: where to run.
+        replicas: how many serve the model.
     """
 
-    def __init__(self, folder: Path, manifest: Manifest, form: Form, device: Device) -> None:
+    def __init__(
+        self, folder: Path, manifest: Manifest, form: Form, device: Device, replicas: int = 1
+    ) -> None:
         self.manifest = manifest
         self.form = form
         self.variant = manifest.variants[form.variant]
         self.folder = folder
         self.device = torch.device(str(device))
+        self._replicas = replicas
         self._forward: Forward | None = None
         self._lane: Lane | None = None
 
-    @abstractmethod
-    def open(self, data: bytes, device: torch.device) -> Forward:
-        """Create a callable from the file of the variant or of a stage.
-
-        Args:
-            data: the file's bytes.
-            device: where it will run.
-
-        Raises:
-            VariantUnusable: if this machine must not run it.
-            RuntimeError: if torch cannot read it.
-        """
-
-    @abstractmethod
-    def load_error(self, name: str) -> ArtifactInvalid:
-        """The error for a file that torch cannot read."""
-
     def load(self) -> None:
         """See `Backend`."""
-        parts = [self.opened(name, self.device) for name in self.variant.files]
-        self._forward = parts[0] if len(parts) == 1 else Stages(parts)
+        self._forward = self.opened(self.variant.files, self.device)
 
-    def opened(self, name: str, device: torch.device) -> Forward:
-        """Load one of the variant's files onto a device.
+    def opened(self, names: Sequence[str], device: torch.device) -> Forward:
+        """Load files of the variant onto a device.
 
         Raises:
-            ArtifactInvalid, ReplicaError: see `Backend.load`.
+            ArtifactInvalid, DoesNotFit, ReplicaError, VariantUnusable: see `Backend.load`.
         """
         try:
-            compute_in_float32()
-            later = CACHE_BYTES if has_free_sizes(self.manifest) else 0
-            with room_for(name, self.manifest.files[name].bytes, device, later):
-                data = verified_bytes(self.folder / name, self.manifest)
-                return self.open(data, device)
+            check_runs_here(self.variant, device, torch.__version__)
+            return load_form(
+                [self._file(name, device) for name in names],
+                self.variant.format,
+                self.manifest.inputs,
+                device,
+                optimized=self.form.optimized,
+                replicas=self._replicas,
+            )
         except torch.AcceleratorError as error:
             raise DeviceLost(str(error)) from error
         except (torch.OutOfMemoryError, MemoryError) as error:
             raise ReplicaError(f"the model does not fit on {device}: {error}") from error
         except ArchiveError as error:
-            raise ArtifactInvalid(f"{name}: {error}") from error
+            raise ArtifactInvalid(f"{names[0]}: {error}") from error
+        except WrongMachine as error:
+            raise VariantUnusable(str(error)) from error
+        except NotInstalled as error:
+            raise VariantUnusable(f"{names[0]}: {error}") from error
         except (RuntimeError, ValueError, OSError) as error:
             # Torch's messages contain paths and code, so they are only logged.
-            LOG.error("form_not_loaded", file=name, form=str(self.form), error=str(error))
-            raise self.load_error(name) from error
+            LOG.error("form_not_loaded", file=names[0], form=str(self.form), error=str(error))
+            raise self._unreadable(names[0]) from error
+
+    def _file(self, name: str, device: torch.device) -> File:
+        """One of the variant's files, opened if there is memory for its weights."""
+        digest = self.manifest.files[name]
+
+        @contextlib.contextmanager
+        def opened() -> Iterator[bytes]:
+            later = CACHE_BYTES if has_free_sizes(self.manifest) else 0
+            check_fits(name, digest.bytes, device, later)
+            yield verified_bytes(self.folder / name, self.manifest)
+
+        return File(digest.sha256, opened)
+
+    def _unreadable(self, name: str) -> ArtifactInvalid:
+        """The error for a file that torch, or its runtime, cannot read."""
+        if self.variant.format in RUNTIMES:
+            return VariantUnusable(
+                f"{name} could not be loaded by the installed release of "
+                f"{RUNTIMES[self.variant.format]}"
+            )
+        if self.variant.format != "torchscript":
+            return VariantUnusable(
+                f"{name} could not be loaded, and the log has the reason; it needs memory files "
+                "that allow execution, or a temporary folder (TMPDIR) that does"
+            )
+        if self.form.optimized:
+            return VariantUnusable(f"{self.form}: torch cannot optimize {name} here")
+        # Only the plain form shows whether the file itself is invalid.
+        return ArtifactInvalid(
+            f"{name} is not a TorchScript file that this version of torch can read"
+        )
 
     def warm_up(self, batches: Iterable[Arrays], between: Between = nothing) -> int:
         """See `Backend`."""

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import threading
-from collections.abc import Iterator
-
 import torch
 
 from app.errors import DoesNotFit
@@ -15,24 +11,6 @@ MIB = 1024 * 1024
 # While a file is loaded, host memory holds its verified bytes, a copy that torch can open by name
 # and, on the CPU, the model itself: a file of 477 MiB took 920 to 1,360 MiB.
 HOST_COPIES = 2
-
-
-# Loads take turns, so that each sees the memory that the previous one took. A load that hangs
-# delays the others at most this long.
-_LOADS = threading.Lock()
-PATIENCE_S = 60.0
-
-
-@contextlib.contextmanager
-def room_for(name: str, nbytes: int, device: torch.device, later_bytes: int = 0) -> Iterator[None]:
-    """Load a file of weights in this context, once `check_fits` has passed."""
-    alone = _LOADS.acquire(timeout=PATIENCE_S)
-    try:
-        check_fits(name, nbytes, device, later_bytes)
-        yield
-    finally:
-        if alone:
-            _LOADS.release()
 
 
 def check_fits(name: str, nbytes: int, device: torch.device, later_bytes: int = 0) -> None:

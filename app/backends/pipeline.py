@@ -19,8 +19,7 @@ from typing import Any, NamedTuple, TypeAlias
 import torch
 
 from app.backends.base import Between, size_of
-from app.backends.forward import run_forward
-from app.backends.torchscript import TorchScriptBackend
+from app.backends.forward import FormBackend, run_forward
 from app.errors import ReplicaError
 from app.types import Arrays, Device, ServedStep, Serving
 from models.forms import Forward, sequence_of
@@ -165,7 +164,7 @@ def _check_rows(made: Any, rows: int) -> None:
             )
 
 
-class PipelineBackend(TorchScriptBackend):
+class PipelineBackend(FormBackend):
     """A variant in stages over several devices; see `app.backends.base.Backend`.
 
     Args:
@@ -192,7 +191,7 @@ class PipelineBackend(TorchScriptBackend):
     def load(self) -> None:
         """See `Backend`."""
         stages = [
-            Stage(self.opened(name, device), device)
+            Stage(self.opened([name], device), device)
             for name, device in zip(self.variant.files, self._devices, strict=True)
         ]
         self._pipeline = Pipeline(stages, self._begin)

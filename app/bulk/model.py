@@ -34,10 +34,8 @@ from app.serving.placement import Placement
 from app.serving.version_policy import VersionPolicy
 from app.types import Device, ModelId, Serving
 from models.codec_specs import TextCodecSpec
-from models.cpu_layout import most_replicas
 from models.forms import processor_of
 from models.manifest import Manifest
-from models.packages import Packages
 from models.padding import padding_of
 from models.plan import DevicePlan, Form, Plan, Step, batch_sizes, extended
 from models.resources import usable_cores
@@ -95,9 +93,7 @@ class BulkModel:
         self.artifact = self._following(artifact, choices.steps, most)
         self._golden = Golden(self.manifest, selection.tolerance)
         bound_caches([self.manifest], os.environ)
-        backends = TorchBackends(
-            self._placement.devices, most, self._placement.threads, Packages(), trial=True
-        )
+        backends = TorchBackends(self._placement.devices, most, self._placement.threads, trial=True)
         self._make = backends.make
         self._lock = threading.Lock()
         outputs = tuple(spec.name for spec in self.manifest.outputs)
@@ -235,18 +231,14 @@ def codec_files(artifact: Artifact) -> Mapping[str, bytes]:
 
 
 def _placement(artifact: Artifact, choices: Choices) -> Placement:
-    """The replicas: on CPUs one per core, with one thread each, because no event loop needs a core.
-
-    If memory allows fewer replicas, they get more threads.
-    """
+    """The replicas: on CPUs one per core with one thread, as no event loop needs a core."""
     try:
         devices = find_devices(choices.devices, choices.replicas_per_device or 1)
     except ValueError as error:
         raise UsageError(str(error)) from error
     cores = usable_cores()
     if choices.devices == "auto" and {device.kind for device in devices} == {"cpu"}:
-        weights = sum(digest.bytes for digest in artifact.manifest.files.values())
-        replicas = choices.replicas_per_device or most_replicas(cores, weights)
+        replicas = choices.replicas_per_device or cores
         if choices.threads:
             replicas = choices.replicas_per_device or max(1, cores // choices.threads)
         devices = (Device("cpu"),) * replicas

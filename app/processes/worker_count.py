@@ -13,7 +13,6 @@ from app.backends.shape_caches import CACHE_BYTES, has_free_sizes
 from app.registry.repository import Repository
 from app.serving.version_policy import VersionPolicy
 from app.types import ModelId
-from models.cpu_layout import MEMORY_SHARE
 from models.integrity import IntegrityError, read_manifest
 from models.manifest import Manifest
 from models.plan import Precision
@@ -24,6 +23,7 @@ MOST = 4  # more were not measured, and each has its own batches and memory
 # code (docs/adr/0030). With a longer forward the event loop is no longer the limit.
 FORWARD_S = 35e-6
 PROCESS_BYTES = 256 << 20  # of a forked process, which may share some of them
+MEMORY_SHARE = 0.5  # of the free memory, for all processes
 COPIES = 2  # of the weights, while a model is loaded
 # If one of these exists, torch may find a GPU: of CUDA, of Linux on Windows, of ROCm.
 GPUS = ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd")

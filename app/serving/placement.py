@@ -37,10 +37,8 @@ from models.cpu_layout import (
     best,
     cores_of,
     layouts,
-    most_replicas,
 )
 from models.manifest import Manifest
-from models.packages import Packages
 from models.processor import this_cpu
 from models.resources import usable_cores
 
@@ -133,9 +131,7 @@ class Trial:
     settings: Callable[[str], ModelSettings]
 
 
-def measured_layout(
-    repository: Repository, trial: Trial, packages: Packages, stop: threading.Event
-) -> Layout:
+def measured_layout(repository: Repository, trial: Trial, stop: threading.Event) -> Layout:
     """The best layout for the default model, or the largest one, on the cores of this process.
 
     The artifact's own layout is used if it was measured under the same conditions.
@@ -143,7 +139,6 @@ def measured_layout(
     Args:
         repository: contains the model's artifact.
         trial: what to measure.
-        packages: the loaded compiled packages; loading one twice would leak memory.
         stop: set when the result is no longer needed.
 
     Raises:
@@ -152,12 +147,7 @@ def measured_layout(
     """
     found = repository.versions()
     artifact = _model_to_measure(repository, found, trial)
-    cores = usable_cores()
-    nbytes = sum(
-        _weights_bytes(repository, name, trial.policy.wanted(name, numbers).candidates)
-        for name, numbers in found.items()
-    )
-    candidates = layouts(cores, most_replicas(cores, nbytes))
+    candidates = layouts(usable_cores())
     manifest, settings = artifact.manifest, trial.settings(artifact.id.name)
     preference = Preference(settings.variant, settings.precision)
     selection = select(manifest, preference, [CPU.kind])
@@ -179,7 +169,7 @@ def measured_layout(
         for alone in dict.fromkeys(each.replicas == 1 for each in candidates):
             threads = candidates[0].threads if alone else 1
             devices = (CPU,) * (1 if alone else 2)
-            maker = TorchBackends(devices, most, threads, packages, trial=True)
+            maker = TorchBackends(devices, most, threads, trial=True)
             backend = maker.make(artifact.folder, manifest, artifact.digest, selection, CPU)
             backends[alone] = backend
             compute_with(threads)  # the fastest form depends on the threads

@@ -14,6 +14,7 @@ from export.errors import ParityError, reason
 from export.variants.base import NotApplicable
 from export.variants.compiled import find_compiler
 from models.packages import load_package
+from models.runtimes import File
 from models.timing import time_interleaved
 
 LOOP, BATCHED, SCRIPTED, COMPILED = "eager loop", "batched eager", "scripted", "compiled"
@@ -114,7 +115,7 @@ def compiled(case: Case, package: Path) -> Callable[..., torch.Tensor]:
             aoti_compile_and_package(program, package_path=str(package))
     except Exception as error:  # torch.export and its compiler raise many classes
         raise NotApplicable(f"torch.export or AOTInductor failed: {reason(error)}") from error
-    call = load_package(package.read_bytes(), torch.device("cpu"))
+    call = load_package(File.of(package.read_bytes()), torch.device("cpu"))
 
     def forward(*inputs: torch.Tensor) -> torch.Tensor:
         made: torch.Tensor = call(list(inputs))[0]

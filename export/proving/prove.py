@@ -20,6 +20,7 @@ from models.manifest import Difference, Parity, Variant
 from models.plan import Precision
 from models.processor import DeviceKind
 from models.resources import serving_threads
+from models.runtimes import File
 
 Stage = Callable[[str], Progress]
 
@@ -256,7 +257,8 @@ def _load(
     """
     inputs = work.subject.definition.inputs
     try:
-        return load_form(data, draft.format, inputs, torch.device(kind), optimized=optimized)
+        files = [File.of(each) for each in data]
+        return load_form(files, draft.format, inputs, torch.device(kind), optimized=optimized)
     except (OSError, RuntimeError, ArchiveError) as error:
         raise NotApplicable(f"{draft.file} cannot be loaded here: {reason(error)}") from error
 

@@ -12,13 +12,11 @@ from export.errors import reason
 from export.timing.contest import runner
 from models.cpu_layout import (
     BUSY,
-    WEIGHTS,
     Layout,
     MeasuredLayout,
     best,
     cores_of,
     layouts,
-    most_replicas,
 )
 from models.forms import Forward
 from models.golden import golden_batches
@@ -54,9 +52,7 @@ def best_layout(
     size = plan.quick_batch(steps[-1].up_to)
     (batch, *_) = golden_batches(manifest, size)
     forward = runner(forms[form_at(steps, size)], batch, CPU)
-    nbytes = sum(file.bytes for name, file in manifest.files.items() if name.endswith(WEIGHTS))
-    candidates = layouts(cores, most_replicas(cores, nbytes))
-    forwards = dict.fromkeys(candidates, forward)
+    forwards = dict.fromkeys(layouts(cores), forward)
     try:
         found, others = best(forwards, size, begin_replica)
     except Exception as error:  # a form may fail in any way when several threads run it

@@ -43,7 +43,7 @@ from models.plan import (
 )
 from models.processor import DeviceKind
 from models.resources import serving_threads
-from models.runtimes import NotInstalled
+from models.runtimes import File, NotInstalled
 
 Tell = Callable[[str], None]
 
@@ -213,9 +213,9 @@ def load_forms(
             tell(f"without {form}: {error}")
             continue
         try:
-            data = [(folder / file).read_bytes() for file in variant.files]
+            files = [File.of((folder / file).read_bytes()) for file in variant.files]
             forms[form] = load_form(
-                data, variant.format, manifest.inputs, device, optimized=form.optimized
+                files, variant.format, manifest.inputs, device, optimized=form.optimized
             )
         except (OSError, RuntimeError, ArchiveError, NotInstalled) as error:
             why = f"{form} cannot be loaded here: {reason(error)}"

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from models.onnx_models import load_onnx
+from models.runtimes import File
 
 
 class OnnxModule(nn.Module):
@@ -26,7 +27,7 @@ class OnnxModule(nn.Module):
         super().__init__()
         self.data = data
         self.names = tuple(names)
-        self._form = load_onnx(data, optimized=False)
+        self._form = load_onnx(File.of(data), optimized=False)
         self.session: Any = self._form.model
 
     def forward(self, *tensors: torch.Tensor) -> object:

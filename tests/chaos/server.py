@@ -7,6 +7,7 @@ TorchScript. CHAOS_SEED, CHAOS_JOURNAL and CHAOS_HANGS say what goes wrong and w
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
@@ -15,8 +16,8 @@ from fastapi import FastAPI
 
 from app.__main__ import main
 from app.backends.base import Backend
+from app.backends.forward import FormBackend
 from app.backends.selection import Selection
-from app.backends.torchscript import TorchScriptBackend
 from app.main import create_app
 from app.processes.ending import exit_with
 from app.processes.worker import Worker
@@ -32,7 +33,7 @@ from tests.chaos.journal import Journal
 SCRIPT = Form(variant="script")
 
 
-class FaultyBackend(TorchScriptBackend):
+class FaultyBackend(FormBackend):
     """A TorchScript backend whose forward goes wrong.
 
     Args:
@@ -46,9 +47,9 @@ class FaultyBackend(TorchScriptBackend):
         super().__init__(folder, manifest, SCRIPT, device)
         self._faults = faults
 
-    def open(self, data: bytes, device: torch.device) -> Forward:
+    def opened(self, names: Sequence[str], device: torch.device) -> Forward:
         """The real thing, wrapped."""
-        return FaultyForward(super().open(data, device), self.manifest.model, self._faults)
+        return FaultyForward(super().opened(names, device), self.manifest.model, self._faults)
 
 
 def make_backend(

@@ -28,7 +28,6 @@ from app.backends.factory import TorchBackends
 from app.backends.forward import FormBackend
 from app.backends.lane import Lane
 from app.backends.selection import Preference, select
-from app.backends.torchscript import TorchScriptBackend
 from app.engine.clock import LoopClock
 from app.engine.engine import Engine, EngineConfig
 from app.engine.execution.batch_runner import Contract
@@ -39,7 +38,6 @@ from app.registry.repository import Artifact, Repository
 from app.types import Arrays, Device, Item, ModelId
 from export.cli import main as export
 from models.catalog import CATALOG
-from models.packages import Packages
 from models.plan import Form
 from models.quiet import DEPRECATIONS, ignore_warnings
 from models.timing import WARM_RUNS
@@ -67,7 +65,7 @@ class Model:
     def backend(self) -> FormBackend:
         """One that is loaded and knows no plan."""
         manifest = self.artifact.manifest
-        made = TorchScriptBackend(self.artifact.folder, manifest, FORM, self.device)
+        made = FormBackend(self.artifact.folder, manifest, FORM, self.device)
         made.load()
         return made
 
@@ -122,7 +120,7 @@ class Served:
         """Load it, warm it, and ask for the first items."""
         artifact, device = self._model.artifact, self._model.device
         selection = select(artifact.manifest, Preference("script"), {device.kind})
-        factory = TorchBackends((device,), self._size, torch.get_num_threads(), Packages())
+        factory = TorchBackends((device,), self._size, torch.get_num_threads())
         backend = factory.make(
             artifact.folder, artifact.manifest, artifact.digest, selection, device
         )

@@ -36,7 +36,7 @@ def test_the_chosen_layout_is_logged_and_used(models: Path, tmp_path: Path) -> N
 def test_a_layout_measured_by_export_is_used(tmp_path: Path) -> None:
     cores = usable_cores()
     wanted, script = Layout(cores, 1), Form(variant="script")
-    all_of_them = layouts(cores, cores)
+    all_of_them = layouts(cores)
     layout = MeasuredLayout(
         chosen=wanted,
         layouts=all_of_them,

@@ -16,8 +16,8 @@ from torch import nn
 
 from app.backends.base import Backend
 from app.backends.fake import FakeBackend
+from app.backends.forward import FormBackend
 from app.backends.selection import Selection
-from app.backends.torchscript import TorchScriptBackend
 from app.errors import ArtifactInvalid, DeviceLost, ReplicaError
 from app.registry.repository import Artifact, Repository
 from app.serving.installer import BackendFactory
@@ -339,7 +339,7 @@ async def test_a_rebuilt_replica_rejects_an_altered_file(
     artifact = Repository(tmp_path).open(ModelId("double", 1))
     (folder / "script.pt").write_bytes((folder / "script.pt").read_bytes()[:-1] + b"~")
     form = Form(variant="script")
-    backend = TorchScriptBackend(folder, artifact.manifest, form, Device("cpu"))
+    backend = FormBackend(folder, artifact.manifest, form, Device("cpu"))
     with pytest.raises(ArtifactInvalid, match=r"script\.pt has SHA-256"):
         backend.load()
 

@@ -17,7 +17,6 @@ from app.backends.selection import Selection
 from app.errors import ReplicaError
 from app.registry.repository import Artifact
 from app.types import Arrays, Device, Serving
-from models.packages import Packages
 from models.plan import Precision
 from models.processor import Processor, this_cpu
 from tests.artifacts import small_answer, small_batch, small_variant, write_small
@@ -162,7 +161,7 @@ async def test_a_rebuilt_replica_reuses_the_measured_plan(
     tmp_path: Path,
 ) -> None:
     write_small(tmp_path, ["script", "compiled"])
-    backends = TorchBackends((CPU,), 4, cpu_threads((CPU,)), Packages())
+    backends = TorchBackends((CPU,), 4, cpu_threads((CPU,)))
     made: list[Breakable] = []
 
     def make(artifact: Artifact, selection: Selection, device: Device) -> Backend:

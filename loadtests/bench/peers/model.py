@@ -18,6 +18,7 @@ import torch
 from models.forms import load_form
 from models.manifest import MANIFEST_FILE, Manifest
 from models.plan import Form, Step, form_at
+from models.runtimes import File
 from models.tensors import Array
 
 ARTIFACT, BODY, PORT = "BENCH_ARTIFACT", "BENCH_BODY", "BENCH_PORT"
@@ -122,7 +123,7 @@ def _planned(folder: Path, manifest: Manifest) -> Forward:
     for form in {step.form for step in steps}:
         variant = manifest.variants[form.variant]
         forwards[form] = load_form(
-            [(folder / file).read_bytes() for file in variant.files],
+            [File.of((folder / file).read_bytes()) for file in variant.files],
             variant.format,
             manifest.inputs,
             torch.device("cpu"),

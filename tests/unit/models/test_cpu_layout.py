@@ -27,7 +27,6 @@ from models.cpu_layout import (
     throughput,
 )
 
-ANY = 1000
 USUAL, OTHER, THIRD = Layout(1, 3), Layout(4, 1), Layout(2, 2)
 
 
@@ -45,19 +44,19 @@ def begin(_: int, __: Layout) -> None:
     ],
 )
 def test_candidate_layouts_by_core_count(cores: int, wanted: list[tuple[int, int]]) -> None:
-    assert list(layouts(cores, ANY)) == wanted
+    assert list(layouts(cores)) == wanted
 
 
-@given(st.integers(1, 256), st.integers(1, 300))
-def test_every_layout_fits_the_cores(cores: int, most: int) -> None:
-    found = layouts(cores, most)
+@given(st.integers(1, 256))
+def test_every_layout_fits_the_cores(cores: int) -> None:
+    found = layouts(cores)
     assert found[0] == (1, max(1, cores - 1))
     assert len(set(found)) == len(found) <= 24
     for replicas, threads in found:
-        assert 1 <= replicas <= most
+        assert replicas >= 1
         assert threads >= 1
         assert replicas * threads <= cores
-        assert replicas == most or replicas * threads >= cores - 1
+        assert replicas * threads >= cores - 1
     assert (1, cores) in found or cores == 1
 
 

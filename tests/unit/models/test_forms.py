@@ -5,8 +5,6 @@ from __future__ import annotations
 import ctypes
 import io
 import re
-import subprocess
-import sys
 import zipfile
 from pathlib import Path
 from typing import Any, Literal
@@ -22,14 +20,12 @@ from models.forms import (
     Forward,
     WrongMachine,
     check_runs_here,
-    hush_quantized_tensors,
     load_form,
-    load_torchscript,
     named_outputs,
 )
 from models.manifest import NativeCode
-from models.packages import Packages
-from tests.artifacts import PICTURE, scripted, small_answer, small_batch, small_variant
+from models.runtimes import File
+from tests.artifacts import PICTURE, scripted, small_batch
 from tests.unit.models.manifests import make_variant, spec
 
 CPU = torch.device("cpu")
@@ -49,39 +45,6 @@ def call(form: Forward, size: int = 5) -> np.ndarray[Any, Any]:
     return named_outputs(made, [spec("y", shape=(-1, 3))])["y"]
 
 
-class TestTorchScript:
-    @pytest.mark.parametrize("optimized", [False, True])
-    def test_answers_match_eager(self, optimized: bool) -> None:
-        form = load_torchscript(small_variant("script").data, CPU, optimized=optimized)
-        for size in (1, 5, 5, 5, 64):  # it specialises on the second and third call
-            wanted = small_answer(small_batch(size))["y"]
-            np.testing.assert_allclose(call(form, size), wanted, rtol=1e-4, atol=1e-5)
-
-    def test_optimizing_one_copy_leaves_another_unchanged(self) -> None:
-        data = small_variant("script").data
-        plain = load_torchscript(data, CPU)
-        before = str(plain.graph)  # type: ignore[attr-defined]
-        optimized = load_torchscript(data, CPU, optimized=True)
-        assert str(plain.graph) == before  # type: ignore[attr-defined]
-        assert str(optimized.graph) != before  # type: ignore[attr-defined]
-
-    def test_deprecation_of_quantized_tensors_is_silenced(self, tmp_path: Path) -> None:
-        (tmp_path / "int8.pt").write_bytes(small_variant("int8").data)
-        # Torch tells once a process, so it takes a process of its own.
-        program = (
-            "import pathlib, sys, torch; from models import forms;"
-            "forms.hush_quantized_tensors();"
-            "data = pathlib.Path(sys.argv[1]).read_bytes();"
-            "form = forms.load_torchscript(data, torch.device('cpu'));"
-            "print(form(torch.ones(2, 1, 4, 4), torch.ones(2, 3)).shape)"
-        )
-        command = [sys.executable, "-c", program, str(tmp_path / "int8.pt")]
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-        assert done.stdout == "torch.Size([2, 3])\n"
-        assert "deprecated" not in done.stderr
-        hush_quantized_tensors()  # and raises no warning here, where one would be an error
-
-
 @pytest.mark.parametrize("file_format", ["torchscript", "aotinductor"])
 class TestArchives:
     """Torch unpacks everything it gets, so it must not get this."""
@@ -99,7 +62,7 @@ class TestArchives:
         self, file_format: Literal["torchscript", "aotinductor"], data: bytes
     ) -> None:
         with pytest.raises(ArchiveError, match="is not a zip archive"):
-            load_form(data, file_format, [PICTURE], CPU)
+            load_form([File.of(data)], file_format, [PICTURE], CPU)
 
     def test_paths_that_lead_out_of_the_folder(
         self, file_format: Literal["torchscript", "aotinductor"]
@@ -108,7 +71,7 @@ class TestArchives:
         with zipfile.ZipFile(buffer, "w") as archive:
             archive.writestr("../evil.so", b"")
         with pytest.raises(ArchiveError, match=r"'\.\./evil\.so', a path that leads out"):
-            load_form(buffer.getvalue(), file_format, [PICTURE], CPU, packages=Packages())
+            load_form([File.of(buffer.getvalue())], file_format, [PICTURE], CPU)
 
 
 class TestRunsHere:
@@ -173,7 +136,7 @@ class TestNamedOutputs:
     one, two = spec("one", shape=(-1, 2)), spec("two", "int64", shape=(-1,))
 
     def test_outputs_follow_the_order_of_the_specs(self) -> None:
-        form = load_torchscript(scripted(TwoOutputs()).data, CPU)
+        form = load_form([File.of(scripted(TwoOutputs()).data)], "torchscript", [spec("x")], CPU)
         named = named_outputs(form(torch.tensor([[1.0, 2.0]])), [self.one, self.two])
         assert list(named) == ["one", "two"]
         np.testing.assert_array_equal(named["one"], [[1, 2]])

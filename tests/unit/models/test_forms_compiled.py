@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import re
@@ -21,12 +22,12 @@ import torch
 from torch import nn
 
 from export.variants.compiled import Compiled
-from models import forms
-from models import packages as packages_module
+from models import forms, packages
 from models.archive import ArchiveError
 from models.forms import Forward, load_form
-from models.packages import Package, Packages, load_package
+from models.packages import Package, load_package
 from models.resources import resident_bytes
+from models.runtimes import File, Shared
 from models.tensors import Dimension
 from tests.artifacts import PICTURE, SHIFT, small_answer, small_batch, small_variant
 from tests.unit.export import definitions
@@ -34,7 +35,6 @@ from tests.unit.models.manifests import spec
 
 CPU = torch.device("cpu")
 ROOT = Path(__file__).parents[3]
-PACKAGES = Packages()  # of all tests
 
 
 def call(form: Forward, size: int = 5) -> Any:
@@ -52,7 +52,7 @@ def package() -> bytes:
 class TestCompiled:
     @pytest.mark.parametrize("size", [1, 2, 3, 7, 64, 200])
     def test_answers_match_eager_at_every_batch_size(self, package: bytes, size: int) -> None:
-        form = load_form(package, "aotinductor", [PICTURE, SHIFT], CPU, packages=PACKAGES)
+        form = load_form([File.of(package)], "aotinductor", [PICTURE, SHIFT], CPU)
         wanted = small_answer(small_batch(size))["y"]
         np.testing.assert_allclose(call(form, size), wanted, rtol=1e-4, atol=1e-5)
 
@@ -72,7 +72,7 @@ class TestCompiled:
     def test_memory_layout_of_inputs_does_not_matter(
         self, package: bytes, same: Callable[[torch.Tensor], torch.Tensor]
     ) -> None:
-        form = load_form(package, "aotinductor", [PICTURE, SHIFT], CPU, packages=PACKAGES)
+        form = load_form([File.of(package)], "aotinductor", [PICTURE, SHIFT], CPU)
         batch = small_batch(6)
         picture, shift = (torch.from_numpy(batch[name]) for name in ("picture", "shift"))
         assert torch.equal(same(picture), picture)
@@ -93,7 +93,7 @@ class TestCompiled:
 TWO_THREADS = """
 import pathlib, sys, threading, torch
 from models.forms import load_form
-from models.packages import Packages
+from models.runtimes import File
 from models.tensors import TensorSpec
 
 CPU = torch.device("cpu")
@@ -102,10 +102,9 @@ INPUTS = [
     TensorSpec(name="picture", dtype="float32", shape=(-1, 1, 4, 4)),
     TensorSpec(name="shift", dtype="float32", shape=(-1, -1)),
 ]
-packages = Packages()
 
 def work(size):
-    form = load_form(DATA, "aotinductor", INPUTS, CPU, packages=packages)
+    form = load_form([File.of(DATA)], "aotinductor", INPUTS, CPU)
     picture, shift = torch.rand(size, 1, 4, 4).transpose(2, 3), torch.rand(size, 3)
     alone = form(picture, shift)[0]
     together.wait()
@@ -192,52 +191,21 @@ class TestCompiledRefusals:
 
 
 class TestPackages:
-    def test_equal_bytes_are_loaded_once(self, package: bytes) -> None:
-        first = PACKAGES.load(package, CPU)
-        assert PACKAGES.load(bytes(bytearray(package)), CPU) is first
-        assert Packages().load(package, CPU) is not first
-
-    def test_concurrent_threads_load_a_package_once(
-        self, package: bytes, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        packages, together = Packages(), threading.Barrier(2)
-        loads: list[int] = []
-        found: list[Any] = []
-
-        def load(data: bytes, device: torch.device) -> Any:
-            loads.append(len(data))
-            return load_package(data, device)
-
-        def work() -> None:
-            together.wait()
-            found.append(packages.load(package, CPU))
-
-        monkeypatch.setattr(packages_module, "load_package", load)
-        threads = [threading.Thread(target=work) for _ in range(2)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        assert loads == [len(package)]
-        assert found[0] is found[1]
-
-    def test_refused_file_is_not_kept(self, package: bytes) -> None:
-        packages = Packages()
-        for _ in range(2):
-            with pytest.raises(ArchiveError):
-                packages.load(package[:100], CPU)
+    @pytest.fixture(autouse=True)
+    def _nothing_is_loaded(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(packages, "_MAPPED", {})
+        monkeypatch.setattr(packages, "_PACKAGES", Shared())
 
     def test_loading_leaves_nothing_in_the_temporary_folder(
         self, package: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
         monkeypatch.delattr(os, "memfd_create", raising=False)
-        monkeypatch.setattr(packages_module, "_MAPPED", {})
-        form = load_form(package, "aotinductor", [PICTURE, SHIFT], CPU, packages=Packages())
+        form = load_form([File.of(package)], "aotinductor", [PICTURE, SHIFT], CPU)
         wanted = small_answer(small_batch(5))["y"]
         np.testing.assert_allclose(call(form), wanted, rtol=1e-4, atol=1e-5)
         with pytest.raises(OSError, match=r"file too short|invalid ELF header"):
-            load_package(changed(package, library=b"no library"), CPU)
+            load_package(File.of(changed(package, library=b"no library")), CPU)
         assert list(tmp_path.iterdir()) == []
 
     @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="needs Linux's /proc")
@@ -245,7 +213,7 @@ class TestPackages:
         before = len(os.listdir("/proc/self/fd"))
         for _ in range(3):
             with pytest.raises(OSError, match=r"file too short|invalid ELF header"):
-                load_package(changed(package, library=b"no library"), CPU)
+                load_package(File.of(changed(package, library=b"no library")), CPU)
         assert len(os.listdir("/proc/self/fd")) == before
 
     def test_the_temporary_folder_replaces_memory_files(
@@ -255,15 +223,14 @@ class TestPackages:
             raise PermissionError
 
         monkeypatch.setattr(os, "memfd_create", refuse, raising=False)
-        monkeypatch.setattr(packages_module, "_MAPPED", {})
-        form = load_form(package, "aotinductor", [PICTURE, SHIFT], CPU)
+        form = load_form([File.of(package)], "aotinductor", [PICTURE, SHIFT], CPU)
         assert len(call(form)) == 5
 
     def test_a_damaged_archive_is_refused(self, package: bytes) -> None:
         """Its directory is whole; a byte of the library is not."""
         at = package.index(b"\x7fELF")
         with pytest.raises(ArchiveError, match="the compiled package is damaged: Bad CRC-32"):
-            load_package(package[: at + 100] + b"?!" + package[at + 102 :], CPU)
+            load_package(File.of(package[: at + 100] + b"?!" + package[at + 102 :]), CPU)
 
     def test_weights_of_another_size_are_refused(self, package: bytes) -> None:
         """The library would read beyond their end."""
@@ -273,7 +240,7 @@ class TestPackages:
         for content in (b"", bytes(size - 1), bytes(size + 1)):
             message = f"has {len(content):,} bytes of weights, its code needs {size:,}"
             with pytest.raises(RuntimeError, match=message):
-                load_package(changed(package, files={name: content}), CPU)
+                load_package(File.of(changed(package, files={name: content})), CPU)
 
     @pytest.mark.parametrize(
         ("library", "more", "why"),
@@ -286,7 +253,7 @@ class TestPackages:
         self, package: bytes, library: bytes | None, more: Sequence[str], why: str
     ) -> None:
         with pytest.raises(RuntimeError, match=why):
-            load_package(changed(package, library=library, more=more), CPU)
+            load_package(File.of(changed(package, library=library, more=more)), CPU)
 
 
 def changed(
@@ -335,8 +302,10 @@ def wide(tmp_path_factory: pytest.TempPathFactory) -> bytes:
 
 @pytest.mark.skipif(resident_bytes() is None, reason="needs Linux's /proc")
 def test_weights_are_freed_with_their_package(wide: bytes) -> None:
+    copies = (File(f"copy {n}", lambda: contextlib.nullcontext(wide)) for n in range(22))
+
     def used() -> Package:
-        loaded = load_package(wide, CPU)
+        loaded = load_package(next(copies), CPU)
         loaded([torch.ones(1, 3328)])
         return loaded
 
@@ -354,14 +323,14 @@ def test_weights_are_freed_with_their_package(wide: bytes) -> None:
 
 def test_a_failure_inside_a_package_is_told(wide: bytes) -> None:
     """Such shapes are refused before, by `Compiled`."""
-    loaded = load_package(wide, CPU)
+    loaded = load_package(File.of(wide), CPU)
     with pytest.raises(RuntimeError, match="addmm_out"):
         loaded([torch.ones(2, 7)])
     assert loaded([torch.ones(2, 3328)])[0].shape == (2, 3328)
 
 
 def test_other_threads_run_during_a_forward(wide: bytes) -> None:
-    loaded, begun = load_package(wide, CPU), threading.Event()
+    loaded, begun = load_package(File.of(wide), CPU), threading.Event()
     batch = torch.ones(1024, 3328)
 
     def run() -> None:

@@ -10,6 +10,7 @@ import torch
 
 from models.archive import ArchiveError
 from models.onnx_models import check_onnx, load_onnx
+from models.runtimes import File
 from tests.artifacts import small_variant
 from tests.onnx_files import INT64, ModelProto, helper, model, tensor
 
@@ -36,7 +37,7 @@ def node(operator: str, domain: str = "", **attributes: Any) -> Any:
 
 
 def test_answers_and_shapes() -> None:
-    form = load_onnx(model(helper.make_node("Mul", ["x", "w"], ["y"])).SerializeToString())
+    form = load_onnx(File.of(model(helper.make_node("Mul", ["x", "w"], ["y"])).SerializeToString()))
     for size in (1, 3, 2):
         (made,) = form(X[:size])
         assert torch.equal(made, X[:size] * torch.tensor([1.0, 2.0]))
@@ -48,7 +49,7 @@ def test_operators_that_the_file_defines_are_its_own() -> None:
         opset_imports=[helper.make_opsetid("", 20)],
     )
     made = model(helper.make_node("Twice", ["x"], ["y"], domain="own"), functions=[twice])
-    assert torch.equal(load_onnx(made.SerializeToString())(X)[0], X * 2)
+    assert torch.equal(load_onnx(File.of(made.SerializeToString()))(X)[0], X * 2)
 
 
 @pytest.mark.parametrize(
@@ -103,7 +104,7 @@ def test_what_is_rejected(change: Callable[[ModelProto], object], why: str) -> N
     check_onnx(made.SerializeToString())
     change(made)
     with pytest.raises(ArchiveError, match=why):
-        load_onnx(made.SerializeToString())
+        load_onnx(File.of(made.SerializeToString()))
 
 
 def test_no_part_of_a_file_is_a_model() -> None:
@@ -111,7 +112,7 @@ def test_no_part_of_a_file_is_a_model() -> None:
     data = small_variant("onnx").data
     for end in range(0, len(data), 7):
         with pytest.raises((ArchiveError, RuntimeError)):
-            load_onnx(data[:end])
+            load_onnx(File.of(data[:end]))
 
 
 @pytest.mark.parametrize(
@@ -139,7 +140,7 @@ def test_a_field_whose_number_others_read_differently_is_refused() -> None:
     ],
 )
 def test_wrong_inputs(inputs: tuple[torch.Tensor, ...], why: str) -> None:
-    form = load_onnx(model(helper.make_node("Mul", ["x", "w"], ["y"])).SerializeToString())
+    form = load_onnx(File.of(model(helper.make_node("Mul", ["x", "w"], ["y"])).SerializeToString()))
     with pytest.raises((RuntimeError, ValueError), match=why):
         form(*inputs)
 
@@ -147,6 +148,6 @@ def test_wrong_inputs(inputs: tuple[torch.Tensor, ...], why: str) -> None:
 def test_short_memory_is_told_apart() -> None:
     shape = helper.make_tensor_value_info("x", INT64, [1])
     made = model(helper.make_node("ConstantOfShape", ["x"], ["y"]), inputs=[shape], rank=1)
-    form = load_onnx(made.SerializeToString())
+    form = load_onnx(File.of(made.SerializeToString()))
     with pytest.raises(MemoryError):
         form(torch.tensor([1 << 46]))

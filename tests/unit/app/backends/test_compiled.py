@@ -11,23 +11,20 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from structlog.testing import capture_logs
 
 from app.backends.base import Backend
-from app.backends.compiled import CompiledBackend
+from app.backends.forward import FormBackend
 from app.backends.golden import Golden
 from app.errors import ArtifactInvalid, ModelError, ReplicaError, VariantUnusable
 from app.registry.repository import Artifact, Repository
 from app.types import Arrays, Device, ModelId
-from models import packages as packages_module
+from models import packages
 from models.manifest import NativeCode
-from models.packages import Package, Packages, load_package
+from models.runtimes import Shared
 from tests.artifacts import Made, small_batch, small_variant, write_small
 from tests.unit.app.backends.suite import SmallSuite
 from tests.unit.models.manifests import form
-
-PACKAGES = Packages()  # of all tests
 
 
 @pytest.fixture
@@ -40,9 +37,8 @@ def written(root: Path, made: Made) -> Artifact:
     return Repository(root).open(ModelId("small", 1))
 
 
-def backend_of(artifact: Artifact, packages: Packages = PACKAGES) -> CompiledBackend:
-    folder, manifest = artifact.folder, artifact.manifest
-    return CompiledBackend(folder, manifest, form("compiled"), Device("cpu"), packages)
+def backend_of(artifact: Artifact) -> FormBackend:
+    return FormBackend(artifact.folder, artifact.manifest, form("compiled"), Device("cpu"))
 
 
 class TestCompiledBackend(SmallSuite):
@@ -107,9 +103,7 @@ class TestUnusable:
         changes: dict[str, object],
         says: str,
     ) -> None:
-        monkeypatch.setattr(
-            packages_module, "load_package", lambda *_: pytest.fail("it was loaded")
-        )
+        monkeypatch.setattr(packages, "_loaded", lambda *_: pytest.fail("it was loaded"))
         backend = backend_of(written(tmp_path, changed(small_variant("compiled"), **changes)))
         with pytest.raises(VariantUnusable, match=re.escape(says)):
             backend.load()
@@ -121,9 +115,10 @@ class TestUnusable:
     def test_no_temporary_folder_is_needed(
         self, artifact: Artifact, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(packages_module, "_MAPPED", {})
+        monkeypatch.setattr(packages, "_MAPPED", {})
+        monkeypatch.setattr(packages, "_PACKAGES", Shared())
         monkeypatch.setattr(tempfile, "tempdir", str(artifact.folder / "none"))
-        backend = backend_of(artifact, Packages())
+        backend = backend_of(artifact)
         backend.load()
         assert backend.run(small_batch(2))
 
@@ -132,7 +127,7 @@ class TestUnusable:
         with zipfile.ZipFile(buffer, "w") as archive:
             archive.writestr("compiled/data/version", "1")
         made = Made(small_variant("compiled").entry, buffer.getvalue())
-        backend = backend_of(written(tmp_path, made), Packages())
+        backend = backend_of(written(tmp_path, made))
         with capture_logs() as logs, pytest.raises(VariantUnusable, match="could not be loaded"):
             backend.load()
         assert [log["event"] for log in logs] == ["form_not_loaded"]
@@ -140,28 +135,5 @@ class TestUnusable:
     def test_an_unsafe_archive_is_not_a_machine_problem(self, tmp_path: Path) -> None:
         made = Made(small_variant("compiled").entry, b"no archive")
         with pytest.raises(ArtifactInvalid, match=r"^compiled\.pt2: .* not a zip arch") as caught:
-            backend_of(written(tmp_path, made), Packages()).load()
+            backend_of(written(tmp_path, made)).load()
         assert not isinstance(caught.value, VariantUnusable)
-
-
-def test_replicas_share_a_package_until_the_last_is_closed(
-    artifact: Artifact, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    loads: list[int] = []
-
-    def load(data: bytes, device: torch.device) -> Package:
-        loads.append(len(data))
-        return load_package(data, device)
-
-    monkeypatch.setattr(packages_module, "load_package", load)
-    packages = Packages()
-    first, second = backend_of(artifact, packages), backend_of(artifact, packages)
-    for backend in (first, second, first):
-        backend.load()
-        assert backend.run(small_batch(3))
-    assert len(loads) == 1
-    first.close()
-    assert second.run(small_batch(3))
-    second.close()
-    first.load()
-    assert len(loads) == 2

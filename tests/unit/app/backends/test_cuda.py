@@ -19,17 +19,16 @@ from torch import nn
 from app.backends.base import Backend
 from app.backends.cuda import CudaStreams, streams_of
 from app.backends.factory import TorchBackends
+from app.backends.forward import FormBackend
 from app.backends.golden import Golden
 from app.backends.graphs import Graph, Graphs
 from app.backends.lane import Lane
 from app.backends.nvml import readings_of
 from app.backends.selection import Preference, select
-from app.backends.torchscript import TorchScriptBackend
 from app.errors import ModelError, OutOfMemory
 from app.registry.repository import Artifact, Repository
 from app.types import Arrays, Device, ModelId
 from models.forms import compute_in_float32
-from models.packages import Packages
 from models.plan import Form
 from tests.artifacts import small_batch, write_artifact, write_small
 from tests.integration.harness import serving
@@ -43,7 +42,7 @@ SIZES = (1, 2, 3, 5, 8, 9, 33, 64)
 
 def backend_of(artifact: Artifact, device: Device = GPU, name: str = "script") -> Backend:
     form = Form(variant=name)
-    return TorchScriptBackend(artifact.folder, artifact.manifest, form, device)
+    return FormBackend(artifact.folder, artifact.manifest, form, device)
 
 
 class TestCudaBackend(BackendSuite):
@@ -164,7 +163,7 @@ def test_streams_and_graphs_match_a_plain_forward(digits: Artifact, replays: lis
 def test_two_batches_in_flight_get_their_own_answers(digits: Artifact, replays: list[int]) -> None:
     backend = backend_of(digits)
     backend.load()
-    assert isinstance(backend, TorchScriptBackend)
+    assert isinstance(backend, FormBackend)
     backend.warm_up([images(size) for size in (1, 2, 4, 8, 16)])
     alone = {n: backend.run(images(1 + n % 16, n))["logits"].copy() for n in range(40)}
     before = backend.launch(images(1, 0))
@@ -315,7 +314,7 @@ async def test_application_answers_correctly_on_the_gpu(tmp_path: Path) -> None:
 
 def test_planned_backend_serves_on_the_gpu(repository: Path, digits: Artifact) -> None:
     selection = select(digits.manifest, Preference(), {"cuda"})
-    factory = TorchBackends((GPU,), 64, 1, Packages())
+    factory = TorchBackends((GPU,), 64, 1)
     backend = factory.make(digits.folder, digits.manifest, digits.digest, selection, GPU)
     backend.load()
     golden = Golden(digits.manifest, selection.tolerance)
@@ -338,7 +337,7 @@ from pathlib import Path
 
 import numpy as np
 
-from app.backends.torchscript import TorchScriptBackend
+from app.backends.forward import FormBackend
 from app.errors import DeviceLost
 from app.registry.repository import Repository
 from app.types import Device, ModelId
@@ -346,7 +345,7 @@ from models.plan import Form
 
 artifact = Repository(Path(sys.argv[1])).open(ModelId("table", 1))
 form = Form(variant="script")
-backend = TorchScriptBackend(artifact.folder, artifact.manifest, form, Device("cuda", 0))
+backend = FormBackend(artifact.folder, artifact.manifest, form, Device("cuda", 0))
 backend.load()
 for value in (1000.0, 1.0):  # the second would be right
     try:

@@ -21,7 +21,6 @@ from app.errors import VariantUnusable
 from app.registry.repository import Artifact, Repository
 from app.types import Arrays, Device, ModelId, ServedStep
 from models.forms import Compiled, Forward
-from models.packages import Packages
 from models.plan import Plan
 from models.processor import Processor, this_cpu
 from tests.artifacts import Made, small_answer, small_batch, small_variant, write_small
@@ -52,7 +51,7 @@ def made(
     """A backend, and what was logged while it was made."""
     selection = select(artifact.manifest, preference or Preference())
     with capture_logs() as logs:
-        backend = (backends or TorchBackends((CPU,), 8, cpu_threads((CPU,)), Packages())).make(
+        backend = (backends or TorchBackends((CPU,), 8, cpu_threads((CPU,)))).make(
             artifact.folder, artifact.manifest, artifact.digest, selection, device
         )
     return backend, logs
@@ -94,9 +93,7 @@ class TestStoredPlan:
         self, tmp_path: Path, stored: Plan | None, largest: int, reason: str
     ) -> None:
         artifact = written(tmp_path, stored)
-        backend, logs = made(
-            artifact, backends=TorchBackends((CPU,), largest, cpu_threads((CPU,)), Packages())
-        )
+        backend, logs = made(artifact, backends=TorchBackends((CPU,), largest, cpu_threads((CPU,))))
         assert [(log["event"], log["log_level"]) for log in logs] == [("plan_not_used", "warning")]
         assert logs[0]["model"] == "small/1"
         assert reason in logs[0]["reason"]
@@ -110,9 +107,7 @@ class TestStoredPlan:
         many = (CPU,) * 64
         share = this_cpu(cpu_threads(many))
         artifact = written(tmp_path, plan(share))
-        backend, logs = made(
-            artifact, backends=TorchBackends(many, 8, cpu_threads(many), Packages())
-        )
+        backend, logs = made(artifact, backends=TorchBackends(many, 8, cpu_threads(many)))
         assert logs == []
         assert warm(backend, artifact).serving().measured_on == str(share)
 
@@ -172,7 +167,7 @@ class TestForms:
     ) -> None:
         write_small(tmp_path, ["script", "compiled"], free=free)
         artifact = Repository(tmp_path).open(ModelId("small", 1))
-        backends = TorchBackends(devices, 8, cpu_threads(devices), Packages())
+        backends = TorchBackends(devices, 8, cpu_threads(devices))
         serving = warm(made(artifact, backends=backends)[0], artifact).serving()
         assert "compiled" in serving.median_us
         pinned = made(artifact, Preference("compiled"), backends=backends)[0]

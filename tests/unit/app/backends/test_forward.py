@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +13,7 @@ import pytest
 import torch
 from structlog.testing import capture_logs
 
+from app.backends import forward as module
 from app.backends.faults import NO_HOST_MEMORY
 from app.backends.forward import FormBackend, run_forward, verified_bytes
 from app.errors import (
@@ -27,7 +28,8 @@ from app.errors import (
 from app.registry.repository import Artifact, Repository
 from app.types import Arrays, Device, ModelId, ServedStep
 from models.archive import ArchiveError
-from models.forms import Forward
+from models.forms import Forward, WrongMachine
+from models.runtimes import File, NotInstalled
 from models.timing import WARM_RUNS
 from tests.artifacts import write_artifact
 from tests.unit.models.manifests import form
@@ -46,17 +48,20 @@ CUBLAS = "CUDA error: CUBLAS_STATUS"  # as torch begins what it says of cuBLAS
 
 
 class Scripted(FormBackend):
-    """Opens its file as the test says."""
+    """Loads its file as the test says."""
 
-    def __init__(self, artifact: Artifact, opened: Callable[[bytes], Forward]) -> None:
+    def __init__(self, artifact: Artifact, load: Callable[[bytes], Forward]) -> None:
         super().__init__(artifact.folder, artifact.manifest, form(), Device("cpu"))
-        self.opens = opened
+        self._load = load
 
-    def open(self, data: bytes, device: torch.device) -> Forward:
-        return self.opens(data)
+    def opened(self, names: Sequence[str], device: torch.device) -> Forward:
+        def load_form(files: Sequence[File], *_: object, **__: object) -> Forward:
+            with files[0].opened() as data:
+                return self._load(data)
 
-    def load_error(self, name: str) -> ArtifactInvalid:
-        return ArtifactInvalid("it is refused")
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(module, "load_form", load_form)
+            return super().opened(names, device)
 
 
 def fails(error: BaseException) -> Callable[..., Forward]:
@@ -68,6 +73,9 @@ def fails(error: BaseException) -> Callable[..., Forward]:
 
 def doubled(x: torch.Tensor) -> torch.Tensor:
     return x * 2
+
+
+REFUSED = "script.pt is not a TorchScript file that this version of torch can read"
 
 
 class TestLoad:
@@ -89,10 +97,11 @@ class TestLoad:
             (torch.AcceleratorError("sticky"), DeviceLost, "sticky"),
             (torch.OutOfMemoryError("2 GiB"), ReplicaError, "the model does not fit on cpu: 2 GiB"),
             (ArchiveError("it is a bomb"), ArtifactInvalid, "script.pt: it is a bomb"),
-            (RuntimeError("/a/path"), ArtifactInvalid, "it is refused"),
-            (ValueError("/a/path"), ArtifactInvalid, "it is refused"),
-            (OSError(28, "No space left on device"), ArtifactInvalid, "it is refused"),
-            (VariantUnusable("made for another"), VariantUnusable, "made for another"),
+            (RuntimeError("/a/path"), ArtifactInvalid, REFUSED),
+            (ValueError("/a/path"), ArtifactInvalid, REFUSED),
+            (OSError(28, "No space left on device"), ArtifactInvalid, REFUSED),
+            (WrongMachine("made for another"), VariantUnusable, "made for another"),
+            (NotInstalled("it needs it"), VariantUnusable, "script.pt: it needs it"),
         ],
         ids=lambda value: type(value).__name__ if isinstance(value, Exception) else None,
     )
@@ -103,7 +112,7 @@ class TestLoad:
         with capture_logs() as logs, pytest.raises(TorchlaneError) as caught:
             backend.load()
         assert (type(caught.value), str(caught.value)) == (becomes, says)
-        if says == "it is refused":  # torch's words hold paths and code: they are for the log
+        if says == REFUSED:  # torch's words hold paths and code: they are for the log
             event = {"event": "form_not_loaded", "file": "script.pt", "form": "script"}
             assert [event | {"error": str(error), "log_level": "error"}] == logs
         backend.close()

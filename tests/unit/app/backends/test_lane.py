@@ -13,11 +13,11 @@ import torch
 from structlog.testing import capture_logs
 
 from app.backends.base import Backend, Launched
+from app.backends.forward import FormBackend
 from app.backends.golden import Golden
 from app.backends.graphs import Graph, Graphs
 from app.backends.lane import Lane
 from app.backends.streams import Buffer
-from app.backends.torchscript import TorchScriptBackend
 from app.errors import ModelError, OutOfMemory, ReplicaError
 from app.registry.repository import Artifact, Repository
 from app.types import Array, Arrays, Device, ModelId
@@ -36,7 +36,7 @@ ORDERS = [
 ]
 
 
-class LateBackend(TorchScriptBackend):
+class LateBackend(FormBackend):
     """A TorchScript backend on late streams."""
 
     def __init__(self, artifact: Artifact, streams: LateStreams) -> None:
@@ -203,7 +203,7 @@ def test_memory_for_larger_shapes_grows_in_steps() -> None:
 
 def test_several_inputs_and_outputs_keep_their_names(small: Artifact, streams: LateStreams) -> None:
     late = LateBackend(small, streams)
-    plain = TorchScriptBackend(small.folder, small.manifest, Form(variant="script"), Device("cpu"))
+    plain = FormBackend(small.folder, small.manifest, Form(variant="script"), Device("cpu"))
     late.load()
     plain.load()
     for rows in (1, 3, 8):
@@ -226,7 +226,7 @@ def test_serving_reports_asynchronous_launches(double: Artifact) -> None:
     assert serving.launches
     assert serving.prefetches
     form = Form(variant="script")
-    plain = TorchScriptBackend(double.folder, double.manifest, form, Device("cpu"))
+    plain = FormBackend(double.folder, double.manifest, form, Device("cpu"))
     plain.load()
     plain.warm_up([numbered(1, 1)])
     assert not plain.serving().launches

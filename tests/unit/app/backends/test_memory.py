@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from app.backends.forward import FormBackend
 from app.backends.memory import MIB, check_fits
-from app.backends.torchscript import TorchScriptBackend
 from app.errors import ReplicaError
 from app.types import Device
 from models.manifest import MANIFEST_FILE, Manifest
@@ -59,6 +59,6 @@ def test_backend_checks_memory_before_reading(
     manifest = Manifest.model_validate_json((folder / MANIFEST_FILE).read_bytes())
     set_left(monkeypatch, 10)
     (folder / manifest.variants["script"].file).unlink()  # it is not even opened
-    backend = TorchScriptBackend(folder, manifest, Form(variant="script"), Device("cpu"))
+    backend = FormBackend(folder, manifest, Form(variant="script"), Device("cpu"))
     with pytest.raises(ReplicaError, match=r"script\.pt does not fit"):
         backend.load()

@@ -21,7 +21,6 @@ from app.errors import (
 )
 from app.registry.repository import Artifact, Repository
 from app.types import Arrays, Device, ModelId, ServedStep, Serving
-from models.packages import Packages
 from models.timing import WARM_RUNS
 from tests.artifacts import write_small
 from tests.unit.app.backends.stage import SIZES, Stage, batch, golden
@@ -60,7 +59,7 @@ class TestPlannedBackend(BackendSuite):
 class TestRealPlannedBackend(SmallSuite):
     """Script, script optimized at load, and a compiled form, timed by the suite itself."""
 
-    backends = TorchBackends((CPU,), 8, cpu_threads((CPU,)), Packages())
+    backends = TorchBackends((CPU,), 8, cpu_threads((CPU,)))
 
     @pytest.fixture(autouse=True)
     def _artifact(self, tmp_path: Path) -> None:

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import gc
 import re
 import sys
 import threading
-import weakref
 import zipfile
 from io import BytesIO
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -18,14 +15,13 @@ import torch
 
 from app.backends.base import Backend
 from app.backends.factory import TorchBackends
+from app.backends.forward import FormBackend
 from app.backends.golden import Golden
-from app.backends.runtime import RuntimeBackend
 from app.backends.selection import Preference, select
 from app.errors import ArtifactInvalid, VariantUnusable
 from app.registry.repository import Artifact, Repository
 from app.types import Device, ModelId
 from models.openvino_models import GRAPH, WEIGHTS, packed
-from models.packages import Packages
 from tests.artifacts import Made, small_answer, small_batch, small_variant, write_small
 from tests.unit.app.backends.suite import SmallSuite
 from tests.unit.models.manifests import form
@@ -56,9 +52,9 @@ def artifact(tmp_path: Path, variant: str) -> Artifact:
     return written(tmp_path, variant)
 
 
-def backend_of(artifact: Artifact) -> RuntimeBackend:
+def backend_of(artifact: Artifact) -> FormBackend:
     name = next(each for each in artifact.manifest.variants if each in RUNTIMES)
-    return RuntimeBackend(artifact.folder, artifact.manifest, form(name), CPU, 2)
+    return FormBackend(artifact.folder, artifact.manifest, form(name), CPU, 2)
 
 
 class TestRuntimeBackend(SmallSuite):
@@ -75,23 +71,6 @@ def test_golden_examples_hold_at_every_bucket(artifact: Artifact, variant: str) 
     backend.load()
     golden = Golden(artifact.manifest, artifact.manifest.variants[variant].tolerance)
     golden.replay(backend, (1, 2, 8, 33, 64, 100))
-
-
-def test_replicas_share_the_weights_until_the_last_is_closed(artifact: Artifact) -> None:
-    first, second = backend_of(artifact), backend_of(artifact)
-    for backend in (first, second):
-        backend.load()
-    one: Any = first._forward
-    other: Any = second._forward
-    assert one is not other
-    assert one.model is other.model
-    kept = weakref.ref(one.model)
-    del one, other
-    first.close()
-    assert second.run(small_batch(3))
-    second.close()
-    gc.collect()
-    assert kept() is None
 
 
 def test_threads_share_a_form(artifact: Artifact) -> None:
@@ -135,7 +114,7 @@ class TestUnusable:
             backend_of(artifact).load()
         file = artifact.manifest.variants[variant].file
         assert str(caught.value) == f"{file}: it needs {name}: pip install 'torchlane[{variant}]'"
-        makes = TorchBackends((CPU,), 8, torch.get_num_threads(), Packages())
+        makes = TorchBackends((CPU,), 8, torch.get_num_threads())
         selection = select(artifact.manifest, Preference())
         backend = makes.make(artifact.folder, artifact.manifest, "digest", selection, CPU)
         backend.load()

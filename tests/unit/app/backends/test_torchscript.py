@@ -13,8 +13,8 @@ from structlog.testing import capture_logs
 from torch import nn
 
 from app.backends.base import Backend
+from app.backends.forward import FormBackend
 from app.backends.golden import Golden
-from app.backends.torchscript import TorchScriptBackend
 from app.errors import ArtifactInvalid, ModelError, VariantUnusable
 from app.registry.repository import Artifact, Repository
 from app.types import Arrays, Device, ModelId, ServedStep
@@ -28,8 +28,8 @@ PLAIN = Form(variant="script")
 OPTIMIZED = Form(variant="script", optimized=True)
 
 
-def backend_of(artifact: Artifact, device: Device = CPU, form: Form = PLAIN) -> TorchScriptBackend:
-    return TorchScriptBackend(artifact.folder, artifact.manifest, form, device)
+def backend_of(artifact: Artifact, device: Device = CPU, form: Form = PLAIN) -> FormBackend:
+    return FormBackend(artifact.folder, artifact.manifest, form, device)
 
 
 class TestTorchScriptBackend(BackendSuite):
@@ -151,8 +151,8 @@ def test_outputs_are_named_in_order_and_their_dtypes_checked(tmp_path: Path) -> 
         _loaded(artifact, wrong).run({"x": np.ones((1, 2), np.float32)})
 
 
-def _loaded(artifact: Artifact, manifest: Manifest) -> TorchScriptBackend:
-    backend = TorchScriptBackend(artifact.folder, manifest, PLAIN, CPU)
+def _loaded(artifact: Artifact, manifest: Manifest) -> FormBackend:
+    backend = FormBackend(artifact.folder, manifest, PLAIN, CPU)
     backend.load()
     return backend
 

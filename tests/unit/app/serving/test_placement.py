@@ -20,7 +20,6 @@ from app.serving.version_policy import VersionPolicy
 from app.types import Device
 from models.cores import CoreTime
 from models.cpu_layout import Layout, MeasuredLayout, layouts
-from models.packages import Packages
 from models.plan import DevicePlan, Form, FormTimes, Plan, Step
 from models.processor import Processor, this_cpu
 from tests.artifacts import write_artifact, write_small
@@ -123,7 +122,7 @@ def test_gpu_replica_uses_no_numa_node(monkeypatch: pytest.MonkeyPatch) -> None:
 def measured(root: Path, default: str | None = None, **changes: Any) -> Layout:
     settings = ModelSettings(**{"max_batch_size": 8, **changes})
     trial = Trial(default, VersionPolicy.parse("latest"), lambda _: settings)
-    return measured_layout(Repository(root), trial, Packages(), threading.Event())
+    return measured_layout(Repository(root), trial, threading.Event())
 
 
 @pytest.fixture
@@ -138,23 +137,14 @@ def two_cores(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_model_is_measured(tmp_path: Path) -> None:
     write_artifact(tmp_path, "double")
     with capture_logs() as logs:
-        assert measured(tmp_path) in layouts(2, 2)
+        assert measured(tmp_path) in layouts(2)
     told = next(log for log in logs if log["event"] == "cpu_layout_measured")
     assert set(told["items_per_s"]) == {"1 x 1", "2 x 1", "1 x 2"}
     assert all(log["log_level"] == "info" for log in logs)  # it serves no requests
 
 
-@pytest.mark.usefixtures("two_cores")
-def test_memory_limits_the_replicas(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("models.cpu_layout.memory_left_bytes", lambda: 1)
-    write_artifact(tmp_path, "double")
-    with capture_logs() as logs:
-        assert measured(tmp_path).replicas == 1
-    assert set(logs[-1]["items_per_s"]) == {"1 x 1", "1 x 2"}
-
-
 STORED = MeasuredLayout(
-    chosen=Layout(2, 1), layouts=layouts(2, 2), items_per_s=(10.0, 20.0, 5.0), batch_size=8
+    chosen=Layout(2, 1), layouts=layouts(2), items_per_s=(10.0, 20.0, 5.0), batch_size=8
 )
 SCRIPT = Form(variant="script")
 PLANNED = DevicePlan(
@@ -229,7 +219,11 @@ class TestStoredLayout:
             ({"processor": this_cpu(3)}, "it was measured on "),
             ({"torch_version": "1.0"}, "it was measured with torch 1.0; here is "),
             (
-                {"layout": STORED.model_copy(update={"layouts": (*layouts(2, 1), STORED.chosen)})},
+                {
+                    "layout": STORED.model_copy(
+                        update={"layouts": (*layouts(2)[:1], layouts(2)[2], STORED.chosen)}
+                    )
+                },
                 "it was measured among 1 x 1, 1 x 2, 2 x 1",
             ),
             (
@@ -247,8 +241,8 @@ class TestStoredLayout:
     ) -> None:
         write_planned(tmp_path, **changes)
         with capture_logs() as logs:
-            assert measured(tmp_path) == layouts(2, 2)[-1]
-        assert asked == [layouts(2, 2)]
+            assert measured(tmp_path) == layouts(2)[-1]
+        assert asked == [layouts(2)]
         (why,) = (log["reason"] for log in logs if log["event"] == "measuring_cpu_layout")
         assert why.startswith(reason)
         assert logs[-1]["measured_by"] == "server"
@@ -262,19 +256,8 @@ class TestStoredLayout:
         """The processor is the same; the cores are those that this process may use."""
         write_planned(tmp_path)
         set_cores(monkeypatch, 4)
-        assert measured(tmp_path) == layouts(4, 4)[-1]
-        assert asked == [layouts(4, 4)]
-
-    def test_less_memory_is_measured(
-        self,
-        tmp_path: Path,
-        asked: list[tuple[Layout, ...]],
-        monkeypatch: pytest.MonkeyPatch,
-    ) -> None:
-        write_planned(tmp_path)
-        monkeypatch.setattr("models.cpu_layout.memory_left_bytes", lambda: 1)
-        assert measured(tmp_path).replicas == 1
-        assert asked == [layouts(2, 1)]
+        assert measured(tmp_path) == layouts(4)[-1]
+        assert asked == [layouts(4)]
 
     @pytest.mark.parametrize("changes", [{"variant": "script"}, {"max_batch_size": 4}])
     def test_other_settings_are_measured(
@@ -282,7 +265,7 @@ class TestStoredLayout:
     ) -> None:
         write_planned(tmp_path)
         measured(tmp_path, **changes)
-        assert asked == [layouts(2, 2)]
+        assert asked == [layouts(2)]
 
     def test_another_precision_is_measured(
         self, tmp_path: Path, asked: list[tuple[Layout, ...]]
@@ -296,7 +279,7 @@ class TestStoredLayout:
         assert measured(tmp_path) == (2, 1)
         assert not asked
         measured(tmp_path, precision="bf16")
-        assert asked == [layouts(2, 2)]
+        assert asked == [layouts(2)]
 
 
 @pytest.mark.usefixtures("two_cores")
@@ -322,7 +305,7 @@ def test_missing_model_is_an_error(tmp_path: Path) -> None:
 def test_older_version_replaces_a_damaged_one(tmp_path: Path) -> None:
     write_artifact(tmp_path, "double")
     (write_artifact(tmp_path, "double", 2) / "script.pt").write_bytes(b"damaged")
-    assert measured(tmp_path) in layouts(2, 2)
+    assert measured(tmp_path) in layouts(2)
 
 
 @pytest.mark.usefixtures("two_cores")

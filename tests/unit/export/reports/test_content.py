@@ -82,7 +82,7 @@ def test_machine_too_busy_to_decide_is_reported() -> None:
 
 def test_cpu_layout_lists_its_throughput() -> None:
     layout = MeasuredLayout(
-        chosen=Layout(2, 1), layouts=layouts(2, 2), items_per_s=(5700, 9120.4, 98), batch_size=4
+        chosen=Layout(2, 1), layouts=layouts(2), items_per_s=(5700, 9120.4, 98), batch_size=4
     )
     found = MIXED.model_copy(update={"layout": layout})
     assert section(measured_manifest(found), "Plan on cpu").lines[-1] == (

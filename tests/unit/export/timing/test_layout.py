@@ -31,7 +31,7 @@ from tests.unit.export.measured import (
 )
 
 FORMS = (SCRIPT, OPTIMIZED, COMPILED, INT8)
-FOUR_CORES = layouts(4, 4)
+FOUR_CORES = layouts(4)
 
 
 class Comparison:
@@ -103,16 +103,6 @@ def test_a_slow_model_is_measured_with_single_items(comparison: Comparison) -> N
     assert found.batch_size == 1
 
 
-def test_memory_limits_the_replicas(
-    comparison: Comparison, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The weight files have 1,631,000 bytes; half of what is left is for copies of them."""
-    monkeypatch.setattr("models.cpu_layout.memory_left_bytes", lambda: 2 * 2 * 1_631_000)
-    found, _ = measure(comparison)
-    assert found is not None
-    assert found.layouts == layouts(4, 2)
-
-
 def test_uncertain_layout_is_not_stored(comparison: Comparison) -> None:
     comparison.others = 0.3
     found, told = measure(comparison)
@@ -179,5 +169,5 @@ def test_plan_stores_layout_unless_threads_are_given(
     assert device is not None
     assert (device.layout is not None) == stored
     if device.layout is not None:
-        assert device.layout.layouts == layouts(2, 2)
+        assert device.layout.layouts == layouts(2)
         assert all(rate > 0 for rate in device.layout.items_per_s)

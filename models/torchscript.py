@@ -1,0 +1,113 @@
+"""Loads TorchScript files; on the CPU, replicas share a module that keeps no state."""
+
+from __future__ import annotations
+
+import io
+import threading
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+from models.archive import check_archive
+from models.quiet import QUANTIZED, ignore_warnings
+from models.runtimes import File, Shared, named_file
+
+_HUSH = threading.Lock()  # two threads that restore warning filters could leave them off
+CONTAINERS = ("ListType", "DictType", "TupleType", "OptionalType")
+_SHARED: Shared[torch.jit.ScriptModule] = Shared()
+
+
+def load_torchscript(
+    file: File, device: torch.device, *, optimized: bool = False
+) -> torch.jit.ScriptModule:
+    """Load a file to run it; on the CPU, equal ones in use that keep no state are one module.
+
+    Args:
+        file: what `torch.jit.save` wrote.
+        device: where its weights go.
+        optimized: apply `torch.jit.optimize_for_inference`; on the CPU only.
+
+    Raises:
+        ArchiveError: if the file must not be unpacked.
+        RuntimeError: if torch cannot read or optimize it.
+    """
+
+    def load(data: bytes) -> torch.jit.ScriptModule:
+        module = read_torchscript(data, device)
+        return _optimized(module) if optimized else module
+
+    # Graphs that a replica captures on a GPU belong to the module that they were captured from.
+    on_cpu = device.type == "cpu"
+    return _SHARED.get(
+        file, (str(device), optimized), load, lambda module: on_cpu and not keeps_state(module)
+    )
+
+
+def read_torchscript(data: bytes, device: torch.device) -> torch.jit.ScriptModule:
+    """Read a file's bytes as a module of its own, in evaluation mode.
+
+    Raises:
+        ArchiveError: if the file must not be unpacked.
+        RuntimeError: if torch cannot read it.
+    """
+    check_archive(io.BytesIO(data), "the TorchScript file")
+    hush_quantized_tensors()  # int8 files create some
+    load: Callable[..., Any] = torch.jit.load  # untyped in torch
+    with named_file(data) as file:
+        module: torch.jit.ScriptModule = load(file, map_location=device)
+    return module.eval()
+
+
+def hush_quantized_tensors() -> None:
+    """Trigger and suppress the deprecation warning for quantized tensors.
+
+    Torch 2.13 writes it to stderr once per process when it loads an int8 file, between structured
+    logs. Triggered from Python, it is a warning that can be ignored.
+    """
+    ignore_warnings(message=QUANTIZED)
+    torch.quantize_per_tensor(torch.zeros(1), 1.0, 0, torch.quint8)
+
+
+def keeps_state(module: torch.jit.ScriptModule) -> bool:
+    """Tell whether a forward may change what later forwards, or those of other threads, read.
+
+    Freezing turns every attribute that no forward changes into a constant. It misses a tensor in a
+    list or a dict, so a graph that reads such a tensor and writes to any counts as one with state.
+
+    Args:
+        module: in evaluation mode; it is not changed.
+    """
+    # `torch.jit.freeze` refuses a module that is frozen already; this only finds nothing to do.
+    frozen = torch._C._freeze_module(module._c, [], True, False)
+    graph = frozen._get_method("forward").graph
+    aliases: Any = graph.alias_db()  # incompletely typed in torch
+    nodes = list(_nodes(graph))
+    writes = any("!" in node.schema() for node in nodes)
+    for node in nodes:
+        if node.kind() in ("prim::SetAttr", "prim::CallMethod"):
+            return True
+        if node.kind() in ("prim::GetAttr", "prim::Constant"):
+            value = node.output()
+            kind = value.type()
+            if kind.kind() == "TensorType" and aliases.has_writers(value):
+                return True
+            if kind.kind() in CONTAINERS and "Tensor" in str(kind) and writes:
+                return True
+    return False
+
+
+def _nodes(block: Any) -> Iterator[Any]:
+    for node in block.nodes():
+        yield node
+        for inner in node.blocks():
+            yield from _nodes(inner)
+
+
+def _optimized(module: torch.jit.ScriptModule) -> torch.jit.ScriptModule:
+    # At load, because it changes its argument in place and its result cannot be saved.
+    with _HUSH, warnings.catch_warnings():  # torch warns about each pass that does not apply
+        warnings.simplefilter("ignore")
+        made: torch.jit.ScriptModule = torch.jit.optimize_for_inference(module)
+        return made

@@ -1,0 +1,135 @@
+"""Models that are in use are loaded once, and freed with their last user."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import threading
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from models import runtimes
+from models.forms import load_form
+from models.runtimes import File, Shared
+from tests.artifacts import PICTURE, SHIFT, small_variant
+
+CPU = torch.device("cpu")
+
+
+class Loaded:
+    """What a load returns."""
+
+
+FILE = File.of(b"a file")
+
+
+class TestShared:
+    def test_equal_files_in_use_are_loaded_once(self) -> None:
+        shared = Shared[Loaded]()
+        first = shared.get(File.of(b"a file"), "how", lambda _: Loaded())
+        assert shared.get(File.of(b"a file"), "how", lambda _: Loaded()) is first
+        assert shared.get(File.of(b"a file"), "other", lambda _: Loaded()) is not first
+        assert shared.get(File.of(b"another"), "how", lambda _: Loaded()) is not first
+
+    def test_a_model_in_use_needs_no_file(self) -> None:
+        def gone() -> contextlib.AbstractContextManager[bytes]:
+            raise FileNotFoundError
+
+        shared = Shared[Loaded]()
+        first = shared.get(FILE, "how", lambda _: Loaded())
+        assert shared.get(File(FILE.digest, gone), "how", lambda _: Loaded()) is first
+        del first
+        gc.collect()
+        with pytest.raises(FileNotFoundError):
+            shared.get(File(FILE.digest, gone), "how", lambda _: Loaded())
+
+    def test_threads_load_a_file_once(self) -> None:
+        shared, together = Shared[Loaded](), threading.Barrier(2)
+        loads: list[bytes] = []
+        found: list[Loaded] = []
+
+        def load(data: bytes) -> Loaded:
+            loads.append(data)
+            return Loaded()
+
+        def work() -> None:
+            together.wait()
+            found.append(shared.get(FILE, "how", load))
+
+        threads = [threading.Thread(target=work) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert loads == [b"a file"]
+        assert found[0] is found[1]
+
+    def test_what_must_not_be_shared_is_loaded_again(self) -> None:
+        shared = Shared[Loaded]()
+        first = shared.get(FILE, "how", lambda _: Loaded(), lambda _: False)
+        assert shared.get(FILE, "how", lambda _: Loaded(), lambda _: False) is not first
+
+    def test_a_load_that_hangs_delays_others_for_a_limited_time(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(runtimes, "PATIENCE_S", 0.01)
+        shared, hangs, ends = Shared[Loaded](), threading.Event(), threading.Event()
+
+        def hang(_: bytes) -> Loaded:
+            hangs.set()
+            ends.wait()
+            return Loaded()
+
+        thread = threading.Thread(target=shared.get, args=(FILE, "how", hang))
+        thread.start()
+        hangs.wait()
+        try:
+            assert shared.get(FILE, "how", lambda _: Loaded())
+        finally:
+            ends.set()
+            thread.join()
+
+    def test_a_load_that_failed_is_tried_again(self) -> None:
+        shared = Shared[Loaded]()
+
+        def fail(_: bytes) -> Loaded:
+            raise RuntimeError
+
+        for _ in range(2):
+            with pytest.raises(RuntimeError):
+                shared.get(FILE, "how", fail)
+        assert shared.get(FILE, "how", lambda _: Loaded())
+
+
+@pytest.mark.parametrize(
+    ("variant", "optimized", "weights"),
+    [
+        ("script", False, lambda form: form),
+        ("script", True, lambda form: form),
+        ("int8", False, lambda form: form),
+        ("compiled", False, lambda form: form._run),
+        ("openvino", False, lambda form: form.model),
+        ("onnx", False, lambda form: form.model),
+    ],
+)
+def test_forms_in_use_share_their_weights(
+    variant: str, optimized: bool, weights: Callable[[Any], object]
+) -> None:
+    made = small_variant(variant)
+
+    def load() -> object:
+        files = [File.of(made.data)]
+        return weights(
+            load_form(files, made.entry.format, [PICTURE, SHIFT], CPU, optimized=optimized)
+        )
+
+    first, second = load(), load()
+    assert first is second
+    kept = weakref.ref(first)
+    del first, second
+    gc.collect()
+    assert kept() is None

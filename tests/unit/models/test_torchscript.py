@@ -1,0 +1,222 @@
+"""TorchScript files: their answers, and which of them replicas may share."""
+
+from __future__ import annotations
+
+import io
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from models.forms import named_outputs
+from models.runtimes import File
+from models.tensors import Array
+from models.torchscript import hush_quantized_tensors, keeps_state, load_torchscript
+from tests.artifacts import small_answer, small_batch, small_variant
+from tests.unit.models.manifests import spec
+
+CPU = torch.device("cpu")
+ROOT = Path(__file__).parents[3]
+
+
+def answer(form: torch.jit.ScriptModule, size: int) -> Array:
+    """Its answer to a batch of `Small`'s inputs."""
+    batch = small_batch(size)
+    with torch.inference_mode():
+        made = form(*(torch.from_numpy(batch[name]) for name in ("picture", "shift")))
+    return named_outputs(made, [spec("y", shape=(-1, 3))])["y"]
+
+
+@pytest.mark.parametrize("optimized", [False, True])
+def test_answers_match_eager(optimized: bool) -> None:
+    form = load_torchscript(File.of(small_variant("script").data), CPU, optimized=optimized)
+    for size in (1, 5, 5, 5, 64):  # it specialises on the second and third call
+        wanted = small_answer(small_batch(size))["y"]
+        np.testing.assert_allclose(answer(form, size), wanted, rtol=1e-4, atol=1e-5)
+
+
+def test_optimizing_one_copy_leaves_another_unchanged() -> None:
+    file = File.of(small_variant("script").data)
+    plain = load_torchscript(file, CPU)
+    before = str(plain.graph)
+    optimized = load_torchscript(file, CPU, optimized=True)
+    assert str(plain.graph) == before
+    assert str(optimized.graph) != before
+
+
+@pytest.mark.parametrize("optimized", [False, True])
+@pytest.mark.parametrize("variant", ["script", "bf16", "int8"])
+def test_threads_share_a_module(variant: str, optimized: bool) -> None:
+    """Its first calls too, in which it specialises."""
+    form = load_torchscript(File.of(small_variant(variant).data), CPU, optimized=optimized)
+    atol = 1e-5 if variant == "script" else 0.1
+    together, wrong = threading.Barrier(3), list[int]()
+
+    def work(size: int) -> None:
+        wanted = small_answer(small_batch(size))["y"]
+        together.wait()
+        for _ in range(100):
+            if not np.allclose(answer(form, size), wanted, rtol=1e-4, atol=atol):
+                wrong.append(size)
+
+    threads = [threading.Thread(target=work, args=(size,)) for size in (1, 3, 8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+
+
+class WritesToAttribute(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.kept = torch.zeros(1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.kept.add_(1)
+        return x + self.kept
+
+
+class WritesToView(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.kept = torch.zeros(4, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        row = self.kept[0].view(-1)
+        row += 1
+        return x + row
+
+
+class WritesInABranch(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.kept = torch.zeros(1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if x.shape[0] > 3:
+            for _ in range(2):
+                self.kept += 1
+        return x + self.kept
+
+
+class KeepsLast(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.last = torch.zeros(3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        before, self.last = self.last, x.sum(0)
+        return x + before
+
+
+class Counts(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls = 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        return x * self.calls
+
+
+class WritesInList(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.kept = [torch.zeros(2)]
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.kept[0].add_(1)
+        return x + self.kept[0]
+
+
+class KeepsInDict(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.kept = {"first": torch.zeros(1)}
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.kept["last"] = x
+        return x * len(self.kept)
+
+
+class WritesToItsOwn(nn.Module):
+    """Changes only tensors of the call, as most networks do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(
+            nn.Conv1d(2, 8, 3), nn.BatchNorm1d(8), nn.ReLU(inplace=True), nn.Dropout()
+        )
+        self.bias = nn.Parameter(torch.ones(8, 1))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        made: torch.Tensor = self.layers(x)
+        made[:, 0] = 0
+        made += self.bias
+        return made
+
+
+class Recurrent(nn.Module):
+    """Its weights are in a list."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.LSTM(4, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        made: torch.Tensor = self.layer(x)[0]
+        return made
+
+
+def reloaded(module: nn.Module) -> torch.jit.ScriptModule:
+    buffer = io.BytesIO()
+    torch.jit.save(torch.jit.script(module.eval()), buffer)
+    return load_torchscript(File.of(buffer.getvalue()), CPU)
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        WritesToAttribute,
+        WritesToView,
+        WritesInABranch,
+        KeepsLast,
+        Counts,
+        WritesInList,
+        KeepsInDict,
+    ],
+)
+def test_a_module_with_state_is_not_shared(module: type[nn.Module]) -> None:
+    first, second = reloaded(module()), reloaded(module())
+    assert keeps_state(first)
+    assert first is not second
+
+
+@pytest.mark.parametrize("module", [WritesToItsOwn, Recurrent])
+def test_a_module_without_state_is_shared(module: type[nn.Module]) -> None:
+    torch.manual_seed(0)
+    first = reloaded(module())
+    torch.manual_seed(0)
+    assert reloaded(module()) is first
+
+
+def test_deprecation_of_quantized_tensors_is_silenced(tmp_path: Path) -> None:
+    (tmp_path / "int8.pt").write_bytes(small_variant("int8").data)
+    # Torch tells once a process, so it takes a process of its own.
+    program = (
+        "import pathlib, sys, torch; from models.torchscript import read_torchscript;"
+        "data = pathlib.Path(sys.argv[1]).read_bytes();"
+        "form = read_torchscript(data, torch.device('cpu'));"
+        "print(form(torch.ones(2, 1, 4, 4), torch.ones(2, 3)).shape)"
+    )
+    command = [sys.executable, "-c", program, str(tmp_path / "int8.pt")]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.stdout == "torch.Size([2, 3])\n"
+    assert "deprecated" not in done.stderr
+    hush_quantized_tensors()  # and raises no warning here, where one would be an error
