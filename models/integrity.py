@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import io
 from pathlib import Path
 from typing import BinaryIO, NamedTuple, Protocol
 
@@ -134,32 +135,41 @@ def read_verified(folder: Path, name: str, wanted: FileDigest) -> bytes:
     Raises:
         IntegrityError: if they differ from the manifest.
     """
-    try:
-        with open_inside(folder, name) as file:
-            _check_size(name, size_of(file), wanted.bytes)
-            data = file.read(wanted.bytes)
-    except (OSError, FileRejected) as error:
-        raise _unreadable(name, error) from error
-    _check_digest(name, hashlib.sha256(data).hexdigest(), wanted.sha256)
-    return data
+    data = io.BytesIO()
+    copy_verified(folder, name, wanted, data)
+    return data.getvalue()
 
 
-def _check_file(folder: Path, name: str, wanted: FileDigest, root: Path | None) -> None:
+def copy_verified(folder: Path, name: str, wanted: FileDigest, into: BinaryIO) -> None:
+    """Copy an artifact's file in pieces, and digest what was copied.
+
+    Raises:
+        IntegrityError: if it differs from the manifest, or cannot be read; or if the copy cannot
+            be written.
+    """
+    _check_file(folder, name, wanted, None, into)
+
+
+def _check_file(
+    folder: Path, name: str, wanted: FileDigest, root: Path | None, into: BinaryIO | None = None
+) -> None:
     """Check a file in pieces, because weights may be larger than the free memory."""
     try:
         with open_inside(folder, name, root) as file:
             _check_size(name, size_of(file), wanted.bytes)
-            got = _sha256(file, wanted.bytes)
+            got = _sha256(file, wanted.bytes, into)
     except (OSError, FileRejected) as error:
         raise _unreadable(name, error) from error
     _check_digest(name, got, wanted.sha256)
 
 
-def _sha256(file: BinaryIO, size: int) -> str:
-    """Digest a limited number of bytes, so that a growing file cannot prolong this."""
+def _sha256(file: BinaryIO, size: int, into: BinaryIO | None) -> str:
+    """Digest, and copy, a limited number of bytes, so that a growing file cannot prolong this."""
     digest, left = hashlib.sha256(), size
     while piece := file.read(min(PIECE, left)):
         digest.update(piece)
+        if into is not None:
+            into.write(piece)
         left -= len(piece)
     return digest.hexdigest()
 

@@ -8,12 +8,13 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from models.archive import ArchiveError
-from models.runtimes import File, Shared, imported, named_file, on_all_cores
+from models.runtimes import File, Shared, imported, on_all_cores
 
 # ONNX Runtime reports its use over the internet, unless this is set before its import. Set here,
 # because no thread that might read the environment runs yet.
@@ -97,9 +98,9 @@ def load_onnx(file: File, *, keep: bool = False, optimized: bool = True) -> Onnx
     package = onnxruntime()
     threads = torch.get_num_threads()
 
-    def load(data: bytes) -> Any:
-        check_onnx(data)
-        return _session(package, data, threads, keep=keep, optimized=optimized)
+    def load(path: str) -> Any:
+        check_onnx(Path(path).read_bytes())
+        return _session(package, path, threads, keep=keep, optimized=optimized)
 
     return OnnxForm(_SESSIONS.get(file, (threads, keep, optimized), load))
 
@@ -166,7 +167,7 @@ def _operators(data: bytes, what: str) -> Mapping[str, set[tuple[str, str]]]:
     return operators
 
 
-def _session(package: Any, data: bytes, threads: int, *, keep: bool, optimized: bool) -> Any:
+def _session(package: Any, path: str, threads: int, *, keep: bool, optimized: bool) -> Any:
     levels = package.GraphOptimizationLevel
     options = package.SessionOptions()
     options.graph_optimization_level = (
@@ -181,10 +182,10 @@ def _session(package: Any, data: bytes, threads: int, *, keep: bool, optimized: 
     options.enable_mem_pattern = False  # it keeps a plan for each shape
     options.log_severity_level = 4  # errors are raised
     options.add_session_config_entry("session.load_model_format", "ONNX")  # as was checked
-    with named_file(data) as file, on_all_cores():
+    with on_all_cores():
         return _raised(
             package.InferenceSession,
-            file if isinstance(file, str) else data,
+            path,
             options,
             providers=["CPUExecutionProvider"],
             read_config_from_model=0,

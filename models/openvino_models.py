@@ -88,17 +88,20 @@ def load_openvino(file: File, streams: int | None = None) -> OpenVinoForm:
     threads = torch.get_num_threads()
     streams = streams or max(1, usable_cores() // threads)
 
-    def load(data: bytes) -> Compiled:
-        return _compiled(package, data, threads, streams)
+    def load(path: str) -> Compiled:
+        return _compiled(package, path, threads, streams)
 
     return OpenVinoForm(_COMPILED.get(file, (threads, streams), load))
 
 
-def _compiled(package: Any, data: bytes, threads: int, streams: int) -> Compiled:
-    names = check_archive(io.BytesIO(data), "the OpenVINO model", of_torch=False)
-    if names != sorted((GRAPH, WEIGHTS)):
-        raise ArchiveError(f"the OpenVINO model must contain {GRAPH} and {WEIGHTS}, and only these")
-    graph, weights = read_entries(io.BytesIO(data), "the OpenVINO model", (GRAPH, WEIGHTS))
+def _compiled(package: Any, path: str, threads: int, streams: int) -> Compiled:
+    with open(path, "rb") as file:
+        names = check_archive(file, "the OpenVINO model", of_torch=False)
+        if names != sorted((GRAPH, WEIGHTS)):
+            raise ArchiveError(
+                f"the OpenVINO model must contain {GRAPH} and {WEIGHTS}, and only these"
+            )
+        graph, weights = read_entries(file, "the OpenVINO model", (GRAPH, WEIGHTS))
     core = package.Core()
     options = {
         "INFERENCE_PRECISION_HINT": "f32",  # by default bf16, where the processor has it

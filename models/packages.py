@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
-import io
 import os
 import tempfile
 import threading
@@ -16,7 +15,7 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from ctypes import POINTER, byref, c_bool, c_char_p, c_int32, c_size_t, c_void_p
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, BinaryIO
 
 import torch
 
@@ -142,11 +141,16 @@ def load_package(file: File, device: torch.device) -> Package:
         RuntimeError: if it cannot be loaded.
         OSError: if its library cannot be mapped, or its kernels cannot be written.
     """
-    return _PACKAGES.get(file, str(device), lambda data: _loaded(data, device))
+    return _PACKAGES.get(file, str(device), lambda path: _loaded(path, device))
 
 
-def _loaded(data: bytes, device: torch.device) -> Package:
-    names = check_archive(io.BytesIO(data), "the compiled package")
+def _loaded(path: str, device: torch.device) -> Package:
+    with open(path, "rb") as file:
+        names = check_archive(file, "the compiled package")
+        return _package(file, names, device)
+
+
+def _package(file: BinaryIO, names: Sequence[str], device: torch.device) -> Package:
     library = next((name for name in names if name.endswith(CODE)), None)
     if library is None:
         raise RuntimeError("the package contains no library")
@@ -155,7 +159,7 @@ def _loaded(data: bytes, device: torch.device) -> Package:
     kernels = [name for name in names if name.endswith(KERNELS) and device.type != "cpu"]
     blobs = [name for name in names if name.endswith(WEIGHTS)]
     wanted = [library, *blobs[:1], *kernels]
-    read = read_entries(io.BytesIO(data), "the compiled package", wanted)
+    read = read_entries(file, "the compiled package", wanted)
     code = _Code(_mapped(next(read)))
     weights = next(read) if blobs else None
     folder = _written(kernels, read) if kernels else None

@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import importlib
-import io
 import os
+import tempfile
 import threading
 import weakref
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import AbstractContextManager
-from typing import Any, Generic, NamedTuple, TypeVar
+from pathlib import Path
+from typing import Any, BinaryIO, Generic, NamedTuple, TypeVar, cast
 
 Loaded = TypeVar("Loaded")
 # Loads take turns, so that each sees the memory that the one before took. A load that hangs delays
@@ -29,16 +30,21 @@ class File(NamedTuple):
 
     Attributes:
         digest: SHA-256 of its bytes, in hex.
-        opened: provides its bytes for as long as a load needs them.
+        opened: provides its path for as long as a load needs it.
     """
 
     digest: str
-    opened: Callable[[], AbstractContextManager[bytes]]
+    opened: Callable[[], AbstractContextManager[str]]
 
     @classmethod
     def of(cls, data: bytes) -> File:
         """Return the file with these bytes."""
-        return cls(hashlib.sha256(data).hexdigest(), lambda: contextlib.nullcontext(data))
+        return cls(hashlib.sha256(data).hexdigest(), lambda: named_file(data))
+
+    @classmethod
+    def at(cls, path: Path, digest: str) -> File:
+        """Return a file on a disk that nobody changes meanwhile."""
+        return cls(digest, lambda: contextlib.nullcontext(str(path)))
 
 
 class Shared(Generic[Loaded]):
@@ -51,7 +57,7 @@ class Shared(Generic[Loaded]):
         self,
         file: File,
         how: Hashable,
-        load: Callable[[bytes], Loaded],
+        load: Callable[[str], Loaded],
         may_share: Callable[[Loaded], bool] = lambda _: True,
     ) -> Loaded:
         """Return the model in a file, which is freed with the last reference to it.
@@ -59,7 +65,7 @@ class Shared(Generic[Loaded]):
         Args:
             file: opened only if its model is not loaded yet.
             how: everything else that its loaded form depends on.
-            load: loads its bytes.
+            load: loads it, by its path.
             may_share: whether several threads may run what was loaded.
         """
         key = (file.digest, how)
@@ -67,8 +73,8 @@ class Shared(Generic[Loaded]):
         try:
             found = self._loaded.get(key)
             if found is None:
-                with file.opened() as data:
-                    found = load(data)
+                with file.opened() as path:
+                    found = load(path)
                 if may_share(found):
                     self._loaded[key] = found
             return found
@@ -95,19 +101,29 @@ def imported(module: str, name: str, extra: str) -> Any:
 
 
 @contextlib.contextmanager
-def named_file(data: bytes) -> Iterator[str | io.BytesIO]:
-    """Provide the bytes as a file that a runtime can open by name, if the system supports that.
+def memory_file() -> Iterator[tuple[BinaryIO, str]]:
+    """Provide an empty file in memory and its path, or a temporary file where there is none.
 
     Torch holds the GIL while it loads: 192 MiB take 0.12 s by name, 1.3 s from a Python
     object (torch 2.13, AMD EPYC). ONNX Runtime keeps bytes for as long as the model.
     """
-    if not hasattr(os, "memfd_create"):
-        yield io.BytesIO(data)
+    try:
+        descriptor = os.memfd_create("model")
+    except (AttributeError, OSError):  # another system, or it allows none
+        with tempfile.NamedTemporaryFile() as temporary:
+            yield cast(BinaryIO, temporary), temporary.name
         return
-    with open(os.memfd_create("model"), "wb") as file:
+    with open(descriptor, "w+b") as file:
+        yield file, f"/proc/self/fd/{descriptor}"
+
+
+@contextlib.contextmanager
+def named_file(data: bytes) -> Iterator[str]:
+    """Provide the path of a file with these bytes."""
+    with memory_file() as (file, path):
         file.write(data)
         file.flush()
-        yield f"/proc/self/fd/{file.fileno()}"
+        yield path
 
 
 @contextlib.contextmanager

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import threading
 import warnings
 from collections.abc import Callable, Iterator
@@ -12,7 +11,7 @@ import torch
 
 from models.archive import check_archive
 from models.quiet import QUANTIZED, ignore_warnings
-from models.runtimes import File, Shared, named_file
+from models.runtimes import File, Shared
 
 _HUSH = threading.Lock()  # two threads that restore warning filters could leave them off
 CONTAINERS = ("ListType", "DictType", "TupleType", "OptionalType")
@@ -34,8 +33,8 @@ def load_torchscript(
         RuntimeError: if torch cannot read or optimize it.
     """
 
-    def load(data: bytes) -> torch.jit.ScriptModule:
-        module = read_torchscript(data, device)
+    def load(path: str) -> torch.jit.ScriptModule:
+        module = read_torchscript(path, device)
         return _optimized(module) if optimized else module
 
     # Graphs that a replica captures on a GPU belong to the module that they were captured from.
@@ -45,18 +44,18 @@ def load_torchscript(
     )
 
 
-def read_torchscript(data: bytes, device: torch.device) -> torch.jit.ScriptModule:
-    """Read a file's bytes as a module of its own, in evaluation mode.
+def read_torchscript(path: str, device: torch.device) -> torch.jit.ScriptModule:
+    """Read a file as a module of its own, in evaluation mode.
 
     Raises:
         ArchiveError: if the file must not be unpacked.
         RuntimeError: if torch cannot read it.
     """
-    check_archive(io.BytesIO(data), "the TorchScript file")
+    with open(path, "rb") as file:
+        check_archive(file, "the TorchScript file")
     hush_quantized_tensors()  # int8 files create some
     load: Callable[..., Any] = torch.jit.load  # untyped in torch
-    with named_file(data) as file:
-        module: torch.jit.ScriptModule = load(file, map_location=device)
+    module: torch.jit.ScriptModule = load(path, map_location=device)
     return module.eval()
 
 

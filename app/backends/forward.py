@@ -28,10 +28,10 @@ from models.forms import (
     load_form,
     named_outputs,
 )
-from models.integrity import IntegrityError, read_verified
+from models.integrity import IntegrityError, copy_verified
 from models.manifest import Manifest
 from models.plan import Form
-from models.runtimes import File, NotInstalled
+from models.runtimes import File, NotInstalled, memory_file
 from models.timing import WARM_RUNS, nothing
 
 LOG = structlog.get_logger(__name__)
@@ -86,6 +86,8 @@ class FormBackend:
             raise ReplicaError(f"the model does not fit on {device}: {error}") from error
         except ArchiveError as error:
             raise ArtifactInvalid(f"{names[0]}: {error}") from error
+        except IntegrityError as error:
+            raise ArtifactInvalid(str(error)) from error
         except WrongMachine as error:
             raise VariantUnusable(str(error)) from error
         except NotInstalled as error:
@@ -96,14 +98,17 @@ class FormBackend:
             raise self._unreadable(names[0]) from error
 
     def _file(self, name: str, device: torch.device) -> File:
-        """One of the variant's files, opened if there is memory for its weights."""
+        """One of the variant's files: a copy that was digested, if there is memory for it."""
         digest = self.manifest.files[name]
 
         @contextlib.contextmanager
-        def opened() -> Iterator[bytes]:
+        def opened() -> Iterator[str]:
             later = CACHE_BYTES if has_free_sizes(self.manifest) else 0
             check_fits(name, digest.bytes, device, later)
-            yield verified_bytes(self.folder / name, self.manifest)
+            with memory_file() as (file, path):
+                copy_verified(self.folder, name, digest, file)
+                file.flush()
+                yield path
 
         return File(digest.sha256, opened)
 
@@ -196,18 +201,6 @@ class FormBackend:
                 self._loaded(), self.manifest, streams, self.device, captures=captures
             )
         return self._lane
-
-
-def verified_bytes(file: Path, manifest: Manifest) -> bytes:
-    """A file's bytes, checked again, because it may have changed, as when a replica is rebuilt.
-
-    Raises:
-        ArtifactInvalid: if it differs from the manifest.
-    """
-    try:
-        return read_verified(file.parent, file.name, manifest.files[file.name])
-    except IntegrityError as error:
-        raise ArtifactInvalid(str(error)) from error
 
 
 def run_forward(

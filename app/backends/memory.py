@@ -8,9 +8,8 @@ from app.errors import DoesNotFit
 from models.resources import memory_left_bytes
 
 MIB = 1024 * 1024
-# While a file is loaded, host memory holds its verified bytes, a copy that torch can open by name
-# and, on the CPU, the model itself: a file of 477 MiB took 920 to 1,360 MiB.
-HOST_COPIES = 2
+# While a file is loaded, host memory holds a verified copy of it and, on the CPU, the model itself.
+HOST_COPIES = 1
 
 
 def check_fits(name: str, nbytes: int, device: torch.device, later_bytes: int = 0) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import torch
 
+from export.artifact import digest_of
 from export.errors import ExportError, ParityError, reason
 from export.proving import verify
 from export.variants.base import TOLERANCES, Draft, Maker, NotApplicable, Subject
@@ -177,10 +178,12 @@ def _prove(
     work: _Work, name: str, precision: Precision, draft: Draft, progress: Progress
 ) -> Variant:
     """Verify the written file, loaded as a server loads it, on every kind of device here."""
-    data = [(work.folder / file).read_bytes() for file in draft.files]
+    files = [
+        File.at(work.folder / name, digest_of(work.folder / name).sha256) for name in draft.files
+    ]
     parity = accuracy = None
     for kind in (kind for kind in kinds_here() if kind in draft.device_kinds):
-        plain = _load(work, draft, data, kind, optimized=False)
+        plain = _load(work, draft, files, kind, optimized=False)
         found = _parity(work, plain, precision, kind, progress)
         parity = found if parity is None else _worse(parity, found)
         here = _accuracy(work, plain, kind)
@@ -188,7 +191,7 @@ def _prove(
     if parity is None:
         raise ExportError(f"bug: {name} was built for no device of this machine")
     optimized, interchangeable, its_accuracy = _optimized(
-        work, name, precision, draft, data, progress
+        work, name, precision, draft, files, progress
     )
     if accuracy is not None and its_accuracy is not None:
         accuracy = min(accuracy, its_accuracy)
@@ -214,7 +217,7 @@ def _optimized(
     name: str,
     precision: Precision,
     draft: Draft,
-    data: Sequence[bytes],
+    files: Sequence[File],
     progress: Progress,
 ) -> tuple[Parity | None, bool, float | None]:
     """Verify the form that a server creates at load; None, with a reason, if it fails.
@@ -226,12 +229,12 @@ def _optimized(
     if draft.format != "torchscript" or "cpu" not in draft.device_kinds or draft.later_stages:
         return None, True, None
     try:
-        form = _load(work, draft, data, "cpu", optimized=True)
+        form = _load(work, draft, files, "cpu", optimized=True)
         parity = _parity(work, form, precision, "cpu", progress)
         its_accuracy = _accuracy(work, form, "cpu")
         if precision == "float32":
             return parity, True, its_accuracy
-        plain = _load(work, draft, data, "cpu", optimized=False)
+        plain = _load(work, draft, files, "cpu", optimized=False)
         alike = verify.agree(plain, form, work.reference, TOLERANCES["float32"])
         return parity, alike, its_accuracy
     except (ParityError, NotApplicable) as error:
@@ -248,7 +251,7 @@ def _parity(
 
 
 def _load(
-    work: _Work, draft: Draft, data: Sequence[bytes], kind: DeviceKind, *, optimized: bool
+    work: _Work, draft: Draft, files: Sequence[File], kind: DeviceKind, *, optimized: bool
 ) -> Forward:
     """Load a form of the written file.
 
@@ -257,7 +260,6 @@ def _load(
     """
     inputs = work.subject.definition.inputs
     try:
-        files = [File.of(each) for each in data]
         return load_form(files, draft.format, inputs, torch.device(kind), optimized=optimized)
     except (OSError, RuntimeError, ArchiveError) as error:
         raise NotApplicable(f"{draft.file} cannot be loaded here: {reason(error)}") from error

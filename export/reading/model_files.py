@@ -13,6 +13,7 @@ from export.reading import advice
 from export.reading.onnx_files import is_onnx, read_onnx
 from export.reading.programs import Program, read_program
 from models.archive import ArchiveError, check_archive, read_entries
+from models.runtimes import named_file
 from models.torchscript import read_torchscript
 
 ARCHIVE_FORMAT = "archive_format"  # a file in archives that torch.export writes
@@ -81,7 +82,8 @@ def load(data: bytes, what: str) -> nn.Module:
     if not {"data.pkl", "constants.pkl"} <= files:
         raise ExportError(advice.of_files(files, what))
     try:
-        module = read_torchscript(data, torch.device("cpu"))
+        with named_file(data) as path:
+            module = read_torchscript(path, torch.device("cpu"))
     except FAILURES as error:
         raise ExportError(f"torch cannot read {what}: {reason(error)}") from error
     if not isinstance(module, torch.jit.ScriptModule) or not hasattr(module, "forward"):

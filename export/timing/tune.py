@@ -213,7 +213,7 @@ def load_forms(
             tell(f"without {form}: {error}")
             continue
         try:
-            files = [File.of((folder / file).read_bytes()) for file in variant.files]
+            files = [File.at(folder / name, manifest.files[name].sha256) for name in variant.files]
             forms[form] = load_form(
                 files, variant.format, manifest.inputs, device, optimized=form.optimized
             )

@@ -123,7 +123,7 @@ def _planned(folder: Path, manifest: Manifest) -> Forward:
     for form in {step.form for step in steps}:
         variant = manifest.variants[form.variant]
         forwards[form] = load_form(
-            [File.of((folder / file).read_bytes()) for file in variant.files],
+            [File.at(folder / name, manifest.files[name].sha256) for name in variant.files],
             variant.format,
             manifest.inputs,
             torch.device("cpu"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import io
 import os
 import re
@@ -27,7 +26,7 @@ from models.archive import ArchiveError
 from models.forms import Forward, load_form
 from models.packages import Package, load_package
 from models.resources import resident_bytes
-from models.runtimes import File, Shared
+from models.runtimes import File, Shared, named_file
 from models.tensors import Dimension
 from tests.artifacts import PICTURE, SHIFT, small_answer, small_batch, small_variant
 from tests.unit.export import definitions
@@ -302,7 +301,7 @@ def wide(tmp_path_factory: pytest.TempPathFactory) -> bytes:
 
 @pytest.mark.skipif(resident_bytes() is None, reason="needs Linux's /proc")
 def test_weights_are_freed_with_their_package(wide: bytes) -> None:
-    copies = (File(f"copy {n}", lambda: contextlib.nullcontext(wide)) for n in range(22))
+    copies = (File(f"copy {n}", lambda: named_file(wide)) for n in range(22))
 
     def used() -> Package:
         loaded = load_package(next(copies), CPU)

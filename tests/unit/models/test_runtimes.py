@@ -7,6 +7,7 @@ import gc
 import threading
 import weakref
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -36,7 +37,7 @@ class TestShared:
         assert shared.get(File.of(b"another"), "how", lambda _: Loaded()) is not first
 
     def test_a_model_in_use_needs_no_file(self) -> None:
-        def gone() -> contextlib.AbstractContextManager[bytes]:
+        def gone() -> contextlib.AbstractContextManager[str]:
             raise FileNotFoundError
 
         shared = Shared[Loaded]()
@@ -52,8 +53,8 @@ class TestShared:
         loads: list[bytes] = []
         found: list[Loaded] = []
 
-        def load(data: bytes) -> Loaded:
-            loads.append(data)
+        def load(path: str) -> Loaded:
+            loads.append(Path(path).read_bytes())
             return Loaded()
 
         def work() -> None:
@@ -79,7 +80,7 @@ class TestShared:
         monkeypatch.setattr(runtimes, "PATIENCE_S", 0.01)
         shared, hangs, ends = Shared[Loaded](), threading.Event(), threading.Event()
 
-        def hang(_: bytes) -> Loaded:
+        def hang(_: str) -> Loaded:
             hangs.set()
             ends.wait()
             return Loaded()
@@ -96,7 +97,7 @@ class TestShared:
     def test_a_load_that_failed_is_tried_again(self) -> None:
         shared = Shared[Loaded]()
 
-        def fail(_: bytes) -> Loaded:
+        def fail(_: str) -> Loaded:
             raise RuntimeError
 
         for _ in range(2):

@@ -210,9 +210,8 @@ def test_deprecation_of_quantized_tensors_is_silenced(tmp_path: Path) -> None:
     (tmp_path / "int8.pt").write_bytes(small_variant("int8").data)
     # Torch tells once a process, so it takes a process of its own.
     program = (
-        "import pathlib, sys, torch; from models.torchscript import read_torchscript;"
-        "data = pathlib.Path(sys.argv[1]).read_bytes();"
-        "form = read_torchscript(data, torch.device('cpu'));"
+        "import sys, torch; from models.torchscript import read_torchscript;"
+        "form = read_torchscript(sys.argv[1], torch.device('cpu'));"
         "print(form(torch.ones(2, 1, 4, 4), torch.ones(2, 3)).shape)"
     )
     command = [sys.executable, "-c", program, str(tmp_path / "int8.pt")]

@@ -15,7 +15,7 @@ from structlog.testing import capture_logs
 
 from app.backends import forward as module
 from app.backends.faults import NO_HOST_MEMORY
-from app.backends.forward import FormBackend, run_forward, verified_bytes
+from app.backends.forward import FormBackend, run_forward
 from app.errors import (
     ArtifactInvalid,
     DeviceLost,
@@ -56,8 +56,8 @@ class Scripted(FormBackend):
 
     def opened(self, names: Sequence[str], device: torch.device) -> Forward:
         def load_form(files: Sequence[File], *_: object, **__: object) -> Forward:
-            with files[0].opened() as data:
-                return self._load(data)
+            with files[0].opened() as path:
+                return self._load(Path(path).read_bytes())
 
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(module, "load_form", load_form)
@@ -124,6 +124,19 @@ class TestLoad:
         with pytest.raises(ArtifactInvalid, match=r"^script\.pt has SHA-256 [0-9a-f]{64}, the man"):
             backend.load()
 
+    def test_a_missing_file(self, artifact: Artifact) -> None:
+        (artifact.folder / "script.pt").unlink()
+        backend = Scripted(artifact, lambda data: pytest.fail("it was opened"))
+        message = "script.pt cannot be read: No such file or directory"
+        with pytest.raises(ArtifactInvalid, match=f"^{re.escape(message)}$"):
+            backend.load()
+
+    def test_a_larger_file_is_refused_before_reading(self, artifact: Artifact) -> None:
+        os.truncate(artifact.folder / "script.pt", 2**40)  # a hole, which takes no room on the disk
+        backend = Scripted(artifact, lambda data: pytest.fail("it was opened"))
+        with pytest.raises(ArtifactInvalid, match=r"^script\.pt has 1099511627776 bytes, the mani"):
+            backend.load()
+
 
 class TestBackend:
     def test_it_runs_only_between_load_and_close(self, artifact: Artifact) -> None:
@@ -170,21 +183,6 @@ class TestBackend:
         backend = Scripted(artifact, lambda data: doubled)
         assert backend.serving().steps == (ServedStep(None, "script"),)
         assert backend.serving().measured_by is None
-
-
-class TestVerifiedBytes:
-    def test_a_missing_file(self, artifact: Artifact) -> None:
-        path = artifact.folder / "script.pt"
-        path.unlink()
-        message = "script.pt cannot be read: No such file or directory"
-        with pytest.raises(ArtifactInvalid, match=f"^{re.escape(message)}$"):
-            verified_bytes(path, artifact.manifest)
-
-    def test_a_larger_file_is_refused_before_reading(self, artifact: Artifact) -> None:
-        path = artifact.folder / "script.pt"
-        os.truncate(path, 2**40)  # a hole: it takes no room on the disk, and would in memory
-        with pytest.raises(ArtifactInvalid, match=r"^script\.pt has 1099511627776 bytes, the mani"):
-            verified_bytes(path, artifact.manifest)
 
 
 class TestRunForward:
