@@ -34,6 +34,7 @@ from export.variants.base import Subject
 from export.variants.registry import MAKERS, wanted_variants
 from models.definitions.definition import Definition, Progress
 from models.golden import golden_batches
+from models.heap import collect
 from models.integrity import IntegrityError, Untrusted, Verifier, read_artifact
 from models.manifest import SCHEMA_VERSION, GoldenExample, LeftOut, Manifest, TrainingRun
 from models.plan import Precision
@@ -95,19 +96,32 @@ def export(job: Job, stage: Stage) -> Made:
     _check(job)
     version = choose_version(job.out / job.model, job.version)
     with staging_folder(job.out, job.model) as staging:
-        module, run = _learned(job, stage)
-        subject = Subject(job.model, job.definition, module)
-        for name, data in job.definition.files().items() if job.definition.files else ():
-            write_file(staging / name, data)
-        proof = prove_variants(subject, job.proof, staging, stage, job.tuning.threads)
-        _check_precision(job.tuning.precision, proof)
-        manifest = renewed(_manifest(job, version, subject, proof, staging), training=run)
-        tuning = replace(job.tuning, max_batch=job.tuning.max_batch or proof.max_batch)
+        manifest, max_batch, eager = _proved(job, version, staging, stage)
+        collect()  # the model, unless it is profiled: timing loads all of its forms
+        tuning = replace(job.tuning, max_batch=job.tuning.max_batch or max_batch)
         plan = tune.measure(staging, manifest, tuning, stage("timing"))
-        if job.profile:
-            _profile(subject, manifest, staging, stage("profiling"))
+        if eager is not None:
+            _profile(eager, manifest, staging, stage("profiling"))
         manifest = renewed(manifest, plan=plan)
         return finish(staging, manifest)
+
+
+def _proved(
+    job: Job, version: int, staging: Path, stage: Stage
+) -> tuple[Manifest, int, nn.Module | None]:
+    """Build and verify the variants.
+
+    Returns:
+        the manifest without a plan, the largest batch, and the model if it is to be profiled.
+    """
+    module, run = _learned(job, stage)
+    subject = Subject(job.model, job.definition, module)
+    for name, data in job.definition.files().items() if job.definition.files else ():
+        write_file(staging / name, data)
+    proof = prove_variants(subject, job.proof, staging, stage, job.tuning.threads)
+    _check_precision(job.tuning.precision, proof)
+    manifest = renewed(_manifest(job, version, subject, proof, staging), training=run)
+    return manifest, proof.max_batch, module if job.profile else None
 
 
 def open_artifact(folder: Path, verifier: Verifier | None = None) -> Manifest:
@@ -217,11 +231,11 @@ def _manifest(job: Job, version: int, subject: Subject, proof: Proof, staging: P
         ) from error
 
 
-def _profile(subject: Subject, manifest: Manifest, staging: Path, progress: Progress) -> None:
+def _profile(eager: nn.Module, manifest: Manifest, staging: Path, progress: Progress) -> None:
     """Profile eager and every form, on the CPU, with a batch of eight."""
     batch = golden_batches(manifest, PROFILED_BATCH)[0]
     device = torch.device("cpu")
-    runs = {"eager": runner(subject.eager, batch, device)}
+    runs = {"eager": runner(eager, batch, device)}
     forms = tune.load_forms(staging, manifest, device, lambda why: progress(0, 1, why))
     for form, call in forms.items():
         name = f"{form.variant}-optimized" if form.optimized else form.variant

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import gc
 import sys
+
+
+def collect() -> None:
+    """Free what only cycles refer to, such as the graphs of compilers, and `trim`."""
+    gc.collect()
+    trim()
 
 
 def trim() -> None:

@@ -16,7 +16,7 @@ from export.variants.registry import MAKERS, wanted_variants
 from models.archive import ArchiveError
 from models.definitions.definition import HeldOut, Progress
 from models.forms import Forward, intra_op_threads, kinds_here, load_form
-from models.heap import trim
+from models.heap import collect
 from models.manifest import Difference, Parity, Variant
 from models.plan import Precision
 from models.processor import DeviceKind
@@ -111,7 +111,7 @@ def prove_variants(
             if name == "trace" and options.variants is None and "script" in work.variants:
                 continue  # it would lose control flow and gain nothing
             _attempt(work, name, MAKERS[name])
-            trim()
+            collect()
     if not work.variants:
         reasons = "; ".join(f"{name}: {why}" for name, why in work.left_out.items())
         raise ExportError(f"no variant of {subject.name!r} could be built: {reasons}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 import torch
 
@@ -31,7 +31,7 @@ def best_layout(
     manifest: Manifest,
     plan: DevicePlan,
     precision: Precision,
-    forms: Mapping[Form, Forward],
+    open_form: Callable[[Form], Forward],
     tell: Callable[[str], None],
 ) -> MeasuredLayout | None:
     """Measure the best layout for the forms of a plan on this machine.
@@ -40,7 +40,7 @@ def best_layout(
         manifest: of the artifact.
         plan: of the CPU, with the usual number of threads.
         precision: the default one.
-        forms: every form that runs here.
+        open_form: returns a form that was timed.
         tell: called with the reason if it could not be measured.
 
     Returns:
@@ -51,7 +51,7 @@ def best_layout(
         return None  # stages share the replicas
     size = plan.quick_batch(steps[-1].up_to)
     (batch, *_) = golden_batches(manifest, size)
-    forward = runner(forms[form_at(steps, size)], batch, CPU)
+    forward = runner(open_form(form_at(steps, size)), batch, CPU)
     forwards = dict.fromkeys(layouts(cores), forward)
     try:
         found, others = best(forwards, size, begin_replica)

@@ -6,7 +6,7 @@ Python model.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,6 +27,7 @@ from models.forms import (
     processor_of,
 )
 from models.golden import golden_batches
+from models.heap import trim
 from models.manifest import Manifest, Variant, forms_of, may_mix
 from models.plan import (
     MAX_BATCH,
@@ -117,10 +118,10 @@ def _measure_on(
     threads = (options.threads or serving_threads()) if kind == "cpu" else 1
     with intra_op_threads(threads):
         sizes = batch_sizes(options.max_batch or _largest(manifest.plan, kind))
-        forms = load_forms(folder, manifest, device, lambda why: progress(0, len(sizes), why))
-        if not forms:
+        contenders = load_forms(folder, manifest, device, lambda why: progress(0, len(sizes), why))
+        if not contenders:
             return None
-        found, contenders = Measured(manifest), forms
+        found, timed = Measured(manifest), tuple(contenders)
         for done, size in enumerate(sizes, start=1):
             if found.can_stop(size):
                 why = (
@@ -136,13 +137,14 @@ def _measure_on(
             except Exception as error:  # a form may fail in any way at a size that it never ran
                 raise ExportError(f"a batch of {size} cannot be timed: {reason(error)}") from error
             found.add(size, timing)
-            contenders = {form: forms[form] for form in found.contenders}
+            contenders = {form: contenders[form] for form in found.contenders}
+            trim()  # those that have lost
             progress(done, len(sizes), f"{kind}, batch {size}")
     plan = DevicePlan(
         processor=processor_of(device, threads),
         torch_version=torch.__version__,
         times=tuple(
-            summary(found.rounds, form, manifest.variants[form.variant].precision) for form in forms
+            summary(found.rounds, form, manifest.variants[form.variant].precision) for form in timed
         ),
         steps=plan_steps(found, sizes[-1]),
         kept_waiting=found.kept_waiting,
@@ -154,7 +156,10 @@ def _measure_on(
     def tell(why: str) -> None:
         progress(len(sizes), len(sizes), why)
 
-    return plan.model_copy(update={"layout": best_layout(manifest, plan, precision, forms, tell)})
+    def load(form: Form) -> Forward:
+        return contenders.get(form) or load_forms(folder, manifest, device, tell, {form})[form]
+
+    return plan.model_copy(update={"layout": best_layout(manifest, plan, precision, load, tell)})
 
 
 def plan_steps(measured: Measured, largest: int) -> dict[Precision, tuple[Step, ...]]:
@@ -189,7 +194,11 @@ def _largest(plan: Plan | None, kind: DeviceKind) -> int:
 
 
 def load_forms(
-    folder: Path, manifest: Manifest, device: torch.device, tell: Tell
+    folder: Path,
+    manifest: Manifest,
+    device: torch.device,
+    tell: Tell,
+    only: Container[Form] | None = None,
 ) -> dict[Form, Forward]:
     """Load every form that runs on a device here.
 
@@ -199,13 +208,14 @@ def load_forms(
         device: where they will run.
         tell: called with the reason if a form is missing. A compiled form may be for another
             machine, or its runtime is not installed here; a server skips it too.
+        only: load no other forms; None: all.
 
     Raises:
         ExportError: if a TorchScript form cannot be loaded.
     """
     forms: dict[Form, Forward] = {}
     for form, variant in forms_of(manifest.variants).items():
-        if form.optimized and device.type != "cpu":
+        if (form.optimized and device.type != "cpu") or (only is not None and form not in only):
             continue
         try:
             check_runs_here(variant, device, torch.__version__)

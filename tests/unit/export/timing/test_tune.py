@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from export.artifact import digest_of
 from export.errors import ExportError, UsageError
 from export.timing import tune
 from export.timing.contest import EVEN_S, WARM_AGAIN, Key
@@ -228,6 +229,8 @@ class TestMeasure:
         compiled = COMPILED.model_copy(
             update={"native": native, "torch_version": torch.__version__}
         )
+        files = {**manifest.files, "compiled.pt2": digest_of(folder / "compiled.pt2")}
+        manifest = manifest.model_copy(update={"files": files})
         manifest = with_variants(manifest, compiled=compiled, **manifest.variants)
         notes: list[str] = []
         options = TuneOptions(max_batch=1)
