@@ -270,7 +270,7 @@ class TestGraphs:
     def lane(self, artifact: Artifact, streams: LateStreams) -> Lane:
         backend = LateBackend(artifact, streams)
         backend.load()
-        forward = backend.opened(artifact.manifest.variants["script"].files[0], CPU)
+        forward = backend.opened(artifact.manifest.variants["script"].files, CPU)
         return Lane(forward, artifact.manifest, streams, CPU)
 
     def test_graph_with_wrong_answers_is_not_used(

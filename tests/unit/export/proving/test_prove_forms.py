@@ -32,6 +32,11 @@ def names(folder: Path) -> list[str]:
 class TestFormsMadeAtLoad:
     """`optimize_for_inference` cannot be saved, and another torch may act differently."""
 
+    @pytest.fixture(autouse=True)
+    def _not_shared(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """What the tests return for it is no TorchScript."""
+        monkeypatch.setattr("models.torchscript.keeps_state", lambda _: True)
+
     def test_only_the_form_torch_refuses_is_left_out(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
