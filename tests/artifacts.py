@@ -244,6 +244,11 @@ def small_module() -> nn.Module:
     return copy.deepcopy(_small().eager)
 
 
+def small_subject() -> Subject:
+    """What `small_variant` is made of, with a module of its own."""
+    return Subject("small", _small().definition, small_module())
+
+
 def small_answer(batch: Arrays) -> Arrays:
     """What `Small` answers in eager float32."""
     with torch.inference_mode():

@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import gc
 import hashlib
+import multiprocessing
 import sys
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, get_args
 
 import pytest
@@ -100,12 +102,30 @@ def _programs_are_compiled_once(once: Once) -> Iterator[None]:
         key = hashlib.sha256(f"{march}{program}{weights}".encode()).hexdigest()
 
         def fill(folder: Path) -> None:
-            (folder / "package").write_bytes(compile_package(program, march))
+            from torch._inductor import config
+
+            # Of the calling code alone: kernels are compiled as ever, and it is a fifth cheaper.
+            with config.patch({"aot_inductor.compile_wrapper_opt_level": "O0"}):
+                (folder / "package").write_bytes(compile_package(program, march))
 
         return (once(key, fill) / "package").read_bytes()
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(compiled, "_compile", compiled_once)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _probing_processes_import_torch_once() -> Iterator[None]:
+    """Each probe has a process of its own, but forked from one that has imported all of it."""
+    if "export.probing.probe_process" not in sys.modules or sys.platform != "linux":
+        yield
+        return
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["export.probing.probe_process"])
+    with pytest.MonkeyPatch.context() as patch:
+        forking = SimpleNamespace(get_context=lambda _: context)
+        patch.setattr("export.probing.probe_process.multiprocessing", forking)
         yield
 
 

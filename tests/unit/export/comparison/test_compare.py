@@ -54,7 +54,11 @@ def chain() -> str:
     out = io.StringIO()
     case = cases(rows=3, columns=4)[1]
     # For one package it takes longer to compile headers beforehand.
-    with config.patch({"aot_inductor.precompile_headers": False}):
+    quick = {
+        "aot_inductor.precompile_headers": False,
+        "aot_inductor.compile_wrapper_opt_level": "O0",
+    }
+    with config.patch(quick):
         compare.compare(case, Console(file=out, width=80), rounds=2, graph=True)
     return out.getvalue()
 

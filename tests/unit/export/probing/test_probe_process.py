@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import sys
 
 import pytest
@@ -9,6 +10,7 @@ import torch
 from torch import nn
 
 from export.errors import UsageError
+from export.probing import probe_process
 from export.probing.probe_process import learn
 from export.probing.probing import Learned
 from export.probing.samples import two_shapes
@@ -72,7 +74,9 @@ def test_hanging_model_times_out() -> None:
     assert "it took more than 6 s while " in found.notes[-1]
 
 
-def test_findings_are_returned_from_the_process() -> None:
+def test_findings_are_returned_from_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From a new one, as an export starts it: those of other tests are forked."""
+    monkeypatch.setattr(probe_process, "multiprocessing", multiprocessing)
     assert shown(learned(scripted(Table()), "x=int64[-1,2]")) == ["x=int64[-1,2] in 0..49"]
 
 

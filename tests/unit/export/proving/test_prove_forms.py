@@ -17,7 +17,14 @@ from export.proving.prove import Proof, ProofOptions, prove_variants
 from models.definitions.definition import Definition, HeldOut
 from models.forms import Compiled, Forward
 from models.manifest import Parity
-from tests.unit.export.definitions import CATALOG, Close, definition, quiet, subject
+from tests.unit.export.definitions import (
+    CATALOG,
+    Close,
+    Unscriptable,
+    definition,
+    quiet,
+    subject,
+)
 
 
 def prove(folder: Path, model: Definition, *variants: str) -> Proof:
@@ -102,6 +109,10 @@ class TestFormsMadeAtLoad:
         assert names(tmp_path) == []
 
 
+class Same(Unscriptable):
+    """Compiled for test_prove.py too: the same program is compiled once."""
+
+
 @pytest.mark.parametrize("asked", [False, True], ids=["by default", "asked for"])
 def test_wrong_answers_of_an_optional_format_end_no_default_export(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: bool
@@ -116,9 +127,9 @@ def test_wrong_answers_of_an_optional_format_end_no_default_export(
     monkeypatch.setattr(verify, "check_parity", wrong)
     if asked:
         with pytest.raises(ParityError, match=r"^compiled: output .* Nothing was written"):
-            prove(tmp_path, definition(train=None), "script", "compiled")
+            prove(tmp_path, definition(Same, train=None), "trace", "compiled")
         return
-    proof = prove(tmp_path, definition(train=None))
-    assert "script" in proof.variants
+    proof = prove(tmp_path, definition(Same, train=None))
+    assert "trace" in proof.variants
     assert proof.left_out["compiled"] == "output 'y' differs"
     assert "compiled.pt2" not in names(tmp_path)

@@ -193,7 +193,10 @@ class TestDiverged:
         assert "warning: the metric undefined was NaN or infinite in epoch 1, 2" in printed
 
     @pytest.mark.slow
-    @pytest.mark.parametrize("strategy", ["ddp", "fsdp", "pipeline"])
+    @pytest.mark.parametrize(
+        "strategy",
+        ["ddp", *(pytest.param(each, marks=pytest.mark.soak) for each in ("fsdp", "pipeline"))],
+    )
     def test_all_processes_end(self, strategy: str, tmp_path: Path) -> None:
         process = runs.start(
             *("train", "diverging-late", "--out", tmp_path / "run"),

@@ -15,7 +15,7 @@ from torch import nn
 from export.variants.base import NotApplicable
 from export.variants.programs import program_of
 from export.variants.registry import MAKERS
-from tests.artifacts import small_variant
+from tests.artifacts import small_subject, small_variant
 from tests.unit.export.definitions import loaded, of_vectors, proved, subject
 
 ROOT = Path(__file__).parents[4]
@@ -51,7 +51,7 @@ class Network(nn.Module):
 
 
 def test_variants_share_a_program_and_leave_the_model_as_it_is(tmp_path: Path) -> None:
-    given = subject(of_vectors(Network, (64,)))
+    given = small_subject()  # which is compiled for other tests too
     before = {name: each.clone() for name, each in given.eager.state_dict().items()}
     program = program_of(given, "cpu")
     for name in ("compiled", *RUNTIMES):
