@@ -291,7 +291,7 @@ def one_step(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
-@pytest.mark.parametrize("strategy", ["ddp", "pipeline"])
+@pytest.mark.parametrize("strategy", [pytest.param("ddp", marks=pytest.mark.soak), "pipeline"])
 def test_two_processes_have_equal_gradients_to_one(
     one_step: Path, strategy: str, tmp_path: Path
 ) -> None:

@@ -19,7 +19,7 @@ from torch._inductor import config
 from export.errors import ExportError
 from export.variants.base import Draft, NotApplicable, Subject
 from export.variants.compiled import Compiled, find_compiler
-from models.definitions import digits, pairwise
+from models.definitions import digits
 from models.definitions.definition import Definition
 from models.forms import Forward
 from models.manifest import Manifest
@@ -65,15 +65,19 @@ SHORT = definition(
 
 
 class Masked(nn.Module):
-    """x, mask [n, s], one s for both -> the sum where the mask is [n, 1]."""
+    """x, mask [n, s], one s for both, b [n, q] -> the sum where the mask is, times b's [n, 1]."""
 
-    def forward(self, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-        return (x * mask).sum(1, keepdim=True)
+    def forward(self, x: torch.Tensor, mask: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        return (x * mask).sum(1, keepdim=True) * b.sum(1, keepdim=True)
 
 
 def _masked(rng: np.random.Generator, batch: int) -> Arrays:
-    shape = (batch, int(rng.integers(2, 9)))
-    return {"x": rng.random(shape, np.float32), "mask": rng.integers(0, 5, shape)}
+    shape, other = (batch, int(rng.integers(2, 9))), (batch, int(rng.integers(1, 9)))
+    return {
+        "x": rng.random(shape, np.float32),
+        "mask": rng.integers(0, 5, shape),
+        "b": rng.random(other, np.float32),
+    }
 
 
 SEQ = Dimension(name="seq", least=2, most=64)
@@ -82,11 +86,14 @@ SHARED = definition(
     inputs=(
         TensorSpec(name="x", dtype="float32", shape=(-1, -1), dimensions=(SEQ,)),
         TensorSpec(name="mask", dtype="int64", shape=(-1, -1), dimensions=(SEQ,), minimum=0),
+        TensorSpec(name="b", dtype="float32", shape=(-1, -1), dimensions=(Dimension(most=256),)),
     ),
     outputs=(TensorSpec(name="y", dtype="float32", shape=(-1, 1)),),
     train=None,
     random_inputs=_masked,
-    golden_inputs=lambda: [{"x": np.ones(3, np.float32), "mask": np.ones(3, np.int64)}],
+    golden_inputs=lambda: [
+        {"x": np.ones(3, np.float32), "mask": np.ones(3, np.int64), "b": np.ones(2, np.float32)}
+    ],
     held_out=None,
 )
 
@@ -111,8 +118,8 @@ def digit(tmp_path_factory: pytest.TempPathFactory) -> Case:
 
 
 @pytest.fixture(scope="module")
-def pairs(tmp_path_factory: pytest.TempPathFactory) -> Case:
-    return compiled(pairwise.DEFINITION, tmp_path_factory.mktemp("pairwise"))
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Case:
+    return compiled(SHARED, tmp_path_factory.mktemp("shared"))
 
 
 class TestDigits:
@@ -143,16 +150,21 @@ class TestDigits:
             assert {"avx2", "fma"} <= set(native.requires)
 
 
-class TestFreeDimensions:
-    def test_every_shape_matches_eager(self, pairs: Case) -> None:
-        proved(pairs.form, pairs.of, "float32")
-        for batch, p, q in ((1, 1, 1), (1, 7, 1), (2, 1, 9), (5, 256, 256), (3, 3, 3)):
-            a, b = torch.rand(batch, p, 2), torch.rand(batch, q, 2)
-            np.testing.assert_allclose(pairs.form(a, b)[0], pairs.of.eager(a, b), atol=1e-6)
+def inputs(batch: int, s: int, q: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Of `SHARED`."""
+    return torch.rand(batch, s), torch.randint(0, 5, (batch, s)), torch.rand(batch, q)
 
-    def test_sizes_above_the_declared_maximum_are_refused(self, pairs: Case) -> None:
+
+class TestFreeDimensions:
+    def test_every_shape_matches_eager(self, shared: Case) -> None:
+        proved(shared.form, shared.of, "float32")
+        for batch, s, q in ((1, 2, 1), (1, 7, 1), (2, 2, 9), (5, 64, 256), (3, 3, 3)):
+            given = inputs(batch, s, q)
+            np.testing.assert_allclose(shared.form(*given)[0], shared.of.eager(*given), rtol=1e-5)
+
+    def test_sizes_above_the_declared_maximum_are_refused(self, shared: Case) -> None:
         with pytest.raises(ValueError, match="input 'b' is"):
-            pairs.form(torch.rand(1, 3, 2), torch.rand(1, 257, 2))
+            shared.form(*inputs(1, 3, 257))
 
     @pytest.mark.soak
     def test_similar_names_and_tight_bounds_compile(self, tmp_path: Path) -> None:
@@ -161,13 +173,10 @@ class TestFreeDimensions:
             made = case.form(torch.full((2, 1), 5.0), torch.ones(2, length))[0]
             assert made.tolist() == [[5, length]] * 2
 
-    def test_axes_with_one_name_share_a_size(self, tmp_path: Path) -> None:
-        case = compiled(SHARED, tmp_path)
-        for length in (2, 3, 64):
-            x, mask = torch.rand(2, length), torch.ones(2, length, dtype=torch.int64)
-            np.testing.assert_allclose(case.form(x, mask)[0], case.of.eager(x, mask), atol=1e-5)
+    def test_axes_with_one_name_share_a_size(self, shared: Case) -> None:
+        x, _, b = inputs(1, 2, 1)
         with pytest.raises(ValueError, match="input 'mask': axis 0 has size 3, but axis 0 of 'x'"):
-            case.form(torch.rand(1, 2), torch.ones(1, 3, dtype=torch.int64))
+            shared.form(x, torch.ones(1, 3, dtype=torch.int64), b)
 
 
 def test_failed_compilation_leaves_nothing_behind(
@@ -197,9 +206,9 @@ def test_a_fixed_batch_axis_is_reported_in_one_line(tmp_path: Path) -> None:
     assert "\n" not in told
 
 
-def test_a_file_that_cannot_be_written(pairs: Case, tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_written(shared: Case, tmp_path: Path) -> None:
     with pytest.raises(ExportError, match=r"^cannot write compiled\.pt2: No such file"):
-        COMPILED.make(pairs.of, tmp_path / "missing")
+        COMPILED.make(shared.of, tmp_path / "missing")
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
