@@ -116,7 +116,7 @@ def test_an_unresponsive_receiver_does_not_delay_the_stop(
             began = time.monotonic()
             server.signal()
             assert server.exit_code() == 0
-            assert time.monotonic() - began < 4.0
+            assert time.monotonic() - began < 9.0  # an exporter would try for 10
             assert len(server.log.splitlines()) < 20, server.log
 
 

@@ -31,7 +31,7 @@ MEMORY = Path("/dev/shm")  # cases that write files are ten times as many there
 WARM_SHARE = 0.25  # of the time of a target, after which its memory should grow no more
 # What the fuzzer itself keeps grows too: its cases, and what it knows of them.
 MAX_GROWTH_MIB = 64.0
-START_LIMIT_S = 60.0
+START_LIMIT_S = 180.0
 EVERY_S = 0.25
 NATIVE = "numbers"  # the target of the C++
 MOST_SAID = 4000  # characters, of a finding

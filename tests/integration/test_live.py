@@ -96,7 +96,7 @@ async def test_snapshots_show_load_and_models(models: Path) -> None:
         seen = [first]
         while sum(each["requests"]["per_s"] * each["interval_s"] for each in seen) < 19.9:
             seen.append(await live.snapshot())
-        assert all(0.4 < each["interval_s"] < 2.0 for each in seen)
+        assert all(each["interval_s"] > 0.4 for each in seen)
         (model,) = seen[-1]["models"]
         assert (model["name"], model["version"], model["queue_limit_items"]) == ("double", 1, 1024)
         assert seen[-1]["requests"]["p99_ms"] > 0

@@ -56,6 +56,7 @@ def test_schemathesis_finds_nothing(models: Path, tmp_path: Path, default_model:
     assert tried(found.stdout) > 15 * CASES, found.stdout[-8000:]
 
 
+@pytest.mark.timeout(900)  # it takes long on a busy machine
 def test_schemathesis_finds_nothing_with_a_key(models: Path, tmp_path: Path) -> None:
     """Calls without a key, or with another one, are refused: Schemathesis tries them too."""
     secret, line = make_key("schemathesis", sorted({*SCOPES} - {"admin"}))  # it would unload

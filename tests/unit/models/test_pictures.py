@@ -219,9 +219,9 @@ class TestOrientation:
         how = PicturePreprocess(width=8, height=8, channels=1, mean=(0.0,), std=(1.0,))
         took = []
         for _ in range(5):
-            began = time.perf_counter()
+            began = time.thread_time()  # other processes do not count
             preprocess(data, how)
-            took.append(time.perf_counter() - began)
+            took.append(time.thread_time() - began)
         assert min(took) < 0.005  # Pillow takes ten times that
 
 
@@ -480,9 +480,9 @@ class TestIncompletePng:
 
     def test_bomb_is_inflated_only_as_far_as_needed(self) -> None:
         bomb = with_rows(PLAIN_PNG, 100 * MIB)
-        began = time.perf_counter()
+        began = time.thread_time()
         check_rows(essential(bomb).data)
-        assert time.perf_counter() - began < 0.1  # all of it would take a second
+        assert time.thread_time() - began < 0.1  # all of it would take a second
 
 
 def with_rows(data: bytes, more: int) -> bytes:
