@@ -92,6 +92,55 @@ def out_of_range(spec: TensorSpec, array: Array) -> int | None:
     return None
 
 
+def check_below(specs: Sequence[TensorSpec]) -> None:
+    """Check that each range which ends at a size names a free axis.
+
+    Raises:
+        ValueError: at the first name that is unknown.
+    """
+    names = {axis.name for spec in specs for axis in spec.axes if axis.name is not None}
+    for spec in specs:
+        if spec.below is not None and spec.below not in names:
+            there = ", ".join(map(repr, sorted(names))) or "none"
+            raise ValueError(
+                f"the numbers of {spec.name!r} are less than the size {spec.below!r}, but no free "
+                f"size has this name; there are: {there}"
+            )
+
+
+def below(specs: Sequence[TensorSpec]) -> dict[str, Place]:
+    """Return the inputs whose numbers are less than a size, with the first axis of that size."""
+    places: dict[str, Place] = {}
+    for spec in specs:
+        for at, axis in enumerate(spec.axes):
+            if axis.name is not None:
+                places.setdefault(axis.name, Place(spec.name, at))
+    return {spec.name: places[spec.below] for spec in specs if spec.below is not None}
+
+
+def at_sizes(
+    specs: Sequence[TensorSpec], shapes: Mapping[str, Sequence[int]]
+) -> tuple[TensorSpec, ...]:
+    """Return the inputs of items of these shapes: a range up to a size ends at a number.
+
+    Args:
+        specs: the inputs.
+        shapes: input name -> shape of an item.
+    """
+    places = below(specs)
+    return tuple(
+        _ending_at(spec, shapes[places[spec.name].input][places[spec.name].axis] - 1)
+        if spec.name in places
+        else spec
+        for spec in specs
+    )
+
+
+def _ending_at(spec: TensorSpec, number: int) -> TensorSpec:
+    last = number if spec.maximum is None else min(spec.maximum, number)
+    return spec.model_copy(update={"below": None, "maximum": last})
+
+
 def safe_range(spec: TensorSpec) -> tuple[int, int]:
     """Return the smallest and largest number to draw for an input of integers or bools.
 

@@ -12,7 +12,7 @@ from typing import Literal, Self, TypeAlias
 
 from pydantic import Field, JsonValue, model_validator
 
-from models.bounds import check_same_bounds
+from models.bounds import check_below, check_same_bounds
 from models.codec_specs import CodecSpec, TextCodecSpec, check_codec
 from models.padding import check_padding
 from models.plan import Form, Plan, Precision
@@ -194,6 +194,7 @@ class Manifest(Part):
             if len(set(names)) != len(names):
                 raise ValueError(f"{kind} names must differ, got {names}")
         check_same_bounds(self.inputs)
+        check_below(self.inputs)
         check_padding(self.inputs, self.outputs)
         check_rows(self.inputs, self.outputs, self.codec.ranked_by, self.codec.classes)
         if own := {MANIFEST_FILE, DIGEST_FILE, SIGNATURE_FILE} & set(self.files):

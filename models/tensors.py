@@ -78,6 +78,8 @@ class TensorSpec(Part):
         dimensions: name and bounds of the free axes, in order; empty: unknown.
         minimum: for an input of integers: the smallest number that the model accepts; None: any.
         maximum: for an input of integers: the largest.
+        below: for an input of integers: the name of a free axis; the numbers of an item are less
+            than its size in the item, like those of an index. None: no such limit.
         fill: for an input: the number in padded places.
         count: for an output: the output with the number of its valid rows, along the first axis of
             an item; the others are filler. None: all are valid.
@@ -89,6 +91,7 @@ class TensorSpec(Part):
     dimensions: tuple[Dimension, ...] = ()
     minimum: int | None = None
     maximum: int | None = None
+    below: Name | None = None
     fill: int = 0
     count: Name | None = None
 
@@ -126,8 +129,13 @@ class TensorSpec(Part):
 
     @model_validator(mode="after")
     def _range_of_integers(self) -> Self:
-        if self.minimum is None and self.maximum is None:
+        if self.minimum is None and self.maximum is None and self.below is None:
             return self
+        if self.maximum is not None and self.below is not None:
+            raise ValueError(
+                f"{self.name!r}: the range ends at {self.maximum} or at the size {self.below!r}, "
+                "not at both"
+            )
         if np.dtype(self.dtype).kind not in "iu":
             raise ValueError(f"{self.name!r}: only integers have a range, not {self.dtype}")
         whole = np.iinfo(self.dtype)
@@ -143,9 +151,14 @@ class TensorSpec(Part):
     def __str__(self) -> str:
         """Format for `adopt --input`, for example `ids=int64[-1,1<=seq<=512] in 0..49`."""
         sizes = ["-1", *map(_shown, self.item_shape, self.axes)]
-        low, high = ("" if each is None else str(each) for each in (self.minimum, self.maximum))
-        range_ = f" in {low}..{high}" if low or high else ""
+        range_ = "" if self.range == ".." else f" in {self.range}"
         return f"{self.name}={self.dtype}[{','.join(sizes)}]{range_}"
+
+    @property
+    def range(self) -> str:
+        """The range of an input's integers, such as `0..49`, `0..` or `0..<n`."""
+        low, high = ("" if each is None else str(each) for each in (self.minimum, self.maximum))
+        return f"{low}..{high}" if self.below is None else f"{low}..<{self.below}"
 
     @property
     def item_shape(self) -> tuple[int, ...]:

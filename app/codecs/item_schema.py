@@ -1,7 +1,7 @@
 """JSON Schema of one item, as exact as JSON Schema allows.
 
 It cannot express that lists with free axes must not be ragged, that axes with the same name have
-the same size, or what a base64 picture is.
+the same size, that numbers are less than a size, or what a base64 picture is.
 """
 
 from __future__ import annotations
@@ -60,7 +60,10 @@ def _number(spec: TensorSpec) -> JsonSchema:
     whole = np.iinfo(dtype)
     least = int(whole.min) if spec.minimum is None else spec.minimum
     most = int(whole.max) if spec.maximum is None else spec.maximum
-    return {"type": "integer", "minimum": least, "maximum": most}
+    number: dict[str, Any] = {"type": "integer", "minimum": least, "maximum": most}
+    if spec.below is not None:
+        number["description"] = f"less than the size {spec.below} of the item"
+    return number
 
 
 def _one_of(forms: Sequence[JsonSchema]) -> JsonSchema:

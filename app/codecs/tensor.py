@@ -12,10 +12,10 @@ from app.codecs.base import NPY, OCTET_STREAM, Budget, check_count
 from app.codecs.item_schema import JsonSchema, tensor_item
 from app.codecs.npy import read_npy
 from app.codecs.numbers import NumberRange, NumberReader, rows
-from app.codecs.values import check_values, convert, misshapen, not_all, short, wanted
+from app.codecs.values import check_below, check_values, convert, misshapen, not_all, short, wanted
 from app.errors import InvalidInput, UnsupportedMediaType
 from app.types import Array, Arrays, Item, Signature
-from models.bounds import mismatch, shared_axes
+from models.bounds import below, mismatch, shared_axes
 from models.manifest import Manifest
 from models.padding import padding_of
 from models.tensors import Axis, TensorSpec
@@ -36,6 +36,8 @@ class TensorCodec:
         self._inputs = manifest.inputs
         self._item_shapes = [spec.item_shape for spec in self._inputs]  # free axes fit no array
         self._shared = shared_axes(manifest.inputs)
+        places = below(manifest.inputs)
+        self._below = [(spec, places[spec.name]) for spec in self._inputs if spec.name in places]
         self.most_marks = sum(map(_most_marks, self._inputs))
         self.most_lists = sum(map(_most_lists, self._inputs))
         self._ranges = {
@@ -78,7 +80,7 @@ class TensorCodec:
             if isinstance(value, Mapping) and set(value) == {spec.name}:
                 value = value[spec.name]
             arrays = {spec.name: _numbers(spec, value, flat=spec.is_fixed)}
-            self._check_shared(arrays)
+            self._check_together(arrays)
             return self.item(arrays)
         names = [spec.name for spec in self._inputs]
         if not isinstance(value, Mapping):
@@ -86,7 +88,7 @@ class TensorCodec:
         if set(value) != set(names):
             raise InvalidInput(f"expected exactly {_listed(names)}, got {_listed(list(value))}")
         arrays = {s.name: _numbers(s, value[s.name], flat=False) for s in self._inputs}
-        self._check_shared(arrays)
+        self._check_together(arrays)
         return self.item(arrays)
 
     def decode_raw(
@@ -98,10 +100,10 @@ class TensorCodec:
         stacked = read_npy(spec, body, many=many) if media_type == NPY else self._octets(body, many)
         if max_items is not None:
             check_count(len(stacked), max_items)
-        check_values(spec, stacked if many else stacked[0], many=many)
-        items = self._items(stacked)
-        self._check_shared(items[0].arrays)  # all items of an array have the same shape
-        return items
+        array = stacked if many else stacked[0]
+        check_values(spec, array, many=many)
+        self._check_together({spec.name: array}, batch_axes=int(many))
+        return self._items(stacked)
 
     def decode_arrays(self, arrays: Arrays) -> list[Item]:
         """Rows of the arrays."""
@@ -111,16 +113,14 @@ class TensorCodec:
             if shape != item_shape and not spec.takes(shape):
                 raise misshapen(spec, shape)
             check_values(spec, array, many=True)
+        self._check_together(arrays, batch_axes=1)
         if len(self._inputs) == 1:
-            items = self._items(arrays[self._inputs[0].name])
-        else:
-            count = len(arrays[self._inputs[0].name])
-            items = [
-                self.item({name: array[index, ...] for name, array in arrays.items()})
-                for index in range(count)
-            ]
-        self._check_shared(items[0].arrays)  # all items have the same shapes
-        return items
+            return self._items(arrays[self._inputs[0].name])
+        count = len(arrays[self._inputs[0].name])
+        return [
+            self.item({name: array[index, ...] for name, array in arrays.items()})
+            for index in range(count)
+        ]
 
     def convert_numbers(self, name: str, numbers: list[object]) -> Array:
         """See `Codec`."""
@@ -148,14 +148,22 @@ class TensorCodec:
             )
         return Item(arrays, signature, self._padding.size(arrays))
 
-    def _check_shared(self, arrays: Arrays) -> None:
-        """Check that axes with the same name have the same size."""
-        if not self._shared:
-            return
-        differ = mismatch(self._shared, {name: array.shape for name, array in arrays.items()})
-        if differ is not None:
-            name, numbers = differ.second.input, {"got": differ.other_size, "limit": differ.size}
-            raise InvalidInput(f"{name!r}: {differ}", [{"input": name, **numbers}])
+    def _check_together(self, arrays: Arrays, batch_axes: int = 0) -> None:
+        """Check what concerns several inputs: equal sizes, and numbers below a size.
+
+        Args:
+            arrays: of one item; or with a batch axis, of several, which have the same shapes.
+            batch_axes: 1 for several items.
+        """
+        if self._shared:
+            shapes = {name: array.shape[batch_axes:] for name, array in arrays.items()}
+            differ = mismatch(self._shared, shapes)
+            if differ is not None:
+                name, sizes = differ.second.input, {"got": differ.other_size, "limit": differ.size}
+                raise InvalidInput(f"{name!r}: {differ}", [{"input": name, **sizes}])
+        for spec, place in self._below:
+            size = arrays[place.input].shape[place.axis + batch_axes]
+            check_below(spec, arrays[spec.name], size, many=batch_axes == 1)
 
     def _octets(self, body: bytes, many: bool) -> Array:
         spec, size = self._inputs[0], self._item_bytes

@@ -104,14 +104,33 @@ def check_values(spec: TensorSpec, array: Array, *, many: bool = False) -> None:
         raise _out_of_range(spec, array, many)
 
 
+def check_below(spec: TensorSpec, array: Array, size: int, *, many: bool = False) -> None:
+    """Check that numbers are less than the size of an axis, as `spec.below` demands.
+
+    Args:
+        spec: the input.
+        array: values in its dtype.
+        size: of the axis in these items.
+        many: as for `check_values`.
+
+    Raises:
+        InvalidInput: with the value and its limit.
+    """
+    if array.size and int(array.max()) >= size:
+        place = _first(array >= size)
+        got = int(array[place])
+        told = f"{spec.range}, where {spec.below} is {size}"
+        problem = f"expected whole numbers in {told}, got {got}"
+        raise _wrong(spec, problem, place, many, got=got, limit=size - 1)
+
+
 def _out_of_range(spec: TensorSpec, array: Array, many: bool) -> CallerError:
     whole = np.iinfo(spec.dtype)
     least = whole.min if spec.minimum is None else spec.minimum
     most = whole.max if spec.maximum is None else spec.maximum
     place = _first((array < least) | (array > most))
     got = int(array[place])
-    low, high = ("" if each is None else each for each in (spec.minimum, spec.maximum))
-    problem = f"expected whole numbers in {low}..{high}, got {got}"
+    problem = f"expected whole numbers in {spec.range}, got {got}"
     return _wrong(spec, problem, place, many, got=got, limit=least if got < least else most)
 
 

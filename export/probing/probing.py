@@ -18,7 +18,7 @@ import numpy as np
 from export.errors import UsageError
 from export.probing.samples import SEED, Shapes, draw
 from export.probing.trials import Outcome, Trials, Try, sample_of
-from export.reading.declared import DeclaredInput, Unit, changed, units_of
+from export.reading.declared import DeclaredInput, Range, Unit, changed, units_of
 from models.bounds import near_zero
 from models.codec_specs import TensorCodecSpec
 from models.tensors import Array, TensorSpec
@@ -129,9 +129,7 @@ class Prober:
                 "are the same, give them one name"
             )
             return
-        used = {unit.name for unit in units_of(self._inputs)}
-        new = (*NAMES, *(f"n{number}" for number in range(MAX_UNITS)))
-        name = next(iter(names), None) or next(each for each in new if each not in used)
+        name = next(iter(names), None) or self._unused_name()
         least, most = next(iter(bounds), (None, None))
         is_spread = any(self._run(self._sized({u: 1})) is Outcome.WORKS for u in units)
         for unit in units:
@@ -172,56 +170,97 @@ class Prober:
         low, high = near_zero(declared.spec)
 
         def attempt(number: int) -> Outcome:
-            return self._run(shapes, {declared.name: self._filled(at, shapes, number)})
+            return self._run_filled(at, shapes, number)
 
         if declared.range is not None:
-            for said, inside in zip(declared.range, (low, high), strict=True):
-                if said is not None and not self._is_taken(at, said):
-                    self._check(f"--input: {said} in {declared.name!r}", attempt, said, inside)
+            self._check_range(at, declared.range, attempt, (low, high))
             return
         if attempt(low) is not Outcome.WORKS or attempt(high) is not Outcome.WORKS:
             return
         whole = np.iinfo(declared.dtype)
         up = _up(high, min(LARGEST_NUMBER, int(whole.max)))
         down = [-number for number in _up(0, min(LARGEST_NUMBER, -int(whole.min)))]
-        ends = [
-            self._end_of_range(at, attempt, low, down),
-            self._end_of_range(at, attempt, high, up),
-        ]
-        least, most = (end and end[0] for end in ends)
-        ranged = replace(declared, range=(least, most))
-        if ranged.range != (None, None) and self._takes_all_of(at, ranged.spec):
-            self._inputs = (*self._inputs[:at], ranged, *self._inputs[at + 1 :])
-            self._notes += [end[1] for end in ends if end is not None]
+        least = self._trials.limit(attempt, low, down)
+        most = self._trials.limit(attempt, high, up)
+        if least is not None and not self._holds(at, least, -1):
+            least = None
+        unit = None
+        if most is not None and not self._holds(at, most, 1):
+            unit, most = self._unit_above(at, most), None
+        inputs, told, notes = self._inputs, f"the numbers of {declared.name!r} are", []
+        if least is not None:
+            notes.append(f"{told} at least {least}: {self._why(attempt, least - 1)}")
+        if most is not None:
+            notes.append(f"{told} at most {most}: {self._why(attempt, most + 1)}")
+        name = None
+        if unit is not None:
+            name, size = unit.name or self._unused_name(), self._two_sizes(unit)[0]
+            inputs = changed(inputs, unit, name=name, least=unit.least, most=unit.most)
+            called = "" if unit.name else f", now called {name!r}"
+            why = self._why(attempt, size)
+            notes.append(f"{told} less than {unit.told}{called}: if that is {size}, {why}")
+        ranged = replace(inputs[at], range=(least, most), below=name)
+        inputs = (*inputs[:at], ranged, *inputs[at + 1 :])
+        if notes and self._takes_all_of(at, inputs):
+            self._inputs = inputs
+            self._notes += notes
 
-    def _takes_all_of(self, at: int, spec: TensorSpec) -> bool:
-        """Whether the model runs on numbers drawn from the whole range."""
+    def _check_range(self, at: int, declared: Range, attempt: Try, inside: tuple[int, int]) -> None:
+        """Check that the model works at both ends of a declared range.
+
+        Raises:
+            UsageError: if it does not.
+        """
+        name = self._inputs[at].name
+        for said, near in zip(declared, inside, strict=True):
+            if said is not None and not self._is_taken(at, said):
+                self._check(f"--input: {said} in {name!r}", attempt, said, near)
+        below = next(
+            (unit for unit in units_of(self._inputs) if unit.name == self._inputs[at].below), None
+        )
+        if self._inputs[at].below is None or below is None:
+            return
+        for size in dict.fromkeys(self._two_sizes(below)):
+            shapes = self._sized({below: size})
+            if size and self._run_filled(at, shapes, size - 1) is Outcome.FAILS:
+                raise UsageError(
+                    f"--input: {size - 1} in {name!r} is allowed where {below.name!r} is {size}, "
+                    f"but the model fails on it: {self._trials.said}"
+                )
+
+    def _takes_all_of(self, at: int, inputs: Sequence[DeclaredInput]) -> bool:
+        """Whether the model runs on numbers drawn from the whole range of an input."""
         rng = np.random.default_rng(SEED)
+        specs, name = [each.spec for each in inputs], inputs[at].name
         for shapes in self._shapes:
-            numbers = draw([spec], TensorCodecSpec(), rng, 1, (shapes[at],))
-            if self._run(shapes, numbers) is not Outcome.WORKS:
+            drawn = draw(specs, TensorCodecSpec(), rng, 1, shapes)[name]
+            if self._run_among_others(shapes, {name: drawn}) is not Outcome.WORKS:
                 return False
         return True
 
-    def _end_of_range(
-        self, at: int, attempt: Try, inside: int, ways: Sequence[int]
-    ) -> tuple[int, str] | None:
-        """Return the last accepted number and a sentence on it, if valid for all sizes and places.
+    def _holds(self, at: int, limit: int, step: int) -> bool:
+        """Whether a limit of an input's numbers is one for all sizes and places.
 
-        Otherwise return None: a number may be a length, or each column may have its own table.
+        Otherwise a number may be a length, or each column may have its own table.
         """
-        limit = self._trials.limit(attempt, inside, ways)
-        if limit is None:
-            return None
-        name, end = self._inputs[at].name, "most" if ways[0] > 0 else "least"
-        further = limit + (1 if ways[0] > 0 else -1)
         for shapes in self._shapes:
-            for number, wanted in ((limit, Outcome.WORKS), (further, Outcome.FAILS)):
-                if self._run(shapes, {name: self._filled(at, shapes, number)}) is not wanted:
-                    return None
-        if self._is_taken(at, further):
-            return None
-        return limit, f"the numbers of {name!r} are at {end} {limit}: {self._why(attempt, further)}"
+            for number, wanted in ((limit, Outcome.WORKS), (limit + step, Outcome.FAILS)):
+                if self._run_filled(at, shapes, number) is not wanted:
+                    return False
+        return not self._is_taken(at, limit + step)
+
+    def _unit_above(self, at: int, limit: int) -> Unit | None:
+        """Return the only free size that is always one more than the largest number; or None."""
+        found = []
+        for unit in units_of(self._inputs):
+            size, other = self._two_sizes(unit)
+            if size != limit + 1 or size == other:
+                continue
+            shapes = self._sized({unit: other})
+            ends = ((other - 1, Outcome.WORKS), (other, Outcome.FAILS))
+            if all(self._run_filled(at, shapes, number) is wanted for number, wanted in ends):
+                found.append(unit)
+        return found[0] if len(found) == 1 and not self._is_taken(at, limit + 1) else None
 
     def _is_taken(self, at: int, number: int) -> bool:
         """Whether a number is accepted at any place of an item, or there are too many to try."""
@@ -232,7 +271,7 @@ class Prober:
             numbers.reshape(-1)[place] = number
             if place >= MAX_PLACES or time.perf_counter() > self._ends_at:
                 return True
-            if self._run(shapes, {name: numbers}) is not Outcome.FAILS:
+            if self._run_among_others(shapes, {name: numbers}) is not Outcome.FAILS:
                 return True
         return False
 
@@ -260,8 +299,21 @@ class Prober:
     ) -> Outcome:
         return self._trials.run(self._specs(), shapes, numbers, finite=finite)
 
+    def _run_filled(self, at: int, shapes: Shapes, number: int) -> Outcome:
+        """Run with one number everywhere in an input, alone and among other items."""
+        filled = np.full((1, *shapes[at]), number, self._inputs[at].dtype)
+        return self._run_among_others(shapes, {self._inputs[at].name: filled})
+
+    def _run_among_others(self, shapes: Shapes, numbers: Mapping[str, Array]) -> Outcome:
+        return self._trials.run_among_others(self._specs(), shapes, numbers)
+
     def _specs(self) -> list[TensorSpec]:
         return [each.spec for each in self._inputs]
+
+    def _unused_name(self) -> str:
+        used = {unit.name for unit in units_of(self._inputs)}
+        new = (*NAMES, *(f"n{number}" for number in range(MAX_UNITS)))
+        return next(each for each in new if each not in used)
 
     def _lowest(self, shapes: Shapes) -> dict[str, Array]:
         """Return integers that are all 0, or the lowest declared ones."""
@@ -270,9 +322,6 @@ class Prober:
             for spec, shape in zip(self._specs(), shapes, strict=True)
             if np.dtype(spec.dtype).kind in "iu"
         }
-
-    def _filled(self, at: int, shapes: Shapes, number: int) -> Array:
-        return np.full((1, *shapes[at]), number, self._inputs[at].dtype)
 
     def _two_sizes(self, unit: Unit) -> tuple[int, int]:
         number, axis = unit.places[0]

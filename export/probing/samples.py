@@ -13,7 +13,7 @@ import numpy as np
 from PIL import Image
 from pydantic import JsonValue
 
-from models.bounds import near_zero, safe_range
+from models.bounds import at_sizes, near_zero, safe_range
 from models.codec_specs import CodecSpec, ImageCodecSpec, PicturePreprocess
 from models.tensors import Array, Arrays, Axis, TensorSpec
 
@@ -48,7 +48,8 @@ def draw(
     """
     made = {}
     masks = {dimension.mask for spec in inputs for dimension in spec.dimensions}
-    for spec, item_shape in zip(inputs, shapes, strict=True):
+    named = {spec.name: shape for spec, shape in zip(inputs, shapes, strict=True)}
+    for spec, item_shape in zip(at_sizes(inputs, named), shapes, strict=True):
         shape = (batch, *item_shape)
         if spec.name in masks:
             made[spec.name] = np.ones(shape, spec.dtype)  # an item has no padding
@@ -72,7 +73,7 @@ def narrowed(inputs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
     """Reduce ranges to the two numbers nearest to 0: it is unknown whether the others work."""
     return tuple(
         spec.model_copy(update=dict(zip(("minimum", "maximum"), near_zero(spec), strict=True)))
-        if spec.minimum is not None or spec.maximum is not None
+        if (spec.minimum, spec.maximum, spec.below) != (None, None, None)
         else spec
         for spec in inputs
     )
@@ -131,6 +132,7 @@ def _numbers_of(spec: TensorSpec, rng: np.random.Generator, shape: tuple[int, ..
     low, high = safe_range(spec)
     if spec.dtype == "uint8":
         low, high = spec.minimum or 0, 255 if spec.maximum is None else spec.maximum
+    high = max(low, high)  # there is no number below a size of 0, and no place for one
     return np.asarray(rng.integers(low, high, shape, np.dtype(spec.dtype), endpoint=True))
 
 

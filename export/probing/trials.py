@@ -19,6 +19,7 @@ from models.forms import input_tensors
 from models.tensors import Array, Arrays, TensorSpec
 
 MAX_SAMPLE_BYTES = 64 * 1024 * 1024
+NEAR = 1e-3  # of two answers that differ by rounding: relative to the number, and to the largest
 SLOW_S = 0.5  # after a run that takes longer, no larger input is tried
 # Messages about memory, which depend on the machine, not on the model. They are searched in a
 # single line: the whole message may contain the model's source.
@@ -70,7 +71,46 @@ class Trials:
         """
         if sample_bytes(inputs, 1, shapes) > MAX_SAMPLE_BYTES:
             return Outcome.UNCLEAR
-        sample = {**sample_of(inputs, shapes), **(numbers or {})}
+        outcome, made = self._forward(inputs, {**sample_of(inputs, shapes), **(numbers or {})})
+        if finite and outcome is Outcome.WORKS and not _is_finite(made):
+            self.said = "NaN or infinite numbers"
+            return Outcome.FAILS
+        return outcome
+
+    def run_among_others(
+        self, inputs: Sequence[TensorSpec], shapes: Shapes, numbers: Mapping[str, Array]
+    ) -> Outcome:
+        """Run the model on an item alone and between two others: a changed answer is a failure.
+
+        An index may be in the range of a whole batch, whose items a model has concatenated.
+
+        Args:
+            inputs: of the model.
+            shapes: of the item.
+            numbers: by input, with the batch axis, instead of drawn ones.
+        """
+        if sample_bytes(inputs, 3, shapes) > MAX_SAMPLE_BYTES:
+            return Outcome.UNCLEAR
+        item = {**sample_of(inputs, shapes), **numbers}
+        outcome, alone = self._forward(inputs, item)
+        if outcome is not Outcome.WORKS:
+            return outcome
+        took_s = self.took_s
+        others = sample_of(inputs, shapes, batch=3)  # the first may equal the item
+        batch = {
+            name: np.concatenate([around[1:2], item[name], around[2:]])
+            for name, around in others.items()
+        }
+        outcome, together = self._forward(inputs, batch)
+        self.took_s = took_s
+        if outcome is Outcome.WORKS and not _has_row(together, 1, alone):
+            self.said = "the answer then depends on the other items of a batch"
+            return Outcome.FAILS
+        return outcome
+
+    def _forward(self, inputs: Sequence[TensorSpec], sample: Arrays) -> tuple[Outcome, object]:
+        """Return whether a forward works, and its outputs."""
+        made: object = None
         began = time.perf_counter()
         try:
             with torch.inference_mode(), warnings.catch_warnings():
@@ -81,13 +121,10 @@ class Trials:
             is_memory = isinstance(error, MemoryError) or any(
                 each in self.said for each in NO_MEMORY
             )
-            return Outcome.UNCLEAR if is_memory else Outcome.FAILS
+            return Outcome.UNCLEAR if is_memory else Outcome.FAILS, None
         finally:
             self.took_s = time.perf_counter() - began
-        if finite and not _is_finite(made):
-            self.said = "NaN or infinite numbers"
-            return Outcome.FAILS
-        return Outcome.WORKS
+        return Outcome.WORKS, made
 
     def limit(self, attempt: Try, inside: int, ways: Sequence[int]) -> int | None:
         """Return the last number that works, if all tried numbers beyond it fail.
@@ -130,12 +167,33 @@ class Trials:
         return inside
 
 
-def sample_of(inputs: Sequence[TensorSpec], shapes: Shapes) -> Arrays:
-    """Draw the same item at every call, with numbers for any model, and a batch axis."""
+def sample_of(inputs: Sequence[TensorSpec], shapes: Shapes, batch: int = 1) -> Arrays:
+    """Draw the same items at every call, with numbers for any model, and a batch axis."""
     rng = np.random.default_rng(SEED)
-    return draw(narrowed(inputs), TensorCodecSpec(), rng, 1, shapes)
+    return draw(narrowed(inputs), TensorCodecSpec(), rng, batch, shapes)
 
 
 def _is_finite(made: object) -> bool:
-    given = made if isinstance(made, tuple | list) else (made,)
-    return all(bool(torch.isfinite(each).all()) for each in given if isinstance(each, torch.Tensor))
+    return all(bool(torch.isfinite(each).all()) for each in _tensors(made))
+
+
+def _has_row(batch: object, row: int, alone: object) -> bool:
+    """Whether a row of a batch's outputs is the answer to an item alone, apart from rounding."""
+    for many, one in zip(_tensors(batch), _tensors(alone), strict=True):
+        if many.shape[1:] != one.shape[1:] or len(many) <= row:
+            return False
+        got, want = many[row], one[0]
+        if not want.dtype.is_floating_point:
+            if not torch.equal(got, want):
+                return False
+        else:
+            near = NEAR * float(want.abs().nan_to_num(0, 0, 0).max()) if want.numel() else 0.0
+            if not torch.allclose(got, want, rtol=NEAR, atol=near, equal_nan=True):
+                return False
+    return True
+
+
+def _tensors(made: object) -> list[torch.Tensor]:
+    given = list(made.values()) if isinstance(made, dict) else made
+    several = given if isinstance(given, tuple | list) else (given,)
+    return [each for each in several if isinstance(each, torch.Tensor)]

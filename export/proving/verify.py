@@ -11,9 +11,10 @@ import numpy as np
 import torch
 
 from export.errors import ExportError, ParityError, reason
+from export.proving import indices
 from export.proving.padded import PaddedBatch, largest_change, padded_batches
 from export.variants.base import TOLERANCES
-from models.bounds import mismatch, out_of_range, shared_axes
+from models.bounds import at_sizes, mismatch, out_of_range, shared_axes
 from models.definitions.definition import Definition, HeldOut, Progress
 from models.forms import input_tensors, named_outputs
 from models.manifest import Difference, Parity
@@ -174,6 +175,9 @@ def reference(
         return _first(inputs)
 
     forward = partial(run, eager, definition)
+    if sizes[-1] > 1:
+        others = definition.random_inputs(np.random.default_rng(SEED), indices.ITEMS)
+        indices.check_indices(definition, others, forward)
     padded = padded_batches(definition, draw, forward, max_batch, progress)
     return Reference(definition, tuple(comparisons), sizes, padded)
 
@@ -333,9 +337,10 @@ def _check_inputs(what: str, definition: Definition, inputs: Arrays, size: int) 
                 f"{what}: the definition gives {spec.name!r} as {array.dtype}{list(array.shape)} "
                 f"for a batch of {size}, but declares {spec}"
             )
-        if (number := out_of_range(spec, array)) is not None:
-            raise ExportError(f"{what}: the definition gives {number} for {spec}")
     shapes = {name: array.shape[1:] for name, array in inputs.items()}
+    for spec, here in zip(definition.inputs, at_sizes(definition.inputs, shapes), strict=True):
+        if (number := out_of_range(here, inputs[spec.name])) is not None:
+            raise ExportError(f"{what}: the definition gives {number} for {spec}")
     differ = mismatch(shared_axes(definition.inputs), shapes)
     if differ is not None:
         raise ExportError(f"{what}: the definition gives {differ.second.input!r}: {differ}")

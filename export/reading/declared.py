@@ -15,11 +15,13 @@ from pydantic import ValidationError
 from export.errors import UsageError
 from export.reading import advice
 from export.reading.codecs import EXAMPLE, first_of
+from models.bounds import check_below
 from models.padding import check_padding
 from models.tensors import FREE_MOST, Dimension, Dtype, TensorSpec
 
 INPUT = re.compile(
-    r"(?:([^=\[\]]+)=)?([a-z0-9]+)\[([^\[\]]*)\](\s+in\s+(-?[0-9]{1,20})?\.\.(-?[0-9]{1,20})?)?"
+    r"(?:([^=\[\]]+)=)?([a-z0-9]+)\[([^\[\]]*)\]"
+    r"(\s+in\s+(-?[0-9]{1,20})?\.\.(?:(-?[0-9]{1,20})|<([A-Za-z][A-Za-z0-9_-]*))?)?"
 )
 NUMBER = re.compile(r"-?[0-9]{1,10}")
 FREE = re.compile(r"(?:([0-9]{1,10})<=)?(-1|[A-Za-z][A-Za-z0-9_-]*)(?:<=([0-9]{1,10}))?")
@@ -49,13 +51,17 @@ class FreeAxis:
 
 @dataclass(frozen=True, slots=True)
 class DeclaredInput:
-    """What is known of an input; `range` is None if it was not given."""
+    """What is known of an input; `range` is None if it was not given.
+
+    `below` is the name of the size that its numbers are less than; the range then has no largest.
+    """
 
     name: str
     dtype: Dtype
     shape: tuple[int, ...]
     free: tuple[FreeAxis, ...]
     range: Range | None = None
+    below: str | None = None
 
     @property
     def spec(self) -> TensorSpec:
@@ -72,6 +78,7 @@ class DeclaredInput:
             "dimensions": [_dimension(axis) for axis in self.free] if known else (),
             "minimum": self.range and self.range[0],
             "maximum": self.range and self.range[1],
+            "below": self.below,
             "fill": self._fill,
         }
         return TensorSpec.model_validate(fields)
@@ -126,6 +133,10 @@ def read_inputs(given: Sequence[str], pad: str | None = None) -> tuple[DeclaredI
         except ValidationError as error:
             raise UsageError(f"--input {text!r}: {first_of(error)}") from error
     try:
+        check_below([each.spec for each in inputs])
+    except ValueError as error:
+        raise UsageError(f"--input: {error}") from error
+    try:
         check_padding([each.spec for each in inputs], ())
     except ValueError as error:
         raise UsageError(f"--pad {pad}: {error}") from error
@@ -172,7 +183,7 @@ def _input(text: str, name: str) -> DeclaredInput:
     if found is None:
         raise UsageError(
             f"--input {text!r} is not dtype[shape], such as {EXAMPLE}, or NAME=dtype[shape] in "
-            "LEAST..MOST for integers"
+            "LEAST..MOST for integers, or in 0..<n for indices into the free size n"
         )
     dtype = next((each for each in get_args(Dtype) if each == found[2]), None)
     if dtype is None:
@@ -192,7 +203,7 @@ def _input(text: str, name: str) -> DeclaredInput:
         elif size or at:
             raise UsageError(f"--input {text!r}: {_wrong_size(size, at)}")
     range_ = (_whole(found[5]), _whole(found[6])) if found[4] else None
-    return DeclaredInput(found[1] or name, dtype, tuple(shape), tuple(free), range_)
+    return DeclaredInput(found[1] or name, dtype, tuple(shape), tuple(free), range_, found[7])
 
 
 def _wrong_size(size: str, at: int) -> str:

@@ -16,7 +16,7 @@ from typing import TypeAlias
 import numpy as np
 import orjson
 
-from models.bounds import safe_range
+from models.bounds import at_sizes, safe_range
 from models.tensors import Array, Arrays, TensorSpec
 
 FREE_SIZES = (1, 2, 3, 4, 5, 6, 7, 8)  # sizes for a free dimension, within its bounds
@@ -88,18 +88,17 @@ def draw_item(
     """
     sizes = dict[_Size, int]()
     bounds = _bounds(specs, aligned=aligned)
-    item = dict[str, Array]()
+    shapes = dict[str, tuple[int, ...]]()
     for spec in specs:
         of_axes = _sizes_of(spec, aligned=aligned)
         for size in of_axes:
             if size is not None and size not in sizes:
                 sizes[size] = _drawn(*bounds[size], rng)
-        shape = tuple(
+        shapes[spec.name] = tuple(
             n if size is None else sizes[size]
             for n, size in zip(spec.item_shape, of_axes, strict=True)
         )
-        item[spec.name] = _array(spec, shape, rng)
-    return item
+    return {spec.name: _array(spec, shapes[spec.name], rng) for spec in at_sizes(specs, shapes)}
 
 
 def can_be_aligned(specs: Sequence[TensorSpec]) -> bool:
@@ -228,19 +227,25 @@ def _array(spec: TensorSpec, shape: tuple[int, ...], rng: np.random.Generator) -
     if dtype.kind == "f":
         return np.asarray(rng.standard_normal(shape)).astype(dtype)
     low, high = safe_range(spec)
-    return np.asarray(rng.integers(low, high, shape, endpoint=True)).astype(dtype)
+    return np.asarray(rng.integers(low, max(low, high), shape, endpoint=True)).astype(dtype)
 
 
 def discrete_numbers(specs: Sequence[TensorSpec]) -> int:
     """Return how many two-valued numbers `discrete_item` has."""
-    shapes = zip(specs, _long_shapes(specs), strict=True)
-    return sum(math.prod(shape) for spec, shape in shapes if len(set(safe_range(spec))) > 1)
+    shapes = _long_shapes(specs)
+    return sum(
+        math.prod(shapes[spec.name])
+        for spec in at_sizes(specs, shapes)
+        if len(set(safe_range(spec))) > 1
+    )
 
 
 def discrete_item(specs: Sequence[TensorSpec], number: int) -> Arrays:
     """Return an item of integers and booleans: a number's binary digits, the lowest first."""
     item, left = dict[str, Array](), number
-    for spec, shape in zip(specs, _long_shapes(specs), strict=True):
+    shapes = _long_shapes(specs)
+    for spec in at_sizes(specs, shapes):
+        shape = shapes[spec.name]
         size, (low, high) = math.prod(shape), safe_range(spec)
         digits = [low + (left >> bit & 1) * (high > low) for bit in range(size)]
         item[spec.name] = np.array(digits).reshape(shape).astype(spec.dtype)
@@ -248,13 +253,13 @@ def discrete_item(specs: Sequence[TensorSpec], number: int) -> Arrays:
     return item
 
 
-def _long_shapes(specs: Sequence[TensorSpec]) -> list[tuple[int, ...]]:
+def _long_shapes(specs: Sequence[TensorSpec]) -> dict[str, tuple[int, ...]]:
     """Return aligned shapes with free axes as long as needed for many different items."""
     bounds = _bounds(specs, aligned=True)
-    return [
-        tuple(
+    return {
+        spec.name: tuple(
             n if size is None else max(bounds[size][0], min(LONG, bounds[size][1]))
             for n, size in zip(spec.item_shape, _sizes_of(spec, aligned=True), strict=True)
         )
         for spec in specs
-    ]
+    }

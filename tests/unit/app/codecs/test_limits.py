@@ -8,6 +8,7 @@ import jsonschema_rs
 import numpy as np
 import orjson
 import pytest
+from pydantic import ValidationError
 
 from app.api.payloads import read_items
 from app.codecs.base import JSON, NPY, OCTET_STREAM
@@ -168,3 +169,44 @@ def test_schema_has_the_sizes(value: object, valid: bool) -> None:
     schema = dict(TensorCodec(make_manifest([FREE])).item_schema())
     assert jsonschema_rs.is_valid(schema, value) is valid
     assert "seq: " in orjson.dumps(schema).decode()
+
+
+NODES = TensorSpec(name="nodes", dtype="float32", shape=(-1, -1), dimensions=(N,))
+EDGES = TensorSpec(name="edges", dtype="int64", shape=(-1, 2), minimum=0, below="n")
+PROBLEM = "'edges': expected whole numbers in 0..<n, where n is 3, got 3 at [1]"
+
+
+@pytest.mark.parametrize("many", [False, True])
+def test_index_must_be_less_than_the_size_of_its_item(many: bool) -> None:
+    right, wrong = ({"nodes": [0.5] * size, "edges": [2, 3]} for size in (4, 3))
+    body = orjson.dumps({"inputs": [right, wrong]} if many else {"input": wrong})
+    error = rejected([NODES, EDGES], body, JSON, many=many)
+    assert str(error) == ("inputs[1]: " if many else "") + PROBLEM
+    index = {"index": 1, "problem": PROBLEM} if many else {}
+    assert error.details == ({**index, "input": "edges", "got": 3, "limit": 2},)
+    assert len(read([NODES, EDGES], orjson.dumps({"inputs": [right]}), JSON, many=True)) == 1
+
+
+def test_index_in_arrays_of_several_items_must_be_less_than_their_size() -> None:
+    codec = TensorCodec(make_manifest([NODES, EDGES]))
+    arrays = {"nodes": np.ones((2, 3), np.float32), "edges": np.array([[0, 2], [2, 3]])}
+    with pytest.raises(InvalidInput) as caught:
+        codec.decode_arrays(arrays)
+    assert str(caught.value) == f"inputs[1]: {PROBLEM}"
+    arrays["edges"][1, 1] = 2
+    assert len(codec.decode_arrays(arrays)) == 2
+
+
+@pytest.mark.parametrize("many", [False, True])
+def test_index_in_an_npy_file_must_be_less_than_its_own_size(many: bool) -> None:
+    order = TensorSpec(name="edges", dtype="int64", shape=(-1, -1), dimensions=(N,), below="n")
+    array = [[2, 1, 0], [0, 3, 1]] if many else [0, 3, 1]
+    told = str(rejected([order], npy(array), NPY, many=many))
+    assert told == ("inputs[1]: " if many else "") + PROBLEM.replace("0..<n", "..<n")
+
+
+def test_range_ends_at_a_number_or_at_a_size_that_exists() -> None:
+    with pytest.raises(ValidationError, match="ends at 9 or at the size 'n', not at both"):
+        TensorSpec(name="x", dtype="int64", shape=(-1,), maximum=9, below="n")
+    with pytest.raises(ValidationError, match="size 'n', but no free size has this"):
+        make_manifest([EDGES])

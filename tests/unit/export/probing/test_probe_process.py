@@ -25,7 +25,7 @@ class Crashing(nn.Module):
         least = int(x.min())
         if least < 0:
             least = (-9223372036854775807 + least) // least  # -1: the one division that overflows
-        return x * 2 + least
+        return x * 2 + min(least, 0)
 
 
 class Hanging(nn.Module):

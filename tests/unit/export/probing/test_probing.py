@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -11,7 +12,9 @@ from torch import nn
 from export.errors import UsageError
 from export.probing.probing import Learned, Prober
 from export.probing.samples import two_shapes
+from export.probing.trials import Outcome, Trials
 from export.reading.declared import read_inputs
+from tests.unit.export.kinds import Graph
 
 
 def learned(module: nn.Module, *given: str) -> Learned:
@@ -143,6 +146,16 @@ class Pairs(nn.Module):
         (Column(), ["x=int64[-1,2]"], ["x=int64[-1,2] in 0.."]),
         (Wrapping(), ["x=int64[-1,2]"], ["x=int64[-1,2] in -50..49"]),
         (
+            Graph(),
+            ["nodes=float32[-1,-1,4]", "edges=int64[-1,2,-1]"],
+            ["nodes=float32[-1,1<=n<=1024,4]", "edges=int64[-1,2,-1] in 0..<n"],
+        ),
+        (
+            Graph(),
+            ["nodes=float32[-1,5,4]", "edges=int64[-1,2,-1]"],
+            ["nodes=float32[-1,5,4]", "edges=int64[-1,2,-1] in 0..4"],
+        ),
+        (
             Lengths(),
             ["x=float32[-1,-1]", "lengths=int64[-1]"],
             ["x=float32[-1,-1]", "lengths=int64[-1]"],
@@ -187,6 +200,30 @@ def test_each_finding_has_a_note() -> None:
         "the numbers of 'ids' are at least 0: -1 fails (index out of range in self)",
         "the numbers of 'ids' are at most 49: 50 fails (index out of range in self)",
     )
+
+
+OUTSIDE = "is out of bounds for dimension 0 with size 3"
+
+
+def test_index_into_another_item_is_a_failure() -> None:
+    found = learned(Graph(), "nodes=float32[-1,n,4]", "edges=int64[-1,2,3]")
+    assert found.notes[-2:] == (
+        f"the numbers of 'edges' are at least 0: -1 fails (index -1 {OUTSIDE})",
+        f"the numbers of 'edges' are less than 'n': if that is 3, 3 fails (index 3 {OUTSIDE})",
+    )
+    source = np.array([[[-1, 0, 0], [0, 0, 0]]])  # alone, it counts from the end
+    inputs, shapes = [each.spec for each in found.inputs], ((3, 4), (2, 3))
+    trials = Trials(torch.jit.script(Graph()))
+    assert trials.run(inputs, shapes, {"edges": source}) is Outcome.WORKS
+    assert trials.run_among_others(inputs, shapes, {"edges": source}) is Outcome.FAILS
+    assert trials.said == "the answer then depends on the other items of a batch"
+
+
+def test_declared_size_must_be_the_one_that_limits_numbers() -> None:
+    given = ["nodes=float32[-1,1<=n<=9,4]", "edges=int64[-1,2,e<=9] in 0..<n"]
+    assert shown(Graph(), *given) == given
+    with pytest.raises(UsageError, match="4 in 'edges' is allowed where 'e' is 5, but the model"):
+        learned(Graph(), given[0], "edges=int64[-1,2,e<=9] in 0..<e")
 
 
 def test_different_names_stay_separate_with_a_note() -> None:

@@ -19,6 +19,11 @@ from export.reading.declared import read_inputs
         (["int64[-1,seq] in -5.."], ["input=int64[-1,seq<=1024] in -5.."]),
         (["int64[-1] in .."], ["input=int64[-1]"]),
         (
+            ["x=float32[-1,n,4]", "e=int64[-1,2,-1] in 0..<n"],
+            ["x=float32[-1,n<=1024,4]", "e=int64[-1,2,-1] in 0..<n"],
+        ),
+        (["order=int64[-1,n] in ..<n"], ["order=int64[-1,n<=1024] in ..<n"]),
+        (
             ["ids=int64[-1,seq<=512]", "mask=bool[-1,2<=seq]"],
             ["ids=int64[-1,2<=seq<=512]", "mask=bool[-1,2<=seq<=512]"],
         ),
@@ -58,6 +63,12 @@ def test_printed_inputs_can_be_read_again(given: list[str], shown: list[str]) ->
         (["float32[-1] in 0..1"], "only integers have a range, not float32"),
         (["bool[-1] in 0..1"], "only integers have a range, not bool"),
         (["int64[-1] in 0-49"], "is not dtype[shape], such as --input 'float32[-1,3,224,224]', or"),
+        (
+            ["x=float32[-1,n]", "e=int64[-1,2] in 0..<m"],
+            "'e' are less than the size 'm', but no free size has this name; there are: 'n'",
+        ),
+        (["float32[-1,n] in 0..<n"], "only integers have a range, not float32"),
+        (["int64[-1,n] in 0..<9"], "in 0..<n for indices into the free size n"),
         (["int64[-1] 0..49"], "or NAME=dtype[shape] in LEAST..MOST for integers"),
         (
             ["a=int64[-1,seq<=4]", "b=int64[-1,seq<=5]"],

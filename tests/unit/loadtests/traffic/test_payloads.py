@@ -21,7 +21,7 @@ from loadtests.traffic.payloads import (
     places_of,
     raw_template,
 )
-from models.bounds import mismatch, out_of_range, shared_axes
+from models.bounds import at_sizes, mismatch, out_of_range, shared_axes
 from models.tensors import Arrays, Dimension, TensorSpec
 
 
@@ -84,13 +84,14 @@ def test_items_respect_names_bounds_and_ranges() -> None:
         ),
         TensorSpec(name="m", dtype="bool", shape=(-1, 4, -1), dimensions=(seq,)),
         TensorSpec(name="l", dtype="int8", shape=(-1, -1, -1), dimensions=(n, n), maximum=-5),
+        TensorSpec(name="at", dtype="int64", shape=(-1, 3), minimum=0, below="seq"),
     ]
     assert not can_be_aligned(inputs)
     drawn = [draw_item(inputs, np.random.default_rng(seed)) for seed in range(50)]
     for item in [*drawn, *(discrete_item(inputs, 2**number) for number in range(200))]:
         shapes = {name: array.shape for name, array in item.items()}
         assert mismatch(shared_axes(inputs), shapes) is None
-        for each in inputs:
+        for each in at_sizes(inputs, shapes):
             assert each.takes(shapes[each.name])
             assert out_of_range(each, item[each.name]) is None
     assert {item["i"].shape for item in drawn} == {(size,) for size in (2, 3, 4, 5)}
