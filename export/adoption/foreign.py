@@ -13,7 +13,16 @@ from torch import fx, nn
 from export.adoption.outputs import Made, by_name
 from export.errors import ExportError, UsageError, reason
 from export.probing import traces
-from export.probing.samples import SEED, Samples, Shapes, draw, sample_bytes, two_shapes
+from export.probing.samples import (
+    SEED,
+    USUAL,
+    Samples,
+    Shapes,
+    draw,
+    sample_bytes,
+    shapes_in_steps,
+    starts_large,
+)
 from export.reading import advice
 from export.reading.model_files import FAILURES
 from export.variants.graphs import OnnxModule
@@ -24,13 +33,9 @@ from models.tensors import ANY_SIZE, Arrays, Dimension, Dtype, TensorSpec
 
 BATCHES = (1, 2, 3)
 OTHER_BATCHES = (*range(1, 9), 16, 32, 64)  # tried if it runs on none of those, to say why
-# Pairs of sizes for free axes. Samples have the first pair on which the model runs: a network that
-# halves its picture five times needs more than a few pixels, and an even number. The larger pairs
-# show which axes of the outputs differ: with few pixels a stride of 8 always leaves one.
-FREE_SIZES = ((3, 5), (16, 24), (64, 96), (224, 256))
-USUAL = 2  # the index of the largest of which samples are made too: sizes that requests may have
 MAX_SAMPLE_BYTES = 256 * 1024 * 1024  # one batch of the largest of BATCHES
 MAX_LARGER_BYTES = 8 * 1024 * 1024  # the same, for pairs after the first one that runs
+MAX_LARGEST_S = 1.0  # of the last pair, if samples are to have its larger size too
 LARGER_BUDGET_S = 20.0  # pairs that would take longer, by the size of their samples, are left out
 
 Sizes: TypeAlias = tuple[int, Shapes]  # the batch size, and the shapes of its items
@@ -90,6 +95,8 @@ def infer(
             shapes += pair
         elif index <= USUAL:
             shapes[2:] = [pair[0]]
+        elif took <= MAX_LARGEST_S and starts_large(inputs):
+            shapes[3:] = [pair[-1]]
     if not shapes:
         raise RuntimeError("a bug in infer: no sizes were tried")
     return _outputs(runs, inputs), Samples(inputs, codec, tuple(dict.fromkeys(shapes)))
@@ -101,9 +108,7 @@ def _affordable(inputs: tuple[TensorSpec, ...]) -> list[tuple[Shapes, ...]]:
     Free axes have two sizes each, or one if their bounds allow no other.
     """
     batch = BATCHES[-1]
-    pairs = list(
-        dict.fromkeys(tuple(dict.fromkeys(two_shapes(inputs, sizes))) for sizes in FREE_SIZES)
-    )
+    pairs = [tuple(dict.fromkeys(pair)) for pair in shapes_in_steps(inputs)]
     needed = sample_bytes(inputs, batch, pairs[0][-1])
     if needed > MAX_SAMPLE_BYTES:
         raise UsageError(

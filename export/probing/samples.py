@@ -5,8 +5,9 @@ from __future__ import annotations
 import base64
 import io
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeAlias
 
 import numpy as np
@@ -22,6 +23,15 @@ SEED = 11
 EXAMPLE_PICTURE = 16  # pixels to a side
 MAX_EXAMPLE = 4096  # numbers; more are unreadable, and the example is in many documents
 DECIMALS = 2  # of an example's numbers, which are for people and may be many
+
+# Pairs of sizes for free axes. Samples have the first pair on which the model runs: a network that
+# halves its picture five times needs more than a few pixels, and an even number. The larger pairs
+# show which axes of the outputs differ: with few pixels a stride of 8 always leaves one, and with
+# few samples of a sound a window of 512.
+FREE_SIZES = ((3, 5), (16, 24), (64, 96), (224, 256), (512, 768), (1024, 1536))
+SMALL = FREE_SIZES[0][0]
+STEPS = 3  # in equal ratios from the smallest to the largest size, if the smallest is larger
+USUAL = 2  # the index of the largest of which samples are made too: sizes that requests may have
 
 # The shapes of one item: one for each input, in order.
 Shapes: TypeAlias = tuple[tuple[int, ...], ...]
@@ -85,6 +95,38 @@ def two_shapes(inputs: Sequence[TensorSpec], sizes: tuple[int, int]) -> tuple[Sh
     All free axes get the same two sizes if their bounds allow it: inputs often share sizes,
     declared or not, like tokens and their mask.
     """
+    return _shapes(inputs, lambda least, most: _within(least, most, sizes))
+
+
+def shapes_in_steps(inputs: Sequence[TensorSpec]) -> list[tuple[Shapes, Shapes]]:
+    """Return pairs of shapes of increasing size, like `two_shapes`, without repetitions.
+
+    A free axis has the sizes of FREE_SIZES; or if its smallest size is larger than those, that
+    size, doubled repeatedly, in equal ratios up to the largest.
+    """
+
+    def pair(step: int, least: int, most: int) -> tuple[int, int]:
+        if least <= SMALL:
+            return _within(least, most, FREE_SIZES[step])
+        doublings = int(math.log2(most / least))
+        size = least << round(doublings * min(step, STEPS) / STEPS)
+        if least < size == most:
+            size //= 2
+        return _within(least, most, (size, 2 * size))
+
+    steps = range(len(FREE_SIZES))
+    return list(dict.fromkeys(_shapes(inputs, partial(pair, step)) for step in steps))
+
+
+def starts_large(inputs: Sequence[TensorSpec]) -> bool:
+    """Whether a free axis has a smallest size that is not small: then its largest is known too."""
+    return any(axis.least > SMALL for spec in inputs for axis in _free(spec))
+
+
+def _shapes(
+    inputs: Sequence[TensorSpec], choose: Callable[[int, int], tuple[int, int]]
+) -> tuple[Shapes, Shapes]:
+    """Return two shapes; `choose` returns two sizes of a free axis from its smallest to largest."""
     free = [axis for spec in inputs for axis in _free(spec)]
     low = max((axis.least for axis in free), default=0)
     high = min((axis.most for axis in free), default=0)
@@ -92,7 +134,7 @@ def two_shapes(inputs: Sequence[TensorSpec], sizes: tuple[int, int]) -> tuple[Sh
 
     def within(axis: Axis) -> tuple[int, int]:
         least, most = (low, high) if alike else (axis.least, axis.most)
-        return _within(max(1, least), most, sizes)
+        return choose(max(1, least), most)
 
     first, second = (
         tuple(

@@ -10,6 +10,7 @@ from export.adoption.foreign import infer
 from export.probing.samples import Samples
 from export.reading.model_files import load
 from models.codec_specs import TensorCodecSpec
+from models.tensors import Dimension
 from tests.unit.export.torchscripts import Sums, scripted
 from tests.unit.models.manifests import spec
 
@@ -95,3 +96,29 @@ def test_random_inputs_use_sizes_that_worked() -> None:
     _, samples = infer(module, (spec("x", shape=(-1, 3, -1, -1)),), TENSOR)
     for item in samples.golden_inputs():
         assert module(torch.from_numpy(item["x"][None])).shape[:2] == (1, 3)
+
+
+class Frames(nn.Module):
+    """The mean of each window of 512 samples of a sound."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.unfold(1, 512, 512).mean(2)
+
+
+@pytest.mark.parametrize(
+    ("least", "most", "seen"),
+    [
+        (512, 16384, [512, 1024, 4096, 16384]),
+        (0, 1024, [512, 768]),
+        (512, 1024, [512, 1024]),
+        (600, 1100, [600, 1100]),
+    ],
+)
+def test_outputs_are_free_that_vary_only_at_large_sizes(
+    least: int, most: int, seen: list[int]
+) -> None:
+    free = Dimension(least=least, most=most)
+    inputs = (spec("x", shape=(-1, -1)).model_copy(update={"dimensions": (free,)}),)
+    found, samples = infer(load(scripted(Frames()), "it.pt"), inputs, TENSOR)
+    assert [each.shape for each in found] == [(-1, -1)]
+    assert sizes(samples) == seen
