@@ -106,6 +106,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add(
         "--pad",
+        action="append",
         metavar="NAME=MASK",
         help="let items that differ in the free size NAME share a batch: they are padded, and the "
         "input MASK is 1 where an item has data and 0 where it is padded. Export checks that this "
@@ -159,7 +160,7 @@ def _adopt_file(parsed: argparse.Namespace) -> Adopted:
             f"such as {codecs.EXAMPLE}"
         )
     name = _name(parsed.name, source.name)
-    declared = read_inputs(given_inputs, parsed.pad)
+    declared = read_inputs(given_inputs, parsed.pad or ())
     inputs = tuple(each.spec for each in declared)
     wanted, first, file = _wanted(parsed)
     given = None if file is None else _read_labels(file)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias, get_args
@@ -99,7 +100,29 @@ def infer(
             shapes[3:] = [pair[-1]]
     if not shapes:
         raise RuntimeError("a bug in infer: no sizes were tried")
+    with contextlib.suppress(DoesNotRun):  # all free sizes may have to be equal
+        runs |= _runs(module, inputs, codec, _apart(inputs, shapes), names, original)
     return _outputs(runs, inputs), Samples(inputs, codec, tuple(dict.fromkeys(shapes)))
+
+
+def _apart(inputs: Sequence[TensorSpec], shapes: Sequence[Shapes]) -> tuple[Shapes, ...]:
+    """Return shapes whose padded axes differ in size from other free axes; none if all are padded.
+
+    They show which axes of the outputs have the padded size.
+    """
+    padding = padding_of(inputs, ())
+    if padding is None:
+        return ()
+    small, large = shapes[0], shapes[min(1, len(shapes) - 1)]
+    names = [[axis.name for axis in spec.axes] for spec in inputs]
+    mixed = tuple(
+        tuple(
+            larger if name == padding.dimension.name else size
+            for name, size, larger in zip(each, one, other, strict=True)
+        )
+        for each, one, other in zip(names, small, large, strict=True)
+    )
+    return () if mixed in (small, large) else (mixed,)
 
 
 def _affordable(inputs: tuple[TensorSpec, ...]) -> list[tuple[Shapes, ...]]:
@@ -129,6 +152,8 @@ def _runs(
     """Return dtypes and shapes of the outputs for batches of every size."""
     rng = np.random.default_rng(SEED)
     runs: dict[Sizes, Made] = {}
+    if not several:
+        return runs
     for shapes in several:
         for batch in BATCHES:
             sample = draw(inputs, codec, rng, batch, shapes)

@@ -10,6 +10,7 @@ import numpy as np
 
 from export.errors import ParityError
 from export.variants.base import TOLERANCES
+from models.bounds import at_sizes
 from models.definitions.definition import Definition, Progress
 from models.padding import Padding, padding_of
 from models.tensors import Arrays, Dimension, TensorSpec, Tolerance, stack
@@ -72,7 +73,12 @@ def padded_batches(
     rng = np.random.default_rng(SEED)
 
     def proved(sizes: Sequence[int], top: int) -> PaddedBatch:
-        items = tuple(_resized(dimension, definition.inputs, draw(), size) for size in sizes)
+        first = draw()  # the others get its sizes in other free axes: else they share no batch
+        drawn = (first, *(draw() for _ in sizes[1:]))
+        items = tuple(
+            _resized(dimension, definition.inputs, item, first, size)
+            for item, size in zip(drawn, sizes, strict=True)
+        )
         alone = [eager(stack([item])) for item in items]
         expected = tuple({name: array[0] for name, array in each.items()} for each in alone)
         batch = PaddedBatch(padding, items, expected, top)
@@ -150,12 +156,18 @@ def _spread(least: int, top: int, max_batch: int) -> list[int]:
     return sorted({round(size) for size in np.geomspace(least, top, count).tolist()})
 
 
-def _resized(dimension: Dimension, inputs: Sequence[TensorSpec], item: Arrays, size: int) -> Arrays:
-    """Repeat or cut an item along the padded axes to this size."""
+def _resized(
+    dimension: Dimension, inputs: Sequence[TensorSpec], item: Arrays, like: Arrays, size: int
+) -> Arrays:
+    """Repeat or cut an item: to this size along the padded axes, else to the sizes of another."""
     made = dict(item)
     for spec in inputs:
         for at, axis in enumerate(spec.axes):
-            if axis.name == dimension.name:
-                places = np.arange(size) % item[spec.name].shape[at]
-                made[spec.name] = np.take(item[spec.name], places, axis=at)
+            wanted = size if axis.name == dimension.name else like[spec.name].shape[at]
+            places = np.arange(wanted) % max(1, item[spec.name].shape[at])
+            made[spec.name] = np.take(made[spec.name], places, axis=at)
+    shapes = {name: array.shape for name, array in made.items()}
+    for spec, here in zip(inputs, at_sizes(inputs, shapes), strict=True):
+        if spec.below is not None and here.maximum is not None:
+            made[spec.name] = np.minimum(made[spec.name], here.maximum).astype(spec.dtype)
     return made

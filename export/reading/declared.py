@@ -108,12 +108,12 @@ class Unit:
     most: int | None
 
 
-def read_inputs(given: Sequence[str], pad: str | None = None) -> tuple[DeclaredInput, ...]:
+def read_inputs(given: Sequence[str], pads: Sequence[str] = ()) -> tuple[DeclaredInput, ...]:
     """Parse the inputs that the options describe, in order.
 
     Args:
         given: each `--input`.
-        pad: `--pad`: NAME=MASK.
+        pads: each `--pad`: NAME=MASK; at most one.
 
     Raises:
         UsageError: if one of them is wrong, or they contradict each other.
@@ -125,7 +125,12 @@ def read_inputs(given: Sequence[str], pad: str | None = None) -> tuple[DeclaredI
     names = [each.name for each in inputs]
     if len(set(names)) < len(names):
         raise UsageError(f"--input: names must differ, got {names}")
-    if pad is not None:
+    if len(pads) > 1:
+        raise UsageError(
+            f"--pad is given for {', '.join(pads)}: only one size can be padded. Items that differ "
+            "in another free size do not share a batch; choose the size that differs most often"
+        )
+    for pad in pads:
         inputs = _padded(inputs, pad)
     for text, each in zip(given, inputs, strict=True):
         try:
@@ -139,7 +144,7 @@ def read_inputs(given: Sequence[str], pad: str | None = None) -> tuple[DeclaredI
     try:
         check_padding([each.spec for each in inputs], ())
     except ValueError as error:
-        raise UsageError(f"--pad {pad}: {error}") from error
+        raise UsageError(f"--pad {''.join(pads)}: {error}") from error
     return inputs
 
 

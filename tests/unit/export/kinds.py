@@ -15,3 +15,28 @@ class Graph(nn.Module):
         ends = (edges + n * torch.arange(b)[:, None, None]).transpose(0, 1).reshape(2, -1)
         received = torch.zeros_like(flat).index_add(0, ends[1], flat[ends[0]])
         return (flat + received).view(b, n, f)
+
+
+class Pooled(nn.Module):
+    """x [b, t, w], mask [b, t] -> [b, w, 2]: the masked mean over t, at any width w."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.randn(2))
+
+    def forward(self, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        weights = mask.to(x.dtype).unsqueeze(2)
+        mean = (x * weights).sum(1) / weights.sum(1)
+        return mean.unsqueeze(2) * self.scale
+
+
+class PaddedGraph(nn.Module):
+    """A graph whose items have different numbers of nodes, padded: mask [b, n]."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.graph = Graph()
+
+    def forward(self, nodes: torch.Tensor, edges: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        made: torch.Tensor = self.graph(nodes, edges)
+        return made * mask.to(nodes.dtype).unsqueeze(2)

@@ -20,6 +20,7 @@ from models.definitions.definition import Definition
 from models.padding import padding_of
 from models.tensors import Arrays, Dimension, TensorSpec
 from tests.unit.export.definitions import definition, quiet, subject
+from tests.unit.export.kinds import PaddedGraph, Pooled
 from tests.unit.export.torchscripts import run, scripted, written
 from tests.unit.models.manifests import spec
 
@@ -211,6 +212,35 @@ class TestAdopt:
         file = written(tmp_path, scripted(MaskedMean()))
         made = run(file, "--name", "m", *first, "--pad", "seq=mask").definition
         assert [each.fill for each in made.inputs] == [5, 0]
+
+    @pytest.mark.parametrize(
+        ("module", "inputs", "pad", "shape"),
+        [
+            (Pooled(), ["x=float32[-1,t<=9,-1]", "mask=bool[-1,t]"], "t=mask", (-1, -1, 2)),
+            (
+                PaddedGraph(),
+                ["x=float32[-1,n<=9,4]", "e=int64[-1,2,-1] in 0..<n", "mask=bool[-1,n]"],
+                "n=mask",
+                (-1, -1, 4),
+            ),
+        ],
+    )
+    def test_another_size_may_be_free(
+        self, tmp_path: Path, module: nn.Module, inputs: list[str], pad: str, shape: tuple[int, ...]
+    ) -> None:
+        options = [word for each in inputs for word in ("--input", each)]
+        file = written(tmp_path, scripted(module))
+        made = run(file, "--name", "m", *options, "--pad", pad).definition
+        assert [each.shape for each in made.outputs] == [shape]
+        padding = padding_of(made.inputs, made.outputs)
+        assert padding is not None
+        assert padding.trims == isinstance(module, PaddedGraph)
+        assert [batch.to for batch in reference(made).padded] == [2, 4, 8, 9]
+
+    def test_only_one_size_is_padded(self, tmp_path: Path) -> None:
+        pads = ("--pad", "t=mask", "--pad", "w=other")
+        with pytest.raises(UsageError, match=r"^--pad is given for t=mask, w=other: only"):
+            run(written(tmp_path, scripted(MaskedMean())), "--name", "m", *IDS, *pads)
 
     @pytest.mark.parametrize(
         ("pad", "message"),
