@@ -28,6 +28,7 @@ from export.reports.report import print_report
 from export.summary import print_summary
 from export.timing.tune import TuneOptions
 from export.training import options
+from export.variants.base import INTEGER_SHARE
 from export.variants.registry import MAKERS
 from models.definitions.definition import Definition
 from models.definitions.loading import BrokenDefinition
@@ -155,7 +156,11 @@ def _export(arguments: Sequence[str], catalog: Mapping[str, Definition], console
         weights=parsed.weights,
         checkpoint=parsed.checkpoint,
         proof=ProofOptions(
-            parsed.variants, parsed.max_accuracy_drop, parsed.max_batch_size, parsed.thorough
+            parsed.variants,
+            parsed.max_accuracy_drop,
+            parsed.max_batch_size,
+            parsed.thorough,
+            parsed.integer_share,
         ),
         tuning=_tuning(parsed),
         profile=parsed.profile,
@@ -205,6 +210,7 @@ def _adopt(arguments: Sequence[str], console: Console) -> None:
             parsed.variants or found.variants,
             max_batch=parsed.max_batch_size,
             thorough=parsed.thorough,
+            integer_share=parsed.integer_share,
         ),
         tuning=_tuning(parsed),
         profile=parsed.profile,
@@ -343,6 +349,15 @@ def _add_tuning(parser: argparse.ArgumentParser, *, again: bool = False) -> None
             action="store_true",
             help="compare batches of many sizes with eager PyTorch, however long that takes "
             "(default: of a slow model at least of 1, 2, two others and the largest)",
+        )
+        parser.add_argument(
+            "--integer-share",
+            type=values.share,
+            default=INTEGER_SHARE,
+            metavar="SHARE",
+            help="how many of an item's integers in an output may differ, such as the classes of "
+            "pixels whose two highest scores are equal but for rounding, from 0 to 1 "
+            f"(default: {INTEGER_SHARE:g}; recorded in the manifest)",
         )
         parser.add_argument(
             "--profile",

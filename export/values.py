@@ -25,10 +25,19 @@ def positives(text: str) -> tuple[int, ...]:
 
 def points(text: str) -> float:
     """Parse hundredths, from 0 to 100."""
+    return _up_to(text, 100, "0 to 100 points")
+
+
+def share(text: str) -> float:
+    """Parse a share, from 0 to 1."""
+    return _up_to(text, 1, "a share from 0 to 1")
+
+
+def _up_to(text: str, most: float, told: str) -> float:
     try:
         value = float(text)
     except ValueError:
         value = math.nan
-    if not 0 <= value <= 100:
-        raise argparse.ArgumentTypeError(f"must be 0 to 100 points, got {text!r}")
+    if not 0 <= value <= most:
+        raise argparse.ArgumentTypeError(f"must be {told}, got {text!r}")
     return value

@@ -8,10 +8,9 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 
 from export.errors import ParityError
-from export.variants.base import TOLERANCES
 from models.bounds import at_sizes
 from models.definitions.definition import Definition
-from models.tensors import Array, Arrays, TensorSpec, stack
+from models.tensors import Array, Arrays, TensorSpec, Tolerance, stack
 
 ITEMS = 3  # of the batch; the item in the middle is changed
 MOST_PLACES = 4  # of an item that are changed alone, at the most
@@ -20,7 +19,7 @@ BUDGET_S = 5.0  # of eager
 Run = Callable[[Arrays], Arrays]  # a batch's inputs -> its outputs
 
 
-def check_indices(definition: Definition, batch: Arrays, eager: Run) -> None:
+def check_indices(definition: Definition, batch: Arrays, eager: Run, tolerance: Tolerance) -> None:
     """Try integers that the inputs allow and the samples lack, near the sizes of the items.
 
     A model that concatenates the items of a batch adds an offset to their indices: a number that is
@@ -30,6 +29,7 @@ def check_indices(definition: Definition, batch: Arrays, eager: Run) -> None:
         definition: has the inputs and their ranges.
         batch: of at least three items; input name -> array with the batch axis.
         eager: the model.
+        tolerance: how far an item's answers alone and in a batch may differ.
 
     Raises:
         ParityError: if an answer depends on the batch.
@@ -47,9 +47,9 @@ def check_indices(definition: Definition, batch: Arrays, eager: Run) -> None:
         among = _made(eager, stack([items[0], item, items[2]]))
         if among is None:
             continue
-        if alone is None or not _same(alone, 0, among, 1):
+        if alone is None or not _same(alone, 0, among, 1, tolerance):
             what = "fails alone but is answered" if alone is None else "is answered differently"
-        elif any(not _same(plain, row, among, row) for row in (0, 2)):
+        elif any(not _same(plain, row, among, row, tolerance) for row in (0, 2)):
             what = "changes the answers of other items"
         else:
             continue
@@ -101,9 +101,8 @@ def _made(eager: Run, batch: Arrays) -> Arrays | None:
         return None
 
 
-def _same(one: Arrays, row: int, other: Arrays, its_row: int) -> bool:
+def _same(one: Arrays, row: int, other: Arrays, its_row: int, tolerance: Tolerance) -> bool:
     """Whether two answers are equal, apart from rounding."""
-    tolerance = TOLERANCES["float32"]
     return all(
         tolerance.excess(array[row], other[name][its_row]) is None for name, array in one.items()
     )

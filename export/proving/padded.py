@@ -9,7 +9,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from export.errors import ParityError
-from export.variants.base import TOLERANCES
 from models.bounds import at_sizes
 from models.definitions.definition import Definition, Progress
 from models.padding import Padding, padding_of
@@ -46,6 +45,7 @@ def padded_batches(
     eager: Run,
     max_batch: int,
     progress: Progress,
+    tolerance: Tolerance,
 ) -> tuple[PaddedBatch, ...]:
     """Build batches padded to increasing sizes; none if no dimension is padded.
 
@@ -57,6 +57,7 @@ def padded_batches(
         eager: the model.
         max_batch: most items of a batch, but at least two.
         progress: called for each batch.
+        tolerance: how far eager's answers to an item alone and padded may differ.
 
     Raises:
         ParityError: if padding changes one of eager's answers.
@@ -82,7 +83,7 @@ def padded_batches(
         alone = [eager(stack([item])) for item in items]
         expected = tuple({name: array[0] for name, array in each.items()} for each in alone)
         batch = PaddedBatch(padding, items, expected, top)
-        largest_change("eager's ", batch, eager, TOLERANCES["float32"], advice)
+        largest_change("eager's ", batch, eager, tolerance, advice)
         return batch
 
     tops = list(_tops(least, most))

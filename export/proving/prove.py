@@ -11,7 +11,15 @@ import torch
 from export.artifact import digest_of
 from export.errors import ExportError, ParityError, reason
 from export.proving import verify
-from export.variants.base import TOLERANCES, Draft, Maker, NotApplicable, Subject
+from export.variants.base import (
+    INTEGER_SHARE,
+    Draft,
+    Maker,
+    NotApplicable,
+    Subject,
+    own_precision,
+    tolerance_of,
+)
 from export.variants.registry import MAKERS, wanted_variants
 from models.archive import ArchiveError
 from models.definitions.definition import HeldOut, Progress
@@ -22,6 +30,7 @@ from models.plan import Precision
 from models.processor import DeviceKind
 from models.resources import serving_threads
 from models.runtimes import File
+from models.tensors import Tolerance
 
 Stage = Callable[[str], Progress]
 
@@ -35,12 +44,14 @@ class ProofOptions:
         max_accuracy_drop: how many points (hundredths) less accurate than eager a variant may be.
         max_batch: the largest batch that is compared; None: by the cost of a forward.
         thorough: compare many batch sizes, however long that takes.
+        integer_share: the share of an item's integers that may differ where scores tie.
     """
 
     variants: tuple[str, ...] | None = None
     max_accuracy_drop: float = 0.5
     max_batch: int | None = None
     thorough: bool = False
+    integer_share: float = INTEGER_SHARE
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +77,7 @@ class _Work:
 
     subject: Subject
     options: ProofOptions
+    own: Precision
     folder: Path
     stage: Stage
     threads: int
@@ -95,6 +107,7 @@ def prove_variants(
     """
     definition = subject.definition
     wanted = wanted_variants(options.variants, definition)
+    own = own_precision(subject.eager, definition.outputs)
     threads = threads or serving_threads()
     with intra_op_threads(threads):  # on all cores each forward would wait for the busiest core
         against = verify.reference(
@@ -103,10 +116,11 @@ def prove_variants(
             options.max_batch,
             stage("eager"),
             thorough=options.thorough,
+            tolerance=tolerance_of("float32", own, options.integer_share),
         )
         held_out = definition.held_out() if definition.held_out else None
         accuracy = verify.accuracy(subject.eager, definition, held_out) if held_out else None
-        work = _Work(subject, options, folder, stage, threads, against, held_out, accuracy)
+        work = _Work(subject, options, own, folder, stage, threads, against, held_out, accuracy)
         for name in wanted:
             if name == "trace" and options.variants is None and "script" in work.variants:
                 continue  # it would lose control flow and gain nothing
@@ -203,7 +217,7 @@ def _prove(
         made_by=draft.made_by,
         torch_version=torch.__version__,
         device_kinds=draft.device_kinds,
-        tolerance=TOLERANCES[precision],
+        tolerance=_tolerance(work, precision),
         parity=parity,
         optimized=optimized,
         accuracy=accuracy,
@@ -235,7 +249,7 @@ def _optimized(
         if precision == "float32":
             return parity, True, its_accuracy
         plain = _load(work, draft, files, "cpu", optimized=False)
-        alike = verify.agree(plain, form, work.reference, TOLERANCES["float32"])
+        alike = verify.agree(plain, form, work.reference, _tolerance(work, "float32"))
         return parity, alike, its_accuracy
     except (ParityError, NotApplicable) as error:
         work.left_out[f"{name}-optimized"] = f"optimize_for_inference at load: {error}"
@@ -245,9 +259,12 @@ def _optimized(
 def _parity(
     work: _Work, form: Forward, precision: Precision, kind: DeviceKind, progress: Progress
 ) -> Parity:
-    return verify.check_parity(
-        form, work.reference, TOLERANCES[precision], progress, torch.device(kind)
-    )
+    tolerance = _tolerance(work, precision)
+    return verify.check_parity(form, work.reference, tolerance, progress, torch.device(kind))
+
+
+def _tolerance(work: _Work, precision: Precision) -> Tolerance:
+    return tolerance_of(precision, work.own, work.options.integer_share)
 
 
 def _load(

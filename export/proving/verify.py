@@ -35,6 +35,10 @@ MOST_BY_CHANCE = 16
 # is within a fifth of its tolerance.
 STEADY = 0.2
 ALONE = "compared with the item's answer alone: "
+TIES = (
+    "; if these are indices of the largest of scores that tie, allow a larger share with "
+    "--integer-share"
+)
 TINY = 1e-6  # relative differences use at least this magnitude
 
 Runnable = Callable[..., object]
@@ -113,6 +117,7 @@ def reference(
     progress: Progress,
     *,
     thorough: bool = False,
+    tolerance: Tolerance = TOLERANCES["float32"],
 ) -> Reference:
     """Compute eager's outputs for random inputs of many batch sizes and the golden examples.
 
@@ -124,6 +129,7 @@ def reference(
         progress: called after each batch.
         thorough: compare powers of two and their neighbours at least, up to MAX_BATCH, however long
             that takes.
+        tolerance: how far eager's answers to an item alone, in a batch and padded may differ.
 
     Raises:
         ExportError: if the definition's inputs differ from its declaration.
@@ -148,7 +154,7 @@ def reference(
                 )
         if size > 1:
             alone = run(eager, definition, _last(inputs))
-            _moved(f"{what}: eager's", definition, TOLERANCES["float32"], alone, expected)
+            _moved(f"{what}: eager's", definition, tolerance, alone, expected)
         comparisons.append(Comparison(what, inputs, expected))
 
     singles = [
@@ -177,8 +183,8 @@ def reference(
     forward = partial(run, eager, definition)
     if sizes[-1] > 1:
         others = definition.random_inputs(np.random.default_rng(SEED), indices.ITEMS)
-        indices.check_indices(definition, others, forward)
-    padded = padded_batches(definition, draw, forward, max_batch, progress)
+        indices.check_indices(definition, others, forward, tolerance)
+    padded = padded_batches(definition, draw, forward, max_batch, progress, tolerance)
     return Reference(definition, tuple(comparisons), sizes, padded)
 
 
@@ -322,7 +328,8 @@ def _check(what: str, spec: TensorSpec, tolerance: Tolerance, expected: Array, g
     for want, answer in zip(expected, got, strict=True):
         excess = tolerance.excess(want, answer)
         if excess is not None:
-            raise ParityError(f"{what}: output {spec.name!r} {excess}")
+            ties = "" if got.dtype.kind == "f" else TIES
+            raise ParityError(f"{what}: output {spec.name!r} {excess}{ties}")
 
 
 def _check_inputs(what: str, definition: Definition, inputs: Arrays, size: int) -> None:
@@ -372,10 +379,19 @@ def _moved(
             raise ParityError(
                 f"{what} output {spec.name!r} of the last item in its batch, compared with that of "
                 f"the item alone: {excess}; an answer must not depend on what else is in its "
-                "batch: call model.eval(), and keep operations off axis 0"
+                f"batch: {_advice(one)}"
             )
         largest = max(largest, _largest(_difference(one, inside)))
     return largest
+
+
+def _advice(answer: Array) -> str:
+    if answer.dtype.kind == "f":
+        return "call model.eval(), and keep operations off axis 0"
+    return (
+        "if these are indices of the largest of scores that tie, return the scores too, or allow a "
+        "larger share with --integer-share; else call model.eval(), and keep operations off axis 0"
+    )
 
 
 def _difference(expected: Array, got: Array) -> Array:

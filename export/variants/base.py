@@ -2,29 +2,62 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
+import torch
 from torch import nn
 
 from models.definitions.definition import Definition
 from models.manifest import Format, NativeCode
 from models.plan import Precision
 from models.processor import DeviceKind
-from models.tensors import Tolerance
+from models.tensors import TensorSpec, Tolerance
 
 # How far a variant may be from eager float32. Stored in the manifest, because the server replays
 # the golden examples against them.
+INTEGER_SHARE = 1e-4  # of the indices, such as those of classes, whose scores may tie
 TOLERANCES: dict[Precision, Tolerance] = {
     # Only the order of additions differs between kernels.
-    "float32": Tolerance(absolute=1e-5, relative=1e-4, of_range=1e-5),
+    "float32": Tolerance(absolute=1e-5, relative=1e-4, of_range=1e-5, integer_share=INTEGER_SHARE),
     # 11 bits of mantissa, 8 bits, and 256 levels: errors are shares of the largest values summed.
     # The index of two nearly equal scores may change; accuracy shows the cost.
     "fp16": Tolerance(absolute=1e-3, relative=0, of_range=0.01, exact_integers=False),
     "bf16": Tolerance(absolute=0.01, relative=0, of_range=0.05, exact_integers=False),
     "int8": Tolerance(absolute=0.05, relative=0, of_range=0.25, exact_integers=False),
 }
+
+
+# The coarser one first.
+HALVES: dict[torch.dtype, Precision] = {torch.bfloat16: "bf16", torch.float16: "fp16"}
+
+
+def own_precision(module: nn.Module, outputs: Sequence[TensorSpec]) -> Precision:
+    """Return the precision in which a model itself computes: that of its weights and outputs."""
+    dtypes = {each.dtype for each in (*module.parameters(), *module.buffers())}
+    if isinstance(module, torch.jit.ScriptModule):  # weights may be frozen into the graph
+        graph: Any = module.inlined_graph
+        constants = (each.output().toIValue() for each in graph.findAllNodes("prim::Constant"))
+        dtypes |= {each.dtype for each in constants if isinstance(each, torch.Tensor)}
+    dtypes |= {getattr(torch, spec.dtype) for spec in outputs}
+    return next((precision for dtype, precision in HALVES.items() if dtype in dtypes), "float32")
+
+
+def tolerance_of(precision: Precision, own: Precision, integer_share: float) -> Tolerance:
+    """Return how far a variant's answers may be from the model's own.
+
+    Args:
+        precision: of the variant.
+        own: of the model: two kernels differ by as much as it rounds.
+        integer_share: see `Tolerance`.
+    """
+    if precision != "float32":
+        return max(TOLERANCES[precision], TOLERANCES[own], key=lambda each: each.of_range)
+    return TOLERANCES[own].model_copy(
+        update={"exact_integers": True, "integer_share": integer_share}
+    )
 
 
 class NotApplicable(Exception):

@@ -72,6 +72,7 @@ class TestWrongUsage:
             (["tiny", "--version", "two"], "argument --version: invalid int value: 'two'"),
             (["tiny", "--variants", "fast,script"], "--variants fast: there are: script, trace"),
             (["tiny", "--variants", ","], "--variants '': there are: script, trace"),
+            (["tiny", "--integer-share", "2"], "must be a share from 0 to 1, got '2'"),
             (["tiny", "--max-accuracy-drop", "x"], "must be 0 to 100 points, got 'x'"),
             (["tiny", "--max-accuracy-drop", "101"], "must be 0 to 100 points, got '101'"),
             (["tiny", "--max-accuracy-drop", "nan"], "must be 0 to 100 points, got 'nan'"),

@@ -224,12 +224,20 @@ class TestTolerance:
 
     def test_integers_must_be_equal(self) -> None:
         expected, got = np.array([255], np.uint8), np.array([0], np.uint8)
-        assert self.tolerance.excess(expected, got) == "differs in 1 values"
+        assert self.tolerance.excess(expected, got) == "differs in 1 of 1 values"
+
+    def test_share_of_the_integers_may_differ(self) -> None:
+        expected = np.zeros(20, np.int64)
+        tolerance = self.tolerance.model_copy(update={"integer_share": 0.1})
+        assert tolerance.excess(expected, np.arange(20) // 18) is None
+        told = "differs in 3 of 20 values, of which 2 may differ"
+        assert tolerance.excess(expected, np.arange(20) // 17) == told
+        assert tolerance.excess(expected[:9], np.arange(9) // 8) == "differs in 1 of 9 values"
 
     def test_booleans_must_be_equal(self) -> None:
         one, other = np.array([True, False]), np.array([True, True])
         assert self.tolerance.excess(one, one) is None
-        assert self.tolerance.excess(one, other) == "differs in 1 values"
+        assert self.tolerance.excess(one, other) == "differs in 1 of 2 values"
         lossy = self.tolerance.model_copy(update={"exact_integers": False})
         assert lossy.excess(one, other) is None
 

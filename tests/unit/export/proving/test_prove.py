@@ -13,7 +13,7 @@ from torch import nn
 
 from export.errors import ExportError, ParityError, UsageError
 from export.proving.prove import Proof, ProofOptions, prove_variants
-from export.variants.base import TOLERANCES
+from export.variants.base import HALVES, TOLERANCES
 from export.variants.registry import MAKERS, wanted_variants
 from models.definitions.definition import Definition, HeldOut, Progress
 from tests.unit.export.definitions import (
@@ -27,9 +27,12 @@ from tests.unit.export.definitions import (
     Unscriptable,
     close_calls,
     definition,
+    of_vectors,
     quiet,
     subject,
 )
+from tests.unit.export.kinds import HalfModel
+from tests.unit.models.manifests import spec
 
 CUDA = {"compiled-cuda", "fp16"}
 NEEDS = {"openvino": "openvino", "onnx": "onnxscript"}
@@ -126,6 +129,22 @@ class TestVariants:
                 assert parity is not None
                 assert parity.batch_sizes == (1, 2, 3, 4, 5, 6)
                 assert list(parity.outputs) == ["y"]
+
+    @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+    def test_model_is_compared_by_its_own_precision(
+        self, tmp_path: Path, dtype: torch.dtype
+    ) -> None:
+        model = of_vectors(lambda: HalfModel(dtype), (3, 8, 8), outputs=(spec("y", shape=(-1, 8)),))
+        variant = prove(tmp_path, model, "script").variants["script"]
+        assert variant.tolerance.of_range == TOLERANCES[HALVES[dtype]].of_range
+        assert variant.tolerance.exact_integers
+        assert variant.optimized is not None  # its folded batch norms round elsewhere
+        assert max(variant.parity.max_absolute, variant.optimized.max_absolute) > 1e-5
+
+    def test_allowed_share_of_integers_is_recorded(self, tmp_path: Path) -> None:
+        options = ProofOptions(("script",), max_batch=2, integer_share=0.02)
+        proof = prove_variants(subject(CATALOG["tiny"]), options, tmp_path, lambda name: quiet)
+        assert proof.variants["script"].tolerance.integer_share == 0.02
 
     def test_requested_trace_is_made_too(self, tmp_path: Path) -> None:
         proof = prove(tmp_path, CATALOG["tiny"], "script", "trace")

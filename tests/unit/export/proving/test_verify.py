@@ -71,7 +71,7 @@ class TestParity:
             return x, index + 1
 
         assert check(ours, MIXED, ours).outputs["next"].max_absolute == 0
-        with pytest.raises(ParityError, match="output 'next' differs in 1 values"):
+        with pytest.raises(ParityError, match="output 'next' differs in 1 of 1 values"):
             check(lambda x, index: (x, index + 2), MIXED, ours)
 
     def test_batch_invariance_is_measured(self) -> None:
@@ -122,8 +122,27 @@ class TestParity:
 
         for precision in ("bf16", "fp16", "int8"):
             check(lambda x: 1 - x.argmax(1), model, ours, tolerance=TOLERANCES[precision])
-        with pytest.raises(ParityError, match="output 'index' differs in 1 values"):
+        with pytest.raises(ParityError, match="output 'index' differs in 1 of 1 values"):
             check(lambda x: 1 - x.argmax(1), model, ours)
+
+    def test_few_of_many_indices_may_change_where_scores_tie(self) -> None:
+        model = definition(outputs=(spec("class", "int64", (-1, 20000)),))
+
+        def classes(x: torch.Tensor, others: int = 0) -> torch.Tensor:
+            made = torch.zeros((len(x), 20000), dtype=torch.int64)
+            made[:, :others] = 5
+            return made
+
+        check(lambda x: classes(x, 2), model, classes, max_batch=2)  # of 20,000, one in 10,000
+        with pytest.raises(ParityError) as caught:
+            check(lambda x: classes(x, 3), model, classes, max_batch=2)
+        assert str(caught.value) == (
+            "golden example 0: output 'class' differs in 3 of 20000 values, of which 2 may differ; "
+            "if these are indices of the largest of scores that tie, allow a larger share with "
+            "--integer-share"
+        )
+        with pytest.raises(ParityError, match="of scores that tie, return the scores too, or"):
+            check(classes, model, lambda x: classes(x, 9 * (len(x) > 1)), max_batch=2)
 
     @pytest.mark.parametrize("size", [2, 33, 64])
     def test_every_batch_size_is_checked(self, size: int) -> None:
