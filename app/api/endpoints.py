@@ -10,6 +10,7 @@ from typing import Any
 from app.errors import ModelNotFound
 
 MAX_VERSION_DIGITS = 9  # of versions in a repository
+TOP_K = "top_k"  # the query parameter
 MAX_PATHS = 256  # remembered paths; bounded because clients choose them
 
 
@@ -25,6 +26,7 @@ class Endpoint:
         many: whether bodies hold many items.
         top_k: how many of the highest scores; None: as the query says, if it does.
         query: the part of the query string that is not yet parsed.
+        parameters: the names of the query parameters that the protocol has.
     """
 
     route: str
@@ -34,6 +36,7 @@ class Endpoint:
     many: bool = False
     top_k: int | None = None
     query: bytes = b""
+    parameters: tuple[str, ...] = ()
 
 
 class Endpoints:
@@ -44,7 +47,7 @@ class Endpoints:
     """
 
     def __init__(self, endpoints: Sequence[Endpoint]) -> None:
-        self._routes = [(_pattern(each.route), each) for each in endpoints]
+        self._routes = [(_pattern(each), each) for each in endpoints]
         self._known: dict[bytes, Endpoint] = {}
 
     def at(self, url: bytes) -> Endpoint | None:
@@ -55,7 +58,7 @@ class Endpoints:
         for pattern, each in self._routes:
             if match := pattern.fullmatch(url):
                 found = {key: text.decode() for key, text in match.groupdict().items() if text}
-                name, version, top_k = map(found.get, ("name", "version", "top_k"))
+                name, version, top_k = map(found.get, ("name", "version", TOP_K))
                 most = int(top_k) if top_k else None
                 endpoint = Endpoint(each.route, each.call, name, version, each.many, most)
                 if len(self._known) < MAX_PATHS:
@@ -64,12 +67,14 @@ class Endpoints:
         return None
 
 
-def _pattern(route: str) -> re.Pattern[bytes]:
-    """The pattern of a route's URLs; protocols without top_k ignore it, like every query."""
-    path = route.replace("{name}", "(?P<name>[A-Za-z0-9_-]+)").replace(
+def _pattern(endpoint: Endpoint) -> re.Pattern[bytes]:
+    """The pattern of an endpoint's URLs; a query with anything but a plain top_k is not one."""
+    path = endpoint.route.replace("{name}", "(?P<name>[A-Za-z0-9_-]+)").replace(
         "{version}", f"(?P<version>[0-9]{{1,{MAX_VERSION_DIGITS}}})"
     )
-    return re.compile(rf"{path}(?:\?top_k=(?P<top_k>0{{0,9}}[1-9][0-9]{{0,8}}))?".encode())
+    if TOP_K in endpoint.parameters:
+        path += rf"(?:\?{TOP_K}=(?P<top_k>0{{0,9}}[1-9][0-9]{{0,8}}))?"
+    return re.compile(path.encode())
 
 
 def version_number(text: str | None) -> int | None:

@@ -173,7 +173,7 @@ async def by_expect(server: Listening, given: dict[str, Any]) -> WireAnswer:
 
 async def by_query(server: Listening, given: dict[str, Any]) -> WireAnswer:
     path = given.get("path", "/predict")
-    path += "&a=1" if "?" in path else "?a=1"
+    path = path.replace("=", "=%30") if "?" in path else f"{path}?"
     return await server.ask(request(**{**given, "path": path}))
 
 

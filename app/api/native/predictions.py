@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from urllib.parse import parse_qsl
 
 from app.api.answers import Pieces, in_parts
 from app.api.calls import Call
-from app.api.endpoints import Endpoint
+from app.api.endpoints import TOP_K, Endpoint
 from app.api.json_pieces import Lazy, json_pieces
 from app.api.memo import Written
 from app.api.native.replies import (
@@ -19,11 +18,11 @@ from app.api.native.replies import (
 )
 from app.api.outcomes import JSON_HEADERS
 from app.api.payloads import MAX_DIGITS, read_items
+from app.api.queries import parameters_of
 from app.codecs.base import JSON, NPY, OCTET_STREAM
 from app.errors import InvalidInput, NotAcceptable
 from app.types import Item, Outcome
 
-MAX_PARAMETERS = 100  # of a query: parsing more would block the event loop
 # For text models: digesting more would block the event loop for more than a millisecond.
 MAX_TEXT_BYTES = 1 << 20
 NOT_PARSED = frozenset(
@@ -111,16 +110,12 @@ class NativeCall(Call):
 
 
 def read_top_k(query: bytes) -> int | None:
-    """The number of scores that a query requests; None for any. Other parameters are ignored.
+    """The number of scores that a query requests; None for any.
 
     Raises:
         InvalidInput: if top_k is not a single whole number of at least 1.
     """
-    try:
-        pairs = parse_qsl(query.decode("latin-1"), True, max_num_fields=MAX_PARAMETERS)
-    except ValueError as error:
-        raise InvalidInput(f"the URL has more than {MAX_PARAMETERS} query parameters") from error
-    given = [value for name, value in pairs if name == "top_k"]
+    given = [value for name, value in parameters_of(query) if name == TOP_K]
     if not given:
         return None
     if len(given) > 1:
@@ -133,7 +128,7 @@ def read_top_k(query: bytes) -> int | None:
 
 
 ENDPOINTS = tuple(
-    Endpoint(f"{below}/{call}", NativeCall, many=many)
+    Endpoint(f"{below}/{call}", NativeCall, many=many, parameters=(TOP_K,))
     for below in ("", "/models/{name}", "/models/{name}/versions/{version}")
     for call, many in (("predict", False), ("batch-predict", True))
 )

@@ -31,6 +31,7 @@ from app.api.oip.repository import MAX_BYTES, IndexEntry, is_ready
 from app.api.oip.statistics import Statistics, statistics
 from app.api.openapi.errors import V2, V2_ERRORS
 from app.api.openapi.headers import path_parameter
+from app.api.queries import NoQuery
 from app.api.service import Service
 from app.api.transport.asgi_predict import read_body
 from app.errors import DeadlineExceeded, InvalidInput
@@ -64,7 +65,9 @@ class ModelReady(TypedDict):
 def add_oip(app: FastAPI, service: Service) -> None:
     """Add the calls to the application."""
     _add_health(app, service)
-    router = APIRouter(prefix="/v2", tags=[V2], dependencies=[Reader])
+    router = APIRouter(
+        prefix="/v2", tags=[V2], dependencies=[Reader, NoQuery], responses=V2_ERRORS[400]
+    )
 
     @router.get("", operation_id="v2_server")
     async def server() -> ServerMetadata:
@@ -169,6 +172,7 @@ def _add_loading(app: FastAPI, service: Service) -> None:
     shown: dict[str, Any] = {
         "tags": ["admin"],
         "response_class": Response,
+        "dependencies": [NoQuery],
         "responses": {**READ_ERRORS, **V2_ERRORS[404], 200: {"description": "Done; no body"}},
         "openapi_extra": {"parameters": [NAME], **_optional_body(body)},
     }

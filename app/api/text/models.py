@@ -10,6 +10,7 @@ from app.api.access import Reader
 from app.api.endpoints import version_number
 from app.api.openapi.errors import OPENAI_ERRORS
 from app.api.openapi.headers import path_parameter
+from app.api.queries import NoQuery
 from app.api.service import Service
 from app.api.text.body import split
 from app.errors import ModelNotFound
@@ -37,7 +38,12 @@ class OpenAIModels(TypedDict):
 
 def add_openai_models(app: FastAPI, service: Service) -> None:
     """Add both calls to the application."""
-    router = APIRouter(prefix="/v1/models", tags=["models"], dependencies=[Reader])
+    router = APIRouter(
+        prefix="/v1/models",
+        tags=["models"],
+        dependencies=[Reader, NoQuery],
+        responses=OPENAI_ERRORS[400],
+    )
 
     @router.get("", operation_id="v1_models")
     async def models() -> OpenAIModels:

@@ -16,6 +16,7 @@ from app.api.calls import BODY_CUT, BODY_LATE, Call
 from app.api.endpoints import Endpoint
 from app.api.errors import REQUEST_ID, TRACE, TRANSPORT, RawAnswer, error_answer
 from app.api.payloads import check_length
+from app.api.queries import check_query, parameters_of
 from app.api.service import Service
 from app.engine.submission import Submission
 from app.errors import Abandoned, DeadlineExceeded, TorchlaneError
@@ -62,6 +63,8 @@ class PredictionApp:
         query: bytes = scope["query_string"]
         endpoint = Endpoint(known.route, known.call, name, version, known.many, query=query)
         call: Call = known.call(service, endpoint, dict(scope["headers"]))
+        if query:
+            check_query((each for each, _ in parameters_of(query)), *known.parameters)
         call.trace = scope.get(TRACE)
         call.is_sent_always = True
         return call

@@ -52,6 +52,8 @@ def test_prediction_paths_are_recognized(
             b"/predict?top_k=-1",
             b"/predict?top_k=0",
             b"/predict?top_k=1&a=1",
+            b"/v2/models/m/infer?top_k=1",
+            b"/predictions/m?top_k=1",
         ),
         *(b"/models/a/versions/1234567890/predict", b"http://host/predict", b"/predict\n"),
     ],
