@@ -11,6 +11,8 @@ from pydantic import ByteSize
 from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, CliSettingsSource
 
+CLOSE = 0.7  # of two names, without the dashes that all have: `nope` is not a `page`
+
 
 def flag_of(name: str) -> str:
     """The flag that sets a setting."""
@@ -79,7 +81,7 @@ class FlagParser(argparse.ArgumentParser):
         if name in self._secrets:
             variable = f"{self._prefix}{name.upper()}"
             return f"{flag} does not exist, because `ps` would show its value: set {variable}"
-        known = [flag_of(each) for each in self._fields if each not in self._secrets]
-        close = difflib.get_close_matches(flag, known, n=1)
-        hint = f"did you mean {close[0]}?" if close else "--help lists all flags"
+        known = [each for each in self._fields if each not in self._secrets]
+        close = difflib.get_close_matches(name, known, n=1, cutoff=CLOSE)
+        hint = f"did you mean {flag_of(close[0])}?" if close else "--help lists all flags"
         return f"{flag} is not a flag; {hint}"

@@ -47,14 +47,14 @@ def _rows(manifest: Manifest, folder: Path) -> Iterator[tuple[str, str]]:
     )
     yield "model", f"{taken} -> {given}"
     yield from _proved(manifest)
-    yield from _planned(manifest, folder)
+    python = shlex.quote(_python())
+    yield from _planned(manifest, folder, python)
     variants: dict[str, list[str]] = {}  # by reason
     for each in manifest.left_out:
         variants.setdefault(each.reason, []).append(each.variant)
     for reason, names in variants.items():
         short = textwrap.shorten(reason, LONGEST, placeholder=" ...")
         yield "left out", f"{', '.join(names)}: {short}"
-    python = shlex.quote(_python())
     yield (
         "report",
         f"{folder / REPORT_FILE}, and {python} -m export show {shlex.quote(str(folder))}",
@@ -70,8 +70,9 @@ def _proved(manifest: Manifest) -> Iterator[tuple[str, str]]:
     for variant in manifest.variants.values():
         sizes |= set(variant.parity.batch_sizes)
         padded |= set(variant.parity.padded_to)
-        found = max(worst.get(variant.precision, 0), variant.parity.max_absolute)
-        worst[variant.precision] = found
+        forms = [each for each in (variant.parity, variant.optimized) if each is not None]
+        found = max(each.max_absolute for each in forms)
+        worst[variant.precision] = max(worst.get(variant.precision, 0), found)
     told = ", ".join(f"{precision} within {found:.1e}" for precision, found in worst.items())
     batches = f"batches {ranges(sizes)}" + (f", padded to {ranges(padded)}" if padded else "")
     yield "proved", f"{', '.join(manifest.variants)}; {batches}; {told} of eager"
@@ -84,7 +85,7 @@ def _proved(manifest: Manifest) -> Iterator[tuple[str, str]]:
         yield quality(manifest), f"{manifest.accuracy:.4f}{''.join(others)}"
 
 
-def _planned(manifest: Manifest, folder: Path) -> Iterator[tuple[str, str]]:
+def _planned(manifest: Manifest, folder: Path, python: str) -> Iterator[tuple[str, str]]:
     plan = manifest.plan
     if plan is None:
         yield "serves", f"{next(iter(manifest.variants))}, batches of every size"
@@ -93,7 +94,7 @@ def _planned(manifest: Manifest, folder: Path) -> Iterator[tuple[str, str]]:
         steps = device.steps.get(plan.precision)
         line = plan_line(steps) if steps else "nothing"
         yield "serves", f"{plan.precision} on {device.processor.kind}: {line}"
-        if told := " ".join(load_lines(device, shlex.quote(str(folder)))):
+        if told := " ".join(load_lines(device, shlex.quote(str(folder)), python)):
             yield "busy", told
     others = {
         name: _faster(device, name, plan.precision)

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from app.codecs.answers import AnswerEncoder
-from app.codecs.base import NPY, OCTET_STREAM, Budget, check_count
+from app.codecs.base import NPY, OCTET_STREAM, Budget, at_index, check_count
 from app.codecs.item_schema import JsonSchema, tensor_item
 from app.codecs.npy import read_npy
 from app.codecs.numbers import NumberRange, NumberReader, rows
@@ -45,6 +45,7 @@ class TensorCodec:
         }
         self._reader: NumberReader | None = None
         self._padding = padding_of(manifest.inputs, manifest.outputs)
+        self._mask = None if self._padding is None else self._padding.dimension.mask
         self._signature: Signature | None = (
             None  # shared by all items if each free axis may be padded
         )
@@ -161,9 +162,19 @@ class TensorCodec:
             if differ is not None:
                 name, sizes = differ.second.input, {"got": differ.other_size, "limit": differ.size}
                 raise InvalidInput(f"{name!r}: {differ}", [{"input": name, **sizes}])
+        if self._mask is not None:
+            self._check_mask(arrays[self._mask], many=batch_axes == 1)
         for spec, place in self._below:
             size = arrays[place.input].shape[place.axis + batch_axes]
             check_below(spec, arrays[spec.name], size, many=batch_axes == 1)
+
+    def _check_mask(self, mask: Array, *, many: bool) -> None:
+        """Check that every item has data: the mean of none is NaN."""
+        rows = mask.reshape(len(mask) if many else 1, -1)
+        is_used = rows.any(axis=1)
+        if not is_used.all():
+            error = InvalidInput(f"{self._mask!r}: expected 1 in at least one place, got only 0")
+            raise at_index(int(is_used.argmin()), error) if many else error
 
     def _octets(self, body: bytes, many: bool) -> Array:
         spec, size = self._inputs[0], self._item_bytes

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from app.codecs.base import JSON, TEXT, Budget, at_index
+from app.codecs.base import JSON, TEXT, Budget
 from app.codecs.item_schema import JsonSchema, tensor_item
 from app.codecs.tensor import TensorCodec, check_media_type, kind
 from app.codecs.values import check_values, misshapen
 from app.errors import ArtifactInvalid, InvalidInput, UnsupportedMediaType
-from app.types import Array, Arrays, Item, Note
+from app.types import Array, Item, Note
 from models.byte_order import NotUtf8Error, unmarked
 from models.codec_specs import TextCodecSpec
 from models.manifest import Manifest
@@ -50,6 +50,7 @@ class TextCodec(TensorCodec):
         names = ", ".join(repr(spec.name) for spec in inputs)
         self._wanted = f"{texts}, a list of token ids, or an object with {names}"
         super().__init__(manifest.model_copy(update={"inputs": tuple(inputs)}))
+        self._mask = self._how.mask  # a row must not be masked entirely, padded or not
         self.manifest = manifest
         self.media_types = (*[TEXT] * (not self._how.pairs), *self.media_types)
 
@@ -71,8 +72,6 @@ class TextCodec(TensorCodec):
         if not isinstance(value, dict):
             raise InvalidInput(f"expected {self._wanted}, got {kind(value)}")
         item = super().decode(value, budget)
-        if how.mask is not None and not item.arrays[how.mask].any():
-            raise self._masked()
         return _noted(item, Note(len(item.arrays[how.ids])), budget)
 
     def decode_raw(
@@ -100,15 +99,6 @@ class TextCodec(TensorCodec):
                 f"the text is not UTF-8: byte {body[error.start]:#04x} at {error.start}"
             ) from error
         return [self._item(text, None, budget)]
-
-    def decode_arrays(self, arrays: Arrays) -> list[Item]:
-        """Rows of the arrays; a row must not be masked entirely."""
-        items = super().decode_arrays(arrays)
-        if self._how.mask is not None:
-            is_used = arrays[self._how.mask].any(axis=1)
-            if not is_used.all():
-                raise at_index(int(is_used.argmin()), self._masked())
-        return items
 
     def item_schema(self) -> JsonSchema:
         """One text or two, token ids, or the inputs by name."""
@@ -175,10 +165,6 @@ class TextCodec(TensorCodec):
         check_values(self._ids, ids)
         arrays = inputs_of(self._how, ids, type_ids)
         return self.item({spec.name: arrays[spec.name] for spec in self.manifest.inputs})
-
-    def _masked(self) -> InvalidInput:
-        name = self._how.mask
-        return InvalidInput(f"{name!r}: expected 1 for at least one token, got only 0")
 
     def _bounded(self, spec: TensorSpec) -> TensorSpec:
         """The input with limits of its values; the manifest's limits take precedence."""

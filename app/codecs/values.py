@@ -43,7 +43,8 @@ def misshapen(spec: TensorSpec, shape: tuple[int, ...]) -> CallerError:
             limit = min(max(got, axis.least), axis.most)
             if got != limit:
                 details.append({"input": spec.name, "got": got, "limit": limit})
-    return InvalidInput(f"{spec.name!r}: expected {wanted(spec)}, got shape {list(shape)}", details)
+    got_shape = f"shape {list(shape)}" if shape else "a single number"
+    return InvalidInput(f"{spec.name!r}: expected {wanted(spec)}, got {got_shape}", details)
 
 
 def not_all(spec: TensorSpec) -> CallerError:

@@ -160,11 +160,20 @@ def _runs(
             made = by_name(_run(module, inputs, sample), names)
             _check_finite(made)
             runs[batch, shapes] = {name: tensor.to("meta") for name, tensor in made.items()}
-    if not _same(made, by_name(_run(module, inputs, sample), names)):
+    before = _state(module)
+    repeated = by_name(_run(module, inputs, sample), names)
+    if changed := [name for name, now in _state(module).items() if not _alike(now, before[name])]:
+        raise ExportError(
+            f"the model has a state: a forward changes {', '.join(map(repr, changed[:3]))}, so an "
+            "answer depends on the requests before it, of other callers too. Take the state as an "
+            "input and return the new one as an output, or do not keep it"
+        )
+    if not _same(made, repeated):
         raise ExportError(
             "the model gives different answers to the same input: something in it is random, "
             "such as a dropout that was traced in training mode; call model.eval() before "
-            "torch.jit.trace"
+            "torch.jit.trace; or it keeps a state in an attribute: take that as an input and "
+            "return the new one as an output"
         )
     if original is not None and not _same(made, by_name(_run(original, inputs, sample), names)):
         raise ExportError(
@@ -172,6 +181,17 @@ def _runs(
             "script the model instead, torch.jit.script(model.eval()).save('model.pt')"
         )
     return runs
+
+
+def _state(module: nn.Module) -> dict[str, torch.Tensor]:
+    """Return copies of all buffers, which a forward may change."""
+    return {name: buffer.clone() for name, buffer in module.named_buffers()}
+
+
+def _alike(now: torch.Tensor, before: torch.Tensor) -> bool:
+    if now.shape == before.shape and before.dtype.is_floating_point:
+        return torch.equal(now.nan_to_num(), before.nan_to_num())
+    return torch.equal(now, before)
 
 
 def _check_finite(made: Made) -> None:
@@ -264,7 +284,9 @@ def _output(
             raise ExportError(
                 f"{name} is {list(tensor.shape)} for a batch of {batch}, and "
                 f"{list(made[BATCHES[0], items].shape)} for one of {BATCHES[0]}: only the first "
-                "axis may depend on the batch, because an item's answer must not"
+                "axis may depend on the batch, because an item's answer must not. If a size "
+                "depends on the data, as after nonzero, return a fixed number, padded, and how "
+                "many of them are valid"
             )
     shapes = {tuple(tensor.shape[1:]) for tensor in made.values()}
     if len({len(each) for each in shapes}) > 1 or any(0 in each for each in shapes):

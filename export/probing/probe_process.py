@@ -82,7 +82,10 @@ def _received(ours: Connection, process: BaseProcess, learned: Learned, limit_s:
 
 def _stopped(learned: Learned, why: str) -> Learned:
     trying = learned.trying or "anything"
-    note = f"{why} while {trying} was tried: that and everything after it is left open"
+    note = (
+        f"{why} while {trying} was tried: that and everything after it is left open; give what you "
+        "know with --input, such as 1<=n<=512 for a size or in 0..30521 for integers"
+    )
     return Learned(learned.inputs, (*learned.notes, note))
 
 

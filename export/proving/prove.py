@@ -128,7 +128,10 @@ def prove_variants(
             collect()
     if not work.variants:
         reasons = "; ".join(f"{name}: {why}" for name, why in work.left_out.items())
-        raise ExportError(f"no variant of {subject.name!r} could be built: {reasons}")
+        hint = ""
+        if work.left_out.get("script", "").startswith("torch.jit.script failed"):
+            hint = "; build it with --variants trace, which needs no source that compiles"
+        raise ExportError(f"no variant of {subject.name!r} could be built: {reasons}{hint}")
     return Proof(work.variants, work.left_out, accuracy, against.batch_sizes[-1])
 
 
@@ -198,14 +201,15 @@ def _prove(
     parity = accuracy = None
     for kind in (kind for kind in kinds_here() if kind in draft.device_kinds):
         plain = _load(work, draft, files, kind, optimized=False)
-        found = _parity(work, plain, precision, kind, progress)
+        so_far = 0.0 if parity is None else parity.max_absolute
+        found = _parity(work, plain, precision, kind, progress, so_far)
         parity = found if parity is None else _worse(parity, found)
         here = _accuracy(work, plain, kind)
         accuracy = here if accuracy is None or here is None else min(accuracy, here)
     if parity is None:
         raise ExportError(f"bug: {name} was built for no device of this machine")
     optimized, interchangeable, its_accuracy = _optimized(
-        work, name, precision, draft, files, progress
+        work, name, draft, files, progress, parity
     )
     if accuracy is not None and its_accuracy is not None:
         accuracy = min(accuracy, its_accuracy)
@@ -229,10 +233,10 @@ def _prove(
 def _optimized(
     work: _Work,
     name: str,
-    precision: Precision,
     draft: Draft,
     files: Sequence[File],
     progress: Progress,
+    plain: Parity,
 ) -> tuple[Parity | None, bool, float | None]:
     """Verify the form that a server creates at load; None, with a reason, if it fails.
 
@@ -242,14 +246,15 @@ def _optimized(
     """
     if draft.format != "torchscript" or "cpu" not in draft.device_kinds or draft.later_stages:
         return None, True, None
+    precision = MAKERS[name].precision
     try:
         form = _load(work, draft, files, "cpu", optimized=True)
-        parity = _parity(work, form, precision, "cpu", progress)
+        parity = _parity(work, form, precision, "cpu", progress, plain.max_absolute)
         its_accuracy = _accuracy(work, form, "cpu")
         if precision == "float32":
             return parity, True, its_accuracy
-        plain = _load(work, draft, files, "cpu", optimized=False)
-        alike = verify.agree(plain, form, work.reference, _tolerance(work, "float32"))
+        other = _load(work, draft, files, "cpu", optimized=False)
+        alike = verify.agree(other, form, work.reference, _tolerance(work, "float32"))
         return parity, alike, its_accuracy
     except (ParityError, NotApplicable) as error:
         work.left_out[f"{name}-optimized"] = f"optimize_for_inference at load: {error}"
@@ -257,10 +262,17 @@ def _optimized(
 
 
 def _parity(
-    work: _Work, form: Forward, precision: Precision, kind: DeviceKind, progress: Progress
+    work: _Work,
+    form: Forward,
+    precision: Precision,
+    kind: DeviceKind,
+    progress: Progress,
+    so_far: float,
 ) -> Parity:
     tolerance = _tolerance(work, precision)
-    return verify.check_parity(form, work.reference, tolerance, progress, torch.device(kind))
+    return verify.check_parity(
+        form, work.reference, tolerance, progress, torch.device(kind), so_far=so_far
+    )
 
 
 def _tolerance(work: _Work, precision: Precision) -> Tolerance:

@@ -39,6 +39,10 @@ TIES = (
     "; if these are indices of the largest of scores that tie, allow a larger share with "
     "--integer-share"
 )
+FIX = (
+    "call model.eval(), and keep operations off axis 0; a model that mixes the items of a batch on "
+    "purpose, or has one scale for all of them, such as dynamic int8, works with --max-batch-size 1"
+)
 TINY = 1e-6  # relative differences use at least this magnitude
 
 Runnable = Callable[..., object]
@@ -194,8 +198,18 @@ def check_parity(
     tolerance: Tolerance,
     progress: Progress,
     device: torch.device = CPU,
+    *,
+    so_far: float = 0.0,
 ) -> Parity:
     """Compare one form with the reference.
+
+    Args:
+        exported: the form.
+        against: the reference.
+        tolerance: how far an answer may be from eager's.
+        progress: called with the largest difference so far.
+        device: where the form runs.
+        so_far: the largest difference of the variant's other forms and devices.
 
     Returns:
         the largest observed differences.
@@ -227,7 +241,7 @@ def check_parity(
         alone = run(exported, definition, _last(each.inputs), device)
         moved = _moved(f"{each.what}:", definition, steady, alone, got)
         invariance = max(invariance, moved)
-        largest = max(absolute for absolute, _ in worst.values())
+        largest = max(so_far, *(absolute for absolute, _ in worst.values()))
         progress(done, len(against.comparisons), f"largest difference {largest:.1e}")
     forward = partial(run, exported, definition, device=device)
     for batch in against.padded:
@@ -387,10 +401,10 @@ def _moved(
 
 def _advice(answer: Array) -> str:
     if answer.dtype.kind == "f":
-        return "call model.eval(), and keep operations off axis 0"
+        return FIX
     return (
         "if these are indices of the largest of scores that tie, return the scores too, or allow a "
-        "larger share with --integer-share; else call model.eval(), and keep operations off axis 0"
+        f"larger share with --integer-share; else {FIX}"
     )
 
 

@@ -81,6 +81,12 @@ def of_batch_axis(name: str, batch: int, shape: Sequence[int], *, scalars: bool)
 
 def of_data(data: bytes, what: str) -> str | None:
     """Return advice for files that are not zip archives but are often mistaken for one."""
+    if _is_safetensors(data):
+        return (
+            f"{what} is a safetensors file, which has weights but no model: adopt the folder with "
+            "its config.json and tokenizer.json (adopt FOLDER --task ...), or load the weights in "
+            f"Python and {HOW}"
+        )
     if data.startswith(b"\x80"):
         return f"{what} is a pickle, as old versions of torch.save wrote them; {HOW}"
     if data.startswith(b"\x1f\x8b"):
@@ -91,6 +97,12 @@ def of_data(data: bytes, what: str) -> str | None:
     if not data.startswith(b"PK"):
         return f"{what} is not a zip archive, as models are: copy it again, or {HOW}"
     return None
+
+
+def _is_safetensors(data: bytes) -> bool:
+    """Whether a file begins with the length of a JSON header, and this header."""
+    size = int.from_bytes(data[:8], "little")
+    return data[8:9] == b"{" and 2 <= size <= len(data) - 8
 
 
 def of_files(files: set[str], what: str) -> str:

@@ -42,6 +42,11 @@ SIZE = re.compile(
     r"|(?:Add|Mul|Max|Min|FloorDiv|CleanDiv|CeilDiv|Mod|PythonMod|Integer|Rational)\("
     r"|-?[0-9]{1,10}(?![0-9])|, |\))*+"
 )
+DECOMPOSED = "decompose it (ExportedProgram.run_decompositions), or script the model instead"
+TRACED = (
+    "of a model that torchao quantized, adopt a trace: "
+    "torch.jit.trace(model.eval(), example).save('model.pt')"
+)
 SPECS = ("builtins.tuple", "builtins.list", "builtins.dict")
 NAMES = ("n", "m", "k", "p", "q", "r")  # of free sizes; the program has only numbers for them
 
@@ -123,7 +128,8 @@ def _check_tensors(config: Any, what: str) -> None:
         if payload["use_pickle"] or not TENSOR.fullmatch(payload["path_name"]):
             raise ExportError(
                 f"{what} has {name!r} as a pickle, which runs code when it is loaded: keep tensors "
-                "plain (no subclasses, no quantized ones) and no objects in the model"
+                "plain (no subclasses, no quantized ones) and no objects in the model; "
+                f"{TRACED}"
             )
 
 
@@ -142,8 +148,7 @@ def _check_model(model: Any, what: str) -> None:
             if not OPERATOR.fullmatch(target):
                 raise ExportError(
                     f"{what} calls {target[:80]!r}; only operators of aten and arithmetic of sizes "
-                    "are allowed: decompose it (ExportedProgram.run_decompositions), or script the "
-                    "model instead"
+                    f"are allowed: {TRACED if 'torchao' in target else DECOMPOSED}"
                 )
             part["metadata"] = {}
         if size is not None and not (isinstance(size, str) and SIZE.fullmatch(size)):

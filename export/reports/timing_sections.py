@@ -25,12 +25,13 @@ def plan_sections(manifest: Manifest) -> Iterator[Section]:
             yield _times(device, precision, manifest)
 
 
-def load_lines(device: DevicePlan, artifact: str) -> Iterator[str]:
+def load_lines(device: DevicePlan, artifact: str, python: str = "python") -> Iterator[str]:
     """Yield notes and advice on a plan that was measured on a busy machine.
 
     Args:
         device: its measurements.
         artifact: its folder, as a user would write it.
+        python: the interpreter, as a user would write it.
     """
     if device.kept_waiting is None and not device.unsettled:
         return
@@ -45,7 +46,7 @@ def load_lines(device: DevicePlan, artifact: str) -> Iterator[str]:
             f"The machine was too busy to tell which form is the fastest at batch {sizes}; there a "
             "form replaces the preferred one only if it was clearly faster."
         )
-    yield f"To measure again when the machine is idle: python -m export tune {artifact}"
+    yield f"To measure again when the machine is idle: {python} -m export tune {artifact}"
 
 
 def _plan(manifest: Manifest, plan: Plan, device: DevicePlan) -> Section:

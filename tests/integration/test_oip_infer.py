@@ -166,7 +166,7 @@ class TestJson:
         ("change", "words"),
         [
             ({"shape": [1, 3], "data": [1, 2, 3]}, ["[2]", "[3]"]),
-            ({"shape": [2]}, ["got shape []"]),
+            ({"shape": [2]}, ["got a single number"]),
             ({"shape": [0, 2], "data": []}, ["at least one"]),
             ({"shape": [-1, 2]}, ["at least 0"]),
             ({"shape": [1, 2.0]}, ["whole numbers"]),

@@ -139,6 +139,8 @@ def test_wrong_value_error_names_the_flag(
     [
         (["--prot", "1"], "--prot is not a flag; did you mean --port?"),
         (["--max_batch_size=1"], "--max_batch_size is not a flag; did you mean --max-batch-size?"),
+        (["--nope"], "--nope is not a flag; --help lists all flags"),
+        (["--modeldir", "x"], "--modeldir is not a flag; did you mean --model-dir?"),
         (["serve"], "serve is not a flag; --help lists all flags"),
         (["--port"], "argument --port: expected one argument"),
         (["--trusted-keys", ""], "--trusted-keys is empty: give it a value or leave it out"),

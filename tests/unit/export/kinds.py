@@ -58,3 +58,22 @@ class HalfModel(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         made: torch.Tensor = self.layers(x.to(self.dtype)).float()
         return made.mean((2, 3))
+
+
+class Counter(nn.Module):
+    """Adds the number of forwards so far: a state."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("seen", torch.zeros(1))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + torch.as_tensor(self.seen).add_(1)
+
+
+class Found(nn.Module):
+    """As many numbers as the most positive ones of an item: a size that depends on the data."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        most = int((x > 0).sum(1).max())
+        return x.sort(1, descending=True)[0][:, :most]

@@ -203,6 +203,7 @@ class TestFailed:
                 "unscriptable",
                 "no variant of 'unscriptable' could be built: script: torch.jit.script",
             ),
+            ("unscriptable", "; build it with --variants trace, which needs no source that"),
         ],
     )
     def test_failed_parity_writes_no_artifact(

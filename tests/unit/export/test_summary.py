@@ -13,9 +13,10 @@ from rich.console import Console
 
 from export.reports.content import content_of
 from export.summary import print_summary
-from models.manifest import LeftOut, Manifest
+from models.manifest import Difference, LeftOut, Manifest
 from tests.unit.export.command_line import QUICK, run
 from tests.unit.export.measured import MIXED, measured_manifest
+from tests.unit.models.manifests import SMALL_DIFFERENCE
 
 LONG = "the model " + "has a very long reason " * 20
 
@@ -46,10 +47,32 @@ def test_the_summary_of_an_export() -> None:
 
 def test_plan_made_under_load_is_marked() -> None:
     busy = MIXED.model_copy(update={"kept_waiting": 0.9, "unsettled": (2, 4)})
-    (line,) = (line for line in printed(measured_manifest(busy)) if line.startswith("busy"))
+    lines = printed(measured_manifest(busy))
+    line, report = (
+        next(each for each in lines if each.startswith(name)) for name in ("busy", "report")
+    )
     assert "other work kept the forwards from running for 90% of the time" in line
     assert "too busy to tell which form is the fastest at batch 2, 4" in line
-    assert line.endswith("python -m export tune artifacts/tiny/3")
+    python = report.partition(" and ")[2].partition(" -m export show")[0]
+    assert python.endswith("/python")  # both commands name the interpreter
+    assert line.endswith(f": {python} -m export tune artifacts/tiny/3")
+
+
+def test_figure_is_the_largest_difference_of_all_forms() -> None:
+    manifest = measured_manifest()
+    far = SMALL_DIFFERENCE.model_copy(
+        update={"outputs": {"value": Difference(max_absolute=0.5, max_relative=1)}}
+    )
+    variants = {
+        name: variant.model_copy(update={"optimized": far})
+        for name, variant in manifest.variants.items()
+    }
+    (line,) = (
+        each
+        for each in printed(manifest.model_copy(update={"variants": variants}))
+        if each.startswith("proved")
+    )
+    assert "within 5.0e-01" in line
 
 
 @pytest.mark.parametrize("folder", ["models/tiny/3", "my models/tiny/3"])

@@ -210,3 +210,27 @@ def test_range_ends_at_a_number_or_at_a_size_that_exists() -> None:
         TensorSpec(name="x", dtype="int64", shape=(-1,), maximum=9, below="n")
     with pytest.raises(ValidationError, match="size 'n', but no free size has this"):
         make_manifest([EDGES])
+
+
+TIME = Dimension(name="t", least=1, most=4, mask="mask")
+SOUND = TensorSpec(name="x", dtype="float32", shape=(-1, -1), dimensions=(TIME,))
+DATA = TensorSpec(name="mask", dtype="bool", shape=(-1, -1), dimensions=(TIME,))
+NOTHING = "'mask': expected 1 in at least one place, got only 0"
+
+
+@pytest.mark.parametrize("many", [False, True])
+def test_item_without_data_is_rejected(many: bool) -> None:
+    right, wrong = ({"x": [1, 2], "mask": mask} for mask in ([False, True], [False, False]))
+    body = orjson.dumps({"inputs": [right, wrong]} if many else {"input": wrong})
+    told = str(rejected([SOUND, DATA], body, JSON, many=many))
+    assert told == ("inputs[1]: " if many else "") + NOTHING
+    codec = TensorCodec(make_manifest([SOUND, DATA]))
+    masks = np.array([[True, False], [False, False]])
+    with pytest.raises(InvalidInput, match=r"^inputs\[1\]: 'mask': expected 1 in at least one"):
+        codec.decode_arrays({"x": np.ones((2, 2), np.float32), "mask": masks})
+    assert len(codec.decode_arrays({"x": np.ones((1, 2), np.float32), "mask": masks[:1]})) == 1
+
+
+def test_scalar_for_a_vector_is_called_a_single_number() -> None:
+    told = str(rejected([NODES], b'{"input": 3}', JSON, many=False))
+    assert told == "'nodes': expected float32 of shape [n 0..4], got a single number"

@@ -128,7 +128,7 @@ def test_inputs_by_name_are_accepted() -> None:
             dict(zip(NAMES, ([4], [1], [2]), strict=True)),
             "type_ids': expected whole numbers in 0..1",
         ),
-        (CODEC, dict(zip(NAMES, ([4], [0], [0]), strict=True)), "1 for at least one token"),
+        (CODEC, dict(zip(NAMES, ([4], [0], [0]), strict=True)), "1 in at least one place"),
         (CODEC, "\ud800", "unpaired surrogate"),
         (PAIRS, "a", "expected a list of two texts or {'text', 'text_pair'}"),
         (PAIRS, ["a", "b", "c"], "expected a list of two texts"),
@@ -151,7 +151,7 @@ def test_fully_masked_rows_are_refused() -> None:
     mask = np.array([[1, 0], [0, 1], [0, 0]])
     rows = dict(zip(NAMES, (np.full((3, 2), 4), mask, np.zeros((3, 2), np.int64)), strict=True))
     assert len(CODEC.decode_arrays({name: array[:2] for name, array in rows.items()})) == 2
-    with pytest.raises(CallerError, match=r"inputs\[2\]: 'attention_mask': expected 1 for"):
+    with pytest.raises(CallerError, match=r"inputs\[2\]: 'attention_mask': expected 1 in"):
         CODEC.decode_arrays(rows)
 
 

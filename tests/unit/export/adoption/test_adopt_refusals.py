@@ -28,6 +28,12 @@ from tests.unit.models.test_archive import zipped
 GREY = (*PICTURE[:2], *PICTURE[4:])  # the argument says its input
 
 
+def weights(header_bytes: int) -> bytes:
+    """A safetensors file; a length of 128 begins with the byte of a pickle."""
+    header = b'{"w":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}'.ljust(header_bytes)
+    return len(header).to_bytes(8, "little") + header + bytes(4)
+
+
 class TestWrongArguments:
     @pytest.mark.parametrize(
         ("arguments", "message"),
@@ -164,6 +170,8 @@ class TestRefusedFiles:
         ("data", "message"),
         [
             (b"hello", "model.pt is not a zip archive"),
+            (weights(128), "model.pt is a safetensors file, which has weights but no model: adopt"),
+            (weights(300), "model.pt is a safetensors file, which has weights but no model: adopt"),
             (mar({"sums.pt": SUMS, "../evil.py": b""}), "'../evil.py', a path that leads out"),
             (mar({"sums.pt": b"hello"}), "sums.pt in model.pt is not a zip archive"),
             (mar({"sums.pt": zipped("../x")}), "sums.pt in model.pt contains '../x', a path"),

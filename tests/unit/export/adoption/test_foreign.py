@@ -17,6 +17,7 @@ from export.errors import ExportError, UsageError
 from export.reading.model_files import load
 from models.codec_specs import TensorCodecSpec
 from models.tensors import TensorSpec
+from tests.unit.export.kinds import Counter, Found
 from tests.unit.export.torchscripts import SUMS, Sums, mar, pickled, saved, scripted
 from tests.unit.models.manifests import spec
 from tests.unit.models.test_archive import zipped
@@ -203,6 +204,8 @@ class TestRejected:
                 "output is complex64, which answers cannot carry: return torch.view_as_real",
             ),
             (Empty(), "output has the shapes [[0]], without the batch"),
+            (Counter(), "the model has a state: a forward changes 'seen', so an answer depends on"),
+            (Found(), "If a size depends on the data, as after nonzero, return a fixed number"),
             (Dice(), "the model gives different answers to the same input"),
         ],
     )

@@ -64,7 +64,8 @@ def test_crash_is_reported_with_earlier_findings() -> None:
     assert found.notes[0].startswith("axis 0 of 'x' is at least 1: 0 fails (")
     assert found.notes[1] == (
         "the model ended the process (SIGFPE) while the range of 'x' was tried: that and "
-        "everything after it is left open"
+        "everything after it is left open; give what you know with --input, such as 1<=n<=512 for "
+        "a size or in 0..30521 for integers"
     )
 
 

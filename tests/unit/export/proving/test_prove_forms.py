@@ -119,10 +119,10 @@ def test_wrong_answers_of_an_optional_format_end_no_default_export(
 ) -> None:
     check = verify.check_parity
 
-    def wrong(form: Forward, *others: Any) -> Parity:
+    def wrong(form: Forward, *others: Any, **more: Any) -> Parity:
         if isinstance(form, Compiled):
             raise ParityError("output 'y' differs")
-        return check(form, *others)
+        return check(form, *others, **more)
 
     monkeypatch.setattr(verify, "check_parity", wrong)
     if asked:

@@ -54,6 +54,14 @@ class TestParity:
         assert parity.max_absolute == pytest.approx(8e-5, rel=0.05)  # golden: 2 * 4
         assert relative(parity) == pytest.approx(1e-5, rel=0.05)
 
+    def test_progress_has_the_largest_difference_of_all_forms(self) -> None:
+        told: list[str] = []
+        against = verify.reference(eager, TINY, 2, quiet)
+        verify.check_parity(
+            eager, against, FLOAT32, lambda done, total, note: told.append(note), so_far=0.25
+        )
+        assert told[-1] == "largest difference 2.5e-01"
+
     def test_each_output_is_measured_separately(self) -> None:
         model = definition(outputs=(spec("y", shape=(-1, 2)), spec("sum", shape=(-1,))))
 
