@@ -98,7 +98,18 @@ def draw_item(
             n if size is None else sizes[size]
             for n, size in zip(spec.item_shape, of_axes, strict=True)
         )
-    return {spec.name: _array(spec, shapes[spec.name], rng) for spec in at_sizes(specs, shapes)}
+    masks = _masks(specs)
+    return {
+        spec.name: np.ones(shapes[spec.name], spec.dtype)
+        if spec.name in masks
+        else _array(spec, shapes[spec.name], rng)
+        for spec in at_sizes(specs, shapes)
+    }
+
+
+def _masks(specs: Sequence[TensorSpec]) -> set[str | None]:
+    """Return the inputs that are 1 where an item has data: everywhere in items without padding."""
+    return {dimension.mask for spec in specs for dimension in spec.dimensions}
 
 
 def can_be_aligned(specs: Sequence[TensorSpec]) -> bool:
@@ -236,7 +247,7 @@ def discrete_numbers(specs: Sequence[TensorSpec]) -> int:
     return sum(
         math.prod(shapes[spec.name])
         for spec in at_sizes(specs, shapes)
-        if len(set(safe_range(spec))) > 1
+        if spec.name not in _masks(specs) and len(set(safe_range(spec))) > 1
     )
 
 
@@ -246,7 +257,8 @@ def discrete_item(specs: Sequence[TensorSpec], number: int) -> Arrays:
     shapes = _long_shapes(specs)
     for spec in at_sizes(specs, shapes):
         shape = shapes[spec.name]
-        size, (low, high) = math.prod(shape), safe_range(spec)
+        size = math.prod(shape)
+        low, high = (1, 1) if spec.name in _masks(specs) else safe_range(spec)
         digits = [low + (left >> bit & 1) * (high > low) for bit in range(size)]
         item[spec.name] = np.array(digits).reshape(shape).astype(spec.dtype)
         left >>= size if high > low else 0

@@ -178,3 +178,16 @@ def test_discrete_items_are_the_digits_of_a_number() -> None:
     assert item["ids"].tolist() == [1, 0, 1] + 61 * [0]
     assert item["mask"].tolist() == [False, True]
     assert (item["ids"].dtype.name, item["mask"].dtype.name) == ("int64", "bool")
+
+
+def test_masks_are_1_because_items_have_no_padding() -> None:
+    time = Dimension(name="t", least=1, most=3, mask="mask")
+    inputs = [
+        TensorSpec(name="ids", dtype="int64", shape=(-1, -1), dimensions=(time,)),
+        TensorSpec(name="mask", dtype="bool", shape=(-1, -1), dimensions=(time,)),
+    ]
+    drawn = [draw_item(inputs, np.random.default_rng(seed)) for seed in range(20)]
+    for item in [*drawn, *(discrete_item(inputs, number) for number in range(8))]:
+        assert item["mask"].all()
+        assert item["mask"].dtype == np.bool_
+    assert discrete_numbers(inputs) == 3
