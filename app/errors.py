@@ -13,6 +13,7 @@ TorchlaneError
 |   |-- UntrustedHost          (1) the Host header names another server
 |   |-- Unauthorized           (1) no API key, or an unknown one
 |   |-- Forbidden              (1) the API key does not allow this
+|   |-- UnknownParameter       (1) the URL has a query parameter that the call does not have
 |   |-- InvalidInput           (2) the payload does not fit the manifest
 |   |-- UnsupportedMediaType   (1) no codec of this model reads this Content-Type
 |   |-- UnsupportedContentCoding (1) the body's Content-Encoding is neither gzip nor deflate
@@ -121,6 +122,12 @@ class Forbidden(CallerError):
     """The API key does not allow this, or no key allows it."""
 
     code = "forbidden"
+
+
+class UnknownParameter(CallerError):
+    """The URL has a query parameter that the call does not have."""
+
+    code = "unknown_parameter"
 
 
 class InvalidInput(CallerError):

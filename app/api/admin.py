@@ -27,6 +27,7 @@ RESPONSES: dict[int | str, dict[str, Any]] = {
         "model": schemas.ChangesAnswer,
         "description": "A version failed to load; versions served before still serve",
     },
+    **ERRORS[400],
     **ERRORS[422],
     **ERRORS[503],
 }

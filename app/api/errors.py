@@ -21,6 +21,7 @@ STATUS: dict[type[errors.TorchlaneError], int] = {
     errors.Unauthorized: 401,
     errors.Forbidden: 403,
     errors.RateLimited: 429,
+    errors.UnknownParameter: 400,
     errors.InvalidInput: 422,
     errors.UnsupportedMediaType: 415,
     errors.UnsupportedContentCoding: 415,

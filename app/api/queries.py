@@ -8,7 +8,7 @@ from urllib.parse import parse_qsl
 
 from fastapi import Depends, Request
 
-from app.errors import InvalidInput
+from app.errors import InvalidInput, UnknownParameter
 
 MAX_PARAMETERS = 100  # of a query: parsing more would block the event loop
 MOST_SHOWN = 60  # characters of a name in an error
@@ -30,7 +30,7 @@ def check_query(given: Iterable[str], *known: str) -> None:
     """Check the names of query parameters.
 
     Raises:
-        InvalidInput: for an unknown one, with those that the call has.
+        UnknownParameter: for an unknown one, with those that the call has.
     """
     for name in given:
         if name not in known:
@@ -38,7 +38,9 @@ def check_query(given: Iterable[str], *known: str) -> None:
             there = f"only {', '.join(known)}" if known else "none"
             near = difflib.get_close_matches(shown.lower().replace("-", "_"), known, 1)
             meant = f"; did you mean {near[0]}?" if near else ""
-            raise InvalidInput(f"unknown query parameter {shown!r}: this call has {there}{meant}")
+            raise UnknownParameter(
+                f"unknown query parameter {shown!r}: this call has {there}{meant}"
+            )
 
 
 def _without_query(request: Request) -> None:

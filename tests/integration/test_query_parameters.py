@@ -25,33 +25,31 @@ async def api(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Api]:
 
 
 @pytest.mark.parametrize(
-    ("call", "status", "told"),
+    ("call", "told"),
     [
-        ("POST /predict?topk=3", 422, "'topk': this call has only top_k; did you mean top_k?"),
-        ("POST /batch-predict?threshold=0.9", 422, "'threshold': this call has only top_k"),
-        ("POST /models/double/predict?top_k=1&format=png", 422, "'format': this call has only"),
-        ("POST /v2/models/double/infer?top_k=1", 400, "'top_k': this call has none"),
-        ("POST /predictions/double?top_k=1", 400, "'top_k': this call has none"),
-        ("POST /v1/embeddings?dimensions=3", 400, "'dimensions': this call has none"),
-        ("POST /embeddings?dimensions=3", 400, "'dimensions': this call has none"),
-        ("POST /embed?truncate=true", 422, "'truncate': this call has none"),
-        ("POST /rerank?top_n=2", 422, "'top_n': this call has none"),
-        ("POST /classify?top_k=2", 422, "'top_k': this call has none"),
-        ("GET /v2?x=1", 400, "'x': this call has none"),
-        ("GET /v2/models/double?version=1", 400, "'version': this call has none"),
-        ("GET /v2/models/double/stats?x", 400, "'x': this call has none"),
-        ("POST /v2/repository/index?ready=true", 400, "'ready': this call has none"),
-        ("GET /v1/models?limit=2", 400, "'limit': this call has none"),
+        ("POST /predict?topk=3", "'topk': this call has only top_k; did you mean top_k?"),
+        ("POST /batch-predict?threshold=0.9", "'threshold': this call has only top_k"),
+        ("POST /models/double/predict?top_k=1&format=png", "'format': this call has only"),
+        ("POST /v2/models/double/infer?top_k=1", "'top_k': this call has none"),
+        ("POST /predictions/double?top_k=1", "'top_k': this call has none"),
+        ("POST /v1/embeddings?dimensions=3", "'dimensions': this call has none"),
+        ("POST /embeddings?dimensions=3", "'dimensions': this call has none"),
+        ("POST /embed?truncate=true", "'truncate': this call has none"),
+        ("POST /rerank?top_n=2", "'top_n': this call has none"),
+        ("POST /classify?top_k=2", "'top_k': this call has none"),
+        ("GET /v2?x=1", "'x': this call has none"),
+        ("GET /v2/models/double?version=1", "'version': this call has none"),
+        ("GET /v2/models/double/stats?x", "'x': this call has none"),
+        ("POST /v2/repository/index?ready=true", "'ready': this call has none"),
+        ("GET /v1/models?limit=2", "'limit': this call has none"),
     ],
 )
-async def test_unknown_parameter_is_refused(api: Api, call: str, status: int, told: str) -> None:
+async def test_unknown_parameter_is_refused(api: Api, call: str, told: str) -> None:
     method, path = call.split()
     content = b"" if method == "GET" else b'{"input": [1, 2]}'
     answer = await api.client.request(method, path, content=content)
-    assert (answer.status_code, f"unknown query parameter {told}" in answer.text) == (
-        status,
-        True,
-    ), answer.text
+    assert answer.status_code == 400, answer.text
+    assert f"unknown query parameter {told}" in answer.text
 
 
 async def test_question_mark_alone_is_no_parameter(api: Api) -> None:

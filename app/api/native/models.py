@@ -33,10 +33,11 @@ VERSION: dict[str, Any] = {
     "schema": {"type": "integer", "minimum": 1},
 }
 BAD_QUERY: dict[int | str, dict[str, Any]] = {
+    **ERRORS[400],
     422: {
         "model": schemas.ErrorBody,
-        "description": "Unknown query, or `full` is neither true nor false",
-    }
+        "description": "`full` is neither true nor false",
+    },
 }
 
 

@@ -12,6 +12,7 @@ from app.codecs.base import JSON
 Responses = dict[int | str, dict[str, Any]]
 
 DESCRIPTIONS = {
+    400: "The URL has a query parameter that this call does not have",
     401: "The API key is missing or unknown",
     403: "The API key does not allow this",
     404: "No such model or version",
@@ -31,7 +32,10 @@ ERRORS: dict[int, Responses] = {
 V2 = "open inference protocol"  # tag of its calls
 V2_ERRORS: dict[int, Responses] = {
     status: {status: {"model": schemas.V2Error, "description": text}}
-    for status, text in {**DESCRIPTIONS, 400: "The request does not fit the model"}.items()
+    for status, text in {
+        **DESCRIPTIONS,
+        400: "The request does not fit the model, or has an unknown query parameter",
+    }.items()
 }
 TORCHSERVE = "torchserve"  # tag of its calls
 TEXT = "text"  # tag of the calls for text

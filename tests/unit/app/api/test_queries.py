@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from app.api.queries import MAX_PARAMETERS, check_query, parameters_of
-from app.errors import InvalidInput
+from app.errors import InvalidInput, UnknownParameter
 
 
 @pytest.mark.parametrize(
@@ -22,7 +22,7 @@ from app.errors import InvalidInput
 def test_unknown_parameter_names_those_that_exist(
     name: str, known: tuple[str, ...], told: str
 ) -> None:
-    with pytest.raises(InvalidInput) as caught:
+    with pytest.raises(UnknownParameter) as caught:
         check_query([*known, name], *known)
     assert str(caught.value).startswith("unknown query parameter ")
     assert str(caught.value).endswith(told)

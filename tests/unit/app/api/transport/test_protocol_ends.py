@@ -90,7 +90,7 @@ class TestClientGone:
         async with listening(models, make_backend=doubles) as server:
             doubles.hold()
             wire = await server.connect()
-            wire.send(request("/predict?way=asgi", b'{"input": [3, 2]}'))
+            wire.send(request("/predict?", b'{"input": [3, 2]}'))
             await until(lambda: doubles.one.batches == [[3]])
             wire.send(ask_for(4))
             await asyncio.sleep(0.02)
@@ -257,7 +257,7 @@ class TestEnd:
             assert await server.metric(OPEN) == 0
 
     @pytest.mark.parametrize(
-        "behind", [ask_for(5), request("/predict?way=asgi"), READY], ids=["short", "asgi", "other"]
+        "behind", [ask_for(5), request("/predict?"), READY], ids=["short", "asgi", "other"]
     )
     async def test_requests_after_the_last_answer_are_ignored(
         self, models: Path, behind: bytes
