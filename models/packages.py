@@ -48,7 +48,9 @@ class _Code:
         self.take_weights = self._declared(
             "AOTInductorModelUpdateConstantsFromBlob", c_void_p, c_char_p
         )
-        self._last_error = self._declared("AOTInductorGetLastError", POINTER(c_char_p))
+        self._last_error: Callable[..., int] | None = None
+        if hasattr(library, "AOTInductorGetLastError"):  # before torch 2.13 it is written to stderr
+            self._last_error = self._declared("AOTInductorGetLastError", POINTER(c_char_p))
 
     def _function(self, name: str, *takes: Any) -> Callable[..., int]:
         return self._declared(f"AOTInductorModelContainer{name}", *takes)
@@ -65,7 +67,8 @@ class _Code:
         """Raise RuntimeError with the reason if a function has failed."""
         if failed:
             why = c_char_p()
-            self._last_error(byref(why))
+            if self._last_error is not None:
+                self._last_error(byref(why))
             raise RuntimeError((why.value or b"unknown error").decode(errors="replace"))
 
 

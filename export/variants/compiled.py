@@ -69,7 +69,7 @@ class Compiled:
             return None, NativeCode(architecture=machine(), requires=(f"sm_{major}{minor}",))
         flags = cpu_flags()
         level = next((name for name, needs in X86_LEVELS.items() if flags >= set(needs)), None)
-        if machine() != "x86_64" or level is None:
+        if machine() != "x86_64" or level is None or not _has_levels():
             return None, NativeCode(architecture=machine(), requires=tuple(sorted(flags)))
         lower = X86_LEVELS["x86-64-v3"] if level == "x86-64-v4" else ()
         requires = {*X86_LEVELS[level], *lower, *_vector_flags(flags)}
@@ -117,6 +117,13 @@ def _vector_flags(flags: frozenset[str]) -> set[str]:
     return {plain[re.sub("[-_]", "", name)] for name in asked if re.sub("[-_]", "", name) in plain}
 
 
+def _has_levels() -> bool:
+    """Whether this release of torch can compile for a level; before 2.13, only for this machine."""
+    from torch._inductor import config  # noqa: PLC0415 - slow
+
+    return hasattr(config.cpp, "march")
+
+
 def _compile(program: torch.export.ExportedProgram, march: str | None) -> bytes:
     from torch._inductor import aoti_compile_and_package, config  # noqa: PLC0415 - slow
 
@@ -130,6 +137,7 @@ def _compile(program: torch.export.ExportedProgram, march: str | None) -> bytes:
         "aot_inductor.package_constants_on_disk_format": "binary_blob",
     }
     package = io.BytesIO()
-    with config.patch({"cpp.march": march}):  # the call itself does not accept it
+    target = {} if march is None else {"cpp.march": march}  # None is the default: this machine
+    with config.patch(target):  # the call itself does not accept it
         aoti_compile_and_package(program, package_path=package, inductor_configs=options)
     return package.getvalue()
