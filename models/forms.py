@@ -24,7 +24,7 @@ from models.processor import (
 )
 from models.runtimes import File
 from models.tensors import Arrays, TensorSpec
-from models.torchscript import load_torchscript
+from models.torchscript import has_torchscript, load_torchscript
 
 Forward: TypeAlias = Callable[..., Any]  # one tensor per input -> a tensor, or a sequence of them
 
@@ -177,12 +177,17 @@ def check_runs_here(variant: Variant, device: torch.device, torch_version: str) 
     if device.type not in variant.device_kinds:
         kinds = ", ".join(variant.device_kinds)
         raise WrongMachine(f"{variant.file} runs on {kinds}, not on {device}")
+    if variant.format == "torchscript" and not has_torchscript():
+        raise WrongMachine(
+            f"{variant.file} is TorchScript, which torch {torch_version} does not run: export the "
+            "model again, with another variant such as compiled or onnx"
+        )
     if variant.native is not None:
         _check_native(variant.file, variant.native, device)
         if not same_release(variant.torch_version, torch_version):
             raise WrongMachine(
                 f"{variant.file} was compiled by torch {variant.torch_version} and runs only with "
-                f"that version; this is {torch_version}"
+                f"that version; this is {torch_version}: export the model again with it"
             )
 
 

@@ -15,7 +15,14 @@ from models.runtimes import File, Shared
 
 _HUSH = threading.Lock()  # two threads that restore warning filters could leave them off
 CONTAINERS = ("ListType", "DictType", "TupleType", "OptionalType")
+# What a file raises in its own code; a torch without TorchScript raises no such error.
+ScriptError: type[Exception] = getattr(getattr(torch, "jit", None), "Error", RuntimeError)
 _SHARED: Shared[torch.jit.ScriptModule] = Shared()
+
+
+def has_torchscript() -> bool:
+    """Whether this torch can load such files."""
+    return hasattr(getattr(torch, "jit", None), "load")
 
 
 def load_torchscript(

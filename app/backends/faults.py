@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import torch
 
 from app.errors import DeviceLost, ModelError, OutOfMemory
+from models.torchscript import ScriptError
 
 # Messages of torch's allocators and libraries. The CPU's allocator raises a plain RuntimeError,
 # pinned memory raises the error of a lost device, and TorchScript's interpreter converts any
@@ -45,7 +46,7 @@ def faults_of(device: torch.device) -> Iterator[None]:
         yield
     except (torch.OutOfMemoryError, MemoryError) as error:
         raise _out_of_memory(device, error) from None
-    except (torch.jit.Error, RuntimeError, ValueError, TypeError) as error:
+    except (ScriptError, RuntimeError, ValueError, TypeError) as error:
         said = str(error)
         if any(words in said for words in NO_MEMORY):
             raise _out_of_memory(device, error) from None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import zipfile
 from pathlib import Path
 
@@ -110,6 +111,15 @@ class TestRejections:
             backend_of(artifact).load()
         assert not isinstance(caught.value, VariantUnusable)
         assert [log["event"] for log in logs] == ["form_not_loaded"]
+
+    def test_a_torch_without_torchscript_leaves_the_variant_out(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        artifact = self.written(tmp_path, scripted(Double()))
+        monkeypatch.delattr(torch, "jit")
+        message = rf"^script\.pt is TorchScript, which torch {re.escape(torch.__version__)} does not run: "
+        with pytest.raises(VariantUnusable, match=message):
+            backend_of(artifact).load()
 
     def test_unoptimizable_model_still_runs_unoptimized(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
