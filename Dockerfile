@@ -45,7 +45,7 @@ FROM build AS serving-environment
 ARG TORCH_INDEX_URL PIP_INDEX_URL
 RUN --mount=type=secret,id=extra_ca --mount=type=bind,from=wheels,target=/wheels \
     --mount=type=cache,target=/root/.cache/pip \
-    install-into /opt/venv --no-deps ${TORCH_INDEX_URL:+--index-url "$TORCH_INDEX_URL"} torch==2.13.0
+    install-into /opt/venv --no-deps ${TORCH_INDEX_URL:+--index-url "$TORCH_INDEX_URL"} torch
 COPY --from=requirements /requirements/api.txt ./
 RUN --mount=type=secret,id=extra_ca --mount=type=bind,from=wheels,target=/wheels \
     --mount=type=cache,target=/root/.cache/pip \

@@ -24,6 +24,10 @@ TEST_WORKERS ?= 3
 ifneq ($(filter-out 1,$(TEST_WORKERS)),)
 PARALLEL := --numprocesses $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder --max-worker-restart 0
 endif
+# constraints.txt pins the oldest supported release of torch; this is the newest. What pip downloads for it may be gigabytes.
+TORCH ?= 2.15.0
+TORCH_FOLDER = $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/torchlane/torch-$(TORCH)-$(shell $(BIN)/python -c 'import sys; print(sys.implementation.cache_tag)')
+TORCH_PIP_ARGS ?=
 CHAOS_REQUESTS ?= 200000
 CHAOS_MINUTES ?= 30
 CHAOS_SEED ?=
@@ -36,7 +40,7 @@ $(READY): pyproject.toml constraints.txt
 	  { echo "Python 3.11, 3.12 or 3.13 is needed: make PYTHON=python3.12 $(MAKECMDGOALS)" >&2; exit 1; }
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt \
-	  --no-deps $(if $(TORCH_INDEX_URL),--index-url $(TORCH_INDEX_URL)) torch==2.13.0
+	  --no-deps $(if $(TORCH_INDEX_URL),--index-url $(TORCH_INDEX_URL)) torch
 	TORCHLANE_PURE=1 $(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
 	@touch $@
 
@@ -82,10 +86,24 @@ test-compiled: compiled ## run the tests of the server's parts on the machine co
 test: $(READY) ## run the tests, TEST_WORKERS (3) files at a time; PYTEST_ARGS='-k NAME -x': a selection, until one fails
 	OMP_WAIT_POLICY=PASSIVE $(BIN)/python -m pytest $(PARALLEL) $(PYTEST_ARGS) -m 'not soak and not compose'
 
+QUICK = OMP_WAIT_POLICY=PASSIVE $(BIN)/python -m pytest $(PARALLEL) $(PYTEST_ARGS) -m 'not slow and not soak' \
+	  $(addprefix tests/unit/app/,access api codecs engine metrics processes registry)
+
 .PHONY: test-fast
 test-fast: $(READY) ## run the quick tests of the server's parts, for every save
-	OMP_WAIT_POLICY=PASSIVE $(BIN)/python -m pytest $(PARALLEL) $(PYTEST_ARGS) -m 'not slow and not soak' \
-	  $(addprefix tests/unit/app/,access api codecs engine metrics processes registry)
+	$(QUICK)
+
+# Next to .venv, which is unchanged: PYTHONPATH selects it. Kept, because other checkouts can use it too.
+.PHONY: torch-env
+torch-env: $(READY) ## install the newest supported release of torch, TORCH (2.15.0), in ~/.cache/torchlane
+	@test -d $(TORCH_FOLDER) || { rm -rf $(TORCH_FOLDER).new && $(BIN)/python -m pip install --quiet --target $(TORCH_FOLDER).new \
+	  --constraint <(grep -v '^torch==' constraints.txt) $(if $(TORCH_INDEX_URL),--index-url $(TORCH_INDEX_URL)) \
+	  $(TORCH_PIP_ARGS) torch==$(TORCH) && mv $(TORCH_FOLDER).new $(TORCH_FOLDER); }
+
+.PHONY: test-torch
+test-torch: torch-env ## run the quick tests on that release
+	@PYTHONPATH=$(TORCH_FOLDER) $(BIN)/python -c 'import torch; print("torch", torch.__version__)' | grep -F "torch $(TORCH)"
+	PYTHONPATH=$(TORCH_FOLDER) $(QUICK)
 
 .PHONY: test-compose
 test-compose: $(READY) ## build the images and test the compose stack in the running container engine

@@ -76,7 +76,7 @@ def main(
     console = console or stdout()
     try:
         with warnings.catch_warnings():
-            # Export creates TorchScript; torch 2.13 announces its deprecation at every call.
+            # Export creates TorchScript; torch announces its deprecation at every call.
             warnings.filterwarnings("ignore", "`torch.jit.*is deprecated")
             command = COMMANDS.get(arguments[0]) if arguments else None
             if command is not None:

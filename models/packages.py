@@ -49,7 +49,7 @@ class _Code:
             "AOTInductorModelUpdateConstantsFromBlob", c_void_p, c_char_p
         )
         self._last_error: Callable[..., int] | None = None
-        if hasattr(library, "AOTInductorGetLastError"):  # before torch 2.13 it is written to stderr
+        if hasattr(library, "AOTInductorGetLastError"):  # torch 2.11 writes it to stderr
             self._last_error = self._declared("AOTInductorGetLastError", POINTER(c_char_p))
 
     def _function(self, name: str, *takes: Any) -> Callable[..., int]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import warnings
 
-# Deprecation warnings of torch 2.13 for features that are used on purpose: TorchScript at every
+# Deprecation warnings of torch for features that are used on purpose: TorchScript at every
 # call, quantized tensors once per process.
 QUANTIZED = r"torch\.quantize_per_tensor"
 DEPRECATIONS = ("`torch.jit.*is deprecated", QUANTIZED)

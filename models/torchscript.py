@@ -69,7 +69,7 @@ def read_torchscript(path: str, device: torch.device) -> torch.jit.ScriptModule:
 def hush_quantized_tensors() -> None:
     """Trigger and suppress the deprecation warning for quantized tensors.
 
-    Torch 2.13 writes it to stderr once per process when it loads an int8 file, between structured
+    Torch writes it to stderr once per process when it loads an int8 file, between structured
     logs. Triggered from Python, it is a warning that can be ignored.
     """
     ignore_warnings(message=QUANTIZED)

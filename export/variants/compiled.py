@@ -118,7 +118,7 @@ def _vector_flags(flags: frozenset[str]) -> set[str]:
 
 
 def _has_levels() -> bool:
-    """Whether this release of torch can compile for a level; before 2.13, only for this machine."""
+    """Whether this torch can compile for a level; torch 2.11 compiles only for this machine."""
     from torch._inductor import config  # noqa: PLC0415 - slow
 
     return hasattr(config.cpp, "march")

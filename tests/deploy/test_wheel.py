@@ -6,6 +6,7 @@ The machine code is that of `make setup`, unless the sources have changed since.
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import tarfile
@@ -14,6 +15,7 @@ from pathlib import Path
 from zipfile import ZipFile
 
 import pytest
+from packaging.version import Version
 
 from deploy.compile import COMPILED, NATIVE, CompileError, check_compilers
 from tests.compose.stack import ROOT
@@ -100,6 +102,15 @@ def test_without_a_compiler_the_wheel_is_pure_python(
     inside = ZipFile(wheel).namelist()
     assert "app/main.py" in inside
     assert [each for each in inside if each.endswith((".so", ".pyd"))] == []
+
+
+def test_the_oldest_and_the_newest_supported_torch_are_tested() -> None:
+    (supported,) = (each for each in PROJECT["project"]["dependencies"] if each.startswith("torch"))
+    (pinned,) = re.findall("^torch==(.*)$", (ROOT / "constraints.txt").read_text(), re.M)
+    (newest,) = re.findall("^TORCH \\?= (.*)$", (ROOT / "Makefile").read_text(), re.M)
+    first, after = (Version(each) for each in re.findall(r"[0-9.]+", supported))
+    assert supported == f"torch>={first},<{after}"
+    assert (Version(pinned).release[:2], Version(newest).minor + 1) == (first.release, after.minor)
 
 
 def test_wheels_are_built_for_every_supported_python() -> None:

