@@ -40,6 +40,8 @@ AGAIN = {
     ]
 }
 
+BACKOFFS = ("initial", "min", "max")
+
 
 class GrpcConversation:
     """One client's channel.
@@ -52,6 +54,8 @@ class GrpcConversation:
 
     def __init__(self, port: int, patience_s: float, *, again: bool = False) -> None:
         self._options: list[tuple[str, int | str]] = [("grpc.use_local_subchannel_pool", 1)]
+        # By default, a refused connection fails calls long after its reason has gone.
+        self._options += [(f"grpc.{each}_reconnect_backoff_ms", 100) for each in BACKOFFS]
         self._options.append(("grpc.enable_retries", int(again)))
         if again:
             self._options.append(("grpc.service_config", json.dumps(AGAIN)))
