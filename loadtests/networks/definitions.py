@@ -159,7 +159,8 @@ def write(name: str, folder: Path) -> None:
     module = NETWORKS[name]().eval()
     if name == BERT:
         axes = 2 * ({0: batch, 1: torch.export.Dim("tokens", min=1, max=LONGEST)},)
-        example = 2 * (torch.ones(3, 8, dtype=torch.int64),)
+        # Two tensors: torch.export takes one that is given twice for a single input.
+        example = tuple(torch.ones(3, 8, dtype=torch.int64) for _ in axes)
     program = torch.export.export(module, example, dynamic_shapes=axes)
     torch.export.save(program, folder / f"{name}.pt2")
     with warnings.catch_warnings():
