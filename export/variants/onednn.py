@@ -18,7 +18,7 @@ from export.errors import reason
 from export.variants.base import Draft, NotApplicable, Subject
 from export.variants.layers import replaced
 from export.variants.torchscript import example_of, in_python, save, script_or_trace
-from export.variants.work import multiplications
+from export.variants.work import work_of
 from models.plan import Precision
 
 # Copies to and from oneDNN's layout cost more than a smaller layer saves: on an AMD EPYC a layer of
@@ -42,7 +42,8 @@ class OneDnn:
         if not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
             raise NotApplicable("this torch was built without oneDNN")
         subject = in_python(subject)
-        share = _share(subject.eager, example_of(subject))
+        work = work_of(subject.eager, example_of(subject), MIN_WEIGHTS)
+        share = work.share(work.linear)
         if share <= MIN_SHARE:
             raise NotApplicable(
                 f"linear layers of at least {MIN_WEIGHTS:,} weights do {share:.0%} of the "
@@ -68,24 +69,3 @@ def _packed(module: nn.Module) -> nn.Module | None:
 
         made: nn.Module = MkldnnLinear(module, torch.float32)
     return made
-
-
-def _share(module: nn.Module, example: tuple[torch.Tensor, ...]) -> float:
-    """Return the share of large linear layers in the multiplications of an item, 0 to 1."""
-    large = 0
-
-    def count(layer: nn.Linear, _: object, made: torch.Tensor) -> None:
-        nonlocal large
-        large += made.numel() * layer.in_features
-
-    hooks = [
-        layer.register_forward_hook(count)
-        for layer in module.modules()
-        if type(layer) is nn.Linear and layer.weight.numel() >= MIN_WEIGHTS
-    ]
-    try:
-        total = multiplications(module, example)
-    finally:
-        for hook in hooks:
-            hook.remove()
-    return large / max(1, total)

@@ -37,10 +37,7 @@ class Onnx:
             version = exporter().__version__
         except NotInstalled as error:
             raise NotApplicable(f"{error}{expected(subject.eager, GAINS)}") from error
-        if isinstance(subject.eager, OnnxModule):
-            data, how = subject.eager.data, "ONNX as it was given"
-        else:
-            data, how = _made(subject), "torch.export + torch.onnx"
+        data, how = onnx_of(subject)
         write_file(folder / FILE, data)
         return Draft(FILE, f"{how}, ONNX Runtime {version}", ("cpu",), format="onnx")
 
@@ -56,11 +53,18 @@ def exporter() -> Any:
     return found[-1]
 
 
-def _made(subject: Subject) -> bytes:
+def onnx_of(subject: Subject) -> tuple[bytes, str]:
+    """Return the model as an ONNX file, and how it was made; needs `exporter`.
+
+    Raises:
+        NotApplicable: if it cannot be converted.
+    """
+    if isinstance(subject.eager, OnnxModule):
+        return subject.eager.data, "ONNX as it was given"
     program = cpu_program(subject)
     try:
         with quiet():
-            return _converted(program)
+            return _converted(program), "torch.export + torch.onnx"
     except Exception as error:  # the exporter raises many classes
         raise NotApplicable(f"torch.onnx cannot convert it: {reason(error)}") from error
 

@@ -42,23 +42,35 @@ class OpenVino:
             source, how = subject.eager.data, "ONNX as it was given"
         else:
             source, how = cpu_program(subject), "torch.export"
-        try:
-            with quiet():
-                data = _converted(package, source, subject.definition.inputs)
-        except Exception as error:  # its front end raises many classes
-            raise NotApplicable(f"OpenVINO cannot convert it: {reason(error)}") from error
+        data = converted(package, source, subject.definition.inputs)
         write_file(folder / FILE, data)
-        version = package.__version__.partition("-")[0]
-        return Draft(FILE, f"{how} + OpenVINO {version}", ("cpu",), format="openvino")
+        return Draft(FILE, f"{how} + {named(package)}", ("cpu",), format="openvino")
+
+
+def named(package: Any) -> str:
+    """Return the package's name and version."""
+    return f"OpenVINO {package.__version__.partition('-')[0]}"
+
+
+def converted(
+    package: Any, source: torch.export.ExportedProgram | bytes, inputs: tuple[TensorSpec, ...]
+) -> bytes:
+    """Convert a program, or an ONNX file, to an archive as servers load it.
+
+    Raises:
+        NotApplicable: if OpenVINO cannot convert it.
+    """
+    try:
+        with quiet():
+            return _converted(package, source, inputs)
+    except Exception as error:  # its front end raises many classes
+        raise NotApplicable(f"OpenVINO cannot convert it: {reason(error)}") from error
 
 
 def _converted(
     package: Any, source: torch.export.ExportedProgram | bytes, inputs: tuple[TensorSpec, ...]
 ) -> bytes:
-    """Convert a program, or an ONNX file.
-
-    Not by `openvino.convert_model`, which reports its use over the internet.
-    """
+    """Convert it, but not by `openvino.convert_model`, which reports its use over the internet."""
     from openvino.frontend import FrontEndManager  # noqa: PLC0415 - optional
     from openvino.frontend.pytorch.fx_decoder import TorchFXPythonDecoder  # noqa: PLC0415
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import nn
@@ -26,13 +27,54 @@ def expected(module: nn.Module, gains: Sequence[tuple[Sequence[str], str]]) -> s
     return next((gain for words, gain in gains if any(word in text for word in words)), "")
 
 
-def multiplications(module: nn.Module, example: tuple[torch.Tensor, ...]) -> int:
-    """Count the multiply-adds of a forward in matrix products, convolutions and attention.
+@dataclass(frozen=True, slots=True)
+class Work:
+    """The multiply-adds of a forward in matrix products, convolutions and attention.
+
+    Attributes:
+        total: of all operators.
+        linear: of linear layers that were counted; subclasses are not.
+        convolutions: of convolutions.
+    """
+
+    total: int
+    linear: int
+    convolutions: int
+
+    def share(self, part: int) -> float:
+        """Return a part's share of the total, 0 to 1."""
+        return part / max(1, self.total)
+
+
+def work_of(module: nn.Module, example: tuple[torch.Tensor, ...], least_weights: int) -> Work:
+    """Count the multiply-adds of a forward.
+
+    Args:
+        module: the model.
+        example: its inputs.
+        least_weights: smaller linear layers are not counted as such.
 
     Raises:
         Exception: what the module raises.
     """
-    with FlopCounterMode(display=False) as counter, torch.no_grad():
-        module(*example)
-    found: int = counter.get_total_flops()
-    return found // 2  # a multiplication and an addition are two operations
+    linear = 0
+
+    def count(layer: nn.Linear, _: object, made: torch.Tensor) -> None:
+        nonlocal linear
+        linear += made.numel() * layer.in_features
+
+    hooks = [
+        layer.register_forward_hook(count)
+        for layer in module.modules()
+        if type(layer) is nn.Linear and layer.weight.numel() >= least_weights
+    ]
+    try:
+        with FlopCounterMode(display=False) as counter, torch.no_grad():
+            module(*example)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    operators = counter.get_flop_counts().get("Global", {})
+    convolutions = operators.get(torch.ops.aten.convolution, 0)
+    # A multiplication and an addition are two operations.
+    return Work(counter.get_total_flops() // 2, linear, convolutions // 2)

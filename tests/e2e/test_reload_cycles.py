@@ -143,7 +143,7 @@ def cycles(server: Server, versions: Versions, count: int) -> Iterator[int]:
 
 @pytest.mark.soak
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("variant", ["script", "compiled", "openvino", "onnx"])
+@pytest.mark.parametrize("variant", ["script", "compiled", "openvino", "onnx", "int8"])
 def test_fifty_reload_cycles_under_load(trained_digits: Path, tmp_path: Path, variant: str) -> None:
     weights = ["--weights", str(trained_digits), "--variants", f"script,{variant}"]
     assert export_main(["digits", *weights, "--out", str(tmp_path / "exported")], CATALOG) == 0

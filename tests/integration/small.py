@@ -22,7 +22,7 @@ PRECISIONS: tuple[Precision, ...] = ("float32", "bf16", "int8")
 STEPS: dict[Precision, tuple[Step, ...]] = {
     "float32": steps((4, form("compiled")), (32, form("script")), (64, form("script", True))),
     "bf16": steps((4, form("bf16", True)), (64, form("bf16"))),
-    "int8": steps((4, form("int8")), (64, form("int8", True))),
+    "int8": steps((64, form("int8"))),
 }
 VARIANTS = ("script", "compiled", "bf16", "int8")
 

@@ -93,9 +93,9 @@ class TestManifest:
 
     def test_left_out_variants_have_a_reason(self, tmp_path: Path) -> None:
         left_out = make(tmp_path, TINY, "script", "int8").manifest.left_out
-        assert [(each.variant, each.reason) for each in left_out] == [
-            ("int8", "there is no convolution and no large linear layer to quantize")
-        ]
+        ((variant, reason),) = [(each.variant, each.reason) for each in left_out]
+        assert variant == "int8"
+        assert "do 0% of the multiplications" in reason
 
     def test_definition_without_training_is_not_trained(self, tmp_path: Path) -> None:
         golden = make(tmp_path, definition(train=None)).manifest.golden[0]

@@ -175,7 +175,7 @@ class TestForms:
 
     def test_selection_without_a_form_for_the_device(self, tmp_path: Path) -> None:
         artifact = written(tmp_path, None, int8=small_variant("int8"))
-        message = "int8.pt runs on cpu, not on cuda:0"
+        message = "int8.zip runs on cpu, not on cuda:0"
         with pytest.raises(VariantUnusable, match=f"^{re.escape(message)}$"):
             made(artifact, Preference(precision="int8"), device=Device("cuda", 0))
 

@@ -22,13 +22,17 @@ from app.errors import ArtifactInvalid, VariantUnusable
 from app.registry.repository import Artifact, Repository
 from app.types import Device, ModelId
 from models.openvino_models import GRAPH, WEIGHTS, packed
-from tests.artifacts import Made, small_answer, small_batch, small_variant, write_small
+from tests.artifacts import Made, small_batch, small_variant, write_small
 from tests.unit.app.backends.suite import SmallSuite
 from tests.unit.models.manifests import form
 
 CPU = Device("cpu")
-# Variant -> its package, the package's name for people.
-RUNTIMES = {"openvino": ("openvino", "OpenVINO"), "onnx": ("onnxruntime", "ONNX Runtime")}
+# Variant -> its package, the package's name for people, the extra.
+RUNTIMES = {
+    "openvino": ("openvino", "OpenVINO", "openvino"),
+    "onnx": ("onnxruntime", "ONNX Runtime", "onnx"),
+    "int8": ("openvino", "OpenVINO", "openvino"),
+}
 NEWER = b"\x42\x03\x10\xe7\x07"  # opset_import { version: 999 }
 ANOTHER_FILE = b"\x3a\x06\x2a\x04\x6a\x00\x70\x01"  # graph { initializer { external_data {} } }
 FOREIGN = b"\x3a\x09\x0a\x07\x22\x01f\x3a\x02me"  # graph { node { op_type: "f" domain: "me" } }
@@ -78,15 +82,15 @@ def test_threads_share_a_form(artifact: Artifact) -> None:
     backend = backend_of(artifact)
     backend.load()
     wrong: list[int] = []
+    alone = {size: backend.run(small_batch(size))["y"] for size in (1, 3, 8)}
 
     def work(size: int) -> None:
-        batch = small_batch(size)
-        wanted = small_answer(batch)["y"]
+        batch, wanted = small_batch(size), alone[size]
         for _ in range(200):
             if not np.allclose(backend.run(batch)["y"], wanted, rtol=1e-4, atol=1e-5):
                 wrong.append(size)
 
-    threads = [threading.Thread(target=work, args=(size,)) for size in (1, 3, 8)]
+    threads = [threading.Thread(target=work, args=(size,)) for size in alone]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -108,12 +112,12 @@ class TestUnusable:
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variant: str
     ) -> None:
         artifact = written(tmp_path, variant, None, "script")
-        package, name = RUNTIMES[variant]
+        package, name, extra = RUNTIMES[variant]
         monkeypatch.setitem(sys.modules, package, None)
         with pytest.raises(VariantUnusable) as caught:
             backend_of(artifact).load()
         file = artifact.manifest.variants[variant].file
-        assert str(caught.value) == f"{file}: it needs {name}: pip install 'torchlane[{variant}]'"
+        assert str(caught.value) == f"{file}: it needs {name}: pip install 'torchlane[{extra}]'"
         makes = TorchBackends((CPU,), 8, torch.get_num_threads())
         selection = select(artifact.manifest, Preference())
         backend = makes.make(artifact.folder, artifact.manifest, "digest", selection, CPU)
@@ -125,8 +129,9 @@ class TestUnusable:
         newer = {
             "openvino": packed(b"<net version='99'/>", b""),
             "onnx": small_variant("onnx").data + NEWER,
+            "int8": packed(b"<net version='99'/>", b""),
         }
-        _, name = RUNTIMES[variant]
+        _, name, _ = RUNTIMES[variant]
         with pytest.raises(VariantUnusable, match=f"by the installed release of {name}"):
             backend_of(written(tmp_path, variant, newer[variant])).load()
 

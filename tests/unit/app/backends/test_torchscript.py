@@ -54,9 +54,7 @@ class TestSmallBackends(BackendSuite):
 
     @pytest.fixture(
         autouse=True,
-        params=[
-            Form(variant=v, optimized=o) for v in ("script", "bf16", "int8") for o in (False, True)
-        ],
+        params=[Form(variant=v, optimized=o) for v in ("script", "bf16") for o in (False, True)],
         ids=str,
     )
     def _form(self, request: pytest.FixtureRequest, tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from export.adoption.outputs import in_order
 from export.errors import ExportError
-from export.variants import rowwise
+from export.variants import int8, rowwise
 from models.definitions.definition import Definition
 from tests.unit.export.definitions import definition, of_vectors
 from tests.unit.export.jobs import make
@@ -59,7 +59,8 @@ def of_two(module: Callable[[], nn.Module], *names: str) -> Definition:
 def test_every_variant_has_the_declared_output_order(
     tmp_path: Path, module: type[nn.Module], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rowwise, "MIN_WEIGHTS", 1)
+    for each in (rowwise, int8):
+        monkeypatch.setattr(each, "MIN_WEIGHTS", 1)
     made = of_two(module, "half", "double")
     variants = ("script", "trace", "bf16", "int8")
     manifest = make(tmp_path, made, *variants).manifest

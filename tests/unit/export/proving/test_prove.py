@@ -166,7 +166,7 @@ class TestVariants:
         assert told["eager"] == [(2, 2, "batch 2")]
         assert told["script"][0] == (0, 1, "making")
         assert [each[:2] for each in told["script"][1:]] == [(n, 4) for n in (1, 2, 3, 4)] * 2
-        assert told["int8"][-1][2].startswith("left out: there is no convolution")
+        assert told["int8"][-1][2].startswith("left out: convolutions, and linear layers")
 
 
 class TestAccuracy:
@@ -241,7 +241,7 @@ class TestRejected:
         assert names(tmp_path) == []
 
     def test_no_applicable_variant(self, tmp_path: Path) -> None:
-        message = "^no variant of 'tiny' could be built: int8: there is no convolution"
+        message = "^no variant of 'tiny' could be built: int8: convolutions, and linear layers"
         with pytest.raises(ExportError, match=message):
             prove(tmp_path, CATALOG["tiny"], "int8")
 

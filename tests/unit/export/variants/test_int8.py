@@ -1,9 +1,10 @@
-"""`int8`: static where there are convolutions, dynamic where there are linear layers only."""
+"""`int8`: by row where linear layers multiply most, static where convolutions do."""
 
 from __future__ import annotations
 
+import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -12,15 +13,20 @@ import torch
 from torch import nn
 
 from export.errors import ExportError, ParityError
-from export.variants.base import Draft, NotApplicable
+from export.variants import int8
+from export.variants.base import Draft, NotApplicable, Subject
+from export.variants.graphs import OnnxModule
 from export.variants.int8 import Int8
+from export.variants.onnx import onnx_of
 from export.variants.torchscript import TorchScript
 from models.definitions import digits, pairwise
 from models.definitions.definition import Definition
 from models.tensors import Arrays
 from tests.unit.export.definitions import definition, loaded, of_vectors, proved, subject
 
-ENGINE = torch.backends.quantized.engine
+NEEDED = "pip install 'torchlane[onnx-export,openvino]'"
+for package in ("onnxscript", "openvino"):
+    pytest.importorskip(package, reason=f"needs {NEEDED}")
 
 
 class Dense(nn.Module):
@@ -49,13 +55,39 @@ class Convolution(nn.Module):
         return y
 
 
+class Patches(Dense):
+    """A convolution in front, as in a vision transformer, and most of the work behind it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.patch = nn.Conv1d(1, 1, kernel_size=3, padding=1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        patches = self.patch(x[:, None])[:, 0]
+        y: torch.Tensor = self.narrow(torch.relu(self.wide(patches)))
+        return y
+
+
 class BranchingConvolution(Convolution):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return super().forward(x if bool(x.sum() > 0) else -x)
 
 
+class Upwards(nn.Module):
+    """x [n, 1, 16] -> y [n, 2], by the other kind of convolution, with a batch norm."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.norm = nn.ConvTranspose1d(1, 4, 2, stride=2), nn.BatchNorm1d(4)
+        self.last = nn.Conv1d(4, 1, 3, padding=1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y: torch.Tensor = self.last(torch.relu(self.norm(self.up(x)))).flatten(1)
+        return y[:, 8:10]
+
+
 class MyLinear(nn.Linear):
-    """Torch quantizes the class itself, not its subclasses."""
+    """Only the class itself is replaced, not its subclasses."""
 
 
 class Locked(Dense):
@@ -78,13 +110,13 @@ def convolution(module: Callable[[], nn.Module] = Convolution, **changes: object
 def test_static_digits_are_small_and_within_tolerance(tmp_path: Path) -> None:
     of = subject(digits.DEFINITION)
     draft = Int8().make(of, tmp_path)
-    made = f"torch.ao.quantization.prepare_fx + convert_fx (static), {ENGINE} + torch.jit.script"
-    assert draft == Draft("int8.pt", made, ("cpu",))
-    for optimized in (False, True):
-        proved(loaded(draft, tmp_path, of.definition, optimized=optimized), of, "int8")
+    assert (draft.file, draft.device_kinds, draft.format) == ("int8.zip", ("cpu",), "openvino")
+    assert "quantize_static of ONNX Runtime" in draft.made_by
+    assert "512 items" in draft.made_by
+    proved(loaded(draft, tmp_path, of.definition), of, "int8")
     script = TorchScript("script").make(of, tmp_path)
     sizes = [(tmp_path / each.file).stat().st_size for each in (draft, script)]
-    assert sizes[0] <= 0.4 * sizes[1]
+    assert sizes[0] <= 0.6 * sizes[1]
 
 
 def test_calibrated_ranges_are_stored_in_the_file(tmp_path: Path) -> None:
@@ -95,18 +127,46 @@ def test_calibrated_ranges_are_stored_in_the_file(tmp_path: Path) -> None:
             calibration=lambda size=size: [{"x": np.full((8, 1, 16), size, np.float32)}]
         )
         form = loaded(Int8().make(subject(large), tmp_path), tmp_path, large)
-        answers.append(form(torch.ones(1, 1, 16)).tolist())
+        answers.append(form(torch.ones(1, 1, 16))[0].tolist())
     assert answers[0] != answers[1]
 
 
-def test_models_of_linear_layers_are_quantized_by_row(tmp_path: Path) -> None:
-    of = subject(of_vectors(Dense, (64,)))  # and need no calibration
+@pytest.mark.parametrize("model", [Upwards, Convolution])
+def test_convolutions_are_quantized(tmp_path: Path, model: Callable[[], nn.Module]) -> None:
+    of = subject(convolution(model))
+    form = loaded(Int8().make(of, tmp_path), tmp_path, of.definition)
+    assert proved(form, of, "int8").max_absolute > 0
+
+
+@pytest.mark.parametrize("model", [Dense, Patches])
+def test_models_of_linear_layers_are_quantized_by_row(
+    tmp_path: Path, model: Callable[[], nn.Module]
+) -> None:
+    of = subject(of_vectors(model, (64,)))  # and need no calibration
     draft = Int8().make(of, tmp_path)
-    assert draft == Draft("int8.pt", "int8 by row + torch.jit.script", ("cpu",))
+    made = "int8 by row, without calibration + torch.jit.script"
+    assert draft == Draft("int8.pt", made, ("cpu",))
     form = loaded(draft, tmp_path, of.definition)
     proved(form, of, "int8")
     with pytest.raises(ParityError, match="differs by up to"):
         proved(form, of, "float32")
+
+
+def test_an_onnx_file_is_static_whatever_its_layers(tmp_path: Path) -> None:
+    rng = np.random.default_rng(9)
+    items = [{"x": rng.standard_normal((8, 64), dtype=np.float32)}]
+    model = of_vectors(Dense, (64,), calibration=lambda: items)
+    data, _ = onnx_of(subject(model))
+    of = Subject("tiny", model, OnnxModule(data))
+    draft = Int8().make(of, tmp_path)
+    assert draft.made_by.startswith("ONNX as it was given + quantize_static")
+    proved(loaded(draft, tmp_path, model), of, "int8")
+
+
+def test_calibration_ends_in_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(int8, "CALIBRATION_S", -1.0)
+    made = Int8().make(subject(convolution(calibration=calibration(5))), tmp_path).made_by
+    assert ", 8 items + " in made  # the first batch, in any case
 
 
 def test_eager_module_is_not_changed(tmp_path: Path) -> None:
@@ -124,27 +184,24 @@ def test_warning_filters_are_not_changed(tmp_path: Path) -> None:
     assert warnings.filters == before
 
 
+NOTHING = (
+    "^convolutions, and linear layers of at least 4,096 weights, do 0% of the multiplications of "
+    "an item, and more than 50% would be needed$"
+)
+
+
 @pytest.mark.parametrize(
     ("model", "why"),
     [
-        (pairwise.DEFINITION, "^there is no convolution and no large linear layer to quantize$"),
-        (definition(), "^there is no convolution and no large linear layer to quantize$"),
-        (
-            of_vectors(lambda: MyLinear(8, 2), (8,)),
-            "^there is no convolution and no large linear layer to quantize$",
-        ),
-        (
-            of_vectors(lambda: nn.LSTM(16, 2), (4, 16)),
-            "^there is no convolution and no large linear layer to quantize$",
-        ),
+        (pairwise.DEFINITION, NOTHING),
+        (definition(), NOTHING),
+        (of_vectors(lambda: MyLinear(64, 64), (64,)), NOTHING),
+        (of_vectors(lambda: nn.LSTM(16, 2), (4, 16)), NOTHING),
         (
             convolution(calibration=None),
-            "^the definition has no calibration data, which convolutions need$",
+            "^there is no calibration data: `adopt` reads it with --calibrate, ",
         ),
-        (
-            convolution(BranchingConvolution),
-            "^torch.fx cannot follow the model: symbolically traced variables cannot be used",
-        ),
+        (convolution(BranchingConvolution), "^torch.export failed: "),
         (of_vectors(Locked, (64,)), "^quantization failed: cannot pickle 'generator' object$"),
     ],
     ids=[
@@ -165,9 +222,20 @@ def test_unsuitable_models_are_not_applicable(tmp_path: Path, model: Definition,
 
 
 @pytest.mark.parametrize(
+    ("package", "extra"), [("onnxscript", "onnx-export"), ("openvino", "openvino")]
+)
+def test_a_missing_package_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, package: str, extra: str
+) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(NotApplicable, match=rf"pip install 'torchlane\[{extra}\]'$"):
+        Int8().make(subject(convolution()), tmp_path)
+
+
+@pytest.mark.parametrize(
     "empty", [[], [{"x": np.zeros((0, 1, 16), np.float32)}]], ids=["no batch", "no item"]
 )
-def test_empty_calibration_data_is_an_error(tmp_path: Path, empty: list[Arrays]) -> None:
+def test_empty_calibration_data_is_an_error(tmp_path: Path, empty: Sequence[Arrays]) -> None:
     with pytest.raises(ExportError, match=r"^the calibration data of 'tiny' is empty: let"):
         Int8().make(subject(convolution(calibration=lambda: empty)), tmp_path)
     assert list(tmp_path.iterdir()) == []

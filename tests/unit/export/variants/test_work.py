@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from export.variants import onnx, openvino
-from export.variants.work import expected, multiplications
+from export.variants.work import Work, expected, work_of
 
 CONVOLUTION = nn.Conv2d(1, 2, 3)
 PICTURE = torch.zeros(1, 1, 5, 5)
@@ -25,9 +25,32 @@ def scripted(module: nn.Module) -> nn.Module:
     return made
 
 
+class Both(nn.Module):
+    """A convolution of 162 multiplications, then a linear layer of 18 inputs, twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.wide, self.narrow = CONVOLUTION, nn.Linear(18, 5), nn.Linear(5, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        made: torch.Tensor = self.narrow(self.wide(self.conv(x).flatten(1)))
+        return made
+
+
 def test_multiplications_are_those_of_all_items() -> None:
-    assert multiplications(CONVOLUTION, (PICTURE,)) == 9 * 2 * 9
-    assert multiplications(nn.Linear(5, 7), (torch.zeros(3, 5),)) == 3 * 5 * 7
+    both = 2 * 162 + 2 * 18 * 5 + 2 * 5 * 3
+    made = work_of(Both(), (torch.cat([PICTURE, PICTURE]),), least_weights=90)
+    assert made == Work(total=both, linear=2 * 18 * 5, convolutions=2 * 162)
+    assert made.share(made.linear) == pytest.approx(180 / both)
+
+
+def test_functions_count_like_layers() -> None:
+    class Functional(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return nn.functional.conv2d(x, CONVOLUTION.weight)
+
+    assert work_of(Functional(), (PICTURE,), 1) == Work(total=162, linear=0, convolutions=162)
+    assert work_of(nn.ReLU(), (PICTURE,), 1).share(0) == 0
 
 
 @pytest.mark.parametrize("made", [exported, scripted, nn.Sequential])
