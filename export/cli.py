@@ -112,13 +112,7 @@ def _export(arguments: Sequence[str], catalog: Mapping[str, Definition], console
     parser.add_argument("model", help=f"what to export: {', '.join(catalog)}".replace("%", "%%"))
     _add_out(parser)
     _add_variants(parser)
-    parser.add_argument(
-        "--max-accuracy-drop",
-        type=values.points,
-        default=0.5,
-        metavar="POINTS",
-        help="leave out variants that lose more accuracy than this, in hundredths (default: 0.5)",
-    )
+    _add_accuracy(parser)
     parser.add_argument(
         "--weights",
         type=local_path,
@@ -192,13 +186,17 @@ def _adopt(arguments: Sequence[str], console: Console) -> None:
     adopt.add_arguments(parser)
     _add_out(parser)
     _add_variants(parser)
+    _add_accuracy(parser)
     _add_tuning(parser)
     parsed = parser.parse_args(arguments)
+    if parsed.calibrate and parsed.variants and "int8" not in parsed.variants:
+        raise UsageError("--calibrate is for int8: add it to --variants, or leave out --calibrate")
     with console.status("Running the model on samples (at most a minute)"):  # on a terminal only
         found = adopt.adopt(parsed)
     told = [f"warning: {warning}" for warning in found.warnings]
     told += [f"hint: {found.hint}"] if found.hint else []
     told += [f"learned: {each}" for each in found.learned]
+    told += [f"calibration: {each}" for each in found.calibration]
     for line in told:
         console.print(escape(line), highlight=False, soft_wrap=True)
     job = Job(
@@ -208,6 +206,7 @@ def _adopt(arguments: Sequence[str], console: Console) -> None:
         version=parsed.version,
         proof=ProofOptions(
             parsed.variants or found.variants,
+            max_accuracy_drop=parsed.max_accuracy_drop,
             max_batch=parsed.max_batch_size,
             thorough=parsed.thorough,
             integer_share=parsed.integer_share,
@@ -300,6 +299,16 @@ def _add_variants(parser: argparse.ArgumentParser) -> None:
         metavar="A,B",
         help=f"which variants to build, of {', '.join(MAKERS)} (default: all that the model and "
         "this machine allow; trace only if script fails)",
+    )
+
+
+def _add_accuracy(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--max-accuracy-drop",
+        type=values.points,
+        default=0.5,
+        metavar="POINTS",
+        help="leave out variants that lose more accuracy than this, in hundredths (default: 0.5)",
     )
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from export.adoption import foreign, huggingface, outputs
+from export.adoption import calibration, foreign, huggingface, outputs
 from export.errors import ExportError, UsageError, reason
 from export.probing import probe_process
 from export.probing.samples import narrowed
@@ -52,6 +52,7 @@ class Adopted:
         hint: a sentence on an option that may have been forgotten.
         learned: a sentence on each fact found by running the model, then the options that state
             the same.
+        calibration: a sentence on what was read for int8; empty: nothing was.
         variants: to build; None: all that the model and the machine allow.
     """
 
@@ -60,6 +61,7 @@ class Adopted:
     warnings: tuple[str, ...]
     hint: str | None
     learned: tuple[str, ...]
+    calibration: tuple[str, ...]
     variants: tuple[str, ...] | None
 
 
@@ -128,6 +130,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add("--description", metavar="TEXT", help="one sentence about the model")
     codecs.add_arguments(parser)
+    calibration.add_arguments(parser)
     huggingface.add_arguments(parser)
 
 
@@ -146,7 +149,9 @@ def adopt(parsed: argparse.Namespace) -> Adopted:
     """
     if huggingface.is_meant(parsed):
         suggested, definition = huggingface.adopt_folder(parsed)
-        return Adopted(_name(parsed.name, suggested), definition, (), None, (), variants=None)
+        name = _name(parsed.name, suggested)
+        definition, read = calibration.calibrated(parsed, definition, replace_samples=False)
+        return Adopted(name, definition, (), None, (), read, variants=None)
     huggingface.check_options(parsed)
     return _adopt_file(parsed)
 
@@ -187,10 +192,13 @@ def _adopt_file(parsed: argparse.Namespace) -> Adopted:
         golden_inputs=samples.golden_inputs,
         example=samples.example,
     )
+    definition, read = calibration.calibrated(parsed, definition, replace_samples=True)
     told = (*learned.notes, f"that is {_options(inputs)}") if learned.notes else ()
-    variants = ("script",) if isinstance(module, torch.jit.ScriptModule) else None
+    variants = None
+    if isinstance(module, torch.jit.ScriptModule):
+        variants = ("script", "int8") if read else ("script",)
     hint = codecs.hint(parsed, codec, inputs)
-    return Adopted(name, definition, source.warnings, hint, told, variants=variants)
+    return Adopted(name, definition, source.warnings, hint, told, read, variants)
 
 
 def _options(inputs: Sequence[TensorSpec]) -> str:

@@ -107,6 +107,69 @@ def test_learned_limits_turn_wrong_inputs_into_422(tmp_path: Path) -> None:
     assert "model_failed" not in (tmp_path / "log").read_text()
 
 
+class Halves(nn.Module):
+    """[n, 3, 16, 16] -> [n, 2]: how bright the left and the right half is, with a little noise."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Conv2d(3, 8, 3, padding=1), nn.Conv2d(8, 3, 3, padding=1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """See the class."""
+        seen = x + 0.1 * self.second(torch.relu(self.first(x)))
+        columns = seen.mean((1, 2))
+        return 4 * torch.stack([columns[:, :8].mean(1), columns[:, 8:].mean(1)], dim=1)
+
+
+def half_lit(folder: Path, count: int) -> Path:
+    """Write pictures into the folders of their labels, left and right."""
+    rng = np.random.default_rng(1)
+    for label, lit in (("left", slice(0, 8)), ("right", slice(8, 16))):
+        (folder / label).mkdir(parents=True)
+        for index in range(count):
+            levels = rng.integers(0, 120, (16, 16, 3))
+            levels[:, lit] += 100
+            Image.fromarray(levels.astype(np.uint8)).save(folder / label / f"{index}.png")
+    return folder
+
+
+def test_calibrated_pictures_are_served_in_int8_only_on_request(tmp_path: Path) -> None:
+    for package in ("onnxscript", "openvino"):
+        pytest.importorskip(package, reason="needs torchlane[onnx-export,openvino]")
+    torch.manual_seed(2)
+    model, pictures = Halves().eval(), half_lit(tmp_path / "pictures", 12)
+    free = ({0: torch.export.Dim("batch")},)
+    program = torch.export.export(model, (torch.zeros(3, 3, 16, 16),), dynamic_shapes=free)
+    torch.export.save(program, tmp_path / "model.pt2")
+    (tmp_path / "labels.txt").write_text("left\nright\n")
+    made = adopt(
+        *(tmp_path / "model.pt2", "--name", "halves", "--codec", "image"),
+        *("--labels", tmp_path / "labels.txt", "--scores", "softmax", "--calibrate", pictures),
+        *("--out", tmp_path / "artifacts", "--max-batch-size", "4"),
+        variants="script,int8",
+    )
+    assert "calibration: 12 of 24 items of pictures for int8, accuracy on 12 others\n" in made
+    artifact = tmp_path / "artifacts/halves/1"
+    manifest = json.loads((artifact / "manifest.json").read_text())
+    assert (manifest["accuracy"], manifest["variants"]["int8"]["accuracy"]) == (1, 1)
+    assert "12 items" in manifest["variants"]["int8"]["made_by"]
+    assert "held-out accuracy" in (artifact / "report.html").read_text()
+    served = {}
+    for precision in (None, "int8"):
+        asked = {} if precision is None else {"plan_precision": precision}
+        log = tmp_path / f"log-{precision}"
+        with running(tmp_path / "artifacts", log, **asked) as server:
+            picture = (pictures / "right/3.png").read_bytes()
+            headers = {"content-type": "image/png"}
+            answer = httpx.post(f"{server.url}/predict", content=picture, headers=headers)
+            assert answer.json()["prediction"]["label"] == "right", answer.text
+            told = httpx.get(f"{server.url}/models/halves?full=true").json()
+            served[told["precision"]] = answer.json()["prediction"]["scores"]
+    assert set(served) == {"float32", "int8"}
+    assert served["float32"] != served["int8"]
+    np.testing.assert_allclose(served["float32"], served["int8"], atol=0.05)
+
+
 def test_an_onnx_file_is_adopted_and_served_without_torchscript(tmp_path: Path) -> None:
     pytest.importorskip("onnxscript", reason="needs pip install 'torchlane[onnx-export]'")
     torch.manual_seed(3)

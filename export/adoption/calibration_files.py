@@ -1,0 +1,292 @@
+"""Reads real items from files, one by one: pictures, arrays, Parquet, texts."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from export.errors import UsageError
+from models.bounds import mismatch, out_of_range, shared_axes
+from models.byte_order import NotUtf8Error, unmarked
+from models.codec_specs import ImageCodecSpec, TextCodecSpec
+from models.definitions.definition import Definition
+from models.pictures import PictureError
+from models.preprocess import preprocess
+from models.runtimes import NotInstalled, imported
+from models.tensors import Array, Arrays, TensorSpec
+from models.tokenize import TextError, Tokenizer
+
+PICTURES = (".png", ".jpg", ".jpeg")
+LABELS, LABEL, TEXT, SECOND = "labels", "label", "text", "second"
+MAX_FILE_BYTES = 4 << 30  # of texts and tables, which are read whole
+KINDS = {"u": "i"}  # of dtypes, where they need not be equal
+FORMATS = "a folder of PNG or JPEG pictures, .npy, .npz, .parquet, .txt or .jsonl"
+
+Reader: TypeAlias = Callable[[Path, Definition], "Found"]
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The items of a file or a folder.
+
+    Attributes:
+        count: how many.
+        item: reads one: input name -> array without the batch axis, not yet checked.
+        name: of an item, for messages.
+        labels: of all items, as they are written; None: there are none.
+    """
+
+    count: int
+    item: Callable[[int], Arrays]
+    name: Callable[[int], str]
+    labels: Sequence[object] | None = None
+
+
+def find(path: Path, definition: Definition) -> Found:
+    """Open a file, or a folder of pictures, in the format of its name.
+
+    Raises:
+        UsageError: if it cannot be read, has no items, or does not fit the model.
+    """
+    try:
+        kind = "folder" if path.is_dir() else path.suffix.lower()
+        if kind != "folder" and path.stat().st_size > MAX_FILE_BYTES:
+            raise UsageError(f"--calibrate {path}: more than {MAX_FILE_BYTES:,} bytes; give a part")
+        if kind not in READERS:
+            raise UsageError(f"--calibrate {path}: must be {FORMATS}")
+        found = READERS[kind](path, definition)
+    except OSError as error:
+        raise UsageError(f"--calibrate {path}: {error.strerror or error}") from error
+    except (NotUtf8Error, UnicodeDecodeError) as error:
+        raise UsageError(f"--calibrate {path} is not UTF-8: {error}") from error
+    if not found.count:
+        raise UsageError(f"--calibrate {path} is empty: give some real inputs")
+    return found
+
+
+def checked(found: Found, index: int, inputs: Sequence[TensorSpec]) -> Arrays:
+    """Read an item in the dtypes of the inputs.
+
+    Raises:
+        UsageError: if it cannot be read, or the model does not take it.
+    """
+    what = f"--calibrate {found.name(index)}"
+    try:
+        given = found.item(index)
+        item = {spec.name: _fitting(spec, given[spec.name]) for spec in inputs}
+    except OSError as error:
+        raise UsageError(f"{what}: {error.strerror or error}") from error
+    except (PictureError, TextError, ValueError, TypeError, LookupError) as error:
+        raise UsageError(f"{what}: {error}") from error
+    differ = mismatch(shared_axes(inputs), {name: array.shape for name, array in item.items()})
+    if differ is not None:
+        raise UsageError(f"{what}: {differ.second.input!r}: {differ}")
+    return item
+
+
+def _fitting(spec: TensorSpec, given: Any) -> Array:
+    array = np.asarray(given)
+    kinds = [
+        {"u": "i"}.get(dtype.kind, dtype.kind) for dtype in (array.dtype, np.dtype(spec.dtype))
+    ]
+    if kinds[0] != kinds[1] or not spec.takes(array.shape):
+        raise ValueError(
+            f"the item is {array.dtype}{list(array.shape)}, and the model takes {spec}"
+        )
+    if (number := out_of_range(spec, array)) is not None:
+        raise ValueError(f"{number} is not a number that {spec} takes")
+    with np.errstate(over="ignore"):
+        made = array.astype(spec.dtype)
+    if kinds[1] == "f" and not np.isfinite(made).all():
+        raise ValueError(f"{spec.name!r} has NaN or infinite numbers")
+    if kinds[1] == "i" and not np.array_equal(made, array):
+        raise ValueError(f"{spec.name!r} has numbers outside of {spec.dtype}")
+    return made
+
+
+def _pictures(folder: Path, definition: Definition) -> Found:
+    codec = definition.codec
+    if not isinstance(codec, ImageCodecSpec):
+        raise UsageError(
+            f"--calibrate {folder} is a folder, for models that take pictures: add --codec image, "
+            "or give a file of numbers or texts"
+        )
+    files = sorted(file for file in folder.rglob("*") if file.suffix.lower() in PICTURES)
+    parts = [file.relative_to(folder).parts for file in files]
+    inside = {len(each) > 1 for each in parts}
+    if len(inside) > 1:
+        raise UsageError(
+            f"--calibrate {folder} has pictures next to folders with pictures: put each into the "
+            "folder of its label, or all into one"
+        )
+
+    def item(index: int) -> Arrays:
+        return {definition.inputs[0].name: preprocess(files[index].read_bytes(), codec.preprocess)}
+
+    labels = [each[0] for each in parts] if inside == {True} else None
+    return Found(len(files), item, lambda index: str(files[index]), labels)
+
+
+def _array(file: Path, definition: Definition) -> Found:
+    names = [spec.name for spec in definition.inputs]
+    if len(names) > 1:
+        raise UsageError(
+            f"--calibrate {file} has one array, but the model has the inputs {', '.join(names)}: "
+            "give .npz or Parquet"
+        )
+    try:
+        mapped = np.lib.format.open_memmap(file, mode="r")
+    except (ValueError, EOFError) as error:
+        raise UsageError(f"--calibrate {file} cannot be read as .npy: {error}") from error
+    return _of_arrays(file, {names[0]: mapped}, None)
+
+
+def _arrays(file: Path, definition: Definition) -> Found:
+    try:
+        with file.open("rb") as opened, zipfile.ZipFile(opened):  # which closes a damaged file
+            loaded = np.load(opened, allow_pickle=False)
+            arrays = {name: loaded[name] for name in loaded.files}
+    except (ValueError, EOFError, zipfile.BadZipFile) as error:
+        raise UsageError(f"--calibrate {file} cannot be read as .npz: {error}") from error
+    labels = arrays.pop(LABELS, None)
+    _check_names(file, arrays, definition)
+    return _of_arrays(file, arrays, labels)
+
+
+def _of_arrays(file: Path, arrays: Arrays, labels: Array | None) -> Found:
+    every = [*arrays.values(), *([] if labels is None else [labels])]
+    counts = {len(array) if array.ndim else 0 for array in every}
+    if len(counts) > 1:
+        raise UsageError(f"--calibrate {file}: its arrays have {sorted(counts)} rows")
+    return Found(
+        counts.pop(),
+        lambda index: {name: array[index] for name, array in arrays.items()},
+        lambda index: f"{file}, row {index}",
+        None if labels is None else labels.tolist(),
+    )
+
+
+def _check_names(file: Path, given: Mapping[str, object], definition: Definition) -> None:
+    names = [spec.name for spec in definition.inputs]
+    if sorted(given) != sorted(names):
+        raise UsageError(
+            f"--calibrate {file} has {', '.join(given) or 'nothing'}, and the model takes "
+            f"{', '.join(names)}"
+        )
+
+
+def _table(file: Path, definition: Definition) -> Found:
+    try:
+        parquet = imported("pyarrow.parquet", "pyarrow", "bulk")
+    except NotInstalled as error:
+        raise UsageError(f"--calibrate {file}: {error}") from error
+    import pyarrow  # noqa: PLC0415 - optional
+
+    try:
+        table = parquet.read_table(file)
+    except pyarrow.ArrowException as error:
+        raise UsageError(f"--calibrate {file} is not Parquet: {error}") from error
+    columns = {name: table.column(name) for name in table.column_names if name != LABEL}
+    labels = table.column(LABEL).to_pylist() if LABEL in table.column_names else None
+
+    def row(index: int) -> Mapping[str, Any]:
+        return {name: column[index].as_py() for name, column in columns.items()}
+
+    return _of_rows(file, table.num_rows, columns, row, labels, definition)
+
+
+def _of_rows(
+    file: Path,
+    count: int,
+    columns: Mapping[str, object],
+    row: Callable[[int], Mapping[str, Any]],
+    labels: Sequence[object] | None,
+    definition: Definition,
+) -> Found:
+    """Return rows of texts, of pictures as files, or of numbers, by the model's codec."""
+    codec = definition.codec
+
+    def name(index: int) -> str:
+        return f"{file}, row {index}"
+
+    if isinstance(codec, TextCodecSpec):
+        wanted = [TEXT, SECOND] if codec.pairs else [TEXT]
+        if any(each not in columns for each in wanted):
+            raise UsageError(f"--calibrate {file} needs {' and '.join(map(repr, wanted))}")
+        make = _tokenizes(definition, codec)
+        return Found(count, lambda at: make(*(row(at)[each] for each in wanted)), name, labels)
+    _check_names(file, columns, definition)
+
+    def item(index: int) -> Arrays:
+        made = {}
+        for spec in definition.inputs:
+            value = row(index)[spec.name]
+            if isinstance(value, bytes) and isinstance(codec, ImageCodecSpec):
+                made[spec.name] = preprocess(value, codec.preprocess)
+                continue
+            array = np.asarray(value)
+            flat = array.ndim == 1 and len(spec.item_shape) > 1 and spec.is_fixed
+            made[spec.name] = array.reshape(spec.item_shape) if flat else array
+        return made
+
+    return Found(count, item, name, labels)
+
+
+def _texts(file: Path, definition: Definition) -> Found:
+    lines = unmarked(file.read_bytes()).decode().splitlines()
+    rows = [{TEXT: line} for line in lines if line.strip()]
+    return _of_texts(file, rows, definition)
+
+
+def _objects(file: Path, definition: Definition) -> Found:
+    rows = []
+    for number, line in enumerate(unmarked(file.read_bytes()).decode().splitlines(), start=1):
+        if line.strip():
+            try:
+                row = json.loads(line)
+            except (ValueError, RecursionError) as error:
+                raise UsageError(f"--calibrate {file}, line {number}: not JSON: {error}") from error
+            rows.append(row if isinstance(row, dict) else {TEXT: row})
+    return _of_texts(file, rows, definition)
+
+
+def _of_texts(file: Path, rows: Sequence[Mapping[str, Any]], definition: Definition) -> Found:
+    if not isinstance(definition.codec, TextCodecSpec):
+        raise UsageError(
+            f"--calibrate {file} has texts, and the model takes none: give .npy, .npz or Parquet"
+        )
+    if not rows:
+        return Found(0, lambda _: {}, str)
+    labels = [row.get(LABEL) for row in rows]
+    known = None if labels == [None] * len(rows) else labels
+    columns = dict.fromkeys(set.intersection(*(set(row) for row in rows)))
+    return _of_rows(file, len(rows), columns, rows.__getitem__, known, definition)
+
+
+def _tokenizes(definition: Definition, codec: TextCodecSpec) -> Callable[..., Arrays]:
+    files = definition.files() if definition.files else {}
+    tokenizer = Tokenizer(files[codec.tokenizer], codec)
+
+    def make(*texts: object) -> Arrays:
+        for text in texts:
+            if not isinstance(text, str):
+                raise TypeError(f"a text is needed, got {type(text).__name__}")
+        return tokenizer.arrays(tokenizer.tokens(*texts))  # type: ignore[arg-type]
+
+    return make
+
+
+READERS: Mapping[str, Reader] = {
+    "folder": _pictures,
+    ".npy": _array,
+    ".npz": _arrays,
+    ".parquet": _table,
+    ".txt": _texts,
+    ".jsonl": _objects,
+}
