@@ -10,6 +10,8 @@ from pydantic import Field, model_validator
 from models.tensors import FileName, Name, Part, TensorSpec
 
 Polarity = Literal["light-on-dark", "dark-on-light", "auto"]
+Fit = Literal["pad", "crop", "stretch"]
+Interpolation = Literal["nearest", "bilinear", "bicubic", "lanczos"]
 Scores = Literal["softmax", "sigmoid", "none"]
 
 
@@ -22,7 +24,9 @@ class PicturePreprocess(Part):
 
     Fit selects how to change the shape to width x height: `pad` scales the whole picture to fit
     inside and fills the rest; `crop` scales its shorter side to `resize_shorter` pixels and cuts
-    out the middle.
+    out the middle; `stretch` scales width and height separately.
+
+    Interpolation is the filter of the scaling; see `models.fitting`.
     """
 
     width: int = Field(ge=1, le=4096)
@@ -31,8 +35,9 @@ class PicturePreprocess(Part):
     mean: tuple[float, ...]
     std: tuple[float, ...]
     polarity: Polarity = "light-on-dark"
-    fit: Literal["pad", "crop"] = "pad"
+    fit: Fit = "pad"
     resize_shorter: int | None = Field(default=None, ge=1, le=4096)
+    interpolation: Interpolation = "bilinear"
 
     @model_validator(mode="after")
     def _one_number_per_channel(self) -> Self:
@@ -44,7 +49,7 @@ class PicturePreprocess(Part):
 
     @model_validator(mode="after")
     def _the_crop_lies_inside(self) -> Self:
-        if self.fit == "pad" and self.resize_shorter is not None:
+        if self.fit != "crop" and self.resize_shorter is not None:
             raise ValueError("resize_shorter is only for fit 'crop'")
         largest = max(self.width, self.height)
         if self.fit == "crop" and (self.resize_shorter or 0) < largest:

@@ -12,6 +12,7 @@ import numpy.typing as npt
 from PIL import Image, ImageFile, ImageOps, UnidentifiedImageError
 
 from models.codec_specs import PicturePreprocess
+from models.fitting import fitted, scaling_cost
 from models.pictures import ORIENTATION, PictureError, check_rows, essential, transparent_grey
 from models.quiet import ignore_warnings
 
@@ -23,11 +24,7 @@ MAX_JPEG_SCANS = 20  # encoders write about ten; each costs a pass over all pixe
 MAX_SIDE = 20_000  # each row costs extra time: 20 ns to decode, and more at the border
 ROW_BYTES = 16  # cost of a row, as bytes of pixels
 FILE_COST = 24 << 10  # minimum cost of a picture, as bytes of pixels
-VALUE_COST = 2  # cost to scale and normalise a value of the array, as bytes of pixels
 STRIP_PIXELS = 100_000  # put on white at once, while Pillow holds the GIL for about half a ms
-# Of longer pictures only the part that a crop keeps is scaled: scaling a whole picture of one pixel
-# by MAX_SIDE would fill the memory. The values may then be off by one level of 256.
-MAX_ASPECT = 4
 START_OF_SCAN = b"\xff\xda"  # cannot occur in compressed data, where 0 follows each 255
 FORMATS = ("PNG", "JPEG")
 # Pillow keeps one byte of each two of 16-bit RGB: the high one, or the low one if they are swapped.
@@ -56,8 +53,8 @@ def preprocess(
     """Convert a picture to the array that a model accepts.
 
     Applies the orientation from EXIF or XMP, puts transparency on white, converts colours to
-    `how.channels`, determines the polarity, scales (bilinear, aspect kept) and pads with the
-    border's median or crops, and normalises the values.
+    `how.channels`, determines the polarity, scales with `how.interpolation` and
+    pads, crops or stretches, and normalises the values.
 
     Args:
         picture: the bytes of a PNG or JPEG file, the result of `open_picture`, or pixels. Prefer
@@ -82,12 +79,8 @@ def preprocess(
     if _must_invert(how, border):
         picture = ImageOps.invert(picture)
         border = 255 - border
-    if how.resize_shorter is not None:
-        fitted = _crop(picture, (how.width, how.height), how.resize_shorter)
-    else:
-        background = np.median(border, axis=0).astype(np.uint8)
-        fitted = _pad(picture, (how.width, how.height), background)
-    scaled = np.asarray(fitted, dtype=np.float32).reshape(how.height, how.width, how.channels) / 255
+    pixels = np.asarray(fitted(picture, how, border), dtype=np.float32)
+    scaled = pixels.reshape(how.height, how.width, how.channels) / 255
     normalised = (scaled - np.array(how.mean, np.float32)) / np.array(how.std, np.float32)
     return np.ascontiguousarray(normalised.transpose(2, 0, 1), dtype=np.float32)
 
@@ -113,8 +106,8 @@ def open_picture(data: bytes, how: PicturePreprocess) -> Opened:
     """Read only the header.
 
     A JPEG file is decoded at the smallest fraction of its size that is at least twice its scaled
-    size. For cropped pictures this applies only above `MAX_PIXELS`, so that an adopted model gets
-    exactly the pixels that it got elsewhere.
+    size. For cropped and stretched pictures this applies only above `MAX_PIXELS`, so that an
+    adopted model gets exactly the pixels that it got elsewhere.
 
     Raises:
         PictureError: if the bytes are not a PNG or JPEG, or have too many pixels or parts.
@@ -139,7 +132,7 @@ def open_picture(data: bytes, how: PicturePreprocess) -> Opened:
     if scans > MAX_JPEG_SCANS:
         raise PictureError(f"the JPEG file has more than {MAX_JPEG_SCANS} scans; save it again")
     cost = scans * (whole * _pixel_bytes(picture) + picture.height * ROW_BYTES)
-    cost += FILE_COST + _scaling_cost(picture.size, how)
+    cost += FILE_COST + scaling_cost(picture.size, how)
     if whole <= MAX_JPEG_PIXELS and "progressive" not in picture.info:
         _draft(picture, how)
     if whole > MAX_JPEG_PIXELS or picture.width * picture.height > MAX_PIXELS:
@@ -164,22 +157,12 @@ def _has_deep_key(picture: Image.Image) -> bool:
     return KEY in picture.info and any(tile.args == HIGH_BYTES for tile in tiles)
 
 
-def _scaling_cost(size: tuple[int, int], how: PicturePreprocess) -> int:
-    """Return the cost of scaling a picture for the model, as bytes of pixels."""
-    cost = VALUE_COST * how.width * how.height * how.channels
-    if how.resize_shorter is not None:
-        longer = how.resize_shorter * max(size) // max(1, min(size))
-        if longer <= MAX_ASPECT * how.resize_shorter:  # see `_crop`
-            cost += how.resize_shorter * longer
-    return cost
-
-
 def _draft(picture: Image.Image, how: PicturePreprocess) -> None:
     """Choose the fraction for decoding a JPEG file, never less than its scaled size."""
-    shorter = how.resize_shorter
-    if shorter is None:
+    shorter, is_large = how.resize_shorter, picture.width * picture.height > MAX_PIXELS
+    if shorter is None and (is_large or how.fit == "pad"):
         picture.draft(None, (2 * how.width, 2 * how.height))
-    elif picture.width * picture.height > MAX_PIXELS:
+    elif shorter is not None and is_large:
         twice = min(picture.size) >= 4 * shorter  # half of it is then twice the needed size
         picture.draft(None, (2 * shorter, 2 * shorter) if twice else (shorter, shorter))
 
@@ -258,35 +241,3 @@ def _must_invert(how: PicturePreprocess, border: npt.NDArray[np.uint8]) -> bool:
     if how.polarity == "auto":
         return float(border.mean()) > 127.5
     return how.polarity == "dark-on-light"
-
-
-def _pad(
-    picture: Image.Image, size: tuple[int, int], background: npt.NDArray[np.uint8]
-) -> Image.Image:
-    scale = min(size[0] / picture.width, size[1] / picture.height)
-    width = max(1, min(size[0], round(picture.width * scale)))
-    height = max(1, min(size[1], round(picture.height * scale)))
-    scaled = picture.resize((width, height), Image.Resampling.BILINEAR)
-    if (width, height) == size:
-        return scaled
-    fill = int(background) if background.ndim == 0 else tuple(int(value) for value in background)
-    canvas = Image.new(picture.mode, size, fill)
-    canvas.paste(scaled, ((size[0] - width) // 2, (size[1] - height) // 2))
-    return canvas
-
-
-def _crop(picture: Image.Image, size: tuple[int, int], shorter: int) -> Image.Image:
-    """Return the middle of the picture, scaled so that its shorter side has `shorter` pixels.
-
-    Sizes and corners are rounded as torchvision's Resize (down) and CenterCrop (half to even) do.
-    """
-    longer = int(shorter * max(picture.size) / min(picture.size))
-    scaled = (shorter, longer) if picture.width <= picture.height else (longer, shorter)
-    left, top = round((scaled[0] - size[0]) / 2), round((scaled[1] - size[1]) / 2)
-    if longer <= MAX_ASPECT * shorter:
-        whole = picture.resize(scaled, Image.Resampling.BILINEAR)
-        return whole.crop((left, top, left + size[0], top + size[1]))
-    across, down = picture.width / scaled[0], picture.height / scaled[1]
-    box = (left * across, top * down, (left + size[0]) * across, (top + size[1]) * down)
-    inside = (*box[:2], min(box[2], picture.width), min(box[3], picture.height))
-    return picture.resize(size, Image.Resampling.BILINEAR, inside)

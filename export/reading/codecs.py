@@ -13,7 +13,9 @@ from export.errors import ExportError, UsageError
 from export.reading.mar import IMAGENET_MEAN, IMAGENET_STD, Defaults
 from models.codec_specs import (
     CodecSpec,
+    Fit,
     ImageCodecSpec,
+    Interpolation,
     PicturePreprocess,
     Polarity,
     Scores,
@@ -23,7 +25,10 @@ from models.rows import check_rows
 from models.tensors import TensorSpec
 
 EXAMPLE = "--input 'float32[-1,3,224,224]'"
-OF_PICTURES = ("mean", "std", "polarity", "fit", "resize_shorter")  # options of --codec image
+OF_PICTURES = (  # options of --codec image
+    *("mean", "std", "polarity"),
+    *("fit", "resize_shorter", "interpolation"),
+)
 IMAGENET = "imagenet"  # in place of numbers
 RESIZE = 256 / 224  # the usual ratio of the resized side to the crop
 
@@ -70,13 +75,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--std", metavar="X,X,X", help="divisor of the result (default: 1); or imagenet")
     add("--polarity", choices=get_args(Polarity), help="(default: light-on-dark, unchanged)")
     add(
-        "--fit", choices=("pad", "crop"), help="fill the rest, or cut out the middle (default: pad)"
+        "--fit",
+        choices=get_args(Fit),
+        help="scale the whole picture and fill the rest, cut out the middle, or change width and "
+        "height separately (default: pad)",
     )
     add(
         "--resize-shorter",
         type=int,
         metavar="PIXELS",
         help="for --fit crop: the picture's shorter side before the cut (default: 256 for 224)",
+    )
+    add(
+        "--interpolation",
+        choices=get_args(Interpolation),
+        help="how pictures are scaled (default: bilinear)",
     )
 
 
@@ -165,6 +178,7 @@ def _preprocess(
         "polarity": parsed.polarity or "light-on-dark",
         "fit": fit,
         "resize_shorter": shorter,
+        "interpolation": parsed.interpolation or "bilinear",
     }
     try:
         return PicturePreprocess.model_validate(fields)

@@ -15,7 +15,7 @@ from typing import Literal
 
 from export.errors import ExportError
 from models.archive import DAMAGE
-from models.codec_specs import Scores
+from models.codec_specs import Fit, Scores
 
 MANIFEST = "MAR-INF/MANIFEST.json"
 LABELS = "index_to_name.json"
@@ -51,7 +51,7 @@ class Defaults:
     inputs: tuple[str, ...] = ()
     mean: tuple[float, ...] | None = None
     std: tuple[float, ...] | None = None
-    fit: Literal["pad", "crop"] = "pad"
+    fit: Fit = "pad"
     scores: Scores = "none"
 
 

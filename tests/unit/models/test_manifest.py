@@ -132,8 +132,10 @@ class TestStrictness:
             ({"height": 5000}, "less than or equal to 4096"),
             ({"channels": 2}, "Input should be 1 or 3"),
             ({"polarity": "inverted"}, "Input should be 'light-on-dark'"),
-            ({"fit": "stretch"}, "Input should be 'pad' or 'crop'"),
+            ({"fit": "squash"}, "Input should be 'pad', 'crop' or 'stretch'"),
             ({"resize_shorter": 4}, "resize_shorter is only for fit 'crop'"),
+            ({"fit": "stretch", "resize_shorter": 4}, "resize_shorter is only for fit 'crop'"),
+            ({"interpolation": "box"}, "Input should be 'nearest', 'bilinear', 'bicubic' or"),
             ({"fit": "crop"}, "needs resize_shorter, at least 2 for 2 x 2 pixels"),
             ({"fit": "crop", "height": 5, "resize_shorter": 4}, "at least 5 for 2 x 5"),
             ({"fit": "crop", "resize_shorter": 5000}, "less than or equal to 4096"),
@@ -150,6 +152,7 @@ def test_pictures_are_padded_by_default() -> None:
     fields = {"width": 2, "height": 2, "channels": 1, "mean": [0.0], "std": [1.0]}
     silent = PicturePreprocess.model_validate(fields)
     assert (silent.fit, silent.resize_shorter) == ("pad", None)
+    assert silent.interpolation == "bilinear"
     cut = PicturePreprocess.model_validate(fields | {"fit": "crop", "resize_shorter": 3})
     assert PicturePreprocess.model_validate_json(cut.model_dump_json()) == cut
 

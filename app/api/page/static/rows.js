@@ -109,11 +109,12 @@ async function draw(picture, boxes, labels, how) {
 
 /** Maps places in the model's input to places in the picture, the inverse of `preprocess`. */
 function placer(image, how) {
-  const isCropped = how.fit === "crop";
-  const scale = isCropped
-    ? how.resize_shorter / Math.min(image.width, image.height)
-    : Math.min(how.width / image.width, how.height / image.height);
-  const left = (how.width - image.width * scale) / 2;
-  const top = (how.height - image.height * scale) / 2;
-  return (box) => box.map((value, index) => (value - (index % 2 ? top : left)) / scale);
+  const across = how.width / image.width;
+  const down = how.height / image.height;
+  const scales = [across, down];
+  if (how.fit === "crop") scales.fill(how.resize_shorter / Math.min(image.width, image.height));
+  if (how.fit === "pad") scales.fill(Math.min(across, down));
+  const left = (how.width - image.width * scales[0]) / 2;
+  const top = (how.height - image.height * scales[1]) / 2;
+  return (box) => box.map((value, index) => (value - (index % 2 ? top : left)) / scales[index % 2]);
 }

@@ -128,6 +128,7 @@ class TestPictures:
 
     def test_every_option(self, light: Path) -> None:
         options = "--mean 0.1,0.2,0.3 --std 1,2,3 --polarity auto --fit crop --resize-shorter 9"
+        options += " --interpolation bicubic"
         made = run(light, *PICTURE, *options.split(), "--scores", "sigmoid", "--top-k", "5")
         assert made.definition.codec.scores == "sigmoid"
         assert made.definition.codec.top_k == 5
@@ -140,6 +141,7 @@ class TestPictures:
             polarity="auto",
             fit="crop",
             resize_shorter=9,
+            interpolation="bicubic",
         )
 
     @pytest.mark.parametrize(
