@@ -10,7 +10,9 @@ from pydantic import Field, model_validator
 from models.tensors import FileName, Name, Part, TensorSpec
 
 Polarity = Literal["light-on-dark", "dark-on-light", "auto"]
+Alpha = Literal["white", "drop"]
 Fit = Literal["pad", "crop", "stretch"]
+Fill = Literal["border", "mean"]
 Interpolation = Literal["nearest", "bilinear", "bicubic", "lanczos"]
 Scores = Literal["softmax", "sigmoid", "none"]
 
@@ -27,6 +29,11 @@ class PicturePreprocess(Part):
     out the middle; `stretch` scales width and height separately.
 
     Interpolation is the filter of the scaling; see `models.fitting`.
+
+    Fill is for `pad`: the median of the picture's outermost pixels (`border`), the `mean`, which
+    becomes 0 in the array, or a level of 0..255 for all channels. It applies to the picture in the
+    model's polarity. Alpha says what transparent pixels become: `white` puts the picture on white,
+    `drop` uses the colours in the file.
     """
 
     width: int = Field(ge=1, le=4096)
@@ -38,6 +45,8 @@ class PicturePreprocess(Part):
     fit: Fit = "pad"
     resize_shorter: int | None = Field(default=None, ge=1, le=4096)
     interpolation: Interpolation = "bilinear"
+    fill: Fill | Annotated[int, Field(ge=0, le=255)] = "border"
+    alpha: Alpha = "white"
 
     @model_validator(mode="after")
     def _one_number_per_channel(self) -> Self:
@@ -51,6 +60,10 @@ class PicturePreprocess(Part):
     def _the_crop_lies_inside(self) -> Self:
         if self.fit != "crop" and self.resize_shorter is not None:
             raise ValueError("resize_shorter is only for fit 'crop'")
+        if self.fit != "pad" and self.fill != "border":
+            raise ValueError("fill is only for fit 'pad'")
+        if self.fill == "mean" and not all(0 <= value <= 1 for value in self.mean):
+            raise ValueError(f"fill 'mean' needs a mean from 0 to 1, got {list(self.mean)}")
         largest = max(self.width, self.height)
         if self.fit == "crop" and (self.resize_shorter or 0) < largest:
             raise ValueError(

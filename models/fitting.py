@@ -40,7 +40,7 @@ def fitted(
         return _crop(picture, size, how.resize_shorter, resample)
     if how.fit == "stretch":
         return picture.resize(size, resample)
-    return _pad(picture, size, np.median(border, axis=0).astype(np.uint8), resample)
+    return _pad(picture, size, _background(how, border), resample)
 
 
 def scaling_cost(size: tuple[int, int], how: PicturePreprocess) -> int:
@@ -54,10 +54,19 @@ def scaling_cost(size: tuple[int, int], how: PicturePreprocess) -> int:
     return cost
 
 
+def _background(how: PicturePreprocess, border: npt.NDArray[np.uint8]) -> tuple[int, ...]:
+    """Return the level of each channel around a padded picture."""
+    if how.fill == "border":
+        return tuple(int(level) for level in np.median(border, axis=0).astype(np.uint8).flat)
+    if how.fill == "mean":
+        return tuple(round(255 * value) for value in how.mean)
+    return (how.fill,) * how.channels
+
+
 def _pad(
     picture: Image.Image,
     size: tuple[int, int],
-    background: npt.NDArray[np.uint8],
+    background: tuple[int, ...],
     resample: Image.Resampling,
 ) -> Image.Image:
     scale = min(size[0] / picture.width, size[1] / picture.height)
@@ -66,8 +75,7 @@ def _pad(
     scaled = picture.resize((width, height), resample)
     if (width, height) == size:
         return scaled
-    fill = int(background) if background.ndim == 0 else tuple(int(value) for value in background)
-    canvas = Image.new(picture.mode, size, fill)
+    canvas = Image.new(picture.mode, size, background)
     canvas.paste(scaled, ((size[0] - width) // 2, (size[1] - height) // 2))
     return canvas
 

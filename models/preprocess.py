@@ -52,7 +52,7 @@ def preprocess(
 ) -> npt.NDArray[np.float32]:
     """Convert a picture to the array that a model accepts.
 
-    Applies the orientation from EXIF or XMP, puts transparency on white, converts colours to
+    Applies the orientation from EXIF or XMP, applies `how.alpha`, converts colours to
     `how.channels`, determines the polarity, scales with `how.interpolation` and
     pads, crops or stretches, and normalises the values.
 
@@ -71,10 +71,10 @@ def preprocess(
     if isinstance(picture, bytes):
         picture = open_picture(picture, how)
     if isinstance(picture, Opened):
-        upright = _upright(picture)
+        upright = _upright(picture, how)
     else:
         upright = _turned(picture, picture.getexif().get(ORIENTATION, 1))
-    picture = _flatten(upright, "L" if how.channels == 1 else "RGB")
+    picture = _flatten(upright, how)
     border = _border(picture)
     if _must_invert(how, border):
         picture = ImageOps.invert(picture)
@@ -167,10 +167,10 @@ def _draft(picture: Image.Image, how: PicturePreprocess) -> None:
         picture.draft(None, (2 * shorter, 2 * shorter) if twice else (shorter, shorter))
 
 
-def _upright(opened: Opened) -> Image.Image:
+def _upright(opened: Opened, how: PicturePreprocess) -> Image.Image:
     ignore_warnings(module=PILLOW)
     check_rows(opened.data)
-    has_deep_key = _has_deep_key(opened.picture)
+    has_deep_key = how.alpha == "white" and _has_deep_key(opened.picture)
     try:
         opened.picture.load()  # Pillow decodes lazily: here, not when opening
         if has_deep_key:
@@ -200,14 +200,15 @@ def _turned(picture: Image.Image, orientation: int) -> Image.Image:
     return picture if method is None else picture.transpose(method)
 
 
-def _flatten(picture: Image.Image, mode: str) -> Image.Image:
+def _flatten(picture: Image.Image, how: PicturePreprocess) -> Image.Image:
+    mode = "L" if how.channels == 1 else "RGB"
     if picture.mode in ("I;16", "I", "F"):  # 16-bit greyscale: Pillow would clip, not scale
         levels = np.asarray(picture)
         scaled = np.clip(levels // 256, 0, 255).astype(np.uint8)  # as Pillow scales colours
-        if KEY in picture.info:
+        if how.alpha == "white" and KEY in picture.info:
             scaled[levels == picture.info[KEY]] = 255
         picture = Image.fromarray(scaled)
-    if picture.has_transparency_data:
+    if how.alpha == "white" and picture.has_transparency_data:
         picture = _on_white(picture.convert("RGBA"))
     return picture if picture.mode == mode else picture.convert(mode)
 

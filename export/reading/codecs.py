@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import get_args
@@ -12,7 +13,9 @@ from pydantic import ValidationError
 from export.errors import ExportError, UsageError
 from export.reading.mar import IMAGENET_MEAN, IMAGENET_STD, Defaults
 from models.codec_specs import (
+    Alpha,
     CodecSpec,
+    Fill,
     Fit,
     ImageCodecSpec,
     Interpolation,
@@ -27,8 +30,9 @@ from models.tensors import TensorSpec
 EXAMPLE = "--input 'float32[-1,3,224,224]'"
 OF_PICTURES = (  # options of --codec image
     *("mean", "std", "polarity"),
-    *("fit", "resize_shorter", "interpolation"),
+    *("fit", "resize_shorter", "interpolation", "fill", "alpha"),
 )
+LEVEL = re.compile(r"[0-9]{1,3}")
 IMAGENET = "imagenet"  # in place of numbers
 RESIZE = 256 / 224  # the usual ratio of the resized side to the crop
 
@@ -90,6 +94,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--interpolation",
         choices=get_args(Interpolation),
         help="how pictures are scaled (default: bilinear)",
+    )
+    add(
+        "--fill",
+        metavar="LEVEL|mean|border",
+        help="for --fit pad: the rest gets this level of 0..255, the mean, or the median of the "
+        "picture's outermost pixels (default: border)",
+    )
+    add(
+        "--alpha",
+        choices=get_args(Alpha),
+        help="put transparent pictures on white, or drop their transparency (default: white)",
     )
 
 
@@ -179,6 +194,8 @@ def _preprocess(
         "fit": fit,
         "resize_shorter": shorter,
         "interpolation": parsed.interpolation or "bilinear",
+        "fill": _fill(parsed.fill or "border"),
+        "alpha": parsed.alpha or "white",
     }
     try:
         return PicturePreprocess.model_validate(fields)
@@ -198,6 +215,14 @@ def _figures(
         "mean": _floats("--mean", parsed.mean) or defaults.mean or (0.0,) * channels,
         "std": _floats("--std", parsed.std) or defaults.std or (1.0,) * channels,
     }
+
+
+def _fill(text: str) -> str | int:
+    if text in get_args(Fill):
+        return text
+    if LEVEL.fullmatch(text) is None or int(text) > 255:
+        raise UsageError(f"--fill {text!r}: must be a level from 0 to 255, mean or border")
+    return int(text)
 
 
 def _floats(option: str, text: str | None) -> tuple[float, ...] | None:

@@ -12,7 +12,7 @@ from PIL import Image
 from models.codec_specs import Interpolation, PicturePreprocess
 from models.preprocess import open_picture, preprocess
 from models.tensors import Array
-from tests.unit.models.pictures import encoded, noise
+from tests.unit.models.pictures import encoded, noise, png_of
 
 FILTERS = get_args(Interpolation)
 
@@ -76,3 +76,65 @@ def test_wide_filters_cost_more() -> None:
     costs = [open_picture(data, how(20, 20, interpolation=each)).cost for each in FILTERS]
     least, _, bicubic, lanczos = costs
     assert costs[1] == least < bicubic < lanczos
+
+
+@pytest.mark.parametrize(
+    ("fill", "background"),
+    [(0, (0, 0, 0)), (114, (114, 114, 114)), ("mean", (51, 102, 204)), ("border", (10, 20, 30))],
+)
+def test_fill_is_what_surrounds_a_padded_picture(
+    fill: str | int, background: tuple[int, ...]
+) -> None:
+    pixels = np.full((10, 20, 3), (10, 20, 30), np.uint8)
+    pixels[3:7, 3:17] = 200
+    spec = how(20, 20, fill=fill, mean=(0.2, 0.4, 0.8))
+    mean = np.array([0.2, 0.4, 0.8], np.float32)[:, None, None]
+    made = levels(preprocess(encoded(Image.fromarray(pixels)), spec) + mean)
+    np.testing.assert_array_equal(made[5:15], pixels)
+    assert {tuple(row) for row in np.concatenate([made[:5], made[15:]]).reshape(-1, 3)} == {
+        background
+    }
+
+
+def test_fill_of_a_grey_picture_is_in_the_models_polarity() -> None:
+    pixels = np.full((4, 8), 250, np.uint8)
+    fields = {"channels": 1, "mean": (0.0,), "std": (1.0,), "polarity": "auto"}
+    made = levels(preprocess(encoded(Image.fromarray(pixels)), how(8, 8, fill=7, **fields)))
+    assert made[:, 0, 0].tolist() == [7, 7, 5, 5, 5, 5, 7, 7]
+
+
+def transparent(mode: str) -> tuple[bytes, Array]:
+    """A PNG file of this mode with transparent pixels, and its colours without transparency."""
+    if mode in ("RGBA", "LA"):
+        picture = Image.fromarray(noise(6, 7, 4)).convert(mode)
+        return encoded(picture), np.asarray(picture.convert("RGB"))
+    picture = Image.fromarray(noise(6, 7)).convert(mode)
+    colours = np.asarray(picture.convert("RGB"))
+    picture.info["transparency"] = bytes(99) if mode == "P" else picture.getpixel((0, 0))
+    return encoded(picture), colours
+
+
+@pytest.mark.parametrize("mode", ["RGBA", "LA", "P", "RGB", "L"])
+def test_alpha_drop_keeps_the_colours_of_the_file(mode: str) -> None:
+    data, colours = transparent(mode)
+    np.testing.assert_array_equal(levels(preprocess(data, how(7, 6, alpha="drop"))), colours)
+    assert (levels(preprocess(data, how(7, 6))) != colours).any()
+
+
+def test_alpha_drop_of_16_bits_keeps_the_level() -> None:
+    picture = Image.fromarray(np.array([[257 * 9, 257 * 40]], np.uint16))
+    picture.info["transparency"] = 257 * 9
+    data = encoded(picture)
+    assert levels(preprocess(data, how(2, 1, alpha="drop")))[0, :, 0].tolist() == [9, 40]
+    assert levels(preprocess(data, how(2, 1)))[0, :, 0].tolist() == [255, 40]
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_alpha_drop_of_16_bit_colours_keeps_them(channels: int) -> None:
+    key = (257 * 200, 257 * 9 + 1, 257 * 30)
+    data = png_of(np.array([[key]]), 2, 16, trns=b"".join(each.to_bytes(2) for each in key))
+    fields = {"channels": channels, "mean": (0.0,) * channels, "std": (1.0,) * channels}
+    wanted = Image.new("RGB", (1, 1), (200, 9, 30)).convert("RGB" if channels == 3 else "L")
+    made = levels(preprocess(data, how(1, 1, alpha="drop", **fields)))
+    np.testing.assert_array_equal(made.squeeze(), np.asarray(wanted).squeeze())
+    assert (levels(preprocess(data, how(1, 1, **fields))) == 255).all()

@@ -135,6 +135,11 @@ class TestStrictness:
             ({"fit": "squash"}, "Input should be 'pad', 'crop' or 'stretch'"),
             ({"resize_shorter": 4}, "resize_shorter is only for fit 'crop'"),
             ({"fit": "stretch", "resize_shorter": 4}, "resize_shorter is only for fit 'crop'"),
+            ({"fit": "stretch", "fill": 0}, "fill is only for fit 'pad'"),
+            ({"fill": 256}, "less than or equal to 255"),
+            ({"fill": "black"}, "Input should be 'border' or 'mean'"),
+            ({"fill": "mean", "mean": (0.5, 1.5, 0.5)}, "fill 'mean' needs a mean from 0 to 1"),
+            ({"alpha": "black"}, "Input should be 'white' or 'drop'"),
             ({"interpolation": "box"}, "Input should be 'nearest', 'bilinear', 'bicubic' or"),
             ({"fit": "crop"}, "needs resize_shorter, at least 2 for 2 x 2 pixels"),
             ({"fit": "crop", "height": 5, "resize_shorter": 4}, "at least 5 for 2 x 5"),
@@ -152,7 +157,7 @@ def test_pictures_are_padded_by_default() -> None:
     fields = {"width": 2, "height": 2, "channels": 1, "mean": [0.0], "std": [1.0]}
     silent = PicturePreprocess.model_validate(fields)
     assert (silent.fit, silent.resize_shorter) == ("pad", None)
-    assert silent.interpolation == "bilinear"
+    assert (silent.interpolation, silent.fill, silent.alpha) == ("bilinear", "border", "white")
     cut = PicturePreprocess.model_validate(fields | {"fit": "crop", "resize_shorter": 3})
     assert PicturePreprocess.model_validate_json(cut.model_dump_json()) == cut
 

@@ -128,7 +128,7 @@ class TestPictures:
 
     def test_every_option(self, light: Path) -> None:
         options = "--mean 0.1,0.2,0.3 --std 1,2,3 --polarity auto --fit crop --resize-shorter 9"
-        options += " --interpolation bicubic"
+        options += " --interpolation bicubic --alpha drop"
         made = run(light, *PICTURE, *options.split(), "--scores", "sigmoid", "--top-k", "5")
         assert made.definition.codec.scores == "sigmoid"
         assert made.definition.codec.top_k == 5
@@ -142,7 +142,12 @@ class TestPictures:
             fit="crop",
             resize_shorter=9,
             interpolation="bicubic",
+            alpha="drop",
         )
+
+    @pytest.mark.parametrize(("given", "fill"), [("0", 0), ("114", 114), ("mean", "mean")])
+    def test_fill(self, light: Path, given: str, fill: str | int) -> None:
+        assert how(run(light, *PICTURE, "--fill", given)).fill == fill
 
     @pytest.mark.parametrize(
         ("options", "mean", "std"),

@@ -102,6 +102,8 @@ class TestWrongArguments:
             ),
             (["--resize-shorter", "9"], "resize_shorter is only for fit 'crop'"),
             (["--fit", "crop", "--resize-shorter", "7"], "needs resize_shorter, at least 8"),
+            (["--fill", "256"], "--fill '256': must be a level from 0 to 255, mean or border"),
+            (["--fill", "0", "--fit", "stretch"], "--codec image: fill is only for fit 'pad'"),
             (["--mean", "nan,0,0"], "--codec image: Input should be a finite number"),
         ],
     )
