@@ -11,6 +11,7 @@ from models.tensors import FileName, Name, Part, TensorSpec
 
 Polarity = Literal["light-on-dark", "dark-on-light", "auto"]
 Alpha = Literal["white", "drop"]
+CropCorner = Literal["half-even", "down"]
 Fit = Literal["pad", "crop", "stretch"]
 Fill = Literal["border", "mean"]
 Interpolation = Literal["nearest", "bilinear", "bicubic", "lanczos"]
@@ -26,7 +27,9 @@ class PicturePreprocess(Part):
 
     Fit selects how to change the shape to width x height: `pad` scales the whole picture to fit
     inside and fills the rest; `crop` scales its shorter side to `resize_shorter` pixels and cuts
-    out the middle; `stretch` scales width and height separately.
+    out the middle; `stretch` scales width and height separately, for square inputs optionally to
+    `resize_shorter` pixels, and cuts out the middle. Crop corner says how half a pixel is rounded
+    where the middle begins: `half-even`, as torchvision does, or `down`, as Hugging Face does.
 
     Interpolation is the filter of the scaling; see `models.fitting`.
 
@@ -47,6 +50,7 @@ class PicturePreprocess(Part):
     interpolation: Interpolation = "bilinear"
     fill: Fill | Annotated[int, Field(ge=0, le=255)] = "border"
     alpha: Alpha = "white"
+    crop_corner: CropCorner = "half-even"
 
     @model_validator(mode="after")
     def _one_number_per_channel(self) -> Self:
@@ -58,16 +62,22 @@ class PicturePreprocess(Part):
 
     @model_validator(mode="after")
     def _the_crop_lies_inside(self) -> Self:
-        if self.fit != "crop" and self.resize_shorter is not None:
-            raise ValueError("resize_shorter is only for fit 'crop'")
+        if self.fit == "pad" and self.resize_shorter is not None:
+            raise ValueError("resize_shorter is only for fit 'crop' or 'stretch'")
+        if self.fit == "stretch" and self.resize_shorter and self.width != self.height:
+            raise ValueError(
+                "fit 'stretch' with resize_shorter needs as many pixels across as down, got "
+                f"{self.width} x {self.height}"
+            )
         if self.fit != "pad" and self.fill != "border":
             raise ValueError("fill is only for fit 'pad'")
         if self.fill == "mean" and not all(0 <= value <= 1 for value in self.mean):
             raise ValueError(f"fill 'mean' needs a mean from 0 to 1, got {list(self.mean)}")
         largest = max(self.width, self.height)
-        if self.fit == "crop" and (self.resize_shorter or 0) < largest:
+        is_cut = self.fit == "crop" or self.resize_shorter is not None
+        if is_cut and (self.resize_shorter or 0) < largest:
             raise ValueError(
-                f"fit 'crop' needs resize_shorter, at least {largest} for {self.width} x "
+                f"fit {self.fit!r} needs resize_shorter, at least {largest} for {self.width} x "
                 f"{self.height} pixels"
             )
         return self

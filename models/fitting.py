@@ -36,10 +36,13 @@ def fitted(
         border: the pixels of the picture's sides, [n] or [n, 3].
     """
     size, resample = (how.width, how.height), FILTERS[how.interpolation]
-    if how.resize_shorter is not None:
-        return _crop(picture, size, how.resize_shorter, resample)
     if how.fit == "stretch":
-        return picture.resize(size, resample)
+        scaled = (how.resize_shorter or how.width, how.resize_shorter or how.height)
+        left, top = _corner(scaled, how)
+        whole = picture.resize(scaled, resample)
+        return whole.crop((left, top, left + size[0], top + size[1]))
+    if how.resize_shorter is not None:
+        return _crop(picture, how, how.resize_shorter)
     return _pad(picture, size, _background(how, border), resample)
 
 
@@ -47,11 +50,21 @@ def scaling_cost(size: tuple[int, int], how: PicturePreprocess) -> int:
     """Return the cost of `fitted` for a picture of this size, as bytes of pixels."""
     cost = VALUE_COST * how.width * how.height * how.channels
     cost += WIDE_FILTERS.get(how.interpolation, 0) * size[0] * size[1] * how.channels // 8
+    if how.fit == "stretch":
+        return cost + (how.resize_shorter or 0) ** 2
     if how.resize_shorter is not None:
         longer = how.resize_shorter * max(size) // max(1, min(size))
         if longer <= MAX_ASPECT * how.resize_shorter:  # see `_crop`
             cost += how.resize_shorter * longer
     return cost
+
+
+def _corner(scaled: tuple[int, int], how: PicturePreprocess) -> tuple[int, int]:
+    """Return where the middle begins in a picture of the size `scaled`: left and top."""
+    across, down = scaled[0] - how.width, scaled[1] - how.height
+    if how.crop_corner == "down":
+        return across // 2, down // 2
+    return round(across / 2), round(down / 2)
 
 
 def _background(how: PicturePreprocess, border: npt.NDArray[np.uint8]) -> tuple[int, ...]:
@@ -80,16 +93,15 @@ def _pad(
     return canvas
 
 
-def _crop(
-    picture: Image.Image, size: tuple[int, int], shorter: int, resample: Image.Resampling
-) -> Image.Image:
+def _crop(picture: Image.Image, how: PicturePreprocess, shorter: int) -> Image.Image:
     """Return the middle of the picture, scaled so that its shorter side has `shorter` pixels.
 
-    Sizes and corners are rounded as torchvision's Resize (down) and CenterCrop (half to even) do.
+    The longer side is rounded down, as torchvision's Resize does.
     """
+    size, resample = (how.width, how.height), FILTERS[how.interpolation]
     longer = int(shorter * max(picture.size) / min(picture.size))
     scaled = (shorter, longer) if picture.width <= picture.height else (longer, shorter)
-    left, top = round((scaled[0] - size[0]) / 2), round((scaled[1] - size[1]) / 2)
+    left, top = _corner(scaled, how)
     if longer <= MAX_ASPECT * shorter:
         whole = picture.resize(scaled, resample)
         return whole.crop((left, top, left + size[0], top + size[1]))

@@ -20,7 +20,7 @@ from export.adoption import calibration, foreign, huggingface, outputs
 from export.errors import ExportError, UsageError, reason
 from export.probing import probe_process
 from export.probing.samples import narrowed
-from export.reading import codecs, model_files
+from export.reading import codecs, model_files, preprocessing
 from export.reading.declared import read_inputs
 from export.reading.mar import (
     MANIFEST,
@@ -158,6 +158,9 @@ def adopt(parsed: argparse.Namespace) -> Adopted:
 
 def _adopt_file(parsed: argparse.Namespace) -> Adopted:
     source = _open(parsed.file)
+    if parsed.preprocess is not None:
+        defaults, told = preprocessing.apply(parsed, source.defaults)
+        source = replace(source, defaults=defaults, warnings=(*source.warnings, *told))
     given_inputs = parsed.input or source.defaults.inputs
     if not (parsed.name or source.name or given_inputs):
         raise UsageError(

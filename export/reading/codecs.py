@@ -11,7 +11,7 @@ from typing import get_args
 from pydantic import ValidationError
 
 from export.errors import ExportError, UsageError
-from export.reading.mar import IMAGENET_MEAN, IMAGENET_STD, Defaults
+from export.reading.mar import IMAGENET_MEAN, IMAGENET_STD, PLAIN, Defaults
 from models.codec_specs import (
     Alpha,
     CodecSpec,
@@ -24,12 +24,13 @@ from models.codec_specs import (
     Scores,
     TensorCodecSpec,
 )
+from models.local_paths import local_path
 from models.rows import check_rows
 from models.tensors import TensorSpec
 
 EXAMPLE = "--input 'float32[-1,3,224,224]'"
 OF_PICTURES = (  # options of --codec image
-    *("mean", "std", "polarity"),
+    *("preprocess", "mean", "std", "polarity"),
     *("fit", "resize_shorter", "interpolation", "fill", "alpha"),
 )
 LEVEL = re.compile(r"[0-9]{1,3}")
@@ -71,6 +72,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     picture = parser.add_argument_group("for --codec image")
     add = picture.add_argument
     add(
+        "--preprocess",
+        type=local_path,
+        metavar="FILE",
+        help="how pictures become the input, as torchvision's weights.transforms() prints it, in "
+        "Hugging Face's preprocessor_config.json, or as timm's resolve_data_config; the options "
+        "below replace what it says",
+    )
+    add(
         "--mean",
         metavar="X,X,X",
         help="subtracted from values in 0..1 (default: 0); imagenet: the figures of ImageNet, "
@@ -88,7 +97,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--resize-shorter",
         type=int,
         metavar="PIXELS",
-        help="for --fit crop: the picture's shorter side before the cut (default: 256 for 224)",
+        help="for --fit crop: the picture's shorter side before the cut (default: 256 for 224); "
+        "for --fit stretch: both sides before a cut (default: no cut)",
     )
     add(
         "--interpolation",
@@ -181,8 +191,15 @@ def _preprocess(
             f"fixed, such as {EXAMPLE}"
         )
     channels, height, width = shape
+    if defaults.picture is not None and defaults.picture[1:] != (height, width):
+        file, *wanted = defaults.picture
+        raise UsageError(
+            f"--preprocess {file} is for inputs of {wanted[0]} x {wanted[1]} pixels (height x "
+            f"width), but the input has {height} x {width}; change --input or the file"
+        )
     fit = parsed.fit or defaults.fit
-    shorter = parsed.resize_shorter
+    theirs = defaults if fit == defaults.fit else PLAIN
+    shorter = parsed.resize_shorter or theirs.resize_shorter
     if fit == "crop" and shorter is None:
         shorter = round(max(width, height) * RESIZE)
     fields = {
@@ -193,9 +210,10 @@ def _preprocess(
         "polarity": parsed.polarity or "light-on-dark",
         "fit": fit,
         "resize_shorter": shorter,
-        "interpolation": parsed.interpolation or "bilinear",
-        "fill": _fill(parsed.fill or "border"),
+        "interpolation": parsed.interpolation or defaults.interpolation,
+        "fill": _fill(parsed.fill or theirs.fill),
         "alpha": parsed.alpha or "white",
+        "crop_corner": theirs.crop_corner,
     }
     try:
         return PicturePreprocess.model_validate(fields)

@@ -15,7 +15,7 @@ from typing import Literal
 
 from export.errors import ExportError
 from models.archive import DAMAGE
-from models.codec_specs import Fit, Scores
+from models.codec_specs import CropCorner, Fill, Fit, Interpolation, Scores
 
 MANIFEST = "MAR-INF/MANIFEST.json"
 LABELS = "index_to_name.json"
@@ -45,6 +45,8 @@ class Defaults:
 
     Attributes:
         mean, std: None means 0 and 1 in every channel.
+        resize_shorter, fill, crop_corner: apply only together with `fit`.
+        picture: the file with these figures, and its pictures' height and width; None: no file.
     """
 
     codec: Literal["tensor", "image"] = "tensor"
@@ -52,6 +54,11 @@ class Defaults:
     mean: tuple[float, ...] | None = None
     std: tuple[float, ...] | None = None
     fit: Fit = "pad"
+    resize_shorter: int | None = None
+    interpolation: Interpolation = "bilinear"
+    fill: Fill = "border"
+    crop_corner: CropCorner = "half-even"
+    picture: tuple[str, int, int] | None = None
     scores: Scores = "none"
 
 

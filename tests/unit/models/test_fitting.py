@@ -56,6 +56,19 @@ def test_pad_scales_by_the_filter(interpolation: str) -> None:
     np.testing.assert_array_equal(made[5:15], np.asarray(resized(picture, (20, 10), interpolation)))
 
 
+@pytest.mark.parametrize(("corner", "at"), [("half-even", 4), ("down", 3)])
+def test_corner_of_half_a_pixel(corner: str, at: int) -> None:
+    """Of 7 pixels too many, 3.5 are cut off at each side."""
+    picture = Image.fromarray(noise(60, 90))
+    for fit, size in (("crop", (40, 27)), ("stretch", (27, 27))):
+        spec = how(20, 20, fit=fit, resize_shorter=27, crop_corner=corner)
+        left = (size[0] - 20) // 2 if fit == "crop" else at
+        wanted = resized(picture, size, "bilinear").crop((left, at, left + 20, at + 20))
+        np.testing.assert_array_equal(
+            levels(preprocess(encoded(picture), spec)), np.asarray(wanted)
+        )
+
+
 def test_ordinary_jpeg_is_stretched_from_its_full_size() -> None:
     data = encoded(Image.fromarray(noise(1500, 2000)), "JPEG")
     spec = how(224, 224, fit="stretch", interpolation="bicubic")

@@ -134,7 +134,11 @@ class TestStrictness:
             ({"polarity": "inverted"}, "Input should be 'light-on-dark'"),
             ({"fit": "squash"}, "Input should be 'pad', 'crop' or 'stretch'"),
             ({"resize_shorter": 4}, "resize_shorter is only for fit 'crop'"),
-            ({"fit": "stretch", "resize_shorter": 4}, "resize_shorter is only for fit 'crop'"),
+            ({"fit": "stretch", "resize_shorter": 1}, "needs resize_shorter, at least 2 for 2 x 2"),
+            (
+                {"fit": "stretch", "resize_shorter": 4, "width": 3},
+                "needs as many pixels across as down, got 3 x 2",
+            ),
             ({"fit": "stretch", "fill": 0}, "fill is only for fit 'pad'"),
             ({"fill": 256}, "less than or equal to 255"),
             ({"fill": "black"}, "Input should be 'border' or 'mean'"),

@@ -109,10 +109,10 @@ async function draw(picture, boxes, labels, how) {
 
 /** Maps places in the model's input to places in the picture, the inverse of `preprocess`. */
 function placer(image, how) {
-  const across = how.width / image.width;
-  const down = how.height / image.height;
+  const across = (how.resize_shorter ?? how.width) / image.width;
+  const down = (how.resize_shorter ?? how.height) / image.height;
   const scales = [across, down];
-  if (how.fit === "crop") scales.fill(how.resize_shorter / Math.min(image.width, image.height));
+  if (how.fit === "crop") scales.fill(Math.max(across, down));
   if (how.fit === "pad") scales.fill(Math.min(across, down));
   const left = (how.width - image.width * scales[0]) / 2;
   const top = (how.height - image.height * scales[1]) / 2;

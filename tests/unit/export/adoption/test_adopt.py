@@ -149,6 +149,23 @@ class TestPictures:
     def test_fill(self, light: Path, given: str, fill: str | int) -> None:
         assert how(run(light, *PICTURE, "--fill", given)).fill == fill
 
+    def test_preprocess_makes_it_a_model_of_pictures(self, light: Path, tmp_path: Path) -> None:
+        steps = {"input_size": (3, 30, 30), "interpolation": "bicubic", "crop_pct": 0.9}
+        figures = {"mean": IMAGENET_MEAN, "std": IMAGENET_STD}
+        file = written(tmp_path, json.dumps(steps | figures).encode(), "steps.json")
+        made = run(light, "--name", "light", "--preprocess", file, "--std", "1,1,1")
+        assert made.warnings == ("--std of the command line replaces what steps.json says",)
+        assert how(made) == PicturePreprocess(
+            width=30,
+            height=30,
+            channels=3,
+            mean=IMAGENET_MEAN,
+            std=(1, 1, 1),
+            fit="crop",
+            resize_shorter=33,
+            interpolation="bicubic",
+        )
+
     @pytest.mark.parametrize(
         ("options", "mean", "std"),
         [

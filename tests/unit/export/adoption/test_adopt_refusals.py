@@ -72,6 +72,7 @@ class TestWrongArguments:
                 "labels can be given only once: --labels FILE, or one --output NAME=FILE",
             ),
             ([*X3, "--mean", "0"], "--mean is for pictures: add --codec image"),
+            ([*X3, "--codec", "tensor", "--preprocess", __file__], "is none of these: what"),
             ([*X3, "--resize-shorter", "9"], "--resize-shorter is for pictures"),
             ([*X3, "--codec", "image"], "--codec image needs one --input float32[-1,C,H,W]"),
             ([*X3, "--top-k", "0"], "--top-k must be at least 1, got 0"),

@@ -1,0 +1,365 @@
+"""Reads files in which other libraries describe how a picture becomes a model's input.
+
+Follows `torchvision.transforms._presets.ImageClassification` (torchvision 0.28), the image
+processors of Hugging Face transformers 5.23, and timm 1.0: `timm.data.resolve_data_config` and
+`transforms_factory.transforms_imagenet_eval`. Nothing in a file is evaluated.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import json
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any, Literal, NoReturn, TypeVar
+
+from pydantic import BeforeValidator, Field, ValidationError
+
+from export.errors import UsageError
+from export.reading.mar import Defaults
+from models.byte_order import NotUtf8Error, unmarked
+from models.codec_specs import CropCorner, Fill, Fit, Interpolation
+from models.tensors import Part
+
+MAX_BYTES = 64 * 1024
+FORMATS = (
+    "what `print(weights.transforms())` of torchvision prints (ImageClassification), "
+    "preprocessor_config.json of Hugging Face, or the dict of timm's resolve_data_config"
+)
+OTHERWISE = (
+    "correct the file, or leave out --preprocess and describe the pictures with --mean, --std, "
+    "--fit, --resize-shorter and --interpolation"
+)
+TORCHVISION = re.compile(r"ImageClassification\((.*)\)", re.DOTALL)
+# Numbers in brackets, or words with dots. torchvision prints no commas between arguments.
+ARGUMENT = re.compile(r"\s*(\w+)=(\[[-+.,\s\de]*\]|\([-+.,\s\de]*\)|[\w.]+)\s*,?\s*")
+RESAMPLING: Mapping[int, Interpolation] = {  # Pillow's numbers
+    0: "nearest",
+    1: "lanczos",
+    2: "bilinear",
+    3: "bicubic",
+}
+# Hugging Face's processors that resize, crop, rescale and normalise in this order, as their keys
+# say. Those whose integer `size` is the shorter side, and those where it is both sides, if there is
+# a crop; without one it must be both.
+SHORTER = ("Bit", "ChineseCLIP", "CLIP", "MobileNetV1", "MobileNetV2")
+SQUARE = ("Beit", "DeiT")
+PLAIN = ("Blip", "Segformer", "Siglip", "ViT", *SHORTER, *SQUARE)
+CONVNEXT = "ConvNext"  # resizes to size / crop_pct and cuts out `size`; stretches to 384 and more
+CONVNEXT_STRETCHES = 384
+SUFFIX = re.compile(r"(FeatureExtractor|ImageProcessor(Fast|Pil)?)$")
+WITHOUT_EFFECT = (  # keys of Hugging Face that do not change the array of a colour picture
+    *("_valid_processor_keys", "device", "disable_grouping", "do_convert_rgb"),
+    *("do_reduce_labels", "processor_class", "return_tensors"),
+)
+Side = Annotated[int, Field(ge=1, le=4096)]  # pixels, as in the manifest
+Said = TypeVar("Said", bound=Part)
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """The preprocessing of RGB pictures to float32 [3, height, width]; None: the file lacks it."""
+
+    height: int
+    width: int
+    fit: Fit
+    mean: tuple[float, ...] | None
+    std: tuple[float, ...] | None
+    interpolation: Interpolation | None
+    resize_shorter: int | None = None
+    fill: Fill | None = None
+    crop_corner: CropCorner = "half-even"
+
+
+def apply(parsed: argparse.Namespace, defaults: Defaults) -> tuple[Defaults, tuple[str, ...]]:
+    """Return the defaults with those of the file `--preprocess`, and a sentence on overrides.
+
+    Raises:
+        UsageError: if the file cannot be read, is in no known format, or says what is not possible.
+    """
+    file: Path = parsed.preprocess
+    steps = parse(_text(file), file.name)
+    stated = ("fit", "mean", "std", "interpolation", "resize_shorter", "fill")
+    given = [name for name in stated if getattr(parsed, name) is not None]
+    for name, key in (("mean", "image_mean"), ("std", "image_std"), ("interpolation", "resample")):
+        if getattr(steps, name) is None and name not in given:
+            raise UsageError(
+                f"--preprocess {file.name} has no {key!r}, and its default depends on the version "
+                f"of the library: add --{name}"
+            )
+    replaced = [f"--{name.replace('_', '-')}" for name in given if getattr(steps, name) is not None]
+    verb = "replaces" if len(replaced) == 1 else "replace"
+    told = f"{' and '.join(replaced)} of the command line {verb} what {file.name} says"
+    return replace(
+        defaults,
+        codec="image",
+        inputs=defaults.inputs or (f"float32[-1,3,{steps.height},{steps.width}]",),
+        mean=steps.mean,
+        std=steps.std,
+        fit=steps.fit,
+        resize_shorter=steps.resize_shorter,
+        interpolation=steps.interpolation or "bilinear",
+        fill=steps.fill or "border",
+        crop_corner=steps.crop_corner,
+        picture=(file.name, steps.height, steps.width),
+    ), ((told,) if replaced else ())
+
+
+def parse(text: str, what: str) -> Steps:
+    """Parse the text of a file.
+
+    Args:
+        text: in one of `FORMATS`.
+        what: the file's name, for messages.
+
+    Raises:
+        UsageError: if it is in none of them, or describes what this server cannot do.
+    """
+    if printed := TORCHVISION.fullmatch(text.strip()):
+        return _torchvision(_arguments(printed[1], what), what)
+    fields = _mapping(text)
+    if "input_size" in fields:
+        return _timm(fields, what)
+    if any(key.startswith(("do_", "image_")) for key in fields):
+        return _huggingface({k: v for k, v in fields.items() if v is not None}, what)
+    raise UsageError(f"--preprocess {what} is none of these: {FORMATS}")
+
+
+def _text(file: Path) -> str:
+    try:
+        with file.open("rb") as opened:
+            data = opened.read(MAX_BYTES + 1)
+        if len(data) > MAX_BYTES:
+            raise UsageError(f"--preprocess {file}: at most {MAX_BYTES:,} bytes are read")
+        return unmarked(data).decode()
+    except OSError as error:
+        raise UsageError(f"cannot read {file}: {error.strerror}") from error
+    except (NotUtf8Error, UnicodeDecodeError) as error:
+        raise UsageError(f"--preprocess {file.name} is not UTF-8: {error}") from error
+
+
+def _mapping(text: str) -> dict[str, Any]:
+    """Return a JSON object, or a dict of literals as Python prints it; empty: it is neither."""
+    for read in (json.loads, ast.literal_eval):
+        try:
+            found = read(text.strip())
+        except (ValueError, SyntaxError, RecursionError, MemoryError, TypeError):
+            continue
+        if isinstance(found, dict) and all(isinstance(key, str) for key in found):
+            return found
+    return {}
+
+
+def _arguments(text: str, what: str) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    at = 0
+    while at < len(text.rstrip()):
+        argument = ARGUMENT.match(text, at)
+        if argument is None or argument[1] in found:
+            _refuse(what, repr(text[at : at + 40].strip()), "must be KEY=VALUE, each key once")
+        key, value = argument[1], argument[2]
+        try:
+            found[key] = ast.literal_eval(value) if value[0] in "[(" else value
+        except (ValueError, SyntaxError):
+            _refuse(what, key, f"{value} is not a list of numbers")
+        at = argument.end()
+    return found
+
+
+class _Torchvision(Part):
+    crop_size: tuple[Side, ...] = Field(min_length=1, max_length=2)
+    resize_size: tuple[Side, ...] = Field(min_length=1, max_length=2)
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    interpolation: Annotated[
+        Interpolation,
+        BeforeValidator(lambda value: str(value).removeprefix("InterpolationMode.").lower()),
+    ]
+
+
+class _Timm(Part):
+    input_size: tuple[Literal[3], Side, Side]
+    interpolation: Interpolation
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    crop_pct: float = Field(ge=0.1, le=1)
+    crop_mode: Literal["center", "squash", "border"] = "center"
+
+
+class _Size(Part):
+    """Of `size` and `crop_size`; `edge` stands for a number without a name."""
+
+    edge: Side | None = None
+    shortest_edge: Side | None = None
+    height: Side | None = None
+    width: Side | None = None
+
+
+def _named(value: object) -> object:
+    return {"edge": value} if isinstance(value, int) else value
+
+
+class _HuggingFace(Part):
+    image_processor_type: str = "ViT"
+    feature_extractor_type: str = "ViT"
+    size: Annotated[_Size, BeforeValidator(_named)]
+    crop_size: Annotated[_Size, BeforeValidator(_named)] | None = None
+    resample: int | None = None
+    image_mean: tuple[float, ...] | None = None
+    image_std: tuple[float, ...] | None = None
+    rescale_factor: float = Field(default=1 / 255, gt=0)
+    crop_pct: float | None = Field(default=None, ge=0.1, le=1)
+    do_resize: Literal[True] = True
+    do_center_crop: bool | None = None
+    do_rescale: bool = True
+    do_normalize: bool = True
+    do_pad: Literal[False] = False
+    do_flip_channel_order: Literal[False] = False
+    rescale_offset: Literal[False] = False
+    data_format: Literal["channels_first"] = "channels_first"
+
+    @property
+    def kind(self) -> str:
+        """The name of the processor, without its suffix."""
+        given = "image_processor_type" in self.model_fields_set
+        return SUFFIX.sub("", self.image_processor_type if given else self.feature_extractor_type)
+
+
+def _torchvision(fields: dict[str, Any], what: str) -> Steps:
+    said = _checked(_Torchvision, fields, what)
+    height, width = (said.crop_size * 2)[:2]
+    resized = said.resize_size
+    fit: Fit = "crop"
+    if len(resized) == 2:
+        fit = "stretch"
+        if resized[0] != resized[1] and resized != (height, width):
+            _refuse(what, "resize_size", f"{list(resized)} must be one number, or crop_size")
+    return Steps(
+        height=height,
+        width=width,
+        fit=fit,
+        resize_shorter=None if resized == (height, width) else resized[0],
+        mean=said.mean,
+        std=said.std,
+        interpolation=said.interpolation,
+    )
+
+
+def _timm(fields: dict[str, Any], what: str) -> Steps:
+    said = _checked(_Timm, fields, what)
+    _, height, width = said.input_size
+    fits: Mapping[str, Fit] = {"center": "crop", "squash": "stretch", "border": "pad"}
+    fit = fits[said.crop_mode]
+    is_cut = said.crop_pct < 1
+    if fit == "pad" and is_cut:
+        _refuse(what, "crop_pct", f"must be 1 with crop_mode 'border', got {said.crop_pct}")
+    if height != width and (fit == "crop" or is_cut):
+        _refuse(what, "input_size", f"{height} x {width} must be square for crop_mode and crop_pct")
+    shorter = math.floor(height / said.crop_pct)
+    return Steps(
+        height=height,
+        width=width,
+        fit=fit,
+        resize_shorter=shorter if fit == "crop" or is_cut else None,
+        fill="mean" if fit == "pad" else None,
+        mean=said.mean,
+        std=said.std,
+        interpolation=said.interpolation,
+    )
+
+
+def _huggingface(fields: dict[str, Any], what: str) -> Steps:
+    said = _checked(
+        _HuggingFace, {k: v for k, v in fields.items() if k not in WITHOUT_EFFECT}, what
+    )
+    if said.resample is not None and said.resample not in RESAMPLING:
+        names = ", ".join(f"{number} ({name})" for number, name in RESAMPLING.items())
+        _refuse(what, "resample", f"{said.resample} must be one of {names}")
+    if said.kind == CONVNEXT:
+        height, width, fit, shorter = _convnext(said, what)
+    elif said.kind in PLAIN:
+        height, width, fit, shorter = _plain(said, what)
+    else:
+        known = ", ".join((*PLAIN, CONVNEXT))
+        _refuse(what, "image_processor_type", f"{said.kind!r} is not one of {known}")
+    # (value * factor - mean) / std, as (value / 255 - mean / scale) / (std / scale)
+    scale = 255 * (said.rescale_factor if said.do_rescale else 1)
+    mean, std = said.image_mean, said.image_std
+    if not said.do_normalize:
+        mean, std = (0.0,) * 3, (1.0,) * 3
+    return Steps(
+        height=height,
+        width=width,
+        fit=fit,
+        resize_shorter=shorter,
+        mean=mean and tuple(value / scale for value in mean),
+        std=std and tuple(value / scale for value in std),
+        interpolation=None if said.resample is None else RESAMPLING[said.resample],
+        crop_corner="down",
+    )
+
+
+def _plain(said: _HuggingFace, what: str) -> tuple[int, int, Fit, int | None]:
+    """Return height, width, fit and resize_shorter."""
+    if said.crop_pct is not None:
+        _refuse(what, "crop_pct", f"is not a key of {said.kind}ImageProcessor")
+    if said.crop_size is not None and said.do_center_crop is None:
+        _refuse(what, "crop_size", "needs do_center_crop, true or false")
+    size, edge = said.size, said.size.edge
+    if not said.do_center_crop:
+        height, width = _both(size, "size", what)
+        return height, width, "stretch", None
+    if said.crop_size is None:
+        _refuse(what, "do_center_crop", "is true, but there is no crop_size")
+    height, width = _both(said.crop_size, "crop_size", what)
+    if edge is not None and said.kind not in (*SHORTER, *SQUARE):
+        _refuse(what, "size", f'{edge} must be {{"shortest_edge": {edge}}}, or height and width')
+    shorter = size.shortest_edge or (edge if said.kind in SHORTER else None)
+    if shorter is not None:
+        if (size.height, size.width) != (None, None):
+            _refuse(what, "size", "must be shortest_edge, or height and width")
+        return height, width, "crop", shorter
+    scaled = _both(size, "size", what)
+    if scaled == (height, width):
+        return height, width, "stretch", None
+    if scaled[0] != scaled[1] or height != width:
+        _refuse(what, "size", f"{list(scaled)} must be square, or equal to crop_size")
+    return height, width, "stretch", scaled[0]
+
+
+def _convnext(said: _HuggingFace, what: str) -> tuple[int, int, Fit, int | None]:
+    """Return height, width, fit and resize_shorter."""
+    side = said.size.shortest_edge or said.size.edge
+    if side is None:
+        _refuse(what, "size", "must be shortest_edge for ConvNextImageProcessor")
+    if said.do_center_crop:
+        _refuse(what, "do_center_crop", "must be false for ConvNextImageProcessor")
+    if side >= CONVNEXT_STRETCHES:
+        return side, side, "stretch", None
+    return side, side, "crop", int(side / (said.crop_pct or 224 / 256))
+
+
+def _both(size: _Size, key: str, what: str) -> tuple[int, int]:
+    height, width = size.edge or size.height, size.edge or size.width
+    if height is None or width is None or size.shortest_edge is not None:
+        _refuse(what, key, "must be height and width, for pictures of one size")
+    return height, width
+
+
+def _checked(kind: type[Said], fields: dict[str, Any], what: str) -> Said:
+    try:
+        return kind.model_validate(fields)
+    except ValidationError as error:
+        errors = error.errors(include_url=False)
+        unknown = [each for each in errors if each["type"] == "extra_forbidden"]
+        first = (unknown or errors)[0]
+        key = ".".join(map(str, first["loc"]))
+        _refuse(what, key, "the key is unknown" if unknown else first["msg"])
+
+
+def _refuse(what: str, key: str, problem: str) -> NoReturn:
+    raise UsageError(f"--preprocess {what}: {key}: {problem}; {OTHERWISE}")
