@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
+from export.reports.pictures import steps_of
 from export.reports.sections import Column, Section
 from export.reports.timing_sections import plan_sections
 from export.reports.training_sections import training_sections
-from models.codec_specs import TextCodecSpec
+from models.codec_specs import ImageCodecSpec, TextCodecSpec
 from models.manifest import Manifest, Parity, Variant
 from models.plan import Form
 
@@ -50,6 +51,8 @@ def _facts(manifest: Manifest) -> Iterator[tuple[str, str]]:
         yield f"measured on ({device.processor.kind})", str(device.processor)
     yield "inputs", "; ".join(map(str, manifest.inputs))
     yield "outputs", "; ".join(map(str, manifest.outputs))
+    if isinstance(manifest.codec, ImageCodecSpec):
+        yield "pictures", steps_of(manifest.codec.preprocess)
     if manifest.accuracy is not None:
         yield f"held-out {quality(manifest)}, eager", f"{manifest.accuracy:.4f}"
     yield "golden examples", str(len(manifest.golden))

@@ -9,6 +9,7 @@ from markupsafe import Markup
 
 from export.reports.content import content_of
 from export.reports.curves import curves_of
+from export.reports.pictures import example_seen
 from export.reports.plot import svg_of
 from models.manifest import Manifest, TrainedEpoch
 from models.plan import DevicePlan
@@ -34,7 +35,9 @@ def render(manifest: Manifest) -> str:
         lstrip_blocks=True,
     )
     template = environment.get_template("report.html.j2")
-    return template.render(content=content_of(manifest), plot=_plot, curves=_curves)
+    return template.render(
+        content=content_of(manifest), plot=_plot, curves=_curves, example=example_seen(manifest)
+    )
 
 
 def _plot(device: DevicePlan, prefix: str) -> Markup:

@@ -1,0 +1,65 @@
+"""What the report says of a model's pictures, and the example as the model sees it."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import io
+
+import numpy as np
+from PIL import Image
+
+from models.codec_specs import ImageCodecSpec, PicturePreprocess
+from models.manifest import Manifest
+from models.pictures import PictureError
+from models.preprocess import preprocess
+
+MAX_SHOWN = 512  # pixels across and down; larger pictures are shown at a smaller scale
+
+
+def steps_of(how: PicturePreprocess) -> str:
+    """Return the preprocessing in words, in its order."""
+    size = f"{how.width} x {how.height}"
+    by, shorter = f"({how.interpolation})", how.resize_shorter
+    shapes = {
+        "pad": f"scaled to fit inside {by}, the rest filled with {_fill(how)}",
+        "crop": f"shorter side scaled to {shorter} {by}, middle cut out",
+        "stretch": f"stretched {by}"
+        if shorter is None
+        else f"stretched to {shorter} x {shorter} {by}, middle cut out",
+    }
+    polarities = {
+        "light-on-dark": "",
+        "dark-on-light": "; inverted",
+        "auto": "; inverted if the border is light",
+    }
+    alphas = {"white": "put on white", "drop": "transparency dropped"}
+    figures = (", ".join(f"{value:g}" for value in each) for each in (how.mean, how.std))
+    return (
+        f"{'grey' if how.channels == 1 else 'RGB'}, {size}; {alphas[how.alpha]}"
+        f"{polarities[how.polarity]}; {shapes[how.fit]}; "
+        f"(value / 255 - mean) / std with mean {next(figures)} and std {next(figures)}"
+    )
+
+
+def _fill(how: PicturePreprocess) -> str:
+    named = {"border": "the median of the outermost pixels", "mean": "the mean"}
+    return f"level {how.fill}" if isinstance(how.fill, int) else named[how.fill]
+
+
+def example_seen(manifest: Manifest) -> str | None:
+    """Return the example as the model sees it, a PNG in base64; None: it is not a picture."""
+    if not isinstance(manifest.codec, ImageCodecSpec) or not isinstance(manifest.example, str):
+        return None
+    how = manifest.codec.preprocess
+    try:
+        array = preprocess(base64.b64decode(manifest.example, validate=True), how)
+    except (PictureError, binascii.Error):
+        return None
+    mean, std = (np.array(each, np.float32)[:, None, None] for each in (how.mean, how.std))
+    levels = ((array * std + mean) * 255).round().clip(0, 255).astype(np.uint8)
+    picture = Image.fromarray(levels[0] if how.channels == 1 else levels.transpose(1, 2, 0))
+    picture.thumbnail((MAX_SHOWN, MAX_SHOWN))
+    file = io.BytesIO()
+    picture.save(file, "PNG")
+    return base64.b64encode(file.getvalue()).decode("ascii")
