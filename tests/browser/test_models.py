@@ -126,6 +126,7 @@ def test_the_plan_and_the_report_are_shown(visit: Visits, server: Server) -> Non
     digits.get_by_text("Inputs, limits and plan").click()
     expect(digits.get_by_role("region", name="Plan of digits")).to_contain_text("cpu#0")
     expect(digits).to_contain_text("float32")
+    expect(digits).to_contain_text("scaled to fit inside, the rest filled with the median")
     with page.expect_popup() as opened:
         digits.get_by_role("link", name="Report of digits/1").click()
     expect(opened.value.locator("h1")).to_be_visible()

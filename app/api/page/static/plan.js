@@ -42,6 +42,7 @@ export class Plan {
     const facts = [
       ["Description", model.description],
       ["Items", model.codec && `${model.codec}, as ${model.media_types.join(" or ")}`],
+      ["Pictures", model.codec === "image" && preparation(model.manifest.codec.preprocess)],
       ["Inputs", model.inputs.map(tensor).join("; ")],
       ["Outputs", model.outputs.map(tensor).join("; ")],
       ["Precision", model.precision],
@@ -56,6 +57,18 @@ export class Plan {
         [h("dt", { text: name }), h("dd", { text: value })])),
       ...plansOf(model.replicas).map(([plan, replicas]) => planTable(plan, replicas, model.name)));
   }
+}
+
+/** How pictures are prepared, in words; the report says more. */
+function preparation(how) {
+  const { width, height, interpolation, fit, fill, resize_shorter: shorter } = how;
+  const rest = { border: "the median of the outermost pixels", mean: "the mean" }[fill];
+  const shapes = {
+    pad: `scaled to fit inside, the rest filled with ${rest ?? `level ${fill}`}`,
+    crop: `shorter side scaled to ${shorter}, middle cut out`,
+    stretch: shorter ? `stretched to ${shorter} x ${shorter}, middle cut out` : "stretched",
+  };
+  return `${shapes[fit]}; ${width} x ${height}, ${interpolation}`;
 }
 
 /** The plans, each with its replicas. */
