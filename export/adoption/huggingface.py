@@ -21,7 +21,12 @@ NO_NAME = re.compile(r"[^A-Za-z0-9_-]+")  # not allowed in a model's name
 # The files that a model needs; pickles only on request, code never.
 FILES = ("*.json", "*.safetensors")
 PICKLES = ("*.bin",)
-OF_FILES = ("input", "output", "labels", "pad", "codec", "scores", "top_k", "preprocess")
+OF_FILES = (
+    *("input", "output", "labels", "pad", "codec", "scores", "top_k"),
+    *("count", "ranked_by", "threshold", "classes"),
+    *("preprocess", "mean", "std", "polarity", "fit", "resize_shorter"),
+    *("interpolation", "fill", "alpha"),
+)
 OF_FOLDERS = ("pooling", "normalize", "max_tokens", "allow_pickle")
 
 

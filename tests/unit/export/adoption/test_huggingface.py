@@ -107,6 +107,7 @@ class TestRefused:
         [
             (".", "--scores=softmax", "--scores is not for a folder"),
             (".", "--top-k=2", "--top-k is not for a folder"),
+            (".", "--fit=crop", "--fit is not for a folder"),
             ("model.pt", "--max-tokens=9", "--max-tokens is not for a file"),
             ("model.pt", "--no-normalize", "--normalize is not for a file"),
             ("model.pt", "--allow-pickle", "--allow-pickle is not for a file"),
