@@ -229,10 +229,11 @@ def check_ids_and_parameters(client: Any, _: Path) -> None:
         sequence_start=True,
         sequence_end=True,
         parameters={"own": "x", "number": 1.5, "flag": True},
-        query_params={"any": ["a", 1]},
         headers={"x-own": "1"},
     )
     assert made.get_response()["id"] == "7e2a"
+    status, said = refused(client.infer, "double", [tensor(X)], query_params={"any": ["a", 1]})
+    assert (status, "unknown query parameter 'any'" in said) == ("400", True), (status, said)
 
 
 def check_the_timeout_is_a_deadline_in_microseconds(client: Any, _: Path) -> None:

@@ -29,7 +29,7 @@ from tests.http.rules import (
 )
 from tests.integration.wire import Wire, WireAnswer, ask_for, request
 
-PATHS = {"fast": b" /predict ", "asgi": b" /predict?a=1 "}
+PATHS = {"fast": b" /predict ", "asgi": b" /predict? "}
 PAUSE_S = 0.01  # between two pieces: they are read one by one
 README = Path(__file__).with_name("README.md")
 
@@ -148,7 +148,7 @@ WRONG_AFTERWARDS = {
 }
 
 
-@pytest.mark.parametrize("path", ["/predict", "/predict?a=1", "/nope", "/health/live"])
+@pytest.mark.parametrize("path", ["/predict", "/predict?", "/nope", "/health/live"])
 @pytest.mark.parametrize("wrong", WRONG_AFTERWARDS)
 async def test_one_request_has_one_answer(server: Server, path: str, wrong: str) -> None:
     """A proxy would take a second one for that of its next request."""
