@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import warnings
 from collections.abc import Callable, Iterator
@@ -14,7 +15,10 @@ from models.quiet import QUANTIZED, ignore_warnings
 from models.runtimes import File, Shared
 
 _HUSH = threading.Lock()  # two threads that restore warning filters could leave them off
-CONTAINERS = ("ListType", "DictType", "TupleType", "OptionalType")
+CONTAINERS = ("ListType", "DictType", "TupleType", "OptionalType", "AnyType")
+UNCHANGEABLE = ("BoolType", "DeviceObjType", "FloatType", "IntType", "NoneType", "StringType")
+RUNNING_MEAN, TRAINING = 3, 5  # places among the inputs of a normalization
+NORMALIZATION = re.compile(r"aten::\w*(batch|instance)_norm\w*")
 # What a file raises in its own code; a torch without TorchScript raises no such error.
 ScriptError: type[Exception] = getattr(getattr(torch, "jit", None), "Error", RuntimeError)
 _SHARED: Shared[torch.jit.ScriptModule] = Shared()
@@ -79,8 +83,8 @@ def hush_quantized_tensors() -> None:
 def keeps_state(module: torch.jit.ScriptModule) -> bool:
     """Tell whether a forward may change what later forwards, or those of other threads, read.
 
-    Freezing turns every attribute that no forward changes into a constant. It misses a tensor in a
-    list or a dict, so a graph that reads such a tensor and writes to any counts as one with state.
+    Freezing turns every attribute into a constant that no forward assigns. What is left is state if
+    any operator may write to it, or to something in it.
 
     Args:
         module: in evaluation mode; it is not changed.
@@ -90,18 +94,37 @@ def keeps_state(module: torch.jit.ScriptModule) -> bool:
     graph = frozen._get_method("forward").graph
     aliases: Any = graph.alias_db()  # incompletely typed in torch
     nodes = list(_nodes(graph))
-    writes = any("!" in node.schema() for node in nodes)
+    written = [
+        value
+        for node in nodes
+        if "!" in node.schema()
+        for value in node.inputs()
+        if value.type().kind() not in UNCHANGEABLE
+    ]
     for node in nodes:
-        if node.kind() in ("prim::SetAttr", "prim::CallMethod"):
+        if node.kind() in ("prim::SetAttr", "prim::CallMethod") or _updates_statistics(node):
+            return True
+        if "Subgraph" in node.attributeNames():  # of another thread: `torch.jit.fork`
             return True
         if node.kind() in ("prim::GetAttr", "prim::Constant"):
-            value = node.output()
-            kind = value.type()
-            if kind.kind() == "TensorType" and aliases.has_writers(value):
-                return True
-            if kind.kind() in CONTAINERS and "Tensor" in str(kind) and writes:
-                return True
+            for value in node.outputs():
+                if aliases.has_writers(value):
+                    return True
+                contains = value.type().kind() in CONTAINERS
+                if contains and any(aliases.may_contain_alias(each, value) for each in written):
+                    return True
     return False
+
+
+def _updates_statistics(node: Any) -> bool:
+    """Tell whether it is a normalization that updates its running mean, which no schema says."""
+    if not NORMALIZATION.fullmatch(node.kind()):
+        return False
+    inputs = list(node.inputs())
+    if len(inputs) <= TRAINING:
+        return True  # another operator: unknown
+    has_mean = inputs[RUNNING_MEAN].type().kind() != "NoneType"
+    return has_mean and inputs[TRAINING].toIValue() is not False
 
 
 def _nodes(block: Any) -> Iterator[Any]:

@@ -145,6 +145,51 @@ class KeepsInDict(nn.Module):
         return x * len(self.kept)
 
 
+class KeepsSizes(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.sizes = [1]
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.sizes.clear()
+        self.sizes.append(x.shape[0])
+        return x * self.sizes[0]
+
+
+class KeepsNestedSizes(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.sizes = {"all": ([1], 2)}
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.sizes["all"][0].append(x.shape[0])
+        return x * len(self.sizes["all"][0])
+
+
+class CountsInFork(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls = 0
+
+    def count(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        return x * self.calls
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        made: torch.Tensor = torch.jit.wait(torch.jit.fork(self.count, x))  # type: ignore[no-untyped-call]
+        return made
+
+
+class UpdatesStatistics(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.mean, self.variance = torch.zeros(2), torch.ones(2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        made = torch.native_batch_norm(x, None, None, self.mean, self.variance, True, 0.1, 1e-5)
+        return made[0]
+
+
 class WritesToItsOwn(nn.Module):
     """Changes only tensors of the call, as most networks do."""
 
@@ -163,15 +208,16 @@ class WritesToItsOwn(nn.Module):
 
 
 class Recurrent(nn.Module):
-    """Its weights are in a list."""
+    """Its weights are in a list, and it changes tensors of the call."""
 
     def __init__(self) -> None:
         super().__init__()
+        self.first = nn.Sequential(nn.Conv1d(4, 4, 1), nn.InstanceNorm1d(4), nn.ReLU(inplace=True))
         self.layer = nn.LSTM(4, 4)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        made: torch.Tensor = self.layer(x)[0]
-        return made
+        made: torch.Tensor = self.layer(self.first(x))[0]
+        return made.clamp_(0, 1)
 
 
 def reloaded(module: nn.Module) -> torch.jit.ScriptModule:
@@ -190,6 +236,10 @@ def reloaded(module: nn.Module) -> torch.jit.ScriptModule:
         Counts,
         WritesInList,
         KeepsInDict,
+        KeepsSizes,
+        KeepsNestedSizes,
+        CountsInFork,
+        UpdatesStatistics,
     ],
 )
 def test_a_module_with_state_is_not_shared(module: type[nn.Module]) -> None:
