@@ -210,6 +210,7 @@ def _adopt(arguments: Sequence[str], console: Console) -> None:
             max_batch=parsed.max_batch_size,
             thorough=parsed.thorough,
             integer_share=parsed.integer_share,
+            requested=parsed.variants is not None,
         ),
         tuning=_tuning(parsed),
         profile=parsed.profile,

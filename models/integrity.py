@@ -144,8 +144,8 @@ def copy_verified(folder: Path, name: str, wanted: FileDigest, into: BinaryIO) -
     """Copy an artifact's file in pieces, and digest what was copied.
 
     Raises:
-        IntegrityError: if it differs from the manifest, or cannot be read; or if the copy cannot
-            be written.
+        IntegrityError: if it differs from the manifest, or cannot be read.
+        MemoryError: if the copy cannot be written.
     """
     _check_file(folder, name, wanted, None, into)
 
@@ -169,9 +169,16 @@ def _sha256(file: BinaryIO, size: int, into: BinaryIO | None) -> str:
     while piece := file.read(min(PIECE, left)):
         digest.update(piece)
         if into is not None:
-            into.write(piece)
+            _write(into, piece)
         left -= len(piece)
     return digest.hexdigest()
+
+
+def _write(into: BinaryIO, piece: bytes) -> None:
+    try:
+        into.write(piece)
+    except OSError as error:  # a file in memory, or in a temporary folder
+        raise MemoryError(f"the copy of the file: {error.strerror}") from error
 
 
 def _check_size(name: str, got: int, wanted: int) -> None:

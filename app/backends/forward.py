@@ -12,7 +12,7 @@ import torch
 
 from app.backends.base import Between, Launched, size_of
 from app.backends.cuda import streams_of
-from app.backends.faults import faults_of
+from app.backends.faults import NO_HOST_MEMORY, faults_of
 from app.backends.lane import Lane
 from app.backends.memory import check_fits, peak_of
 from app.backends.shape_caches import CACHE_BYTES, has_free_sizes
@@ -95,6 +95,8 @@ class FormBackend:
         except NotInstalled as error:
             raise VariantUnusable(f"{names[0]}: {error}") from error
         except (RuntimeError, ValueError, OSError) as error:
+            if NO_HOST_MEMORY in str(error):
+                raise ReplicaError(f"the model does not fit on {device}: {error}") from error
             # Torch's messages contain paths and code, so they are only logged.
             LOG.error("form_not_loaded", file=names[0], form=str(self.form), error=str(error))
             raise self._unreadable(names[0]) from error

@@ -11,9 +11,9 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from export.adoption.calibration_files import FORMATS, Found, checked, find
+from export.adoption.calibration_files import FORMATS, Found, checked, find, lines_of
 from export.errors import UsageError
-from models.byte_order import NotUtf8Error, unmarked
+from models.byte_order import NotUtf8Error
 from models.codec_specs import TextCodecSpec
 from models.definitions.definition import Definition, HeldOut
 from models.forms import input_tensors
@@ -27,7 +27,6 @@ MAX_BYTES = 512 << 20  # of their arrays
 READ_S = 60.0  # no item is read later
 MEASURED_S = 20.0  # of eager, over all items that measure accuracy; each form takes as long
 BATCH = 8
-GOLDEN = 3
 SEED = 5
 
 
@@ -39,10 +38,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=local_path,
         metavar="PATH",
         help=f"real inputs, of which int8 learns its ranges: {FORMATS}. Up to "
-        f"{MAX_CALIBRATION} items, drawn from all; {GOLDEN} of them become golden examples in the "
-        "artifact. With labels (a folder for each, `labels` in .npz, a column or key `label`), "
-        f"up to {MAX_ITEMS} items: half of them, and at most {MAX_CALIBRATION}, calibrate, the "
-        "others measure accuracy",
+        f"{MAX_CALIBRATION} items, drawn from all; the golden examples in the artifact have values "
+        "of some of them. With labels (a folder for each, `labels` in .npz, a column or key "
+        f"`label`), up to {MAX_ITEMS} items: half of them, and at most {MAX_CALIBRATION}, "
+        "calibrate, the others measure accuracy",
     )
     group.add_argument(
         "--calibrate-labels",
@@ -61,7 +60,7 @@ def calibrated(
     Args:
         parsed: from a parser with `add_arguments`.
         definition: of the model.
-        replace_samples: whether proofs use the items instead of random numbers.
+        replace_samples: whether proofs use values of the items instead of random numbers.
 
     Returns:
         the definition, and a sentence on what was read.
@@ -84,8 +83,12 @@ def calibrated(
     if replace_samples:
         made = replace(
             made,
-            random_inputs=lambda rng, batch: _drawn(used, rng, batch),
-            golden_inputs=lambda: _golden(used),
+            random_inputs=lambda rng, batch: stack(
+                _real(_rows_of(definition.random_inputs(rng, batch)), used, rng)
+            ),
+            golden_inputs=lambda: _real(
+                definition.golden_inputs(), used, np.random.default_rng(SEED)
+            ),
         )
     told = f"{len(used)} of {found.count:,} items of {path.name} for int8"
     if labels is not None:
@@ -130,6 +133,12 @@ def _affordable(definition: Definition, items: Sequence[Arrays], first: int) -> 
     return min(len(items), first + max(BATCH, int(MEASURED_S / max(one_s, 1e-9))))
 
 
+def _rows_of(batch: Arrays) -> list[Arrays]:
+    """Return the items of a batch."""
+    size = len(next(iter(batch.values())))
+    return [{name: array[row] for name, array in batch.items()} for row in range(size)]
+
+
 def _shape(item: Arrays) -> tuple[tuple[int, ...], ...]:
     return tuple(array.shape for array in item.values())
 
@@ -150,18 +159,35 @@ def _batches(items: Sequence[Arrays]) -> list[Arrays]:
     ]
 
 
-def _drawn(items: Sequence[Arrays], rng: np.random.Generator, batch: int) -> Arrays:
-    """Draw a batch of items of one shape, some of them perhaps several times."""
-    group = _by_shape(items)[_shape(items[int(rng.integers(len(items)))])]
-    return stack([group[index] for index in rng.integers(0, len(group), batch).tolist()])
+def _real(
+    made: Sequence[Arrays], items: Sequence[Arrays], rng: np.random.Generator
+) -> list[Arrays]:
+    """Return items of the same sizes, whose floating-point values are those of real items.
+
+    Integers stay: they may be indices, whose range depends on the sizes.
+    """
+    order = rng.permutation(len(items))
+    found: list[Arrays] = []
+    for row, item in enumerate(made):
+        real = items[order[row % len(items)]]
+        shift = row // len(items)  # so that no two are equal
+        found.append(
+            {
+                name: _fitted(real[name], array.shape, shift) if array.dtype.kind == "f" else array
+                for name, array in item.items()
+            }
+        )
+    return found
 
 
-def _golden(items: Sequence[Arrays]) -> list[Arrays]:
-    """Return items of different shapes first."""
-    groups = _by_shape(items).values()
-    return [*(group[0] for group in groups), *(each for group in groups for each in group[1:])][
-        :GOLDEN
-    ]
+def _fitted(real: Array, shape: Sequence[int], shift: int) -> Array:
+    """Rotate an array, then repeat or cut it along each axis."""
+    if not real.ndim:
+        return real
+    rotated = np.roll(real, shift)
+    for axis, size in enumerate(shape):
+        rotated = np.take(rotated, np.arange(size) % rotated.shape[axis], axis=axis)
+    return rotated
 
 
 def _together(items: Sequence[Arrays], definition: Definition) -> Arrays:
@@ -179,7 +205,7 @@ def _together(items: Sequence[Arrays], definition: Definition) -> Arrays:
 
 def _lines(file: Path) -> list[str]:
     try:
-        return [line.strip() for line in unmarked(file.read_bytes()).decode().split("\n")[:-1]]
+        return [line.strip() for line in lines_of(file.read_bytes())]
     except OSError as error:
         raise UsageError(f"--calibrate-labels {file}: {error.strerror}") from error
     except (NotUtf8Error, UnicodeDecodeError) as error:

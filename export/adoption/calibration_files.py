@@ -25,7 +25,6 @@ from models.tokenize import TextError, Tokenizer
 PICTURES = (".png", ".jpg", ".jpeg")
 LABELS, LABEL, TEXT, SECOND = "labels", "label", "text", "second"
 MAX_FILE_BYTES = 4 << 30  # of texts and tables, which are read whole
-KINDS = {"u": "i"}  # of dtypes, where they need not be equal
 FORMATS = "a folder of PNG or JPEG pictures, .npy, .npz, .parquet, .txt or .jsonl"
 
 Reader: TypeAlias = Callable[[Path, Definition], "Found"]
@@ -110,6 +109,16 @@ def _fitting(spec: TensorSpec, given: Any) -> Array:
     return made
 
 
+def lines_of(data: bytes) -> list[str]:
+    """Return the lines of a text file, whose last one may lack its end.
+
+    Raises:
+        NotUtf8Error, UnicodeDecodeError: if it is not UTF-8.
+    """
+    text = unmarked(data).decode().replace("\r\n", "\n")  # other characters do not end a line
+    return text.removesuffix("\n").split("\n") if text else []
+
+
 def _pictures(folder: Path, definition: Definition) -> Found:
     codec = definition.codec
     if not isinstance(codec, ImageCodecSpec):
@@ -117,7 +126,13 @@ def _pictures(folder: Path, definition: Definition) -> Found:
             f"--calibrate {folder} is a folder, for models that take pictures: add --codec image, "
             "or give a file of numbers or texts"
         )
-    files = sorted(file for file in folder.rglob("*") if file.suffix.lower() in PICTURES)
+    files = sorted(
+        file
+        for file in folder.rglob("*")
+        if file.suffix.lower() in PICTURES
+        and file.is_file()
+        and not any(part.startswith(".") for part in file.relative_to(folder).parts)
+    )
     parts = [file.relative_to(folder).parts for file in files]
     inside = {len(each) > 1 for each in parts}
     if len(inside) > 1:
@@ -149,7 +164,12 @@ def _array(file: Path, definition: Definition) -> Found:
 
 def _arrays(file: Path, definition: Definition) -> Found:
     try:
-        with file.open("rb") as opened, zipfile.ZipFile(opened):  # which closes a damaged file
+        with file.open("rb") as opened, zipfile.ZipFile(opened) as archive:
+            if sum(entry.file_size for entry in archive.infolist()) > MAX_FILE_BYTES:
+                raise UsageError(
+                    f"--calibrate {file} would unpack to more than {MAX_FILE_BYTES:,} bytes; give "
+                    "a part"
+                )
             loaded = np.load(opened, allow_pickle=False)
             arrays = {name: loaded[name] for name in loaded.files}
     except (ValueError, EOFError, zipfile.BadZipFile) as error:
@@ -239,20 +259,22 @@ def _of_rows(
 
 
 def _texts(file: Path, definition: Definition) -> Found:
-    lines = unmarked(file.read_bytes()).decode().splitlines()
-    rows = [{TEXT: line} for line in lines if line.strip()]
+    rows = []
+    for number, line in enumerate(lines_of(file.read_bytes()), start=1):
+        if not line.strip():
+            raise UsageError(f"--calibrate {file}, line {number} is empty: remove it")
+        rows.append({TEXT: line})
     return _of_texts(file, rows, definition)
 
 
 def _objects(file: Path, definition: Definition) -> Found:
     rows = []
-    for number, line in enumerate(unmarked(file.read_bytes()).decode().splitlines(), start=1):
-        if line.strip():
-            try:
-                row = json.loads(line)
-            except (ValueError, RecursionError) as error:
-                raise UsageError(f"--calibrate {file}, line {number}: not JSON: {error}") from error
-            rows.append(row if isinstance(row, dict) else {TEXT: row})
+    for number, line in enumerate(lines_of(file.read_bytes()), start=1):
+        try:
+            row = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise UsageError(f"--calibrate {file}, line {number}: not JSON: {error}") from error
+        rows.append(row if isinstance(row, dict) else {TEXT: row})
     return _of_texts(file, rows, definition)
 
 

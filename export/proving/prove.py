@@ -45,6 +45,7 @@ class ProofOptions:
         max_batch: the largest batch that is compared; None: by the cost of a forward.
         thorough: compare many batch sizes, however long that takes.
         integer_share: the share of an item's integers that may differ where scores tie.
+        requested: whether the user named the variants; of others, a wrong one is left out.
     """
 
     variants: tuple[str, ...] | None = None
@@ -52,6 +53,12 @@ class ProofOptions:
     max_batch: int | None = None
     thorough: bool = False
     integer_share: float = INTEGER_SHARE
+    requested: bool = True
+
+    @property
+    def may_leave_out(self) -> bool:
+        """Whether a wrong variant besides TorchScript does not end the export."""
+        return self.variants is None or not self.requested
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +156,7 @@ def _attempt(work: _Work, name: str, maker: Maker) -> None:
     except (NotApplicable, ParityError) as error:
         # TorchScript is what every server can run; without the others an artifact is still good.
         is_extra = maker.precision != "float32" or draft.format != "torchscript"
-        if isinstance(error, ParityError) and not (is_extra and work.options.variants is None):
+        if isinstance(error, ParityError) and not (is_extra and work.options.may_leave_out):
             raise ParityError(f"{name}: {error}{_without(work, name)}") from error
         for file in draft.files:
             (work.folder / file).unlink()

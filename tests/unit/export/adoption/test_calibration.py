@@ -111,15 +111,25 @@ class TestPictures:
         used = {item["input"].tobytes() for item in items(made.definition)}
         assert used.isdisjoint(each.tobytes() for each in others.inputs["input"])
 
-    def test_proofs_use_the_items(self, means: Path, pictures: Path) -> None:
+    def test_proofs_use_values_of_different_items(self, means: Path, pictures: Path) -> None:
         definition = of_pictures(means, "--calibrate", pictures).definition
         used = {item["input"].tobytes() for item in items(definition)}
         golden = definition.golden_inputs()
         drawn = definition.random_inputs(np.random.default_rng(1), 30)["input"]
-        assert len(golden) == calibration.GOLDEN
         assert {item["input"].tobytes() for item in golden} <= used
         assert drawn.shape == (30, 3, SIDE, SIDE)
-        assert {each.tobytes() for each in drawn} <= used
+        assert {each.tobytes() for each in drawn[: len(used)]} == used
+        assert len({each.tobytes() for each in drawn}) == 30
+
+    def test_a_single_item_makes_different_ones(self, tmp_path: Path) -> None:
+        """Copies would not show that a model mixes the items of a batch."""
+        np.save(tmp_path / "one.npy", np.arange(6, dtype=np.float32)[None])
+        model = written(tmp_path, scripted(nn.Linear(6, 2)))
+        path = tmp_path / "one.npy"
+        made = run(model, "--name", "m", "--input", "float32[-1,6]", "--calibrate", path)
+        (drawn,) = made.definition.random_inputs(np.random.default_rng(1), 4).values()
+        assert len({each.tobytes() for each in drawn}) == 4
+        assert {*drawn.flatten()} == {*range(6)}
 
     def test_a_file_may_have_the_labels(self, means: Path, pictures: Path) -> None:
         labels = written(means.parent, b"light\n1\n" + b"dark\n" * 8, "right.txt")
@@ -237,7 +247,8 @@ class TestNumbers:
         file = table(tmp_path, x=X.tolist(), z=rows)
         definition = of_numbers(tmp_path, "--calibrate", file).definition
         assert sorted(item["z"].tolist() for item in items(definition)) == rows
-        assert {len(item["z"]) for item in definition.golden_inputs()} == {1, 2, 3}
+        drawn = [definition.random_inputs(np.random.default_rng(n), 2)["z"] for n in range(9)]
+        assert len({each.shape for each in drawn}) > 1  # sizes are those of proofs without items
 
     @pytest.mark.parametrize(
         ("change", "why"),
@@ -304,7 +315,7 @@ class TestTexts:
         assert others.labels.tolist() == [(size - shortest) % 2 for size in masks]
 
     def test_lines_of_text(self, classifier: Path, tmp_path: Path) -> None:
-        file = written(tmp_path, b"a b\n\nb\n", "it.txt")
+        file = written(tmp_path, "a b\r\nb\x0c\u2028c".encode(), "it.txt")
         made = run(classifier, "--task", "classify", "--calibrate", file)
         assert made.calibration == ("2 of 2 items of it.txt for int8",)
 
@@ -315,6 +326,7 @@ class TestTexts:
             (b'"a"\n3', r"row 1: a text is needed, got int"),
             (b'{"other": "a"}', "needs 'text'"),
             (b"", "is empty: give some real inputs"),
+            (b'"a"\n\n"b"', "line 2: not JSON: "),
             (b"\xff", "is not UTF-8"),
         ],
     )
