@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from export.errors import UsageError
-from models.bounds import mismatch, out_of_range, shared_axes
+from models.bounds import at_sizes, mismatch, out_of_range, shared_axes
 from models.byte_order import NotUtf8Error, unmarked
 from models.codec_specs import ImageCodecSpec, TextCodecSpec
 from models.definitions.definition import Definition
@@ -83,9 +83,13 @@ def checked(found: Found, index: int, inputs: Sequence[TensorSpec]) -> Arrays:
         raise UsageError(f"{what}: {error.strerror or error}") from error
     except (PictureError, TextError, ValueError, TypeError, LookupError) as error:
         raise UsageError(f"{what}: {error}") from error
-    differ = mismatch(shared_axes(inputs), {name: array.shape for name, array in item.items()})
+    shapes = {name: array.shape for name, array in item.items()}
+    differ = mismatch(shared_axes(inputs), shapes)
     if differ is not None:
         raise UsageError(f"{what}: {differ.second.input!r}: {differ}")
+    for spec in at_sizes(inputs, shapes):
+        if (number := out_of_range(spec, item[spec.name])) is not None:
+            raise UsageError(f"{what}: {number} is not a number that {spec} takes")
     return item
 
 
@@ -98,8 +102,6 @@ def _fitting(spec: TensorSpec, given: Any) -> Array:
         raise ValueError(
             f"the item is {array.dtype}{list(array.shape)}, and the model takes {spec}"
         )
-    if (number := out_of_range(spec, array)) is not None:
-        raise ValueError(f"{number} is not a number that {spec} takes")
     with np.errstate(over="ignore"):
         made = array.astype(spec.dtype)
     if kinds[1] == "f" and not np.isfinite(made).all():

@@ -15,11 +15,12 @@ from torch import nn
 
 from export.adoption import calibration
 from export.adoption.adopt import Adopted
+from export.adoption.calibration_files import Found, checked
 from export.errors import UsageError
 from models.codec_specs import ImageCodecSpec
 from models.definitions.definition import Definition, HeldOut
 from models.preprocess import preprocess
-from models.tensors import Array
+from models.tensors import Array, Dimension, TensorSpec
 from tests.huggingface import bert_config, save
 from tests.unit.export.torchscripts import run, scripted, written
 
@@ -336,3 +337,15 @@ class TestTexts:
         file = written(tmp_path, content, "it.jsonl")
         with pytest.raises(UsageError, match=why):
             run(classifier, "--task", "classify", "--calibrate", file)
+
+
+def test_an_index_reaches_into_its_own_item_only() -> None:
+    inputs = [
+        TensorSpec(name="x", dtype="float32", shape=(-1, -1, 2), dimensions=(Dimension(name="n"),)),
+        TensorSpec(name="e", dtype="int64", shape=(-1, -1), minimum=0, below="n"),
+    ]
+    item = {"x": np.zeros((3, 2)), "e": np.array([2, 3])}
+    found = Found(1, lambda _: item, lambda _: "row 0")
+    with pytest.raises(UsageError, match="row 0: 3 is not a number that e=int64"):
+        checked(found, 0, inputs)
+    assert checked(found, 0, [*inputs[:1], inputs[1].model_copy(update={"below": None})])
