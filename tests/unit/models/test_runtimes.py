@@ -111,7 +111,7 @@ class TestShared:
     [
         ("script", False, lambda form: form),
         ("script", True, lambda form: form),
-        ("int8", False, lambda form: form),
+        ("int8", False, lambda form: form.model),
         ("compiled", False, lambda form: form._run),
         ("openvino", False, lambda form: form.model),
         ("onnx", False, lambda form: form.model),
