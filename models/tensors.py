@@ -315,3 +315,16 @@ class Tolerance(Part):
 def stack(items: Sequence[Arrays]) -> Arrays:
     """Batch items of one shape: input name -> array with a new batch axis in front."""
     return {name: np.stack([item[name] for item in items]) for name in items[0]}
+
+
+def unstack(batch: Arrays) -> list[Arrays]:
+    """Return the items of a batch, the inverse of `stack`."""
+    size = len(next(iter(batch.values())))
+    return [{name: array[row] for name, array in batch.items()} for row in range(size)]
+
+
+def tiled(array: Array, shape: Sequence[int]) -> Array:
+    """Repeat or cut an array along each axis to this shape."""
+    for axis, size in enumerate(shape):
+        array = np.take(array, np.arange(size) % max(1, array.shape[axis]), axis=axis)
+    return array

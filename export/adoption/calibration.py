@@ -19,7 +19,7 @@ from models.definitions.definition import Definition, HeldOut
 from models.forms import input_tensors
 from models.local_paths import local_path
 from models.padding import padding_of
-from models.tensors import Array, Arrays, stack
+from models.tensors import Array, Arrays, stack, tiled, unstack
 
 MAX_CALIBRATION = 512  # items for the ranges
 MAX_ITEMS = 2048  # with those that measure accuracy
@@ -84,7 +84,7 @@ def calibrated(
         made = replace(
             made,
             random_inputs=lambda rng, batch: stack(
-                _real(_rows_of(definition.random_inputs(rng, batch)), used, rng)
+                _real(unstack(definition.random_inputs(rng, batch)), used, rng)
             ),
             golden_inputs=lambda: _real(
                 definition.golden_inputs(), used, np.random.default_rng(SEED)
@@ -133,12 +133,6 @@ def _affordable(definition: Definition, items: Sequence[Arrays], first: int) -> 
     return min(len(items), first + max(BATCH, int(MEASURED_S / max(one_s, 1e-9))))
 
 
-def _rows_of(batch: Arrays) -> list[Arrays]:
-    """Return the items of a batch."""
-    size = len(next(iter(batch.values())))
-    return [{name: array[row] for name, array in batch.items()} for row in range(size)]
-
-
 def _shape(item: Arrays) -> tuple[tuple[int, ...], ...]:
     return tuple(array.shape for array in item.values())
 
@@ -173,21 +167,13 @@ def _real(
         shift = row // len(items)  # so that no two are equal
         found.append(
             {
-                name: _fitted(real[name], array.shape, shift) if array.dtype.kind == "f" else array
+                name: tiled(np.roll(real[name], shift), array.shape)
+                if array.dtype.kind == "f"
+                else array
                 for name, array in item.items()
             }
         )
     return found
-
-
-def _fitted(real: Array, shape: Sequence[int], shift: int) -> Array:
-    """Rotate an array, then repeat or cut it along each axis."""
-    if not real.ndim:
-        return real
-    rotated = np.roll(real, shift)
-    for axis, size in enumerate(shape):
-        rotated = np.take(rotated, np.arange(size) % rotated.shape[axis], axis=axis)
-    return rotated
 
 
 def _together(items: Sequence[Arrays], definition: Definition) -> Arrays:

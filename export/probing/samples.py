@@ -16,7 +16,7 @@ from pydantic import JsonValue
 
 from models.bounds import at_sizes, near_zero, safe_range
 from models.codec_specs import CodecSpec, ImageCodecSpec, PicturePreprocess
-from models.tensors import Array, Arrays, Axis, TensorSpec
+from models.tensors import Array, Arrays, Axis, TensorSpec, unstack
 
 GOLDEN = 3
 SEED = 11
@@ -202,7 +202,7 @@ class Samples:
         rng = np.random.default_rng(SEED)
         shapes = [self.shapes[index % len(self.shapes)] for index in range(GOLDEN)]
         batches = [draw(self.inputs, self.codec, rng, 1, each) for each in shapes]
-        return [{name: array[0] for name, array in batch.items()} for batch in batches]
+        return [item for batch in batches for item in unstack(batch)]
 
     def example(self) -> JsonValue:
         """See `Definition.example`: a small PNG in base64, or the first golden item as numbers.

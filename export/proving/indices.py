@@ -10,7 +10,7 @@ import numpy as np
 from export.errors import ParityError
 from models.bounds import at_sizes
 from models.definitions.definition import Definition
-from models.tensors import Array, Arrays, TensorSpec, Tolerance, stack
+from models.tensors import Array, Arrays, TensorSpec, Tolerance, stack, unstack
 
 ITEMS = 3  # of the batch; the item in the middle is changed
 MOST_PLACES = 4  # of an item that are changed alone, at the most
@@ -34,7 +34,7 @@ def check_indices(definition: Definition, batch: Arrays, eager: Run, tolerance: 
     Raises:
         ParityError: if an answer depends on the batch.
     """
-    items = [{name: array[row] for name, array in batch.items()} for row in range(ITEMS)]
+    items = unstack(batch)[:ITEMS]
     plain: Arrays | None = None
     ends_at = time.perf_counter() + BUDGET_S
     for spec, number, item in _changed(definition.inputs, items[1]):

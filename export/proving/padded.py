@@ -12,7 +12,7 @@ from export.errors import ParityError
 from models.bounds import at_sizes
 from models.definitions.definition import Definition, Progress
 from models.padding import Padding, padding_of
-from models.tensors import Arrays, Dimension, TensorSpec, Tolerance, stack
+from models.tensors import Arrays, Dimension, TensorSpec, Tolerance, stack, tiled
 
 SEED = 2
 MOST_ITEMS = 8  # of a batch
@@ -163,10 +163,11 @@ def _resized(
     """Repeat or cut an item: to this size along the padded axes, else to the sizes of another."""
     made = dict(item)
     for spec in inputs:
-        for at, axis in enumerate(spec.axes):
-            wanted = size if axis.name == dimension.name else like[spec.name].shape[at]
-            places = np.arange(wanted) % max(1, item[spec.name].shape[at])
-            made[spec.name] = np.take(made[spec.name], places, axis=at)
+        wanted = [
+            size if axis.name == dimension.name else same
+            for axis, same in zip(spec.axes, like[spec.name].shape, strict=True)
+        ]
+        made[spec.name] = tiled(item[spec.name], wanted)
     shapes = {name: array.shape for name, array in made.items()}
     for spec, here in zip(inputs, at_sizes(inputs, shapes), strict=True):
         if spec.below is not None and here.maximum is not None:
