@@ -13,6 +13,7 @@ import torch
 from app.backends.base import Between, Launched, size_of
 from app.backends.cuda import streams_of
 from app.backends.faults import NO_HOST_MEMORY, faults_of
+from app.backends.golden import QUICK_S
 from app.backends.lane import Lane
 from app.backends.memory import check_fits, peak_of
 from app.backends.shape_caches import CACHE_BYTES, has_free_sizes
@@ -35,7 +36,6 @@ from models.plan import Form
 from models.runtimes import File, NotInstalled, memory_file
 from models.timing import WARM_RUNS, nothing
 
-QUICK_S = 0.02  # a longer forward runs twice, not WARM_RUNS times, before it is replayed
 LOG = structlog.get_logger(__name__)
 
 
@@ -147,7 +147,7 @@ class FormBackend:
                 began = time.perf_counter()
                 self.run(batch)
                 if run > 1 and lane is None and time.perf_counter() - began > QUICK_S:
-                    break  # the replay runs it again
+                    break  # enough of a slow forward: the replay runs it again
             if lane is not None:
                 lane.capture(batch, self.variant.tolerance, between)
         return largest
