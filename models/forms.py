@@ -90,6 +90,16 @@ class Compiled:
         ]
         self._shared = shared_axes(inputs)
 
+    def __eq__(self, other: object) -> bool:
+        """Whether it is the same package, with the same checks."""
+        if not isinstance(other, Compiled):
+            return NotImplemented
+        return self._run is other._run and self._inputs == other._inputs
+
+    def __hash__(self) -> int:
+        """Return a hash of the package."""
+        return hash(self._run)
+
     def __call__(self, *tensors: torch.Tensor) -> Sequence[torch.Tensor]:
         """Run one forward.
 

@@ -43,7 +43,6 @@ NOISE = re.compile(
 NO_MEMORY = ("Failed to allocate memory", "bad_alloc")
 VARINT, BYTES = 0, 2  # how a field is encoded
 FIXED_BYTES: Mapping[int, int] = {1: 8, 5: 4}
-_SESSIONS: Shared[Any] = Shared()
 
 
 class OnnxForm:
@@ -72,6 +71,9 @@ class OnnxForm:
         return [torch.from_numpy(array) for array in made]
 
 
+_LOADED: Shared[OnnxForm] = Shared()
+
+
 def onnxruntime() -> Any:
     """Import the package.
 
@@ -98,11 +100,11 @@ def load_onnx(file: File, *, keep: bool = False, optimized: bool = True) -> Onnx
     package = onnxruntime()
     threads = torch.get_num_threads()
 
-    def load(path: str) -> Any:
+    def load(path: str) -> OnnxForm:
         check_onnx(Path(path).read_bytes())
-        return _session(package, path, threads, keep=keep, optimized=optimized)
+        return OnnxForm(_session(package, path, threads, keep=keep, optimized=optimized))
 
-    return OnnxForm(_SESSIONS.get(file, (threads, keep, optimized), load))
+    return _LOADED.get(file, (threads, keep, optimized), load)
 
 
 def check_onnx(data: bytes, what: str = "the ONNX model") -> None:

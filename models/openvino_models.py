@@ -23,29 +23,15 @@ GRAPH, WEIGHTS = "model.xml", "model.bin"
 KEPT_SHAPES = "64"
 
 
-class Compiled:
-    """A model that is compiled for this processor, with its only copy of the weights.
-
-    Args:
-        model: OpenVINO's own object.
-    """
-
-    def __init__(self, model: Any) -> None:
-        self.model = model
-
-
-_COMPILED: Shared[Compiled] = Shared()
-
-
 class OpenVinoForm:
     """Runs a model without the GIL; several threads may share it.
 
     Args:
-        compiled: the model.
+        model: OpenVINO's own object, with the only copy of the weights.
     """
 
-    def __init__(self, compiled: Compiled) -> None:
-        self.model = compiled
+    def __init__(self, model: Any) -> None:
+        self._model = model
         self._own = threading.local()
 
     def __call__(self, *tensors: torch.Tensor) -> Sequence[torch.Tensor]:
@@ -57,10 +43,13 @@ class OpenVinoForm:
         try:
             request = self._own.request
         except AttributeError:
-            request = self._own.request = self.model.model.create_infer_request()
+            request = self._own.request = self._model.create_infer_request()
         arrays = [tensor.contiguous().numpy() for tensor in tensors]
         made = request.infer(dict(enumerate(arrays)), share_inputs=True)
         return [torch.from_numpy(array) for array in made.to_tuple()]
+
+
+_LOADED: Shared[OpenVinoForm] = Shared()
 
 
 def openvino() -> Any:
@@ -88,13 +77,13 @@ def load_openvino(file: File, streams: int | None = None) -> OpenVinoForm:
     threads = torch.get_num_threads()
     streams = streams or max(1, usable_cores() // threads)
 
-    def load(path: str) -> Compiled:
-        return _compiled(package, path, threads, streams)
+    def load(path: str) -> OpenVinoForm:
+        return _loaded(package, path, threads, streams)
 
-    return OpenVinoForm(_COMPILED.get(file, (threads, streams), load))
+    return _LOADED.get(file, (threads, streams), load)
 
 
-def _compiled(package: Any, path: str, threads: int, streams: int) -> Compiled:
+def _loaded(package: Any, path: str, threads: int, streams: int) -> OpenVinoForm:
     with open(path, "rb") as file:
         names = check_archive(file, "the OpenVINO model", of_torch=False)
         if names != sorted((GRAPH, WEIGHTS)):
@@ -111,7 +100,7 @@ def _compiled(package: Any, path: str, threads: int, streams: int) -> Compiled:
         "CPU_RUNTIME_CACHE_CAPACITY": KEPT_SHAPES,
     }
     with on_all_cores():
-        return Compiled(core.compile_model(core.read_model(graph, weights), "CPU", options))
+        return OpenVinoForm(core.compile_model(core.read_model(graph, weights), "CPU", options))
 
 
 def packed(graph: bytes, weights: bytes) -> bytes:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 import pytest
 from filelock import FileLock
@@ -34,6 +34,14 @@ def pytest_report_header() -> str:
     spec = find_spec("app.engine.engine")
     compiled = spec is not None and not str(spec.origin).endswith(".py")
     return f"app: {'compiled, ' if compiled else ''}{Path(app.__file__).parent}"
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any, error: object | None) -> None:
+    """Say how a test process ended that reported nothing: pytest-xdist only says that it did."""
+    if error:
+        status = node.gateway._io.popen.wait(timeout=10)
+        print(f"\n{node.gateway.id} ended with status {status} ({error})")  # noqa: T201
 
 
 Once = Callable[[str, Callable[[Path], None]], Path]

@@ -3,17 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Protocol, TypeAlias
+from types import MappingProxyType
+from typing import NamedTuple, Protocol, TypeAlias
 
 import structlog
 
-from app.types import Arrays, DeviceTimes, Serving
+from app.types import Arrays, BatchTimes, DeviceTimes, Serving
 from models.timing import nothing
 
 LOG = structlog.get_logger(__name__)
 
 # Called between the forwards of a long operation to let other work run: see `Replica.install`.
 Between: TypeAlias = Callable[[], None]
+
+
+class Warmed(NamedTuple):
+    """The result of a warm-up.
+
+    Attributes:
+        largest: the largest batch worth running, in items; larger ones were not warmed.
+        seconds: the times of runs that golden examples have passed; empty if none was replayed.
+            Larger batches of a length that is in it are not worth running.
+    """
+
+    largest: int
+    seconds: BatchTimes = MappingProxyType({})
 
 
 class Backend(Protocol):
@@ -33,17 +47,21 @@ class Backend(Protocol):
             ReplicaError: if the device fails.
         """
 
-    def warm_up(self, batches: Iterable[Arrays], between: Between = nothing) -> int:
-        """Run each batch at least three times: TorchScript specialises on the second and third.
+    def warm_up(self, batches: Iterable[Arrays], between: Between = nothing) -> Warmed:
+        """Run each batch as often as its format needs to be as fast as it will be.
 
         Args:
             batches: input name -> array with the batch axis, in ascending sizes; batches of the
                 same size have different shapes. They are consumed one by one, so each may be
                 created on demand.
             between: called between forwards.
+        """
 
-        Returns:
-            the largest batch worth running, in items; larger ones are not warmed.
+    def shares(self, other: Backend) -> bool:
+        """Whether both run the same loaded objects, so that what warmed one has warmed the other.
+
+        Args:
+            other: a backend of the same model, perhaps closed.
         """
 
     def run(self, inputs: Arrays) -> Arrays:

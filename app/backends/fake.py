@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 
 import numpy as np
 
-from app.backends.base import Between, size_of
+from app.backends.base import Backend, Between, Warmed, size_of
 from app.types import Arrays, ServedStep, Serving
 from models.timing import nothing
 
@@ -47,7 +47,7 @@ class FakeBackend:
         if self.load_error is not None:
             raise self.load_error
 
-    def warm_up(self, batches: Iterable[Arrays], between: Between = nothing) -> int:
+    def warm_up(self, batches: Iterable[Arrays], between: Between = nothing) -> Warmed:
         """See `Backend`."""
         self.calls.append("warm_up")
         largest = 1
@@ -56,7 +56,11 @@ class FakeBackend:
             for _ in range(3):
                 between()
                 self.run(batch)
-        return largest
+        return Warmed(largest)
+
+    def shares(self, other: Backend) -> bool:
+        """See `Backend`."""
+        return False
 
     def run(self, inputs: Arrays) -> Arrays:
         """See `Backend`."""

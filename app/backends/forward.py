@@ -10,7 +10,7 @@ from pathlib import Path
 import structlog
 import torch
 
-from app.backends.base import Between, Launched, size_of
+from app.backends.base import Backend, Between, Launched, Warmed, size_of
 from app.backends.cuda import streams_of
 from app.backends.faults import NO_HOST_MEMORY, faults_of
 from app.backends.golden import QUICK_S
@@ -136,13 +136,15 @@ class FormBackend:
             f"{name} is not a TorchScript file that this version of torch can read"
         )
 
-    def warm_up(self, batches: Iterable[Arrays], between: Between = nothing) -> int:
+    def warm_up(self, batches: Iterable[Arrays], between: Between = nothing) -> Warmed:
         """See `Backend`."""
         largest = 1
+        # Only TorchScript specializes, on the second and third run.
+        runs = WARM_RUNS if self.variant.format == "torchscript" else 1
         for batch in batches:
             largest = size_of(batch)
             lane = self._on_lane()
-            for run in range(1, WARM_RUNS + 1):
+            for run in range(1, runs + 1):
                 between()
                 began = time.perf_counter()
                 self.run(batch)
@@ -150,7 +152,13 @@ class FormBackend:
                     break  # enough of a slow forward: the replay runs it again
             if lane is not None:
                 lane.capture(batch, self.variant.tolerance, between)
-        return largest
+        return Warmed(largest)
+
+    def shares(self, other: Backend) -> bool:
+        """See `Backend`."""
+        if self.works_by_itself or not isinstance(other, FormBackend):
+            return False  # what a device captures belongs to one replica
+        return self._forward is not None and self._forward == other._forward
 
     def run(self, inputs: Arrays) -> Arrays:
         """See `Backend`."""

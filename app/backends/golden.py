@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from app.backends.base import Backend, Between
 from app.backends.growth import Growing
 from app.errors import ArtifactInvalid
-from app.types import Array, Arrays
+from app.types import Array, Arrays, BatchTimes
 from models.manifest import Manifest
 from models.padding import padding_of
 from models.tensors import Tolerance, stack
@@ -65,7 +65,11 @@ class Golden:
         self._check(backend, [0])
 
     def replay(
-        self, backend: Backend, sizes: Sequence[int], between: Between = nothing
+        self,
+        backend: Backend,
+        sizes: Sequence[int],
+        between: Between = nothing,
+        known: BatchTimes | None = None,
     ) -> dict[int, dict[int, float]]:
         """Replay every example alone, then examples of one shape in batches of every size.
 
@@ -75,6 +79,7 @@ class Golden:
             backend: a loaded backend.
             sizes: batch sizes.
             between: called between forwards.
+            known: what a warm-up has replayed and timed; only quick runs of it are repeated.
 
         Returns:
             length -> batch size -> seconds of its run, see `replay_at`. Size 1 is always included;
@@ -84,11 +89,16 @@ class Golden:
             ArtifactInvalid: if an output is wrong, with example, output and difference.
             BackendError: if there is no output.
         """
-        quickest_s: dict[int, dict[int, float]] = {}
+        quickest_s = {length: dict(times) for length, times in (known or {}).items()}
         growing = Growing()
         for size in dict.fromkeys((1, *sizes)):
+            enough = {
+                length
+                for length, times in (known or {}).items()
+                if size not in times or times[size] > QUICK_S
+            }
             for _ in range(TRIES):
-                taken_s = self.replay_at(backend, size, between, growing)
+                taken_s = self.replay_at(backend, size, between, enough | growing.done)
                 for length, seconds in taken_s.items():
                     times = quickest_s.setdefault(length, {})
                     times[size] = min(seconds, times.get(size, seconds))
@@ -102,12 +112,19 @@ class Golden:
             self._check(backend, range(len(self._examples)))
         return quickest_s
 
+    def replay_forms(self, backend: Backend, between: Between = nothing) -> None:
+        """Replay every example once in each form that the backend runs; see `replay`."""
+        smallest = 1
+        for step in backend.serving().steps:
+            self.replay_at(backend, smallest, between)
+            smallest = (step.up_to or 0) + 1
+
     def replay_at(
         self,
         backend: Backend,
         size: int,
         between: Between = nothing,
-        growing: Growing | None = None,
+        done: Collection[int] = (),
     ) -> dict[int, float]:
         """Replay the examples in batches of one size: each alone, or different ones together.
 
@@ -117,7 +134,7 @@ class Golden:
             backend: see `replay`, like `size` and `between`.
             size: size of the batches.
             between: called between forwards.
-            growing: the lengths that are worth running at this size; None for all.
+            done: lengths that are not run.
 
         Returns:
             length -> seconds of a run; for several shapes of one length, those of the slowest.
@@ -125,7 +142,7 @@ class Golden:
         slowest_s: dict[int, float] = {}
         for group in self._groups:
             length = self.length(self._examples[group[0]][0], batched=False)
-            if growing is not None and length in growing.done:
+            if length in done:
                 continue
             batches = [[each] for each in group] if size == 1 else [self._rows(group, size)]
             taken_s = []

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import torch
 
-from app.backends.base import Between, size_of
+from app.backends.base import Backend, Between, Warmed, size_of
 from app.backends.forward import FormBackend, run_forward
 from app.errors import ReplicaError
 from app.types import Arrays, Device, ServedStep, Serving
@@ -196,7 +196,7 @@ class PipelineBackend(FormBackend):
         ]
         self._pipeline = Pipeline(stages, self._begin)
 
-    def warm_up(self, batches: Iterable[Arrays], between: Between = nothing) -> int:
+    def warm_up(self, batches: Iterable[Arrays], between: Between = nothing) -> Warmed:
         """See `Backend`; measures the best number of parts for each batch size."""
         pipeline, rows = self._loaded(), 1
         for batch in batches:
@@ -207,7 +207,11 @@ class PipelineBackend(FormBackend):
                     runs[parts] = partial(self._run_in, parts, batch)
             taken = time_interleaved(runs, ROUNDS, BUDGET_S, between)
             pipeline.cut(rows, min(taken, key=lambda parts: statistics.median(taken[parts])))
-        return rows
+        return Warmed(rows)
+
+    def shares(self, other: Backend) -> bool:
+        """See `Backend`."""
+        return False  # each has threads, and a number of parts for each size, of its own
 
     def run(self, inputs: Arrays) -> Arrays:
         """See `Backend`."""

@@ -13,9 +13,17 @@ from typing import TypeAlias, cast
 
 import structlog
 
-from app.backends.base import Backend, Between, Launched, LaunchingBackend, close_safely, size_of
+from app.backends.base import (
+    Backend,
+    Between,
+    Launched,
+    LaunchingBackend,
+    Warmed,
+    close_safely,
+    size_of,
+)
 from app.backends.golden import Golden
-from app.backends.growth import SLOW_S, Growing
+from app.backends.growth import Growing
 from app.errors import DoesNotFit, ModelError, ReplicaError, VariantUnusable
 from app.types import Arrays, ServedStep, Serving
 from models.plan import Form, Rounds, Step, choose, choose_one, form_at
@@ -144,7 +152,7 @@ class PlannedBackend:
                 raise VariantUnusable("; ".join(dict.fromkeys(problems)))
             self._steps = (Step(up_to=1, form=next(iter(self._loaded))),)
 
-    def warm_up(self, batches: Iterable[Arrays], between: Between = nothing) -> int:
+    def warm_up(self, batches: Iterable[Arrays], between: Between = nothing) -> Warmed:
         """See `Backend`; replays the golden examples on every form, and measures if needed.
 
         Raises:
@@ -153,7 +161,7 @@ class PlannedBackend:
         """
         groups = itertools.groupby(batches, key=size_of)
         if (first := next(((size, list(same)) for size, same in groups), None)) is None:
-            return 1
+            return Warmed(1)
         later = ((size, list(same)) for size, same in groups)
         sized = itertools.chain([first], later)
         if len(self._loaded) > 1 and self._stored is None and self._measured is None:
@@ -172,8 +180,20 @@ class PlannedBackend:
         if self._measured is None:
             return self._warm(sized, between)
         largest = self._measured.largest
-        self._warm(itertools.takewhile(lambda each: each[0] <= largest, sized), between)
-        return largest
+        warmed = self._warm(itertools.takewhile(lambda each: each[0] <= largest, sized), between)
+        return Warmed(largest, warmed.seconds)
+
+    def shares(self, other: Backend) -> bool:
+        """See `Backend`."""
+        return (
+            isinstance(other, PlannedBackend)
+            and self._steps == other._steps
+            and self._loaded.keys() == other._loaded.keys()
+            and all(
+                part.backend.shares(other._loaded[form].backend)
+                for form, part in self._loaded.items()
+            )
+        )
 
     def run(self, inputs: Arrays) -> Arrays:
         """See `Backend`."""
@@ -234,9 +254,10 @@ class PlannedBackend:
                 self._loaded[form] = part
         return problems
 
-    def _warm(self, sized: Sized, between: Between) -> int:
-        """Warm the form for each size; returns the largest size worth running."""
+    def _warm(self, sized: Sized, between: Between) -> Warmed:
+        """Warm the form for each size, and replay the golden examples on it."""
         growing, proved = Growing(), set[Form]()
+        times: dict[int, dict[int, float]] = {}
         for size, batches in sized:
             form = form_at(self._steps, size)
             part = self._loaded[form]
@@ -245,9 +266,11 @@ class PlannedBackend:
             proved.add(form)
             same = _worth_it(part, batches, growing)
             seconds = _warm_at(part, size, same, between, growing)
+            for length, took_s in seconds.items():
+                times.setdefault(length, {})[size] = took_s
             if not growing.ended(size, seconds):
                 break
-        return growing.largest
+        return Warmed(growing.largest, times)
 
     def _measure(self, sized: Sized, between: Between) -> Measured:
         """Run a contest: warm every form at ascending sizes, time all in turns, and choose.
@@ -302,14 +325,10 @@ def _warm_at(
     """Warm a form at one size and replay the golden examples on it.
 
     Returns:
-        length -> seconds of a forward; for a slow one the faster of two, as one may be delayed.
+        length -> seconds of a forward.
     """
     part.backend.warm_up(same, between)
-    seconds = part.golden.replay_at(part.backend, size, between, growing)
-    if max(seconds.values(), default=0.0) < SLOW_S:
-        return seconds
-    again = part.golden.replay_at(part.backend, size, between, growing)
-    return {length: min(seconds[length], again[length]) for length in seconds}
+    return part.golden.replay_at(part.backend, size, between, growing.done)
 
 
 def _runner(backend: Backend, batches: Sequence[Arrays]) -> Callable[[], object]:

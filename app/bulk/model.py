@@ -136,7 +136,7 @@ class BulkModel:
             with self._lock:  # one at a time, because forms may be timed
                 backend.load()
                 sizes = batch_sizes(self.batch)
-                largest = backend.warm_up(self._golden.batches(sizes))
+                largest = backend.warm_up(self._golden.batches(sizes)).largest
                 proved = [size for size in sizes if size <= largest or size == self.batch]
                 self._golden.replay(backend, proved)
                 self.steps = self.steps or _written(backend.serving())

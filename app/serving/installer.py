@@ -204,6 +204,7 @@ class Installer:
         """
         golden, places, selection = plan.golden, plan.places, plan.selection
         buckets = batch_sizes(plan.max_batch_size)
+        proved: dict[str, Backend] = {}  # by replica
 
         def load(replica: str) -> Backend:
             progress.reached("load", f"reading weights for {replica}")
@@ -223,10 +224,17 @@ class Installer:
                     progress.reached("warm", f"warming batches of {size} on {replica}")
                     yield from golden.batches([size])
 
-            largest = backend.warm_up(batches(), between)
-            progress.reached("prove", f"replaying examples on {replica}")
-            sizes = [size for size in buckets if size <= largest]
-            batch_s[replica] = golden.replay(backend, sizes, between)
+            twin = next((name for name, each in proved.items() if backend.shares(each)), None)
+            if twin is None:
+                warmed = backend.warm_up(batches(), between)
+                progress.reached("prove", f"replaying examples on {replica}")
+                sizes = [size for size in buckets if size <= warmed.largest]
+                batch_s[replica] = golden.replay(backend, sizes, between, warmed.seconds)
+            else:  # the twin has warmed and timed what both run
+                progress.reached("prove", f"replaying examples on {replica}")
+                golden.replay_forms(backend, between)
+                batch_s[replica] = batch_s[twin]
+            proved[replica] = backend
 
         def installed(replica: str) -> None:  # may be late, or for a rebuilt replica
             self._engine.measured(model, replica, batch_s[replica])

@@ -23,6 +23,7 @@ from functools import partial
 import numpy as np
 import torch
 
+from app.backends.base import Warmed
 from app.backends.devices import compute_with
 from app.backends.pipeline import Pipeline, Stage
 from app.engine.clock import LoopClock
@@ -106,9 +107,13 @@ class Backend:
     def load(self) -> None:
         """See `Backend`."""
 
-    def warm_up(self, batches: object, between: object = None) -> int:
+    def warm_up(self, batches: object, between: object = None) -> Warmed:
         """See `Backend`."""
-        return 1
+        return Warmed(1)
+
+    def shares(self, other: object) -> bool:
+        """See `Backend`."""
+        return False
 
     def run(self, inputs: Arrays) -> Arrays:
         """See `Backend`."""

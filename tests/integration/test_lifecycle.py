@@ -262,6 +262,26 @@ async def test_a_failed_replica_load_keeps_the_version(
                 info = (await api.client.get("/models/double?full=true")).json()
 
 
+async def test_replicas_that_share_a_model_warm_it_once(tmp_path: Path) -> None:
+    write_artifact(tmp_path, "double")
+    made: list[Twin] = []
+
+    class Twin(FakeBackend):
+        def shares(self, other: Backend) -> bool:
+            return isinstance(other, Twin)
+
+    def make(artifact: Artifact, selection: Selection, device: Device) -> Backend:
+        made.append(Twin(lambda inputs: {"y": inputs["x"] * 2}))
+        return made[-1]
+
+    async with serving(tmp_path, make_backend=make, devices="cpu*2", max_batch_size=8) as api:
+        first, second = made
+        assert max(map(len, first.batches)) == 8
+        assert {len(batch) for batch in second.batches} == {1}
+        info = (await api.client.get("/models/double?full=true")).json()
+        assert [replica["state"] for replica in info["replicas"]] == ["ready", "ready"]
+
+
 async def test_an_oversized_version_does_not_affect_other_models(tmp_path: Path) -> None:
     write_artifact(tmp_path, "alpha")
     write_artifact(tmp_path, "big", version=1)

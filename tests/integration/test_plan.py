@@ -196,6 +196,7 @@ class Breakable:
         self.inner = inner
         self.broken = False
         self.load, self.warm_up, self.close = inner.load, inner.warm_up, inner.close
+        self.shares = inner.shares
 
     def run(self, inputs: Arrays) -> Arrays:
         if self.broken:

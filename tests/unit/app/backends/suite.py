@@ -9,13 +9,20 @@ import numpy as np
 import pytest
 
 from app.backends.base import Backend
+from app.backends.fake import FakeBackend
 from app.errors import ModelError
 from app.types import Arrays
 from tests.artifacts import small_batch
 
 
 class BackendSuite(ABC):
-    """Subclass it as `TestSomething`, and say how a backend is made and what it takes."""
+    """Subclass it as `TestSomething`, and say how a backend is made and what it takes.
+
+    Attributes:
+        shared: whether two of them share what they loaded.
+    """
+
+    shared = True
 
     @abstractmethod
     def make(self) -> Backend:
@@ -68,6 +75,16 @@ class BackendSuite(ABC):
         backend = self.make()
         backend.load()
         assert backend.run(self.batch(3))
+
+    def test_equal_backends_share_what_they_loaded(self) -> None:
+        one, other = self.make(), self.make()
+        one.load()
+        assert not other.shares(one)
+        other.load()
+        assert other.shares(one) is self.shared
+        one.close()
+        assert not other.shares(one)
+        assert not other.shares(FakeBackend())
 
     def test_backend_works_in_another_thread(self) -> None:
         backend = self.make()

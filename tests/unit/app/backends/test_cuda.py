@@ -48,6 +48,8 @@ def backend_of(artifact: Artifact, device: Device = GPU, name: str = "script") -
 class TestCudaBackend(BackendSuite):
     """The shared suite; this model cannot be captured, because it reads its input's values."""
 
+    shared = False
+
     @pytest.fixture(autouse=True)
     def _artifact(self, tmp_path: Path) -> None:
         write_artifact(tmp_path, "double")
@@ -74,6 +76,8 @@ class TestCudaBackend(BackendSuite):
 
 class TestSmallVariants(BackendSuite):
     """Every TorchScript variant of one model that runs on a GPU."""
+
+    shared = False
 
     @pytest.fixture(autouse=True, params=["script", "bf16", "fp16"])
     def _variant(self, request: pytest.FixtureRequest, tmp_path: Path) -> None:

@@ -12,6 +12,8 @@ from tests.unit.app.backends.suite import BackendSuite
 
 
 class TestFakeBackend(BackendSuite):
+    shared = False
+
     def make(self) -> Backend:
         def script(inputs: Arrays) -> Arrays | None:
             if (inputs["x"] < 0).any():

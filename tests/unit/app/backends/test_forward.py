@@ -29,6 +29,7 @@ from app.registry.repository import Artifact, Repository
 from app.types import Arrays, Device, ModelId, ServedStep
 from models.archive import ArchiveError
 from models.forms import Forward, WrongMachine
+from models.manifest import Format
 from models.runtimes import File, NotInstalled
 from models.timing import WARM_RUNS
 from tests.artifacts import write_artifact
@@ -166,7 +167,10 @@ class TestBackend:
         backend.close()
         assert freed.is_set()
 
-    def test_warm_up_runs_each_batch_several_times(self, artifact: Artifact) -> None:
+    @pytest.mark.parametrize(("file_format", "runs"), [("torchscript", WARM_RUNS), ("onnx", 1)])
+    def test_warm_up_runs_each_batch_as_its_format_needs(
+        self, artifact: Artifact, file_format: Format, runs: int
+    ) -> None:
         sizes: list[int] = []
 
         def forward(x: torch.Tensor) -> torch.Tensor:
@@ -175,8 +179,9 @@ class TestBackend:
 
         backend = Scripted(artifact, lambda data: forward)
         backend.load()
+        backend.variant = backend.variant.model_copy(update={"format": file_format})
         backend.warm_up([{"x": np.ones((size, 2), np.float32)} for size in (1, 4)])
-        assert sizes == [1] * WARM_RUNS + [4] * WARM_RUNS
+        assert sizes == [1] * runs + [4] * runs
         assert WARM_RUNS >= 3
 
     def test_it_serves_its_form_at_any_size(self, artifact: Artifact) -> None:

@@ -12,7 +12,7 @@ import pytest
 from app.backends.fake import FakeBackend
 from app.backends.golden import TRIES, Golden
 from app.errors import ArtifactInvalid, ModelError, ReplicaError
-from app.types import Array, Arrays
+from app.types import Array, Arrays, ServedStep, Serving
 from models.tensors import Tolerance
 from tests.unit.models.manifests import EXACT, example, make_manifest, spec
 
@@ -36,6 +36,24 @@ class TestReplay:
         alone, batched = backend.batches[: 4 * TRIES], backend.batches[4 * TRIES :]
         assert alone == [[1], [2], [3], [4]] * TRIES
         assert batched == [[1, 2], [3, 4]] * TRIES + [[1, 2, 1], [3, 4, 3]] * TRIES
+
+    def test_slow_runs_of_a_warm_up_are_not_repeated(self) -> None:
+        known = {0: {1: 1.0, 2: 0.001}}  # size 4 was not worth running
+        backend = FakeBackend()
+        took_s = golden([1], [2]).replay(backend, [1, 2, 4], known=known)
+        assert backend.batches == [[1, 2]] * TRIES
+        assert took_s[0].keys() == {1, 2}
+        assert took_s[0][1] == 1.0
+        assert took_s[0][2] <= 0.001
+
+    def test_every_form_replays_each_example(self) -> None:
+        class Serves(FakeBackend):
+            def serving(self) -> Serving:
+                return Serving((ServedStep(2, "a"), ServedStep(8, "b"), ServedStep(None, "c")))
+
+        backend = Serves()
+        golden([1], [2]).replay_forms(backend)
+        assert backend.batches == [[1], [2], [1, 2, 1], [1, 2, 1, 2, 1, 2, 1, 2, 1]]
 
     def test_replay_reports_batch_times(self) -> None:
         def takes_its_time(inputs: Arrays) -> None:

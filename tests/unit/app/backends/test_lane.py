@@ -82,6 +82,8 @@ def doubled(first: int, rows: int) -> Array:
 class TestLateBackend(BackendSuite):
     """What every backend must do holds on such a device."""
 
+    shared = False
+
     @pytest.fixture(autouse=True)
     def _artifact(self, double: Artifact, streams: LateStreams) -> None:
         self.artifact, self.streams = double, streams

@@ -78,6 +78,8 @@ def made(tmp_path: Path) -> Iterator[PipelineBackend]:
 
 
 class TestPipelineBackend(BackendSuite):
+    shared = False
+
     @pytest.fixture(autouse=True)
     def _folder(self, tmp_path: Path) -> Iterator[None]:
         self.folder, self.manifest = staged(tmp_path)
