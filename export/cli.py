@@ -114,16 +114,17 @@ def _export(arguments: Sequence[str], catalog: Mapping[str, Definition], console
     _add_variants(parser)
     _add_accuracy(parser)
     parser.add_argument(
+        "--checkpoint",
         "--weights",
         type=local_path,
         metavar="FILE",
-        help="load a state_dict written by torch.save instead of training",
+        help="load weights instead of training: a state_dict, a safetensors file, or a checkpoint "
+        "of `python -m export train`, Lightning or another trainer",
     )
     parser.add_argument(
-        "--checkpoint",
-        type=local_path,
-        metavar="FILE",
-        help="load the weights of a run of `python -m export train`, such as RUN/best.ckpt",
+        "--checkpoint-key",
+        metavar="NAME",
+        help="which weights of the checkpoint, if several fit: state_dict_ema, for example",
     )
     parser.add_argument(
         "--if-empty",
@@ -137,8 +138,8 @@ def _export(arguments: Sequence[str], catalog: Mapping[str, Definition], console
             f"unknown model {parsed.model!r}; there are: {', '.join(sorted(catalog))}; "
             f"or a command: {', '.join((TRAIN, *COMMANDS))}"
         )
-    if parsed.weights and parsed.checkpoint:
-        raise UsageError("--weights and --checkpoint are mutually exclusive: use one")
+    if parsed.checkpoint_key and not parsed.checkpoint:
+        raise UsageError("--checkpoint-key needs --checkpoint FILE")
     if parsed.if_empty and (there := any_artifact(parsed.out)):
         console.print(f"{escape(str(there))} exists; nothing to do", highlight=False)
         return
@@ -147,8 +148,8 @@ def _export(arguments: Sequence[str], catalog: Mapping[str, Definition], console
         definition=catalog[parsed.model],
         out=parsed.out,
         version=parsed.version,
-        weights=parsed.weights,
         checkpoint=parsed.checkpoint,
+        checkpoint_key=parsed.checkpoint_key,
         proof=ProofOptions(
             parsed.variants,
             parsed.max_accuracy_drop,

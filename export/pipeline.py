@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime as dt
 import itertools
-import pickle  # nosec B403 # only the name of an error
 import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -27,6 +26,7 @@ from export.artifact import (
 from export.errors import ExportError, UsageError
 from export.proving import verify
 from export.proving.prove import Proof, ProofOptions, prove_variants
+from export.reading import weights
 from export.reports import report_html
 from export.timing import profiling, tune
 from export.timing.contest import runner
@@ -56,7 +56,8 @@ class Job:
         out: the repository to write to.
         version: the version number to write; None: the next one.
         weights: a state_dict to load instead of training.
-        checkpoint: of a run of `python -m export train`, to load instead of training.
+        checkpoint: a file with weights to load instead of training; see `export.reading.weights`.
+        checkpoint_key: where in it the weights are, if it has several.
         proof: which variants to build, and their requirements.
         tuning: how to time them.
         profile: whether to write profiles of every form.
@@ -66,8 +67,8 @@ class Job:
     definition: Definition
     out: Path
     version: int | None = None
-    weights: Path | None = None
     checkpoint: Path | None = None
+    checkpoint_key: str | None = None
     proof: ProofOptions = field(default_factory=ProofOptions)
     tuning: tune.TuneOptions = field(default_factory=tune.TuneOptions)
     profile: bool = False
@@ -248,9 +249,10 @@ def _profile(eager: nn.Module, manifest: Manifest, staging: Path, progress: Prog
 def _learned(job: Job, stage: Stage) -> tuple[nn.Module, TrainingRun | None]:
     module, run = job.definition.build(), None
     if job.checkpoint is not None:
-        run = checkpoints.load(job.checkpoint, job.model, module)
-    elif job.weights is not None:
-        _load_weights(module, job.weights)
+        content = weights.read(job.checkpoint)
+        run = checkpoints.run_of(content, job.checkpoint, job.model)
+        told = weights.load(content, job.checkpoint, module, job.checkpoint_key)
+        stage("weights")(1, 1, told)
     elif job.definition.train is not None:
         job.definition.train(module, stage("training"))
     _check_weights(job.model, module)
@@ -268,19 +270,6 @@ def _check_weights(model: str, module: nn.Module) -> None:
                 f"the weights of {model!r} are damaged: {bad:,} of {each.numel():,} numbers of "
                 f"{name} are NaN, as after a training that diverged"
             )
-
-
-def _load_weights(module: nn.Module, file: Path) -> None:
-    try:
-        module.load_state_dict(torch.load(file, map_location="cpu", weights_only=True))
-    except OSError as error:
-        raise UsageError(f"--weights {file}: {error.strerror}") from error
-    except (pickle.UnpicklingError, EOFError) as error:
-        raise UsageError(
-            f"--weights {file}: not a state_dict as torch.save(module.state_dict(), FILE) writes it"
-        ) from error
-    except (RuntimeError, TypeError, AttributeError, ValueError, LookupError) as error:
-        raise UsageError(f"--weights {file}: {' '.join(str(error).split())}") from error
 
 
 def _golden(eager: nn.Module, definition: Definition) -> tuple[GoldenExample, ...]:

@@ -140,32 +140,11 @@ class TestWrongUsage:
         assert f"cannot write to {tmp_path / out}/tiny: Not a directory" in message
         assert files(tmp_path) == ["file"]
 
-    @pytest.mark.parametrize(
-        ("content", "message"),
-        [
-            (None, "No such file or directory"),
-            (b"", "not a state_dict"),
-            (b"garbage", "not a state_dict"),
-            (b"PK\x03\x04", "zip archive"),
-            (torch.zeros(2), "Expected state_dict to be dict-like"),
-            ([1, 2], "Expected state_dict to be dict-like"),
-            ({"other": torch.ones(2)}, 'Missing key(s) in state_dict: "weight"'),
-            ({"weight": torch.ones(3)}, "size mismatch for weight"),
-            (Path("pickled"), "not a state_dict"),
-        ],
-        ids=["missing", "empty", "garbage", "zip", "tensor", "list", "names", "shape", "pickle"],
-    )
-    def test_weights(
-        self, tmp_path: Path, capsys: pytest.CaptureFixture[str], content: object, message: str
+    def test_a_key_without_a_checkpoint(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
-        weights, out = tmp_path / "weights.pt", tmp_path / "out"
-        if isinstance(content, bytes):
-            weights.write_bytes(content)
-        elif content is not None:
-            torch.save(content, weights)
-        told = rejected(2, ["tiny", "--out", out, "--weights", weights], capsys, out)
-        assert f"--weights {weights}: " in told
-        assert message in told
+        options = ["tiny", "--out", tmp_path, "--checkpoint-key", "ema"]
+        assert "--checkpoint-key needs --checkpoint FILE" in rejected(2, options, capsys, tmp_path)
 
 
 class TestDamaged:

@@ -1,0 +1,218 @@
+"""Loads weights from what trainers write: a state_dict, a checkpoint, or a safetensors file."""
+
+from __future__ import annotations
+
+import pickle  # nosec B403 # only the name of an error
+import warnings
+from collections import Counter, OrderedDict
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+
+from export.errors import UsageError
+
+COMPILED = "_orig_mod."  # what `torch.compile` inserts into names, for each compiled module
+DEPTH = 2  # how deep in a checkpoint weights are searched
+SHOWN = 3  # names in a message
+ALONE = "save only the weights: torch.save(model.state_dict(), FILE)"
+
+
+class Found(NamedTuple):
+    """Weights of a file that have the names of a model's.
+
+    Attributes:
+        at: where they are in the file; empty: the file is the state_dict itself.
+        prefix: what precedes each name.
+        weights: name -> tensor, in the model's names.
+        others: names in the same place that are not under the prefix.
+    """
+
+    at: str
+    prefix: str
+    weights: Mapping[str, torch.Tensor]
+    others: tuple[str, ...]
+
+
+class _LeftOut:
+    """Takes the place of every object in a checkpoint that is neither a tensor nor plain data."""
+
+    def __new__(cls, *given: object) -> Any:
+        # What is made without arguments may get items, and torch gives these to its own dict only.
+        return super().__new__(cls) if given else OrderedDict()
+
+    def __init__(self, *given: object) -> None: ...
+
+    def __setstate__(self, state: object) -> None: ...
+
+
+def read(file: Path) -> Mapping[str, Any]:
+    """Read a checkpoint, without the objects in it that are neither tensors nor plain data.
+
+    Runs no code in it.
+
+    Raises:
+        UsageError: if it cannot be read.
+    """
+    try:
+        with file.open("rb") as opened:
+            is_safetensors = opened.read(9)[8:] == b"{"
+    except OSError as error:
+        raise UsageError(f"{file}: {error.strerror}") from error
+    found = _safetensors(file) if is_safetensors else _of_torch(file)
+    if isinstance(found, _LeftOut):
+        raise UsageError(f"{file} is a whole object, whose code would be needed: {ALONE}")
+    if not isinstance(found, dict):
+        raise UsageError(f"{file} has no weights by name, but a {type(found).__name__}: {ALONE}")
+    return found
+
+
+def load(content: Mapping[str, Any], file: Path, module: nn.Module, at: str | None = None) -> str:
+    """Load a checkpoint's weights into a model.
+
+    Args:
+        content: from `read`.
+        file: named in messages.
+        module: all its weights and buffers are replaced.
+        at: where in the checkpoint the weights are, if it has several that fit.
+
+    Returns:
+        where they were found, in words.
+
+    Raises:
+        UsageError: if no weights fit, or several do.
+    """
+    wanted = module.state_dict()
+    places = dict(_places(content))
+    if at is not None:
+        if at not in places:
+            known = ", ".join(filter(None, places)) or "none"
+            raise UsageError(f"--checkpoint-key {at}: {file} has no weights there; it has: {known}")
+        places = {at: places[at]}
+    if not places:
+        raise UsageError(f"{file} has no weights by name: {ALONE}")
+    found = [_under_prefix(place, weights, wanted) for place, weights in places.items()]
+    fitting = [each for each in found if _problem(each, module, wanted) is None]
+    if not fitting:
+        nearest = max(found, key=lambda each: len(each.weights.keys() & wanted.keys()))
+        raise UsageError(
+            f"{_told(file, nearest)}: does not fit the model: {_problem(nearest, module, wanted)}"
+        )
+    if len(fitting) > 1:
+        keys = ", ".join(each.at for each in fitting)
+        raise UsageError(
+            f"{file} has several weights that fit ({keys}): choose with --checkpoint-key"
+        )
+    (chosen,) = fitting
+    module.load_state_dict(dict(chosen.weights), strict=False)  # ties may be missing
+    return _told(file, chosen)
+
+
+def _safetensors(file: Path) -> dict[str, torch.Tensor]:
+    try:
+        from safetensors import SafetensorError  # noqa: PLC0415 # an extra
+        from safetensors.torch import load_file  # noqa: PLC0415
+    except ImportError as error:
+        raise UsageError(
+            f"{file} needs the extra `huggingface`: pip install 'torchlane[huggingface]'"
+        ) from error
+    try:
+        return load_file(file)
+    except SafetensorError as error:
+        raise UsageError(f"{file} is a damaged safetensors file: {error}") from error
+
+
+def _of_torch(file: Path) -> Any:
+    try:
+        unknown = torch.serialization.get_unsafe_globals_in_checkpoint(file)
+    except Exception:  # a file of before torch 1.6, or none: `load` finds out
+        unknown = []
+    stands_in: list[Any] = [(_LeftOut, name) for name in unknown]
+    try:
+        with warnings.catch_warnings(), torch.serialization.safe_globals(stands_in):
+            warnings.simplefilter("ignore")  # about other kinds of files
+            return torch.load(file, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:
+        what = f" ({', '.join(sorted(unknown)[:SHOWN])})" if unknown else ""
+        raise UsageError(
+            f"{file} has more than tensors and plain data{what}, or is damaged: {ALONE}"
+        ) from error
+    except Exception as error:  # damaged bytes make torch raise errors of many classes
+        raise UsageError(f"{file} is not a checkpoint, or is damaged") from error
+
+
+def _places(
+    content: Mapping[str, Any], at: str = "", depth: int = DEPTH
+) -> Iterator[tuple[str, dict[str, torch.Tensor]]]:
+    """Yield each dict in the content that has tensors by name, and where it is."""
+    own = {name: each for name, each in content.items() if isinstance(each, torch.Tensor)}
+    if own and all(isinstance(name, str) for name in own):
+        yield at, {name.replace(COMPILED, ""): each for name, each in own.items()}
+    if depth:
+        for name, each in content.items():
+            if isinstance(each, dict) and isinstance(name, str):
+                yield from _places(each, f"{at}.{name}" if at else name, depth - 1)
+
+
+def _under_prefix(
+    at: str, weights: Mapping[str, torch.Tensor], wanted: Mapping[str, torch.Tensor]
+) -> Found:
+    """Return the weights without the prefix under which most of the model's names are."""
+    prefixes = Counter({"": 0})
+    for name in weights:
+        parts = name.split(".")
+        for at_part in range(len(parts)):
+            end = ".".join(parts[at_part:])
+            if end in wanted:
+                prefixes[name.removesuffix(end)] += 1
+    best = max(sorted(prefixes, key=len), key=prefixes.__getitem__)
+    under = {
+        name.removeprefix(best): each for name, each in weights.items() if name.startswith(best)
+    }
+    others = tuple(name for name in weights if not name.startswith(best))
+    return Found(at, best, under, others)
+
+
+def _problem(found: Found, module: nn.Module, wanted: Mapping[str, torch.Tensor]) -> str | None:
+    """Return what differs between the weights and the model's; None: nothing."""
+    missing = [name for name in _needed(module, found.weights) if name not in found.weights]
+    unknown = [name for name in found.weights if name not in wanted]
+    shapes = [
+        f"{name} is {list(found.weights[name].shape)} in the file and {list(each.shape)} "
+        "in the model"
+        for name, each in wanted.items()
+        if name in found.weights and found.weights[name].shape != each.shape
+    ]
+    told = []
+    if missing:
+        told.append(f"it lacks {len(missing)} of {len(wanted)} tensors ({_some(missing)})")
+    if unknown:
+        told.append(f"the model has no {_some(unknown)}")
+    if shapes:
+        told.append(_some(shapes))
+    return "; ".join(told) or None
+
+
+def _needed(module: nn.Module, there: Mapping[str, torch.Tensor]) -> Iterator[str]:
+    """Yield the names of the model's tensors, without those that share the memory of one there."""
+    tensors = module.state_dict(keep_vars=True)
+    present = {id(each) for name, each in tensors.items() if name in there}
+    for name, each in tensors.items():
+        if name in there or id(each) not in present:
+            yield name
+
+
+def _told(file: Path, found: Found) -> str:
+    told = f"{found.at} of {file.name}" if found.at else file.name
+    if found.prefix:
+        told += f", names without {found.prefix!r}"
+    if found.others:
+        told += f", without {_some(found.others)}"
+    return told
+
+
+def _some(names: list[str] | tuple[str, ...]) -> str:
+    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+    return ", ".join(names[:SHOWN]) + more
