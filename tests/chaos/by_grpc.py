@@ -40,7 +40,7 @@ AGAIN = {
     ]
 }
 
-BACKOFFS = ("initial", "min", "max")
+BACKOFFS = ("initial", "max")  # the least is also the time that a connection may take
 
 
 class GrpcConversation:

@@ -15,7 +15,7 @@ import pytest
 from tests.e2e.test_bench import commands_of
 
 COMMAND = (sys.executable, "-m", "loadtests", "overload", "--pure", "--models", "linear")
-QUICK = ("--item-ms", "1", "--seconds", "0.5", "--loads", "0.5", "3", "--budget-s", "2")
+QUICK = ("--item-ms", "1", "--seconds", "0.5", "--loads", "0.5", "8", "--budget-s", "2")
 
 
 def test_a_short_run_counts_outcomes_and_reports(tmp_path: Path) -> None:
@@ -28,7 +28,7 @@ def test_a_short_run_counts_outcomes_and_reports(tmp_path: Path) -> None:
     assert [each["server"] for each in found["results"]] == ["torchlane"]
     for each in found["results"]:
         assert each["capacity_per_s"] > 10
-        assert [load["times"] for load in each["loads"]] == [0.5, 3.0]
+        assert [load["times"] for load in each["loads"]] == [0.5, 8.0]
         for trial in (load["trial"] for load in each["loads"]):
             counts = [trial[name] for name in ("in_time", "late", "refused", "errors", "wrong")]
             assert sum(counts) == trial["requests"] > 0

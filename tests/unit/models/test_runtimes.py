@@ -109,12 +109,9 @@ class TestShared:
 @pytest.mark.parametrize(
     ("variant", "optimized", "weights"),
     [
-        ("script", False, lambda form: form),
+        *((each, False, lambda form: form) for each in ("script", "int8", "openvino", "onnx")),
         ("script", True, lambda form: form),
-        ("int8", False, lambda form: form.model),
         ("compiled", False, lambda form: form._run),
-        ("openvino", False, lambda form: form.model),
-        ("onnx", False, lambda form: form.model),
     ],
 )
 def test_forms_in_use_share_their_weights(
