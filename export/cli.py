@@ -190,14 +190,12 @@ def _adopt(arguments: Sequence[str], console: Console) -> None:
     _add_accuracy(parser)
     _add_tuning(parser)
     parsed = parser.parse_args(arguments)
-    if parsed.calibrate and parsed.variants and "int8" not in parsed.variants:
-        raise UsageError("--calibrate is for int8: add it to --variants, or leave out --calibrate")
     with console.status("Running the model on samples (at most a minute)"):  # on a terminal only
         found = adopt.adopt(parsed)
     told = [f"warning: {warning}" for warning in found.warnings]
     told += [f"hint: {found.hint}"] if found.hint else []
     told += [f"learned: {each}" for each in found.learned]
-    told += [f"calibration: {each}" for each in found.calibration]
+    told += [f"examples: {found.definition.real_inputs}"] if found.definition.real_inputs else []
     for line in told:
         console.print(escape(line), highlight=False, soft_wrap=True)
     job = Job(

@@ -215,6 +215,7 @@ def _manifest(job: Job, version: int, subject: Subject, proof: Proof, staging: P
             codec=definition.codec,
             golden=_golden(subject.eager, definition),
             example=definition.example(),
+            real_inputs=definition.real_inputs,
             variants=proof.variants,
             left_out=tuple(
                 LeftOut(variant=name, reason=why) for name, why in proof.left_out.items()

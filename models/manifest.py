@@ -176,6 +176,9 @@ class Manifest(Part):
     example: JsonValue = Field(
         description="one item as a client sends it in JSON; null: too large to show"
     )
+    real_inputs: str = Field(
+        default="", description="the real inputs that proofs used, in words; empty: made-up ones"
+    )
     variants: dict[Name, Variant] = Field(min_length=1)
     left_out: tuple[LeftOut, ...] = ()
     plan: Plan | None = Field(default=None, description="None: the first variant, at every size")

@@ -16,12 +16,13 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from export.adoption import calibration, foreign, huggingface, outputs
+from export.adoption import examples, foreign, huggingface, outputs
+from export.adoption.example_files import Taken
 from export.errors import ExportError, UsageError, reason
 from export.probing import probe_process
 from export.probing.samples import narrowed
 from export.reading import codecs, model_files, preprocessing
-from export.reading.declared import read_inputs
+from export.reading.declared import opened, read_inputs
 from export.reading.mar import (
     MANIFEST,
     MAX_LABELS_BYTES,
@@ -52,7 +53,6 @@ class Adopted:
         hint: a sentence on an option that may have been forgotten.
         learned: a sentence on each fact found by running the model, then the options that state
             the same.
-        calibration: a sentence on what was read for int8; empty: nothing was.
         variants: to build; None: all that the model and the machine allow.
     """
 
@@ -61,7 +61,6 @@ class Adopted:
     warnings: tuple[str, ...]
     hint: str | None
     learned: tuple[str, ...]
-    calibration: tuple[str, ...]
     variants: tuple[str, ...] | None
 
 
@@ -130,7 +129,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add("--description", metavar="TEXT", help="one sentence about the model")
     codecs.add_arguments(parser)
-    calibration.add_arguments(parser)
+    examples.add_arguments(parser)
     huggingface.add_arguments(parser)
 
 
@@ -150,8 +149,12 @@ def adopt(parsed: argparse.Namespace) -> Adopted:
     if huggingface.is_meant(parsed):
         suggested, definition = huggingface.adopt_folder(parsed)
         name = _name(parsed.name, suggested)
-        definition, read = calibration.calibrated(parsed, definition, replace_samples=False)
-        return Adopted(name, definition, (), None, (), read, variants=None)
+        files = definition.files() if definition.files else {}
+        tokenizer = next(iter(files.values()), None)
+        given = examples.given(parsed, Taken(definition.inputs, definition.codec, tokenizer))
+        if given is not None:
+            definition = examples.measured(given, examples.sampled(given, definition))
+        return Adopted(name, definition, (), None, (), variants=None)
     huggingface.check_options(parsed)
     return _adopt_file(parsed)
 
@@ -171,17 +174,21 @@ def _adopt_file(parsed: argparse.Namespace) -> Adopted:
     declared = read_inputs(given_inputs, parsed.pad or ())
     inputs = tuple(each.spec for each in declared)
     wanted, first, file = _wanted(parsed)
-    given = None if file is None else _read_labels(file)
-    codec = codecs.codec_of(parsed, source.defaults, inputs, given or source.labels)
+    labels = None if file is None else _read_labels(file)
+    codec = codecs.codec_of(parsed, source.defaults, inputs, labels or source.labels)
     program = source.program
     module = program.module if program else model_files.load(source.data, source.what)
     original = program.original if program else None
-    found, samples = foreign.infer(module, narrowed(inputs), codec, wanted, original)
+    given = examples.given(parsed, Taken(tuple(map(opened, declared)), codec))
+    real = given.examples if given else None
+    found, samples = foreign.infer(module, narrowed(inputs), codec, wanted, original, real)
     served = codecs.counted(parsed, sorted(found, key=lambda spec: spec.name != first))
-    codecs.check_outputs(codec, served, by_command=given is not None)
+    codecs.check_outputs(codec, served, by_command=labels is not None)
     names = [[spec.name for spec in each] for each in (found, served)]
     ways = outputs.ways(module, *names, picked=bool(wanted))
-    learned = probe_process.learn(source.data, source.what, declared, samples.shapes)
+    learned = probe_process.learn(source.data, source.what, declared, samples.shapes, examples=real)
+    if given is not None:
+        learned = examples.widened(given, learned)
     inputs = tuple(each.spec for each in learned.inputs)
     samples = replace(samples, inputs=inputs)
     definition = Definition(
@@ -195,13 +202,13 @@ def _adopt_file(parsed: argparse.Namespace) -> Adopted:
         golden_inputs=samples.golden_inputs,
         example=samples.example,
     )
-    definition, read = calibration.calibrated(parsed, definition, replace_samples=True)
+    if given is not None:
+        given.check(inputs)
+        definition = examples.measured(given, definition, samples.shapes)
     told = (*learned.notes, f"that is {_options(inputs)}") if learned.notes else ()
-    variants = None
-    if isinstance(module, torch.jit.ScriptModule):
-        variants = ("script", "int8") if read else ("script",)
+    variants = ("script",) if isinstance(module, torch.jit.ScriptModule) else None
     hint = codecs.hint(parsed, codec, inputs)
-    return Adopted(name, definition, source.warnings, hint, told, read, variants)
+    return Adopted(name, definition, source.warnings, hint, told, variants)
 
 
 def _options(inputs: Sequence[TensorSpec]) -> str:

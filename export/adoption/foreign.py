@@ -14,11 +14,11 @@ from torch import fx, nn
 from export.adoption.outputs import Made, by_name
 from export.errors import ExportError, UsageError, reason
 from export.probing import traces
+from export.probing.examples import Examples, Shapes
 from export.probing.samples import (
     SEED,
     USUAL,
     Samples,
-    Shapes,
     draw,
     sample_bytes,
     shapes_in_steps,
@@ -52,6 +52,7 @@ def infer(
     codec: CodecSpec,
     names: Sequence[str] = (),
     original: nn.Module | None = None,
+    examples: Examples | None = None,
 ) -> tuple[tuple[TensorSpec, ...], Samples]:
     """Run the model on samples of several batch sizes, and of several sizes of free axes.
 
@@ -61,10 +62,13 @@ def infer(
         codec: how pictures are normalised.
         names: of the wanted outputs, see `by_name`.
         original: the model before it was rewritten, which must give the same answers.
+        examples: real inputs, on which it must run; other sizes are made of them. None: samples are
+            random.
 
     Returns:
-        its outputs, with every axis that differed as a free one; and samples like the smallest on
-        which it ran, and like usual ones.
+        its outputs, with every axis that differed as a free one; and samples like the examples,
+        like the smallest on which it ran, and like usual ones. The last one's sizes differ from the
+        first one's in as many axes as possible.
 
     Raises:
         UsageError: if the model accepts another number of inputs, a sample would be too large, or
@@ -74,8 +78,15 @@ def infer(
     """
     _check_inputs(module, inputs)
     traces.check_evaluating(module)
-    pairs = _affordable(inputs)
-    runs: dict[Sizes, Made] = {}
+    source = examples or codec
+    own = _of(examples, inputs) if examples else ()
+    try:
+        runs = _runs(module, inputs, source, own, names, original)
+    except DoesNotRun as error:
+        cause = _with_cause(error, module, inputs, source, own[0])
+        raise DoesNotRun(f"--examples: {cause}") from error
+    is_fixed = all(spec.is_fixed for spec in inputs)
+    pairs = [] if own and is_fixed else _affordable(inputs)
     shapes: list[Shapes] = []
     took = size = 0.0
     for index, pair in enumerate(pairs):
@@ -85,10 +96,10 @@ def infer(
             break
         began = time.perf_counter()
         try:
-            made = _runs(module, inputs, codec, pair, names, original)
+            made = _runs(module, inputs, source, pair, names, original)
         except DoesNotRun as error:
-            if not shapes and pair == pairs[-1]:
-                raise _with_cause(error, module, inputs, codec, pair[-1]) from error
+            if not shapes and not own and pair == pairs[-1]:
+                raise _with_cause(error, module, inputs, source, pair[-1]) from error
             continue
         took, size = time.perf_counter() - began, wanted
         runs |= made
@@ -98,11 +109,33 @@ def infer(
             shapes[2:] = [pair[0]]
         elif took <= MAX_LARGEST_S and starts_large(inputs):
             shapes[3:] = [pair[-1]]
+    shapes = [*own, *(each for each in shapes if each not in own)]
     if not shapes:
         raise RuntimeError("a bug in infer: no sizes were tried")
+    if own:
+        shapes.sort(key=lambda each: _differences(own[0], each))
     with contextlib.suppress(DoesNotRun):  # all free sizes may have to be equal
-        runs |= _runs(module, inputs, codec, _apart(inputs, shapes), names, original)
-    return _outputs(runs, inputs), Samples(inputs, codec, tuple(dict.fromkeys(shapes)))
+        runs |= _runs(module, inputs, source, _apart(inputs, shapes), names, original)
+    return _outputs(runs, inputs), Samples(inputs, codec, tuple(dict.fromkeys(shapes)), examples)
+
+
+def _of(examples: Examples, inputs: Sequence[TensorSpec]) -> tuple[Shapes, ...]:
+    """Return the shapes of examples whose batches fit into memory; the smallest must fit."""
+    shapes = examples.shapes()
+    needed = [sample_bytes(inputs, BATCHES[-1], each) for each in shapes]
+    _check_bytes(min(needed), "--examples", "give smaller items")
+    return tuple(
+        each for each, size in zip(shapes, needed, strict=True) if size <= MAX_SAMPLE_BYTES
+    )
+
+
+def _differences(one: Shapes, other: Shapes) -> int:
+    """Return how many axes have different sizes."""
+    return sum(
+        mine != its
+        for first, second in zip(one, other, strict=True)
+        for mine, its in zip(first, second, strict=True)
+    )
 
 
 def _apart(inputs: Sequence[TensorSpec], shapes: Sequence[Shapes]) -> tuple[Shapes, ...]:
@@ -133,18 +166,22 @@ def _affordable(inputs: tuple[TensorSpec, ...]) -> list[tuple[Shapes, ...]]:
     batch = BATCHES[-1]
     pairs = [tuple(dict.fromkeys(pair)) for pair in shapes_in_steps(inputs)]
     needed = sample_bytes(inputs, batch, pairs[0][-1])
+    _check_bytes(needed, "--input", "give smaller sizes, or -1 for a free size")
+    return [pair for pair in pairs if sample_bytes(inputs, batch, pair[-1]) <= MAX_SAMPLE_BYTES]
+
+
+def _check_bytes(needed: int, option: str, advice: str) -> None:
     if needed > MAX_SAMPLE_BYTES:
         raise UsageError(
-            f"--input: a sample batch of {batch} items has {needed:,} bytes; at most "
-            f"{MAX_SAMPLE_BYTES:,} are tried. Give smaller sizes, or -1 for a free size"
+            f"{option}: a sample batch of {BATCHES[-1]} items has {needed:,} bytes; at most "
+            f"{MAX_SAMPLE_BYTES:,} are tried: {advice}"
         )
-    return [pair for pair in pairs if sample_bytes(inputs, batch, pair[-1]) <= MAX_SAMPLE_BYTES]
 
 
 def _runs(
     module: nn.Module,
     inputs: tuple[TensorSpec, ...],
-    codec: CodecSpec,
+    source: CodecSpec | Examples,
     several: Sequence[Shapes],
     names: Sequence[str],
     original: nn.Module | None,
@@ -156,9 +193,9 @@ def _runs(
         return runs
     for shapes in several:
         for batch in BATCHES:
-            sample = draw(inputs, codec, rng, batch, shapes)
+            sample = draw(inputs, source, rng, batch, shapes)
             made = by_name(_run(module, inputs, sample), names)
-            _check_finite(made)
+            _check_finite(made, source)
             runs[batch, shapes] = {name: tensor.to("meta") for name, tensor in made.items()}
     before = _state(module)
     repeated = by_name(_run(module, inputs, sample), names)
@@ -194,17 +231,22 @@ def _alike(now: torch.Tensor, before: torch.Tensor) -> bool:
     return torch.equal(now, before)
 
 
-def _check_finite(made: Made) -> None:
+def _check_finite(made: Made, source: CodecSpec | Examples) -> None:
     floats = [
         each for each in made.values() if str(each.dtype).removeprefix("torch.") in get_args(Dtype)
     ]
-    if not all(bool(torch.isfinite(tensor).all()) for tensor in floats):
+    if all(bool(torch.isfinite(tensor).all()) for tensor in floats):
+        return
+    if isinstance(source, Examples):
         raise DoesNotRun(
-            "the model returns NaN or infinite numbers for the samples, so nothing can be proved "
-            "against it. Samples are random normal numbers, about half of them below 0 (integers "
-            "are 0 or 1, uint8 0 to 255): script a module around the model that maps them into "
-            "its range, or write a definition with your own golden inputs"
+            "the model returns NaN or infinite numbers for some of --examples, so nothing can be "
+            "proved against it: give only inputs that it answers with finite numbers"
         )
+    raise DoesNotRun(
+        "the model returns NaN or infinite numbers for the samples, so nothing can be proved "
+        "against it. Samples are random normal numbers, about half of them below 0 (integers are 0 "
+        "or 1, uint8 0 to 255): give inputs as the model takes them, with --examples"
+    )
 
 
 def _same(before: Made, after: Made) -> bool:
@@ -233,22 +275,24 @@ def _with_cause(
     error: DoesNotRun,
     module: nn.Module,
     inputs: tuple[TensorSpec, ...],
-    codec: CodecSpec,
+    source: CodecSpec | Examples,
     shapes: Shapes,
 ) -> DoesNotRun:
-    """Add a batch size on which the model does run to the error, if there is one."""
+    """Add a batch size on which the model does run to the error, if there is one, or advice."""
     rng = np.random.default_rng(SEED)
     runs: dict[int, bool] = {}
     for batch in OTHER_BATCHES:
         if sample_bytes(inputs, batch, shapes) <= MAX_SAMPLE_BYTES:
             try:
-                _run(module, inputs, draw(inputs, codec, rng, batch, shapes))
+                _run(module, inputs, draw(inputs, source, rng, batch, shapes))
                 runs[batch] = True
             except DoesNotRun:
                 runs[batch] = False
     if any(runs.values()) and not all(runs.values()):
         size = next(batch for batch, ran in runs.items() if ran)
         return DoesNotRun(f"{error}. It runs on a batch of {size}: {advice.NO_SIZE}")
+    if not isinstance(source, Examples) and not any(runs.values()):
+        return DoesNotRun(f"{error}. Samples are random: if it needs others, give --examples")
     return error
 
 

@@ -12,8 +12,8 @@ from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 
 from export.errors import UsageError
+from export.probing.examples import Examples, Shapes, bytes_of
 from export.probing.probing import BUDGET_S, Learned, Prober
-from export.probing.samples import Shapes
 from export.reading.declared import DeclaredInput
 from export.reading.model_files import load
 from models.quiet import DEPRECATIONS, ignore_warnings
@@ -21,6 +21,7 @@ from models.resources import memory_left_bytes
 
 LIMIT_S = BUDGET_S + 30.0  # includes the time to import torch
 COPIES = 4  # of the file that must fit into memory: bytes and a model, in both processes
+MAX_EXAMPLES_BYTES = 64 << 20  # that are passed to the process
 MAX_MEMORY_BYTES = 4 << 30  # for the model while it is probed
 
 
@@ -30,6 +31,8 @@ def learn(
     inputs: Sequence[DeclaredInput],
     shapes: Sequence[Shapes],
     limit_s: float = LIMIT_S,
+    *,
+    examples: Examples | None = None,
 ) -> Learned:
     """Learn about a model's inputs by running it.
 
@@ -39,6 +42,7 @@ def learn(
         inputs: as declared.
         shapes: of items on which it ran.
         limit_s: time limit.
+        examples: real inputs; None: samples are random.
 
     Raises:
         UsageError: if it does not accept the declared inputs.
@@ -49,9 +53,15 @@ def learn(
     left = memory_left_bytes()
     if left is not None and left < COPIES * len(data):
         return Learned(tuple(inputs), ("limits were not probed: too little memory is left",))
+    if examples is not None:
+        examples = Examples(tuple(examples.golden()))
+        if sum(map(bytes_of, examples.items)) > MAX_EXAMPLES_BYTES:
+            return Learned(tuple(inputs), ("limits were not probed: the examples are too large",))
     ours, theirs = multiprocessing.get_context("spawn").Pipe(duplex=False)
     process = multiprocessing.get_context("spawn").Process(
-        target=_probe, args=(theirs, data, what, tuple(inputs), tuple(shapes)), daemon=True
+        target=_probe,
+        args=(theirs, data, what, tuple(inputs), tuple(shapes), examples),
+        daemon=True,
     )
     process.start()
     theirs.close()
@@ -101,6 +111,7 @@ def _probe(
     what: str,
     inputs: tuple[DeclaredInput, ...],
     shapes: tuple[Shapes, ...],
+    examples: Examples | None,
 ) -> None:
     """Run in the process; send each new finding, and None at the end."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
@@ -109,7 +120,7 @@ def _probe(
     module = load(data, what)
     _bound_memory()
     try:
-        Prober(module, inputs, shapes, told.send).learn()
+        Prober(module, inputs, shapes, told.send, examples).learn()
     except UsageError as error:
         told.send(error)
     told.send(None)

@@ -16,8 +16,9 @@ from typing import Literal
 import numpy as np
 
 from export.errors import UsageError
-from export.probing.samples import SEED, Shapes, draw
-from export.probing.trials import Outcome, Trials, Try, sample_of
+from export.probing.examples import Examples, Shapes
+from export.probing.samples import SEED, draw
+from export.probing.trials import Outcome, Trials, Try
 from export.reading.declared import DeclaredInput, Range, Unit, changed, units_of
 from models.bounds import near_zero
 from models.codec_specs import TensorCodecSpec
@@ -56,6 +57,7 @@ class Prober:
         inputs: as declared.
         shapes: one or two, on which it ran.
         tell: called with each finding at once.
+        examples: real inputs, of which the first shapes are one; None: samples are random.
     """
 
     def __init__(
@@ -64,8 +66,9 @@ class Prober:
         inputs: Sequence[DeclaredInput],
         shapes: Sequence[Shapes],
         tell: Callable[[Learned], None],
+        examples: Examples | None = None,
     ) -> None:
-        self._trials = Trials(module)
+        self._trials = Trials(module, examples)
         self._inputs = tuple(inputs)
         self._shapes = tuple(shapes)
         self._tell = tell
@@ -265,7 +268,7 @@ class Prober:
     def _is_taken(self, at: int, number: int) -> bool:
         """Whether a number is accepted at any place of an item, or there are too many to try."""
         name, shapes = self._inputs[at].name, self._shapes[0]
-        sample = sample_of(self._specs(), shapes)[name]
+        sample = self._trials.sample(self._specs(), shapes)[name]
         for place in range(sample.size):
             numbers = sample.copy()
             numbers.reshape(-1)[place] = number

@@ -8,19 +8,20 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TypeAlias
 
 import numpy as np
 from PIL import Image
 from pydantic import JsonValue
 
+from export.probing.examples import Examples, Shapes
 from models.bounds import at_sizes, near_zero, safe_range
 from models.codec_specs import CodecSpec, ImageCodecSpec, PicturePreprocess
 from models.tensors import Array, Arrays, Axis, TensorSpec, unstack
 
 GOLDEN = 3
 SEED = 11
-EXAMPLE_PICTURE = 16  # pixels to a side
+EXAMPLE_PICTURE = 16  # pixels to a side of a made-up picture
+MAX_PICTURE = 64  # the same of a real one
 MAX_EXAMPLE = 4096  # numbers; more are unreadable, and the example is in many documents
 DECIMALS = 2  # of an example's numbers, which are for people and may be many
 
@@ -33,22 +34,19 @@ SMALL = FREE_SIZES[0][0]
 STEPS = 3  # in equal ratios from the smallest to the largest size, if the smallest is larger
 USUAL = 2  # the index of the largest of which samples are made too: sizes that requests may have
 
-# The shapes of one item: one for each input, in order.
-Shapes: TypeAlias = tuple[tuple[int, ...], ...]
-
 
 def draw(
     inputs: Sequence[TensorSpec],
-    codec: CodecSpec,
+    source: CodecSpec | Examples,
     rng: np.random.Generator,
     batch: int,
     shapes: Shapes,
 ) -> Arrays:
-    """Draw a batch of random inputs.
+    """Draw a batch of real inputs, or of random ones.
 
     Args:
         inputs: of the model.
-        codec: says how to normalise pictures, which are drawn as pixels.
+        source: real inputs; or the codec, which says how to normalise random pixels.
         rng: source of randomness.
         batch: its size.
         shapes: of each item.
@@ -56,6 +54,8 @@ def draw(
     Returns:
         input name -> array with the batch axis.
     """
+    if isinstance(source, Examples):
+        return source.draw(inputs, rng, batch, shapes)
     made = {}
     masks = {dimension.mask for spec in inputs for dimension in spec.dimensions}
     named = {spec.name: shape for spec, shape in zip(inputs, shapes, strict=True)}
@@ -63,9 +63,9 @@ def draw(
         shape = (batch, *item_shape)
         if spec.name in masks:
             made[spec.name] = np.ones(shape, spec.dtype)  # an item has no padding
-        elif isinstance(codec, ImageCodecSpec):
+        elif isinstance(source, ImageCodecSpec):
             pixels = rng.integers(0, 256, shape, np.uint8)
-            made[spec.name] = _normalised(pixels, codec.preprocess)
+            made[spec.name] = _normalised(pixels, source.preprocess)
         else:
             made[spec.name] = _numbers_of(spec, rng, shape)
     return made
@@ -180,25 +180,29 @@ def _numbers_of(spec: TensorSpec, rng: np.random.Generator, shape: tuple[int, ..
 
 @dataclass(frozen=True, slots=True)
 class Samples:
-    """The inputs of a definition: random ones, golden ones, and an example for people.
+    """The inputs of a definition: drawn ones, golden ones, and an example for people.
 
     Attributes:
         inputs: of the model.
         codec: how a client sends it.
         shapes: of items on which the model ran; not empty.
+        examples: real inputs, from which all others are drawn; None: they are random.
     """
 
     inputs: tuple[TensorSpec, ...]
     codec: CodecSpec
     shapes: tuple[Shapes, ...]
+    examples: Examples | None = None
 
     def random_inputs(self, rng: np.random.Generator, batch: int) -> Arrays:
         """See `Definition.random_inputs`."""
         shapes = self.shapes[int(rng.integers(len(self.shapes)))]
-        return draw(self.inputs, self.codec, rng, batch, shapes)
+        return draw(self.inputs, self.examples or self.codec, rng, batch, shapes)
 
     def golden_inputs(self) -> list[Arrays]:
         """See `Definition.golden_inputs`; of every shape, and the same at every call."""
+        if self.examples is not None:
+            return self.examples.golden()
         rng = np.random.default_rng(SEED)
         shapes = [self.shapes[index % len(self.shapes)] for index in range(GOLDEN)]
         batches = [draw(self.inputs, self.codec, rng, 1, each) for each in shapes]
@@ -207,10 +211,17 @@ class Samples:
     def example(self) -> JsonValue:
         """See `Definition.example`: a small PNG in base64, or the first golden item as numbers.
 
-        None for more than 4096 numbers, which are too many to show.
+        None for more than 4096 numbers, which are too many to show. A picture has no details of its
+        file, such as a place.
         """
+        if self.examples is not None and self.examples.shown is not None:
+            return self.examples.shown
         if isinstance(self.codec, ImageCodecSpec):
-            return _png(self.codec.preprocess.channels)
+            how = self.codec.preprocess
+            if self.examples is None or how.polarity != "light-on-dark":  # it may be inverted
+                return png(_ramp(how.channels))
+            (array,) = self.examples.items[0].values()
+            return png(picture_of(array, how), MAX_PICTURE)
         item = self.golden_inputs()[0]
         if sum(array.size for array in item.values()) > MAX_EXAMPLE:
             return None
@@ -231,9 +242,22 @@ def _numbers(array: Array) -> JsonValue:
     return numbers
 
 
-def _png(channels: int) -> str:
+def picture_of(array: Array, how: PicturePreprocess) -> Image.Image:
+    """Return a picture of a model's input [channels, h, w], the inverse of the normalisation."""
+    mean, std = (np.array(each, np.float32)[:, None, None] for each in (how.mean, how.std))
+    levels = ((array * std + mean) * 255).round().clip(0, 255).astype(np.uint8)
+    return Image.fromarray(levels[0] if how.channels == 1 else levels.transpose(1, 2, 0))
+
+
+def png(picture: Image.Image, most: int | None = None) -> str:
+    """Return a picture as PNG in base64, of at most some pixels across and down."""
+    if most is not None:
+        picture.thumbnail((most, most))
+    file = io.BytesIO()
+    picture.save(file, "PNG")
+    return base64.b64encode(file.getvalue()).decode("ascii")
+
+
+def _ramp(channels: int) -> Image.Image:
     ramp = np.arange(EXAMPLE_PICTURE**2, dtype=np.uint8).reshape(EXAMPLE_PICTURE, -1)
-    levels = ramp if channels == 1 else np.stack([ramp, ramp.T, ramp[::-1]], axis=-1)
-    buffer = io.BytesIO()
-    Image.fromarray(levels).save(buffer, "PNG")
-    return base64.b64encode(buffer.getvalue()).decode("ascii")
+    return Image.fromarray(ramp if channels == 1 else np.stack([ramp, ramp.T, ramp[::-1]], axis=-1))

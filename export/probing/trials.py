@@ -12,7 +12,8 @@ import numpy as np
 import torch
 
 from export.errors import reason
-from export.probing.samples import SEED, Shapes, draw, narrowed, sample_bytes
+from export.probing.examples import Examples, Shapes
+from export.probing.samples import SEED, draw, narrowed, sample_bytes
 from export.reading.model_files import FAILURES
 from models.codec_specs import TensorCodecSpec
 from models.forms import input_tensors
@@ -42,14 +43,16 @@ class Trials:
 
     Args:
         module: on the CPU.
+        examples: real inputs; None: samples are random.
 
     Attributes:
         said: why the last failed run failed.
         took_s: seconds of the last run.
     """
 
-    def __init__(self, module: Callable[..., object]) -> None:
+    def __init__(self, module: Callable[..., object], examples: Examples | None = None) -> None:
         self._module = module
+        self._source = examples or TensorCodecSpec()
         self.said = ""
         self.took_s = 0.0
 
@@ -71,7 +74,7 @@ class Trials:
         """
         if sample_bytes(inputs, 1, shapes) > MAX_SAMPLE_BYTES:
             return Outcome.UNCLEAR
-        outcome, made = self._forward(inputs, {**sample_of(inputs, shapes), **(numbers or {})})
+        outcome, made = self._forward(inputs, {**self.sample(inputs, shapes), **(numbers or {})})
         if finite and outcome is Outcome.WORKS and not _is_finite(made):
             self.said = "NaN or infinite numbers"
             return Outcome.FAILS
@@ -91,12 +94,12 @@ class Trials:
         """
         if sample_bytes(inputs, 3, shapes) > MAX_SAMPLE_BYTES:
             return Outcome.UNCLEAR
-        item = {**sample_of(inputs, shapes), **numbers}
+        item = {**self.sample(inputs, shapes), **numbers}
         outcome, alone = self._forward(inputs, item)
         if outcome is not Outcome.WORKS:
             return outcome
         took_s = self.took_s
-        others = sample_of(inputs, shapes, batch=3)  # the first may equal the item
+        others = self.sample(inputs, shapes, batch=3)  # the first may equal the item
         batch = {
             name: np.concatenate([around[1:2], item[name], around[2:]])
             for name, around in others.items()
@@ -107,6 +110,11 @@ class Trials:
             self.said = "the answer then depends on the other items of a batch"
             return Outcome.FAILS
         return outcome
+
+    def sample(self, inputs: Sequence[TensorSpec], shapes: Shapes, batch: int = 1) -> Arrays:
+        """Draw the same items at every call, with numbers for any model, and a batch axis."""
+        rng = np.random.default_rng(SEED)
+        return draw(narrowed(inputs), self._source, rng, batch, shapes)
 
     def _forward(self, inputs: Sequence[TensorSpec], sample: Arrays) -> tuple[Outcome, object]:
         """Return whether a forward works, and its outputs."""
@@ -165,12 +173,6 @@ class Trials:
             else:
                 outside = middle
         return inside
-
-
-def sample_of(inputs: Sequence[TensorSpec], shapes: Shapes, batch: int = 1) -> Arrays:
-    """Draw the same items at every call, with numbers for any model, and a batch axis."""
-    rng = np.random.default_rng(SEED)
-    return draw(narrowed(inputs), TensorCodecSpec(), rng, batch, shapes)
 
 
 def _is_finite(made: object) -> bool:

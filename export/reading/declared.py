@@ -17,7 +17,7 @@ from export.reading import advice
 from export.reading.codecs import EXAMPLE, first_of
 from models.bounds import check_below
 from models.padding import check_padding
-from models.tensors import FREE_MOST, Dimension, Dtype, TensorSpec
+from models.tensors import FREE_MOST, MAX_SIZE, Dimension, Dtype, TensorSpec
 
 INPUT = re.compile(
     r"(?:([^=\[\]]+)=)?([a-z0-9]+)\[([^\[\]]*)\]"
@@ -146,6 +146,12 @@ def read_inputs(given: Sequence[str], pads: Sequence[str] = ()) -> tuple[Declare
     except ValueError as error:
         raise UsageError(f"--pad {''.join(pads)}: {error}") from error
     return inputs
+
+
+def opened(declared: DeclaredInput) -> TensorSpec:
+    """Return an input whose sizes have no largest one unless it was given."""
+    free = (replace(axis, most=MAX_SIZE) if axis.most is None else axis for axis in declared.free)
+    return replace(declared, free=tuple(free)).spec
 
 
 def units_of(inputs: Sequence[DeclaredInput]) -> list[Unit]:

@@ -56,6 +56,8 @@ def _facts(manifest: Manifest) -> Iterator[tuple[str, str]]:
     if manifest.accuracy is not None:
         yield f"held-out {quality(manifest)}, eager", f"{manifest.accuracy:.4f}"
     yield "golden examples", str(len(manifest.golden))
+    if manifest.real_inputs:
+        yield "real inputs", manifest.real_inputs
 
 
 def _files_of_variants(manifest: Manifest) -> Section:

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import base64
 import binascii
-import io
 
-import numpy as np
-from PIL import Image
-
+from export.probing.samples import picture_of, png
 from models.codec_specs import ImageCodecSpec, PicturePreprocess
 from models.manifest import Manifest
 from models.pictures import PictureError
@@ -56,10 +53,4 @@ def example_seen(manifest: Manifest) -> str | None:
         array = preprocess(base64.b64decode(manifest.example, validate=True), how)
     except (PictureError, binascii.Error):
         return None
-    mean, std = (np.array(each, np.float32)[:, None, None] for each in (how.mean, how.std))
-    levels = ((array * std + mean) * 255).round().clip(0, 255).astype(np.uint8)
-    picture = Image.fromarray(levels[0] if how.channels == 1 else levels.transpose(1, 2, 0))
-    picture.thumbnail((MAX_SHOWN, MAX_SHOWN))
-    file = io.BytesIO()
-    picture.save(file, "PNG")
-    return base64.b64encode(file.getvalue()).decode("ascii")
+    return png(picture_of(array, how), MAX_SHOWN)

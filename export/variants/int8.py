@@ -161,7 +161,7 @@ def _calibration(subject: Subject) -> list[Arrays]:
     definition = subject.definition
     if definition.calibration is None:
         raise NotApplicable(
-            "there is no calibration data: `adopt` reads it with --calibrate, and a definition "
+            "there is no calibration data: `adopt` reads it with --examples, and a definition "
             "returns it from `calibration`"
         )
     batches: list[Arrays] = [

@@ -62,6 +62,8 @@ class Definition:
             predecessor (a tensor, or a tuple of tensors), and the last returns the outputs. All
             keep the batch on axis 0. None: it stays whole.
         training: how `python -m export train` trains it; None: it does not.
+        real_inputs: a sentence on the real inputs from which `random_inputs` and `golden_inputs`
+            draw; empty: they are made up.
     """
 
     description: str
@@ -78,3 +80,4 @@ class Definition:
     files: Callable[[], Mapping[FileName, bytes]] | None = None
     stages: Callable[[nn.Module], Sequence[nn.Module]] | None = None
     training: Training | None = None
+    real_inputs: str = ""

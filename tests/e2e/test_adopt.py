@@ -133,7 +133,7 @@ def half_lit(folder: Path, count: int) -> Path:
     return folder
 
 
-def test_calibrated_pictures_are_served_in_int8_only_on_request(tmp_path: Path) -> None:
+def test_int8_of_real_pictures_is_served_only_on_request(tmp_path: Path) -> None:
     for package in ("onnxscript", "openvino"):
         pytest.importorskip(package, reason="needs torchlane[onnx-export,openvino]")
     torch.manual_seed(2)
@@ -144,16 +144,19 @@ def test_calibrated_pictures_are_served_in_int8_only_on_request(tmp_path: Path) 
     (tmp_path / "labels.txt").write_text("left\nright\n")
     made = adopt(
         *(tmp_path / "model.pt2", "--name", "halves", "--codec", "image"),
-        *("--labels", tmp_path / "labels.txt", "--scores", "softmax", "--calibrate", pictures),
+        *("--labels", tmp_path / "labels.txt", "--scores", "softmax", "--examples", pictures),
         *("--out", tmp_path / "artifacts", "--max-batch-size", "4"),
         variants="script,int8",
     )
-    assert "calibration: 12 of 24 items of pictures for int8, accuracy on 12 others\n" in made
+    told = "24 of 24 items of pictures; accuracy is measured on 12, int8 may use 12 others"
+    assert f"examples: {told}\n" in made
     artifact = tmp_path / "artifacts/halves/1"
     manifest = json.loads((artifact / "manifest.json").read_text())
     assert (manifest["accuracy"], manifest["variants"]["int8"]["accuracy"]) == (1, 1)
     assert "12 items" in manifest["variants"]["int8"]["made_by"]
-    assert "held-out accuracy" in (artifact / "report.html").read_text()
+    report = (artifact / "report.html").read_text()
+    assert "held-out accuracy" in report
+    assert told in report
     served = {}
     for precision in (None, "int8"):
         asked = {} if precision is None else {"plan_precision": precision}

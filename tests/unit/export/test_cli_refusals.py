@@ -87,10 +87,6 @@ class TestWrongUsage:
                 ["tiny", "--plan-precision", "int8", "--variants", "script"],
                 "--plan-precision int8: none of script computes in it",
             ),
-            (
-                ["adopt", "m.pt", "--calibrate", "it.npy", "--variants", "script"],
-                "--calibrate is for int8: add it to --variants, or leave out --calibrate",
-            ),
             (["tiny", "--turbo"], "unrecognized arguments: --turbo (--help explains every option)"),
             (["tiny", "nan"], "unrecognized arguments: nan"),
         ],

@@ -220,7 +220,7 @@ class TestRejected:
         """Samples lie on both sides of zero, and the message says what can be done."""
         with pytest.raises(ExportError) as caught:
             outputs(Logarithm())
-        for told in ("NaN or infinite", "random normal numbers", "your own golden inputs"):
+        for told in ("NaN or infinite", "random normal numbers", "with --examples"):
             assert told in str(caught.value)
 
     def test_a_sample_too_large_for_memory(self) -> None:

@@ -199,7 +199,7 @@ NOTHING = (
         (of_vectors(lambda: nn.LSTM(16, 2), (4, 16)), NOTHING),
         (
             convolution(calibration=None),
-            "^there is no calibration data: `adopt` reads it with --calibrate, ",
+            "^there is no calibration data: `adopt` reads it with --examples, ",
         ),
         (convolution(BranchingConvolution), "^torch.export failed: "),
         (of_vectors(Locked, (64,)), "^quantization failed: cannot pickle 'generator' object$"),

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
+from pydantic import JsonValue
 
 from export.errors import UsageError
 from models.bounds import at_sizes, mismatch, out_of_range, shared_axes
 from models.byte_order import NotUtf8Error, unmarked
-from models.codec_specs import ImageCodecSpec, TextCodecSpec
-from models.definitions.definition import Definition
+from models.codec_specs import CodecSpec, ImageCodecSpec, TextCodecSpec
 from models.pictures import PictureError
 from models.preprocess import preprocess
 from models.runtimes import NotInstalled, imported
@@ -27,7 +27,24 @@ LABELS, LABEL, TEXT, SECOND = "labels", "label", "text", "second"
 MAX_FILE_BYTES = 4 << 30  # of texts and tables, which are read whole
 FORMATS = "a folder of PNG or JPEG pictures, .npy, .npz, .parquet, .txt or .jsonl"
 
-Reader: TypeAlias = Callable[[Path, Definition], "Found"]
+MAX_SHOWN = 4096  # characters of a text; a longer one is not shown to people
+
+Reader: TypeAlias = Callable[[Path, "Taken"], "Found"]
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """What a model takes.
+
+    Attributes:
+        inputs: of the model.
+        codec: how clients send them.
+        tokenizer: the file; None: it takes no texts.
+    """
+
+    inputs: tuple[TensorSpec, ...]
+    codec: CodecSpec
+    tokenizer: bytes | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,15 +56,17 @@ class Found:
         item: reads one: input name -> array without the batch axis, not yet checked.
         name: of an item, for messages.
         labels: of all items, as they are written; None: there are none.
+        shown: a text, or two of them, as a client sends it in JSON; None: other items, long texts.
     """
 
     count: int
     item: Callable[[int], Arrays]
     name: Callable[[int], str]
     labels: Sequence[object] | None = None
+    shown: Callable[[int], JsonValue] = lambda _: None
 
 
-def find(path: Path, definition: Definition) -> Found:
+def find(path: Path, taken: Taken) -> Found:
     """Open a file, or a folder of pictures, in the format of its name.
 
     Raises:
@@ -56,41 +75,56 @@ def find(path: Path, definition: Definition) -> Found:
     try:
         kind = "folder" if path.is_dir() else path.suffix.lower()
         if kind != "folder" and path.stat().st_size > MAX_FILE_BYTES:
-            raise UsageError(f"--calibrate {path}: more than {MAX_FILE_BYTES:,} bytes; give a part")
+            raise UsageError(f"--examples {path}: more than {MAX_FILE_BYTES:,} bytes; give a part")
         if kind not in READERS:
-            raise UsageError(f"--calibrate {path}: must be {FORMATS}")
-        found = READERS[kind](path, definition)
+            raise UsageError(f"--examples {path}: must be {FORMATS}")
+        found = READERS[kind](path, taken)
     except OSError as error:
-        raise UsageError(f"--calibrate {path}: {error.strerror or error}") from error
+        raise UsageError(f"--examples {path}: {error.strerror or error}") from error
     except (NotUtf8Error, UnicodeDecodeError) as error:
-        raise UsageError(f"--calibrate {path} is not UTF-8: {error}") from error
+        raise UsageError(f"--examples {path} is not UTF-8: {error}") from error
     if not found.count:
-        raise UsageError(f"--calibrate {path} is empty: give some real inputs")
+        raise UsageError(f"--examples {path} is empty: give some real inputs")
     return found
 
 
-def checked(found: Found, index: int, inputs: Sequence[TensorSpec]) -> Arrays:
-    """Read an item in the dtypes of the inputs.
+def read(found: Found, index: int, inputs: Sequence[TensorSpec]) -> Arrays:
+    """Read an item in the dtypes of the inputs, and in their order.
 
     Raises:
         UsageError: if it cannot be read, or the model does not take it.
     """
-    what = f"--calibrate {found.name(index)}"
+    name = found.name(index)
     try:
         given = found.item(index)
         item = {spec.name: _fitting(spec, given[spec.name]) for spec in inputs}
     except OSError as error:
-        raise UsageError(f"{what}: {error.strerror or error}") from error
+        raise UsageError(f"--examples {name}: {error.strerror or error}") from error
     except (PictureError, TextError, ValueError, TypeError, LookupError) as error:
-        raise UsageError(f"{what}: {error}") from error
+        raise UsageError(f"--examples {name}: {error}") from error
+    check_limits(name, item, inputs)
+    return item
+
+
+def check_limits(name: str, item: Arrays, inputs: Sequence[TensorSpec]) -> None:
+    """Check sizes and numbers of an item.
+
+    Raises:
+        UsageError: at the first that the inputs do not allow.
+    """
     shapes = {name: array.shape for name, array in item.items()}
+    for spec in inputs:
+        if not spec.takes(shapes[spec.name]):
+            raise UsageError(
+                f"--examples {name}: {spec.name!r} has shape {list(shapes[spec.name])}, and the "
+                f"model takes {spec}"
+            )
     differ = mismatch(shared_axes(inputs), shapes)
     if differ is not None:
-        raise UsageError(f"{what}: {differ.second.input!r}: {differ}")
+        raise UsageError(f"--examples {name}: {differ.second.input!r}: {differ}")
     for spec in at_sizes(inputs, shapes):
         if (number := out_of_range(spec, item[spec.name])) is not None:
-            raise UsageError(f"{what}: {number} is not a number that {spec} takes")
-    return item
+            raise UsageError(f"--examples {name}: {number} is not a number that {spec} takes")
 
 
 def _fitting(spec: TensorSpec, given: Any) -> Array:
@@ -98,9 +132,10 @@ def _fitting(spec: TensorSpec, given: Any) -> Array:
     kinds = [
         {"u": "i"}.get(dtype.kind, dtype.kind) for dtype in (array.dtype, np.dtype(spec.dtype))
     ]
-    if kinds[0] != kinds[1] or not spec.takes(array.shape):
+    if kinds[0] != kinds[1] or not spec.accepts(array.shape):
+        takes = f"{spec.name}={spec.dtype}{list(spec.shape)}".replace(" ", "")
         raise ValueError(
-            f"the item is {array.dtype}{list(array.shape)}, and the model takes {spec}"
+            f"the item is {array.dtype}{list(array.shape)}, and the model takes {takes}"
         )
     with np.errstate(over="ignore"):
         made = array.astype(spec.dtype)
@@ -121,11 +156,11 @@ def lines_of(data: bytes) -> list[str]:
     return text.removesuffix("\n").split("\n") if text else []
 
 
-def _pictures(folder: Path, definition: Definition) -> Found:
-    codec = definition.codec
+def _pictures(folder: Path, taken: Taken) -> Found:
+    codec = taken.codec
     if not isinstance(codec, ImageCodecSpec):
         raise UsageError(
-            f"--calibrate {folder} is a folder, for models that take pictures: add --codec image, "
+            f"--examples {folder} is a folder, for models that take pictures: add --codec image, "
             "or give a file of numbers or texts"
         )
     files = sorted(
@@ -139,45 +174,45 @@ def _pictures(folder: Path, definition: Definition) -> Found:
     inside = {len(each) > 1 for each in parts}
     if len(inside) > 1:
         raise UsageError(
-            f"--calibrate {folder} has pictures next to folders with pictures: put each into the "
+            f"--examples {folder} has pictures next to folders with pictures: put each into the "
             "folder of its label, or all into one"
         )
 
     def item(index: int) -> Arrays:
-        return {definition.inputs[0].name: preprocess(files[index].read_bytes(), codec.preprocess)}
+        return {taken.inputs[0].name: preprocess(files[index].read_bytes(), codec.preprocess)}
 
     labels = [each[0] for each in parts] if inside == {True} else None
     return Found(len(files), item, lambda index: str(files[index]), labels)
 
 
-def _array(file: Path, definition: Definition) -> Found:
-    names = [spec.name for spec in definition.inputs]
+def _array(file: Path, taken: Taken) -> Found:
+    names = [spec.name for spec in taken.inputs]
     if len(names) > 1:
         raise UsageError(
-            f"--calibrate {file} has one array, but the model has the inputs {', '.join(names)}: "
+            f"--examples {file} has one array, but the model has the inputs {', '.join(names)}: "
             "give .npz or Parquet"
         )
     try:
         mapped = np.lib.format.open_memmap(file, mode="r")
     except (ValueError, EOFError) as error:
-        raise UsageError(f"--calibrate {file} cannot be read as .npy: {error}") from error
+        raise UsageError(f"--examples {file} cannot be read as .npy: {error}") from error
     return _of_arrays(file, {names[0]: mapped}, None)
 
 
-def _arrays(file: Path, definition: Definition) -> Found:
+def _arrays(file: Path, taken: Taken) -> Found:
     try:
         with file.open("rb") as opened, zipfile.ZipFile(opened) as archive:
             if sum(entry.file_size for entry in archive.infolist()) > MAX_FILE_BYTES:
                 raise UsageError(
-                    f"--calibrate {file} would unpack to more than {MAX_FILE_BYTES:,} bytes; give "
+                    f"--examples {file} would unpack to more than {MAX_FILE_BYTES:,} bytes; give "
                     "a part"
                 )
             loaded = np.load(opened, allow_pickle=False)
             arrays = {name: loaded[name] for name in loaded.files}
     except (ValueError, EOFError, zipfile.BadZipFile) as error:
-        raise UsageError(f"--calibrate {file} cannot be read as .npz: {error}") from error
+        raise UsageError(f"--examples {file} cannot be read as .npz: {error}") from error
     labels = arrays.pop(LABELS, None)
-    _check_names(file, arrays, definition)
+    _check_names(file, arrays, taken)
     return _of_arrays(file, arrays, labels)
 
 
@@ -185,7 +220,7 @@ def _of_arrays(file: Path, arrays: Arrays, labels: Array | None) -> Found:
     every = [*arrays.values(), *([] if labels is None else [labels])]
     counts = {len(array) if array.ndim else 0 for array in every}
     if len(counts) > 1:
-        raise UsageError(f"--calibrate {file}: its arrays have {sorted(counts)} rows")
+        raise UsageError(f"--examples {file}: its arrays have {sorted(counts)} rows")
     return Found(
         counts.pop(),
         lambda index: {name: array[index] for name, array in arrays.items()},
@@ -194,33 +229,33 @@ def _of_arrays(file: Path, arrays: Arrays, labels: Array | None) -> Found:
     )
 
 
-def _check_names(file: Path, given: Mapping[str, object], definition: Definition) -> None:
-    names = [spec.name for spec in definition.inputs]
+def _check_names(file: Path, given: Mapping[str, object], taken: Taken) -> None:
+    names = [spec.name for spec in taken.inputs]
     if sorted(given) != sorted(names):
         raise UsageError(
-            f"--calibrate {file} has {', '.join(given) or 'nothing'}, and the model takes "
+            f"--examples {file} has {', '.join(given) or 'nothing'}, and the model takes "
             f"{', '.join(names)}"
         )
 
 
-def _table(file: Path, definition: Definition) -> Found:
+def _table(file: Path, taken: Taken) -> Found:
     try:
         parquet = imported("pyarrow.parquet", "pyarrow", "bulk")
     except NotInstalled as error:
-        raise UsageError(f"--calibrate {file}: {error}") from error
+        raise UsageError(f"--examples {file}: {error}") from error
     import pyarrow  # noqa: PLC0415 - optional
 
     try:
         table = parquet.read_table(file)
     except pyarrow.ArrowException as error:
-        raise UsageError(f"--calibrate {file} is not Parquet: {error}") from error
+        raise UsageError(f"--examples {file} is not Parquet: {error}") from error
     columns = {name: table.column(name) for name in table.column_names if name != LABEL}
     labels = table.column(LABEL).to_pylist() if LABEL in table.column_names else None
 
     def row(index: int) -> Mapping[str, Any]:
         return {name: column[index].as_py() for name, column in columns.items()}
 
-    return _of_rows(file, table.num_rows, columns, row, labels, definition)
+    return _of_rows(file, table.num_rows, columns, row, labels, taken)
 
 
 def _of_rows(
@@ -229,10 +264,10 @@ def _of_rows(
     columns: Mapping[str, object],
     row: Callable[[int], Mapping[str, Any]],
     labels: Sequence[object] | None,
-    definition: Definition,
+    taken: Taken,
 ) -> Found:
     """Return rows of texts, of pictures as files, or of numbers, by the model's codec."""
-    codec = definition.codec
+    codec = taken.codec
 
     def name(index: int) -> str:
         return f"{file}, row {index}"
@@ -240,14 +275,23 @@ def _of_rows(
     if isinstance(codec, TextCodecSpec):
         wanted = [TEXT, SECOND] if codec.pairs else [TEXT]
         if any(each not in columns for each in wanted):
-            raise UsageError(f"--calibrate {file} needs {' and '.join(map(repr, wanted))}")
-        make = _tokenizes(definition, codec)
-        return Found(count, lambda at: make(*(row(at)[each] for each in wanted)), name, labels)
-    _check_names(file, columns, definition)
+            raise UsageError(f"--examples {file} needs {' and '.join(map(repr, wanted))}")
+        make = _tokenizes(taken, codec)
+
+        def texts(index: int) -> list[Any]:
+            return [row(index)[each] for each in wanted]
+
+        def shown(index: int) -> JsonValue:
+            made = texts(index)
+            short = sum(map(len, made)) <= MAX_SHOWN
+            return (made if codec.pairs else made[0]) if short else None
+
+        return Found(count, lambda at: make(*texts(at)), name, labels, shown)
+    _check_names(file, columns, taken)
 
     def item(index: int) -> Arrays:
         made = {}
-        for spec in definition.inputs:
+        for spec in taken.inputs:
             value = row(index)[spec.name]
             if isinstance(value, bytes) and isinstance(codec, ImageCodecSpec):
                 made[spec.name] = preprocess(value, codec.preprocess)
@@ -260,42 +304,43 @@ def _of_rows(
     return Found(count, item, name, labels)
 
 
-def _texts(file: Path, definition: Definition) -> Found:
+def _texts(file: Path, taken: Taken) -> Found:
     rows = []
     for number, line in enumerate(lines_of(file.read_bytes()), start=1):
         if not line.strip():
-            raise UsageError(f"--calibrate {file}, line {number} is empty: remove it")
+            raise UsageError(f"--examples {file}, line {number} is empty: remove it")
         rows.append({TEXT: line})
-    return _of_texts(file, rows, definition)
+    return _of_texts(file, rows, taken)
 
 
-def _objects(file: Path, definition: Definition) -> Found:
+def _objects(file: Path, taken: Taken) -> Found:
     rows = []
     for number, line in enumerate(lines_of(file.read_bytes()), start=1):
         try:
             row = json.loads(line)
         except (ValueError, RecursionError) as error:
-            raise UsageError(f"--calibrate {file}, line {number}: not JSON: {error}") from error
+            raise UsageError(f"--examples {file}, line {number}: not JSON: {error}") from error
         rows.append(row if isinstance(row, dict) else {TEXT: row})
-    return _of_texts(file, rows, definition)
+    return _of_texts(file, rows, taken)
 
 
-def _of_texts(file: Path, rows: Sequence[Mapping[str, Any]], definition: Definition) -> Found:
-    if not isinstance(definition.codec, TextCodecSpec):
+def _of_texts(file: Path, rows: Sequence[Mapping[str, Any]], taken: Taken) -> Found:
+    if not isinstance(taken.codec, TextCodecSpec):
         raise UsageError(
-            f"--calibrate {file} has texts, and the model takes none: give .npy, .npz or Parquet"
+            f"--examples {file} has texts, and the model takes none: give .npy, .npz or Parquet"
         )
     if not rows:
         return Found(0, lambda _: {}, str)
     labels = [row.get(LABEL) for row in rows]
     known = None if labels == [None] * len(rows) else labels
     columns = dict.fromkeys(set.intersection(*(set(row) for row in rows)))
-    return _of_rows(file, len(rows), columns, rows.__getitem__, known, definition)
+    return _of_rows(file, len(rows), columns, rows.__getitem__, known, taken)
 
 
-def _tokenizes(definition: Definition, codec: TextCodecSpec) -> Callable[..., Arrays]:
-    files = definition.files() if definition.files else {}
-    tokenizer = Tokenizer(files[codec.tokenizer], codec)
+def _tokenizes(taken: Taken, codec: TextCodecSpec) -> Callable[..., Arrays]:
+    if taken.tokenizer is None:
+        raise RuntimeError("a bug in adopt: a model that takes texts has no tokenizer")
+    tokenizer = Tokenizer(taken.tokenizer, codec)
 
     def make(*texts: object) -> Arrays:
         for text in texts:

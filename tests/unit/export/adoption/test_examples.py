@@ -1,7 +1,8 @@
-"""`adopt --calibrate`: real items in the model's form, with their labels; or a clear error."""
+"""`adopt --examples`: real items in the model's form, with their labels; or a clear error."""
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -13,10 +14,10 @@ import torch
 from PIL import Image
 from torch import nn
 
-from export.adoption import calibration
+from export.adoption import examples
 from export.adoption.adopt import Adopted
-from export.adoption.calibration_files import Found, checked
-from export.errors import UsageError
+from export.adoption.example_files import Found, read
+from export.errors import ExportError, UsageError
 from models.codec_specs import ImageCodecSpec
 from models.definitions.definition import Definition, HeldOut
 from models.preprocess import preprocess
@@ -87,7 +88,7 @@ def held_out(definition: Definition) -> HeldOut:
 
 class TestPictures:
     def test_they_are_prepared_as_for_requests(self, means: Path, pictures: Path) -> None:
-        made = of_pictures(means, "--calibrate", pictures / "dark")
+        made = of_pictures(means, "--examples", pictures / "dark")
         definition, codec = made.definition, made.definition.codec
         assert isinstance(codec, ImageCodecSpec)
         wanted = {
@@ -97,58 +98,62 @@ class TestPictures:
         found = items(definition)
         assert {item["input"].tobytes() for item in found} == wanted
         assert definition.held_out is None
-        assert made.calibration == ("10 of 10 items of dark for int8",)
-        assert made.variants == ("script", "int8")  # what a TorchScript file gets otherwise: script
+        assert made.definition.real_inputs == "10 of 10 items of dark"
+        assert made.variants == ("script",)
 
     def test_folders_are_labels_and_half_of_the_items_measure(
         self, means: Path, pictures: Path
     ) -> None:
-        made = of_pictures(means, "--calibrate", pictures)
+        made = of_pictures(means, "--examples", pictures)
         others = held_out(made.definition)
-        assert made.calibration == ("10 of 20 items of pictures for int8, accuracy on 10 others",)
+        assert made.definition.real_inputs == (
+            "20 of 20 items of pictures; accuracy is measured on 10, int8 may use 10 others"
+        )
         light = others.inputs["input"].mean(axis=(1, 2, 3)) > 0.5
         assert light.astype(int).tolist() == others.labels.tolist()
         assert set(others.labels.tolist()) == {0, 1}
         used = {item["input"].tobytes() for item in items(made.definition)}
         assert used.isdisjoint(each.tobytes() for each in others.inputs["input"])
 
-    def test_proofs_use_values_of_different_items(self, means: Path, pictures: Path) -> None:
-        definition = of_pictures(means, "--calibrate", pictures).definition
-        used = {item["input"].tobytes() for item in items(definition)}
-        golden = definition.golden_inputs()
+    def test_proofs_use_different_items(self, means: Path, pictures: Path) -> None:
+        definition = of_pictures(means, "--examples", pictures).definition
+        every = {each.tobytes() for each in held_out(definition).inputs["input"]}
+        every |= {item["input"].tobytes() for item in items(definition)}
+        golden = {item["input"].tobytes() for item in definition.golden_inputs()}
+        assert golden <= every
+        assert len(golden) == 3
         drawn = definition.random_inputs(np.random.default_rng(1), 30)["input"]
-        assert {item["input"].tobytes() for item in golden} <= used
-        assert drawn.shape == (30, 3, SIDE, SIDE)
-        assert {each.tobytes() for each in drawn[: len(used)]} == used
-        assert len({each.tobytes() for each in drawn}) == 30
+        assert {each.tobytes() for each in drawn} == every
 
-    def test_a_single_item_makes_different_ones(self, tmp_path: Path) -> None:
-        """Copies would not show that a model mixes the items of a batch."""
-        np.save(tmp_path / "one.npy", np.arange(6, dtype=np.float32)[None])
-        model = written(tmp_path, scripted(nn.Linear(6, 2)))
-        path = tmp_path / "one.npy"
-        made = run(model, "--name", "m", "--input", "float32[-1,6]", "--calibrate", path)
-        (drawn,) = made.definition.random_inputs(np.random.default_rng(1), 4).values()
-        assert len({each.tobytes() for each in drawn}) == 4
-        assert {*drawn.flatten()} == {*range(6)}
+    def test_one_of_them_is_shown(self, means: Path, pictures: Path) -> None:
+        definition = of_pictures(means, "--examples", pictures / "light").definition
+        assert isinstance(definition.codec, ImageCodecSpec)
+        shown = definition.example()
+        assert isinstance(shown, str)
+        seen = preprocess(base64.b64decode(shown), definition.codec.preprocess)
+        assert any(np.array_equal(seen, item["input"]) for item in items(definition))
 
     def test_a_file_may_have_the_labels(self, means: Path, pictures: Path) -> None:
         labels = written(means.parent, b"light\n1\n" + b"dark\n" * 8, "right.txt")
-        given = ("--calibrate", pictures / "dark", "--calibrate-labels", labels)
+        given = ("--examples", pictures / "dark", "--example-labels", labels)
         others = held_out(of_pictures(means, *given).definition)
         assert len(others.labels) == 5
 
     def test_limits(self, means: Path, pictures: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(calibration, "MAX_CALIBRATION", 3)
-        monkeypatch.setattr(calibration, "MAX_ITEMS", 8)
+        monkeypatch.setattr(examples, "MAX_EXAMPLES", 3)
+        monkeypatch.setattr(examples, "MAX_ITEMS", 8)
         one, other = (
-            of_pictures(means, "--calibrate", path).calibration[0]
+            of_pictures(means, "--examples", path).definition.real_inputs
             for path in (pictures / "dark", pictures)
         )
-        assert one == "3 of 10 items of dark for int8"
-        assert other == "3 of 20 items of pictures for int8, accuracy on 5 others"
-        monkeypatch.setattr(calibration, "MAX_BYTES", 3 * SIDE * SIDE * 4)
-        assert of_pictures(means, "--calibrate", pictures).calibration[0].startswith("1 of 20")
+        assert one == "3 of 10 items of dark"
+        assert other == (
+            "8 of 20 items of pictures; accuracy is measured on 5, int8 may use 3 others"
+        )
+        monkeypatch.setattr(examples, "MAX_BYTES", 3 * SIDE * SIDE * 4)
+        assert of_pictures(means, "--examples", pictures).definition.real_inputs == (
+            "2 of 20 items of pictures; accuracy is measured on 1, int8 may use 1 others"
+        )
 
 
 def broken(folder: Path) -> Path:
@@ -187,7 +192,7 @@ class TestRefused:
         self, means: Path, pictures: Path, make: Callable[[Path], Path], why: str
     ) -> None:
         with pytest.raises(UsageError, match=why) as refused:
-            of_pictures(means, "--calibrate", make(pictures.parent))
+            of_pictures(means, "--examples", make(pictures.parent))
         assert "\n" not in str(refused.value)
 
     @pytest.mark.parametrize(
@@ -200,17 +205,17 @@ class TestRefused:
     )
     def test_labels(self, means: Path, pictures: Path, labels: bytes, why: str) -> None:
         file = written(means.parent, labels, "right.txt")
-        given = ("--calibrate", pictures / "dark", "--calibrate-labels", file)
+        given = ("--examples", pictures / "dark", "--example-labels", file)
         with pytest.raises(UsageError, match=why):
             of_pictures(means, *given)
 
     def test_labels_alone(self, means: Path) -> None:
-        with pytest.raises(UsageError, match="is for the items of --calibrate, which is missing"):
-            of_pictures(means, "--calibrate-labels", means)
+        with pytest.raises(UsageError, match="is for the items of --examples, which is missing"):
+            of_pictures(means, "--example-labels", means)
 
     def test_a_folder_for_numbers(self, tmp_path: Path, pictures: Path) -> None:
         with pytest.raises(UsageError, match="for models that take pictures: add --codec image"):
-            of_numbers(tmp_path, "--calibrate", pictures)
+            of_numbers(tmp_path, "--examples", pictures)
 
 
 X, Z = np.arange(12, dtype=np.float64).reshape(4, 3), np.array([[1, 2], [3, 4], [5, 6], [7, 8]])
@@ -232,7 +237,7 @@ def table(folder: Path, **columns: Any) -> Path:
 class TestNumbers:
     def test_an_archive_of_arrays(self, tmp_path: Path) -> None:
         file = saved(tmp_path, x=X, z=Z, labels=np.array([0, 1, 1, 0]))
-        definition = of_numbers(tmp_path, "--calibrate", file).definition
+        definition = of_numbers(tmp_path, "--examples", file).definition
         found, others = items(definition), held_out(definition)
         assert {name: array.dtype.name for name, array in found[0].items()} == {
             "x": "float32",
@@ -246,7 +251,7 @@ class TestNumbers:
     def test_a_table_with_items_of_several_sizes(self, tmp_path: Path) -> None:
         rows = [[1], [3, 4], [5, 6], [7, 8, 9]]
         file = table(tmp_path, x=X.tolist(), z=rows)
-        definition = of_numbers(tmp_path, "--calibrate", file).definition
+        definition = of_numbers(tmp_path, "--examples", file).definition
         assert sorted(item["z"].tolist() for item in items(definition)) == rows
         drawn = [definition.random_inputs(np.random.default_rng(n), 2)["z"] for n in range(9)]
         assert len({each.shape for each in drawn}) > 1  # sizes are those of proofs without items
@@ -262,7 +267,8 @@ class TestNumbers:
             ({"z": Z[:3]}, r"its arrays have \[3, 4\] rows"),
             ({"y": Z}, "has x, z, y, and the model takes x, z"),
             ({"labels": np.array([0, 1, 2, 0])}, "has the label 2, and the model has 2: it must"),
-            ({"x": X[:1], "z": Z[:1], "labels": np.array([0])}, "at least 2 items are needed"),
+            ({"x": X[:1], "z": Z[:1]}, r"it\.npz has 1 item: at least two different ones"),
+            ({"x": X[[0, 0]], "z": Z[[0, 0]]}, r"has 1 item, repeated: at least two different"),
             ({"x": X[:0], "z": Z[:0]}, "is empty: give some real inputs"),
             ({"x": np.array([{}] * 4)}, "cannot be read as .npz: Object arrays cannot be loaded"),
         ],
@@ -270,25 +276,25 @@ class TestNumbers:
     def test_what_does_not_fit(self, tmp_path: Path, change: dict[str, Any], why: str) -> None:
         file = saved(tmp_path, **{"x": X, "z": Z, **change})
         with pytest.raises(UsageError, match=why) as refused:
-            of_numbers(tmp_path, "--calibrate", file)
+            of_numbers(tmp_path, "--examples", file)
         assert "\n" not in str(refused.value)
 
     def test_one_array_for_two_inputs(self, tmp_path: Path) -> None:
         np.save(tmp_path / "it.npy", X)
         with pytest.raises(UsageError, match="has one array, but the model has the inputs x, z"):
-            of_numbers(tmp_path, "--calibrate", tmp_path / "it.npy")
+            of_numbers(tmp_path, "--examples", tmp_path / "it.npy")
 
     @pytest.mark.parametrize("name", ["it.npy", "it.npz", "it.parquet"])
     def test_damaged_files(self, tmp_path: Path, name: str) -> None:
         with pytest.raises(UsageError, match=r"it\.np.* cannot be read|is not Parquet|one array"):
-            of_numbers(tmp_path, "--calibrate", written(tmp_path, b"PK\x03\x04 no", name))
+            of_numbers(tmp_path, "--examples", written(tmp_path, b"PK\x03\x04 no", name))
 
     def test_labels_need_equal_sizes_or_padding(self, tmp_path: Path) -> None:
         file = table(
             tmp_path, x=X.tolist(), z=[[1], [3, 4], [5, 6, 7], [7] * 4], label=[0, 1, 0, 1]
         )
         with pytest.raises(UsageError, match="items with labels must have equal sizes"):
-            of_numbers(tmp_path, "--calibrate", file)
+            of_numbers(tmp_path, "--examples", file)
 
 
 @pytest.fixture
@@ -306,9 +312,11 @@ class TestTexts:
             {"text": f"{'a ' * index}b", "label": ["no", "yes"][index % 2]} for index in range(6)
         ]
         file = written(tmp_path, "\n".join(map(json.dumps, rows)).encode(), "it.jsonl")
-        made = run(classifier, "--task", "classify", "--calibrate", file)
+        made = run(classifier, "--task", "classify", "--examples", file)
         others = held_out(made.definition)
-        assert made.calibration == ("3 of 6 items of it.jsonl for int8, accuracy on 3 others",)
+        assert made.definition.real_inputs == (
+            "6 of 6 items of it.jsonl; accuracy is measured on 3, int8 may use 3 others"
+        )
         lengths = [*(len(item["input_ids"]) for item in items(made.definition))]
         masks = others.inputs["attention_mask"].sum(axis=1).tolist()
         shortest = min(lengths + masks)
@@ -317,8 +325,15 @@ class TestTexts:
 
     def test_lines_of_text(self, classifier: Path, tmp_path: Path) -> None:
         file = written(tmp_path, "a b\r\nb\x0c\u2028c".encode(), "it.txt")
-        made = run(classifier, "--task", "classify", "--calibrate", file)
-        assert made.calibration == ("2 of 2 items of it.txt for int8",)
+        definition = run(classifier, "--task", "classify", "--examples", file).definition
+        assert definition.real_inputs == "2 of 2 items of it.txt"
+        assert definition.example() in ("a b", "b\x0c\u2028c")
+        lengths = [len(item["input_ids"]) for item in definition.golden_inputs()]
+        own = [len(item["input_ids"]) for item in items(definition)]
+        assert lengths[:2] == sorted(own)
+        assert lengths[2:] == [size for size in sorted(lengths[2:]) if size > max(own)]
+        drawn = [definition.random_inputs(np.random.default_rng(n), 1) for n in range(20)]
+        assert {*own} < {each["input_ids"].shape[1] for each in drawn}
 
     @pytest.mark.parametrize(
         ("content", "why"),
@@ -336,7 +351,117 @@ class TestTexts:
     ) -> None:
         file = written(tmp_path, content, "it.jsonl")
         with pytest.raises(UsageError, match=why):
-            run(classifier, "--task", "classify", "--calibrate", file)
+            run(classifier, "--task", "classify", "--examples", file)
+
+
+class Logs(nn.Module):
+    """x [n, k] -> [n, 1]: the mean logarithm, NaN unless all numbers are positive."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.log().mean(1, keepdim=True)
+
+
+class Bags(nn.Module):
+    """x [n, k], offsets [n, b] -> [n, b]: sums from each offset on; they must be in order."""
+
+    def forward(self, x: torch.Tensor, offsets: torch.Tensor) -> torch.Tensor:
+        if bool((offsets[:, 1:] <= offsets[:, :-1]).any()):
+            raise ValueError("offsets must increase")
+        sums = x.flip(1).cumsum(1).flip(1)
+        return sums.gather(1, offsets)
+
+
+class Graphs(nn.Module):
+    """nodes [n, k, 2], edges [n, 2, e] -> [n, 2]: the mean over the ends of edges."""
+
+    def forward(self, nodes: torch.Tensor, edges: torch.Tensor) -> torch.Tensor:
+        flat = edges.flatten(1).unsqueeze(2).expand(-1, -1, 2)
+        return nodes.gather(1, flat).mean(1)
+
+
+class Sounds(nn.Module):
+    """x [n, t] -> [n, t // 8000]; only whole seconds at 8 kHz."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.reshape(x.shape[0], -1, 8000).mean(2)
+
+
+def graphs(folder: Path) -> Path:
+    rng = np.random.default_rng(5)
+    sizes = [(4, 6), (7, 9), (9, 5), (12, 20)]
+    return table(
+        folder,
+        nodes=[rng.random((nodes, 2)).tolist() for nodes, _ in sizes],
+        edges=[rng.integers(0, nodes, (2, edges)).tolist() for nodes, edges in sizes],
+    )
+
+
+def drawn_of(made: Adopted, count: int = 12) -> list[dict[str, Array]]:
+    """Batches that the proofs would use, of one to four items."""
+    rng = np.random.default_rng(7)
+    return [dict(made.definition.random_inputs(rng, 1 + index % 4)) for index in range(count)]
+
+
+class TestModelsThatNeedThem:
+    def test_logarithms(self, tmp_path: Path) -> None:
+        np.save(tmp_path / "x.npy", np.random.default_rng(1).random((9, 5), np.float32) + 0.1)
+        given = (written(tmp_path, scripted(Logs())), "--name", "m", "--input", "float32[-1,-1]")
+        with pytest.raises(ExportError, match=r"NaN or infinite .*, with --examples$"):
+            run(*given)
+        made = run(*given, "--examples", tmp_path / "x.npy")
+        batches = drawn_of(made)
+        assert all((each["input"] > 0).all() for each in batches)
+        assert {each["input"].shape[1] for each in batches} >= {3, 5}  # other sizes are cut out
+        assert made.definition.real_inputs == "9 of 9 items of x.npy"
+
+    def test_offsets(self, tmp_path: Path) -> None:
+        rng = np.random.default_rng(2)
+        offsets = np.array([[0, 3, 5], [0, 1, 7], [0, 2, 6]])
+        file = saved(tmp_path, x=rng.random((3, 8)), offsets=offsets)
+        inputs = ("--input", "x=float32[-1,8]", "--input", "offsets=int64[-1,3] in 0..7")
+        given = (written(tmp_path, scripted(Bags())), "--name", "m", *inputs)
+        with pytest.raises(ExportError, match="Samples are random: if it needs others, give --ex"):
+            run(*given)
+        made = run(*given, "--examples", file)
+        for batch in drawn_of(made):
+            assert {tuple(row) for row in batch["offsets"].tolist()} <= set(map(tuple, offsets))
+
+    def test_graphs(self, tmp_path: Path) -> None:
+        """Edges stay below the number of nodes when graphs of other sizes share a batch."""
+        model = written(tmp_path, scripted(Graphs()))
+        inputs = ("--input", "nodes=float32[-1,-1,2]", "--input", "edges=int64[-1,2,-1]")
+        made = run(model, "--name", "m", *inputs, "--examples", graphs(tmp_path))
+        assert "edges=int64[-1,2,1<=-1<=1024] in 0..<n" in made.learned[-1]
+        assert len({each["nodes"].shape for each in drawn_of(made)}) > 3
+        for each in drawn_of(made):
+            assert each["edges"].max() < each["nodes"].shape[1]
+        shapes = {item["nodes"].shape for item in made.definition.golden_inputs()}
+        assert shapes == {(4, 2), (9, 2), (12, 2)}
+
+    def test_sounds(self, tmp_path: Path) -> None:
+        rng = np.random.default_rng(3)
+        file = table(tmp_path, x=[rng.random(8000 * n).tolist() for n in (1, 2, 2)])
+        model = written(tmp_path, scripted(Sounds()))
+        made = run(model, "--name", "m", "--input", "x=float32[-1,-1]", "--examples", file)
+        (spec,) = made.definition.inputs
+        assert (spec.axes[0].most, made.definition.outputs[0].shape) == (16000, (-1, -1))
+        assert "axis 0 of 'x' is at most 16,000, as in --examples" in made.learned
+        assert made.definition.real_inputs == "3 of 3 items of it.parquet" + examples.ONLY
+
+    def test_a_model_that_fails_on_them(self, tmp_path: Path) -> None:
+        np.save(tmp_path / "x.npy", np.arange(24, dtype=np.float32).reshape(4, 6) - 3)
+        model = written(tmp_path, scripted(Logs()))
+        given = ("--name", "m", "--input", "float32[-1,6]", "--examples", tmp_path / "x.npy")
+        with pytest.raises(ExportError, match=r"^--examples: the model returns NaN or infinite"):
+            run(model, *given)
+
+    def test_repeated_ones_are_left_out(self, tmp_path: Path) -> None:
+        rows = np.arange(12, dtype=np.float32).reshape(2, 6)
+        np.save(tmp_path / "x.npy", np.repeat(rows, 3, axis=0))
+        model = written(tmp_path, scripted(nn.Linear(6, 2)))
+        given = ("--name", "m", "--input", "float32[-1,6]", "--examples", tmp_path / "x.npy")
+        told = run(model, *given).definition.real_inputs
+        assert told == "2 of 6 items of x.npy, without 4 repeated ones"
 
 
 def test_an_index_reaches_into_its_own_item_only() -> None:
@@ -347,5 +472,5 @@ def test_an_index_reaches_into_its_own_item_only() -> None:
     item = {"x": np.zeros((3, 2)), "e": np.array([2, 3])}
     found = Found(1, lambda _: item, lambda _: "row 0")
     with pytest.raises(UsageError, match="row 0: 3 is not a number that e=int64"):
-        checked(found, 0, inputs)
-    assert checked(found, 0, [*inputs[:1], inputs[1].model_copy(update={"below": None})])
+        read(found, 0, inputs)
+    assert read(found, 0, [*inputs[:1], inputs[1].model_copy(update={"below": None})])

@@ -1,0 +1,312 @@
+"""`adopt --examples`: real inputs for all proofs, for int8's ranges, and to measure accuracy."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from hashlib import sha256
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from export.adoption.example_files import FORMATS, Found, Taken, check_limits, find, lines_of, read
+from export.errors import UsageError
+from export.probing.examples import Examples, Shapes, bytes_of, shapes_of
+from export.probing.probing import Learned
+from export.probing.samples import Samples
+from export.reading.declared import changed, units_of
+from models.byte_order import NotUtf8Error
+from models.codec_specs import TextCodecSpec
+from models.definitions.definition import Definition, HeldOut
+from models.forms import input_tensors
+from models.local_paths import local_path
+from models.padding import padding_of
+from models.tensors import FREE_MOST, Array, Arrays, TensorSpec, stack
+
+MAX_EXAMPLES = 512  # for the proofs, and for int8's ranges
+MAX_ITEMS = 2048  # with those that measure accuracy
+MAX_BYTES = 512 << 20  # of their arrays
+READ_S = 60.0  # no item is read later
+MEASURED_S = 20.0  # of eager, over all items that measure accuracy; each form takes as long
+BATCH = 8
+SEED = 5
+ONLY = "; free sizes are proved only as they are in these, because others that were tried fail"
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """What the command gives.
+
+    Attributes:
+        found: all items of the file or folder.
+        where: what has the labels, for messages.
+        chosen: the index of each item that was read, in the order of `items`.
+        items: different ones, drawn from all.
+        told: a sentence on their number.
+    """
+
+    found: Found
+    where: Path
+    chosen: Array
+    items: tuple[Arrays, ...]
+    told: str
+
+    @property
+    def examples(self) -> Examples:
+        """The items for proofs."""
+        return Examples(self.items[:MAX_EXAMPLES], self.found.shown(int(self.chosen[0])))
+
+    def check(self, inputs: Sequence[TensorSpec]) -> None:
+        """Check that the inputs allow each item, once their limits are known.
+
+        Raises:
+            UsageError: at the first that does not fit.
+        """
+        for index, item in zip(self.chosen.tolist(), self.items, strict=True):
+            check_limits(self.found.name(index), item, inputs)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options that `given` reads."""
+    group = parser.add_argument_group("for real inputs")
+    group.add_argument(
+        "--examples",
+        type=local_path,
+        metavar="PATH",
+        help=f"real inputs of the model, at least two: {FORMATS}. All proofs use up to "
+        f"{MAX_EXAMPLES} of them, drawn from all, in place of random numbers, and int8 learns its "
+        "ranges from them; golden examples, which the artifact contains, are some of them. With "
+        "labels (a folder for each, `labels` in .npz, a column or key `label`), up to "
+        f"{MAX_ITEMS:,} are read, and accuracy is measured on at least half of them",
+    )
+    group.add_argument(
+        "--example-labels",
+        type=local_path,
+        metavar="FILE",
+        help="the labels of --examples: one per line, in the order of rows or of the pictures' "
+        "names; a label of the model, or its index",
+    )
+
+
+def given(parsed: argparse.Namespace, taken: Taken) -> Given | None:
+    """Read the real inputs that the command names; None: it names none.
+
+    Args:
+        parsed: from a parser with `add_arguments`.
+        taken: by the model.
+
+    Raises:
+        UsageError: if they cannot be read, do not fit the model, or are fewer than two.
+    """
+    path, file = parsed.examples, parsed.example_labels
+    if path is None:
+        if file is not None:
+            raise UsageError("--example-labels is for the items of --examples, which is missing")
+        return None
+    found = find(path, taken)
+    if file is not None:
+        found = replace(found, labels=_lines(file))
+    chosen, items, repeated = _read(found, taken.inputs)
+    if len(items) < 2:
+        raise UsageError(
+            f"--examples {path} has {len(items)} item"
+            f"{', repeated' if repeated else ''}: at least two different ones are needed, because "
+            "only they can show that an answer does not depend on the rest of a batch"
+        )
+    told = f"{len(items):,} of {found.count:,} items of {path.name}"
+    told += f", without {repeated:,} repeated ones" if repeated else ""
+    return Given(found, path if file is None else file, chosen, items, told)
+
+
+def widened(given: Given, learned: Learned) -> Learned:
+    """Let sizes without a known end be as large as those of the items, if these are very large."""
+    inputs, notes = learned.inputs, list(learned.notes)
+    for unit in units_of(inputs):
+        number, axis = unit.places[0]
+        name = inputs[number].name
+        most = max(item[name].shape[axis] for item in given.items)
+        if unit.most is None and most > FREE_MOST:
+            inputs = changed(inputs, unit, name=unit.name, least=unit.least, most=most)
+            notes.append(f"{unit.told} is at most {most:,}, as in --examples")
+    return Learned(inputs, tuple(notes))
+
+
+def sampled(given: Given, definition: Definition) -> Definition:
+    """Replace samples of a definition by real inputs.
+
+    Golden examples that are larger than them stay, and every second batch of proofs, in which sizes
+    and numbers are those that the definition chooses.
+    """
+    examples = given.examples
+    samples = Samples(definition.inputs, definition.codec, examples.shapes(), examples)
+    largest = max(map(bytes_of, examples.items))
+
+    def random_inputs(rng: np.random.Generator, batch: int) -> Arrays:
+        source = samples if rng.random() < 0.5 else definition
+        return source.random_inputs(rng, batch)
+
+    def golden_inputs() -> list[Arrays]:
+        larger = [item for item in definition.golden_inputs() if bytes_of(item) > largest]
+        return [*samples.golden_inputs(), *larger]
+
+    return replace(
+        definition,
+        random_inputs=random_inputs,
+        golden_inputs=golden_inputs,
+        example=lambda: definition.example() if examples.shown is None else examples.shown,
+    )
+
+
+def measured(given: Given, definition: Definition, shapes: Sequence[Shapes] = ()) -> Definition:
+    """Add calibration data to a definition, and with labels a held-out set.
+
+    Args:
+        given: the items.
+        definition: of the model.
+        shapes: all that proofs use; empty: the definition chooses them.
+
+    Raises:
+        UsageError: if the labels do not fit the model.
+    """
+    items, told = given.items, given.told
+    labels = _indices(given.found, definition, given.where)
+    used = items[:MAX_EXAMPLES] if labels is None else items[: min(MAX_EXAMPLES, len(items) // 2)]
+    made = replace(definition, calibration=lambda: _batches(used))
+    if labels is not None:
+        end = _affordable(definition, items, len(used))
+        right = labels[given.chosen[len(used) : end]]
+        inputs = _together(items[len(used) : end], definition)
+        made = replace(made, held_out=lambda: HeldOut(inputs, right))
+        told += f"; accuracy is measured on {len(right):,}, int8 may use {len(used):,} others"
+    is_fixed = all(spec.is_fixed for spec in definition.inputs)
+    if shapes and not is_fixed and set(shapes) <= set(given.examples.shapes()):
+        told += ONLY
+    return replace(made, real_inputs=told)
+
+
+def _read(found: Found, inputs: Sequence[TensorSpec]) -> tuple[Array, tuple[Arrays, ...], int]:
+    """Read items drawn from all, within the limits.
+
+    Returns:
+        their indices, the items, and how many were left out because they are equal to others.
+    """
+    most = MAX_EXAMPLES if found.labels is None else MAX_ITEMS
+    chosen: list[int] = []
+    items: list[Arrays] = []
+    known: set[bytes] = set()
+    size, repeated, ends_at = 0, 0, time.monotonic() + READ_S
+    for index in np.random.default_rng(SEED).permutation(found.count).tolist():
+        late = len(items) > BATCH and time.monotonic() > ends_at
+        if len(items) == most or (size > MAX_BYTES and len(items) > 1) or late:
+            break
+        item = read(found, index, inputs)
+        digest = _digest(item)
+        if digest in known:
+            repeated += 1
+            continue
+        known.add(digest)
+        chosen.append(index)
+        items.append(item)
+        size += bytes_of(item)
+    return np.array(chosen, np.int64), tuple(items), repeated
+
+
+def _digest(item: Arrays) -> bytes:
+    made = sha256(repr(shapes_of(item)).encode())
+    for array in item.values():
+        made.update(np.ascontiguousarray(array).tobytes())
+    return made.digest()
+
+
+def _affordable(definition: Definition, items: Sequence[Arrays], first: int) -> int:
+    """Return up to which item accuracy is measured, by the time that eager takes for some."""
+    batch = _batches(items[:BATCH])[0]
+    module = definition.build()
+    took_s = []
+    for _ in range(2):  # the first is the warm-up
+        began = time.perf_counter()
+        try:
+            with torch.inference_mode():
+                module(*input_tensors(batch, definition.inputs))
+        except Exception:  # of any class; the proof runs it again, and reports it
+            return len(items)
+        took_s.append(time.perf_counter() - began)
+    one_s = took_s[-1] / len(next(iter(batch.values())))
+    return min(len(items), first + max(BATCH, int(MEASURED_S / max(one_s, 1e-9))))
+
+
+def _by_shape(items: Sequence[Arrays]) -> Mapping[object, list[Arrays]]:
+    groups: dict[object, list[Arrays]] = {}
+    for item in items:
+        groups.setdefault(shapes_of(item), []).append(item)
+    return groups
+
+
+def _batches(items: Sequence[Arrays]) -> list[Arrays]:
+    """Return batches of equal shapes."""
+    return [
+        stack(group[start : start + BATCH])
+        for group in _by_shape(items).values()
+        for start in range(0, len(group), BATCH)
+    ]
+
+
+def _together(items: Sequence[Arrays], definition: Definition) -> Arrays:
+    """Return all items as one batch, padded if the model allows it."""
+    if len(_by_shape(items)) == 1:
+        return stack(items)
+    padding = padding_of(definition.inputs, definition.outputs)
+    if padding is None:
+        raise UsageError(
+            "--examples: items with labels must have equal sizes, because the model has no "
+            "padded dimension; leave out the labels, or declare one with --pad"
+        )
+    return padding.stack(items)
+
+
+def _lines(file: Path) -> list[str]:
+    try:
+        return [line.strip() for line in lines_of(file.read_bytes())]
+    except OSError as error:
+        raise UsageError(f"--example-labels {file}: {error.strerror}") from error
+    except (NotUtf8Error, UnicodeDecodeError) as error:
+        raise UsageError(f"--example-labels {file} is not UTF-8: {error}") from error
+
+
+def _indices(found: Found, definition: Definition, where: Path) -> Array | None:
+    """Return the index of each label in the first output.
+
+    Raises:
+        UsageError: if there is not one for each item, or the model does not have it.
+    """
+    if found.labels is None:
+        return None
+    shape = definition.outputs[0].item_shape
+    if len(shape) != 1 or shape[0] < 2 or _is_embedding(definition):
+        raise UsageError(
+            f"{where} has labels, which need a first output with a score for each label, [-1, N]; "
+            f"the model's is {list(definition.outputs[0].shape)}"
+        )
+    if len(found.labels) != found.count:
+        raise UsageError(f"{where} has {len(found.labels):,} labels for {found.count:,} items")
+    names = definition.codec.score_labels or ()
+    known: dict[str, int] = {str(index): index for index in range(shape[0])}
+    known |= {name: index for index, name in enumerate(names)}
+    made = []
+    for label in found.labels:
+        index = known.get(str(label)) if isinstance(label, str | int) else None
+        if index is None:
+            told = f"one of {', '.join(names[:9])}, or " if names else ""
+            raise UsageError(
+                f"{where} has the label {label!r}, and the model has {shape[0]}: it must be {told}"
+                f"an index, 0 to {shape[0] - 1}"
+            )
+        made.append(index)
+    return np.array(made)
+
+
+def _is_embedding(definition: Definition) -> bool:
+    return isinstance(definition.codec, TextCodecSpec) and definition.codec.task == "embed"
