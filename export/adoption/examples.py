@@ -137,26 +137,35 @@ def widened(given: Given, learned: Learned) -> Learned:
 def sampled(given: Given, definition: Definition) -> Definition:
     """Replace samples of a definition by real inputs.
 
-    Golden examples that are larger than them stay, and every second batch of proofs, in which sizes
-    and numbers are those that the definition chooses.
+    Of texts, golden examples that are longer than them stay, and every second batch of proofs has
+    tokens and lengths that the definition chooses.
     """
     examples = given.examples
     samples = Samples(definition.inputs, definition.codec, examples.shapes(), examples)
-    largest = max(map(bytes_of, examples.items))
+    made = replace(
+        definition,
+        random_inputs=samples.random_inputs,
+        golden_inputs=samples.golden_inputs,
+        example=samples.example,
+    )
+    if not isinstance(definition.codec, TextCodecSpec):
+        return made
+    longest = max(map(bytes_of, examples.items))
 
     def random_inputs(rng: np.random.Generator, batch: int) -> Arrays:
         source = samples if rng.random() < 0.5 else definition
         return source.random_inputs(rng, batch)
 
     def golden_inputs() -> list[Arrays]:
-        larger = [item for item in definition.golden_inputs() if bytes_of(item) > largest]
-        return [*samples.golden_inputs(), *larger]
+        longer = [item for item in definition.golden_inputs() if bytes_of(item) > longest]
+        return [*samples.golden_inputs(), *longer]
 
+    is_shown = examples.shown is not None
     return replace(
-        definition,
+        made,
         random_inputs=random_inputs,
         golden_inputs=golden_inputs,
-        example=lambda: definition.example() if examples.shown is None else examples.shown,
+        example=samples.example if is_shown else definition.example,
     )
 
 

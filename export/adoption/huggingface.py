@@ -8,13 +8,16 @@ from pathlib import Path
 from typing import get_args
 
 from export import values
+from export.adoption.huggingface_pictures import picture_definition, takes_pictures
 from export.errors import ExportError, UsageError
 from models.codec_specs import TextTask
 from models.definitions.definition import Definition
 from models.definitions.heads import Pooling
 from models.definitions.huggingface.definition import definition_of
-from models.definitions.huggingface.encoder import Wanted
-from models.definitions.huggingface.folder import MISSING, FolderError, ModelFolder, cause
+from models.definitions.huggingface.encoder import Wanted, architecture, class_of, config_of
+from models.definitions.huggingface.folder import CONFIG, MISSING, FolderError, ModelFolder, cause
+from models.definitions.huggingface.sentences import MODULES
+from models.definitions.huggingface.towers import Tower, has_towers
 
 REPOSITORY = re.compile(r"[\w.-]+/[\w.-]+")
 NO_NAME = re.compile(r"[^A-Za-z0-9_-]+")  # not allowed in a model's name
@@ -27,7 +30,22 @@ OF_FILES = (
     *("preprocess", "mean", "std", "polarity", "fit", "resize_shorter"),
     *("interpolation", "fill", "alpha"),
 )
-OF_FOLDERS = ("pooling", "normalize", "max_tokens", "allow_pickle")
+OF_FOLDERS = ("tower", "pooling", "normalize", "max_tokens", "allow_pickle")
+ADAPTER = "adapter_config.json"
+TASKS = "|".join(get_args(TextTask))
+# The end of the name of an architecture -> the task that it was made for.
+MADE_FOR = {
+    "ForSequenceClassification": "classify (or rerank, if it scores pairs of texts)",
+    "ForTokenClassification": "classify-tokens",
+    "ForImageClassification": "classify (or embed)",
+    "Model": "embed",
+}
+MODEL_FILES = (".pt", ".pt2", ".onnx", ".mar")
+TWO_TOWERS = (
+    "texts and pictures have a tower each, which become two models: adopt it with --task embed "
+    "--tower text, and again with --tower vision"
+)
+NO_TOWERS = "--tower is for models with one tower for texts and one for pictures, such as CLIP"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -37,6 +55,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add = group.add_argument
     add("--task", choices=get_args(TextTask), help="what the model is for (required)")
+    add(
+        "--tower",
+        choices=get_args(Tower),
+        help="for embed with CLIP, SigLIP and the like: which of the two towers, each of which is "
+        "a model of its own",
+    )
     add(
         "--pooling",
         choices=get_args(Pooling),
@@ -85,31 +109,90 @@ def adopt_folder(parsed: argparse.Namespace) -> tuple[str, Definition]:
         UsageError: if the task is missing, or neither a folder nor a repository is named.
         ExportError: if the model cannot be used.
     """
+    told = str(parsed.file)
     if parsed.task is None:
-        raise UsageError(
-            f"{parsed.file} is a folder: --task {'|'.join(get_args(TextTask))} says "
-            "what its model is for"
-        )
+        try:
+            raise UsageError(f"{told}: {_task_of(parsed.file)}")
+        except FolderError as error:
+            raise UsageError(f"{told}: {error}") from error
     check_options(parsed)
-    if parsed.task != "embed" and (parsed.pooling or parsed.normalize is not None):
-        raise UsageError("--pooling and --[no-]normalize are for --task embed")
+    if parsed.task != "embed" and (parsed.pooling or parsed.tower or parsed.normalize is not None):
+        raise UsageError("--pooling, --tower and --[no-]normalize are for --task embed")
     wanted = Wanted(
         task=parsed.task,
         pooling=parsed.pooling,
         normalize=parsed.normalize,
         max_tokens=parsed.max_tokens,
         allow_pickle=bool(parsed.allow_pickle),
+        tower=parsed.tower,
     )
-    told = str(parsed.file)
     path = parsed.file if parsed.file.exists() else _downloaded(told, wanted)
+    name = Path(told).resolve().name
+    description = parsed.description or f"Adopted from {name}."
     try:
-        folder = ModelFolder(path)
-        name = Path(told).resolve().name
-        description = parsed.description or f"Adopted from {name}."
-        definition = definition_of(folder, wanted, description)
+        definition = _definition(ModelFolder(path), wanted, description)
     except FolderError as error:
         raise ExportError(f"{told}: {error}") from error
-    return NO_NAME.sub("-", name), definition
+    suggested = name if wanted.tower is None else f"{name}-{wanted.tower}"
+    return NO_NAME.sub("-", suggested), definition
+
+
+def _definition(folder: ModelFolder, wanted: Wanted, description: str) -> Definition:
+    if folder.json(ADAPTER) is not None:
+        raise FolderError(_adapter(folder))
+    fields = folder.fields(CONFIG)
+    if not fields and folder.json(MODULES) is None:
+        raise FolderError(_empty(folder))
+    if folder.json(MODULES) is not None:
+        return definition_of(folder, wanted, description)
+    config = config_of(fields)
+    towers = has_towers(config, class_of("AutoModel", config))
+    if wanted.task == "embed" and towers != (wanted.tower is not None):
+        raise FolderError(TWO_TOWERS if towers else NO_TOWERS)
+    if towers and wanted.pooling is not None:
+        raise FolderError("--pooling is for models with one tower; CLIP's towers have their own")
+    if takes_pictures(config, wanted):
+        return picture_definition(folder, config, wanted, description)
+    return definition_of(folder, wanted, description)
+
+
+def _task_of(path: Path) -> str:
+    """Return what to do with a folder for which no task is given."""
+    folder = ModelFolder(path)
+    if folder.json(ADAPTER) is not None:
+        return _adapter(folder)
+    fields = folder.fields(CONFIG)
+    if not fields and folder.json(MODULES) is None:
+        return _empty(folder)
+    try:
+        config = config_of(fields)
+    except FolderError:  # without transformers, or a sentence-transformers folder
+        return f"a folder: --task {TASKS} says what its model is for"
+    made = architecture(config)
+    told = f"a folder{made and f' with {made}'}"
+    if has_towers(config, class_of("AutoModel", config)):
+        return f"{told}: {TWO_TOWERS}"
+    task = next((task for end, task in MADE_FOR.items() if made.endswith(end)), None)
+    if task is not None:
+        return f"{told}: add --task {task}"
+    return f"{told}: --task {TASKS} says what its model is for"
+
+
+def _adapter(folder: ModelFolder) -> str:
+    base = folder.fields(ADAPTER).get("base_model_name_or_path")
+    return (
+        f"a LoRA adapter ({ADAPTER}), which only changes another model, {base or 'its base'}: "
+        "merge both in Python with PeftModel.from_pretrained(base, FOLDER).merge_and_unload()"
+        ".save_pretrained(MERGED), save the tokenizer there too, and adopt MERGED"
+    )
+
+
+def _empty(folder: ModelFolder) -> str:
+    there = sorted(file.name for file in folder.path.iterdir())
+    told = f"no {CONFIG}, but {', '.join(there[:5])}" if there else "an empty folder"
+    files = [each for each in there if Path(each).suffix in MODEL_FILES]
+    advice = f"; to adopt a model file, name it: {folder.path / files[0]}" if files else ""
+    return f"{told}: a folder must have what save_pretrained of transformers writes{advice}"
 
 
 def _downloaded(repository: str, wanted: Wanted) -> Path:

@@ -60,6 +60,14 @@ Side = Annotated[int, Field(ge=1, le=4096)]  # pixels, as in the manifest
 Said = TypeVar("Said", bound=Part)
 
 
+class Refused(UsageError):
+    """A file says what is not possible; `told` is the reason without advice on options."""
+
+    def __init__(self, told: str) -> None:
+        super().__init__(f"--preprocess {told}; {OTHERWISE}")
+        self.told = told
+
+
 @dataclass(frozen=True, slots=True)
 class Steps:
     """The preprocessing of RGB pictures to float32 [3, height, width]; None: the file lacks it."""
@@ -125,7 +133,7 @@ def parse(text: str, what: str) -> Steps:
     if "input_size" in fields:
         return _timm(fields, what)
     if any(key.startswith(("do_", "image_")) for key in fields):
-        return _huggingface({k: v for k, v in fields.items() if v is not None}, what)
+        return of_huggingface(fields, what)
     raise UsageError(f"--preprocess {what} is none of these: {FORMATS}")
 
 
@@ -272,10 +280,18 @@ def _timm(fields: dict[str, Any], what: str) -> Steps:
     )
 
 
-def _huggingface(fields: dict[str, Any], what: str) -> Steps:
-    said = _checked(
-        _HuggingFace, {k: v for k, v in fields.items() if k not in WITHOUT_EFFECT}, what
-    )
+def of_huggingface(fields: Mapping[str, Any], what: str) -> Steps:
+    """Read the configuration of an image processor of Hugging Face.
+
+    Args:
+        fields: of the file.
+        what: its name, for messages.
+
+    Raises:
+        Refused: if it describes what this server cannot do.
+    """
+    stated = {k: v for k, v in fields.items() if k not in WITHOUT_EFFECT and v is not None}
+    said = _checked(_HuggingFace, stated, what)
     if said.resample is not None and said.resample not in RESAMPLING:
         names = ", ".join(f"{number} ({name})" for number, name in RESAMPLING.items())
         _refuse(what, "resample", f"{said.resample} must be one of {names}")
@@ -362,4 +378,4 @@ def _checked(kind: type[Said], fields: dict[str, Any], what: str) -> Said:
 
 
 def _refuse(what: str, key: str, problem: str) -> NoReturn:
-    raise UsageError(f"--preprocess {what}: {key}: {problem}; {OTHERWISE}")
+    raise Refused(f"{what}: {key}: {problem}")

@@ -11,7 +11,7 @@ from torch import nn
 
 from models.codec_specs import Scores, TextCodecSpec
 from models.definitions.definition import Definition, HeldOut
-from models.definitions.huggingface.encoder import TextModel, Wanted, config_of, text_model
+from models.definitions.huggingface.encoder import Wanted, config_of, text_model
 from models.definitions.huggingface.folder import (
     CONFIG,
     TOKENIZER,
@@ -58,11 +58,12 @@ def definition_of(folder: ModelFolder, wanted: Wanted, description: str) -> Defi
     if tokenizer is None:
         raise FolderError(f"there is no {TOKENIZER}; {ADVICE}")
     config = config_of(fields)
-    pad = _pad(config)
+    whole, config = config, config if wanted.tower is None else config.text_config
+    pad = _pad(config) if wanted.tower is None else _no_end(config)
     weights = folder.weights(parts.weights_in, allow_pickle=wanted.allow_pickle)
-    module = text_model(config, weights, wanted, parts)
+    module = text_model(whole, weights, wanted, parts)
     tokenizer_config = folder.fields(parts.weights_in + TOKENIZER_CONFIG)
-    codec = _codec(module.encoder, config, tokenizer_config, wanted, parts)
+    codec = _codec(module.get_submodule("encoder"), config, tokenizer_config, wanted, parts)
     _check_tokenizer(tokenizer, codec, config)
     _compare_tokenizers(tokenizer, codec, folder.path / parts.weights_in)
     inputs = text_inputs(
@@ -134,6 +135,14 @@ def _pad(config: Any) -> int:
     return pad
 
 
+def _no_end(config: Any) -> int:
+    """Return a token for the padded places of a tower that looks for the end of a text.
+
+    CLIP finds it as the first end token, or the largest one; a padded place must not be it.
+    """
+    return 1 if config.eos_token_id == 0 else 0
+
+
 def _positions(encoder: nn.Module, config: Any) -> int | None:
     """Return the number of the model's positions; None: unlimited.
 
@@ -154,7 +163,7 @@ def _check_tokenizer(data: bytes, codec: TextCodecSpec, config: Any) -> None:
         added = tokenizer.tokens("", "" if codec.pairs else None).ids
     except TextError as error:
         raise FolderError(str(error)) from error
-    largest = max(tokenizer.vocabulary - 1, *added.tolist())
+    largest = max([tokenizer.vocabulary - 1, *added.tolist()])
     if largest >= config.vocab_size:
         raise FolderError(
             f"{TOKENIZER} has the token id {largest:,}, but the model has {config.vocab_size:,} "
@@ -190,7 +199,7 @@ def _compare_tokenizers(data: bytes, codec: TextCodecSpec, folder: Path) -> None
 
 
 def _output(
-    module: TextModel, samples: TextSamples, config: Any, wanted: Wanted, parts: SentenceParts
+    module: nn.Module, samples: TextSamples, config: Any, wanted: Wanted, parts: SentenceParts
 ) -> tuple[TensorSpec, TextCodecSpec]:
     """Return the output, with its size from a forward, and the codec with labels and scores."""
     codec, per_token = samples.codec, wanted.task == "classify-tokens"
@@ -213,17 +222,25 @@ def _output(
                 "pair; use --task classify"
             )
         return output, codec.model_copy(update={"scores": _rerank_scores(config, parts)})
+    labels, scores = labels_of(config, made.shape[-1])
+    return output, codec.model_copy(update={"labels": labels, "scores": scores})
+
+
+def labels_of(config: Any, count: int) -> tuple[tuple[str, ...], Scores]:
+    """Return the labels of a classifier, and how its output becomes their scores.
+
+    Raises:
+        FolderError: if the configuration does not have a label for each of `count` numbers.
+    """
     try:
-        labels = tuple(str(config.id2label[index]) for index in range(made.shape[-1]))
+        labels = tuple(str(config.id2label[index]) for index in range(count))
     except KeyError as error:
         raise FolderError(f"{CONFIG}: id2label is malformed: it has no label {error}") from error
     if len(set(labels)) < len(labels):
         raise FolderError(f"{CONFIG}: labels must differ, id2label has {', '.join(labels[:9])}")
     several = config.problem_type == "multi_label_classification"
     scores: Scores = "sigmoid" if several or len(labels) == 1 else "softmax"
-    if config.problem_type == "regression":
-        scores = "none"
-    return output, codec.model_copy(update={"labels": labels, "scores": scores})
+    return labels, "none" if config.problem_type == "regression" else scores
 
 
 def _rerank_scores(config: Any, parts: SentenceParts) -> Scores:

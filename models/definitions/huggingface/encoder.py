@@ -13,6 +13,7 @@ from models.codec_specs import TextTask
 from models.definitions.heads import Normalize, Pool, Pooling
 from models.definitions.huggingface.folder import CONFIG, MISSING, FolderError, Weights, cause
 from models.definitions.huggingface.sentences import SentenceParts
+from models.definitions.huggingface.towers import TextTower, Tower
 
 UNUSED = "pooler."  # a layer that some encoders have and no task needs
 FLOATS = {torch.float16, torch.bfloat16, torch.float32, torch.float64}
@@ -38,6 +39,7 @@ class Wanted:
         normalize: for `embed`; None: from its files, else yes.
         max_tokens: of one item; None: from its files.
         allow_pickle: read weights from a pickle of tensors.
+        tower: for a model of two towers: which one.
     """
 
     task: TextTask
@@ -45,6 +47,7 @@ class Wanted:
     normalize: bool | None = None
     max_tokens: int | None = None
     allow_pickle: bool = False
+    tower: Tower | None = None
 
 
 class TextModel(nn.Module):
@@ -117,50 +120,22 @@ def _without_code(fields: Any) -> Any:
     return {name: _without_code(each) for name, each in fields.items() if name not in CODE}
 
 
-def text_model(config: Any, weights: Weights, wanted: Wanted, parts: SentenceParts) -> TextModel:
+def text_model(config: Any, weights: Weights, wanted: Wanted, parts: SentenceParts) -> nn.Module:
     """Build the encoder with its weights and its head, in float32 and eval mode.
+
+    Returns:
+        a TextModel, or a TextTower.
 
     Raises:
         FolderError: if the model type or the weights do not fit the task.
     """
-    import transformers  # noqa: PLC0415
-
     name = CLASSES[wanted.task]
-    saved = str((config.architectures or [""])[0])
+    saved = architecture(config)
     if wanted.task == "embed" and (config.is_encoder_decoder or saved.endswith("EncoderModel")):
         name = "AutoModelForTextEncoding"
-    if name in (getattr(config, "auto_map", None) or ()):
-        raise FolderError(
-            f"{CONFIG}: {name} is the model's own code (auto_map), which is never run; "
-            "remove the entry only if transformers' own class gives the same answers"
-        )
-    classes = getattr(transformers, name)._model_mapping
-    if type(config) not in classes:
-        raise FolderError(
-            f"transformers has no {name} for the model type {config.model_type!r}; "
-            "choose another --task"
-        )
-    found = classes[type(config)]
-    kind = found[0] if isinstance(found, tuple) else found
-    # Its log lines and progress bars would mix with export's; errors still raise.
-    transformers.logging.set_verbosity_error()  # type: ignore[no-untyped-call]
-    transformers.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
-    _check_weights(weights, config)
-    try:
-        encoder, loading = kind.from_pretrained(
-            None, config=config, state_dict=weights, dtype=torch.float32, output_loading_info=True
-        )
-    except Exception as error:
-        raise FolderError(f"transformers rejects the weights: {cause(error)}") from error
-    missing = sorted(key for key in loading["missing_keys"] if not key.startswith(UNUSED))
-    if missing or loading["mismatched_keys"]:
-        told = ", ".join(missing[:3]) + (", ..." if len(missing) > 3 else "")
-        raise FolderError(
-            f"the weights have no {told or 'layers of these sizes'}, which {kind.__name__} needs "
-            f"for --task {wanted.task}: they were saved for something else, "
-            f"{_told_architecture(config)}"
-        )
-    _check_loaded(encoder, weights, loading["unexpected_keys"])
+    encoder, _ = loaded(name, config, weights, wanted.task)
+    if wanted.tower is not None:
+        return TextTower(encoder, normalize=wanted.normalize is not False).eval()
     if wanted.task != "embed":
         return TextModel(encoder, None, ()).eval()
     layers = parts.layers
@@ -173,6 +148,74 @@ def text_model(config: Any, weights: Weights, wanted: Wanted, parts: SentencePar
         layers = (*layers, Normalize())
     pool = Pool(wanted.pooling or parts.pooling or "mean")
     return TextModel(encoder, pool, layers).eval()
+
+
+def architecture(config: Any) -> str:
+    """Return the class of transformers that was saved; empty: the configuration does not say."""
+    return str((config.architectures or [""])[0])
+
+
+def class_of(name: str, config: Any) -> Any:
+    """Return the class that transformers chooses for a model type; None: it has none.
+
+    Args:
+        name: of an `AutoModel` class.
+        config: of the model.
+    """
+    import transformers  # noqa: PLC0415
+
+    found = getattr(transformers, name)._model_mapping.get(type(config), None)
+    return found[0] if isinstance(found, tuple) else found
+
+
+def loaded(name: str, config: Any, weights: Weights, task: TextTask) -> tuple[Any, bool]:
+    """Build a model of transformers with its weights, in float32.
+
+    Args:
+        name: of the `AutoModel` class that chooses the architecture.
+        config: of the model.
+        weights: of the model.
+        task: for messages.
+
+    Returns:
+        the model, and whether its pooler has weights, unless it has none.
+
+    Raises:
+        FolderError: if transformers does not have the architecture, or the weights do not fit.
+    """
+    import transformers  # noqa: PLC0415
+
+    if name in (getattr(config, "auto_map", None) or ()):
+        raise FolderError(
+            f"{CONFIG}: {name} is the model's own code (auto_map), which is never run; "
+            "remove the entry only if transformers' own class gives the same answers"
+        )
+    kind = class_of(name, config)
+    if kind is None:
+        raise FolderError(
+            f"transformers has no {name} for the model type {config.model_type!r}; "
+            "choose another --task"
+        )
+    # Its log lines and progress bars would mix with export's; errors still raise.
+    transformers.logging.set_verbosity_error()  # type: ignore[no-untyped-call]
+    transformers.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    _check_weights(weights, config)
+    try:
+        model, loading = kind.from_pretrained(
+            None, config=config, state_dict=weights, dtype=torch.float32, output_loading_info=True
+        )
+    except Exception as error:
+        raise FolderError(f"transformers rejects the weights: {cause(error)}") from error
+    missing = sorted(key for key in loading["missing_keys"] if not key.startswith(UNUSED))
+    if missing or loading["mismatched_keys"]:
+        told = ", ".join(missing[:3]) + (", ..." if len(missing) > 3 else "")
+        raise FolderError(
+            f"the weights have no {told or 'layers of these sizes'}, which {kind.__name__} needs "
+            f"for --task {task}: they were saved for something else, "
+            f"{_told_architecture(config)}"
+        )
+    _check_loaded(model, weights, loading["unexpected_keys"])
+    return model, len(missing) == len(loading["missing_keys"])
 
 
 def _check_weights(weights: Weights, config: Any) -> None:

@@ -436,7 +436,7 @@ class TestModelsThatNeedThem:
         for each in drawn_of(made):
             assert each["edges"].max() < each["nodes"].shape[1]
         shapes = {item["nodes"].shape for item in made.definition.golden_inputs()}
-        assert shapes == {(4, 2), (9, 2), (12, 2)}
+        assert shapes == {(4, 2), (7, 2), (12, 2)}
 
     def test_sounds(self, tmp_path: Path) -> None:
         rng = np.random.default_rng(3)

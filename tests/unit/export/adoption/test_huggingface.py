@@ -93,14 +93,21 @@ class TestRefused:
     def test_folder_without_a_task(
         self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
+        save(tmp_path, "BertForPreTraining")
         assert run("adopt", tmp_path)[0] == 2
-        assert "--task embed|classify|rerank|classify-tokens says" in capsys.readouterr().err
+        assert (
+            "with BertForPreTraining: --task embed|classify|rerank|classify-tokens says"
+            in capsys.readouterr().err
+        )
 
     def test_pooling_for_another_task(
         self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
         assert run("adopt", tmp_path, "--task", "rerank", "--pooling", "cls")[0] == 2
-        assert "--pooling and --[no-]normalize are for --task embed" in capsys.readouterr().err
+        assert (
+            "--pooling, --tower and --[no-]normalize are for --task embed"
+            in capsys.readouterr().err
+        )
 
     @pytest.mark.parametrize(
         ("file", "option", "name"),
