@@ -16,6 +16,7 @@ from export.errors import UsageError
 from models.bounds import at_sizes, mismatch, out_of_range, shared_axes
 from models.byte_order import NotUtf8Error, unmarked
 from models.codec_specs import CodecSpec, ImageCodecSpec, TextCodecSpec
+from models.padding import padding_of
 from models.pictures import PictureError
 from models.preprocess import preprocess
 from models.runtimes import NotInstalled, imported
@@ -89,7 +90,7 @@ def find(path: Path, taken: Taken) -> Found:
 
 
 def read(found: Found, index: int, inputs: Sequence[TensorSpec]) -> Arrays:
-    """Read an item in the dtypes of the inputs, and in their order.
+    """Read an item in the dtypes of the inputs, and in their order, without padding at its end.
 
     Raises:
         UsageError: if it cannot be read, or the model does not take it.
@@ -103,7 +104,11 @@ def read(found: Found, index: int, inputs: Sequence[TensorSpec]) -> Arrays:
     except (PictureError, TextError, ValueError, TypeError, LookupError) as error:
         raise UsageError(f"--examples {name}: {error}") from error
     check_limits(name, item, inputs)
-    return item
+    padding = padding_of(inputs, inputs)
+    if padding is None:
+        return item
+    data = np.flatnonzero(item[str(padding.dimension.mask)])
+    return padding.trimmed(item, int(data[-1]) + 1) if data.size else item
 
 
 def check_limits(name: str, item: Arrays, inputs: Sequence[TensorSpec]) -> None:
@@ -196,7 +201,7 @@ def _array(file: Path, taken: Taken) -> Found:
         mapped = np.lib.format.open_memmap(file, mode="r")
     except (ValueError, EOFError) as error:
         raise UsageError(f"--examples {file} cannot be read as .npy: {error}") from error
-    return _of_arrays(file, {names[0]: mapped}, None)
+    return _of_arrays(file, {names[0]: mapped}, None, taken)
 
 
 def _arrays(file: Path, taken: Taken) -> Found:
@@ -213,10 +218,16 @@ def _arrays(file: Path, taken: Taken) -> Found:
         raise UsageError(f"--examples {file} cannot be read as .npz: {error}") from error
     labels = arrays.pop(LABELS, None)
     _check_names(file, arrays, taken)
-    return _of_arrays(file, arrays, labels)
+    return _of_arrays(file, arrays, labels, taken)
 
 
-def _of_arrays(file: Path, arrays: Arrays, labels: Array | None) -> Found:
+def _of_arrays(file: Path, arrays: Arrays, labels: Array | None, taken: Taken) -> Found:
+    shapes = {name: array.shape for name, array in arrays.items()}
+    if all(spec.accepts(shapes[spec.name]) for spec in taken.inputs):
+        raise UsageError(
+            f"--examples {file} has one item; the first axis must be that of the items: stack at "
+            "least two"
+        )
     every = [*arrays.values(), *([] if labels is None else [labels])]
     counts = {len(array) if array.ndim else 0 for array in every}
     if len(counts) > 1:

@@ -267,6 +267,7 @@ class TestNumbers:
             ({"z": Z[:3]}, r"its arrays have \[3, 4\] rows"),
             ({"y": Z}, "has x, z, y, and the model takes x, z"),
             ({"labels": np.array([0, 1, 2, 0])}, "has the label 2, and the model has 2: it must"),
+            ({"x": X[0], "z": Z[0]}, "has one item; the first axis must be that of the items"),
             ({"x": X[:1], "z": Z[:1]}, r"it\.npz has 1 item: at least two different ones"),
             ({"x": X[[0, 0]], "z": Z[[0, 0]]}, r"has 1 item, repeated: at least two different"),
             ({"x": X[:0], "z": Z[:0]}, "is empty: give some real inputs"),
@@ -462,6 +463,22 @@ class TestModelsThatNeedThem:
         given = ("--name", "m", "--input", "float32[-1,6]", "--examples", tmp_path / "x.npy")
         told = run(model, *given).definition.real_inputs
         assert told == "2 of 6 items of x.npy, without 4 repeated ones"
+
+
+def test_padding_at_the_end_of_an_item_is_no_part_of_it() -> None:
+    padded = (Dimension(name="n", least=1, most=9, mask="m"),)
+    inputs = [
+        TensorSpec(name="x", dtype="float32", shape=(-1, 2, -1), dimensions=padded),
+        TensorSpec(name="m", dtype="bool", shape=(-1, -1), dimensions=padded),
+    ]
+    rows = np.arange(8, dtype=np.float32).reshape(2, 4)
+    masks = ([1, 0, 1, 0], [1, 1, 1, 1], [0, 0, 0, 0])
+    given = [{"x": rows, "m": np.array(mask, bool)} for mask in masks]
+    found = Found(3, given.__getitem__, "row {}".format)
+    for at, size in enumerate((3, 4, 4)):
+        made = read(found, at, inputs)
+        assert made["x"].tolist() == rows[:, :size].tolist()
+        assert made["m"].tolist() == given[at]["m"][:size].tolist()
 
 
 def test_an_index_reaches_into_its_own_item_only() -> None:
