@@ -20,6 +20,7 @@ from models.definitions.huggingface.folder import (
     cause,
 )
 from models.definitions.huggingface.sentences import SentenceParts, sentence_parts
+from models.definitions.huggingface.towers import TextTower
 from models.definitions.prose import sentences
 from models.definitions.text_samples import TextSamples, mean_cosine, text_inputs
 from models.forms import input_tensors
@@ -65,7 +66,9 @@ def definition_of(folder: ModelFolder, wanted: Wanted, description: str) -> Defi
     tokenizer_config = folder.fields(parts.weights_in + TOKENIZER_CONFIG)
     codec = _codec(module.get_submodule("encoder"), config, tokenizer_config, wanted, parts)
     _check_tokenizer(tokenizer, codec, config)
-    _compare_tokenizers(tokenizer, codec, folder.path / parts.weights_in)
+    theirs = _compare_tokenizers(tokenizer, codec, folder.path / parts.weights_in)
+    if isinstance(module, TextTower) and module.length:
+        _check_filling(theirs, module)
     inputs = text_inputs(
         codec,
         config.vocab_size,
@@ -171,8 +174,12 @@ def _check_tokenizer(data: bytes, codec: TextCodecSpec, config: Any) -> None:
         )
 
 
-def _compare_tokenizers(data: bytes, codec: TextCodecSpec, folder: Path) -> None:
-    """Raise FolderError unless AutoTokenizer, which reads more files, gives the same tokens."""
+def _compare_tokenizers(data: bytes, codec: TextCodecSpec, folder: Path) -> Any:
+    """Return AutoTokenizer's own, which reads more files.
+
+    Raises:
+        FolderError: if it gives other tokens.
+    """
     from transformers import AutoTokenizer  # noqa: PLC0415
 
     try:
@@ -196,6 +203,22 @@ def _compare_tokenizers(data: bytes, codec: TextCodecSpec, folder: Path) -> None
                 f"AutoTokenizer and {TOKENIZER} give different tokens for {text[:40]!r}, because "
                 f"of other files such as {TOKENIZER_CONFIG}; {ADVICE}"
             )
+    return theirs
+
+
+def _check_filling(theirs: Any, tower: TextTower) -> None:
+    """Raise FolderError unless AutoTokenizer fills texts with the tower's token, at their end."""
+    try:
+        plain = theirs("a")["input_ids"]
+        filled = theirs("a", padding="max_length", max_length=tower.length)["input_ids"]
+    except Exception as error:
+        raise FolderError(f"AutoTokenizer cannot pad texts: {cause(error)}") from error
+    if filled != [*plain, *[tower.pad] * (tower.length - len(plain))]:
+        raise FolderError(
+            f"AutoTokenizer pads a text as {str(filled)[:60]}, but the model learned from texts "
+            f"that end with token {tower.pad}: correct pad_token and padding_side in "
+            f"{TOKENIZER_CONFIG}"
+        )
 
 
 def _output(

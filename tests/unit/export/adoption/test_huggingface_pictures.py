@@ -236,6 +236,12 @@ def unknown_step(folder: Path) -> None:
     file.write_text(json.dumps(json.loads(file.read_text()) | {"do_sharpen": True}))
 
 
+def left(folder: Path) -> None:
+    save_siglip(folder)
+    file = folder / "tokenizer_config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"padding_side": "left"}))
+
+
 def texts(folder: Path) -> None:
     save(folder, "BertForSequenceClassification", bert_config(num_labels=2))
 
@@ -257,6 +263,11 @@ EMBED, TEXT = ("--task", "embed"), ("--task", "embed", "--tower", "text")
         (clip, (), "a folder with CLIPModel: texts and pictures have a tower each, .* --tower v"),
         (clip, EMBED, "texts and pictures have a tower each, which become two models: adopt it"),
         (clip, (*TEXT, "--pooling", "mean"), "--pooling is for models with one tower"),
+        (
+            left,
+            TEXT,
+            r"AutoTokenizer pads a text as \[0, 0, .* that end with token 0: correct pad_",
+        ),
         (clip, ("--task", "classify"), "the weights have no classifier"),
         (classifier, (), r"with ViTForImageClassification: add --task classify \(or embed\)"),
         (classifier, TEXT, "--tower is for models with one tower for texts and one for pict"),
