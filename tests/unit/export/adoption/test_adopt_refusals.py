@@ -154,7 +154,7 @@ class TestWrongArguments:
             run(file, *X3, "--scores", "softmax")
 
     @pytest.mark.parametrize(
-        ("name", "why"), [("missing.pt", "cannot read "), (".", "is a folder: --task embed")]
+        ("name", "why"), [("missing.pt", "cannot read "), (".", ": an empty folder: a folder must")]
     )
     def test_unreadable_file_is_reported(self, tmp_path: Path, name: str, why: str) -> None:
         with pytest.raises(UsageError, match=why):
