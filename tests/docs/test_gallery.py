@@ -1,0 +1,89 @@
+"""docs/gallery.md as it stands: each recipe is adopted, and one server answers all requests."""
+
+from __future__ import annotations
+
+import json
+import re
+import runpy
+import shlex
+import shutil
+import subprocess
+import sys
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.docs.blocks import ROOT, blocks
+from tests.e2e.server import Server, running
+from tests.unit.export.command_line import run
+
+BLOCKS = blocks("docs/gallery.md")
+REQUESTS = [text for language, text in BLOCKS if language == "sh" and "curl" in text]
+ADOPT = ["-m", "export", "adopt"]
+# The variants of such models are tested elsewhere, each for seconds.
+QUICK = ["--threads", "1", "--variants"]
+pytestmark = pytest.mark.slow
+
+
+def model_of(request: str) -> str:
+    found = re.search(r'models/([\w-]+)/|"model": "([\w-]+)"', request)
+    assert found is not None
+    return found[1] or found[2]
+
+
+def execute(line: str, folder: Path) -> None:
+    """One command of the document: exports run in this process, which has imported torch."""
+    words = shlex.split(line)
+    if words[0] == ".venv/bin/python" and words[1:4] == ADOPT:
+        form = "trace" if "--task" in words else "script"
+        quick = [] if "--variants" in words else [*QUICK, form]
+        code, printed = run("adopt", *words[4:], *quick)
+        assert code == 0, printed
+    elif words[0] == ".venv/bin/python" and words[1].endswith(".py"):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch.export has some, for an LSTM
+            runpy.run_path(str(folder / words[1]))
+    else:
+        subprocess.run(["bash", "-ec", line], cwd=folder, check=True)
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    pytest.importorskip("transformers", reason="transformers is not installed")
+    folder = tmp_path_factory.mktemp("gallery")
+    (folder / "docs").mkdir()
+    shutil.copy(ROOT / "docs/three.png", folder / "docs")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        for language, text in BLOCKS:
+            if language == "python":
+                (folder / text.split("\n", 1)[0].removeprefix("# ")).write_text(text)
+            elif "curl" not in text:
+                for line in text.replace("\\\n", " ").splitlines():
+                    execute(line, folder)
+    with running(folder / "artifacts", folder / "log") as server:
+        yield server
+
+
+@pytest.mark.parametrize("request_of", REQUESTS, ids=model_of)
+def test_each_request_is_answered(server: Server, request_of: str, tmp_path: Path) -> None:
+    (tmp_path / "docs").mkdir()
+    shutil.copy(ROOT / "docs/three.png", tmp_path / "docs")
+    script = request_of.replace("http://127.0.0.1:8000", server.url)
+    script = script.replace(".venv/bin/python", sys.executable)
+    done = subprocess.run(
+        ["bash", "-ec", script], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    if "-o " in script:
+        assert any(tmp_path.glob("*.npy"))
+    else:
+        answer = json.loads(done.stdout)
+        assert answer.get("prediction") or answer.get("data")
+
+
+def test_there_is_a_recipe_for_each_kind() -> None:
+    headings = re.findall(r"^### (.+)", (ROOT / "docs/gallery.md").read_text(), re.MULTILINE)
+    assert len(headings) >= 17
