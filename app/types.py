@@ -11,6 +11,7 @@ import numpy as np
 from app.errors import ItemFailed
 from models import tensors
 from models.padding import size_class
+from models.places import Geometry
 
 Array: TypeAlias = tensors.Array
 Arrays: TypeAlias = tensors.Arrays
@@ -33,12 +34,14 @@ class Note(NamedTuple):
         text: the text, if its tokens are classified.
         spans: the place of each token in the text [tokens, 2]: its first character and the one
             after its last; equal for tokens that are not in the text. None if unknown.
+        image: how its picture maps to the model's input, if its answer has places in it.
     """
 
-    tokens: int
+    tokens: int = 0
     cut: int = 0
     text: str = ""
     spans: Array | None = None
+    image: Geometry | None = None
 
 
 class Item:

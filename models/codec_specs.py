@@ -7,6 +7,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
+from models.places import Boxes, check_places
 from models.tensors import FileName, Name, Part, TensorSpec
 
 Polarity = Literal["light-on-dark", "dark-on-light", "auto"]
@@ -132,10 +133,15 @@ class TensorCodecSpec(CodecPart):
 
 
 class ImageCodecSpec(CodecPart):
-    """Items that are PNG or JPEG pictures; accepts preprocessed tensors too."""
+    """Items that are PNG or JPEG pictures; accepts preprocessed tensors too.
+
+    Answers to pictures have `boxes` and `masks`, which are outputs, in the caller's picture.
+    """
 
     kind: Literal["image"] = "image"
     preprocess: PicturePreprocess
+    boxes: tuple[Boxes, ...] = ()
+    masks: tuple[Name, ...] = ()
 
 
 TextTask = Literal["embed", "classify", "rerank", "classify-tokens"]
@@ -181,19 +187,23 @@ CodecSpec = Annotated[TensorCodecSpec | ImageCodecSpec | TextCodecSpec, Field(di
 
 
 def check_codec(
-    codec: CodecSpec, inputs: Sequence[TensorSpec], first: TensorSpec, files: Collection[FileName]
+    codec: CodecSpec,
+    inputs: Sequence[TensorSpec],
+    outputs: Sequence[TensorSpec],
+    files: Collection[FileName],
 ) -> None:
     """Check that a codec fits the model.
 
     Args:
         codec: of the model.
         inputs: of the model.
-        first: the model's first output.
+        outputs: of the model.
         files: of the model's artifact.
 
     Raises:
         ValueError: with the contradiction.
     """
+    first = outputs[0]
     _check_labels(codec, first)
     if codec.scores == "softmax" and not first.item_shape:
         raise ValueError("a softmax needs a first output with an axis besides the batch")
@@ -203,6 +213,7 @@ def check_codec(
         made = (codec.preprocess.channels, codec.preprocess.height, codec.preprocess.width)
         if len(inputs) != 1 or inputs[0].dtype != "float32" or not inputs[0].accepts(made):
             raise ValueError(f"pictures need one input, float32 of shape {[-1, *made]}")
+        check_places(codec.boxes, codec.masks, outputs)
     if codec.top_k is not None and not codec.has_scores(first):
         raise ValueError(
             "top_k needs labels, or scores by softmax or sigmoid, and a first output with one "

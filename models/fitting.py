@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -35,15 +35,45 @@ def fitted(
         how: see `models.codec_specs.PicturePreprocess`.
         border: the pixels of the picture's sides, [n] or [n, 3].
     """
-    size, resample = (how.width, how.height), FILTERS[how.interpolation]
-    if how.fit == "stretch":
+    placing, resample = placing_of(picture.size, how), FILTERS[how.interpolation]
+    if how.fit == "pad":
+        return _pad(picture, placing, how, border)
+    if how.fit == "crop" and max(placing.scaled) > MAX_ASPECT * min(placing.scaled):
+        return _crop_narrow(picture, placing, how)
+    whole = picture.resize(placing.scaled, resample)
+    left, top = -placing.left, -placing.top
+    return whole.crop((left, top, left + how.width, top + how.height))
+
+
+class Placing(NamedTuple):
+    """Where a picture is in the model's input: its size there, and its upper left corner.
+
+    The corner is negative where the picture is cut off.
+    """
+
+    scaled: tuple[int, int]
+    left: int
+    top: int
+
+
+def placing_of(size: tuple[int, int], how: PicturePreprocess) -> Placing:
+    """Return where `fitted` puts a picture of this size.
+
+    The longer side of a cropped picture is rounded down, as torchvision's Resize does.
+    """
+    if how.fit == "pad":
+        scale = min(how.width / size[0], how.height / size[1])
+        width = max(1, min(how.width, round(size[0] * scale)))
+        height = max(1, min(how.height, round(size[1] * scale)))
+        return Placing((width, height), (how.width - width) // 2, (how.height - height) // 2)
+    if how.fit == "stretch" or how.resize_shorter is None:
         scaled = (how.resize_shorter or how.width, how.resize_shorter or how.height)
-        left, top = _corner(scaled, how)
-        whole = picture.resize(scaled, resample)
-        return whole.crop((left, top, left + size[0], top + size[1]))
-    if how.resize_shorter is not None:
-        return _crop(picture, how, how.resize_shorter)
-    return _pad(picture, size, _background(how, border), resample)
+    else:
+        longer = int(how.resize_shorter * max(size) / min(size))
+        is_tall = size[0] <= size[1]
+        scaled = (how.resize_shorter, longer) if is_tall else (longer, how.resize_shorter)
+    left, top = _corner(scaled, how)
+    return Placing(scaled, -left, -top)
 
 
 def scaling_cost(size: tuple[int, int], how: PicturePreprocess) -> int:
@@ -54,7 +84,7 @@ def scaling_cost(size: tuple[int, int], how: PicturePreprocess) -> int:
         return cost + (how.resize_shorter or 0) ** 2
     if how.resize_shorter is not None:
         longer = how.resize_shorter * max(size) // max(1, min(size))
-        if longer <= MAX_ASPECT * how.resize_shorter:  # see `_crop`
+        if longer <= MAX_ASPECT * how.resize_shorter:  # see `_crop_narrow`
             cost += how.resize_shorter * longer
     return cost
 
@@ -77,35 +107,21 @@ def _background(how: PicturePreprocess, border: npt.NDArray[np.uint8]) -> tuple[
 
 
 def _pad(
-    picture: Image.Image,
-    size: tuple[int, int],
-    background: tuple[int, ...],
-    resample: Image.Resampling,
+    picture: Image.Image, placing: Placing, how: PicturePreprocess, border: npt.NDArray[np.uint8]
 ) -> Image.Image:
-    scale = min(size[0] / picture.width, size[1] / picture.height)
-    width = max(1, min(size[0], round(picture.width * scale)))
-    height = max(1, min(size[1], round(picture.height * scale)))
-    scaled = picture.resize((width, height), resample)
-    if (width, height) == size:
+    size = (how.width, how.height)
+    scaled = picture.resize(placing.scaled, FILTERS[how.interpolation])
+    if placing.scaled == size:
         return scaled
-    canvas = Image.new(picture.mode, size, background)
-    canvas.paste(scaled, ((size[0] - width) // 2, (size[1] - height) // 2))
+    canvas = Image.new(picture.mode, size, _background(how, border))
+    canvas.paste(scaled, (placing.left, placing.top))
     return canvas
 
 
-def _crop(picture: Image.Image, how: PicturePreprocess, shorter: int) -> Image.Image:
-    """Return the middle of the picture, scaled so that its shorter side has `shorter` pixels.
-
-    The longer side is rounded down, as torchvision's Resize does.
-    """
-    size, resample = (how.width, how.height), FILTERS[how.interpolation]
-    longer = int(shorter * max(picture.size) / min(picture.size))
-    scaled = (shorter, longer) if picture.width <= picture.height else (longer, shorter)
-    left, top = _corner(scaled, how)
-    if longer <= MAX_ASPECT * shorter:
-        whole = picture.resize(scaled, resample)
-        return whole.crop((left, top, left + size[0], top + size[1]))
-    across, down = picture.width / scaled[0], picture.height / scaled[1]
-    box = (left * across, top * down, (left + size[0]) * across, (top + size[1]) * down)
+def _crop_narrow(picture: Image.Image, placing: Placing, how: PicturePreprocess) -> Image.Image:
+    """Scale only the part of a long picture that is kept."""
+    across, down = picture.width / placing.scaled[0], picture.height / placing.scaled[1]
+    left, top = -placing.left, -placing.top
+    box = (left * across, top * down, (left + how.width) * across, (top + how.height) * down)
     inside = (*box[:2], min(box[2], picture.width), min(box[3], picture.height))
-    return picture.resize(size, resample, inside)
+    return picture.resize((how.width, how.height), FILTERS[how.interpolation], inside)

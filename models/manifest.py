@@ -13,8 +13,9 @@ from typing import Literal, Self, TypeAlias
 from pydantic import Field, JsonValue, model_validator
 
 from models.bounds import check_below, check_same_bounds
-from models.codec_specs import CodecSpec, TextCodecSpec, check_codec
+from models.codec_specs import CodecSpec, ImageCodecSpec, TextCodecSpec, check_codec
 from models.padding import check_padding
+from models.places import with_free_masks
 from models.plan import Form, Plan, Precision
 from models.processor import DeviceKind
 from models.rows import check_rows
@@ -217,12 +218,18 @@ class Manifest(Part):
 
     @model_validator(mode="after")
     def _codec_fits(self) -> Self:
-        check_codec(self.codec, self.inputs, self.outputs[0], self.files)
+        check_codec(self.codec, self.inputs, self.outputs, self.files)
         if isinstance(self.codec, TextCodecSpec):
             name, size = self.codec.tokenizer, self.files[self.codec.tokenizer].bytes
             if size > MAX_TOKENIZER_BYTES:
                 raise ValueError(f"{name} has {size:,} bytes; at most {MAX_TOKENIZER_BYTES:,} work")
         return self
+
+    @property
+    def shown_outputs(self) -> tuple[TensorSpec, ...]:
+        """The outputs as clients get them: masks may have the height and width of a picture."""
+        masks = self.codec.masks if isinstance(self.codec, ImageCodecSpec) else ()
+        return tuple(with_free_masks(self.outputs, masks))
 
     def public(self) -> dict[str, JsonValue]:
         """Return the part for clients, without golden data, digests and the training run."""

@@ -12,8 +12,9 @@ import numpy.typing as npt
 from PIL import Image, ImageFile, ImageOps, UnidentifiedImageError
 
 from models.codec_specs import PicturePreprocess
-from models.fitting import fitted, scaling_cost
+from models.fitting import fitted, placing_of, scaling_cost
 from models.pictures import ORIENTATION, PictureError, check_rows, essential, transparent_grey
+from models.places import Geometry
 from models.quiet import ignore_warnings
 
 # Checked in the header, before any pixel is decoded. JPEG files can be decoded at a fraction of
@@ -38,6 +39,16 @@ TRANSPOSES = {  # turn each orientation upright
     6: Image.Transpose.ROTATE_270,
     7: Image.Transpose.TRANSVERSE,
     8: Image.Transpose.ROTATE_90,
+}
+TURNED = frozenset((5, 6, 7, 8))  # orientations that swap width and height
+# In the upright picture: whether left and right, or top and bottom, are those of the file swapped.
+MIRRORED = {
+    2: (True, False),
+    3: (True, True),
+    4: (False, True),
+    6: (True, False),
+    7: (True, True),
+    8: (False, True),
 }
 PILLOW = r"PIL\."  # warns about large and damaged pictures, so clients could fill the log
 # Raised by Pillow's parsers of headers and pixels for invalid bytes.
@@ -94,12 +105,41 @@ class Opened(NamedTuple):
             about a millisecond or less.
         data: the file, see `models.pictures.essential`.
         orientation: how the camera was held, as EXIF numbers it.
+        size: of the picture in the file: width, height.
+        reduction: how many pixels of the file, across and down, become one when it is decoded.
     """
 
     picture: Image.Image
     cost: int
     data: bytes
     orientation: int
+    size: tuple[int, int]
+    reduction: int
+
+
+def geometry_of(opened: Opened, how: PicturePreprocess) -> Geometry:
+    """Return how the upright picture maps to the array that `preprocess` makes of it.
+
+    A JPEG file that is decoded at a fraction of its size ends with a pixel that is only in part of
+    the picture, unless its size is a multiple.
+    """
+    is_turned = opened.orientation in TURNED
+    width, height = opened.size[::-1] if is_turned else opened.size
+    decoded = opened.picture.size[::-1] if is_turned else opened.picture.size
+    placing = placing_of(decoded, how)
+    scale, offset = [], []
+    for whole, pixels, scaled, corner, is_mirrored in zip(
+        (width, height),
+        decoded,
+        placing.scaled,
+        (placing.left, placing.top),
+        MIRRORED.get(opened.orientation, (False, False)),
+        strict=True,
+    ):
+        beyond = pixels * opened.reduction - whole if is_mirrored else 0
+        scale.append(scaled / (pixels * opened.reduction))
+        offset.append(corner + beyond * scale[-1])
+    return Geometry(width, height, (scale[0], scale[1]), (offset[0], offset[1]))
 
 
 def open_picture(data: bytes, how: PicturePreprocess) -> Opened:
@@ -133,15 +173,16 @@ def open_picture(data: bytes, how: PicturePreprocess) -> Opened:
         raise PictureError(f"the JPEG file has more than {MAX_JPEG_SCANS} scans; save it again")
     cost = scans * (whole * _pixel_bytes(picture) + picture.height * ROW_BYTES)
     cost += FILE_COST + scaling_cost(picture.size, how)
+    size, reduction = picture.size, 1
     if whole <= MAX_JPEG_PIXELS and "progressive" not in picture.info:
-        _draft(picture, how)
+        reduction = _draft(picture, how)
     if whole > MAX_JPEG_PIXELS or picture.width * picture.height > MAX_PIXELS:
         raise PictureError(
             f"the picture has {whole} pixels, at most {MAX_PIXELS} are allowed (for models of "
             f"small pictures {MAX_JPEG_PIXELS} in a JPEG file that is not progressive); scale it "
             "down"
         )
-    return Opened(picture, cost, data, orientation)
+    return Opened(picture, cost, data, orientation, size, reduction)
 
 
 def _pixel_bytes(picture: ImageFile.ImageFile) -> int:
@@ -157,14 +198,20 @@ def _has_deep_key(picture: Image.Image) -> bool:
     return KEY in picture.info and any(tile.args == HIGH_BYTES for tile in tiles)
 
 
-def _draft(picture: Image.Image, how: PicturePreprocess) -> None:
-    """Choose the fraction for decoding a JPEG file, never less than its scaled size."""
+def _draft(picture: Image.Image, how: PicturePreprocess) -> int:
+    """Choose the fraction for decoding a JPEG file, never less than its scaled size.
+
+    Returns:
+        how many pixels of the file, across and down, become one.
+    """
     shorter, is_large = how.resize_shorter, picture.width * picture.height > MAX_PIXELS
+    width, drafted = picture.width, None
     if shorter is None and (is_large or how.fit == "pad"):
-        picture.draft(None, (2 * how.width, 2 * how.height))
+        drafted = picture.draft(None, (2 * how.width, 2 * how.height))
     elif shorter is not None and is_large:
         twice = min(picture.size) >= 4 * shorter  # half of it is then twice the needed size
-        picture.draft(None, (2 * shorter, 2 * shorter) if twice else (shorter, shorter))
+        drafted = picture.draft(None, (2 * shorter, 2 * shorter) if twice else (shorter, shorter))
+    return 1 if drafted is None else round(width / drafted[1][2])
 
 
 def _upright(opened: Opened, how: PicturePreprocess) -> Image.Image:

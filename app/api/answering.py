@@ -9,12 +9,14 @@ from app.api.answers import LARGE_BYTES, Headers, LargeAnswer, Pieces
 from app.api.endpoints import Endpoint
 from app.api.errors import RawAnswer
 from app.api.memo import Remembered, Written
-from app.api.outcomes import check_answer, shown
+from app.api.outcomes import check_answer, check_mapped, mapped, mapped_in_steps, shown
 from app.api.service import Service
+from app.codecs.places import Places
 from app.engine.submission import Submission
+from app.errors import ItemFailed
 from app.registry.loaded_models import LoadedModel
 from app.telemetry.tracing import RequestTrace
-from app.types import Answer, CacheCounts, Outcome
+from app.types import Answer, Arrays, CacheCounts, Note, Outcome
 
 JSON_GROWTH = 3  # bytes of JSON for a byte of float32, about
 
@@ -38,6 +40,7 @@ class Answering:
         "endpoint",
         "is_sent_always",
         "model",
+        "notes",
         "service",
         "trace",
     )
@@ -50,6 +53,7 @@ class Answering:
     endpoint: Endpoint
     is_sent_always: bool
     model: LoadedModel
+    notes: Sequence[Note | None]
     service: Service
     trace: RequestTrace | None
 
@@ -70,6 +74,10 @@ class Answering:
         headers, content = self.write(outcomes)
         yield content
         return headers
+
+    def chosen(self, outputs: Arrays) -> Arrays:
+        """The outputs and rows of an item that the answer will have, before they are mapped."""
+        return outputs
 
     def expected_bytes(self, array_bytes: int) -> int:
         """About how long the body will be, given the bytes of all outputs."""
@@ -96,15 +104,32 @@ class Answering:
         is_repeat = self._digest is not None and answer.cache.hit == len(outcomes)
         if limits.show_model_errors:
             outcomes = shown(outcomes)
+        places = self.model.codec.places
+        if places is not None:
+            outcomes = self._chosen(outcomes)
+            size = max(size, check_mapped(places, outcomes, self.notes, limits.max_answer_bytes))
         if size > LARGE_BYTES:
             self._counts(size + self.expected_bytes(size))
             answer.outcomes = ()  # freed with the pieces
             submission.forget()
-            return self._large(answer, answered, self.write_large(outcomes), size, is_repeat)
+            pieces = self.write_large(outcomes)
+            if places is not None:
+                pieces = self._mapped_pieces(places, outcomes)
+            return self._large(answer, answered, pieces, size, is_repeat)
+        if places is not None:
+            outcomes = mapped(places, outcomes, self.notes)
         written = self.write(outcomes)
         if is_repeat:
             self._remember(written)
         return self._finished(answer, answered, written)
+
+    def _chosen(self, outcomes: Sequence[Outcome]) -> Sequence[Outcome]:
+        return [each if isinstance(each, ItemFailed) else self.chosen(each) for each in outcomes]
+
+    def _mapped_pieces(self, places: Places, outcomes: Sequence[Outcome]) -> Pieces:
+        """What `write_large` yields for the outcomes in the callers' pictures."""
+        found: Sequence[Outcome] = yield from mapped_in_steps(places, outcomes, self.notes)
+        return (yield from self.write_large(found))
 
     def sent(self) -> None:
         """Count the answer no longer: the client's socket has taken it, or there is none."""

@@ -58,7 +58,7 @@ class Call(Answering):
     Attributes:
         arrived_at: when the head arrived, on the engine's clock.
         deadline: on the engine's clock.
-        notes: the items' notes, once the items have been read; empty if they have no notes.
+        notes: the items' notes, once the items have been read; empty if none has one.
         trace: the request's trace; None if it is not traced.
 
     Raises:
@@ -76,7 +76,6 @@ class Call(Answering):
         "arrived_at",
         "deadline",
         "model",
-        "notes",
     )
 
     def __init__(
@@ -294,8 +293,8 @@ class Call(Answering):
         return self._is_left
 
     def _keep_notes(self, items: list[Item]) -> None:
-        """Keep the notes; in a body, either all items have one or none does."""
-        if items[0].note is not None:
+        """Keep the notes; only for models of pictures may some items have one and others none."""
+        if items[0].note is not None or self.model.codec.places is not None:
             self.notes = [item.note for item in items]
 
     def _drop_task(self) -> None:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from typing import Final
 
 import orjson
 
 from app.codecs.base import JSON
+from app.codecs.places import Places
 from app.errors import BackendFailed, Detail, ItemFailed, PayloadTooLarge
-from app.types import Outcome
+from app.types import Note, Outcome
 
 # Bound once: otherwise each answer would look them up by name.
 _dumps: Final = orjson.dumps
@@ -35,6 +36,51 @@ def check_answer(outcomes: Sequence[Outcome], limit: int) -> int:
             "ask for fewer items at once"
         )
     return size
+
+
+def check_mapped(
+    places: Places, outcomes: Sequence[Outcome], notes: Sequence[Note | None], limit: int
+) -> int:
+    """Reject an answer that is too large once it is mapped; returns the bytes of its arrays.
+
+    Raises:
+        PayloadTooLarge: with both numbers.
+    """
+    size = 0
+    for outcome, note in zip(outcomes, notes, strict=True):
+        if not isinstance(outcome, ItemFailed) and note is not None and note.image is not None:
+            size += places.nbytes(outcome, note.image)
+    if size > limit:
+        raise PayloadTooLarge(
+            f"with masks in the size of the pictures the answer would have {size} bytes of numbers,"
+            f" the limit is {limit}; send smaller pictures, or fewer at once"
+        )
+    return size
+
+
+def mapped(
+    places: Places, outcomes: Sequence[Outcome], notes: Sequence[Note | None]
+) -> list[Outcome]:
+    """The outcomes in the callers' pictures; items that were no pictures stay as they are."""
+    return [
+        outcome
+        if isinstance(outcome, ItemFailed) or note is None or note.image is None
+        else places.mapped(outcome, note.image)
+        for outcome, note in zip(outcomes, notes, strict=True)
+    ]
+
+
+def mapped_in_steps(
+    places: Places, outcomes: Sequence[Outcome], notes: Sequence[Note | None]
+) -> Generator[bytes, None, list[Outcome]]:
+    """The same, in quick steps, each of which yields nothing, as bytes."""
+    found: list[Outcome] = []
+    for outcome, note in zip(outcomes, notes, strict=True):
+        if isinstance(outcome, ItemFailed) or note is None or note.image is None:
+            found.append(outcome)
+        else:
+            found.append((yield from places.steps(outcome, note.image)))
+    return found
 
 
 def check_classes(classes: int, items: int, instead: str) -> None:

@@ -27,6 +27,15 @@ SPAN = [
     ("text", pa.string()),
 ]
 
+IMAGE = pa.struct(
+    [
+        ("width", pa.int64()),
+        ("height", pa.int64()),
+        ("scale", pa.list_(pa.float64())),
+        ("offset", pa.list_(pa.float64())),
+    ]
+)
+
 # Creates the columns of the prediction, with a row for each row computed without failure.
 Fill = Callable[[Scored, Sequence[int]], list[Any]]
 
@@ -56,6 +65,8 @@ class Answers:
         self._of_rows = counted or ranked
         self._has_classes = spec.classes is not None
         self._cuts = isinstance(spec, TextCodecSpec)
+        self._places = codec.places
+        self._own = OWN if codec.places is None else OWN | {"image"}
         self.schema = pa.schema(
             [
                 ("id", pa.int64() if integer_ids else pa.string()),
@@ -72,18 +83,24 @@ class Answers:
         computed = np.arange(scored.computed)
         if scored.failed:
             computed = np.delete(computed, sorted(scored.failed))
-        if scored.outputs is not None and not (self._of_tokens or self._of_rows):
+        place = scored.place
+        if scored.outputs is not None and not (self._of_tokens or self._of_rows or self._places):
             columns = self._whole(scored.outputs, computed, scored.computed)
+        elif self._of_tokens or self._places is not None:
+            # Equal items may be of texts or pictures that differ: each row has its own answer.
+            good = np.flatnonzero(~np.isin(place, sorted(scored.failed)))
+            columns = self._one_by_one(scored, place[good], good)
+            place, computed = np.arange(len(place)), good
         else:
-            columns = self._one_by_one(scored, computed)
+            columns = self._one_by_one(scored, computed, computed)
         if self._cuts and block.items is not None:
             notes = [item.note for item in block.items]
             cut = np.zeros(count, np.int64)
             cut[block.good] = [note.cut if note is not None else 0 for note in notes]
-        row_of = np.full(scored.computed, -1, np.int64)
+        row_of = np.full(max(scored.computed, len(place)), -1, np.int64)
         row_of[computed] = np.arange(len(computed))
         rows = np.full(count, -1, np.int64)
-        rows[block.good] = row_of[scored.place] if len(scored.place) else -1
+        rows[block.good] = row_of[place] if len(place) else -1
         errors = pa.nulls(count, pa.string())
         if (rows < 0).any():
             errors = pa.array(_errors(scored, rows), pa.string())
@@ -104,21 +121,23 @@ class Answers:
 
     def _fields(self) -> list[tuple[str, Any]]:
         first, *others = self._outputs
-        cut = [("cut", pa.int32())] if self._cuts else []
-        named = [(_named(spec.name), _type(spec)) for spec in others]
+        last = [("cut", pa.int32())] if self._cuts else []
+        if self._places is not None:
+            last = [("image", IMAGE)]
+        named = [(self._named(spec.name), _type(spec)) for spec in others]
         dtype = pa.from_numpy_dtype(np.dtype(first.dtype))
         if self._of_tokens:
-            return [("spans", pa.list_(pa.struct(SPAN))), *named, *cut]
+            return [("spans", pa.list_(pa.struct(SPAN))), *named, *last]
         if self._of_rows:
             labels = [("labels", pa.list_(pa.string()))] if self._has_classes else []
-            return [(_named(first.name), _type(first)), *named, *labels, *cut]
+            return [(self._named(first.name), _type(first)), *named, *labels, *last]
         if self._labels is not None:
             best = [("label", pa.string()), ("score", dtype)]
             if self._top_k is not None:
                 best += [("labels", pa.list_(pa.string())), ("scores", pa.list_(dtype))]
-            return [*best, *named, *cut]
+            return [*best, *named, *last]
         indices = [("indices", pa.list_(pa.int64()))] if self._top_k is not None else []
-        return [(_named(first.name), _type(first)), *indices, *named, *cut]
+        return [(self._named(first.name), _type(first)), *indices, *named, *last]
 
     def _whole(self, outputs: Arrays, computed: Array, count: int) -> list[Any]:
         """The columns from whole arrays, if no row needs its own treatment."""
@@ -154,26 +173,59 @@ class Answers:
             columns = [nested(scores)]
         return columns + [nested(outputs[spec.name]) for spec in others]
 
-    def _one_by_one(self, scored: Scored, computed: Array) -> list[Any]:
-        """The columns from answers as over HTTP."""
+    def _one_by_one(self, scored: Scored, computed: Array, items: Array) -> list[Any]:
+        """The columns from answers as over HTTP.
+
+        Args:
+            scored: the block.
+            computed: for each answer, the index of its computed row.
+            items: for each answer, the index of its good row.
+        """
         block = scored.block
-        first_row = np.zeros(scored.computed, np.int64)
-        for at in range(len(scored.place) - 1, -1, -1):
-            first_row[scored.place[at]] = at
-        answers = []
-        for at in computed.tolist():
+        columns: list[list[Any]] = [[] for _ in self._answer_names]
+        for at, good in zip(computed.tolist(), items.tolist(), strict=True):
             if scored.outcomes is not None:
                 outputs = scored.outcomes[at]
             else:
                 outputs = {name: array[at] for name, array in (scored.outputs or {}).items()}
-            note = block.items[first_row[at]].note if block.items is not None else None
             if isinstance(outputs, Exception):
                 raise TypeError("bug: a failed row is encoded")
-            answers.append(self._codec.encode(outputs, self._top_k, note))
+            note = block.items[good].note if block.items is not None else None
+            if self._places is not None and note is not None and note.image is not None:
+                outputs = self._codec.chosen(outputs, self._top_k)
+                outputs = self._places.mapped(outputs, note.image)
+            answer = self._codec.encode(outputs, self._top_k, note)
+            for name, column in zip(self._answer_names, columns, strict=True):
+                column.append(self._found(answer, name))
         return [
-            pa.array([_found(answer, name) for answer in answers], self.schema.field(name).type)
-            for name in self.schema.names[2 : -2 if self._cuts else -1]
+            ragged(column)
+            if column and isinstance(column[0], np.ndarray)
+            else pa.array(column, self.schema.field(name).type)
+            for name, column in zip(self._answer_names, columns, strict=True)
         ]
+
+    @property
+    def _answer_names(self) -> list[str]:
+        """The columns that come from answers."""
+        names: list[str] = self.schema.names[2 : -2 if self._cuts else -1]
+        return names
+
+    def _found(self, answer: dict[str, object], name: str) -> object:
+        """The value of a column in an answer; an array if it has several axes."""
+        outputs = answer.get("outputs")
+        if name in answer and name != "outputs":
+            found: Any = answer[name]
+        elif isinstance(outputs, dict):
+            found = next((each for key, each in outputs.items() if self._named(key) == name), None)
+        else:
+            found = None
+        if isinstance(found, np.ndarray) and found.ndim > 1:
+            return found
+        return found.tolist() if isinstance(found, np.ndarray | np.generic) else found
+
+    def _named(self, output: str) -> str:
+        """The column of an output; a name that another column has gets a suffix."""
+        return f"{output}_output" if output in self._own else output
 
 
 def _errors(scored: Scored, rows: Array) -> list[str | None]:
@@ -197,21 +249,15 @@ def nested(array: Array) -> Any:
     return flat
 
 
-def _found(answer: dict[str, object], name: str) -> object:
-    """The value of a column in an answer."""
-    outputs = answer.get("outputs")
-    if name in answer and name != "outputs":
-        found: Any = answer[name]
-    elif isinstance(outputs, dict):
-        found = next((value for key, value in outputs.items() if _named(key) == name), None)
-    else:
-        found = None
-    return found.tolist() if isinstance(found, np.ndarray | np.generic) else found
-
-
-def _named(output: str) -> str:
-    """The column of an output; a name that another column has gets a suffix."""
-    return f"{output}_output" if output in OWN else output
+def ragged(arrays: Sequence[Array]) -> Any:
+    """Arrays with equally many axes, whose sizes may differ, as lists of their rows."""
+    flat = pa.array(np.concatenate([array.reshape(-1) for array in arrays]))
+    for axis in range(arrays[0].ndim - 1, -1, -1):
+        sizes = [array.shape[axis] for array in arrays]
+        counts = [math.prod(array.shape[:axis]) for array in arrays]
+        offsets = np.concatenate(([0], np.cumsum(np.repeat(sizes, counts))))
+        flat = pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), flat)
+    return flat
 
 
 def _type(spec: TensorSpec) -> Any:

@@ -38,6 +38,10 @@ class AnswerEncoder:
         self._has_scores = manifest.codec.has_scores(manifest.outputs[0])
         self._outputs = tuple(spec.name for spec in answered(manifest.outputs))
 
+    def chosen(self, outputs: Arrays, top_k: int | None) -> Arrays:
+        """See `Codec` and `CountedRows`."""
+        return self._rows.chosen(outputs, top_k)
+
     def finish(self, outputs: Arrays) -> Arrays:
         """Turn the first output into scores: once per batch, not once per answer."""
         if self._scores == "none":
@@ -67,7 +71,8 @@ class AnswerEncoder:
         Outputs with counted rows have only these rows; ranked rows are in descending order, and
         `labels` are the labels of their classes.
 
-        `details` counts the tokens that were cut off, if any.
+        `details` counts the tokens that were cut off, if any. `image` says how the picture maps to
+        the model's input, if the answer has places in the picture.
         """
         if note is None or note.spans is None or self._spans is None:
             answer = self._prediction(outputs, top_k)
@@ -78,6 +83,8 @@ class AnswerEncoder:
                 answer["outputs"] = self._others(outputs)
         if note is not None and note.cut:
             answer["details"] = {"tokens": note.tokens, "cut": note.cut}
+        if note is not None and note.image is not None:
+            answer["image"] = note.image.shown()
         return answer
 
     def _prediction(self, outputs: Arrays, top_k: int | None) -> dict[str, object]:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
 from app.codecs.item_schema import JsonSchema
+from app.codecs.places import Places
 from app.errors import Abandoned, CallerError, PayloadTooLarge
 from app.types import Array, Arrays, Item, Note
 from models.manifest import Manifest
@@ -137,6 +138,7 @@ class Codec(Protocol):
     media_types: tuple[str, ...]
     most_marks: int  # maximum of commas and opening brackets in the JSON of one item
     most_lists: int  # maximum of opening brackets, without that of the item's own object
+    places: Places | None  # maps outputs to the caller's picture; None if there is nothing to map
 
     def decode(self, value: object, budget: Budget | None = None) -> Item:
         """One item from its JSON value; pictures and texts are charged to the request's budget.
@@ -205,6 +207,9 @@ class Codec(Protocol):
         Raises:
             InvalidInput: if the model has no scores.
         """
+
+    def chosen(self, outputs: Arrays, top_k: int | None) -> Arrays:
+        """An item's outputs with only those counted rows that `encode` would write."""
 
     def encode(
         self, outputs: Arrays, top_k: int | None = None, note: Note | None = None

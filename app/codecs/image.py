@@ -5,20 +5,23 @@ from __future__ import annotations
 from app.codecs.base import JPEG, OCTET_STREAM, PNG, Budget
 from app.codecs.base64_files import decoded
 from app.codecs.item_schema import JsonSchema
+from app.codecs.places import Places
 from app.codecs.sniffing import sniffed
 from app.codecs.tensor import TensorCodec, check_media_type
 from app.errors import InvalidInput
-from app.types import Item
+from app.types import Item, Note
 from models.codec_specs import ImageCodecSpec
 from models.manifest import Manifest
 from models.pictures import PictureError
-from models.preprocess import open_picture, preprocess
+from models.preprocess import geometry_of, open_picture, preprocess
 
 PICTURES = (PNG, JPEG)
 
 
 class ImageCodec(TensorCodec):
     """See `app.codecs.base.Codec`. A payload that is not a picture is read as a tensor.
+
+    If outputs are boxes or masks, items of pictures have a note.
 
     Args:
         manifest: its codec must be of kind `image`; the picture is its only input.
@@ -32,6 +35,8 @@ class ImageCodec(TensorCodec):
             raise TypeError(f"bug: an image codec for {manifest.codec.kind!r}")
         super().__init__(manifest)
         self._how = manifest.codec.preprocess
+        if manifest.codec.boxes or manifest.codec.masks:
+            self.places = Places(manifest)
         self._input = manifest.inputs[0]
         self.media_types = (*PICTURES, *self.media_types)
 
@@ -81,6 +86,9 @@ class ImageCodec(TensorCodec):
             opened = open_picture(data, self._how)
             if budget is not None:
                 budget.picture(opened.picture.width * opened.picture.height, opened.cost)
-            return Item({self._input.name: preprocess(opened, self._how)})
+            item = Item({self._input.name: preprocess(opened, self._how)})
+            if self.places is not None:
+                item.note = Note(image=geometry_of(opened, self._how))
+            return item
         except PictureError as error:
             raise InvalidInput(f"{self._input.name!r}: {error}") from error

@@ -42,6 +42,20 @@ class CountedRows:
         }
         return {**outputs, **cut}
 
+    def chosen(self, outputs: Arrays, top_k: int | None) -> Arrays:
+        """The outputs of one item with only the rows that `ranked` returns, and their number.
+
+        What `real` and `ranked` return for them is the same as for all rows.
+        """
+        if not self._counts:
+            return outputs
+        rows, _ = self.ranked(self.real(outputs), top_k)
+        counts = {
+            count: np.asarray(len(rows[name]), outputs[count].dtype)
+            for name, count in self._counts.items()
+        }
+        return {**rows, **counts}
+
     def ranked(self, real: Arrays, top_k: int | None) -> tuple[Arrays, list[str] | None]:
         """The rows in descending order of their scores, and their labels if they have classes.
 

@@ -12,6 +12,7 @@ from app.codecs.base import NPY, OCTET_STREAM, Budget, at_index, check_count
 from app.codecs.item_schema import JsonSchema, tensor_item
 from app.codecs.npy import read_npy
 from app.codecs.numbers import NumberRange, NumberReader, rows
+from app.codecs.places import Places
 from app.codecs.values import check_below, check_values, convert, misshapen, not_all, short, wanted
 from app.errors import InvalidInput, UnsupportedMediaType
 from app.types import Array, Arrays, Item, Signature
@@ -59,6 +60,8 @@ class TensorCodec:
         self.check_top_k = answers.check_top_k
         self.encode = answers.encode
         self.encode_raw = answers.encode_raw
+        self.chosen = answers.chosen
+        self.places: Places | None = None
         if len(self._inputs) == 1:
             (spec,) = self._inputs
             self.media_types = (NPY,)

@@ -25,6 +25,7 @@ from models.codec_specs import (
     TensorCodecSpec,
 )
 from models.local_paths import local_path
+from models.places import BoxForm, check_places
 from models.rows import check_rows
 from models.tensors import TensorSpec
 
@@ -32,6 +33,7 @@ EXAMPLE = "--input 'float32[-1,3,224,224]'"
 OF_PICTURES = (  # options of --codec image
     *("preprocess", "mean", "std", "polarity"),
     *("fit", "resize_shorter", "interpolation", "fill", "alpha"),
+    *("boxes", "mask"),
 )
 LEVEL = re.compile(r"[0-9]{1,3}")
 IMAGENET = "imagenet"  # in place of numbers
@@ -116,6 +118,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         choices=get_args(Alpha),
         help="put transparent pictures on white, or drop their transparency (default: white)",
     )
+    add(
+        "--boxes",
+        action="append",
+        metavar="NAME=FORM",
+        help="this output has boxes, which answers to pictures have in the picture's pixels. FORM: "
+        "xyxy (left, top, right, bottom), xywh (left, top, width, height), cxcywh (centre, width, "
+        "height), or xy for points. FORM,relative: 0 to 1 across the model's input, not its "
+        "pixels. FORM,columns: boxes are columns, not rows",
+    )
+    add(
+        "--mask",
+        action="append",
+        metavar="NAME",
+        help="the last two axes of this output are the height and width of a mask over the model's "
+        "input; answers to pictures have it in the picture's pixels",
+    )
 
 
 def codec_of(
@@ -146,14 +164,34 @@ def codec_of(
             raise UsageError(f"--{option} is for pictures: add --codec image")
         return _checked(TensorCodecSpec, **common)
     preprocess = _preprocess(parsed, defaults, inputs)
-    return _checked(ImageCodecSpec, preprocess=preprocess, **common)
+    boxes = [_boxes(text) for text in parsed.boxes or ()]
+    return _checked(
+        ImageCodecSpec, preprocess=preprocess, boxes=boxes, masks=parsed.mask or (), **common
+    )
+
+
+def _boxes(text: str) -> dict[str, object]:
+    name, _, rest = text.partition("=")
+    form, *more = rest.split(",")
+    if form not in get_args(BoxForm) or not set(more) <= {"relative", "columns"}:
+        raise UsageError(
+            f"--boxes {text!r}: must be NAME=FORM with a FORM of {', '.join(get_args(BoxForm))}, "
+            "perhaps with ,relative or ,columns, such as boxes=cxcywh,relative"
+        )
+    return {
+        "output": name,
+        "form": form,
+        "relative": "relative" in more,
+        "columns": "columns" in more,
+    }
 
 
 def _checked(codec: type[TensorCodecSpec | ImageCodecSpec], **fields: object) -> CodecSpec:
     try:
         return codec.model_validate(fields)
     except ValidationError as error:
-        raise UsageError(f"--ranked-by, --threshold, --classes: {first_of(error)}") from error
+        options = "--boxes, --mask, --ranked-by, --threshold, --classes"
+        raise UsageError(f"{options}: {first_of(error)}") from error
 
 
 def counted(parsed: argparse.Namespace, outputs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
@@ -275,6 +313,11 @@ def check_outputs(codec: CodecSpec, outputs: Sequence[TensorSpec], *, by_command
         check_rows((), outputs, codec.ranked_by, codec.classes)
     except ValueError as error:
         raise UsageError(f"--count, --ranked-by, --classes: {error}") from error
+    if isinstance(codec, ImageCodecSpec):
+        try:
+            check_places(codec.boxes, codec.masks, outputs)
+        except ValueError as error:
+            raise UsageError(f"--boxes, --mask: {error}") from error
     labels, first = codec.score_labels, outputs[0]
     if labels is not None and first.item_shape != (len(labels),):
         kind = UsageError if by_command else ExportError

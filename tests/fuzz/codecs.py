@@ -31,6 +31,8 @@ class Thorough:
         self.media_types = codec.media_types
         self.most_marks = codec.most_marks
         self.most_lists = codec.most_lists
+        self.places = codec.places
+        self.chosen = codec.chosen
         self.decode = codec.decode
         self.decode_raw = codec.decode_raw
         self.item_schema = codec.item_schema

@@ -152,7 +152,7 @@ def _info(service: Service, name: str, loaded: LoadedModel | None) -> schemas.Mo
         codec=manifest.codec.kind,
         media_types=[JSON, *loaded.codec.media_types],
         inputs=list(manifest.inputs),
-        outputs=list(manifest.outputs),
+        outputs=list(manifest.shown_outputs),
         labels=None if manifest.codec.labels is None else list(manifest.codec.labels),
         example=manifest.example,
     )

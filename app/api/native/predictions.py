@@ -21,7 +21,7 @@ from app.api.payloads import MAX_DIGITS, read_items
 from app.api.queries import parameters_of
 from app.codecs.base import JSON, NPY, OCTET_STREAM
 from app.errors import InvalidInput, NotAcceptable
-from app.types import Item, Outcome
+from app.types import Arrays, Item, Outcome
 
 # For text models: digesting more would block the event loop for more than a millisecond.
 MAX_TEXT_BYTES = 1 << 20
@@ -71,6 +71,12 @@ class NativeCall(Call):
             max_items=self.service.limits.max_items,
             on_loop=on_loop,
             is_left=self.is_left,
+        )
+
+    def chosen(self, outputs: Arrays) -> Arrays:
+        """See `Answering`. A binary answer has all counted rows, in the model's order."""
+        return (
+            self.model.codec.chosen(outputs, self._top_k) if self._written_as == JSON else outputs
         )
 
     def write(self, outcomes: Sequence[Outcome]) -> Written:

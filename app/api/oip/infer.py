@@ -32,7 +32,7 @@ from app.api.payloads import check_marks
 from app.api.service import Service
 from app.codecs.base import OCTET_STREAM, PNG, Budget, Codec
 from app.errors import InvalidInput
-from app.types import Item, Outcome
+from app.types import Arrays, Item, Outcome
 
 HEADER = HEADER_LENGTH.lower().encode()
 MAX_KNOWN, MAX_KNOWN_BYTES = 256, 4096
@@ -131,6 +131,15 @@ class OipCall(Call):
         """Answer this request, without its inputs, within its timeout."""
         self.request = request
         self.deadline = min(self.deadline, self.arrived_at + request.timeout_s)
+
+    def chosen(self, outputs: Arrays) -> Arrays:
+        """See `Answering`: the requested outputs, and those that count rows."""
+        wanted = self.request.outputs
+        if wanted is None:
+            return outputs
+        needed = {each.name for each in wanted}
+        needed.update(spec.count for spec in self.model.manifest.outputs if spec.count)
+        return {name: array for name, array in outputs.items() if name in needed}
 
     def expected_bytes(self, array_bytes: int) -> int:
         """See `Call`."""

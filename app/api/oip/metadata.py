@@ -152,7 +152,7 @@ def model_metadata(model: LoadedModel, loaded: LoadedModels) -> ModelMetadata:
         "versions": [str(number) for number in _versions(model, loaded)],
         "platform": _platform(model).name,
         "inputs": [_tensor(spec) for spec in model.manifest.inputs],
-        "outputs": [_tensor(spec) for spec in model.manifest.outputs],
+        "outputs": [_tensor(spec) for spec in model.manifest.shown_outputs],
     }
 
 
@@ -188,7 +188,7 @@ def model_config(
                 "dims": list(spec.item_shape),
                 "is_shape_tensor": False,
             }
-            for spec in manifest.outputs
+            for spec in manifest.shown_outputs
         ],
         "instance_group": [
             _instance_group(f"{model.id.name}_{index}", device, count)

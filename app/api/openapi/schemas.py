@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
+from pydantic.json_schema import SkipJsonSchema
 
 from models.tensors import TensorSpec
 
@@ -38,6 +39,34 @@ CUT: dict[str, int] = Field(
 )
 
 
+class PictureGeometry(BaseModel):
+    """How the caller's picture maps to the model's input, in pixels.
+
+    A point (x, y) of the picture is at (x * scale[0] + offset[0], y * scale[1] + offset[1]) there.
+    """
+
+    width: int = Field(description="of the picture, upright by its EXIF orientation")
+    height: int
+    scale: list[float] = Field(min_length=2, max_length=2, description="across and down")
+    offset: list[float] = Field(
+        min_length=2, max_length=2, description="negative if the model sees only the middle"
+    )
+
+
+def _without_default(schema: dict[str, Any]) -> None:
+    schema.pop("default", None)
+
+
+def _picture() -> Any:
+    """A field that only answers to pictures have, with boxes or masks in their pixels."""
+    return Field(
+        default=None,
+        json_schema_extra=_without_default,
+        description="only if outputs are declared as boxes or masks, and the item is a picture: "
+        "these outputs are in its pixels",
+    )
+
+
 class LabelledPrediction(BaseModel):
     """A prediction of a model with labels."""
 
@@ -54,6 +83,7 @@ class LabelledPrediction(BaseModel):
         default={}, description="other outputs, if any: output name -> nested numbers"
     )
     details: dict[str, int] = CUT
+    image: PictureGeometry | SkipJsonSchema[None] = _picture()
 
 
 class TensorPrediction(BaseModel):
@@ -70,6 +100,7 @@ class TensorPrediction(BaseModel):
         default=[], description="only for rows with classes, such as boxes: the label of each row"
     )
     details: dict[str, int] = CUT
+    image: PictureGeometry | SkipJsonSchema[None] = _picture()
 
 
 class Span(BaseModel):

@@ -21,7 +21,7 @@ from app.api.payloads import check_marks, media_type_of, parsed_json
 from app.codecs.answers import highest
 from app.codecs.base import JSON, Budget
 from app.errors import ItemFailed
-from app.types import Array, Item, Outcome
+from app.types import Array, Arrays, Item, Outcome
 
 TOP = 5  # number of classes that TorchServe's image_classifier returns
 KEY = "data"  # key of an object around the item, and name of a form's field
@@ -65,6 +65,10 @@ class PredictionsCall(Call):
             value = value[KEY]
         return [codec.decode(value, budget)]
 
+    def chosen(self, outputs: Arrays) -> Arrays:
+        """See `Answering`."""
+        return self.model.codec.chosen(outputs, None)
+
     def write(self, outcomes: Sequence[Outcome]) -> Written:
         """The best classes and their scores, or the output; several outputs as an object by name.
 
@@ -88,7 +92,7 @@ class PredictionsCall(Call):
         if labels is not None:
             content = _by_name(labels, outcome[first.name])
         elif any(spec.count is not None for spec in manifest.outputs):
-            content = self.model.codec.encode(outcome)
+            content = self.model.codec.encode(outcome, None, self.notes[0] if self.notes else None)
         else:
             outputs = {name: np.ascontiguousarray(array) for name, array in outcome.items()}
             content = outputs if len(outputs) > 1 else outputs[first.name]

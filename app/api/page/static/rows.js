@@ -17,8 +17,12 @@ export function rowsView(prediction, specs, codec, picture) {
   const values = specs.map((spec) => prediction.outputs[spec.name]);
   const labels = prediction.labels;
   const count = values[0].length;
+  const declared = (codec.boxes ?? []).find((each) => specs.some((spec) => spec.name === each.output));
   const boxes =
-    picture && specs.findIndex((spec) => spec.shape.length === 3 && spec.shape[2] === 4);
+    picture &&
+    specs.findIndex((spec) =>
+      declared ? spec.name === declared.output : spec.shape.length === 3 && spec.shape[2] === 4,
+    );
   const columns = [...(labels ? ["Label"] : []), ...specs.map((spec) => spec.name)];
   const body = Array.from({ length: Math.min(count, MAX_ROWS) }, (_, row) =>
     h(
@@ -48,18 +52,21 @@ export function rowsView(prediction, specs, codec, picture) {
     count === 0 && h("p.note", { text: "No rows: nothing was found." }),
     count > MAX_ROWS && h("p.note", { text: `The first ${MAX_ROWS} of ${count} rows are shown.` }),
   );
-  if (boxes >= 0 && codec.preprocess) {
+  if (boxes >= 0 && codec.preprocess && !declared?.columns && declared?.form !== "xy") {
     const names = labels ?? values[boxes].map((_, row) => String(row));
-    draw(picture, values[boxes].slice(0, MAX_ROWS), names, codec.preprocess).then(
+    const shown = values[boxes].slice(0, MAX_ROWS);
+    const edges = declared ? shown.map(EDGES[declared.form]) : shown;
+    draw(picture, edges.map((box) => box.map(Number)), names, declared ? null : codec.preprocess).then(
       (canvas) =>
         view.prepend(
           h(
             "figure",
             null,
             canvas,
-            h("figcaption.note", {
-              text: "Boxes are read as left, top, right and bottom, in pixels of the model's input.",
-            }),
+            !declared &&
+              h("figcaption.note", {
+                text: "Boxes are read as left, top, right and bottom, in pixels of the model's input.",
+              }),
           ),
         ),
       () => view.append(h("p.note", { text: "The browser cannot show this picture." })),
@@ -74,6 +81,19 @@ function cell(value) {
     : short(Number(value));
 }
 
+/** Left, top, right and bottom of a box in each form. */
+const EDGES = {
+  xyxy: (box) => box.slice(0, 4),
+  xywh: ([left, top, width, height]) => [left, top, left + width, top + height],
+  cxcywh: ([x, y, width, height]) => [
+    x - width / 2,
+    y - height / 2,
+    x + width / 2,
+    y + height / 2,
+  ],
+};
+
+/** @param how the preprocessing, if the boxes are in the model's input; null: in the picture */
 async function draw(picture, boxes, labels, how) {
   const image = await createImageBitmap(picture);
   const width = Math.min(WIDTH[1], Math.max(WIDTH[0], image.width));
@@ -91,7 +111,7 @@ async function draw(picture, boxes, labels, how) {
   context.font = "13px system-ui, sans-serif";
   context.textBaseline = "top";
   const names = [...new Set(labels)];
-  const onPicture = placer(image, how);
+  const onPicture = how ? placer(image, how) : (box) => box;
   for (const [index, box] of boxes.entries()) {
     const [left, top, right, bottom] = onPicture(box.map(Number)).map((value) => value * zoom);
     context.strokeStyle = context.fillStyle = colour(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import base64
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from export.errors import UsageError
 from export.reading import mar as mar_module
 from export.reading.mar import IMAGE_CLASSIFIER, IMAGENET_MEAN, IMAGENET_STD
 from models.codec_specs import ImageCodecSpec, PicturePreprocess, TensorCodecSpec
+from models.places import Boxes
 from models.preprocess import preprocess
 from tests.unit.export.torchscripts import (
     BRIGHTNESS,
@@ -320,6 +322,39 @@ class TestCountedRows:
     )
     def test_wrong_options_are_refused(self, file: Path, options: list[str], message: str) -> None:
         with pytest.raises(UsageError, match=message):
+            run(file, *self.OPTIONS, *options)
+
+
+class TestPlaces:
+    OPTIONS = (*TestCountedRows.OPTIONS, "--codec", "image")
+
+    @pytest.fixture
+    def file(self, tmp_path: Path) -> Path:
+        return written(tmp_path, scripted(CountFirst()))
+
+    def test_options_reach_the_contract(self, file: Path) -> None:
+        codec = run(file, *self.OPTIONS, "--boxes", "boxes=cxcywh,relative").definition.codec
+        assert isinstance(codec, ImageCodecSpec)
+        assert codec.boxes == (Boxes(output="boxes", form="cxcywh", relative=True),)
+        codec = run(file, *self.OPTIONS, "--mask", "boxes").definition.codec
+        assert isinstance(codec, ImageCodecSpec)
+        assert codec.masks == ("boxes",)
+
+    @pytest.mark.parametrize(
+        ("options", "message"),
+        [
+            (["--boxes", "boxes=yxyx"], "must be NAME=FORM with a FORM of xyxy, xywh, cxcywh, xy"),
+            (["--boxes", "boxes"], "--boxes 'boxes': must be NAME=FORM"),
+            (["--boxes", "boxes=xyxy,absolute"], "perhaps with ,relative or ,columns"),
+            (["--boxes", "other=xyxy"], "--boxes, --mask: 'other' is not an output; the model has"),
+            (["--boxes", "scores=xy,columns"], "each column begins with the 2 numbers of xy"),
+            (["--boxes", "kinds=xyxy"], "'kinds' are int64; pixels of large pictures need"),
+            (["--mask", "scores"], "the mask 'scores' needs axes for height and width"),
+            (["--codec", "tensor", "--mask", "boxes"], "--mask is for pictures: add --codec image"),
+        ],
+    )
+    def test_wrong_options_are_refused(self, file: Path, options: list[str], message: str) -> None:
+        with pytest.raises(UsageError, match=re.escape(message)):
             run(file, *self.OPTIONS, *options)
 
 
