@@ -10,9 +10,10 @@ import numpy as np
 import torch
 
 from models.bounds import mismatch, shared_axes
-from models.manifest import Format, NativeCode, Variant
+from models.manifest import Format, NativeCode, OperatorLibrary, Variant
 from models.onnx_models import load_onnx
 from models.openvino_models import load_openvino
+from models.operators import load_operators
 from models.packages import Package, load_package
 from models.plan import same_release
 from models.processor import (
@@ -134,6 +135,7 @@ def load_form(
     *,
     optimized: bool = False,
     replicas: int | None = None,
+    operators: Sequence[OperatorLibrary] = (),
 ) -> Forward:
     """Load any variant as a callable on a device; equal ones in use share their weights.
 
@@ -144,13 +146,15 @@ def load_form(
         device: where it runs.
         optimized: apply `optimize_for_inference` to a TorchScript file.
         replicas: how many share it; None: as many as the cores allow.
+        operators: the libraries whose operators it calls.
 
     Raises:
         ArchiveError: if a file must not be unpacked.
-        NotInstalled: if its runtime is missing.
+        NotInstalled: if its runtime is missing, or a library of operators.
         RuntimeError: if torch, or its runtime, cannot read it.
     """
     compute_in_float32()
+    load_operators(operators)
     if len(files) > 1:
         return Stages([load_torchscript(each, device) for each in files])
     (file,) = files

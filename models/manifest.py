@@ -22,6 +22,7 @@ from models.rows import check_rows
 from models.tensors import EncodedArray, FileName, Name, Part, Sha256, TensorSpec, Tolerance
 
 SCHEMA_VERSION: Literal[2] = 2
+OperatorLibrary: TypeAlias = Literal["torchvision"]  # may be loaded: see models/operators.py
 Format: TypeAlias = Literal["torchscript", "aotinductor", "openvino", "onnx"]
 MANIFEST_FILE = "manifest.json"
 DIGEST_FILE = "manifest.sha256"
@@ -95,6 +96,9 @@ class Variant(Part):
     file: FileName
     later_stages: tuple[FileName, ...] = ()
     format: Format
+    operators: tuple[OperatorLibrary, ...] = Field(
+        default=(), description="libraries with operators beyond torch's own that its files call"
+    )
     precision: Precision
     made_by: str
     torch_version: str

@@ -81,6 +81,7 @@ class FormBackend:
                 device,
                 optimized=self.form.optimized,
                 replicas=self._replicas,
+                operators=self.variant.operators,
             )
         except torch.AcceleratorError as error:
             raise DeviceLost(str(error)) from error

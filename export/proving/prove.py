@@ -21,11 +21,12 @@ from export.variants.base import (
     tolerance_of,
 )
 from export.variants.registry import MAKERS, wanted_variants
-from models.archive import ArchiveError
+from models.archive import ArchiveError, check_archive
 from models.definitions.definition import HeldOut, Progress
 from models.forms import Forward, intra_op_threads, kinds_here, load_form
 from models.heap import collect
-from models.manifest import Difference, Parity, Variant
+from models.manifest import Difference, OperatorLibrary, Parity, Variant
+from models.operators import operators_in
 from models.plan import Precision
 from models.processor import DeviceKind
 from models.resources import serving_threads
@@ -224,6 +225,7 @@ def _prove(
         file=draft.file,
         later_stages=draft.later_stages,
         format=draft.format,
+        operators=_operators(work, draft),
         precision=precision,
         made_by=draft.made_by,
         torch_version=torch.__version__,
@@ -280,6 +282,16 @@ def _parity(
     return verify.check_parity(
         form, work.reference, tolerance, progress, torch.device(kind), so_far=so_far
     )
+
+
+def _operators(work: _Work, draft: Draft) -> tuple[OperatorLibrary, ...]:
+    """Return the libraries of operators that a server must load for the written files."""
+    found: set[OperatorLibrary] = set()
+    if draft.format == "torchscript":
+        for name in draft.files:
+            with (work.folder / name).open("rb") as file:
+                found.update(operators_in(file, name, check_archive(file, name)))
+    return tuple(sorted(found))
 
 
 def _tolerance(work: _Work, precision: Precision) -> Tolerance:

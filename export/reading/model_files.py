@@ -13,7 +13,8 @@ from export.reading import advice
 from export.reading.onnx_files import is_onnx, read_onnx
 from export.reading.programs import Program, read_program
 from models.archive import ArchiveError, check_archive, read_entries
-from models.runtimes import named_file
+from models.operators import load_operators, operators_in
+from models.runtimes import NotInstalled, named_file
 from models.torchscript import read_torchscript
 
 ARCHIVE_FORMAT = "archive_format"  # a file in archives that torch.export writes
@@ -81,6 +82,10 @@ def load(data: bytes, what: str) -> nn.Module:
     files = {name.partition("/")[2] for name in names}
     if not {"data.pkl", "constants.pkl"} <= files:
         raise ExportError(advice.of_files(files, what))
+    try:
+        load_operators(operators_in(io.BytesIO(data), what, names))
+    except NotInstalled as error:
+        raise ExportError(f"{what} cannot be loaded here: {error}") from error
     try:
         with named_file(data) as path:
             module = read_torchscript(path, torch.device("cpu"))

@@ -225,7 +225,9 @@ def load_forms(
         try:
             files = [File.at(folder / name, manifest.files[name].sha256) for name in variant.files]
             forms[form] = load_form(
-                files, variant.format, manifest.inputs, device, optimized=form.optimized
+                *(files, variant.format, manifest.inputs, device),
+                optimized=form.optimized,
+                operators=variant.operators,
             )
         except (OSError, RuntimeError, ArchiveError, NotInstalled) as error:
             why = f"{form} cannot be loaded here: {reason(error)}"

@@ -1,0 +1,135 @@
+"""Libraries of operators: found in a file's code, loaded by name, or refused in one sentence."""
+
+from __future__ import annotations
+
+import io
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from models.archive import check_archive
+from models.operators import operators_in
+
+# Stands in for torchvision's library, with kernels in Python.
+STAND_IN = """
+import torch
+library = torch.library.Library("torchvision", "DEF")
+library.define("nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+library.impl("nms", lambda dets, scores, most: scores.argsort(descending=True), "CPU")
+
+class Best(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        rows = []
+        for item in x.unbind(0):
+            rows.append(item[torch.ops.torchvision.nms(item, item[:, 0], 0.5)[:1]].flatten())
+        return torch.stack(rows)
+"""
+SAVE = f"{STAND_IN}\ntorch.jit.script(Best()).save('best.pt')\n"
+ADOPT = """
+import sys
+from export import cli
+from pathlib import Path
+from models.integrity import read_artifact
+options = ["--name", "best", "--input", "float32[-1,3,4]", "--out", "models"]
+code = cli.main(["adopt", "best.pt", *options], {})
+if code == 0:
+    print(read_artifact(Path("models/best/1"), Path("models"))[0].variants["script"].operators)
+sys.exit(code)
+"""
+SERVE = """
+import asyncio
+from pathlib import Path
+from tests.integration.harness import serving, settled
+
+async def main():
+    async with serving(Path("models"), wait_ready=False, default_model="best") as api:
+        await settled(api)
+        for model in (await api.client.get("/models")).json()["models"]:
+            print(model["name"], model["state"], model["versions"][0]["problem"])
+        body = {"input": [[1, 0, 0, 1], [3, 0, 0, 3], [2, 0, 0, 2]]}
+        print((await api.client.post("/predict", json=body)).text)
+
+asyncio.run(main())
+"""
+ROOT = Path(__file__).parents[3]
+
+
+def run(code: str, folder: Path, path: str = "") -> subprocess.CompletedProcess[str]:
+    """Run a program in a process of its own, where nothing else is loaded."""
+    program = folder / "program.py"  # a file, because TorchScript reads the source of a class
+    program.write_text(f"import sys; sys.path[:0] = [{str(ROOT)!r}, {path!r}]\n{code}")
+    command = [sys.executable, "-W", "ignore", "-P", str(program)]
+    return subprocess.run(
+        command, check=False, cwd=folder, capture_output=True, text=True, timeout=120
+    )
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A file that calls the operator, and an artifact made of it."""
+    folder = tmp_path_factory.mktemp("operators")
+    assert run(SAVE, folder).returncode == 0
+    made = run(STAND_IN + ADOPT, folder)
+    assert made.returncode == 0, made.stderr
+    assert made.stdout.endswith("('torchvision',)\n")
+    return folder
+
+
+def broken(folder: Path) -> str:
+    """The path of a package whose library is none."""
+    package = folder / "broken/torchvision"
+    package.mkdir(parents=True, exist_ok=True)
+    (package / "_C.so").write_text("no library")
+    (folder / "broken/torchvision-0.99.0.dist-info").mkdir(exist_ok=True)
+    metadata = "Metadata-Version: 2.1\nName: torchvision\nVersion: 0.99.0\n"
+    (folder / "broken/torchvision-0.99.0.dist-info/METADATA").write_text(metadata)
+    return str(folder / "broken")
+
+
+def absent(folder: Path) -> str:
+    """The path of a folder that has the package's name, and no library."""
+    (folder / "absent/torchvision").mkdir(parents=True, exist_ok=True)
+    (folder / "absent/torchvision/__init__.py").write_text("raise SystemExit('must never run')")
+    return str(folder / "absent")
+
+
+def test_a_server_with_the_operators_answers(folder: Path) -> None:
+    answer = run(STAND_IN + SERVE, folder)
+    assert "best ready None" in answer.stdout, answer.stderr
+    assert "[3.0,0.0,0.0,3.0]" in answer.stdout
+
+
+def test_a_server_without_them_refuses_only_that_artifact(folder: Path, tmp_path: Path) -> None:
+    write = "from tests.artifacts import write_artifact; from pathlib import Path\n"
+    if not (folder / "models/double").exists():
+        assert run(f"{write}write_artifact(Path('models'), 'double')", folder).returncode == 0
+    answer = run(SERVE, folder, absent(tmp_path))
+    assert "double ready None" in answer.stdout, answer.stderr
+    assert (
+        "best failed script.pt: it needs the operators of torchvision: "
+        "pip install 'torchlane[vision]', of the release for the installed torch"
+    ) in answer.stdout
+
+
+def test_a_release_that_does_not_fit_is_named(folder: Path, tmp_path: Path) -> None:
+    answer = run(SERVE, folder, broken(tmp_path))
+    assert (
+        f"torchvision 0.99.0 does not fit torch {torch.__version__}: install the release for this"
+    ) in answer.stdout, answer.stderr
+
+
+def test_adopt_without_them_says_what_to_install(folder: Path, tmp_path: Path) -> None:
+    answer = run(ADOPT, folder, absent(tmp_path))
+    assert answer.returncode == 1
+    assert "best.pt cannot be loaded here: it needs the operators of torchvision" in answer.stderr
+
+
+def test_other_files_need_none() -> None:
+    file = io.BytesIO()
+    torch.jit.save(torch.jit.script(nn.Linear(2, 2)), file)
+    names = check_archive(file, "it")
+    assert operators_in(file, "it", names) == ()
