@@ -8,7 +8,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from models.places import Boxes, check_places
-from models.tensors import FileName, Name, Part, TensorSpec
+from models.tensors import FileName, Name, Part, TensorSpec, is_empty
 
 Polarity = Literal["light-on-dark", "dark-on-light", "auto"]
 Alpha = Literal["white", "drop"]
@@ -140,8 +140,8 @@ class ImageCodecSpec(CodecPart):
 
     kind: Literal["image"] = "image"
     preprocess: PicturePreprocess
-    boxes: tuple[Boxes, ...] = ()
-    masks: tuple[Name, ...] = ()
+    boxes: tuple[Boxes, ...] = Field(default=(), exclude_if=is_empty)
+    masks: tuple[Name, ...] = Field(default=(), exclude_if=is_empty)
 
 
 TextTask = Literal["embed", "classify", "rerank", "classify-tokens"]

@@ -19,7 +19,16 @@ from models.places import with_free_masks
 from models.plan import Form, Plan, Precision
 from models.processor import DeviceKind
 from models.rows import check_rows
-from models.tensors import EncodedArray, FileName, Name, Part, Sha256, TensorSpec, Tolerance
+from models.tensors import (
+    EncodedArray,
+    FileName,
+    Name,
+    Part,
+    Sha256,
+    TensorSpec,
+    Tolerance,
+    is_empty,
+)
 
 SCHEMA_VERSION: Literal[2] = 2
 OperatorLibrary: TypeAlias = Literal["torchvision"]  # may be loaded: see models/operators.py
@@ -97,7 +106,9 @@ class Variant(Part):
     later_stages: tuple[FileName, ...] = ()
     format: Format
     operators: tuple[OperatorLibrary, ...] = Field(
-        default=(), description="libraries with operators beyond torch's own that its files call"
+        default=(),
+        exclude_if=is_empty,
+        description="libraries with operators beyond torch's own that its files call",
     )
     precision: Precision
     made_by: str

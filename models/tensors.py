@@ -35,6 +35,11 @@ class Part(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
+def is_empty(value: Sequence[object]) -> bool:
+    """Whether a field is left out of a manifest, which older servers can then read."""
+    return not value
+
+
 class Dimension(Part):
     """A free axis: its name, and its possible sizes in an item.
 

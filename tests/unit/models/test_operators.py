@@ -13,6 +13,7 @@ from torch import nn
 
 from models.archive import check_archive
 from models.operators import operators_in
+from tests.artifacts import scripted
 
 # Stands in for torchvision's library, with kernels in Python.
 STAND_IN = """
@@ -129,6 +130,7 @@ def test_adopt_without_them_says_what_to_install(folder: Path, tmp_path: Path) -
 
 
 def test_other_files_need_none() -> None:
+    assert "operators" not in scripted(nn.Linear(2, 2)).entry.model_dump()
     file = io.BytesIO()
     torch.jit.save(torch.jit.script(nn.Linear(2, 2)), file)
     names = check_archive(file, "it")

@@ -122,6 +122,10 @@ def test_boxes_and_masks_are_part_of_the_manifest() -> None:
     assert (codec.boxes, codec.masks) == (boxes, ("mask",))
 
 
+def test_older_servers_read_manifests_without_places() -> None:
+    assert manifest({}, *OUTPUTS).model_dump().keys().isdisjoint({"boxes", "masks"})
+
+
 @pytest.mark.parametrize(
     ("codec", "problem"),
     [
