@@ -17,7 +17,7 @@ export function rowsView(prediction, specs, codec, picture) {
   const values = specs.map((spec) => prediction.outputs[spec.name]);
   const labels = prediction.labels;
   const count = values[0].length;
-  const declared = (codec.boxes ?? []).find((each) => specs.some((spec) => spec.name === each.output));
+  const declared = codec.boxes?.find((each) => specs.some((spec) => spec.name === each.output));
   const boxes =
     picture &&
     specs.findIndex((spec) =>
@@ -55,8 +55,9 @@ export function rowsView(prediction, specs, codec, picture) {
   if (boxes >= 0 && codec.preprocess && !declared?.columns && declared?.form !== "xy") {
     const names = labels ?? values[boxes].map((_, row) => String(row));
     const shown = values[boxes].slice(0, MAX_ROWS);
-    const edges = declared ? shown.map(EDGES[declared.form]) : shown;
-    draw(picture, edges.map((box) => box.map(Number)), names, declared ? null : codec.preprocess).then(
+    const numbers = shown.map((box) => box.map(Number));
+    const edges = declared ? numbers.map(EDGES[declared.form]) : numbers;
+    draw(picture, edges, names, declared ? null : codec.preprocess).then(
       (canvas) =>
         view.prepend(
           h(
