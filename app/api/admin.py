@@ -9,8 +9,8 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, FastAPI, Path, Query, Request, Response
 
 from app.api.access import Admin
-from app.api.codings import takes_gzip
 from app.api.endpoints import version_number
+from app.api.negotiation import NEVER, gzip_of
 from app.api.openapi import schemas
 from app.api.openapi.errors import ERRORS
 from app.api.openapi.headers import RETRY_AFTER
@@ -114,7 +114,7 @@ def add_admin(app: FastAPI, service: Service) -> None:
     @router.post("/profile", operation_id="profile", response_class=Response, responses=PROFILED)
     async def profile(_: Admin, request: Request, seconds: Seconds = USUAL_S) -> Response:
         """Record batches, requests and operators of the answering process while it serves."""
-        compressed = takes_gzip(request.headers.getlist("accept-encoding"))
+        compressed = _takes_gzip(request)
         work = asyncio.create_task(service.profiler.profile(seconds, compressed=compressed))
         left = asyncio.create_task(_left(request))
         try:
@@ -128,6 +128,11 @@ def add_admin(app: FastAPI, service: Service) -> None:
             await asyncio.gather(left, work, return_exceptions=True)  # the recorder has stopped
 
     app.include_router(router)
+
+
+def _takes_gzip(request: Request) -> bool:
+    given = request.headers.getlist("accept-encoding")
+    return gzip_of(", ".join(given).encode("latin-1")) != NEVER
 
 
 async def _left(request: Request) -> None:

@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
-from app.api.answers import LARGE_BYTES, Headers, LargeAnswer, Pieces
+from app.api.answers import LARGE_BYTES, Encoded, Headers, LargeAnswer, Pieces
+from app.api.codings import gzipped
 from app.api.endpoints import Endpoint
 from app.api.errors import RawAnswer
 from app.api.memo import Remembered, Written
-from app.api.outcomes import check_answer, check_mapped, mapped, mapped_in_steps, shown
+from app.api.negotiation import MUST, NEVER
+from app.api.outcomes import (
+    JSON_HEADERS,
+    check_answer,
+    check_mapped,
+    mapped,
+    mapped_in_steps,
+    shown,
+)
 from app.api.service import Service
 from app.codecs.places import Places
 from app.engine.submission import Submission
-from app.errors import ItemFailed
+from app.errors import ItemFailed, Overloaded
 from app.registry.loaded_models import LoadedModel
 from app.telemetry.tracing import RequestTrace
 from app.types import Answer, Arrays, CacheCounts, Note, Outcome
@@ -26,6 +35,7 @@ class Answering:
 
     Attributes:
         counted: bytes of the answer, as counted by `AnswerMemory`.
+        gzip: whether the answer is compressed: `NEVER`, `MAY` (if it is large JSON) or `MUST`.
         is_sent_always: whether the transport calls `sent` however the call ends; otherwise nothing
             is counted before the answer.
     """
@@ -38,6 +48,7 @@ class Answering:
         "_submission",
         "counted",
         "endpoint",
+        "gzip",
         "is_sent_always",
         "model",
         "notes",
@@ -51,6 +62,7 @@ class Answering:
     _submission: Submission | None
     counted: int
     endpoint: Endpoint
+    gzip: int
     is_sent_always: bool
     model: LoadedModel
     notes: Sequence[Note | None]
@@ -108,7 +120,7 @@ class Answering:
         if places is not None:
             outcomes = self._chosen(outcomes)
             size = max(size, check_mapped(places, outcomes, self.notes, limits.max_answer_bytes))
-        if size > LARGE_BYTES:
+        if size > LARGE_BYTES or self.gzip == MUST:
             self._counts(size + self.expected_bytes(size))
             answer.outcomes = ()  # freed with the pieces
             submission.forget()
@@ -151,7 +163,30 @@ class Answering:
                 self._remember((headers, content))
             return self._finished(answer, answered, (headers, content))
 
-        return LargeAnswer(self.service.turns, count, pieces, finish)
+        thread = None if self.gzip == NEVER else self._compress
+        return LargeAnswer(self.service.turns, count, pieces, finish, thread)
+
+    def _compress(
+        self, headers: Headers, content: bytes, done: Callable[[Encoded | Exception], None]
+    ) -> Callable[[], None]:
+        """Compress an encoded answer in a thread, if that is worth it or demanded.
+
+        Returns:
+            What cancels it.
+        """
+        is_demanded = self.gzip == MUST
+        if not is_demanded and (headers != JSON_HEADERS or len(content) <= LARGE_BYTES):
+            done((headers, content))
+            return _nothing
+        coded = (*headers, (b"content-encoding", b"gzip"), (b"vary", b"Accept-Encoding"))
+        try:
+            self._counts(2 * len(content))
+            return self.service.offload.start(
+                lambda: (coded, gzipped(content)), len(content), done
+            ).cancel
+        except Overloaded as error:
+            done(error if is_demanded else (headers, content))
+        return _nothing
 
     def _counts(self, size: int) -> None:
         """Count the bytes that the answer takes now.
@@ -204,6 +239,10 @@ class Answering:
         if self._digest is not None and self._submission is not None:
             remembered = Remembered(tuple(self._submission.keys), written)
             self.service.memo.put(self._digest, remembered)
+
+
+def _nothing() -> None:
+    """Cancel nothing."""
 
 
 def _cache_header(counts: CacheCounts, *, many: bool) -> bytes:

@@ -1,7 +1,8 @@
 """Large answers: counted until they are sent, and encoded in slices between other work.
 
 Encoding an answer of a hundred megabytes takes most of a second, and holds the GIL, so a thread
-would stall the event loop as well. Instead, each turn of the loop encodes for a millisecond.
+would stall the event loop as well. Instead, each turn of the loop encodes for a millisecond. Work
+that releases the GIL, such as compression, follows in a thread.
 """
 
 from __future__ import annotations
@@ -23,6 +24,11 @@ UNREAD = "answer_unread"  # the code of a connection or call that ends because o
 Headers: TypeAlias = tuple[tuple[bytes, bytes], ...]
 Piece: TypeAlias = bytes | memoryview
 Pieces: TypeAlias = Generator[Piece, None, Headers]  # the parts of a body, then its headers
+Encoded: TypeAlias = tuple[Headers, bytes]
+# Gets what was encoded, and what to call with the result; returns what cancels the work.
+Thread: TypeAlias = Callable[
+    [Headers, bytes, Callable[[Encoded | Exception], None]], Callable[[], None]
+]
 
 
 class AnswerMemory(Memory):
@@ -45,9 +51,10 @@ class LargeAnswer:
             many.
         pieces: the parts of its body, each quick to make.
         finish: makes the answer from its headers and body.
+        thread: changes them before that, in a thread, on which it calls back on the event loop.
     """
 
-    __slots__ = ("_buffer", "_count", "_done", "_finish", "_pieces", "_turns")
+    __slots__ = ("_buffer", "_count", "_done", "_finish", "_off_loop", "_pieces", "_stop", "_turns")
 
     def __init__(
         self,
@@ -55,11 +62,14 @@ class LargeAnswer:
         count: Callable[[int], None],
         pieces: Pieces,
         finish: Callable[[Headers, bytes], RawAnswer],
+        thread: Thread | None = None,
     ) -> None:
         self._turns = turns
         self._count = count
         self._pieces: Pieces | None = pieces
         self._finish = finish
+        self._off_loop = thread
+        self._stop: Callable[[], None] | None = None
         self._buffer = io.BytesIO()
         self._done: Callable[[RawAnswer | Exception], None] | None = None
 
@@ -88,6 +98,9 @@ class LargeAnswer:
         """Drop the answer, because its caller has left; harmless if it is encoded."""
         self._done = self._pieces = None
         self._buffer = io.BytesIO()
+        stop, self._stop = self._stop, None
+        if stop is not None:
+            stop()
 
     def take_turn(self) -> float:
         """Encode for a while; see `Participant`."""
@@ -101,14 +114,26 @@ class LargeAnswer:
                 self._turns.wait(self)
                 return time.perf_counter() - began
             content = self._buffer.getvalue()  # no copy, because it has no spare bytes
-            result: RawAnswer | Exception = self._finish(headers, content)
+            self._pieces, self._buffer = None, io.BytesIO()
+            if self._off_loop is None:
+                self._end((headers, content))
+            else:
+                self._stop = self._off_loop(headers, content, self._end)
+        except Exception as error:
+            self._end(error)
+        return time.perf_counter() - began
+
+    def _end(self, encoded: Encoded | Exception) -> None:
+        done = self._done
+        self._stop = None
+        self.cancel()
+        if done is None:
+            return
+        try:
+            result = encoded if isinstance(encoded, Exception) else self._finish(*encoded)
         except Exception as error:
             result = error
-        done = self._done
-        self.cancel()
-        if done is not None:
-            done(result)
-        return time.perf_counter() - began
+        done(result)
 
     def _encode(self, pieces: Pieces) -> Headers | None:
         """Encode a slice; returns the headers at the end."""

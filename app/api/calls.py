@@ -18,10 +18,11 @@ from app.api.answering import Answering
 from app.api.codings import Inflater, read_coding
 from app.api.endpoints import Endpoint, version_number
 from app.api.memo import Remembered
+from app.api.negotiation import NEVER, check_accepted, gzip_of
 from app.api.offload import Task, without_frames
 from app.api.payloads import MAX_DIGITS, check_length
 from app.api.service import Service
-from app.codecs.base import TooLongForLoop
+from app.codecs.base import JSON, TooLongForLoop
 from app.engine.submission import Submission
 from app.errors import InvalidInput, TorchlaneError
 from app.registry.loaded_models import LoadedModel
@@ -56,6 +57,7 @@ class Call(Answering):
         caller: the caller, if `admitted` has been called already.
 
     Attributes:
+        accept: the caller's Accept header.
         arrived_at: when the head arrived, on the engine's clock.
         deadline: on the engine's clock.
         notes: the items' notes, once the items have been read; empty if none has one.
@@ -73,6 +75,7 @@ class Call(Answering):
         "_lag_s",
         "_task",
         "_timeout_ms",
+        "accept",
         "arrived_at",
         "deadline",
         "model",
@@ -93,6 +96,9 @@ class Call(Answering):
         self._caller = admitted(service, fields) if caller is None else caller
         coding = fields.get(b"content-encoding")
         self._coding = None if coding is None else read_coding(coding)
+        self.accept = fields.get(b"accept", b"")
+        codings = fields.get(b"accept-encoding")
+        self.gzip = NEVER if codings is None else gzip_of(codings)
         self.read_head(fields)
         self._timeout_ms = fields.get(b"x-torchlane-timeout-ms")
         self.arrived_at = service.engine.now()
@@ -122,9 +128,13 @@ class Call(Answering):
     def check_model(self) -> None:
         """Check the head against the model, before the body is decoded.
 
+        Answers are JSON unless a subclass says otherwise.
+
         Raises:
+            NotAcceptable: if the caller does not accept the answer's media type.
             TorchlaneError: if the model cannot do what the head asks for.
         """
+        check_accepted(self.accept, JSON)
 
     def memo_text(self, body: bytes) -> str | None:
         """Everything that determines the answer, except the model and the body, as one text.
@@ -202,6 +212,8 @@ class Call(Answering):
             body = inflated
         text = self.memo_text(body)
         if text is not None:
+            if self.gzip != NEVER:
+                text = f"gzip {self.gzip}|{text}"
             memo = service.memo
             if model.settings.cache and memo.has_come_before(body):
                 self._digest = memo.digest(model.id, service.engine.identity(model.id), text, body)

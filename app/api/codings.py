@@ -1,4 +1,4 @@
-"""Content codings (RFC 9110, section 8.4): gzip and deflate of bodies, gzip of a few answers.
+"""Content codings (RFC 9110, section 8.4): gzip and deflate of bodies, gzip of large answers.
 
 A few bytes can inflate a thousandfold. A body's limit is enforced while it inflates, and large
 bodies inflate in a thread.
@@ -6,17 +6,15 @@ bodies inflate in a thread.
 
 from __future__ import annotations
 
-import re
 import zlib
-from collections.abc import Sequence
 
 from app.api.errors import ACCEPTED_CODINGS
 from app.errors import InvalidInput, PayloadTooLarge, UnsupportedContentCoding
 
 WINDOW_BITS = {b"gzip": 31, b"x-gzip": 31, b"deflate": 15}  # with a header and a checksum
 IDENTITY = (b"", b"identity")
-NOT_AT_ALL = re.compile(r"q\s*=\s*0(\.0*)?")
 MAX_SHOWN_BYTES = 50
+FASTEST = 1  # level of compression
 # Limits on the event loop, coded and inflated: a third of a millisecond, 1.6 ms in the worst case.
 MAX_CODED_ON_LOOP_BYTES, MAX_ON_LOOP_BYTES = 32 << 10, 128 << 10
 # A body may inflate to 32 times its size, or to a mebibyte. Without this bound, a few bytes could
@@ -44,14 +42,12 @@ def read_coding(header: bytes) -> bytes | None:
     return coding
 
 
-def takes_gzip(accepts: Sequence[str]) -> bool:
-    """Whether a client accepts an answer in gzip, by its Accept-Encoding headers."""
-    weights = {}
-    for each in ",".join(accepts).lower().split(","):
-        coding, _, weight = each.partition(";")
-        weights[coding.strip()] = weight.strip()
-    weight = weights.get("gzip", weights.get("*", "q=0"))
-    return NOT_AT_ALL.fullmatch(weight) is None
+def gzipped(content: bytes) -> bytes:
+    """An answer in gzip, as fast as possible; releases the GIL.
+
+    JSON of floats shrinks to a half at 70 MB/s; the usual level is six times slower.
+    """
+    return zlib.compress(content, FASTEST, WINDOW_BITS[b"gzip"])
 
 
 class Inflater:

@@ -133,7 +133,7 @@ class OffloadPool:
         is_large = self.tasks > 0 and self.held + size_bytes > self.max_bytes
         if is_full or is_large or wait_s > within_s:
             raise Overloaded(
-                f"{self.tasks} requests with {self.held} bytes are being decoded (limits "
+                f"{self.tasks} requests with {self.held} bytes are in threads (limits "
                 f"{self.max_tasks} and {self.max_bytes}), for about {wait_s:.1f} s; try again "
                 "later",
                 retry_after_s=wait_s or AGAIN_S,

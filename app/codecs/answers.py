@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from app.codecs.base import NPY, OCTET_STREAM
+from app.codecs.base import JSON, NPY, OCTET_STREAM
 from app.codecs.rows import CountedRows
 from app.codecs.spans import SpanFinder
 from app.errors import InvalidInput, NotAcceptable
@@ -37,6 +37,9 @@ class AnswerEncoder:
         self._top_k = manifest.codec.top_k
         self._has_scores = manifest.codec.has_scores(manifest.outputs[0])
         self._outputs = tuple(spec.name for spec in answered(manifest.outputs))
+        self.answer_types: tuple[str, ...] = (JSON,)
+        if len(self._outputs) == 1:
+            self.answer_types = (JSON, OCTET_STREAM, NPY)
 
     def chosen(self, outputs: Arrays, top_k: int | None) -> Arrays:
         """See `Codec` and `CountedRows`."""
@@ -134,15 +137,9 @@ class AnswerEncoder:
         self, media_type: str, predictions: Sequence[Arrays], *, many: bool
     ) -> Iterator[memoryview]:
         """Little-endian row-major bytes, or an .npy file; see `octets_of`."""
-        if len(self._outputs) != 1:
-            raise NotAcceptable(
-                f"the model has {len(self._outputs)} outputs, which need application/json"
-            )
         arrays = [self._rows.real(prediction)[self._outputs[0]] for prediction in predictions]
         if many and len({array.shape for array in arrays}) > 1:
             raise NotAcceptable("the predictions differ in shape, which needs application/json")
-        if media_type not in (OCTET_STREAM, NPY):
-            raise NotAcceptable(f"answers can be application/json, {OCTET_STREAM} or {NPY}")
         if media_type == NPY:
             shape = (len(arrays), *arrays[0].shape) if many else arrays[0].shape
             yield memoryview(_npy_head(arrays[0].dtype.newbyteorder("<"), shape))

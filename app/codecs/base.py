@@ -136,6 +136,7 @@ class Codec(Protocol):
 
     manifest: Manifest
     media_types: tuple[str, ...]
+    answer_types: tuple[str, ...]  # media types of answers, JSON first
     most_marks: int  # maximum of commas and opening brackets in the JSON of one item
     most_lists: int  # maximum of opening brackets, without that of the item's own object
     places: Places | None  # maps outputs to the caller's picture; None if there is nothing to map
@@ -227,8 +228,13 @@ class Codec(Protocol):
     ) -> Iterator[memoryview]:
         """Predictions as bytes in parts: one array, stacked along a leading axis if `many`.
 
+        Args:
+            media_type: one of `answer_types`, but not JSON.
+            predictions: the outputs of each item.
+            many: whether the request is for many items.
+
         Raises:
-            NotAcceptable: if the model's answer is not one array, or the media type is unknown.
+            NotAcceptable: if the predictions differ in shape.
         """
 
 

@@ -56,6 +56,7 @@ class TensorCodec:
                 (spec.name, np.dtype(spec.dtype).str, spec.item_shape) for spec in self._inputs
             )
         answers = AnswerEncoder(manifest)
+        self.answer_types = answers.answer_types
         self.finish = answers.finish
         self.check_top_k = answers.check_top_k
         self.encode = answers.encode

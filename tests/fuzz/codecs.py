@@ -29,6 +29,7 @@ class Thorough:
     def __init__(self, codec: Codec) -> None:
         self.manifest = codec.manifest
         self.media_types = codec.media_types
+        self.answer_types = codec.answer_types
         self.most_marks = codec.most_marks
         self.most_lists = codec.most_lists
         self.places = codec.places

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import itertools
 import json
 import socket
@@ -29,7 +30,7 @@ from tests.artifacts import Y, write_artifact
 from tests.integration.listening import Doubles, Listening, listening, until
 from tests.integration.test_fast_path import GOOD, LIMITS, alike, by_expect
 from tests.integration.test_predict import TwoOutputs
-from tests.integration.wire import request
+from tests.integration.wire import WireAnswer, request
 from tests.text_models import write_text_models
 
 HELD = "torchlane_answers_bytes"
@@ -122,6 +123,61 @@ async def test_large_embeddings_have_the_same_bytes(tmp_path: Path) -> None:
     write_text_models(tmp_path)
     async with listening(tmp_path, default_model="embed", cache_bytes=0) as server:
         await compare(server, TEXTS)
+
+
+def plain(answer: WireAnswer) -> Any:
+    """What is alike in an answer, without its compression, and whether it was compressed."""
+    status, headers, body = answer.alike()
+    is_coded = ("content-encoding", "gzip") in headers
+    if is_coded:
+        assert ("vary", "Accept-Encoding") in headers
+        body = gzip.decompress(answer.body)
+    changed = ("connection", "content-encoding", "content-length", "vary")
+    left = [each for each in headers if each[0] not in changed]
+    return status, left, body, is_coded
+
+
+@pytest.mark.parametrize("cache_bytes", [0, 1 << 20])
+async def test_answers_are_compressed_for_callers_that_accept_it(
+    models: Path, cache_bytes: int
+) -> None:
+    """Large JSON may be; everything must be if a caller refuses other answers; none is mixed up."""
+    async with listening(models, **LIMITS, cache_bytes=cache_bytes) as server:
+        wire = await server.connect()
+        for name, given in CASES.items():
+            if cache_bytes:
+                await wire.ask(request(**given))  # the others are hits
+            small = plain(await wire.ask(request(**given)))
+            is_json = ("content-type", "application/json") in small[1]
+            must = request(**given, accept_encoding="gzip, identity;q=0")
+            accepted = {**given, "accept_encoding": "gzip, deflate"}
+            may = request(**accepted)
+            for _ in range(3):  # the memo answers the last one
+                assert plain(await wire.ask(may)) == small, name
+                assert plain(await wire.ask(must)) == (*small[:3], True), name
+                with pytest.MonkeyPatch.context() as patch:
+                    shrink(patch)
+                    assert plain(await wire.ask(request(**given))) == small, name
+                    both = [await wire.ask(may), await by_expect(server, accepted)]
+                    if not cache_bytes:
+                        assert [plain(each) for each in both] == [(*small[:3], is_json)] * 2, name
+        assert server.service.answers.held == server.service.offload.held == 0
+
+
+async def test_a_busy_pool_leaves_answers_uncompressed(models: Path) -> None:
+    async with listening(models, **LIMITS, cache_bytes=0) as server:
+        wire = await server.connect()
+        pool = server.service.offload
+        pool.tasks += pool.max_tasks
+        with pytest.MonkeyPatch.context() as patch:
+            shrink(patch)
+            assert "content-encoding" not in (await wire.ask(request(accept_encoding="gzip"))).names
+            refused = await wire.ask(request(accept_encoding="gzip, identity;q=0"))
+            assert (refused.status, refused.code) == (503, "overloaded")
+        pool.tasks -= pool.max_tasks
+        refused = await wire.ask(request(accept_encoding="br, identity;q=0"))
+        assert (refused.status, refused.code) == (406, "not_acceptable")
+        assert server.service.answers.held == 0
 
 
 @pytest.mark.skipif(is_compiled(), reason="machine code calls its own functions, not replaced ones")

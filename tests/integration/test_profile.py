@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 from app.access.entries import SCOPES, make_key
-from app.api.codings import takes_gzip
 from tests.artifacts import write_artifact
 from tests.integration.listening import Listening, listening, until
 from tests.integration.wire import WireAnswer, ask_for, request
@@ -99,25 +98,6 @@ async def test_the_trace_is_compressed_if_accepted(server: Listening) -> None:
     answer = await server.ask(asked(accept_encoding="deflate, gzip;q=0.5"))
     assert answer["content-encoding"] == "gzip"
     assert b"traceEvents" in gzip.decompress(answer.body)
-
-
-@pytest.mark.parametrize(
-    ("accepts", "takes"),
-    [
-        ([], False),
-        ([""], False),
-        (["gzip"], True),
-        (["GZIP ; q=0.001"], True),
-        (["deflate", "br, gzip"], True),
-        (["*"], True),
-        (["*, gzip;q=0"], False),
-        (["gzip; q=0.000"], False),
-        (["identity"], False),
-        (["xgzip, gzipx"], False),
-    ],
-)
-def test_accept_encoding(accepts: list[str], takes: bool) -> None:
-    assert takes_gzip(accepts) is takes
 
 
 @pytest.mark.parametrize(

@@ -75,7 +75,7 @@ async def test_binary_answers_always_contain_all_scores(api: Api) -> None:
         assert np.frombuffer(answer.content, "<f4").tolist() == WHOLE
         rejected = await api.client.post(f"{path}?top_k=1", json=BODY, headers=headers)
         assert (rejected.status_code, rejected.json()["code"]) == (406, "not_acceptable")
-        told = "request application/json, or application/octet-stream"
+        told = "can only be application/json: with top_k it has labels or indices"
         assert told in rejected.json()["error"]
 
 

@@ -10,12 +10,12 @@ from app.api.endpoints import TOP_K, Endpoint
 from app.api.json_pieces import Lazy, json_pieces
 from app.api.memo import Written
 from app.api.native.replies import (
-    answer_media_type,
     binary_answer,
     binary_parts,
     json_answer,
     json_document,
 )
+from app.api.negotiation import WANTS_JSON, check_accepted, preferred
 from app.api.outcomes import JSON_HEADERS
 from app.api.payloads import MAX_DIGITS, read_items
 from app.api.queries import parameters_of
@@ -40,18 +40,20 @@ class NativeCall(Call):
         self._content_type = fields.get(b"content-type", b"").decode("latin-1")
         endpoint = self.endpoint
         self._top_k = read_top_k(endpoint.query) if endpoint.query else endpoint.top_k
-        self._written_as = answer_media_type(fields.get(b"accept", b""))
+        self._written_as = JSON
 
     def check_model(self) -> None:
         """See `Call`."""
-        if self._top_k is None:
-            return
-        self.model.codec.check_top_k()
-        if self._written_as != JSON:
-            raise NotAcceptable(
-                f"an answer with top_k has scores with labels or indices, which need {JSON}; "
-                f"request {JSON}, or {self._written_as} without top_k"
-            )
+        if self._top_k is not None:
+            self.model.codec.check_top_k()
+            try:
+                check_accepted(self.accept, JSON)
+            except NotAcceptable as error:
+                raise NotAcceptable(
+                    f"{error}: with top_k it has labels or indices; omit top_k, or accept {JSON}"
+                ) from error
+        elif self.accept not in WANTS_JSON:
+            self._written_as = preferred(self.accept, self.model.codec.answer_types)
 
     def memo_text(self, body: bytes) -> str | None:
         """See `Call`."""

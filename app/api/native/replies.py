@@ -6,30 +6,9 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import cast
 
 from app.api.outcomes import all_failed, dumped, failure_of
-from app.codecs.base import JSON, NPY, OCTET_STREAM
 from app.errors import ItemFailed
 from app.registry.loaded_models import LoadedModel
 from app.types import Arrays, Note, Outcome
-
-
-def answer_media_type(accept: bytes) -> str:
-    """The supported media type that an Accept header prefers; JSON if it names none."""
-    if not accept or accept == b"*/*":
-        return JSON
-    best, best_quality = JSON, 0.0
-    for part in accept.decode("latin-1").lower().split(","):
-        name, *parameters = (each.strip() for each in part.split(";"))
-        quality = next((_quality(each[2:]) for each in parameters if each[:2] == "q="), 1.0)
-        if name in (JSON, OCTET_STREAM, NPY) and quality > best_quality:
-            best, best_quality = name, quality
-    return best
-
-
-def _quality(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        return 0.0
 
 
 def json_answer(
@@ -111,7 +90,7 @@ def binary_parts(
 
     Raises:
         ItemFailed: if any item failed, which a binary answer cannot show.
-        NotAcceptable: if the model's answer is not one array.
+        NotAcceptable: if the predictions differ in shape.
     """
     if any(isinstance(outcome, ItemFailed) for outcome in outcomes):
         raise failure_of(outcomes)

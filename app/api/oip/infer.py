@@ -11,6 +11,7 @@ from app.api.answers import Pieces
 from app.api.calls import Call
 from app.api.endpoints import Endpoint
 from app.api.memo import Written
+from app.api.negotiation import ANYTHING, check_accepted
 from app.api.oip.answers import (
     check_outputs,
     outputs_in_steps,
@@ -30,7 +31,7 @@ from app.api.oip.requests import (
 from app.api.oip.tensors import Layout, items_at, items_of, layout_of
 from app.api.payloads import check_marks
 from app.api.service import Service
-from app.codecs.base import OCTET_STREAM, PNG, Budget, Codec
+from app.codecs.base import JSON, OCTET_STREAM, PNG, Budget, Codec
 from app.errors import InvalidInput
 from app.types import Arrays, Item, Outcome
 
@@ -127,9 +128,17 @@ class OipCall(Call):
         except InvalidInput as error:
             raise of_item(error) from error
 
+    def check_model(self) -> None:
+        """Check nothing: the body says whether the answer is JSON; see `check_answer`."""
+
     def takes(self, request: InferRequest) -> None:
-        """Answer this request, without its inputs, within its timeout."""
+        """Answer this request, without its inputs, within its timeout.
+
+        Raises:
+            NotAcceptable: if the caller does not accept the answer's media type.
+        """
         self.request = request
+        self.check_answer()
         self.deadline = min(self.deadline, self.arrived_at + request.timeout_s)
 
     def chosen(self, outputs: Arrays) -> Arrays:
@@ -140,6 +149,16 @@ class OipCall(Call):
         needed = {each.name for each in wanted}
         needed.update(spec.count for spec in self.model.manifest.outputs if spec.count)
         return {name: array for name, array in outputs.items() if name in needed}
+
+    def check_answer(self) -> None:
+        """Check that the caller accepts the media type that the body asks for.
+
+        Raises:
+            NotAcceptable: with the media type.
+        """
+        wanted = self.request.outputs
+        is_binary = self.request.binary if wanted is None else any(each.binary for each in wanted)
+        check_accepted(self.accept, OCTET_STREAM if is_binary else JSON)
 
     def expected_bytes(self, array_bytes: int) -> int:
         """See `Call`."""
@@ -184,7 +203,8 @@ class InferCall(OipCall):
         """See `Call`. Files sent as bytes are worth remembering too."""
         size = self._json_bytes
         if size is None or size == len(body) or PNG in self.model.codec.media_types:
-            return f"oip|{size}"
+            accept = b"" if self.accept in ANYTHING else self.accept  # it may reject the answer
+            return f"oip|{size}|{accept!r}"
         return None
 
     def read(self, body: bytes, *, on_loop: bool) -> list[Item]:
@@ -197,6 +217,7 @@ class InferCall(OipCall):
                     f"{HEADER_LENGTH} is 0, so the body must be the bytes of the only input, of "
                     f"fixed shape, but model {self.model.id.name!r} has no such input"
                 )
+            self.check_answer()
             return codec.decode_raw(OCTET_STREAM, body, max_items=most, budget=budget)
         fast = self._fast if on_loop else None
         size = self._json_bytes

@@ -66,6 +66,7 @@ class TextCall(Call):
 
     def check_model(self) -> None:
         """See `Call`."""
+        super().check_model()
         check_task(self.model, self.tasks, self.endpoint.route)
 
     def memo_text(self, body: bytes) -> str | None:

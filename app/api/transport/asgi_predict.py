@@ -15,6 +15,7 @@ from app.api.bodies import BodyMemory
 from app.api.calls import BODY_CUT, BODY_LATE, Call
 from app.api.endpoints import Endpoint
 from app.api.errors import REQUEST_ID, TRACE, TRANSPORT, RawAnswer, error_answer
+from app.api.negotiation import fields_of
 from app.api.payloads import check_length
 from app.api.queries import check_query, parameters_of
 from app.api.service import Service
@@ -62,7 +63,7 @@ class PredictionApp:
         known = self._endpoint
         query: bytes = scope["query_string"]
         endpoint = Endpoint(known.route, known.call, name, version, known.many, query=query)
-        call: Call = known.call(service, endpoint, dict(scope["headers"]))
+        call: Call = known.call(service, endpoint, fields_of(scope["headers"]))
         if query:
             check_query((each for each, _ in parameters_of(query)), *known.parameters)
         call.trace = scope.get(TRACE)

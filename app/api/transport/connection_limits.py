@@ -14,6 +14,7 @@ from httptools import HttpParserError
 
 from app.api.errors import REQUEST_ID, error_answer
 from app.api.idle import FIRST_S, IdleConnection
+from app.api.negotiation import fields_of
 from app.api.request_ids import HEADER, RequestIds
 from app.api.service import Service
 from app.api.transport.head import check_head, check_trailers, line_tail, path_of, unreadable
@@ -146,6 +147,7 @@ class LimitedProtocol(ReadingConnection):
             or len(fields) != len(headers)
             or b"transfer-encoding" in fields
         ):
+            fields = self.fields = fields_of(headers)
             check_head(self.version, headers, fields)
             self._valid_host = host
         if b"expect" in fields:  # HTTP/1.0 has no interim answers

@@ -8,6 +8,7 @@ bytes go to the parser.
 from __future__ import annotations
 
 from app.api.endpoints import Endpoint
+from app.api.negotiation import fields_of
 
 LENGTH = b"content-length"
 LINE = b"\r\ncontent-length:"
@@ -44,7 +45,7 @@ class KnownHead:
     ) -> None:
         self.url = url
         self.headers = headers
-        self.fields = dict(headers)
+        self.fields = fields_of(headers)
         self.endpoint = endpoint
         self._length_at = length_at
         self._before = before

@@ -8,36 +8,15 @@ import numpy as np
 import orjson
 import pytest
 
-from app.api.native.replies import answer_media_type, binary_answer, json_answer
+from app.api.native.replies import binary_answer, json_answer
 from app.backends.selection import Preference, select
 from app.codecs.base import JSON, NPY, OCTET_STREAM
 from app.codecs.choose import codec_for
-from app.errors import BackendFailed, ItemFailed, NonFiniteOutput, NotAcceptable
+from app.errors import BackendFailed, ItemFailed, NonFiniteOutput
 from app.registry.loaded_models import LoadedModel
 from app.types import ModelId, Outcome
 from models.manifest import Manifest
 from tests.unit.models.manifests import make_manifest, spec
-
-
-@pytest.mark.parametrize(
-    ("accept", "chosen"),
-    [
-        ("", JSON),
-        ("*/*", JSON),
-        ("application/json", JSON),
-        ("application/octet-stream", OCTET_STREAM),
-        ("Application/X-NPY", NPY),
-        ("text/html, application/x-npy;q=0.9, */*;q=0.1", NPY),
-        ("application/octet-stream;q=0, application/x-npy", NPY),
-        ("application/octet-stream;q=0.000;x=1, application/x-npy;q=0.1", NPY),
-        ("application/json;q=0.2, application/x-npy;q=0.8", NPY),
-        ("application/x-npy;q=much", JSON),
-        ("text/html", JSON),
-        ("application/*", JSON),
-    ],
-)
-def test_accept_header_chooses_the_media_type(accept: str, chosen: str) -> None:
-    assert answer_media_type(accept.encode()) == chosen
 
 
 def loaded(manifest: Manifest | None = None) -> LoadedModel:
@@ -116,6 +95,5 @@ class TestBinaryAnswer:
 
     def test_two_outputs_have_no_binary_form(self) -> None:
         model = loaded(make_manifest(outputs=[spec("value"), spec("other")]))
-        outcome = {"value": np.zeros(1, "f4"), "other": np.zeros(1, "f4")}
-        with pytest.raises(NotAcceptable):
-            binary_answer(model, OCTET_STREAM, [outcome], many=False)
+        assert loaded().codec.answer_types == (JSON, OCTET_STREAM, NPY)
+        assert model.codec.answer_types == (JSON,)

@@ -218,17 +218,7 @@ class TestBytes:
         body = b"".join(encoder().encode_raw(media_type, [{"y": output}], many=False))
         assert body.endswith(LOGITS.astype("<f4").tobytes())
 
-    def test_several_outputs_have_no_binary_form(self, media_type: str) -> None:
-        many = AnswerEncoder(make_manifest(outputs=[spec("y"), spec("z")]))
-        with pytest.raises(NotAcceptable, match="2 outputs, which need application/json"):
-            b"".join(many.encode_raw(media_type, [{"y": LOGITS, "z": LOGITS}], many=False))
-
     def test_predictions_of_different_shapes_have_no_binary_form(self, media_type: str) -> None:
         predictions = [{"y": LOGITS}, {"y": LOGITS[:2]}]
         with pytest.raises(NotAcceptable, match="differ in shape"):
             b"".join(encoder(shape=(-1,)).encode_raw(media_type, predictions, many=True))
-
-
-def test_other_media_types_are_refused() -> None:
-    with pytest.raises(NotAcceptable, match=NPY):
-        b"".join(encoder().encode_raw("text/csv", [{"y": LOGITS}], many=False))
