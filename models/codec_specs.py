@@ -7,8 +7,9 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
+from models.parts import Part, is_empty
 from models.places import Boxes, check_places
-from models.tensors import FileName, Name, Part, TensorSpec, is_empty
+from models.tensors import FileName, Name, TensorSpec
 
 Polarity = Literal["light-on-dark", "dark-on-light", "auto"]
 Alpha = Literal["white", "drop"]

@@ -16,8 +16,8 @@ from typing import NamedTuple, Self, TypeAlias
 from pydantic import Field, model_validator
 
 from models.cores import core_time
+from models.parts import Part
 from models.resources import numa_nodes
-from models.tensors import Part
 
 FORWARD_S = 0.05  # longest measured forward, if a smaller batch can meet it
 WEIGHTS = (".pt", ".pt2", ".zip")

@@ -15,20 +15,12 @@ from pydantic import Field, JsonValue, model_validator
 from models.bounds import check_below, check_same_bounds
 from models.codec_specs import CodecSpec, ImageCodecSpec, TextCodecSpec, check_codec
 from models.padding import check_padding
+from models.parts import Part, is_empty
 from models.places import with_free_masks
 from models.plan import Form, Plan, Precision
 from models.processor import DeviceKind
 from models.rows import check_rows
-from models.tensors import (
-    EncodedArray,
-    FileName,
-    Name,
-    Part,
-    Sha256,
-    TensorSpec,
-    Tolerance,
-    is_empty,
-)
+from models.tensors import EncodedArray, FileName, Name, Sha256, TensorSpec, Tolerance
 
 SCHEMA_VERSION: Literal[2] = 2
 OperatorLibrary: TypeAlias = Literal["torchvision"]  # may be loaded: see models/operators.py
@@ -212,6 +204,8 @@ class Manifest(Part):
             names = [spec.name for spec in specs]
             if len(set(names)) != len(names):
                 raise ValueError(f"{kind} names must differ, got {names}")
+        if pictures := [spec.name for spec in self.inputs if spec.picture is not None]:
+            raise ValueError(f"input {pictures[0]!r} is declared as a picture; only outputs can be")
         check_same_bounds(self.inputs)
         check_below(self.inputs)
         check_padding(self.inputs, self.outputs)

@@ -7,7 +7,8 @@ from typing import Literal, NamedTuple
 
 from pydantic import JsonValue
 
-from models.tensors import Name, Part, TensorSpec
+from models.parts import Part
+from models.tensors import Name, TensorSpec
 
 BoxForm = Literal["xyxy", "xywh", "cxcywh", "xy"]
 FREE = -1  # the size of an axis in a shape

@@ -15,8 +15,9 @@ from typing import Literal, TypeAlias
 from pydantic import Field, model_validator
 
 from models.cpu_layout import FORWARD_S, MeasuredLayout
+from models.parts import Part
 from models.processor import DeviceKind, Processor
-from models.tensors import Name, Part
+from models.tensors import Name
 from models.timing import lasts_s
 
 Precision = Literal["float32", "bf16", "fp16", "int8"]

@@ -12,7 +12,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from models.tensors import Part
+from models.parts import Part
 
 CPUINFO = Path("/proc/cpuinfo")
 # These distinguish CPUs with one name, on x86 and on ARM; some Xeon generations, which have

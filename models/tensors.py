@@ -10,14 +10,10 @@ from typing import Annotated, Any, Literal, NamedTuple, Self, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    StringConstraints,
-    field_validator,
-    model_validator,
-)
+from pydantic import Field, StringConstraints, field_validator, model_validator
+
+from models.parts import Part
+from models.pictured import PictureOutput, layout
 
 Array: TypeAlias = npt.NDArray[Any]
 Arrays: TypeAlias = Mapping[str, Array]
@@ -27,17 +23,6 @@ FileName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]
 Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 MAX_SIZE = 2**31 - 1  # of one axis
 FREE_MOST = 1024  # default for a free axis of an input
-
-
-class Part(BaseModel):
-    """Base of every part: immutable, strict about names, without NaN and infinity as JSON."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
-
-
-def is_empty(value: Sequence[object]) -> bool:
-    """Whether a field is left out of a manifest, which older servers can then read."""
-    return not value
 
 
 class Dimension(Part):
@@ -88,6 +73,7 @@ class TensorSpec(Part):
         fill: for an input: the number in padded places.
         count: for an output: the output with the number of its valid rows, along the first axis of
             an item; the others are filler. None: all are valid.
+        picture: for an output: how answers show it as a PNG file; None: it is no picture.
     """
 
     name: Name
@@ -99,6 +85,7 @@ class TensorSpec(Part):
     below: Name | None = None
     fill: int = 0
     count: Name | None = None
+    picture: PictureOutput | None = None
 
     @model_validator(mode="before")
     @classmethod
@@ -130,6 +117,17 @@ class TensorSpec(Part):
                 f"{self.name!r}: {len(self.dimensions)} dimensions for {free} free axes of shape "
                 f"{list(self.shape)}"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _is_a_picture(self) -> Self:
+        if self.picture is not None:
+            try:
+                layout(self.picture, self.dtype, self.item_shape)
+            except ValueError as error:
+                raise ValueError(f"{self.name!r}: {error}") from error
+            if self.count is not None:
+                raise ValueError(f"{self.name!r}: counted rows are no picture")
         return self
 
     @model_validator(mode="after")

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from app.api.answers import LARGE_BYTES, Encoded, Headers, LargeAnswer, Pieces
 from app.api.codings import gzipped
 from app.api.endpoints import Endpoint
 from app.api.errors import RawAnswer
 from app.api.memo import Remembered, Written
-from app.api.negotiation import MUST, NEVER
+from app.api.negotiation import MAY, MUST, NEVER
 from app.api.outcomes import (
     JSON_HEADERS,
     check_answer,
@@ -20,7 +21,6 @@ from app.api.outcomes import (
     shown,
 )
 from app.api.service import Service
-from app.codecs.places import Places
 from app.engine.submission import Submission
 from app.errors import ItemFailed, Overloaded
 from app.registry.loaded_models import LoadedModel
@@ -28,6 +28,7 @@ from app.telemetry.tracing import RequestTrace
 from app.types import Answer, Arrays, CacheCounts, Note, Outcome
 
 JSON_GROWTH = 3  # bytes of JSON for a byte of float32, about
+DRAWN_BYTES = 16 << 10  # of arrays that become PNG files on the event loop: takes about 1 ms
 
 
 class Answering:
@@ -35,6 +36,7 @@ class Answering:
 
     Attributes:
         counted: bytes of the answer, as counted by `AnswerMemory`.
+        draws: whether the answer has PNG files, which are slow to make.
         gzip: whether the answer is compressed: `NEVER`, `MAY` (if it is large JSON) or `MUST`.
         is_sent_always: whether the transport calls `sent` however the call ends; otherwise nothing
             is counted before the answer.
@@ -47,6 +49,7 @@ class Answering:
         "_remembered",
         "_submission",
         "counted",
+        "draws",
         "endpoint",
         "gzip",
         "is_sent_always",
@@ -61,6 +64,7 @@ class Answering:
     _remembered: Remembered | None
     _submission: Submission | None
     counted: int
+    draws: bool
     endpoint: Endpoint
     gzip: int
     is_sent_always: bool
@@ -120,17 +124,12 @@ class Answering:
         if places is not None:
             outcomes = self._chosen(outcomes)
             size = max(size, check_mapped(places, outcomes, self.notes, limits.max_answer_bytes))
-        if size > LARGE_BYTES or self.gzip == MUST:
+        if size > (DRAWN_BYTES if self.draws else LARGE_BYTES) or self.gzip == MUST:
             self._counts(size + self.expected_bytes(size))
             answer.outcomes = ()  # freed with the pieces
             submission.forget()
-            pieces = self.write_large(outcomes)
-            if places is not None:
-                pieces = self._mapped_pieces(places, outcomes)
-            return self._large(answer, answered, pieces, size, is_repeat)
-        if places is not None:
-            outcomes = mapped(places, outcomes, self.notes)
-        written = self.write(outcomes)
+            return self._large(answer, answered, outcomes, size, is_repeat)
+        written = self.write(self._mapped(outcomes))
         if is_repeat:
             self._remember(written)
         return self._finished(answer, answered, written)
@@ -138,10 +137,17 @@ class Answering:
     def _chosen(self, outcomes: Sequence[Outcome]) -> Sequence[Outcome]:
         return [each if isinstance(each, ItemFailed) else self.chosen(each) for each in outcomes]
 
-    def _mapped_pieces(self, places: Places, outcomes: Sequence[Outcome]) -> Pieces:
+    def _mapped(self, outcomes: Sequence[Outcome]) -> Sequence[Outcome]:
+        """The outcomes in the callers' pictures."""
+        places = self.model.codec.places
+        return outcomes if places is None else mapped(places, outcomes, self.notes)
+
+    def _pieces(self, outcomes: Sequence[Outcome]) -> Pieces:
         """What `write_large` yields for the outcomes in the callers' pictures."""
-        found: Sequence[Outcome] = yield from mapped_in_steps(places, outcomes, self.notes)
-        return (yield from self.write_large(found))
+        places = self.model.codec.places
+        if places is not None:
+            outcomes = yield from mapped_in_steps(places, outcomes, self.notes)
+        return (yield from self.write_large(outcomes))
 
     def sent(self) -> None:
         """Count the answer no longer: the client's socket has taken it, or there is none."""
@@ -150,7 +156,12 @@ class Answering:
             self.counted = 0
 
     def _large(
-        self, answer: Answer, answered: float, pieces: Pieces, size: int, is_repeat: bool
+        self,
+        answer: Answer,
+        answered: float,
+        outcomes: Sequence[Outcome],
+        size: int,
+        is_repeat: bool,
     ) -> LargeAnswer:
         """The answer with arrays of `size` bytes, which are freed once it is encoded."""
 
@@ -163,30 +174,51 @@ class Answering:
                 self._remember((headers, content))
             return self._finished(answer, answered, (headers, content))
 
+        turns = self.service.turns
+        if self.draws:
+            drawn = partial(self._draw, outcomes, size)
+            return LargeAnswer(turns, count, _no_pieces(), finish, drawn)
         thread = None if self.gzip == NEVER else self._compress
-        return LargeAnswer(self.service.turns, count, pieces, finish, thread)
+        return LargeAnswer(turns, count, self._pieces(outcomes), finish, thread)
+
+    def _draw(
+        self,
+        outcomes: Sequence[Outcome],
+        size: int,
+        _headers: Headers,
+        _content: bytes,
+        done: Callable[[Encoded | Exception], None],
+    ) -> Callable[[], None]:
+        """Write an answer with pictures in a thread; see `Thread`.
+
+        Raises:
+            Overloaded: if no thread has room.
+        """
+
+        def work() -> Encoded:
+            written = self.write(self._mapped(outcomes))
+            return _coded(*written) if self._compresses(*written) else written
+
+        return self.service.offload.start(work, size, done).cancel
 
     def _compress(
         self, headers: Headers, content: bytes, done: Callable[[Encoded | Exception], None]
     ) -> Callable[[], None]:
-        """Compress an encoded answer in a thread, if that is worth it or demanded.
-
-        Returns:
-            What cancels it.
-        """
-        is_demanded = self.gzip == MUST
-        if not is_demanded and (headers != JSON_HEADERS or len(content) <= LARGE_BYTES):
+        """Compress an encoded answer in a thread, if that is worth it or demanded; see `Thread`."""
+        if not self._compresses(headers, content):
             done((headers, content))
             return _nothing
-        coded = (*headers, (b"content-encoding", b"gzip"), (b"vary", b"Accept-Encoding"))
         try:
             self._counts(2 * len(content))
-            return self.service.offload.start(
-                lambda: (coded, gzipped(content)), len(content), done
-            ).cancel
+            work = partial(_coded, headers, content)
+            return self.service.offload.start(work, len(content), done).cancel
         except Overloaded as error:
-            done(error if is_demanded else (headers, content))
+            done(error if self.gzip == MUST else (headers, content))
         return _nothing
+
+    def _compresses(self, headers: Headers, content: bytes) -> bool:
+        is_large = headers == JSON_HEADERS and len(content) > LARGE_BYTES
+        return self.gzip == MUST or (self.gzip == MAY and is_large)
 
     def _counts(self, size: int) -> None:
         """Count the bytes that the answer takes now.
@@ -239,6 +271,17 @@ class Answering:
         if self._digest is not None and self._submission is not None:
             remembered = Remembered(tuple(self._submission.keys), written)
             self.service.memo.put(self._digest, remembered)
+
+
+def _coded(headers: Headers, content: bytes) -> Encoded:
+    coded = (*headers, (b"content-encoding", b"gzip"), (b"vary", b"Accept-Encoding"))
+    return coded, gzipped(content)
+
+
+def _no_pieces() -> Pieces:
+    """Nothing, for an answer that a thread writes."""
+    yield b""
+    return ()
 
 
 def _nothing() -> None:

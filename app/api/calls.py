@@ -98,6 +98,7 @@ class Call(Answering):
         self._coding = None if coding is None else read_coding(coding)
         self.accept = fields.get(b"accept", b"")
         codings = fields.get(b"accept-encoding")
+        self.draws = False
         self.gzip = NEVER if codings is None else gzip_of(codings)
         self.read_head(fields)
         self._timeout_ms = fields.get(b"x-torchlane-timeout-ms")

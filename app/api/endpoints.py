@@ -10,7 +10,8 @@ from typing import Any
 from app.errors import ModelNotFound
 
 MAX_VERSION_DIGITS = 9  # of versions in a repository
-TOP_K = "top_k"  # the query parameter
+TOP_K = "top_k"  # query parameters
+PICTURES = "pictures"
 MAX_PATHS = 256  # remembered paths; bounded because clients choose them
 
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import base64
 import io
 from collections.abc import Generator, Iterator, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
-from app.codecs.base import JSON, NPY, OCTET_STREAM
+from app.codecs.base import JSON, NPY, OCTET_STREAM, PNG
+from app.codecs.png import png_writers
 from app.codecs.rows import CountedRows
 from app.codecs.spans import SpanFinder
 from app.errors import InvalidInput, NotAcceptable
@@ -37,9 +39,11 @@ class AnswerEncoder:
         self._top_k = manifest.codec.top_k
         self._has_scores = manifest.codec.has_scores(manifest.outputs[0])
         self._outputs = tuple(spec.name for spec in answered(manifest.outputs))
-        self.answer_types: tuple[str, ...] = (JSON,)
-        if len(self._outputs) == 1:
-            self.answer_types = (JSON, OCTET_STREAM, NPY)
+        self._png = png_writers(manifest.outputs)
+        raw = (OCTET_STREAM, NPY) if len(self._outputs) == 1 else ()
+        picture = (PNG,) if len(self._png) == 1 else ()
+        self.batch_types: tuple[str, ...] = (JSON, *raw)
+        self.item_types: tuple[str, ...] = (*self.batch_types, *picture)
 
     def chosen(self, outputs: Arrays, top_k: int | None) -> Arrays:
         """See `Codec` and `CountedRows`."""
@@ -60,8 +64,20 @@ class AnswerEncoder:
                 "softmax or sigmoid over one axis, and no ranked rows; omit top_k"
             )
 
+    def check_pictures(self) -> None:
+        """Reject pictures for a model without; see `Codec`."""
+        if not self._png:
+            raise InvalidInput(
+                "no output of this model is declared as a picture (`--as` of adopt); omit pictures"
+            )
+
     def encode(
-        self, outputs: Arrays, top_k: int | None = None, note: Note | None = None
+        self,
+        outputs: Arrays,
+        top_k: int | None = None,
+        note: Note | None = None,
+        *,
+        pictures: bool = False,
     ) -> dict[str, object]:
         """The prediction as an object: `{outputs: {name: array}}` if there are no labels.
 
@@ -75,7 +91,8 @@ class AnswerEncoder:
         `labels` are the labels of their classes.
 
         `details` counts the tokens that were cut off, if any. `image` says how the picture maps to
-        the model's input, if the answer has places in the picture.
+        the model's input, if the answer has places in the picture. With
+        `pictures`, outputs that are declared as pictures are PNG files in base64.
         """
         if note is None or note.spans is None or self._spans is None:
             answer = self._prediction(outputs, top_k)
@@ -88,6 +105,10 @@ class AnswerEncoder:
             answer["details"] = {"tokens": note.tokens, "cut": note.cut}
         if note is not None and note.image is not None:
             answer["image"] = note.image.shown()
+        if pictures:
+            arrays = cast(dict[str, object], answer["outputs"])
+            for name, png in self._png.items():
+                arrays[name] = base64.b64encode(png.write(outputs[name])).decode("ascii")
         return answer
 
     def _prediction(self, outputs: Arrays, top_k: int | None) -> dict[str, object]:
@@ -136,7 +157,11 @@ class AnswerEncoder:
     def encode_raw(
         self, media_type: str, predictions: Sequence[Arrays], *, many: bool
     ) -> Iterator[memoryview]:
-        """Little-endian row-major bytes, or an .npy file; see `octets_of`."""
+        """Little-endian row-major bytes, or an .npy file; see `octets_of`. Or a PNG file."""
+        if media_type == PNG:
+            ((name, png),) = self._png.items()
+            yield memoryview(png.write(predictions[0][name]))
+            return
         arrays = [self._rows.real(prediction)[self._outputs[0]] for prediction in predictions]
         if many and len({array.shape for array in arrays}) > 1:
             raise NotAcceptable("the predictions differ in shape, which needs application/json")

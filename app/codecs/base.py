@@ -136,7 +136,8 @@ class Codec(Protocol):
 
     manifest: Manifest
     media_types: tuple[str, ...]
-    answer_types: tuple[str, ...]  # media types of answers, JSON first
+    item_types: tuple[str, ...]  # media types of an item's answer, JSON first
+    batch_types: tuple[str, ...]  # of the answer of many items
     most_marks: int  # maximum of commas and opening brackets in the JSON of one item
     most_lists: int  # maximum of opening brackets, without that of the item's own object
     places: Places | None  # maps outputs to the caller's picture; None if there is nothing to map
@@ -212,8 +213,20 @@ class Codec(Protocol):
     def chosen(self, outputs: Arrays, top_k: int | None) -> Arrays:
         """An item's outputs with only those counted rows that `encode` would write."""
 
+    def check_pictures(self) -> None:
+        """Reject `pictures` for a model without.
+
+        Raises:
+            InvalidInput: if no output is declared as a picture.
+        """
+
     def encode(
-        self, outputs: Arrays, top_k: int | None = None, note: Note | None = None
+        self,
+        outputs: Arrays,
+        top_k: int | None = None,
+        note: Note | None = None,
+        *,
+        pictures: bool = False,
     ) -> dict[str, object]:
         """The finished prediction of one item as a JSON object; arrays stay arrays.
 
@@ -221,6 +234,10 @@ class Codec(Protocol):
             outputs: the item's outputs.
             top_k: how many of the highest scores, descending; None for the manifest's number.
             note: the item's note.
+            pictures: whether outputs that are pictures are PNG files in base64; this is slow.
+
+        Raises:
+            NotAcceptable: if an output cannot be written as a picture.
         """
 
     def encode_raw(
@@ -229,12 +246,12 @@ class Codec(Protocol):
         """Predictions as bytes in parts: one array, stacked along a leading axis if `many`.
 
         Args:
-            media_type: one of `answer_types`, but not JSON.
+            media_type: one of `item_types` or `batch_types`, but not JSON. PNG is slow.
             predictions: the outputs of each item.
             many: whether the request is for many items.
 
         Raises:
-            NotAcceptable: if the predictions differ in shape.
+            NotAcceptable: if the predictions differ in shape, or cannot be written as a picture.
         """
 
 

@@ -56,9 +56,11 @@ class TensorCodec:
                 (spec.name, np.dtype(spec.dtype).str, spec.item_shape) for spec in self._inputs
             )
         answers = AnswerEncoder(manifest)
-        self.answer_types = answers.answer_types
+        self.item_types = answers.item_types
+        self.batch_types = answers.batch_types
         self.finish = answers.finish
         self.check_top_k = answers.check_top_k
+        self.check_pictures = answers.check_pictures
         self.encode = answers.encode
         self.encode_raw = answers.encode_raw
         self.chosen = answers.chosen

@@ -21,7 +21,7 @@ from export.adoption.example_files import Taken
 from export.errors import ExportError, UsageError, reason
 from export.probing import probe_process
 from export.probing.samples import narrowed
-from export.reading import codecs, model_files, preprocessing
+from export.reading import codecs, model_files, pictured, preprocessing
 from export.reading.declared import opened, read_inputs
 from export.reading.mar import (
     MANIFEST,
@@ -129,6 +129,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add("--description", metavar="TEXT", help="one sentence about the model")
     codecs.add_arguments(parser)
+    pictured.add_arguments(parser)
     examples.add_arguments(parser)
     huggingface.add_arguments(parser)
 
@@ -183,6 +184,7 @@ def _adopt_file(parsed: argparse.Namespace) -> Adopted:
     real = given.examples if given else None
     found, samples = foreign.infer(module, narrowed(inputs), codec, wanted, original, real)
     served = codecs.counted(parsed, sorted(found, key=lambda spec: spec.name != first))
+    served = pictured.pictured(parsed, served)
     codecs.check_outputs(codec, served, by_command=labels is not None)
     names = [[spec.name for spec in each] for each in (found, served)]
     ways = outputs.ways(module, *names, picked=bool(wanted))

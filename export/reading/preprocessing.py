@@ -23,7 +23,7 @@ from export.errors import UsageError
 from export.reading.mar import Defaults
 from models.byte_order import NotUtf8Error, unmarked
 from models.codec_specs import CropCorner, Fill, Fit, Interpolation
-from models.tensors import Part
+from models.parts import Part
 
 MAX_BYTES = 64 * 1024
 FORMATS = (

@@ -29,7 +29,8 @@ class Thorough:
     def __init__(self, codec: Codec) -> None:
         self.manifest = codec.manifest
         self.media_types = codec.media_types
-        self.answer_types = codec.answer_types
+        self.item_types = codec.item_types
+        self.batch_types = codec.batch_types
         self.most_marks = codec.most_marks
         self.most_lists = codec.most_lists
         self.places = codec.places
@@ -42,6 +43,7 @@ class Thorough:
         self.cast_numbers = codec.cast_numbers
         self.finish = codec.finish
         self.check_top_k = codec.check_top_k
+        self.check_pictures = codec.check_pictures
         self.encode = codec.encode
         self.encode_raw = codec.encode_raw
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from app.api.answers import Pieces, in_parts
 from app.api.calls import Call
-from app.api.endpoints import TOP_K, Endpoint
+from app.api.endpoints import PICTURES, TOP_K, Endpoint
 from app.api.json_pieces import Lazy, json_pieces
 from app.api.memo import Written
 from app.api.native.replies import (
@@ -17,12 +17,13 @@ from app.api.native.replies import (
 )
 from app.api.negotiation import WANTS_JSON, check_accepted, preferred
 from app.api.outcomes import JSON_HEADERS
-from app.api.payloads import MAX_DIGITS, read_items
+from app.api.payloads import MAX_DIGITS, MAX_SHOWN, read_items
 from app.api.queries import parameters_of
-from app.codecs.base import JSON, NPY, OCTET_STREAM
+from app.codecs.base import JSON, NPY, OCTET_STREAM, PNG
 from app.errors import InvalidInput, NotAcceptable
 from app.types import Arrays, Item, Outcome
 
+BASE64 = "base64"  # value of `PICTURES`
 # For text models: digesting more would block the event loop for more than a millisecond.
 MAX_TEXT_BYTES = 1 << 20
 NOT_PARSED = frozenset(
@@ -33,27 +34,48 @@ NOT_PARSED = frozenset(
 class NativeCall(Call):
     """See `Call`."""
 
-    __slots__ = ("_content_type", "_top_k", "_written_as")
+    __slots__ = ("_content_type", "_pictures", "_top_k", "_written_as")
 
     def read_head(self, fields: Mapping[bytes, bytes]) -> None:
         """See `Call`."""
         self._content_type = fields.get(b"content-type", b"").decode("latin-1")
         endpoint = self.endpoint
-        self._top_k = read_top_k(endpoint.query) if endpoint.query else endpoint.top_k
+        self._top_k, self._pictures = endpoint.top_k, False
+        if endpoint.query:
+            self._top_k = read_top_k(endpoint.query)
+            self._pictures = read_pictures(endpoint.query)
         self._written_as = JSON
 
     def check_model(self) -> None:
         """See `Call`."""
-        if self._top_k is not None:
-            self.model.codec.check_top_k()
-            try:
-                check_accepted(self.accept, JSON)
-            except NotAcceptable as error:
-                raise NotAcceptable(
-                    f"{error}: with top_k it has labels or indices; omit top_k, or accept {JSON}"
-                ) from error
+        if self._top_k is not None or self._pictures:
+            self._check_query()
         elif self.accept not in WANTS_JSON:
-            self._written_as = preferred(self.accept, self.model.codec.answer_types)
+            codec = self.model.codec
+            offers = codec.batch_types if self.endpoint.many else codec.item_types
+            self._written_as = preferred(self.accept, offers)
+            self.draws = self._written_as == PNG
+
+    def _check_query(self) -> None:
+        """Check the query's parameters against the model; all are for JSON.
+
+        Raises:
+            InvalidInput: if the model has nothing that they could select.
+            NotAcceptable: if the caller does not accept JSON.
+        """
+        name, why = PICTURES, "has pictures in base64"
+        if self._top_k is not None:
+            name, why = TOP_K, "has labels or indices"
+            self.model.codec.check_top_k()
+        if self._pictures:
+            self.model.codec.check_pictures()
+            self.draws = True
+        try:
+            check_accepted(self.accept, JSON)
+        except NotAcceptable as error:
+            raise NotAcceptable(
+                f"{error}: with {name} it {why}; omit {name}, or accept {JSON}"
+            ) from error
 
     def memo_text(self, body: bytes) -> str | None:
         """See `Call`."""
@@ -61,7 +83,8 @@ class NativeCall(Call):
             return None
         if len(body) > MAX_TEXT_BYTES and self.model.manifest.codec.kind == "text":
             return None
-        return f"{self.endpoint.many}|{self._top_k}|{self._written_as}|{self._content_type}"
+        chosen = f"{self._top_k}|{self._pictures}|{self._written_as}"
+        return f"{self.endpoint.many}|{chosen}|{self._content_type}"
 
     def read(self, body: bytes, *, on_loop: bool) -> list[Item]:
         """See `Call`."""
@@ -86,7 +109,11 @@ class NativeCall(Call):
         many = self.endpoint.many
         if self._written_as == JSON:
             content = json_answer(
-                self.model, outcomes, many=many, top_k=self._top_k, notes=self.notes
+                *(self.model, outcomes),
+                many=many,
+                top_k=self._top_k,
+                notes=self.notes,
+                pictures=self._pictures,
             )
             return JSON_HEADERS, content
         content = binary_answer(self.model, self._written_as, outcomes, many=many)
@@ -111,7 +138,7 @@ class NativeCall(Call):
 
     def expected_bytes(self, array_bytes: int) -> int:
         """See `Call`."""
-        if self._written_as != JSON:
+        if self._written_as != JSON or self._pictures:
             return array_bytes
         selects = self._top_k is not None or self.model.manifest.codec.top_k is not None
         return 0 if selects else super().expected_bytes(array_bytes)
@@ -135,8 +162,23 @@ def read_top_k(query: bytes) -> int | None:
     return int(digits[:MAX_DIGITS])
 
 
+def read_pictures(query: bytes) -> bool:
+    """Whether a query requests pictures in base64.
+
+    Raises:
+        InvalidInput: if it says anything else about pictures.
+    """
+    given = [value for name, value in parameters_of(query) if name == PICTURES]
+    if given in ([], [BASE64]):
+        return bool(given)
+    raise InvalidInput(
+        f"pictures must be {BASE64}, once, got {' and '.join(given)[:MAX_SHOWN]!r}; without it, "
+        "outputs are numbers"
+    )
+
+
 ENDPOINTS = tuple(
-    Endpoint(f"{below}/{call}", NativeCall, many=many, parameters=(TOP_K,))
+    Endpoint(f"{below}/{call}", NativeCall, many=many, parameters=(TOP_K, PICTURES))
     for below in ("", "/models/{name}", "/models/{name}/versions/{version}")
     for call, many in (("predict", False), ("batch-predict", True))
 )

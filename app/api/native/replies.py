@@ -18,9 +18,12 @@ def json_answer(
     many: bool,
     top_k: int | None = None,
     notes: Sequence[Note | None] = (),
+    pictures: bool = False,
 ) -> bytes:
     """The JSON of `json_document`."""
-    return dumped(json_document(model, outcomes, many=many, top_k=top_k, notes=notes))
+    return dumped(
+        json_document(model, outcomes, many=many, top_k=top_k, notes=notes, pictures=pictures)
+    )
 
 
 def json_document(
@@ -30,23 +33,27 @@ def json_document(
     many: bool,
     top_k: int | None = None,
     notes: Sequence[Note | None] = (),
+    pictures: bool = False,
     collect: Callable[[Iterator[object]], object] = list,
 ) -> dict[str, object]:
     """`{"model", "version", "prediction" | "predictions"}`; a failed item keeps its place.
 
     `top_k` is the number of scores to write; None for the manifest's number. `notes` has one note
-    for each item, or is empty. `collect` makes a list of many predictions.
+    for each item, or is empty. With `pictures`, outputs that are pictures are PNG files in base64.
+    `collect` makes a list of many predictions.
 
     Raises:
         ItemFailed: if all items failed.
+        NotAcceptable: if an output cannot be written as a picture.
     """
     if all_failed(outcomes):
         raise failure_of(outcomes)
     content: dict[str, object] = {"model": model.id.name, "version": model.id.version}
     if many:
-        content["predictions"] = collect(_places(model, outcomes, top_k, notes))
+        content["predictions"] = collect(_places(model, outcomes, top_k, notes, pictures))
     else:
-        content["prediction"] = _place(model, outcomes[0], top_k, notes[0] if notes else None)
+        note = notes[0] if notes else None
+        content["prediction"] = _place(model, outcomes[0], top_k, note, pictures)
     return content
 
 
@@ -55,16 +62,19 @@ def _places(
     outcomes: Sequence[Outcome],
     top_k: int | None,
     notes: Sequence[Note | None],
+    pictures: bool,
 ) -> Iterator[object]:
     for index, outcome in enumerate(outcomes):
-        yield _place(model, outcome, top_k, notes[index] if notes else None)
+        yield _place(model, outcome, top_k, notes[index] if notes else None, pictures)
 
 
 def _place(
-    model: LoadedModel, outcome: Outcome, top_k: int | None, note: Note | None
+    model: LoadedModel, outcome: Outcome, top_k: int | None, note: Note | None, pictures: bool
 ) -> dict[str, object]:
     """What an item has in the answer: its prediction or its error."""
     if not isinstance(outcome, ItemFailed):
+        if pictures:
+            return model.codec.encode(outcome, top_k, note, pictures=True)
         return model.codec.encode(outcome, top_k, note)
     place: dict[str, object] = {"error": str(outcome), "code": outcome.code}
     if outcome.details:
@@ -90,7 +100,7 @@ def binary_parts(
 
     Raises:
         ItemFailed: if any item failed, which a binary answer cannot show.
-        NotAcceptable: if the predictions differ in shape.
+        NotAcceptable: if the predictions differ in shape, or cannot be written as a picture.
     """
     if any(isinstance(outcome, ItemFailed) for outcome in outcomes):
         raise failure_of(outcomes)

@@ -36,11 +36,14 @@ from app.api.openapi.errors import (
 from app.api.openapi.headers import REQUEST_ID, RETRY_AFTER, answered, path_parameters
 from app.api.openapi.headers import parameters as header_parameters
 from app.api.service import Service
-from app.codecs.base import JSON, NPY, OCTET_STREAM
+from app.codecs.base import JSON, NPY, OCTET_STREAM, PNG
 from app.errors import TorchlaneError
 from app.registry.loaded_models import LoadedModel
 
 Docs = dict[str, Any]
+# Media types of answers besides JSON, for any model.
+ANY_BATCH_TYPES = (OCTET_STREAM, NPY)
+ANY_ITEM_TYPES = (*ANY_BATCH_TYPES, PNG)
 METRICS = ("metrics", "live_load")  # the operations with that scope
 
 
@@ -51,7 +54,7 @@ def prediction_docs(path: str, *, many: bool) -> Docs:
         "model": answer,
         "description": "The predictions" if many else "The prediction",
         # JSON first: client generators use the first media type that they know.
-        "content": {JSON: {}, OCTET_STREAM: BINARY, NPY: BINARY},
+        "content": {JSON: {}, **dict.fromkeys(ANY_BATCH_TYPES if many else ANY_ITEM_TYPES, BINARY)},
         "headers": answered(many=many),
     }
     responses: Responses = {200: ok, **prediction_errors(ERRORS)}
@@ -109,10 +112,12 @@ def _describe_default(model: LoadedModel, max_items: int, made: Docs) -> None:
         body = request_body(name, model.codec.media_types, max_items, many=many)
         operation = made["paths"][path]["post"]
         operation["requestBody"] = body
-        if not model.manifest.codec.has_scores(model.manifest.outputs[0]):
-            operation["parameters"] = [
-                each for each in operation["parameters"] if each["name"] != "top_k"
-            ]
+        has_scores = model.manifest.codec.has_scores(model.manifest.outputs[0])
+        has_pictures = any(spec.picture is not None for spec in model.manifest.outputs)
+        useless = ["top_k"] * (not has_scores) + ["pictures"] * (not has_pictures)
+        operation["parameters"] = [
+            each for each in operation["parameters"] if each["name"] not in useless
+        ]
     example = model.manifest.example
     named = {"name": model.id.name, "version": model.id.version}
     for path, methods in made["paths"].items():

@@ -76,9 +76,19 @@ TOP_K: Docs = {
 }
 
 
-def parameters(*, top_k: bool = True) -> list[Docs]:
+PICTURES: Docs = {
+    "name": "pictures",
+    "in": "query",
+    "required": False,
+    "description": "return outputs that are declared as pictures as PNG files in base64 instead of "
+    "numbers; JSON only",
+    "schema": {"type": "string", "enum": ["base64"]},
+}
+
+
+def parameters(*, native: bool = True) -> list[Docs]:
     """The parameters of a prediction request."""
-    return [TOP_K] * top_k + [
+    return [TOP_K, PICTURES] * native + [
         {"name": name, "in": "header", "required": False, "description": text, "schema": schema}
         for name, (schema, text) in _PARAMETERS.items()
     ]

@@ -122,7 +122,7 @@ def infer_docs(path: str) -> Docs:
         "headers": answered(many=True),
     }
     content = {JSON: body, OCTET_STREAM: BINARY}
-    parameters = [*header_parameters(top_k=False), _LENGTH, *path_parameters(path)]
+    parameters = [*header_parameters(native=False), _LENGTH, *path_parameters(path)]
     return _docs(V2, ok, V2_ERRORS, content, parameters)
 
 
@@ -144,7 +144,7 @@ def torchserve_docs(path: str) -> Docs:
         OCTET_STREAM: BINARY,
         "multipart/form-data": {"schema": form},
     }
-    parameters = [*header_parameters(top_k=False), *path_parameters(path)]
+    parameters = [*header_parameters(native=False), *path_parameters(path)]
     return _docs(TORCHSERVE, ok, TORCHSERVE_ERRORS, content, parameters)
 
 

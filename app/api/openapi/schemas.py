@@ -91,7 +91,7 @@ class TensorPrediction(BaseModel):
 
     outputs: dict[str, JsonValue] = Field(
         description="output name -> nested numbers; with top_k the first output has only its "
-        "highest numbers, descending"
+        "highest numbers, descending; with pictures, pictures are PNG files in base64"
     )
     indices: list[int] = Field(
         default=[], description="only with top_k: positions of these numbers in the whole output"

@@ -235,7 +235,7 @@ def text_docs(path: str) -> Docs:
         "responses": {200: ok, **responses},
         "openapi_extra": {
             "requestBody": {"required": True, "content": _content(f"{call.name}Request")},
-            "parameters": parameters(top_k=False),
+            "parameters": parameters(native=False),
         },
     }
 

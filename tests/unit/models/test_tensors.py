@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 from pydantic import ValidationError
 
-from models.tensors import Array, Dimension, EncodedArray, Part, TensorSpec, Tolerance, stack
+from models.parts import Part
+from models.tensors import Array, Dimension, EncodedArray, TensorSpec, Tolerance, stack
 from tests.unit.models.manifests import spec
 
 SHAPES = npst.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=4)

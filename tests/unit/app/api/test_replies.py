@@ -95,5 +95,5 @@ class TestBinaryAnswer:
 
     def test_two_outputs_have_no_binary_form(self) -> None:
         model = loaded(make_manifest(outputs=[spec("value"), spec("other")]))
-        assert loaded().codec.answer_types == (JSON, OCTET_STREAM, NPY)
-        assert model.codec.answer_types == (JSON,)
+        assert loaded().codec.item_types == (JSON, OCTET_STREAM, NPY)
+        assert model.codec.item_types == (JSON,)

@@ -21,6 +21,7 @@ from export.errors import UsageError
 from export.reading import mar as mar_module
 from export.reading.mar import IMAGE_CLASSIFIER, IMAGENET_MEAN, IMAGENET_STD
 from models.codec_specs import ImageCodecSpec, PicturePreprocess, TensorCodecSpec
+from models.pictured import ImageOutput, MaskOutput
 from models.places import Boxes
 from models.preprocess import preprocess
 from tests.unit.export.torchscripts import (
@@ -325,6 +326,91 @@ class TestCountedRows:
             run(file, *self.OPTIONS, *options)
 
 
+class TestOutputsThatArePictures:
+    @pytest.fixture
+    def file(self, tmp_path: Path) -> Path:
+        return written(tmp_path, scripted(Restored()))
+
+    OPTIONS = ("--name", "restored", "--input", "float32[-1,3,8,8]")
+    NAMES = ("--output", "picture", "--output", "classes", "--output", "scores")
+
+    @pytest.mark.parametrize(
+        ("options", "found"),
+        [
+            (["--as", "image"], {"picture": ImageOutput()}),
+            (
+                ["--as", "picture=image in -1..1.5", "--as", "classes=mask"],
+                {"picture": ImageOutput(range=(-1, 1.5)), "classes": MaskOutput()},
+            ),
+            (["--as", "scores = mask"], None),
+            (["--as", "scores=mask"], {"scores": MaskOutput()}),
+        ],
+    )
+    def test_options_reach_the_contract(
+        self, file: Path, options: list[str], found: dict[str, object] | None
+    ) -> None:
+        if found is None:
+            with pytest.raises(UsageError, match="'scores ' is not an output"):
+                run(file, *self.OPTIONS, *self.NAMES, *options)
+            return
+        made = run(file, *self.OPTIONS, *self.NAMES, *options).definition
+        assert {each.name: each.picture for each in made.outputs if each.picture} == found
+
+    def test_palette(self, file: Path, tmp_path: Path) -> None:
+        palette = written(tmp_path, b"#000000 nothing\r\n#FF8000 a road\n\n", "palette.txt")
+        options = (*self.OPTIONS, *self.NAMES, "--as", "scores=mask", "--palette", palette)
+        form = run(file, *options).definition.outputs[2].picture
+        expected = MaskOutput(palette=("#000000", "#ff8000"), classes=("nothing", "a road"))
+        assert form == expected
+
+    @pytest.mark.parametrize(
+        ("options", "message"),
+        [
+            (
+                ["--as", "video"],
+                "--as 'video': expected .*such as image, 'restored=image in",
+            ),
+            (["--as", "mask in 0..1"], "expected"),
+            (["--as", "image in 1..1"], "range 1..1 is empty"),
+            (["--as", "image in a..b"], "two numbers"),
+            (["--as", "image in nan..1"], "finite number"),
+            (
+                ["--as", "other=image"],
+                "'other' is not an output; these are: picture, classes",
+            ),
+            (["--as", "image", "--as", "picture=image"], "'picture' is declared twice"),
+            (["--as", "classes=image"], "'classes': an image of int64 needs a range"),
+            (["--as", "mask"], "'picture': the palette has 2 entries for 3 classes"),
+            (["--as", "image"], "--palette is for one output with --as mask, got 0"),
+        ],
+    )
+    def test_wrong_options_are_refused(
+        self, file: Path, tmp_path: Path, options: list[str], message: str
+    ) -> None:
+        more: tuple[str | Path, ...] = ()
+        if "palette" in message:
+            more = ("--palette", written(tmp_path, b"#000000\n#ffffff\n", "palette.txt"))
+        with pytest.raises(UsageError, match=message):
+            run(file, *self.OPTIONS, *self.NAMES, *options, *more)
+
+    @pytest.mark.parametrize(
+        ("text", "message"),
+        [
+            (b"", "has 0 lines"),
+            (b"#000000\n" * 257, "has 257 lines"),
+            (b"red\n", "must be a colour"),
+            (b"#000000 a\n#ffffff\n", "all or no lines must have the name"),
+            (b"#000000 \xff\n", "is not UTF-8"),
+        ],
+    )
+    def test_a_malformed_palette(
+        self, file: Path, tmp_path: Path, text: bytes, message: str
+    ) -> None:
+        palette = written(tmp_path, text, "palette.txt")
+        with pytest.raises(UsageError, match=message):
+            run(file, *self.OPTIONS, *self.NAMES, "--as", "scores=mask", "--palette", palette)
+
+
 class TestPlaces:
     OPTIONS = (*TestCountedRows.OPTIONS, "--codec", "image")
 
@@ -356,6 +442,11 @@ class TestPlaces:
     def test_wrong_options_are_refused(self, file: Path, options: list[str], message: str) -> None:
         with pytest.raises(UsageError, match=re.escape(message)):
             run(file, *self.OPTIONS, *options)
+
+
+class Restored(nn.Module):
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        return x, x.argmax(dim=1), x[:, :2]
 
 
 class CountFirst(nn.Module):

@@ -1,0 +1,131 @@
+"""The options `--as` and `--palette`: outputs that are pictures."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from export.errors import UsageError
+from models.byte_order import NotUtf8Error, unmarked
+from models.local_paths import local_path
+from models.pictured import MAX_CLASSES, ImageOutput, MaskOutput
+from models.tensors import TensorSpec
+
+MAX_PALETTE_BYTES = 1 << 20
+FORM = re.compile(r"(?:([^=]+)=)?\s*(image|mask)(?:\s+in\s+(\S+?)\.\.(\S+))?\s*")
+LINE = re.compile(r"#([0-9A-Fa-f]{6})(?:\s+(.*\S))?\s*")
+EXAMPLES = "image, 'restored=image in -1..1' or segments=mask"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add both options."""
+    add = parser.add_argument_group("for outputs that are pictures").add_argument
+    add(
+        "--as",
+        action="append",
+        metavar="[NAME=]FORM",
+        help="the output (default: the first) is a picture, which clients can get as a PNG file: "
+        "`image` (RGB or grey, [C,height,width] or [height,width,C]; `image in -1..1`: the numbers "
+        "of black and white, 0..1 by default, 0..255 for uint8), or `mask` (the class of each "
+        "pixel, or a score for each class)",
+    )
+    add(
+        "--palette",
+        type=local_path,
+        metavar="FILE",
+        help="for a mask: a line for each class with its colour and, if you like, its name, such "
+        "as `#804080 road` (default: the colours of PASCAL VOC)",
+    )
+
+
+def pictured(parsed: argparse.Namespace, outputs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
+    """Apply both options to the outputs.
+
+    Raises:
+        UsageError: if they are malformed, or do not fit the outputs.
+    """
+    forms: dict[str, ImageOutput | MaskOutput] = {}
+    for text in getattr(parsed, "as") or ():
+        name, form = _form(text)
+        name = name or outputs[0].name
+        if name in forms:
+            raise UsageError(f"--as: {name!r} is declared twice")
+        forms[name] = form
+    known = [spec.name for spec in outputs]
+    if strays := [name for name in forms if name not in known]:
+        raise UsageError(f"--as: {strays[0]!r} is not an output; these are: {', '.join(known)}")
+    if parsed.palette is not None:
+        masks = [name for name, form in forms.items() if isinstance(form, MaskOutput)]
+        if len(masks) != 1:
+            raise UsageError(f"--palette is for one output with --as mask, got {len(masks)}")
+        forms[masks[0]] = _read_palette(parsed.palette)
+    return tuple(
+        _declared(spec, forms[spec.name]) if spec.name in forms else spec for spec in outputs
+    )
+
+
+def _form(text: str) -> tuple[str | None, ImageOutput | MaskOutput]:
+    match = FORM.fullmatch(text)
+    if match is None or (match[2] == "mask" and match[3] is not None):
+        raise UsageError(f"--as {text!r}: expected [NAME=]FORM, such as {EXAMPLES}")
+    if match[2] == "mask":
+        return match[1], MaskOutput()
+    if match[3] is None:
+        return match[1], ImageOutput()
+    try:
+        return match[1], ImageOutput(range=(float(match[3]), float(match[4])))
+    except ValidationError as error:
+        raise UsageError(f"--as {text!r}: {_first_of(error)}") from error
+    except ValueError as error:
+        raise UsageError(f"--as {text!r}: a range has two numbers, such as -1..1") from error
+
+
+def _read_palette(file: Path) -> MaskOutput:
+    try:
+        data = file.read_bytes()
+    except OSError as error:
+        raise UsageError(f"cannot read {file}: {error.strerror}") from error
+    if len(data) > MAX_PALETTE_BYTES:
+        raise UsageError(f"{file} has {len(data):,} bytes; at most {MAX_PALETTE_BYTES:,} are read")
+    try:
+        lines = unmarked(data).decode().rstrip().splitlines()
+    except (NotUtf8Error, UnicodeDecodeError) as error:
+        raise UsageError(f"--palette: {file.name} is not UTF-8: {error}") from error
+    if not 1 <= len(lines) <= MAX_CLASSES:
+        raise UsageError(
+            f"--palette: {file.name} has {len(lines)} lines; it must have one for each class, 1 to "
+            f"{MAX_CLASSES}"
+        )
+    found = [LINE.fullmatch(line) for line in lines]
+    names = [match[2] for match in found if match is not None]
+    if None in found or (None in names and any(names)):
+        raise UsageError(
+            f"--palette: each line of {file.name} must be a colour such as #804080, and all or no "
+            "lines must have the name of a class after it"
+        )
+    colours = tuple(f"#{match[1].lower()}" for match in found if match is not None)
+    classes = () if None in names else tuple(names)
+    return _made(colours, classes, file)
+
+
+def _made(colours: tuple[str, ...], classes: tuple[str, ...], file: Path) -> MaskOutput:
+    try:
+        return MaskOutput(palette=colours, classes=classes)
+    except ValidationError as error:
+        raise UsageError(f"--palette: {file.name}: {_first_of(error)}") from error
+
+
+def _declared(spec: TensorSpec, form: ImageOutput | MaskOutput) -> TensorSpec:
+    fields = {**dict(spec), "picture": form}
+    try:
+        return TensorSpec.model_validate(fields)
+    except ValidationError as error:
+        raise UsageError(f"--as: {_first_of(error)}") from error
+
+
+def _first_of(error: ValidationError) -> str:
+    return error.errors(include_url=False)[0]["msg"].removeprefix("Value error, ")

@@ -1,0 +1,116 @@
+"""Outputs that are pictures: PNG files by Accept, base64 by query, numbers otherwise."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch import nn
+
+from app.api import answering, memory
+from models.pictured import MaskOutput
+from models.tensors import TensorSpec
+from tests.artifacts import Y, write_artifact
+from tests.integration.listening import Listening, listening
+from tests.integration.wire import WireAnswer, request
+
+PNG = "image/png"
+SIDE = 4
+MASK = TensorSpec(
+    name="mask", dtype="int64", shape=(-1, SIDE, SIDE), picture=MaskOutput(palette=("#102030",))
+)
+
+
+class Segments(nn.Module):
+    """A mask with two classes: the item's numbers; and the numbers."""
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return x[:, :1].long().repeat(1, 4 * 4).reshape(-1, 4, 4), x * 2
+
+
+@pytest.fixture(params=["on the loop", "in a thread"])
+async def server(
+    tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[Listening]:
+    write_artifact(tmp_path, "double", module=Segments(), outputs=(MASK, Y))
+    write_artifact(tmp_path, "numbers")
+    if request.param == "in a thread":
+        monkeypatch.setattr(answering, "DRAWN_BYTES", -1)
+        monkeypatch.setattr(memory, "FREE_BYTES", 0)
+    async with listening(tmp_path, default_model="double") as made:
+        yield made
+        assert made.service.answers.held == made.service.offload.held == 0
+
+
+async def ask(server: Listening, path: str, *items: float, **headers: Any) -> WireAnswer:
+    inputs: Any = [[each, 0] for each in items]
+    key, value = ("inputs", inputs) if "batch" in path else ("input", inputs[0])
+    return await server.ask(request(path, json.dumps({key: value}).encode(), **headers))
+
+
+def classes(data: bytes | str) -> Any:
+    file = data if isinstance(data, bytes) else base64.b64decode(data, validate=True)
+    return np.asarray(Image.open(io.BytesIO(file))).tolist()
+
+
+@pytest.mark.parametrize("way", [{}, {"expect": "100-continue"}], ids=["fast", "asgi"])
+async def test_a_file(server: Listening, way: dict[str, str]) -> None:
+    for number in (1, 7, 7):  # the last is in the cache
+        answer = await ask(server, "/predict", number, accept="image/*, */*;q=0.8", **way)
+        assert (answer.status, answer["content-type"]) == (200, PNG)
+        assert classes(answer.body) == [[number] * SIDE] * SIDE
+
+
+async def test_base64_in_json(server: Listening) -> None:
+    one = (await ask(server, "/predict?pictures=base64", 5)).json()["prediction"]["outputs"]
+    assert (classes(one["mask"]), one["y"]) == ([[5] * SIDE] * SIDE, [10, 0])
+    many = await ask(server, "/batch-predict?pictures=base64", 5, 6, 5)
+    found = [each["outputs"] for each in many.json()["predictions"]]
+    assert [classes(each["mask"])[0][0] for each in found] == [5, 6, 5]
+    must = {"accept_encoding": "gzip, identity;q=0"}
+    assert (await ask(server, "/predict?pictures=base64", 5, **must))["content-encoding"] == "gzip"
+
+
+async def test_numbers_by_default(server: Listening) -> None:
+    for path in ("/predict", "/predict?pictures=base64", "/predict"):  # the memo tells them apart
+        answer = (await ask(server, path, 3)).json()["prediction"]["outputs"]["mask"]
+        assert isinstance(answer, str) is ("pictures" in path)
+    triton = {"inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 2], "data": [3, 0]}]}
+    path = "/v2/models/double/infer"
+    answered = await server.ask(request(path, json.dumps(triton).encode()))
+    assert answered.json()["outputs"][0]["data"] == [3] * SIDE**2
+
+
+@pytest.mark.parametrize(
+    ("status", "path", "headers", "message"),
+    [
+        (406, "/batch-predict", {"accept": PNG}, "can only be application/json"),
+        (406, "/models/numbers/predict", {"accept": PNG}, "application/json or application/octet"),
+        (406, "/predict?pictures=base64", {"accept": PNG}, "omit pictures, or accept application"),
+        (422, "/predict?pictures=png", {}, "pictures must be base64"),
+        (422, "/predict?pictures=base64&pictures=base64", {}, "base64 and base64"),
+        (422, "/models/numbers/predict?pictures=base64", {}, "no output of this model"),
+        (400, "/predict?picture=base64", {}, "pictures"),
+        (400, "/v2/models/double/infer?pictures=base64", {}, "pictures"),
+    ],
+)
+async def test_refusals(
+    server: Listening, status: int, path: str, headers: dict[str, str], message: str
+) -> None:
+    answer = await ask(server, path, 1, **headers)
+    assert answer.status == status
+    assert message in answer.json()["error"]
+
+
+async def test_a_class_that_no_file_can_have(server: Listening) -> None:
+    answer = await ask(server, "/predict", 300, accept=PNG)
+    assert (answer.status, answer.code) == (406, "not_acceptable")
+    assert "classes from 300 to 300" in answer.json()["error"]
