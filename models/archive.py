@@ -64,20 +64,17 @@ def check_archive(file: IO[bytes], what: str, *, of_torch: bool = True) -> list[
     Raises:
         ArchiveError: as described above.
     """
-    entries, size = _directory(file, what)
-    if len(entries) > MAX_ENTRIES:
-        raise ArchiveError(f"{what} has {len(entries)} entries; at most {MAX_ENTRIES} are allowed")
-    paths: set[PurePosixPath] = set()
-    for entry in entries:
-        path = _checked_path(entry, what)
-        if path in paths:
-            raise ArchiveError(f"{what} contains {entry.filename!r} twice")
-        if of_torch and entry.compress_type != zipfile.ZIP_STORED and _is_stored(path):
-            raise ArchiveError(
-                f"{what} contains {entry.filename!r} deflated, which torch only stores; "
-                "save the model again with torch.jit.save"
-            )
-        paths.add(path)
+    entries = read_directory(file, what)
+    size = file.seek(0, os.SEEK_END)
+    file.seek(0)
+    if of_torch:
+        for entry in entries:
+            is_deflated = entry.compress_type != zipfile.ZIP_STORED
+            if is_deflated and _is_stored(PurePosixPath(entry.orig_filename)):
+                raise ArchiveError(
+                    f"{what} contains {entry.filename!r} deflated, which torch only stores; "
+                    "save the model again with torch.jit.save"
+                )
     unpacked = sum(entry.file_size for entry in entries)
     if unpacked > FREE_BYTES + MAX_RATIO * size:
         raise ArchiveError(
@@ -86,6 +83,31 @@ def check_archive(file: IO[bytes], what: str, *, of_torch: bool = True) -> list[
             "torch-model-archiver --archive-format zip-store)"
         )
     return sorted(entry.filename for entry in entries)
+
+
+def read_directory(
+    file: IO[bytes], what: str, largest_bytes: int | None = None
+) -> list[zipfile.ZipInfo]:
+    """Read the directory of a zip archive, and check all of it except the sizes of entries.
+
+    Args:
+        file: see `check_archive`.
+        what: the file's name, for messages.
+        largest_bytes: maximum size of the directory, which is checked before it is read; None: any.
+
+    Raises:
+        ArchiveError: see `check_archive`.
+    """
+    entries = _directory(file, what, largest_bytes)
+    if len(entries) > MAX_ENTRIES:
+        raise ArchiveError(f"{what} has {len(entries)} entries; at most {MAX_ENTRIES} are allowed")
+    paths: set[PurePosixPath] = set()
+    for entry in entries:
+        path = _checked_path(entry, what)
+        if path in paths:
+            raise ArchiveError(f"{what} contains {entry.filename!r} twice")
+        paths.add(path)
+    return entries
 
 
 def read_entries(file: IO[bytes], what: str, names: Iterable[str]) -> Iterator[bytes]:
@@ -97,22 +119,34 @@ def read_entries(file: IO[bytes], what: str, names: Iterable[str]) -> Iterator[b
     try:
         with zipfile.ZipFile(file) as archive:
             for name in names:
-                yield archive.read(name)
+                yield read_entry(archive, archive.getinfo(name))
     except DAMAGE as error:
         raise ArchiveError(f"{what} is damaged: {error}") from error
 
 
-def _directory(file: IO[bytes], what: str) -> tuple[list[zipfile.ZipInfo], int]:
-    """Return the archive's entries, and the size of the file in bytes."""
+def read_entry(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> bytes:
+    """Unpack an entry, and no more than the size that the directory states.
+
+    `ZipFile.read` unpacks everything first, a thousandfold if the stated size is false.
+
+    Raises:
+        Exception: one of `DAMAGE`.
+    """
+    with archive.open(entry) as packed:
+        return packed.read(entry.file_size)
+
+
+def _directory(file: IO[bytes], what: str, largest_bytes: int | None) -> list[zipfile.ZipInfo]:
+    """Return the archive's entries."""
     try:
         size = file.seek(0, os.SEEK_END)
         file.seek(0)
         # With data in front of it, a file may be valid in two formats.
         if file.read(len(BEGINNING)) != BEGINNING:
             raise ArchiveError(f"{what} is not a zip archive: it does not begin as one")
-        _check_end(file, size, what)
+        _check_end(file, size, what, largest_bytes)
         with zipfile.ZipFile(file) as archive:
-            return archive.infolist(), size
+            return archive.infolist()
     except ArchiveError:
         raise
     except DAMAGE as error:
@@ -121,7 +155,7 @@ def _directory(file: IO[bytes], what: str) -> tuple[list[zipfile.ZipInfo], int]:
         file.seek(0)
 
 
-def _check_end(file: IO[bytes], size: int, what: str) -> None:
+def _check_end(file: IO[bytes], size: int, what: str, largest_bytes: int | None) -> None:
     """Check that every reader finds the same directory: a single end, right after the directory.
 
     Python reads the ZIP64 record before the locator, torch the one that the locator points to.
@@ -145,6 +179,11 @@ def _check_end(file: IO[bytes], size: int, what: str) -> None:
             raise ArchiveError(f"{what} has two directories: its ZIP64 locator points elsewhere")
     if directory_at + directory_size != end:
         raise ArchiveError(f"{what} has data between its directory and its end")
+    if largest_bytes is not None and directory_size > largest_bytes:
+        raise ArchiveError(
+            f"{what} has a directory of {directory_size} bytes, the limit is {largest_bytes}: it "
+            "has too many entries"
+        )
 
 
 def _is_stored(path: PurePosixPath) -> bool:
@@ -165,7 +204,7 @@ def _checked_path(entry: zipfile.ZipInfo, what: str) -> PurePosixPath:
         raise ArchiveError(f"{what} contains {name!r}, which is encrypted")
     if entry.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
         raise ArchiveError(
-            f"{what} contains {name!r}, packed by method {entry.compress_type}; torch unpacks only "
-            "stored and deflated files"
+            f"{what} contains {name!r}, packed by method {entry.compress_type}; only stored and "
+            "deflated files are unpacked"
         )
     return path

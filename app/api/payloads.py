@@ -141,8 +141,8 @@ def _guessed(codec: Codec, media_type: str, body: bytes) -> str:
     takes = ", ".join((JSON, *codec.media_types))
     raise UnsupportedMediaType(
         f"the Content-Type is {CURLS_DEFAULT}, curl's default, and the body is neither JSON nor a "
-        f"PNG, JPEG or .npy file; set its type, as in -H 'Content-Type: {JSON}', or send a file "
-        f"with -F file=@photo.jpg or --data-binary @photo.jpg. This model accepts {takes}"
+        f"PNG, JPEG, .npy or .npz file; set its type, as in -H 'Content-Type: {JSON}', or send a "
+        f"file with -F file=@photo.jpg or --data-binary @photo.jpg. This model accepts {takes}"
     )
 
 
@@ -193,8 +193,8 @@ def _item_of_file(codec: Codec, file: File, budget: Budget) -> list[Item]:
             check_charset(file.content_type)
     if not media_type:
         raise UnsupportedMediaType(
-            "the file is neither PNG, JPEG nor .npy, and its part of the form has no Content-Type; "
-            f"this model accepts files of {', '.join(codec.media_types) or 'no kind'}"
+            "the file is neither PNG, JPEG, .npy nor .npz, and its part of the form has no "
+            f"Content-Type; this model accepts files of {', '.join(codec.media_types)}"
         )
     if media_type == JSON:
         raise UnsupportedMediaType(

@@ -5,11 +5,13 @@ from __future__ import annotations
 import base64
 import io
 from collections.abc import Generator, Iterator, Sequence
-from typing import Any, cast
+from itertools import chain
+from typing import cast
 
 import numpy as np
 
-from app.codecs.base import JSON, NPY, OCTET_STREAM, PNG
+from app.codecs.base import JSON, NPY, NPZ, OCTET_STREAM, PNG
+from app.codecs.npz import File, npz_parts
 from app.codecs.png import png_writers
 from app.codecs.rows import CountedRows
 from app.codecs.spans import SpanFinder
@@ -42,7 +44,7 @@ class AnswerEncoder:
         self._png = png_writers(manifest.outputs)
         raw = (OCTET_STREAM, NPY) if len(self._outputs) == 1 else ()
         picture = (PNG,) if len(self._png) == 1 else ()
-        self.batch_types: tuple[str, ...] = (JSON, *raw)
+        self.batch_types: tuple[str, ...] = (JSON, *raw, NPZ)
         self.item_types: tuple[str, ...] = (*self.batch_types, *picture)
 
     def chosen(self, outputs: Arrays, top_k: int | None) -> Arrays:
@@ -157,17 +159,23 @@ class AnswerEncoder:
     def encode_raw(
         self, media_type: str, predictions: Sequence[Arrays], *, many: bool
     ) -> Iterator[memoryview]:
-        """Little-endian row-major bytes, or an .npy file; see `octets_of`. Or a PNG file."""
+        """Little-endian row-major bytes, an .npy or .npz file, or a PNG file; see `octets_of`."""
         if media_type == PNG:
             ((name, png),) = self._png.items()
             yield memoryview(png.write(predictions[0][name]))
             return
-        arrays = [self._rows.real(prediction)[self._outputs[0]] for prediction in predictions]
-        if many and len({array.shape for array in arrays}) > 1:
-            raise NotAcceptable("the predictions differ in shape, which needs application/json")
+        real = [self._rows.real(prediction) for prediction in predictions]
+        named = {name: [each[name] for each in real] for name in self._outputs}
+        for arrays in named.values():
+            if many and len({array.shape for array in arrays}) > 1:
+                raise NotAcceptable("the predictions differ in shape, which needs application/json")
+        if media_type == NPZ:
+            files = (_npy_file(name, arrays, many=many) for name, arrays in named.items())
+            yield from npz_parts(files)
+            return
+        (arrays,) = named.values()
         if media_type == NPY:
-            shape = (len(arrays), *arrays[0].shape) if many else arrays[0].shape
-            yield memoryview(_npy_head(arrays[0].dtype.newbyteorder("<"), shape))
+            yield memoryview(_npy_head(arrays, many=many))
         yield from octets_of(arrays)
 
 
@@ -184,9 +192,17 @@ def octets_of(rows: Sequence[Array]) -> Generator[memoryview, None, None]:
         yield little.reshape(-1).view(np.uint8).data
 
 
-def _npy_head(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
-    """The beginning of an .npy file, before the array's bytes."""
+def _npy_file(name: str, rows: Sequence[Array], *, many: bool) -> File:
+    head = _npy_head(rows, many=many)
+    size = len(head) + sum(row.nbytes for row in rows)
+    return File(name, size, chain((memoryview(head),), octets_of(rows)))
+
+
+def _npy_head(rows: Sequence[Array], *, many: bool) -> bytes:
+    """The beginning of an .npy file, before the bytes of its equal rows, or of the only one."""
     buffer = io.BytesIO()
+    shape = (len(rows), *rows[0].shape) if many else rows[0].shape
+    dtype = rows[0].dtype.newbyteorder("<")
     described = {"descr": dtype.str, "fortran_order": False, "shape": shape}
     np.lib.format.write_array_header_1_0(buffer, described)
     return buffer.getvalue()

@@ -14,6 +14,7 @@ from models.manifest import Manifest
 JSON = "application/json"
 OCTET_STREAM = "application/octet-stream"
 NPY = "application/x-npy"
+NPZ = "application/x-npz"
 PNG = "image/png"
 JPEG = "image/jpeg"
 TEXT = "text/plain"

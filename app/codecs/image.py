@@ -62,7 +62,7 @@ class ImageCodec(TensorCodec):
             return [self._picture(body, budget)]
         check_media_type(media_type, self.media_types)
         if media_type != OCTET_STREAM:
-            return super().decode_raw(media_type, body, max_items=max_items)
+            return super().decode_raw(media_type, body, max_items=max_items, budget=budget)
         if sniffed(body) in PICTURES:  # no preprocessed tensor begins like a file
             return [self._picture(body, budget)]
         try:

@@ -44,7 +44,7 @@ def read_npy(spec: TensorSpec, body: bytes, *, many: bool) -> Array:
             ignore_warnings(**each)
         shape, fortran, dtype = _header(file)
     except DAMAGE as error:
-        raise InvalidInput("the body is not an .npy file as numpy.save writes it") from error
+        raise InvalidInput("this is not an .npy file as numpy.save writes it") from error
     if dtype.hasobject or dtype.kind not in "fiub":
         raise InvalidInput(f"{spec.name!r}: expected {wanted(spec)}, got an array of {dtype}")
     data = memoryview(body)[file.tell() :]

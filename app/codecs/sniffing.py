@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from app.codecs.base import JPEG, NPY, PNG
+from app.codecs.base import JPEG, NPY, NPZ, PNG
 from models import pictures
+from models.archive import BEGINNING
 
 BEGINNINGS = (
     (pictures.PNG, PNG),
     (pictures.JPEG, JPEG),
     (b"\x93NUMPY", NPY),
+    (BEGINNING, NPZ),
 )
 
 
@@ -28,7 +30,7 @@ def media_type_in(content_type: str) -> str:
 
 
 def sniffed(data: bytes) -> str | None:
-    """The media type of a PNG, JPEG or .npy file; None for any other file."""
+    """The media type of a PNG, JPEG, .npy or .npz file; None for any other file."""
     for beginning, media_type in BEGINNINGS:
         if data.startswith(beginning):
             return media_type

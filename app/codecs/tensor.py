@@ -8,9 +8,10 @@ from collections.abc import Mapping
 import numpy as np
 
 from app.codecs.answers import AnswerEncoder
-from app.codecs.base import NPY, OCTET_STREAM, Budget, at_index, check_count
+from app.codecs.base import NPY, NPZ, OCTET_STREAM, Budget, at_index, check_count
 from app.codecs.item_schema import JsonSchema, tensor_item
 from app.codecs.npy import read_npy
+from app.codecs.npz import read_npz
 from app.codecs.numbers import NumberRange, NumberReader, rows
 from app.codecs.places import Places
 from app.codecs.values import check_below, check_values, convert, misshapen, not_all, short, wanted
@@ -33,7 +34,7 @@ class TensorCodec:
 
     def __init__(self, manifest: Manifest) -> None:
         self.manifest = manifest
-        self.media_types: tuple[str, ...] = ()
+        self.media_types: tuple[str, ...] = (NPZ,)
         self._inputs = manifest.inputs
         self._item_shapes = [spec.item_shape for spec in self._inputs]  # free axes fit no array
         self._shared = shared_axes(manifest.inputs)
@@ -67,12 +68,12 @@ class TensorCodec:
         self.places: Places | None = None
         if len(self._inputs) == 1:
             (spec,) = self._inputs
-            self.media_types = (NPY,)
+            self.media_types = (NPY, NPZ)
             if NumberReader.can_read(spec):
                 self._reader = NumberReader(spec)
                 self._signature = self._reader.signature  # one tuple, compared by identity
             if spec.is_fixed:
-                self.media_types = (OCTET_STREAM, NPY)
+                self.media_types = (OCTET_STREAM, NPY, NPZ)
                 self._item_bytes = spec.item_bytes
                 self._little_endian = np.dtype(spec.dtype).newbyteorder("<")
 
@@ -101,8 +102,10 @@ class TensorCodec:
     def decode_raw(
         self, media_type: str, body: bytes, *, max_items: int | None, budget: Budget | None = None
     ) -> list[Item]:
-        """Items from their bytes, or from the array of an .npy file."""
+        """Items from their bytes, or from the arrays of an .npy or .npz file."""
         check_media_type(media_type, self.media_types)
+        if media_type == NPZ:
+            return self._of_npz(body, max_items, budget)
         spec, many = self._inputs[0], max_items is not None
         stacked = read_npy(spec, body, many=many) if media_type == NPY else self._octets(body, many)
         if max_items is not None:
@@ -111,6 +114,18 @@ class TensorCodec:
         check_values(spec, array, many=many)
         self._check_together({spec.name: array}, batch_axes=int(many))
         return self._items(stacked)
+
+    def _of_npz(self, body: bytes, max_items: int | None, budget: Budget | None) -> list[Item]:
+        many = max_items is not None
+        arrays = read_npz(self._inputs, body, many=many, budget=budget)
+        if max_items is not None:
+            check_count(len(next(iter(arrays.values()))), max_items)
+            return self.decode_arrays(arrays)
+        item = {name: array[0, ...] for name, array in arrays.items()}
+        for spec in self._inputs:
+            check_values(spec, item[spec.name])
+        self._check_together(item)
+        return [self.item(item)]
 
     def decode_arrays(self, arrays: Arrays) -> list[Item]:
         """Rows of the arrays."""

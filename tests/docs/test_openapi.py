@@ -123,7 +123,7 @@ async def test_the_default_models_body_has_an_exact_schema(tmp_path: Path) -> No
         assert "image/png" not in body["description"]
         form = body["content"][FORM]
         assert form["schema"]["properties"]["file"]["items"]["minLength"] == 1
-        types = "application/octet-stream, application/x-npy"
+        types = "application/octet-stream, application/x-npy, application/x-npz"
         assert form["encoding"] == {"file": {"contentType": types}}
 
 
@@ -139,8 +139,8 @@ async def test_json_is_the_first_media_type(tmp_path: Path) -> None:
         operation = paths[path]["post"]
         assert list(operation["requestBody"]["content"]) == [JSON, "application/octet-stream", FORM]
         answers = operation["responses"]["200"]["content"]
-        pictures = ["image/png"] * ("batch" not in path)
-        assert list(answers) == [JSON, "application/octet-stream", "application/x-npy", *pictures]
+        files = ["application/x-npz"] + ["image/png"] * ("batch" not in path)
+        assert list(answers) == [JSON, "application/octet-stream", "application/x-npy", *files]
         assert schema_of(operation["responses"]["200"]).endswith("PredictAnswer")
 
 

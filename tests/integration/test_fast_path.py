@@ -26,11 +26,18 @@ from tests.integration.wire import READY, Wire, WireAnswer, request
 
 OCTETS = "application/octet-stream"
 NPY = "application/x-npy"
+NPZ = "application/x-npz"
 
 
 def npy(array: Any) -> bytes:
     buffer = io.BytesIO()
     np.save(buffer, array)
+    return buffer.getvalue()
+
+
+def npz(**arrays: Any) -> bytes:
+    buffer = io.BytesIO()
+    np.savez(buffer, **arrays)
     return buffer.getvalue()
 
 
@@ -69,6 +76,14 @@ GOOD: dict[str, dict[str, Any]] = {
         "accept": OCTETS,
     },
     "npy": {"body": npy(np.array([1.0, 2.0])), "content_type": NPY, "accept": NPY},
+    "npz": {"body": npz(x=[1.0, 2.0]), "content_type": NPZ, "accept": NPZ},
+    "npz batch without a type": {
+        "path": "/batch-predict",
+        "body": npz(x=[[1.0, 2.0], [3.0, 4.0]]),
+        "content_type": "",
+        "accept": "application/x-npz",
+    },
+    "npz of two outputs": {"path": "/models/two/predict", "accept": NPZ},
     "accept list": {"accept": "text/html, application/x-npy;q=0.9, */*;q=0.1"},
     "accept list of two outputs": {
         "path": "/models/two/predict",
@@ -142,6 +157,8 @@ BAD: dict[str, tuple[int, dict[str, Any]]] = {
     "a picture to a tensor model": (415, {"content_type": "image/png"}),
     "top_k without scores": (422, {"path": "/predict?top_k=1"}),
     "top_k as an array": (406, {"path": "/models/labelled/predict?top_k=1", "accept": NPY}),
+    "a damaged npz": (422, {"body": b"PK\3\4", "content_type": ""}),
+    "an npz with another array": (422, {"content_type": NPZ, "body": npz(arr_0=[1.0, 2.0])}),
     "accept odd": (406, {"accept": "text/html"}),
     "accept no JSON": (406, {"accept": "application/json;q=0, text/*"}),
     "not acceptable": (406, {"path": "/models/two/predict", "accept": NPY}),

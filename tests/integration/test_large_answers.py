@@ -202,8 +202,10 @@ async def test_what_an_answer_derives_is_derived_item_by_item(
                 most[-1] = max(most[-1], len(derived))
             yield piece
 
-    def large(turns: Turns, count: Any, pieces: answers.Pieces, finish: Any) -> answers.LargeAnswer:
-        return answers.LargeAnswer(turns, count, watched(pieces), finish)
+    def large(
+        turns: Turns, count: Any, pieces: answers.Pieces, finish: Any, thread: Any
+    ) -> answers.LargeAnswer:
+        return answers.LargeAnswer(turns, count, watched(pieces), finish, thread)
 
     for owner, name in [*DERIVED, (AnswerEncoder, "encode")]:
         monkeypatch.setattr(owner, name, counted(getattr(owner, name), derived))

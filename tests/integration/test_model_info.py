@@ -48,6 +48,7 @@ async def test_model_info_has_what_callers_need(tmp_path: Path) -> None:
     assert (info["codec"], info["precision"], info["labels"]) == ("tensor", "float32", ["a", "b"])
     assert info["media_types"] == [
         *("application/json", "application/octet-stream", "application/x-npy"),
+        "application/x-npz",
     ]
     assert [(each["name"], each["dtype"], each["shape"]) for each in info["inputs"]] == [
         ("x", "float32", [-1, 2])

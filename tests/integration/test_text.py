@@ -212,7 +212,7 @@ async def test_texts_per_request_are_limited(server: Listening, way: str) -> Non
 async def test_model_info_lists_accepted_media_types(server: Listening) -> None:
     found = (await server.ask(request("/models/text", b"", method="GET"))).json()
     assert found["codec"] == "text"
-    assert found["media_types"] == ["application/json", PLAIN]
+    assert found["media_types"] == ["application/json", PLAIN, "application/x-npz"]
 
 
 async def test_a_broken_tokenizer_does_not_stop_the_server(tmp_path: Path) -> None:

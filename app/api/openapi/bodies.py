@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from app.api.multipart import FORM
-from app.codecs.base import JSON, NPY, OCTET_STREAM, TEXT
+from app.codecs.base import JSON, NPY, NPZ, OCTET_STREAM, TEXT
 from app.codecs.image import PICTURES
 from app.codecs.item_schema import JsonSchema
 
@@ -27,7 +27,7 @@ ANY_ITEM: JsonSchema = {
 }
 
 
-ANY_MEDIA_TYPES = (OCTET_STREAM, NPY, *PICTURES, TEXT)
+ANY_MEDIA_TYPES = (OCTET_STREAM, NPY, NPZ, *PICTURES, TEXT)
 
 
 def request_name(prefix: str = "", *, many: bool) -> str:

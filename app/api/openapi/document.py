@@ -36,13 +36,13 @@ from app.api.openapi.errors import (
 from app.api.openapi.headers import REQUEST_ID, RETRY_AFTER, answered, path_parameters
 from app.api.openapi.headers import parameters as header_parameters
 from app.api.service import Service
-from app.codecs.base import JSON, NPY, OCTET_STREAM, PNG
+from app.codecs.base import JSON, NPY, NPZ, OCTET_STREAM, PNG
 from app.errors import TorchlaneError
 from app.registry.loaded_models import LoadedModel
 
 Docs = dict[str, Any]
 # Media types of answers besides JSON, for any model.
-ANY_BATCH_TYPES = (OCTET_STREAM, NPY)
+ANY_BATCH_TYPES = (OCTET_STREAM, NPY, NPZ)
 ANY_ITEM_TYPES = (*ANY_BATCH_TYPES, PNG)
 METRICS = ("metrics", "live_load")  # the operations with that scope
 

@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 
 from app.api.payloads import CURLS_DEFAULT, read_items
-from app.codecs.base import NPY, OCTET_STREAM, Codec
+from app.codecs.base import NPY, NPZ, OCTET_STREAM, Codec
 from app.codecs.choose import codec_for
 from app.errors import InvalidInput, PayloadTooLarge, TorchlaneError, UnsupportedMediaType
 from app.types import Array
@@ -67,7 +67,7 @@ class TestUndeclaredType:
 
     def test_file_type_unsupported_by_the_model(self, content_type: str) -> None:
         told = rejected(UnsupportedMediaType, NUMBERS, content_type, PNG)
-        assert told.endswith(f"{OCTET_STREAM}, {NPY}, not 'image/png'")
+        assert told.endswith(f"{OCTET_STREAM}, {NPY}, {NPZ}, not 'image/png'")
         assert "not 'application/x-npy'" in rejected(
             UnsupportedMediaType, OBJECTS, content_type, npy(PAIR)
         )
@@ -77,7 +77,7 @@ class TestUndeclaredType:
 def test_unknown_data_with_curls_default_type(body: bytes) -> None:
     told = rejected(UnsupportedMediaType, NUMBERS, CURLS_DEFAULT, body)
     assert "-H 'Content-Type: application/json'" in told
-    assert told.endswith(f"This model accepts application/json, {OCTET_STREAM}, {NPY}")
+    assert told.endswith(f"This model accepts application/json, {OCTET_STREAM}, {NPY}, {NPZ}")
 
 
 class TestOctets:
@@ -146,10 +146,10 @@ class TestForms:
         ("codec", "part_of_it", "told"),
         [
             (PICTURES, part(b"GIF89a", Content_Type="image/gif"), "not 'image/gif'"),
-            (PICTURES, part(b"GIF89a"), "neither PNG, JPEG nor .npy, and its part"),
+            (PICTURES, part(b"GIF89a"), "neither PNG, JPEG, .npy nor .npz, and its part"),
             (NUMBERS, part(PNG, Content_Type="image/png"), "not 'image/png'"),
             (NUMBERS, part(PNG), "not 'image/png'"),
-            (OBJECTS, part(b"a"), "accepts files of no kind"),
+            (OBJECTS, part(b"a"), "accepts files of application/x-npz"),
             (NUMBERS, part(b"{}", Content_Type="application/json"), "send JSON as the body"),
             (
                 NUMBERS,

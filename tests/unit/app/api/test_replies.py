@@ -10,7 +10,7 @@ import pytest
 
 from app.api.native.replies import binary_answer, json_answer
 from app.backends.selection import Preference, select
-from app.codecs.base import JSON, NPY, OCTET_STREAM
+from app.codecs.base import JSON, NPY, NPZ, OCTET_STREAM
 from app.codecs.choose import codec_for
 from app.errors import BackendFailed, ItemFailed, NonFiniteOutput
 from app.registry.loaded_models import LoadedModel
@@ -95,5 +95,5 @@ class TestBinaryAnswer:
 
     def test_two_outputs_have_no_binary_form(self) -> None:
         model = loaded(make_manifest(outputs=[spec("value"), spec("other")]))
-        assert loaded().codec.item_types == (JSON, OCTET_STREAM, NPY)
-        assert model.codec.item_types == (JSON,)
+        assert loaded().codec.item_types == (JSON, OCTET_STREAM, NPY, NPZ)
+        assert model.codec.item_types == (JSON, NPZ)

@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 from app.codecs.answers import AnswerEncoder
-from app.codecs.base import JSON, NPY, OCTET_STREAM, PNG
+from app.codecs.base import JSON, NPY, NPZ, OCTET_STREAM, PNG
 from app.codecs.png import PngWriter
 from app.errors import InvalidInput, NotAcceptable
 from app.types import Array
@@ -97,10 +97,10 @@ class TestAnswers:
         one = AnswerEncoder(make_manifest(outputs=[self.MASK]))
         second = self.MASK.model_copy(update={"name": "second"})
         two = AnswerEncoder(make_manifest(outputs=[self.MASK, second]))
-        assert one.item_types == (JSON, OCTET_STREAM, NPY, PNG)
-        assert one.batch_types == (JSON, OCTET_STREAM, NPY)
-        assert self.BOTH.item_types == (JSON, PNG)
-        assert (self.BOTH.batch_types, two.item_types) == ((JSON,), (JSON,))
+        assert one.item_types == (JSON, OCTET_STREAM, NPY, NPZ, PNG)
+        assert one.batch_types == (JSON, OCTET_STREAM, NPY, NPZ)
+        assert self.BOTH.item_types == (JSON, NPZ, PNG)
+        assert (self.BOTH.batch_types, two.item_types) == ((JSON, NPZ), (JSON, NPZ))
 
     def test_a_file(self) -> None:
         body = b"".join(self.BOTH.encode_raw(PNG, [self.VALUES], many=False))

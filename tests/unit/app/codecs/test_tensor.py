@@ -7,7 +7,7 @@ import re
 import numpy as np
 import pytest
 
-from app.codecs.base import NPY, OCTET_STREAM
+from app.codecs.base import NPY, NPZ, OCTET_STREAM
 from app.codecs.tensor import TensorCodec
 from app.errors import InvalidInput, UnsupportedMediaType
 from app.types import Array
@@ -220,9 +220,9 @@ class TestSeveralInputs:
         with pytest.raises(InvalidInput, match=re.escape(message)):
             self.codec.decode(value)
 
-    def test_no_raw_form(self) -> None:
-        assert self.codec.media_types == ()
-        with pytest.raises(UnsupportedMediaType, match=r"accepts application/json, not"):
+    def test_only_archives_are_raw(self) -> None:
+        assert self.codec.media_types == (NPZ,)
+        with pytest.raises(UnsupportedMediaType, match=r"accepts application/json, app.*npz, not"):
             self.codec.decode_raw(NPY, b"", max_items=None)
 
 
@@ -230,11 +230,11 @@ class TestSeveralInputs:
     ("shape", "types"), [((2, 3), (OCTET_STREAM, NPY)), ((-1,), (NPY,)), ((), (OCTET_STREAM, NPY))]
 )
 def test_raw_media_types(shape: tuple[int, ...], types: tuple[str, ...]) -> None:
-    assert codec(shape=shape).media_types == types
+    assert codec(shape=shape).media_types == (*types, NPZ)
 
 
 @pytest.mark.parametrize("media_type", ["text/plain", "image/png", "application/json", ""])
 def test_other_media_types_are_refused(media_type: str) -> None:
-    ours = "application/json, application/octet-stream, application/x-npy"
+    ours = "application/json, application/octet-stream, application/x-npy, application/x-npz"
     with pytest.raises(UnsupportedMediaType, match=f"accepts {ours}, not '{media_type}'"):
         codec().decode_raw(media_type, b"", max_items=None)

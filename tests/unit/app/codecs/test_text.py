@@ -11,7 +11,7 @@ import pytest
 from tokenizers import Tokenizer, models
 
 from app.api.payloads import read_items
-from app.codecs.base import MAX_LABELLED_TOKENS, Budget, Codec, TooLongForLoop
+from app.codecs.base import MAX_LABELLED_TOKENS, NPZ, Budget, Codec, TooLongForLoop
 from app.codecs.choose import codec_for
 from app.codecs.spans import SpanFinder
 from app.codecs.text import MAX_TEXT_CHARACTERS
@@ -163,7 +163,7 @@ def test_vocabulary_ids_may_have_gaps() -> None:
 
 
 def test_pair_model_accepts_no_plain_text() -> None:
-    assert PAIRS.media_types == ()
+    assert PAIRS.media_types == (NPZ,)
 
 
 def test_text_without_tokens_is_refused() -> None:
