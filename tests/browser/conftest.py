@@ -11,9 +11,10 @@ from playwright.sync_api import Browser
 from torch import nn
 
 from models.codec_specs import TensorCodecSpec
-from tests.artifacts import write_artifact
+from tests.artifacts import Y, write_artifact
 from tests.browser.chromium import Visits, chromium
 from tests.e2e.server import Server, running
+from tests.integration.test_pictures import MASK, Segments
 
 HOSTILE = ("<img src=x onerror=alert(1)>", "</script><script>alert(2)</script>")
 
@@ -38,6 +39,7 @@ def models(tmp_path_factory: pytest.TempPathFactory, repository: Path) -> Path:
     folder = tmp_path_factory.mktemp("models")
     shutil.copytree(repository / "digits", folder / "digits")
     write_artifact(folder, "double")
+    write_artifact(folder, "segments", module=Segments(), outputs=(MASK, Y))
     write_artifact(folder, "hostile", 1, nn.Identity(), codec=TensorCodecSpec(labels=HOSTILE))
     return folder
 

@@ -12,6 +12,7 @@ from playwright.sync_api import Locator, Page, expect
 from tests.browser.chromium import Visits
 from tests.browser.conftest import HOSTILE
 from tests.e2e.server import PLAIN, Server, running
+from tests.integration.test_pictures import SIDE
 
 THREE = Path(__file__).parents[2] / "docs" / "three.png"
 # A three, as shares of the pad's side.
@@ -112,6 +113,15 @@ def test_an_invalid_input_shows_the_servers_error(visit: Visits, server: Server)
     )
     assert wrong.status_code == 422
     expect(page.get_by_role("alert").first).to_contain_text(wrong.json()["error"])
+
+
+def test_an_output_that_is_a_picture_is_shown(visit: Visits, server: Server) -> None:
+    page = visit(server.url)
+    choose(page, "segments")
+    page.get_by_role("textbox").fill("[1, 2]")
+    picture = predict(page).get_by_role("img", name="mask")
+    size = picture.evaluate("async (image) => { await image.decode(); return image.naturalWidth; }")
+    assert size == SIDE
 
 
 def test_labels_are_never_rendered_as_html(visit: Visits, server: Server) -> None:

@@ -58,6 +58,16 @@ function thumbnail(blob) {
   return h("img.thumb", { src: url, alt: "", onload: done, onerror: done });
 }
 
+/** An output that is a picture, a PNG file in base64. */
+function pictureView(name, file) {
+  return h(
+    "figure.stack",
+    null,
+    h("figcaption.note", { text: name }),
+    h("img.picture", { src: `data:image/png;base64,${file}`, alt: name }),
+  );
+}
+
 function predictionView(prediction, model, item, labels, count) {
   if (prediction.error !== undefined) {
     const details = prediction.details?.length ? JSON.stringify(prediction.details) : "";
@@ -87,7 +97,8 @@ function predictionView(prediction, model, item, labels, count) {
     view.append(rowsView(prediction, counted, model.manifest.codec, item?.picture));
   const rowNames = new Set(counted.map((spec) => spec.name));
   for (const [name, value] of Object.entries(prediction.outputs ?? {})) {
-    if (!rowNames.has(name)) view.append(arrayView(name, value));
+    if (typeof value === "string") view.append(pictureView(name, value));
+    else if (!rowNames.has(name)) view.append(arrayView(name, value));
   }
   if (prediction.indices && !prediction.scores) {
     view.append(arrayView("indices", prediction.indices));

@@ -17,7 +17,9 @@ export function callOf(model, version, input) {
   let below = `./models/${name}/`;
   if (version) below += `versions/${version}/`;
   else if (model.default) below = "./";
-  const path = `${below}${input.many ? "batch-predict" : "predict"}`;
+  const isDescribed = !version || Number(version) === model.version; // by `model`
+  const query = isDescribed && model.outputs.some((spec) => spec.picture) ? "?pictures=base64" : "";
+  const path = `${below}${input.many ? "batch-predict" : "predict"}${query}`;
   return { path, model, version, input, ...encoded(input.body) };
 }
 
