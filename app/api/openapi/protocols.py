@@ -151,7 +151,7 @@ def torchserve_docs(path: str) -> Docs:
 def _docs(
     tag: str, ok: Docs, errors: dict[int, Responses], content: Docs, parameters: list[Docs]
 ) -> Docs:
-    responses: Responses = {200: ok, **prediction_errors(errors, without=(406, 422))}
+    responses: Responses = {200: ok, **prediction_errors(errors, without=(422,))}
     responses[503] = {**responses[503], "headers": RETRY_AFTER}
     return {
         "tags": [tag],

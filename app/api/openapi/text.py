@@ -223,9 +223,9 @@ def text_docs(path: str) -> Docs:
         "headers": answered(many=True),
     }
     if protocol == "openai":
-        responses: Responses = prediction_errors(OPENAI_ERRORS, without=(406, 422))
+        responses: Responses = prediction_errors(OPENAI_ERRORS, without=(422,))
     else:
-        responses = prediction_errors(TEI_ERRORS, without=(406,))
+        responses = prediction_errors(TEI_ERRORS)
         responses[424] = error_of(protocol, "The model failed on the input")
         responses[429] = error_of(protocol, "Overloaded, or the caller's rate limit is reached")
         responses[429]["headers"] = RETRY_AFTER
