@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from pydantic import BaseModel, ConfigDict
 
 
@@ -13,6 +11,6 @@ class Part(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
-def is_empty(value: Sequence[object]) -> bool:
+def is_empty(value: object) -> bool:
     """Whether a field is left out of a manifest, which older servers can then read."""
     return not value

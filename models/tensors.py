@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field, StringConstraints, field_validator, model_validator
 
-from models.parts import Part
+from models.parts import Part, is_empty
 from models.pictured import PictureOutput, layout
 
 Array: TypeAlias = npt.NDArray[Any]
@@ -85,7 +85,7 @@ class TensorSpec(Part):
     below: Name | None = None
     fill: int = 0
     count: Name | None = None
-    picture: PictureOutput | None = None
+    picture: PictureOutput | None = Field(default=None, exclude_if=is_empty)
 
     @model_validator(mode="before")
     @classmethod

@@ -93,8 +93,8 @@ class AnswerEncoder:
         `labels` are the labels of their classes.
 
         `details` counts the tokens that were cut off, if any. `image` says how the picture maps to
-        the model's input, if the answer has places in the picture. With
-        `pictures`, outputs that are declared as pictures are PNG files in base64.
+        the model's input, if the answer has places in the picture. With `pictures`, outputs that
+        are declared as pictures are PNG files in base64.
         """
         if note is None or note.spans is None or self._spans is None:
             answer = self._prediction(outputs, top_k)
