@@ -16,6 +16,7 @@ from PIL import Image
 from torch import nn
 
 from app.api import answering, memory
+from models.codec_specs import ImageCodecSpec, PicturePreprocess
 from models.pictured import MaskOutput
 from models.tensors import TensorSpec
 from tests.artifacts import Y, write_artifact
@@ -114,3 +115,33 @@ async def test_a_class_that_no_file_can_have(server: Listening) -> None:
     answer = await ask(server, "/predict", 300, accept=PNG)
     assert (answer.status, answer.code) == (406, "not_acceptable")
     assert "classes from 300 to 300" in answer.json()["error"]
+
+
+class Bright(nn.Module):
+    """The bright pixels of a picture."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return (x > 0.5).long()[:, 0]
+
+
+@pytest.mark.parametrize("drawn_bytes", [16 << 10, -1], ids=["on the loop", "in a thread"])
+async def test_a_mask_has_the_size_of_the_callers_picture(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, drawn_bytes: int
+) -> None:
+    how = PicturePreprocess(width=SIDE, height=SIDE, channels=1, mean=(0.0,), std=(1.0,))
+    write_artifact(
+        *(tmp_path, "bright", 1, Bright()),
+        inputs=(TensorSpec(name="x", dtype="float32", shape=(-1, 1, SIDE, SIDE)),),
+        outputs=(MASK,),
+        codec=ImageCodecSpec(preprocess=how, masks=("mask",)),
+        golden=[{"x": np.zeros((1, SIDE, SIDE), np.float32)}],
+    )
+    monkeypatch.setattr(answering, "DRAWN_BYTES", drawn_bytes)
+    pixels = np.zeros((2 * SIDE, 2 * SIDE), np.uint8)
+    pixels[:, SIDE:] = 255
+    file = io.BytesIO()
+    Image.fromarray(pixels).save(file, "PNG")
+    async with listening(tmp_path, default_model="bright") as server:
+        sent = request("/predict", file.getvalue(), content_type=PNG, accept=PNG)
+        answer = await server.ask(sent)
+        assert classes(answer.body) == (pixels // 255).tolist()
