@@ -185,7 +185,9 @@ class Manifest(Part):
         description="one item as a client sends it in JSON; null: too large to show"
     )
     real_inputs: str = Field(
-        default="", description="the real inputs that proofs used, in words; empty: made-up ones"
+        default="",
+        exclude_if=is_empty,
+        description="the real inputs that proofs used, in words; empty: made-up ones",
     )
     variants: dict[Name, Variant] = Field(min_length=1)
     left_out: tuple[LeftOut, ...] = ()

@@ -16,6 +16,7 @@ from app.api.outcomes import (
     JSON_HEADERS,
     check_answer,
     check_mapped,
+    check_mapped_size,
     mapped,
     mapped_in_steps,
     shown,
@@ -28,6 +29,8 @@ from app.telemetry.tracing import RequestTrace
 from app.types import Answer, Arrays, CacheCounts, Note, Outcome
 
 JSON_GROWTH = 3  # bytes of JSON for a byte of float32, about
+FEW = 16  # items whose rows are chosen, and which are mapped, at once: takes about 1 ms
+COMPRESSION_WAIT_S = 0.1
 DRAWN_BYTES = 16 << 10  # of arrays that become PNG files on the event loop: takes about 1 ms
 
 
@@ -121,10 +124,14 @@ class Answering:
         if limits.show_model_errors:
             outcomes = shown(outcomes)
         places = self.model.codec.places
-        if places is not None:
-            outcomes = self._chosen(outcomes)
-            size = max(size, check_mapped(places, outcomes, self.notes, limits.max_answer_bytes))
-        if size > (DRAWN_BYTES if self.draws else LARGE_BYTES) or self.gzip == MUST:
+        is_large = size > (DRAWN_BYTES if self.draws else LARGE_BYTES) or self.gzip == MUST
+        is_long = places is not None and len(outcomes) > FEW
+        if places is not None and (self.draws or not (is_large or is_long)):
+            if not is_long:
+                outcomes = [*map(self._chosen, outcomes)]
+            mapped_bytes = check_mapped(places, outcomes, self.notes, limits.max_answer_bytes)
+            size = max(size, mapped_bytes)
+        if is_large or is_long or size > LARGE_BYTES:
             self._counts(size + self.expected_bytes(size))
             answer.outcomes = ()  # freed with the pieces
             submission.forget()
@@ -134,8 +141,8 @@ class Answering:
             self._remember(written)
         return self._finished(answer, answered, written)
 
-    def _chosen(self, outcomes: Sequence[Outcome]) -> Sequence[Outcome]:
-        return [each if isinstance(each, ItemFailed) else self.chosen(each) for each in outcomes]
+    def _chosen(self, outcome: Outcome) -> Outcome:
+        return outcome if isinstance(outcome, ItemFailed) else self.chosen(outcome)
 
     def _mapped(self, outcomes: Sequence[Outcome]) -> Sequence[Outcome]:
         """The outcomes in the callers' pictures."""
@@ -143,10 +150,24 @@ class Answering:
         return outcomes if places is None else mapped(places, outcomes, self.notes)
 
     def _pieces(self, outcomes: Sequence[Outcome]) -> Pieces:
-        """What `write_large` yields for the outcomes in the callers' pictures."""
-        places = self.model.codec.places
+        """What `write_large` yields for the outcomes in the callers' pictures.
+
+        Raises:
+            PayloadTooLarge: if they are too large there.
+            Overloaded: if all answers would take too many bytes.
+        """
+        places, total, limit = self.model.codec.places, 0, self.service.limits.max_answer_bytes
+
+        def made(size: int) -> None:
+            nonlocal total
+            total += size
+            check_mapped_size(total, limit)
+            if not self.draws and total > self.counted:  # what is drawn was counted before
+                self._counts(total)
+
         if places is not None:
-            outcomes = yield from mapped_in_steps(places, outcomes, self.notes)
+            chosen = map(self._chosen, outcomes)
+            outcomes = yield from mapped_in_steps(places, chosen, self.notes, made)
         return (yield from self.write_large(outcomes))
 
     def sent(self) -> None:
@@ -195,9 +216,14 @@ class Answering:
             Overloaded: if no thread has room.
         """
 
-        def work() -> Encoded:
-            written = self.write(self._mapped(outcomes))
-            return _coded(*written) if self._compresses(*written) else written
+        def work() -> Encoded:  # in pieces, because some of them hold the GIL
+            pieces, parts = self._pieces(outcomes), list[bytes | memoryview]()
+            while True:
+                try:
+                    parts.append(next(pieces))
+                except StopIteration as end:
+                    written = end.value, b"".join(parts)
+                    return _coded(*written) if self._compresses(*written) else written
 
         return self.service.offload.start(work, size, done).cancel
 
@@ -209,6 +235,8 @@ class Answering:
             done((headers, content))
             return _nothing
         try:
+            if self.gzip != MUST:  # a plain answer is better than a late one
+                self.service.offload.check_room(len(content), COMPRESSION_WAIT_S)
             self._counts(2 * len(content))
             work = partial(_coded, headers, content)
             return self.service.offload.start(work, len(content), done).cancel

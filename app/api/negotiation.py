@@ -25,9 +25,10 @@ WANTS_JSON = ANYTHING | frozenset(
 MAX_BYTES = 4096  # of a header that is parsed; parsing takes about 1 us for each media type
 MAX_KNOWN = 256
 MAX_SHOWN = 80
-# An element of a list, or a parameter: quoted text may contain the separator.
-ELEMENT = re.compile(r'(?:[^,"]|"(?:[^"\\]|\\.)*(?:"|$))+')
-PARAMETER = re.compile(r'(?:[^;"]|"(?:[^"\\]|\\.)*(?:"|$))+')
+# An element of a list, or a parameter: quoted text may contain the separator. Text that is never
+# closed matches to its end, whatever it is, so that no header takes quadratic time.
+ELEMENT = re.compile(r'(?:[^,"]|"(?:[^"\\]|\\.)*(?:"|\\?\Z))+', re.DOTALL)
+PARAMETER = re.compile(r'(?:[^;"]|"(?:[^"\\]|\\.)*(?:"|\\?\Z))+', re.DOTALL)
 TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9a-z-]+")
 WEIGHT = re.compile(r"0?\.[0-9]{1,9}|[01](?:\.[0-9]{0,9})?")
 UTF_8 = frozenset(("utf-8", "utf8"))
@@ -133,7 +134,10 @@ def _range(element: str) -> Range | None:
 
     No answer has parameters, except that texts are in UTF-8.
     """
-    name, *parameters = (each.strip() for each in PARAMETER.findall(element))
+    parts: list[str] = PARAMETER.findall(element)
+    if not parts:
+        return None
+    name, *parameters = map(str.strip, parts)
     kind, slash, subtype = name.partition("/")
     if name == "*":  # Java's HttpURLConnection sends it
         kind, slash, subtype = "*", "/", "*"

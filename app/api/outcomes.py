@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from typing import Final
 
 import orjson
@@ -46,16 +46,23 @@ def check_mapped(
     Raises:
         PayloadTooLarge: with both numbers.
     """
-    size = 0
-    for outcome, note in zip(outcomes, notes, strict=True):
-        if not isinstance(outcome, ItemFailed) and note is not None and note.image is not None:
-            size += places.nbytes(outcome, note.image)
+    size = sum(map(places.size_of, outcomes, notes))
+    check_mapped_size(size, limit)
+    return size
+
+
+def check_mapped_size(size: int, limit: int) -> None:
+    """Reject an answer whose arrays would have this many bytes.
+
+    Raises:
+        PayloadTooLarge: with both numbers.
+    """
     if size > limit:
         raise PayloadTooLarge(
             f"with masks in the size of the pictures the answer would have {size} bytes of numbers,"
-            f" the limit is {limit}; send smaller pictures, or fewer at once"
+            f" the limit is {limit}; send smaller pictures, or fewer at once, or export a model "
+            "that returns classes as uint8 instead of a score for each class"
         )
-    return size
 
 
 def mapped(
@@ -71,11 +78,22 @@ def mapped(
 
 
 def mapped_in_steps(
-    places: Places, outcomes: Sequence[Outcome], notes: Sequence[Note | None]
+    places: Places,
+    outcomes: Iterable[Outcome],
+    notes: Sequence[Note | None],
+    made: Callable[[int], None],
 ) -> Generator[bytes, None, list[Outcome]]:
-    """The same, in quick steps, each of which yields nothing, as bytes."""
+    """The same, in quick steps, each of which yields nothing, as bytes.
+
+    Args:
+        places: of the model.
+        outcomes: taken one by one.
+        notes: one for each.
+        made: called with the bytes of each item's arrays before they are made; may raise.
+    """
     found: list[Outcome] = []
     for outcome, note in zip(outcomes, notes, strict=True):
+        made(places.size_of(outcome, note))
         if isinstance(outcome, ItemFailed) or note is None or note.image is None:
             found.append(outcome)
         else:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from app.bulk.errors import BulkError
 from app.bulk.scoring import Scored
 from app.codecs.answers import highest
 from app.codecs.base import Codec
@@ -17,6 +18,8 @@ from models.codec_specs import TextCodecSpec
 from models.manifest import Manifest
 from models.rows import answered
 from models.tensors import TensorSpec
+
+MAX_MAPPED_BYTES = 1 << 30  # of the masks of a block, which are written together
 
 OWN = {"id", "row", "error", "label", "score", "labels", "scores", "indices", "spans", "cut"}
 SPAN = [
@@ -183,6 +186,7 @@ class Answers:
         """
         block = scored.block
         columns: list[list[Any]] = [[] for _ in self._answer_names]
+        mapped_bytes = 0
         for at, good in zip(computed.tolist(), items.tolist(), strict=True):
             if scored.outcomes is not None:
                 outputs = scored.outcomes[at]
@@ -193,6 +197,13 @@ class Answers:
             note = block.items[good].note if block.items is not None else None
             if self._places is not None and note is not None and note.image is not None:
                 outputs = self._codec.chosen(outputs, self._top_k)
+                mapped_bytes += self._places.nbytes(outputs, note.image)
+                if mapped_bytes > MAX_MAPPED_BYTES:
+                    raise BulkError(
+                        f"masks in the size of the pictures take more than {MAX_MAPPED_BYTES:,} "
+                        f"bytes for {len(items)} pictures: use smaller ones, or a model that "
+                        "returns classes as uint8 instead of a score for each class"
+                    )
                 outputs = self._places.mapped(outputs, note.image)
             answer = self._codec.encode(outputs, self._top_k, note)
             for name, column in zip(self._answer_names, columns, strict=True):

@@ -12,7 +12,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from app.types import Array, Arrays
+from app.errors import ItemFailed
+from app.types import Array, Arrays, Note, Outcome
 from models.codec_specs import ImageCodecSpec
 from models.manifest import Manifest
 from models.places import Boxes, Geometry
@@ -39,6 +40,14 @@ class Places:
         self._boxes = codec.boxes
         self._masks = codec.masks
         self._counts = {spec.name: spec.count for spec in manifest.outputs if spec.count}
+
+    def size_of(self, outcome: Outcome, note: Note | None) -> int:
+        """The bytes of an item's outputs once they are mapped, as they are if it is no picture."""
+        if isinstance(outcome, ItemFailed):
+            return 0
+        if note is None or note.image is None:
+            return sum(array.nbytes for array in outcome.values())
+        return self.nbytes(outcome, note.image)
 
     def nbytes(self, outputs: Arrays, image: Geometry) -> int:
         """The bytes of all outputs of an item once they are mapped."""

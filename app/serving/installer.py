@@ -224,7 +224,9 @@ class Installer:
                     progress.reached("warm", f"warming batches of {size} on {replica}")
                     yield from golden.batches([size])
 
-            twin = next((name for name, each in proved.items() if backend.shares(each)), None)
+            # A copy, because other replicas prove at the same time.
+            others = tuple(proved.items())
+            twin = next((name for name, each in others if backend.shares(each)), None)
             if twin is None:
                 warmed = backend.warm_up(batches(), between)
                 progress.reached("prove", f"replaying examples on {replica}")

@@ -35,6 +35,11 @@ class Found(NamedTuple):
     weights: Mapping[str, torch.Tensor]
     others: tuple[str, ...]
 
+    @property
+    def key(self) -> str:
+        """Where they are, with the prefix: what chooses them."""
+        return ".".join(filter(None, (self.at, self.prefix.removesuffix("."))))
+
 
 class _LeftOut:
     """Takes the place of every object in a checkpoint that is neither a tensor nor plain data."""
@@ -85,15 +90,15 @@ def load(content: Mapping[str, Any], file: Path, module: nn.Module, at: str | No
         UsageError: if no weights fit, or several do.
     """
     wanted = module.state_dict()
-    places = dict(_places(content))
-    if at is not None:
-        if at not in places:
-            known = ", ".join(filter(None, places)) or "none"
-            raise UsageError(f"--checkpoint-key {at}: {file} has no weights there; it has: {known}")
-        places = {at: places[at]}
+    places = list(_places(content))
     if not places:
         raise UsageError(f"{file} has no weights by name: {ALONE}")
-    found = [_under_prefix(place, weights, wanted) for place, weights in places.items()]
+    found = [each for place, weights in places for each in _under_prefixes(place, weights, wanted)]
+    if at is not None:
+        known = ", ".join(filter(None, (each.key for each in found))) or "none"
+        found = [each for each in found if at in (each.key, each.at)]
+        if not found:
+            raise UsageError(f"--checkpoint-key {at}: {file} has no weights there; it has: {known}")
     fitting = [each for each in found if _problem(each, module, wanted) is None]
     if not fitting:
         nearest = max(found, key=lambda each: len(each.weights.keys() & wanted.keys()))
@@ -101,7 +106,7 @@ def load(content: Mapping[str, Any], file: Path, module: nn.Module, at: str | No
             f"{_told(file, nearest)}: does not fit the model: {_problem(nearest, module, wanted)}"
         )
     if len(fitting) > 1:
-        keys = ", ".join(each.at for each in fitting)
+        keys = ", ".join(each.key for each in fitting)
         raise UsageError(
             f"{file} has several weights that fit ({keys}): choose with --checkpoint-key"
         )
@@ -156,10 +161,10 @@ def _places(
                 yield from _places(each, f"{at}.{name}" if at else name, depth - 1)
 
 
-def _under_prefix(
+def _under_prefixes(
     at: str, weights: Mapping[str, torch.Tensor], wanted: Mapping[str, torch.Tensor]
-) -> Found:
-    """Return the weights without the prefix under which most of the model's names are."""
+) -> Iterator[Found]:
+    """Yield the weights under each of the prefixes that have the most of the model's names."""
     prefixes = Counter({"": 0})
     for name in weights:
         parts = name.split(".")
@@ -167,12 +172,13 @@ def _under_prefix(
             end = ".".join(parts[at_part:])
             if end in wanted:
                 prefixes[name.removesuffix(end)] += 1
-    best = max(sorted(prefixes, key=len), key=prefixes.__getitem__)
-    under = {
-        name.removeprefix(best): each for name, each in weights.items() if name.startswith(best)
-    }
-    others = tuple(name for name in weights if not name.startswith(best))
-    return Found(at, best, under, others)
+    most = max(prefixes.values())
+    for best in (prefix for prefix, count in prefixes.items() if count == most):
+        under = {
+            name.removeprefix(best): each for name, each in weights.items() if name.startswith(best)
+        }
+        others = tuple(name for name in weights if not name.startswith(best))
+        yield Found(at, best, under, others)
 
 
 def _problem(found: Found, module: nn.Module, wanted: Mapping[str, torch.Tensor]) -> str | None:

@@ -128,6 +128,7 @@ class NativeCall(Call):
                 many=many,
                 top_k=self._top_k,
                 notes=self.notes,
+                pictures=self._pictures,
                 collect=Lazy,
             )
             yield from json_pieces(document)
@@ -138,7 +139,7 @@ class NativeCall(Call):
 
     def expected_bytes(self, array_bytes: int) -> int:
         """See `Call`."""
-        if self._written_as != JSON or self._pictures:
+        if self._written_as != JSON:
             return array_bytes
         selects = self._top_k is not None or self.model.manifest.codec.top_k is not None
         return 0 if selects else super().expected_bytes(array_bytes)

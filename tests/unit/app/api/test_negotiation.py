@@ -6,9 +6,11 @@ import pytest
 
 from app.api.negotiation import (
     ANYTHING,
+    ELEMENT,
     MAY,
     MUST,
     NEVER,
+    PARAMETER,
     WANTS_JSON,
     check_accepted,
     fields_of,
@@ -55,6 +57,7 @@ NAVIGATION = (
         ("*/*;level=1", JSON),
         # Malformed elements match nothing; others count.
         ("application/x-npy;q=much, application/json;q=0.1", JSON),
+        ("application/json;q=0.1,;,;;,;q=1", JSON),
         ("application/x-npy;q=1.1, application/json;q=0.1", JSON),
         ("application/x-npy;q=-1, json, /, */png, a b/c, application/json;q=0.1", JSON),
         # What clients send.
@@ -87,6 +90,13 @@ def test_usual_headers_are_decided_as_if_they_were_parsed() -> None:
     assert {preferred(each, OFFERS) for each in WANTS_JSON} == {JSON}
     for each in ANYTHING:
         check_accepted(each, PNG)
+
+
+@pytest.mark.parametrize("header", ['"', '"\\', '"\\"', 'a"' + '\\"' * 2000 + "\\", '"\n"', '""\\'])
+def test_no_text_is_looked_at_twice(header: str) -> None:
+    """A text that matched nothing would be tried again from each place: in quadratic time."""
+    for of in (ELEMENT, PARAMETER):
+        assert of.findall(header) == [header]
 
 
 def test_long_headers_are_not_parsed() -> None:

@@ -35,3 +35,19 @@ def test_each_row_has_the_pixels_of_its_own_picture(
         row["scores"] = row["scores_output"]
         assert {name: row[name] for name in answer["outputs"]} == answer["outputs"]
         assert row["image"] == answer["image"]
+
+
+def test_masks_that_would_fill_the_memory_end_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(command, "configure_logs", lambda level, form: None)
+    monkeypatch.setattr("app.bulk.answers.MAX_MAPPED_BYTES", 1000)
+    write(tmp_path / "models", "pad", how(fill=0))
+    Path("in").mkdir()
+    size, box = WIDE
+    for index in range(20):
+        Path(f"in/{index}.png").write_bytes(picture(*size, box))
+    more = ["--out", "out", "--model-dir", "models", "--devices", "cpu", "--workers", "0"]
+    assert command.main(["pad", "in", *more]) == 1
+    assert "masks in the size of the pictures take more than 1,000 bytes" in capsys.readouterr().err

@@ -101,7 +101,6 @@ class TestFound:
                 {**state(prefix="model."), "loss.weight": torch.ones(3)},
                 "names without 'model.', without loss.weight",
             ),
-            ({**state(prefix="student."), **state(2, "teacher.old.")}, "without 'student.'"),
         ],
     )
     def test_where_trainers_put_them(self, file: Path, content: object, told: str) -> None:
@@ -177,6 +176,16 @@ class TestFound:
         assert told == "state_dict_ema of weights.pt"
         assert module.mean.tolist() == [2, 2]
         assert "has no weights there; it has: state_dict, state_dict_ema" in refused(file, "ema")
+
+    @pytest.mark.parametrize("at", ["", "state_dict"])
+    def test_a_key_chooses_among_several_prefixes(self, file: Path, at: str) -> None:
+        both = {**state(1, "model."), **state(2, "ema.module.")}
+        torch.save({at: both} if at else both, file)
+        model, ema = (".".join(filter(None, (at, name))) for name in ("model", "ema.module"))
+        assert f"several weights that fit ({model}, {ema}): choose with" in refused(file)
+        module, told = loaded(file, at=ema)
+        assert "names without 'ema.module.', without model.mean" in told
+        assert module.mean.tolist() == [2, 2]
 
 
 class TestRefused:
