@@ -15,6 +15,7 @@ import torch
 from PIL import Image
 from torch import nn
 
+from app.api.answering import FEW
 from models.codec_specs import ImageCodecSpec, PicturePreprocess
 from models.places import Boxes
 from models.preprocess import preprocess
@@ -152,11 +153,13 @@ async def test_one_cached_answer_serves_pictures_of_different_sizes(api: Api) ->
         assert got.headers["x-torchlane-cache"] == ("hit" if index else "miss")
 
 
-async def test_one_flight_serves_pictures_of_different_sizes(api: Api) -> None:
-    files = [base64.b64encode(picture(*size, box)).decode() for size, box in (WIDE, SMALL, WIDE)]
+@pytest.mark.parametrize("count", [3, FEW + 3])  # mapped at once, or in steps
+async def test_one_flight_serves_pictures_of_different_sizes(api: Api, count: int) -> None:
+    cases = [(WIDE, SMALL)[index % 2] for index in range(count)]
+    files = [base64.b64encode(picture(*size, box)).decode() for size, box in cases]
     got = await api.client.post("/batch-predict", json={"inputs": files})
-    assert got.json()["predictions"] == [wanted(WIDE), wanted(SMALL), wanted(WIDE)]
-    assert got.headers["x-torchlane-cache"] == "hit=0, miss=1, joined=2"
+    assert got.json()["predictions"] == [*map(wanted, cases)]
+    assert got.headers["x-torchlane-cache"] == f"hit=0, miss=1, joined={count - 1}"
 
 
 async def test_files_of_a_form(api: Api) -> None:
@@ -308,10 +311,11 @@ async def test_large_masks_are_made_in_slices_and_bounded(models: Path) -> None:
     ) as api:
         got = await api.client.post("/predict", content=content, headers=PNG)
         assert got.json()["prediction"]["outputs"]["light"] == light(*size, box)
-        body = {"inputs": [base64.b64encode(content).decode()] * 2}
-        got = await api.client.post("/batch-predict", json=body)
-        assert (got.status_code, got.json()["code"]) == (413, "payload_too_large")
-        assert "send smaller pictures, or fewer at once" in got.json()["error"]
+        for each, count in ((content, 2), (picture(400, 200, (1, 1, 9, 9)), FEW + 1)):
+            body = {"inputs": [base64.b64encode(each).decode()] * count}
+            got = await api.client.post("/batch-predict", json=body)
+            assert (got.status_code, got.json()["code"]) == (413, "payload_too_large")
+            assert "send smaller pictures, or fewer at once" in got.json()["error"]
 
 
 async def test_the_api_document_describes_the_geometry(api: Api) -> None:
