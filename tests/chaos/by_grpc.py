@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import time
+from collections.abc import Callable
 from typing import Any
 
 import grpc
@@ -40,6 +43,7 @@ AGAIN = {
     ]
 }
 
+LOOK_S = 0.2
 BACKOFFS = ("initial", "max")  # the least is also the time that a connection may take
 
 
@@ -63,6 +67,23 @@ class GrpcConversation:
         self._patience_s = patience_s
         self._channel: grpc.aio.Channel | None = None
 
+    async def connect(self, is_stopped: Callable[[], bool]) -> None:
+        """Have a connection: a request that never left is owed no answer.
+
+        Raises:
+            ConnectionError: if there is none, because the server was told to stop or for too long.
+        """
+        if self._channel is None:
+            # One of its own: channels share connections otherwise.
+            self._channel = grpc.aio.insecure_channel(self._address, self._options)
+        until = time.monotonic() + self._patience_s
+        while True:
+            try:
+                return await asyncio.wait_for(self._channel.channel_ready(), LOOK_S)
+            except TimeoutError as error:
+                if is_stopped() or time.monotonic() > until:
+                    raise ConnectionError("no connection by gRPC") from error
+
     async def ask(self, request: Request) -> ChaosAnswer:
         """The answer to an infer request.
 
@@ -71,8 +92,7 @@ class GrpcConversation:
             Unanswered: none came for longer than any server may take.
         """
         if self._channel is None:
-            # One of its own: channels share connections otherwise.
-            self._channel = grpc.aio.insecure_channel(self._address, self._options)
+            raise RuntimeError("a bug: it is not connected")
         infer: Any = self._channel.unary_unary(INFER)  # the stubs make each call generic
         call = infer(
             _message(request),

@@ -148,6 +148,7 @@ class Client:
         await self._infer(self._ask.large_by_grpc())
 
     async def _infer(self, request: Request) -> None:
+        await self._grpc.connect(lambda: self._interruptions.stopped_at is not None)
         sent_at = time.monotonic()
         try:
             got = await self._grpc.ask(request)
