@@ -21,8 +21,7 @@ class Geometry(NamedTuple):
     input. Both are measured in pixels from the upper left corner of the upper left pixel.
 
     Attributes:
-        width: of the upright picture, in pixels of the file.
-        height: likewise.
+        width, height: of the upright picture, in pixels of the file.
         scale: across and down.
         offset: of the picture's upper left corner; negative if it was cut off.
     """

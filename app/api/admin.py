@@ -10,7 +10,7 @@ from fastapi import APIRouter, Depends, FastAPI, Path, Query, Request, Response
 
 from app.api.access import Admin
 from app.api.endpoints import version_number
-from app.api.negotiation import NEVER, gzip_of
+from app.api.negotiation import NEVER, fields_of, gzip_of
 from app.api.openapi import schemas
 from app.api.openapi.errors import ERRORS
 from app.api.openapi.headers import RETRY_AFTER
@@ -114,7 +114,8 @@ def add_admin(app: FastAPI, service: Service) -> None:
     @router.post("/profile", operation_id="profile", response_class=Response, responses=PROFILED)
     async def profile(_: Admin, request: Request, seconds: Seconds = USUAL_S) -> Response:
         """Record batches, requests and operators of the answering process while it serves."""
-        compressed = _takes_gzip(request)
+        codings = fields_of(request.headers.raw).get(b"accept-encoding", b"")
+        compressed = gzip_of(codings) != NEVER
         work = asyncio.create_task(service.profiler.profile(seconds, compressed=compressed))
         left = asyncio.create_task(_left(request))
         try:
@@ -128,11 +129,6 @@ def add_admin(app: FastAPI, service: Service) -> None:
             await asyncio.gather(left, work, return_exceptions=True)  # the recorder has stopped
 
     app.include_router(router)
-
-
-def _takes_gzip(request: Request) -> bool:
-    given = request.headers.getlist("accept-encoding")
-    return gzip_of(", ".join(given).encode("latin-1")) != NEVER
 
 
 async def _left(request: Request) -> None:

@@ -30,7 +30,7 @@ from app.types import Answer, Arrays, CacheCounts, Note, Outcome
 
 JSON_GROWTH = 3  # bytes of JSON for a byte of float32, about
 FEW = 16  # items whose rows are chosen, and which are mapped, at once: takes about 1 ms
-COMPRESSION_WAIT_S = 0.1
+COMPRESSION_WAIT_S = 0.1  # for a thread; an answer that would wait longer is sent as it is
 DRAWN_BYTES = 16 << 10  # of arrays that become PNG files on the event loop: takes about 1 ms
 
 

@@ -8,7 +8,7 @@ from typing import Final
 import orjson
 
 from app.codecs.base import JSON
-from app.codecs.places import Places
+from app.codecs.places import Places, at_once
 from app.errors import BackendFailed, Detail, ItemFailed, PayloadTooLarge
 from app.types import Note, Outcome
 
@@ -69,12 +69,7 @@ def mapped(
     places: Places, outcomes: Sequence[Outcome], notes: Sequence[Note | None]
 ) -> list[Outcome]:
     """The outcomes in the callers' pictures; items that were no pictures stay as they are."""
-    return [
-        outcome
-        if isinstance(outcome, ItemFailed) or note is None or note.image is None
-        else places.mapped(outcome, note.image)
-        for outcome, note in zip(outcomes, notes, strict=True)
-    ]
+    return at_once(mapped_in_steps(places, outcomes, notes, lambda _: None))
 
 
 def mapped_in_steps(

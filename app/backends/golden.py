@@ -89,12 +89,13 @@ class Golden:
             ArtifactInvalid: if an output is wrong, with example, output and difference.
             BackendError: if there is no output.
         """
-        quickest_s = {length: dict(times) for length, times in (known or {}).items()}
+        known = known or {}
+        quickest_s = {length: dict(times) for length, times in known.items()}
         growing = Growing()
         for size in dict.fromkeys((1, *sizes)):
             enough = {
                 length
-                for length, times in (known or {}).items()
+                for length, times in known.items()
                 if size not in times or times[size] > QUICK_S
             }
             for _ in range(TRIES):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Generator
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from models.manifest import Manifest
 from models.places import Boxes, Geometry
 from models.tensors import Name
 
+T = TypeVar("T")
 STEP_NUMBERS = 1 << 15  # of a mask's interpolated numbers, made at once: takes about a millisecond
 
 
@@ -62,13 +63,7 @@ class Places:
 
     def mapped(self, outputs: Arrays, image: Geometry) -> Arrays:
         """The outputs of an item in the caller's picture; see `steps`."""
-        steps = self.steps(outputs, image)
-        while True:
-            try:
-                next(steps)
-            except StopIteration as stop:
-                found: Arrays = stop.value
-                return found
+        return at_once(self.steps(outputs, image))
 
     def steps(self, outputs: Arrays, image: Geometry) -> Generator[bytes, None, Arrays]:
         """The outputs of an item in the caller's picture, in quick steps, which yield nothing.
@@ -125,6 +120,16 @@ class Places:
                 part = target[down.first + at : down.first + at + rows, seen]
                 part[: len(down.nearest[lines])] = _sampled(plane, down, lines, across)
                 yield b""
+
+
+def at_once(steps: Generator[bytes, None, T]) -> T:
+    """Take all steps, which yield nothing; returns their result."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as stop:
+            found: T = stop.value
+            return found
 
 
 class Sources(NamedTuple):

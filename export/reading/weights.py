@@ -99,12 +99,14 @@ def load(content: Mapping[str, Any], file: Path, module: nn.Module, at: str | No
         found = [each for each in found if at in (each.key, each.at)]
         if not found:
             raise UsageError(f"--checkpoint-key {at}: {file} has no weights there; it has: {known}")
-    fitting = [each for each in found if _problem(each, module, wanted) is None]
+    problems = [_problem(each, module, wanted) for each in found]
+    fitting = [each for each, problem in zip(found, problems, strict=True) if problem is None]
     if not fitting:
-        nearest = max(found, key=lambda each: len(each.weights.keys() & wanted.keys()))
-        raise UsageError(
-            f"{_told(file, nearest)}: does not fit the model: {_problem(nearest, module, wanted)}"
+        nearest, problem = max(
+            zip(found, problems, strict=True),
+            key=lambda each: len(each[0].weights.keys() & wanted.keys()),
         )
+        raise UsageError(f"{_told(file, nearest)}: does not fit the model: {problem}")
     if len(fitting) > 1:
         keys = ", ".join(each.key for each in fitting)
         raise UsageError(

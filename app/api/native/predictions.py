@@ -109,7 +109,8 @@ class NativeCall(Call):
         many = self.endpoint.many
         if self._written_as == JSON:
             content = json_answer(
-                *(self.model, outcomes),
+                self.model,
+                outcomes,
                 many=many,
                 top_k=self._top_k,
                 notes=self.notes,
