@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 from export.errors import NO_SPACE, ExportError, UsageError
 from models.durable import sync
@@ -86,14 +88,23 @@ def digest_of(path: Path) -> FileDigest:
     return FileDigest(sha256=sha256, bytes=path.stat().st_size)
 
 
-def write_file(file: Path, data: bytes) -> None:
+def write_file(file: Path, content: bytes | memoryview | BinaryIO) -> None:
     """Write a whole file; torch's own writers would abort the process if the disk is full.
+
+    Args:
+        file: to write.
+        content: of the file; or another file, which is copied.
 
     Raises:
         ExportError: if it cannot be written.
     """
     try:
-        file.write_bytes(data)
+        with file.open("wb") as target:
+            if isinstance(content, bytes | memoryview):
+                target.write(content)
+            else:
+                content.seek(0)
+                shutil.copyfileobj(content, target)
     except OSError as error:
         raise ExportError(f"cannot write {file.name}: {error.strerror}") from error
 

@@ -116,6 +116,7 @@ def _proved(
         the manifest without a plan, the largest batch, and the model if it is to be profiled.
     """
     module, run = _learned(job, stage)
+    collect()  # what reading it took
     subject = Subject(job.model, job.definition, module)
     for name, data in job.definition.files().items() if job.definition.files else ():
         write_file(staging / name, data)

@@ -31,6 +31,9 @@ SIGNATURE_FILE = "manifest.sig"
 # It is read into memory. Golden examples make it large: one of 3 x 224 x 224 numbers has 800 KB,
 # one of a detector with 3 x 640 x 640 numbers and 25,200 x 85 outputs has 18 MB.
 MAX_MANIFEST_BYTES = 64 * 1024 * 1024
+# From here on, memory matters more than the last tenth of the time: a model is served in one form,
+# and not in one that holds its weights several times.
+LARGE_BYTES = 512 << 20
 # Parsing holds the GIL for about 2 us per value, and needs up to a kilobyte for each wrong one.
 # Large manifests have some ten thousand values: 21,841 labels, or the curves of 1,000 epochs.
 # A golden picture of 224 by 224 has 150,528, if it is written as a list; export writes base64.
@@ -242,6 +245,21 @@ class Manifest(Part):
         masks = self.codec.masks if isinstance(self.codec, ImageCodecSpec) else ()
         return tuple(with_free_masks(self.outputs, masks))
 
+    def may_mix(self, variants: Iterable[Variant]) -> bool:
+        """Whether a plan may use several forms of these variants, all of one precision.
+
+        Not if their answers differ by more than those of float32, and not if one is large, because
+        each form has its own copy of the weights.
+        """
+        return all(
+            (each.precision == "float32" or each.interchangeable) and not self.is_large(each)
+            for each in variants
+        )
+
+    def is_large(self, variant: Variant) -> bool:
+        """Whether the files of a variant are so large that a server needs one copy of them."""
+        return sum(self.files[name].bytes for name in variant.files) > LARGE_BYTES
+
     def public(self) -> dict[str, JsonValue]:
         """Return the part for clients, without golden data, digests and the training run."""
         return self.model_dump(mode="json", exclude={"golden", "files", "training"})
@@ -271,11 +289,6 @@ def forms_of(variants: Mapping[str, Variant]) -> dict[Form, Variant]:
         if variant.optimized is not None:
             forms[Form(variant=name, optimized=True)] = variant
     return forms
-
-
-def may_mix(variants: Iterable[Variant]) -> bool:
-    """Whether forms of these variants, all of one precision, may be mixed."""
-    return all(variant.precision == "float32" or variant.interchangeable for variant in variants)
 
 
 def _check_plan(plan: Plan, variants: Mapping[str, Variant]) -> None:

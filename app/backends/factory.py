@@ -18,7 +18,7 @@ from app.backends.selection import Selection, runs_on, stored_steps
 from app.errors import VariantUnusable
 from app.types import Device
 from models.forms import processor_of
-from models.manifest import Manifest, may_mix
+from models.manifest import Manifest
 
 LOG = structlog.get_logger(__name__)
 
@@ -98,5 +98,5 @@ class TorchBackends:
             for form, variant in forms.items()
         }
         key = (digest, selection.label, here, largest)
-        mixable = may_mix(forms.values())
+        mixable = manifest.may_mix(forms.values())
         return PlannedBackend(parts, steps, here, self._measurements, key, mixable=mixable)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import functools
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -177,9 +178,9 @@ def _adopt_file(parsed: argparse.Namespace) -> Adopted:
     wanted, first, file = _wanted(parsed)
     labels = None if file is None else _read_labels(file)
     codec = codecs.codec_of(parsed, source.defaults, inputs, labels or source.labels)
-    program = source.program
-    module = program.module if program else model_files.load(source.data, source.what)
-    original = program.original if program else None
+    digest = _digest(source)
+    module = _module(source)
+    original = source.program.original if source.program else None
     given = examples.given(parsed, Taken(tuple(map(opened, declared)), codec))
     real = given.examples if given else None
     found, samples = foreign.infer(module, narrowed(inputs), codec, wanted, original, real)
@@ -198,7 +199,7 @@ def _adopt_file(parsed: argparse.Namespace) -> Adopted:
         inputs=inputs,
         outputs=served,
         codec=codec,
-        build=functools.partial(_build, replace(source, program=None), len(inputs), ways),
+        build=functools.partial(_build, parsed.file, digest, len(inputs), ways),
         train=None,
         random_inputs=samples.random_inputs,
         golden_inputs=samples.golden_inputs,
@@ -217,8 +218,16 @@ def _options(inputs: Sequence[TensorSpec]) -> str:
     return " ".join(f"--input '{spec}'" for spec in inputs)
 
 
-def _build(source: _Source, inputs: int, ways: Sequence[outputs.Way] | None) -> nn.Module:
-    module = model_files.load(source.data, source.what)
+def _build(file: Path, digest: bytes, inputs: int, ways: Sequence[outputs.Way] | None) -> nn.Module:
+    """Read the model again, so that nobody has to keep a large one in memory.
+
+    Raises:
+        ExportError: if the file has changed.
+    """
+    source = _open(file)
+    if _digest(source) != digest:
+        raise ExportError(f"{file.name} changed while it was adopted: run the command again")
+    module = _module(source)
     if isinstance(module, OnnxModule):
         return serving(module, [str(name) for _, name in ways] if ways else module.names)
     if ways is None:
@@ -230,6 +239,16 @@ def _build(source: _Source, inputs: int, ways: Sequence[outputs.Way] | None) -> 
         return to_torchscript(wrapped, (), "script")
     except RuntimeError as error:
         raise ExportError(f"the model's outputs cannot be told apart: {reason(error)}") from error
+
+
+def _digest(source: _Source) -> bytes:
+    return hashlib.sha256(source.data).digest()
+
+
+def _module(source: _Source) -> nn.Module:
+    if source.program is not None:
+        return source.program.module
+    return model_files.load(source.data, source.what)
 
 
 def _open(file: Path) -> _Source:

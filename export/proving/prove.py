@@ -19,13 +19,14 @@ from export.variants.base import (
     Subject,
     own_precision,
     tolerance_of,
+    weights_of,
 )
-from export.variants.registry import MAKERS, wanted_variants
+from export.variants.registry import MAKERS, SEVERAL_COPIES, wanted_variants
 from models.archive import ArchiveError, check_archive
 from models.definitions.definition import HeldOut, Progress
 from models.forms import Forward, intra_op_threads, kinds_here, load_form
 from models.heap import collect
-from models.manifest import Difference, OperatorLibrary, Parity, Variant
+from models.manifest import LARGE_BYTES, Difference, OperatorLibrary, Parity, Variant
 from models.operators import operators_in
 from models.plan import Precision
 from models.processor import DeviceKind
@@ -34,6 +35,7 @@ from models.runtimes import File
 from models.tensors import Tolerance
 
 Stage = Callable[[str], Progress]
+COPIES = "it would hold several copies of the weights, which are large"
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +119,7 @@ def prove_variants(
     wanted = wanted_variants(options.variants, definition)
     own = own_precision(subject.eager, definition.outputs)
     threads = threads or serving_threads()
+    is_large = sum(each.nbytes for each in weights_of(subject.eager)) > LARGE_BYTES
     with intra_op_threads(threads):  # on all cores each forward would wait for the busiest core
         against = verify.reference(
             subject.eager,
@@ -132,6 +135,9 @@ def prove_variants(
         for name in wanted:
             if name == "trace" and options.variants is None and "script" in work.variants:
                 continue  # it would lose control flow and gain nothing
+            if is_large and name in SEVERAL_COPIES and options.may_leave_out:
+                _leave_out(work, name, COPIES, stage(name))
+                continue
             _attempt(work, name, MAKERS[name])
             collect()
     if not work.variants:
@@ -152,6 +158,7 @@ def _attempt(work: _Work, name: str, maker: Maker) -> None:
     except NotApplicable as error:
         _leave_out(work, name, str(error), progress)
         return
+    collect()  # what making it took: next it is loaded beside the model
     try:
         work.variants[name] = _prove(work, name, maker.precision, draft, progress)
     except (NotApplicable, ParityError) as error:
@@ -256,6 +263,9 @@ def _optimized(
     if draft.format != "torchscript" or "cpu" not in draft.device_kinds or draft.later_stages:
         return None, True, None
     precision = MAKERS[name].precision
+    if (work.folder / draft.file).stat().st_size > LARGE_BYTES:
+        work.left_out[f"{name}-optimized"] = f"optimize_for_inference at load: {COPIES}"
+        return None, True, None
     try:
         form = _load(work, draft, files, "cpu", optimized=True)
         parity = _parity(work, form, precision, "cpu", progress, plain.max_absolute)

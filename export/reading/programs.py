@@ -15,13 +15,14 @@ import re
 import zipfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, BinaryIO
 
 import torch
 from torch import nn
 
 from export.errors import ExportError, reason
 from export.variants.lifting import plain_module
+from models.runtimes import memory_file
 from models.tensors import MAX_SIZE
 
 MODEL, SAMPLES = "models/model.json", "data/sample_inputs/model.pt"
@@ -76,25 +77,31 @@ def read_program(data: bytes, what: str) -> Program:
     Raises:
         ExportError: if it is not a program, or contains parts that must not be loaded.
     """
-    try:
-        clean = io.BytesIO(_clean(data, what))
-    except (TypeError, LookupError, AttributeError) as error:  # JSON of another structure
-        raise ExportError(f"{what} is malformed: {reason(error)}") from error
-    try:
-        program = torch.export.load(clean)
-    except Exception as error:  # of any class
-        raise ExportError(f"torch.export.load cannot read {what}: {reason(error)}") from error
+    with memory_file() as (clean, _):
+        try:
+            _clean(data, what, clean)
+        except (TypeError, LookupError, AttributeError) as error:  # JSON of another structure
+            raise ExportError(f"{what} is malformed: {reason(error)}") from error
+        clean.seek(0)
+        try:
+            program = torch.export.load(clean)
+        except Exception as error:  # of any class
+            raise ExportError(f"torch.export.load cannot read {what}: {reason(error)}") from error
     original = program.module(check_guards=False)
     return Program(plain_module(program), tuple(_inputs(program, what)), original)
 
 
-def _clean(data: bytes, what: str) -> bytes:
+def _clean(data: bytes, what: str, made: BinaryIO) -> None:
     """Reduce an archive to the parts of a program.
+
+    Args:
+        data: the archive.
+        what: its name, for messages.
+        made: where the result is written.
 
     Raises:
         ExportError: if loading it needs anything else.
     """
-    made = io.BytesIO()
     with zipfile.ZipFile(io.BytesIO(data)) as old, zipfile.ZipFile(made, "w") as new:
         names = {name.partition("/")[2]: name for name in old.namelist()}
         if missing := [name for name in (MODEL, *CONFIGS) if name not in names]:
@@ -113,7 +120,6 @@ def _clean(data: bytes, what: str) -> bytes:
                 new.writestr(f"archive/{name}", old.read(entry))
         new.writestr(f"archive/{MODEL}", json.dumps(model))
         new.writestr(f"archive/{SAMPLES}", b"")
-    return made.getvalue()
 
 
 def _json(data: bytes, what: str) -> Any:

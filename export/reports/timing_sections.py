@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from export.reports.sections import Column, Section
 from export.timing.timings import PerItem, Standing, best_single, plan_line, standings, three_digits
-from models.manifest import Manifest, may_mix
+from models.manifest import LARGE_BYTES, Manifest, Variant
 from models.plan import DevicePlan, Form, Plan, Precision
 
 CHOSEN = "*"  # marks the plan's form in a table of times
@@ -86,7 +86,7 @@ def _plan(manifest: Manifest, plan: Plan, device: DevicePlan) -> Section:
 
 def _times(device: DevicePlan, precision: Precision, manifest: Manifest) -> Section:
     found = standings(device, precision)
-    mixable = may_mix(v for v in manifest.variants.values() if v.precision == precision)
+    variants = [each for each in manifest.variants.values() if each.precision == precision]
     forms = [times.form for times in device.times if times.precision == precision]
     single = best_single(found)
     columns = [Column("batch", numeric=True)]
@@ -95,14 +95,14 @@ def _times(device: DevicePlan, precision: Precision, manifest: Manifest) -> Sect
         columns += [Column(title, numeric=True) for title in COMPARED]
     return Section(
         title=f"Time per item, {precision} on {device.processor.kind}",
-        lines=tuple(_explained(found, forms, single, mixable=mixable)),
+        lines=tuple(_explained(found, forms, single, _why_one(manifest, variants))),
         columns=tuple(columns),
         rows=tuple(_row(each, forms, single) for each in found),
     )
 
 
 def _explained(
-    found: Sequence[Standing], forms: Sequence[Form], single: Form | None, *, mixable: bool
+    found: Sequence[Standing], forms: Sequence[Form], single: Form | None, why_one: str
 ) -> Iterator[str]:
     if not found:
         yield "The plan's form was not timed."
@@ -116,11 +116,8 @@ def _explained(
         return
     if single is not None:
         yield f"Best single form, by the geometric mean over the sizes: {single}."
-    if not mixable:
-        yield (
-            "One form runs all sizes, the best overall: the forms differ by more than float32 "
-            "does, and an answer must not depend on the load."
-        )
+    if why_one:
+        yield f"One form runs all sizes, the best overall: {why_one}."
     beyond = [str(each.size) for each in found if not each.within_noise]
     if beyond:
         yield f"Slower than the fastest form beyond the noise at batch {', '.join(beyond)}."
@@ -128,7 +125,16 @@ def _explained(
         yield "At no measured batch size is the plan slower than the fastest form beyond the noise."
     chosen = {each.chosen for each in found}
     if len(chosen) == 1:
-        yield from _one_wins(found, chosen.pop(), mixable=mixable)
+        yield from _one_wins(found, chosen.pop(), mixable=not why_one)
+
+
+def _why_one(manifest: Manifest, variants: Sequence[Variant]) -> str:
+    """Explain why a plan must not use several forms of these variants; empty if it may."""
+    if manifest.may_mix(variants):
+        return ""
+    if any(manifest.is_large(each) for each in variants):
+        return f"each form has its own copy of more than {LARGE_BYTES >> 20} MiB of weights"
+    return "the forms differ by more than float32 does, and an answer must not depend on the load"
 
 
 def _one_wins(found: Sequence[Standing], winner: Form, *, mixable: bool) -> Iterator[str]:

@@ -6,7 +6,7 @@ Python model.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,11 +28,12 @@ from models.forms import (
 )
 from models.golden import golden_batches
 from models.heap import trim
-from models.manifest import Manifest, Variant, forms_of, may_mix
+from models.manifest import Manifest, Variant, forms_of
 from models.plan import (
     MAX_BATCH,
     DevicePlan,
     Form,
+    FormTimes,
     Plan,
     Precision,
     Step,
@@ -116,50 +117,118 @@ def _measure_on(
 ) -> DevicePlan | None:
     device = torch.device(kind)
     threads = (options.threads or serving_threads()) if kind == "cpu" else 1
-    with intra_op_threads(threads):
-        sizes = batch_sizes(options.max_batch or _largest(manifest.plan, kind))
-        contenders = load_forms(folder, manifest, device, lambda why: progress(0, len(sizes), why))
-        if not contenders:
-            return None
-        found, timed = Measured(manifest), tuple(contenders)
-        for done, size in enumerate(sizes, start=1):
-            if found.can_stop(size):
-                why = (
-                    f"{kind}, batches above {max(found.rounds)}: not timed, as they change no plan"
-                )
-                progress(len(sizes), len(sizes), why)
-                break
-            if size > 2 and done % 2 and size < sizes[-1] and found.is_slow:
-                continue
-            batches = golden_batches(manifest, size)
-            try:
-                timing = time_forms(manifest, contenders, batches, device, threads, found.warm_runs)
-            except Exception as error:  # a form may fail in any way at a size that it never ran
-                raise ExportError(f"a batch of {size} cannot be timed: {reason(error)}") from error
-            found.add(size, timing)
-            contenders = {form: contenders[form] for form in found.contenders}
-            trim()  # those that have lost
-            progress(done, len(sizes), f"{kind}, batch {size}")
-    plan = DevicePlan(
-        processor=processor_of(device, threads),
-        torch_version=torch.__version__,
-        times=tuple(
-            summary(found.rounds, form, manifest.variants[form.variant].precision) for form in timed
-        ),
-        steps=plan_steps(found, sizes[-1]),
-        kept_waiting=found.kept_waiting,
-        unsettled=found.unsettled,
-    )
-    if kind != "cpu" or options.threads is not None:
-        return plan  # a server with a fixed number of threads has no choice
+    sizes = batch_sizes(options.max_batch or _largest(manifest.plan, kind))
 
     def tell(why: str) -> None:
         progress(len(sizes), len(sizes), why)
 
-    def load(form: Form) -> Forward:
-        return contenders.get(form) or load_forms(folder, manifest, device, tell, {form})[form]
+    def load(*forms: Form) -> dict[Form, Forward]:
+        return load_forms(folder, manifest, device, tell, forms)
 
-    return plan.model_copy(update={"layout": best_layout(manifest, plan, precision, load, tell)})
+    def time(forms: dict[Form, Forward]) -> Measured:
+        return _timed(manifest, forms, sizes, device, threads, progress)
+
+    with intra_op_threads(threads):
+        if any(map(manifest.is_large, manifest.variants.values())):
+            contests, loaded = _knock_out(manifest, sizes[-1], load, time)
+        else:
+            loaded = load(*forms_of(manifest.variants))
+            contests = [time(loaded)] if loaded else []
+    if not contests:
+        return None
+    times: dict[Form, FormTimes] = {}
+    steps: dict[Precision, tuple[Step, ...]] = {}
+    for measured in contests:
+        times |= _summaries(measured)
+        steps |= plan_steps(measured, sizes[-1])
+    plan = DevicePlan(
+        processor=processor_of(device, threads),
+        torch_version=torch.__version__,
+        times=tuple(times.values()),
+        steps=steps,
+        kept_waiting=max((each.kept_waiting or 0 for each in contests), default=0) or None,
+        unsettled=tuple(sorted({size for each in contests for size in each.unsettled})),
+    )
+    if kind != "cpu" or options.threads is not None:
+        return plan  # a server with a fixed number of threads has no choice
+
+    def opened(form: Form) -> Forward:
+        return loaded.get(form) or load(form)[form]
+
+    return plan.model_copy(update={"layout": best_layout(manifest, plan, precision, opened, tell)})
+
+
+def _knock_out(
+    manifest: Manifest,
+    largest: int,
+    load: Callable[[Form], dict[Form, Forward]],
+    time: Callable[[dict[Form, Forward]], Measured],
+) -> tuple[list[Measured], dict[Form, Forward]]:
+    """Time the forms of a large model in pairs, so that two are in memory at most.
+
+    The faster one of two meets the next form of its precision: one form will run all sizes.
+
+    Returns:
+        the measurements of all pairs, and the forms that are still loaded.
+    """
+    contests: list[Measured] = []
+    loaded: dict[Form, Forward] = {}
+    by_precision: dict[Precision, list[Form]] = {}
+    for form, variant in forms_of(manifest.variants).items():
+        by_precision.setdefault(variant.precision, []).append(form)
+    for precision, forms in by_precision.items():
+        loaded.clear()
+        trim()
+        is_timed = False
+        for form in forms:
+            loaded |= load(form)
+            is_last = form == forms[-1]
+            if len(loaded) == 2 or (is_last and loaded and not is_timed):
+                contests.append(time(loaded))
+                is_timed = True
+                best = plan_steps(contests[-1], largest)[precision][0].form
+                loaded = {best: loaded[best]}
+                trim()
+    return contests, loaded
+
+
+def _timed(
+    manifest: Manifest,
+    forms: Mapping[Form, Forward],
+    sizes: Sequence[int],
+    device: torch.device,
+    threads: int,
+    progress: Progress,
+) -> Measured:
+    """Time forms against each other, at each size that may change the plan."""
+    contenders, found = dict(forms), Measured(manifest)
+    for done, size in enumerate(sizes, start=1):
+        if found.can_stop(size):
+            largest = max(found.rounds)
+            why = f"{device.type}, batches above {largest}: not timed, as they change no plan"
+            progress(len(sizes), len(sizes), why)
+            break
+        if size > 2 and done % 2 and size < sizes[-1] and found.is_slow:
+            continue
+        batches = golden_batches(manifest, size)
+        try:
+            timing = time_forms(manifest, contenders, batches, device, threads, found.warm_runs)
+        except Exception as error:  # a form may fail in any way at a size that it never ran
+            raise ExportError(f"a batch of {size} cannot be timed: {reason(error)}") from error
+        found.add(size, timing)
+        contenders = {form: contenders[form] for form in found.contenders}
+        trim()  # what forwards took
+        progress(done, len(sizes), f"{device.type}, batch {size}")
+    return found
+
+
+def _summaries(measured: Measured) -> dict[Form, FormTimes]:
+    """Return the times of each form that was timed."""
+    forms = dict.fromkeys(form for taken in measured.rounds.values() for form in taken)
+    variants = measured.manifest.variants
+    return {
+        form: summary(measured.rounds, form, variants[form.variant].precision) for form in forms
+    }
 
 
 def plan_steps(measured: Measured, largest: int) -> dict[Precision, tuple[Step, ...]]:
@@ -175,7 +244,7 @@ def plan_steps(measured: Measured, largest: int) -> dict[Precision, tuple[Step, 
         candidates = [
             form for form in forms if manifest.variants[form.variant].precision == precision
         ]
-        if may_mix(manifest.variants[form.variant] for form in candidates):
+        if manifest.may_mix(manifest.variants[form.variant] for form in candidates):
             steps = choose(rounds, candidates, measured.unsettled)
         else:
             steps = choose_one(rounds, candidates, measured.unsettled)
@@ -198,7 +267,7 @@ def load_forms(
     manifest: Manifest,
     device: torch.device,
     tell: Tell,
-    only: Container[Form] | None = None,
+    only: Collection[Form] | None = None,
 ) -> dict[Form, Forward]:
     """Load every form that runs on a device here.
 
@@ -229,6 +298,7 @@ def load_forms(
                 optimized=form.optimized,
                 operators=variant.operators,
             )
+            trim()  # what only loading took
         except (OSError, RuntimeError, ArchiveError, NotInstalled) as error:
             why = f"{form} cannot be loaded here: {reason(error)}"
             if variant.format == "torchscript":

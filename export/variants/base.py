@@ -36,13 +36,19 @@ HALVES: dict[torch.dtype, Precision] = {torch.bfloat16: "bf16", torch.float16: "
 
 def own_precision(module: nn.Module, outputs: Sequence[TensorSpec]) -> Precision:
     """Return the precision in which a model itself computes: that of its weights and outputs."""
-    dtypes = {each.dtype for each in (*module.parameters(), *module.buffers())}
-    if isinstance(module, torch.jit.ScriptModule):  # weights may be frozen into the graph
-        graph: Any = module.inlined_graph
-        constants = (each.output().toIValue() for each in graph.findAllNodes("prim::Constant"))
-        dtypes |= {each.dtype for each in constants if isinstance(each, torch.Tensor)}
+    dtypes = {each.dtype for each in weights_of(module)}
     dtypes |= {getattr(torch, spec.dtype) for spec in outputs}
     return next((precision for dtype, precision in HALVES.items() if dtype in dtypes), "float32")
+
+
+def weights_of(module: nn.Module) -> list[torch.Tensor]:
+    """Return parameters, buffers, and the constants of TorchScript, whose weights may be frozen."""
+    found = [*module.parameters(), *module.buffers()]
+    if isinstance(module, torch.jit.ScriptModule):
+        graph: Any = module.inlined_graph
+        constants = (each.output().toIValue() for each in graph.findAllNodes("prim::Constant"))
+        found += [each for each in constants if isinstance(each, torch.Tensor)]
+    return found
 
 
 def tolerance_of(precision: Precision, own: Precision, integer_share: float) -> Tolerance:

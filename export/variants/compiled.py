@@ -124,7 +124,7 @@ def _has_levels() -> bool:
     return hasattr(config.cpp, "march")
 
 
-def _compile(program: torch.export.ExportedProgram, march: str | None) -> bytes:
+def _compile(program: torch.export.ExportedProgram, march: str | None) -> memoryview:
     from torch._inductor import aoti_compile_and_package, config  # noqa: PLC0415 - slow
 
     options: dict[str, Any] = {
@@ -140,4 +140,4 @@ def _compile(program: torch.export.ExportedProgram, march: str | None) -> bytes:
     target = {} if march is None else {"cpp.march": march}  # None is the default: this machine
     with config.patch(target):  # the call itself does not accept it
         aoti_compile_and_package(program, package_path=package, inductor_configs=options)
-    return package.getvalue()
+    return package.getbuffer()

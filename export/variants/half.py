@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +12,7 @@ from torch import fx, nn
 
 from export.errors import reason
 from export.variants.base import Draft, NotApplicable, Subject
+from export.variants.layers import converted_to
 from export.variants.torchscript import Method, example_of, freeze, in_python, save, to_torchscript
 from models.processor import DeviceKind
 from models.tensors import TensorSpec
@@ -37,7 +37,7 @@ class Half:
             raise NotApplicable("it has no floating-point weights and no float32 input")
         dtype = DTYPES[self.precision]
         try:
-            inner = copy.deepcopy(subject.eager).to(dtype)
+            inner = converted_to(subject.eager, dtype)
             for each in inner.modules():
                 if isinstance(each, fx.GraphModule):
                     _replace_dtype(each, dtype)

@@ -8,7 +8,6 @@ them. Recurrent layers stay float32. Background: docs/adr/0008-quantization.md.
 
 from __future__ import annotations
 
-import copy
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
@@ -66,7 +65,7 @@ class Int8:
 
 def _by_row(subject: Subject, folder: Path) -> Draft:
     try:
-        module = replaced(copy.deepcopy(subject.eager), rowwise).eval()
+        module = replaced(subject.eager, rowwise).eval()
     except Exception as error:  # modules may contain objects that cannot be copied
         raise NotApplicable(f"quantization failed: {reason(error)}") from error
     compiled, method = script_or_trace(module, example_of(subject))

@@ -6,7 +6,6 @@ than Intel. Measurement decides where this variant serves: docs/adr/0028-onednn.
 
 from __future__ import annotations
 
-import copy
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
@@ -50,7 +49,7 @@ class OneDnn:
                 f"multiplications of an item, and more than {MIN_SHARE:.0%} would be needed"
             )
         try:
-            module = replaced(copy.deepcopy(subject.eager), _packed)
+            module = replaced(subject.eager, _packed)
         except Exception as error:  # modules may contain objects that cannot be copied
             raise NotApplicable(f"cannot replace linear layers: {reason(error)}") from error
         compiled, method = script_or_trace(module, example_of(subject))

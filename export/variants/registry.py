@@ -15,6 +15,8 @@ from export.variants.torchscript import TorchScript
 from models.definitions.definition import Definition
 
 STAGED = "staged"
+# Those whose runtime or converter holds the weights two or three times.
+SEVERAL_COPIES = ("openvino", "onnx")
 MAKERS: dict[str, Maker] = {
     "script": TorchScript("script"),
     "trace": TorchScript("trace"),

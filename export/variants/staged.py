@@ -9,10 +9,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from export.artifact import write_file
 from export.errors import reason
 from export.variants.base import Draft, NotApplicable, Subject
-from export.variants.torchscript import example_of, freeze, script_or_trace, to_bytes
+from export.variants.torchscript import example_of, freeze, save, script_or_trace
 from models.forms import sequence_of
 from models.plan import Precision
 
@@ -27,7 +26,7 @@ class Staged:
 
     def make(self, subject: Subject, folder: Path) -> Draft:
         """See `Maker`."""
-        files = {}
+        parts: dict[str, torch.jit.ScriptModule] = {}
         methods: list[str] = []
         example = example_of(subject)
         for number, stage in enumerate(_stages(subject), start=1):
@@ -36,13 +35,18 @@ class Staged:
                 compiled, method = script_or_trace(stage, example)
             except NotApplicable as error:
                 raise NotApplicable(f"{where}: {error}") from error
-            files[f"{PREFIX}{number}.pt"] = to_bytes(freeze(compiled))
+            parts[f"{PREFIX}{number}.pt"] = freeze(compiled)
             methods.append(method)
             example = _given(where, stage, example)
-        for name, data in files.items():  # all of them, or none
-            write_file(folder / name, data)
+        try:
+            for name, part in parts.items():
+                save(part, folder / name)
+        except NotApplicable:
+            for name in parts:  # all of them, or none
+                (folder / name).unlink(missing_ok=True)
+            raise
         made = " + ".join(f"torch.jit.{method}" for method in methods)
-        first, *later = files
+        first, *later = parts
         return Draft(first, f"{made}, frozen", ("cpu", "cuda"), later_stages=tuple(later))
 
 

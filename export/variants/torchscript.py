@@ -19,6 +19,7 @@ from export.variants.graphs import OnnxModule
 from export.variants.lifting import converted
 from models.forms import compute_in_float32, input_tensors
 from models.plan import Precision
+from models.runtimes import memory_file
 from models.tensors import stack
 
 Method = Literal["script", "trace"]
@@ -148,20 +149,12 @@ def save(module: torch.jit.ScriptModule, file: Path) -> None:
         NotApplicable: if torch cannot save the module.
         ExportError: if the file cannot be written.
     """
-    write_file(file, to_bytes(module))
-
-
-def to_bytes(module: torch.jit.ScriptModule) -> bytes:
-    """Return the bytes of a module's `.pt` file.
-
-    Raises:
-        NotApplicable: if torch cannot save the module.
-    """
-    try:
-        data: bytes = module.save_to_buffer()
-    except Exception as error:
-        raise NotApplicable(f"torch cannot save it: {reason(error)}") from error
-    return data
+    with memory_file() as (content, name):
+        try:
+            module.save(name)
+        except Exception as error:
+            raise NotApplicable(f"torch cannot save it: {reason(error)}") from error
+        write_file(file, content)
 
 
 def example_of(subject: Subject, batch: int = 1) -> tuple[torch.Tensor, ...]:

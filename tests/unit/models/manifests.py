@@ -128,6 +128,16 @@ def make_manifest(
     )
 
 
+def with_variants(manifest: Manifest, **variants: Variant) -> Manifest:
+    """The same with other variants, whose files need not exist."""
+    files = {
+        name: FileDigest(sha256="ab" * 32, bytes=12)
+        for each in variants.values()
+        for name in each.files
+    }
+    return manifest.model_copy(update={"variants": variants, "files": files | manifest.files})
+
+
 def _zeros(specs: Sequence[TensorSpec]) -> Arrays:
     return {
         each.name: np.zeros([max(size, 1) for size in each.item_shape], each.dtype)

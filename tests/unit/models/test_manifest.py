@@ -10,7 +10,7 @@ import pytest
 from pydantic import ValidationError
 
 from models.codec_specs import CodecSpec, ImageCodecSpec, PicturePreprocess, TensorCodecSpec
-from models.manifest import Manifest, forms_of, may_mix
+from models.manifest import LARGE_BYTES, FileDigest, Manifest, forms_of
 from models.tensors import EncodedArray, TensorSpec, Tolerance
 from tests.unit.models.manifests import example, form, make_manifest, make_variant, spec
 
@@ -272,6 +272,15 @@ def test_forms_follow_variant_order_with_plain_first() -> None:
 
 def test_differing_lossy_forms_may_not_be_mixed() -> None:
     script, bf16 = make_variant(), make_variant("bf16.pt", "bf16")
-    assert may_mix([script, bf16])
-    assert not may_mix([bf16.model_copy(update={"interchangeable": False})])
-    assert may_mix([script.model_copy(update={"interchangeable": False})])
+    manifest = make_manifest(variants={"script": script, "bf16": bf16})
+    assert manifest.may_mix([script, bf16])
+    assert not manifest.may_mix([bf16.model_copy(update={"interchangeable": False})])
+    assert manifest.may_mix([script.model_copy(update={"interchangeable": False})])
+
+
+def test_forms_of_a_large_model_may_not_be_mixed() -> None:
+    digest = FileDigest(sha256="0" * 64, bytes=LARGE_BYTES + 1)
+    script = make_variant()
+    manifest = make_manifest().model_copy(update={"files": {script.file: digest}})
+    assert manifest.is_large(script)
+    assert not manifest.may_mix([script])

@@ -17,7 +17,7 @@ from torch import nn
 
 from export.adoption import adopt
 from export.adoption.adopt import Adopted
-from export.errors import UsageError
+from export.errors import ExportError, UsageError
 from export.reading import mar as mar_module
 from export.reading.mar import IMAGE_CLASSIFIER, IMAGENET_MEAN, IMAGENET_STD
 from models.codec_specs import ImageCodecSpec, PicturePreprocess, TensorCodecSpec
@@ -73,12 +73,14 @@ class TestTorchScript:
         assert not one.training
         assert one is not other
 
-    def test_file_is_not_needed_after_reading(self, tmp_path: Path) -> None:
+    def test_file_that_changes_meanwhile_is_refused(self, tmp_path: Path) -> None:
         file = written(tmp_path, SUMS)
         made = run(file, *X3)
-        file.unlink()
         assert answers(made, [[1.0, 1.0, 1.0]]) == [[3, -3]]
         assert made.definition.description == "Adopted from model.pt."
+        written(tmp_path, BRIGHTNESS)
+        with pytest.raises(ExportError, match=r"model\.pt changed while it was adopted"):
+            made.definition.build()
 
     def test_golden_inputs_and_example_fit_the_inputs(self, sums: Path) -> None:
         definition = run(sums, *X3).definition

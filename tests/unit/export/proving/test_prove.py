@@ -146,6 +146,19 @@ class TestVariants:
         proof = prove_variants(subject(CATALOG["tiny"]), options, tmp_path, lambda name: quiet)
         assert proof.variants["script"].tolerance.integer_share == 0.02
 
+    def test_a_large_model_has_no_forms_with_several_copies_of_its_weights(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("export.proving.prove.LARGE_BYTES", 1)
+        options = ProofOptions(max_batch=2)
+        tiny = definition(train=None, held_out=None)
+        proof = prove_variants(subject(tiny), options, tmp_path, lambda name: quiet)
+        assert {"openvino", "onnx", "script-optimized"} <= set(proof.left_out)
+        assert proof.left_out["openvino"] == (
+            "it would hold several copies of the weights, which are large"
+        )
+        assert {"script", "compiled"} <= set(proof.variants)
+
     def test_requested_trace_is_made_too(self, tmp_path: Path) -> None:
         proof = prove(tmp_path, CATALOG["tiny"], "script", "trace")
         assert list(proof.variants) == ["script", "trace"]

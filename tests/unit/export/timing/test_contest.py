@@ -11,7 +11,7 @@ from export.timing.tune import plan_steps
 from models.manifest import Manifest, NativeCode
 from models.plan import Form
 from models.timing import QUIET, Timing
-from tests.unit.models.manifests import make_manifest, make_variant, steps
+from tests.unit.models.manifests import make_manifest, make_variant, steps, with_variants
 
 SCRIPT, COMPILED, INT8 = Form(variant="script"), Form(variant="compiled"), Form(variant="int8")
 SLOW_S, FAST_S = 1.0, 1e-3
@@ -25,7 +25,7 @@ def manifest() -> Manifest:
         "compiled": make_variant("compiled.pt2", native=native),
         "int8": make_variant("int8.pt", "int8"),
     }
-    return make_manifest().model_copy(update={"variants": variants})
+    return with_variants(make_manifest(), **variants)
 
 
 def timing(

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,9 +12,10 @@ import torch
 
 from export.artifact import digest_of
 from export.errors import ExportError, UsageError
-from export.timing import tune
+from export.timing import contest, tune
 from export.timing.contest import EVEN_S, WARM_AGAIN, Key
 from export.timing.tune import TuneOptions
+from models.forms import Forward
 from models.manifest import Manifest, NativeCode, Variant
 from models.plan import Form, Plan
 from models.processor import Processor, machine
@@ -21,7 +23,7 @@ from models.stopping import SLOW_S
 from models.timing import WARM_RUNS, Limits, Timing
 from tests.artifacts import write_artifact
 from tests.unit.export.definitions import Moody, quiet
-from tests.unit.models.manifests import make_manifest, spec
+from tests.unit.models.manifests import make_manifest, spec, with_variants
 
 CPU = torch.device("cpu")
 SCRIPT = make_manifest().variants["script"]
@@ -37,10 +39,6 @@ INT8 = SCRIPT.model_copy(update={"file": "int8.pt", "precision": "int8"})
 
 def read(folder: Path) -> Manifest:
     return Manifest.model_validate_json((folder / "manifest.json").read_bytes())
-
-
-def with_variants(manifest: Manifest, **variants: Variant) -> Manifest:
-    return manifest.model_copy(update={"variants": variants})
 
 
 @pytest.fixture
@@ -76,6 +74,32 @@ class TestMeasure:
             assert each.batch_sizes == (1, 2, 4, 6)
             for low, middle, high in zip(each.low_us, each.median_us, each.high_us, strict=True):
                 assert 0 < low <= middle <= high
+
+    def test_forms_of_a_large_model_are_timed_in_pairs(
+        self, artifact: tuple[Path, Manifest], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("models.manifest.LARGE_BYTES", 1)
+        folder, manifest = artifact
+        script = manifest.variants["script"]
+        twin = script.model_copy(update={"optimized": None})
+        manifest = with_variants(manifest, **manifest.variants, twin=twin)
+        together: list[list[str]] = []
+
+        def noted(manifest: Manifest, forms: Mapping[Form, Forward], *rest: Any) -> Timing[Key]:
+            together.append([str(each) for each in forms])
+            return contest.time_forms(manifest, forms, *rest)
+
+        monkeypatch.setattr(tune, "time_forms", noted)
+        plan = measure((folder, manifest), TuneOptions(max_batch=2))
+        device = plan.on("cpu")
+        assert device is not None
+        assert {str(each.form) for each in device.times} == {
+            *("script", "script, optimized at load", "twin", "int8")
+        }
+        assert all(len(each) <= 2 for each in together)
+        assert ["int8"] in together
+        for steps in device.steps.values():
+            assert [step.up_to for step in steps] == [2]  # one form for all sizes
 
     def test_each_precision_has_its_own_steps(self, artifact: tuple[Path, Manifest]) -> None:
         device = measure(artifact, TuneOptions(max_batch=6)).on("cpu")

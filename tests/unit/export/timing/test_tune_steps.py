@@ -9,9 +9,9 @@ import torch
 from export.timing import tune
 from export.timing.contest import Measured, runner
 from models.golden import golden_batches
-from models.manifest import Manifest, NativeCode, Variant
+from models.manifest import NativeCode
 from models.plan import Form
-from tests.unit.models.manifests import example, make_manifest, spec
+from tests.unit.models.manifests import example, make_manifest, spec, with_variants
 
 SCRIPT = make_manifest().variants["script"]
 COMPILED = SCRIPT.model_copy(
@@ -23,10 +23,6 @@ COMPILED = SCRIPT.model_copy(
 )
 PLAIN, OPTIMIZED = Form(variant="script"), Form(variant="script", optimized=True)
 MACHINE = Form(variant="compiled")
-
-
-def with_variants(manifest: Manifest, **variants: Variant) -> Manifest:
-    return manifest.model_copy(update={"variants": variants})
 
 
 class TestSteps:
