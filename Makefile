@@ -177,21 +177,9 @@ bench: compiled ## compare this server with others on the same work, in turns of
 bench-networks: compiled ## compare this server with FastAPI around ONNX Runtime on MobileNet, ResNet-50 and BERT; builds them first, once
 	$(BIN)/python -m loadtests networks $(BENCH_ARGS)
 
-.PHONY: bench-tail
-bench-tail: compiled ## compare p50, p99, p99.9 of this server, mosec and plain FastAPI at the same offered rates, in an open loop
-	$(BIN)/python -m loadtests tail $(BENCH_ARGS)
-
-.PHONY: bench-start
-bench-start: compiled ## time the parts of a cold start, from process start to the first answer
-	$(BIN)/python -m loadtests cold-start $(BENCH_ARGS)
-
 .PHONY: overload
-overload: compiled ## compare servers, as `make bench`, at 0.7 to 4 times their capacity; OVERLOAD_ARGS=--quick: a minute
+overload: compiled ## offer this server 0.7 to 4 times its capacity; OVERLOAD_ARGS=--quick: a minute
 	$(BIN)/python -m loadtests overload $(OVERLOAD_ARGS)
-
-.PHONY: bench-loading
-bench-loading: $(READY) ## compare latencies of digits before and during the load of a slow second model
-	$(BIN)/python -m loadtests loading $(BENCH_ARGS)
 
 .PHONY: bench-devices
 bench-devices: $(READY) ## compare two CPU devices with one: replicas, bare forwards, a pipeline; the engine alone, without HTTP
@@ -201,9 +189,19 @@ bench-devices: $(READY) ## compare two CPU devices with one: replicas, bare forw
 bench-gpu: $(READY) ## compare a GPU with bare forwards on it: throughput, hidden copies (traces under reports/), graphs
 	$(BIN)/python -m tests.devices.gpu $(BENCH_ARGS)
 
+# torch first and alone, so that no other package's requirement selects a different build; the copy of the
+# requirements comes last, and says that the environment is complete.
+PEERS ?= mosec litserve pytriton infinity
 .PHONY: bench-peers
-bench-peers: $(READY) ## install the other servers of `make bench` (mosec, LitServe, MLServer, PyTriton, KServe, infinity), each in its own environment
-	$(BIN)/python -m loadtests bench-peers
+bench-peers: $(READY) ## install the other servers of `make bench`, PEERS (mosec litserve pytriton infinity), each in its own environment
+	@for peer in $(PEERS); do \
+	  pins=loadtests/bench/peers/$$peer/requirements.txt; \
+	  ! cmp -s $$pins .bench/$$peer/requirements.txt || continue; \
+	  $(BIN)/python -m venv --clear .bench/$$peer && \
+	  .bench/$$peer/bin/python -m pip install --quiet --no-deps $(if $(TORCH_INDEX_URL),--index-url $(TORCH_INDEX_URL)) \
+	    $$(grep '^torch==' $$pins) && \
+	  .bench/$$peer/bin/python -m pip install --quiet --requirement $$pins && cp $$pins .bench/$$peer/ || exit; \
+	done
 
 .PHONY: ray-env
 ray-env: $(READY) ## create .ray, an environment with Ray on top of .venv; without it the Ray tests are skipped

@@ -12,9 +12,7 @@ from types import FrameType
 
 from rich.console import Console
 
-from loadtests import loading
-from loadtests.bench import cold_start, environments, session, tail
-from loadtests.bench import options as bench_options
+from loadtests.bench import session
 from loadtests.capacity import commands, options, overload
 from loadtests.errors import LoadTestError
 from loadtests.networks import compare
@@ -33,43 +31,22 @@ COMMANDS: dict[str, tuple[str, Act, Callable[[argparse.ArgumentParser], None]]] 
     "bench": (
         "Measure Torchlane and other servers on the same work, one core each, in turns",
         session.bench,
-        bench_options.add_arguments,
-    ),
-    "tail": (
-        "Offer servers the same rates, as shares of what mosec does",
-        tail.tail,
-        tail.add_arguments,
-    ),
-    "cold-start": (
-        "Measure the parts of the time from the start of our process to its first answer",
-        cold_start.cold_start,
-        cold_start.add_arguments,
+        session.add_arguments,
     ),
     "networks": (
         "Measure Torchlane and FastAPI around ONNX Runtime on real networks, in turns",
         compare.compare,
         compare.add_arguments,
     ),
-    "bench-peers": (
-        "Create the environments of the other servers",
-        environments.set_up,
-        environments.add_arguments,
-    ),
     "overload": (
-        "Offer servers 0.7 to 4 times their capacity",
+        "Offer our server 0.7 to 4 times its capacity",
         overload.overload,
         options.add_overload,
-    ),
-    "loading": (
-        "Measure how loading a slow model slows one that serves",
-        loading.loading,
-        loading.add_arguments,
     ),
 }
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line; return the exit code."""
     open_closed_streams()
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     given = parser().parse_args(arguments)
@@ -90,7 +67,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def parser() -> argparse.ArgumentParser:
-    """Build the parser of the command line."""
     top = argparse.ArgumentParser("python -m loadtests", epilog="See docs/load-testing.md.")
     below = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, (what, _, add_arguments) in COMMANDS.items():

@@ -1,4 +1,4 @@
-"""The common parts of all reports: the conditions of a measurement, and the written files."""
+"""The common parts of all reports: the conditions of a measurement, tables and files."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ import platform
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import orjson
 from rich import box
@@ -27,30 +26,6 @@ SETTINGS = "TORCHLANE_"
 DISTRIBUTIONS = ("torch", "numpy", "fastapi", "uvicorn", "uvloop", "httptools", "orjson")
 BUSY_SHARE = 0.25  # of the cores in use before the measurement
 Json = dict[str, Any]
-Verdict = Literal["aim met", "met", "missed", "not judged", "not measured"]
-
-
-@dataclass(frozen=True, slots=True)
-class Judged:
-    """A demand of this project on itself, with the measurement.
-
-    Attributes:
-        of: the workload or model.
-        what: the figure.
-        wanted: its bound.
-        measured: empty if it was not.
-        verdict: whether it is met.
-        doubt: why a miss proves nothing, or nothing was judged.
-        group: demands of one group are alternatives: one that is met is enough.
-    """
-
-    of: str
-    what: str
-    wanted: str
-    measured: str
-    verdict: Verdict
-    doubt: str = ""
-    group: str | None = None
 
 
 def conditions(command: str) -> Json:
@@ -120,19 +95,6 @@ def table_of(columns: Sequence[str], title: str | None = None, *, names: int = 1
     for at, column in enumerate(columns):
         table.add_column(column, justify="left" if at < names else "right", no_wrap=True)
     return table
-
-
-def print_judged(console: Console, lines: Sequence[Judged]) -> None:
-    """Print every demand with its verdict, and why some were not judged."""
-    table = table_of(("of", "figure", "wanted", "measured", ""), "acceptance", names=5)
-    met = {line.group for line in lines if line.group and line.verdict in ("met", "aim met")}
-    for line in lines:
-        instead = line.verdict == "missed" and line.group in met
-        said = "missed, the other is met" if instead else line.verdict
-        table.add_row(line.of, line.what, line.wanted, line.measured, said)
-    console.print(table)
-    for doubt in sorted({f"{line.of}: {line.doubt}" for line in lines if line.doubt}):
-        console.print(f"not judged: {doubt}", markup=False)
 
 
 def _version(name: str) -> str | None:

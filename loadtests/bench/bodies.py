@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,11 +21,9 @@ NOISE = 0.3  # of a standard deviation: a noisy digit is still a digit
 DECIMALS = 5
 OWN_DIGITS = 7  # 0.0000000, 0.0000001 ... all differ in float32 too
 OWN_NUMBERS = 2**23  # and as many mantissas
-KNOWN_FROM = 8_000_000  # own numbers from here on are for requests whose answers are compared
 MARK = 1234567.5  # placeholder in an item's first place; no input is near it
-ZIPF_EXPONENT = 1.0
 FRAME = "Inference-Header-Content-Length"
-TEXTS = 16_384  # in all requests of a run; the answers to an eighth are compared
+TEXTS = 16_384  # in all requests of a run
 SEED_TEXTS = 2**20  # sentence numbers between the first ones of two seeds
 TURNS = 20_000  # drawn by Zipf's law, then repeated
 
@@ -41,30 +38,18 @@ class Bodies:
 
     Attributes:
         form: `json`, `binary`, or `none` if requests repeat.
-        templates: HTTP requests or gRPC messages, in pieces; an own number goes between each two.
-        items: float32 [templates, items, *shape], without own numbers; or texts [templates, items].
+        templates: HTTP requests, in pieces; an own number goes between each two.
         order: the templates of successive requests, repeated.
-        known_from: the first request reserved for comparing answers.
+        most: how many different ones there are.
     """
 
     form: str
     templates: tuple[tuple[bytes, ...], ...]
-    items: Array
     order: tuple[int, ...]
-    known_from: int
-
-    @property
-    def own_per_request(self) -> int:
-        """Own numbers of one request: one for each of its items."""
-        return len(self.templates[0]) - 1
-
-    @property
-    def request_bytes(self) -> int:
-        """Bytes of the first request."""
-        return len(self.request(0))
+    most: int
 
     def request(self, number: int) -> bytes:
-        """Return the complete HTTP request or message.
+        """Return the complete HTTP request.
 
         Raises:
             BodiesError: if there are no further different ones.
@@ -75,18 +60,15 @@ class Bodies:
             parts += [own_json(own) if self.form == "json" else own_binary(own), piece]
         return b"".join(parts)
 
-    def inputs(self, number: int) -> Array:
-        """Return the items of the request, float32 [items, *shape]."""
-        items: Array = self.items[self.order[number % len(self.order)]].copy()
-        for item, own in zip(items, self._owns(number), strict=False):
-            text = own_json(own) if self.form == "json" else b""
-            value = float(text) if text else np.frombuffer(own_binary(own), "<f4")[0]
-            item.flat[0] = value
-        return items
+    def call(self, number: int) -> tuple[str, dict[str, str], bytes]:
+        """Return the path, the headers and the body of a request.
 
-    def one_after_the_other(self) -> Bodies:
-        """Return the same requests, each in turn."""
-        return dataclasses.replace(self, order=tuple(range(len(self.templates))))
+        Raises:
+            BodiesError: if there are no further different ones.
+        """
+        head, _, body = self.request(number).partition(b"\r\n\r\n")
+        first, *lines = head.decode("ascii").split("\r\n")
+        return first.split(" ")[1], dict(line.split(": ") for line in lines), body
 
     def write(self, file: Path) -> None:
         """Write the requests for `wrk/requests.lua`, which describes the format."""
@@ -99,7 +81,7 @@ class Bodies:
             out.writelines(piece for each in self.templates for piece in each)
 
     def _owns(self, number: int) -> range:
-        owners = self.own_per_request
+        owners = len(self.templates[0]) - 1  # one for each item
         if (number + 1) * owners > OWN_NUMBERS:
             raise BodiesError(f"all {number} different requests are used; ask for fewer seconds")
         return range(number * owners, (number + 1) * owners)
@@ -134,11 +116,12 @@ def bodies_of(workload: Workload, manifest: Manifest, dialect: Dialect, seed: in
         raise BodiesError(f"{manifest.model} does not accept one float array of a fixed shape")
     rng = np.random.default_rng(seed)
     item_bytes = 4 * int(np.prod(spec.item_shape))
-    count = workload.repeated or _between(TEMPLATE_BYTES // (item_bytes * workload.items))
+    fitting = TEMPLATE_BYTES // (item_bytes * workload.items)
+    count = workload.repeated or max(4, min(TEMPLATES, fitting))
     items = _noisy(manifest, rng, count * workload.items)
     items = items.reshape(count, workload.items, *spec.item_shape)
     many = workload.items > 1
-    kind = "json" if workload.body == "json" else "binary"
+    kind, path = workload.body, dialect.batch_path if many else dialect.path
     if kind == "binary":
         split = [_binary_pieces(each, dialect) for each in items]
     else:
@@ -147,47 +130,29 @@ def bodies_of(workload: Workload, manifest: Manifest, dialect: Dialect, seed: in
     media_type = OCTET_STREAM if kind == "binary" else JSON
     templates: list[tuple[bytes, ...]] = []
     for pieces in split:
-        head = b""
-        if workload.body != "grpc":
-            head = _head(dialect.path(many=many), media_type, pieces, kind)
-        whole = (head + pieces[0], *pieces[1:])
-        templates.append(whole if not workload.repeated else (_filled(whole, items, templates),))
-    order = _zipf(count, rng) if workload.repeated else tuple(range(count))
+        whole = (_head(path, media_type, pieces, kind) + pieces[0], *pieces[1:])
+        # a request that repeats: its own number is permanently that of its place
+        templates.append((own_json(len(templates)).join(whole),) if workload.repeated else whole)
+    order = tuple(range(count))  # each once, which fills the cache
+    if workload.repeated:
+        weights = 1 / np.arange(1, count + 1)  # Zipf's law
+        order += tuple(rng.choice(count, TURNS, p=weights / weights.sum()).tolist())
     owners = len(templates[0]) - 1
-    return Bodies(form, tuple(templates), items, order, KNOWN_FROM // max(1, owners))
+    return Bodies(form, tuple(templates), order, OWN_NUMBERS // max(1, owners))
 
 
 def _text_bodies(workload: Workload, dialect: Dialect, seed: int) -> Bodies:
     """Build complete requests: a text has no place for an own number."""
-    count = workload.repeated or TEXTS // workload.items
+    count = TEXTS // workload.items
     first, many = seed * SEED_TEXTS, workload.items > 1
+    path = dialect.batch_path if many else dialect.path
     texts = [sentence(number) for number in range(first, first + count * workload.items)]
     items = np.array(texts).reshape(count, workload.items)
     templates = []
     for each in items:
-        pieces = (orjson.dumps(dialect.json_body(each, many=many)),)
-        templates.append((_head(dialect.path(many=many), JSON, pieces, "json") + pieces[0],))
-    order, known_from = tuple(range(count)), count - count // 8
-    if workload.repeated:
-        order, known_from = _zipf(count, np.random.default_rng(seed)), KNOWN_FROM
-    return Bodies("none", tuple(templates), items, order, known_from)
-
-
-def _zipf(count: int, rng: np.random.Generator) -> tuple[int, ...]:
-    """Draw an order in which the first items come far more often than the last."""
-    weights = 1 / np.arange(1, count + 1) ** ZIPF_EXPONENT
-    return tuple(rng.choice(count, TURNS, p=weights / weights.sum()).tolist())
-
-
-def _filled(whole: tuple[bytes, ...], items: Array, before: list[tuple[bytes, ...]]) -> bytes:
-    """Build a request that repeats: its own number is permanently that of its place."""
-    own = own_json(len(before))
-    items[len(before)].flat[0] = float(own)
-    return own.join(whole)
-
-
-def _between(fitting: int) -> int:
-    return max(4, min(TEMPLATES, fitting))
+        pieces = (orjson.dumps(dialect.body(each, many)),)
+        templates.append((_head(path, JSON, pieces, "json") + pieces[0],))
+    return Bodies("none", tuple(templates), tuple(range(count)), count)
 
 
 def _noisy(manifest: Manifest, rng: np.random.Generator, count: int) -> Array:
@@ -205,7 +170,7 @@ def _json_pieces(items: Array, dialect: Dialect, *, many: bool) -> tuple[bytes, 
     """Split a JSON body at the first number of each item, which is removed."""
     marked = np.round(items.astype(np.float64), DECIMALS)  # short again: 0.1, not 0.10000000149
     marked.reshape(len(items), -1)[:, 0] = MARK
-    text = orjson.dumps(dialect.json_body(marked, many=many))
+    text = orjson.dumps(dialect.body(marked, many))
     return tuple(text.split(str(MARK).encode()))
 
 

@@ -3,31 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import orjson
 
-from loadtests.bench import protobuf
-from loadtests.bench.own_models import MINILM
 from loadtests.bench.workloads import (
     BARE,
-    BEFORE,
-    BF16,
     INFINITY,
-    INT8,
-    KSERVE,
-    LITSERVE,
-    MLSERVER,
-    MOSEC,
+    MINILM,
     NATIVE,
     OUR_OWN,
-    OURS,
     PLAIN,
-    PLAIN_ENCODER,
-    PYTHON,
     PYTRITON,
     Workload,
 )
@@ -48,27 +37,19 @@ class Dialect:
     Items are [n, *shape], or n texts; `many` means a batch.
 
     Attributes:
-        single_path, batch_path: where requests go.
-        dumped: items and `many` -> the object to dump as JSON.
+        path, batch_path: where requests go.
+        body: items and `many` -> the object to dump as JSON.
         rows: a parsed answer and `many` -> scores [n, k]; None if the server computes nothing.
         framed: returns the prefix of the items' bytes in a binary request.
         loads: parses an answer.
     """
 
-    single_path: str
+    path: str
     batch_path: str
-    dumped: Callable[[Array, bool], Any]
+    body: Callable[[Array, bool], Any]
     rows: Callable[[Any, bool], Any]
     framed: Callable[[Array], bytes] = lambda _: b""
     loads: Callable[[bytes], Any] = orjson.loads
-
-    def path(self, *, many: bool) -> str:
-        """Return the path for requests."""
-        return self.batch_path if many else self.single_path
-
-    def json_body(self, items: Array, *, many: bool) -> Any:
-        """Return the object to dump as JSON."""
-        return self.dumped(items, many)
 
     def scores(self, content: bytes, *, many: bool) -> Array | None:
         """Return the scores [n, k] of an answer; None if the server computes nothing.
@@ -77,11 +58,9 @@ class Dialect:
             AnswerError: if the answer is invalid.
         """
         try:
-            found = self.rows(self.loads(content), many)
-            return None if found is None else np.array(found, np.float64)
-        except json.JSONDecodeError as error:
-            raise AnswerError(f"not JSON: {content[:200]!r}") from error
-        except (AttributeError, LookupError, TypeError, ValueError, StopIteration) as error:
+            rows = self.rows(self.loads(content), many)
+            return None if rows is None else np.array(rows, np.float64)
+        except (AttributeError, LookupError, TypeError, ValueError) as error:
             raise AnswerError(f"no prediction with scores: {content[:200]!r}") from error
 
 
@@ -101,6 +80,11 @@ def _ours(answer: Any, many: bool) -> Any:
     ]
 
 
+def _nothing(answer: Any, many: bool) -> None:
+    if answer != {}:
+        raise ValueError("the bare answer is {}")
+
+
 def v2(model: str, name: str) -> Dialect:
     """The Open Inference Protocol over REST, with binary answers to binary requests.
 
@@ -112,27 +96,19 @@ def v2(model: str, name: str) -> Dialect:
     def tensor(items: Array) -> dict[str, Any]:
         return {"name": name, "shape": list(items.shape), "datatype": "FP32"}
 
-    def dumped(items: Array, many: bool) -> Any:
+    def body(items: Array, many: bool) -> Any:
         return {"inputs": [{**tensor(items), "data": items.ravel().tolist()}]}
 
     def framed(items: Array) -> bytes:
-        given = {**tensor(items), "parameters": {"binary_data_size": 4 * items.size}}
-        return orjson.dumps({"inputs": [given], "parameters": {"binary_data_output": True}})
+        whole = {**tensor(items), "parameters": {"binary_data_size": 4 * items.size}}
+        return orjson.dumps({"inputs": [whole], "parameters": {"binary_data_output": True}})
+
+    def rows(answer: Any, many: bool) -> Any:
+        output = answer["outputs"][0]
+        return np.array(output["data"], np.float64).reshape(output["shape"])
 
     path = f"/v2/models/{model}/infer"
-    return Dialect(path, path, dumped, _flat, framed, _with_bytes)
-
-
-def by_grpc(model: str, name: str) -> Dialect:
-    """The same over gRPC: complete messages instead of HTTP bodies."""
-
-    def framed(items: Array) -> bytes:
-        return protobuf.infer_head(model, name, items.shape, 4 * items.size)
-
-    def rows(answer: bytes, many: bool) -> Any:
-        return np.frombuffer(answer, "<f4")[np.newaxis]
-
-    return Dialect("", "", _inputs, rows, framed, protobuf.raw_output)
+    return Dialect(path, path, body, rows, framed, _with_bytes)
 
 
 def openai(path: str, model: str) -> Dialect:
@@ -143,18 +119,13 @@ def openai(path: str, model: str) -> Dialect:
         model: its name.
     """
 
-    def dumped(items: Array, many: bool) -> Any:
+    def body(items: Array, many: bool) -> Any:
         return {"model": model, "input": items.tolist() if many else items[0].tolist()}
 
     def rows(answer: Any, many: bool) -> Any:
         return [each["embedding"] for each in answer["data"]]
 
-    return Dialect(path, path, dumped, rows)
-
-
-def _flat(answer: Any, many: bool) -> Any:
-    output = answer["outputs"][0]
-    return np.array(output["data"], np.float64).reshape(output["shape"])
+    return Dialect(path, path, body, rows)
 
 
 def _with_bytes(content: bytes) -> Any:
@@ -165,41 +136,20 @@ def _with_bytes(content: bytes) -> Any:
     return answer
 
 
-def _nothing(answer: Any, many: bool) -> None:
-    if answer != {}:
-        raise ValueError("the bare answer is {}")
-
-
 TORCHLANE = Dialect("/predict", "/batch-predict", _inputs, _ours)
-PEER = "model", "input"  # the names that peers with this protocol use
-V2_PEER = v2(*PEER)
-DIALECTS: Mapping[str, Dialect] = {
-    OURS: TORCHLANE,
-    PYTHON: TORCHLANE,
-    BEFORE: TORCHLANE,
-    PLAIN: Dialect("/predict", "/batch-predict", _inputs, _scores),
-    MOSEC: Dialect("/predict", "/predict", _inputs, _scores),
-    LITSERVE: Dialect("/predict", "/predict", _inputs, _scores),
+ONE_ROUTE = Dialect("/predict", "/predict", _inputs, _scores)  # mosec, LitServe
+DIALECTS = {
     NATIVE: TORCHLANE,
-    MLSERVER: V2_PEER,
-    KSERVE: V2_PEER,
-    PYTRITON: V2_PEER,
+    PLAIN: Dialect("/predict", "/batch-predict", _inputs, _scores),
+    PYTRITON: v2("model", "input"),
     INFINITY: openai("/embeddings", MINILM),
-    PLAIN_ENCODER: Dialect("/predict", "/batch-predict", _inputs, _scores),
-    INT8: TORCHLANE,
-    BF16: TORCHLANE,
     BARE: Dialect("/predict", "/predict", _inputs, _nothing),
 }
 
 
 def dialect_of(server: str, workload: Workload, manifest: Manifest) -> Dialect:
-    """Return the dialect of a server in a workload."""
-    if workload.is_text and server in OUR_OWN and server != NATIVE:
+    if server not in OUR_OWN or server == NATIVE:
+        return DIALECTS.get(server, ONE_ROUTE)
+    if workload.is_text:
         return openai("/v1/embeddings", manifest.model)
-    if workload.v2 and server == OURS:
-        names = manifest.model, manifest.inputs[0].name
-    elif workload.body == "grpc":
-        names = PEER
-    else:
-        return DIALECTS[server]
-    return by_grpc(*names) if workload.body == "grpc" else v2(*names)
+    return v2(manifest.model, manifest.inputs[0].name) if workload.v2 else TORCHLANE

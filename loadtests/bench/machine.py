@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import argparse
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
 
 from loadtests.bench.environments import COMPILED, WITH_ENVIRONMENT, check_sources, pins
-from loadtests.bench.servers import Cores, choose_cores
+from loadtests.bench.servers import Cores, choose_cores, pinned
 from loadtests.reports import Json, check_writable, conditions, warnings
+from models.local_paths import local_path
 from models.resources import usable_cores
+
+GAP_S = 0.001  # shorter gaps are interrupts
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +30,19 @@ class Place:
     cores: Cores
     package: Path | None
     conditions: Json
+
+
+def add_common(parser: argparse.ArgumentParser) -> None:
+    """Add the options of every load test that starts its own servers and writes a report."""
+    parser.add_argument(
+        "--pure", action="store_true", help="run ours from the checkout, not compiled"
+    )
+    parser.add_argument(
+        "--artifacts", type=local_path, default=Path("artifacts"), help="has digits"
+    )
+    parser.add_argument(
+        "--out", type=local_path, default=Path("reports"), help="for .json and .html"
+    )
 
 
 def prepare(given: argparse.Namespace, console: Console, command: str) -> Place:
@@ -48,6 +65,22 @@ def prepare(given: argparse.Namespace, console: Console, command: str) -> Place:
     }
     console.print(_told(found))
     return Place(cores, package, found)
+
+
+def share_stalled(cores: Cores, seconds: float) -> float:
+    """Measure the share of the time in which the server's core did not run a busy process.
+
+    Hypervisors and neighbours cause that; no server can have a better tail of latency.
+    """
+    lost_s = 0.0
+    with pinned(cores.server):
+        began = last = time.perf_counter()
+        while last < began + seconds:
+            now = time.perf_counter()
+            if now - last > GAP_S:
+                lost_s += now - last
+            last = now
+    return lost_s / (last - began)
 
 
 def _told(found: Json) -> str:

@@ -1,58 +1,39 @@
-"""One turn: wake one server, compare its answers, load it, and check all counts."""
+"""One turn: wake one server, load it, and check all counts. Answers are compared before."""
 
 from __future__ import annotations
 
-import contextlib
-import itertools
 import math
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 
 import numpy as np
 
 from loadtests.bench import counters, wrk
-from loadtests.bench.answers import (
-    LOSSY_TOLERANCE,
-    TOLERANCE,
-    CheckError,
-    JudgedBodies,
-    Right,
-)
 from loadtests.bench.bodies import Bodies, BodiesError, bodies_of
-from loadtests.bench.dialects import dialect_of
-from loadtests.bench.launch import Contestant, Serving, spec_of
-from loadtests.bench.servers import Fleet, Server, pinned
-from loadtests.bench.workloads import OUR_OWN, PRECISIONS, Workload
+from loadtests.bench.counters import CheckError
+from loadtests.bench.dialects import AnswerError, dialect_of
+from loadtests.bench.launch import Serving, spec_of
+from loadtests.bench.servers import Fleet, Server
+from loadtests.bench.workloads import OURS, Workload
 from loadtests.bench.wrk import LoadPlan, Run
-from loadtests.openloop.arrivals import schedule
-from loadtests.openloop.generator import Limits
-from loadtests.openloop.sender import Outcomes, Sender, TrialPlan
+from loadtests.traffic.target import exchange
 from models.manifest import Manifest
 from models.tensors import Array
 
 WARM_UP_S = 1
-BEFORE = 8  # simultaneous known requests before the load
-PATIENCE_S = 30.0
-OPEN = Limits(connections=4096, patience_s=2.0)  # of an open loop
-BATCH_S, TEXT_BATCH_S = 0.1, 1.0  # no batch takes longer
+COMPARED = 8  # answers of each server
+TOLERANCE = 1e-4  # of a score: others run the model's plain script
+LEAST_SPREAD = 1e-3  # between the answers to different inputs: equal ones would prove nothing
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """One turn of one server.
-
-    Attributes:
-        cpu_us: of all its processes, user and system, per request.
-        checked: answers under load that were compared with known answers.
-    """
+    """One turn of one server; `cpu_us` is that of all its processes, per request."""
 
     requests_per_s: float
     p50_ms: float
     p99_ms: float
     cpu_us: float
-    checked: int
 
     @property
     def busy(self) -> float:
@@ -65,13 +46,11 @@ class Requests:
     """The requests to one process in one workload, over all its turns; each is sent once.
 
     Attributes:
-        known: requests whose answers are compared.
-        file: with the other requests, for wrk.
-        sent: number of sent other requests.
+        file: for wrk.
+        sent: how many.
     """
 
     bodies: Bodies
-    known: JudgedBodies
     file: Path
     sent: int = 0
 
@@ -88,154 +67,114 @@ class Bench:
     fleet: Fleet
     serving: Serving
     manifest: Manifest
-    right: Right
     seconds: int
     scratch: Path
-    _requests: dict[tuple[str, int, str], Requests] = field(default_factory=dict)
+    _requests: dict[tuple[str, str], Requests] = field(default_factory=dict)
 
-    @property
-    def precisions(self) -> frozenset[str]:
-        """The precisions of the artifact's variants."""
-        return frozenset(variant.precision for variant in self.manifest.variants.values())
-
-    def check_compiled(self, contestant: Contestant, workload: Workload) -> None:
+    def check_compiled(self, server: str, workload: Workload) -> None:
         """Check that our running server reports machine code.
 
         Raises:
             CheckError: if it does not.
         """
-        with self.fleet.awake(spec_of(contestant, workload, self.serving)) as server:
-            counters.check_compiled(counters.page_of(server))
+        with self.fleet.awake(spec_of(server, workload, self.serving)) as running:
+            counters.check_compiled(counters.page_of(running))
 
-    def workers(self, contestant: Contestant, workload: Workload) -> int:
-        """Return how many processes of our running server serve."""
-        with self.fleet.awake(spec_of(contestant, workload, self.serving)) as server:
-            return server.workers
+    def answers(self, server: str, workload: Workload) -> Array | None:
+        """Return the scores [n, items, k] for some inputs, which are the same for all servers.
 
-    def measured(self, contestant: Contestant, workload: Workload, seed: int) -> Measured:
+        Raises:
+            CheckError: if an answer is an error or has another format.
+        """
+        dialect = dialect_of(server, workload, self.manifest)
+        bodies, scores = bodies_of(workload, self.manifest, dialect, seed=0), []
+        with self.fleet.awake(spec_of(server, workload, self.serving)) as running:
+            for number in range(COMPARED):
+                path, headers, body = bodies.call(number)
+                reply = exchange(running.url, "POST", path, headers, body)
+                try:
+                    if reply.status != 200:
+                        raise AnswerError(f"{reply.status}: {reply.body[:200]!r}")
+                    scores.append(dialect.scores(reply.body, many=workload.items > 1))
+                except AnswerError as error:
+                    raise CheckError(f"a valid request got a wrong answer: {error}") from error
+        return None if scores[0] is None else np.array(scores, np.float64)
+
+    def measured(self, server: str, workload: Workload, seed: int) -> Measured:
         """Load in a closed loop: each connection sends its next request after its last answer.
 
         Args:
-            contestant: the server; its first turn includes a warm-up and a check of its answers.
+            server: its name; its first turn includes a warm-up.
             workload: the requests.
-            seed: of the inputs, which the first turn creates for all turns; each is sent once.
+            seed: of the inputs of a new process.
 
         Raises:
-            LoadTestError: if a number would be invalid.
+            LoadTestError: if the number would be invalid.
         """
-        core = None if workload.shared else self.serving.cores.generator
-        spec = spec_of(contestant, workload, self.serving)
-        with self.fleet.awake(spec) as server, pinned(core):
-            requests = self._requests_of(server, contestant, workload, seed)
-            ours = contestant.server in OUR_OWN
-            batch_s = TEXT_BATCH_S if workload.is_text else BATCH_S
-            settled = partial(counters.settled_counters, server, self.manifest.model, batch_s)
-            before = settled() if ours else None
-            run, cpu_us, checks = self._loaded(server, workload, requests)
-            if before is not None:
-                added = settled().since(before)
-                least, most = (run.answered + checks), (run.sent + checks)
-                cached = workload.repeated > 0
-                counters.check(added, least * workload.items, most * workload.items, cached=cached)
-        return Measured(run.requests_per_s, run.p50_ms, run.p99_ms, cpu_us, checks)
+        with self.fleet.awake(spec_of(server, workload, self.serving)) as running:
+            requests = self._requests_of(running, server, workload, seed)
+            model, before = self.manifest.model, 0.0
+            if server == OURS:
+                before = counters.computed(counters.page_of(running), model)
+            plan = LoadPlan(workload.connections, self.seconds)
+            found, run = loaded(running, requests.file, requests.sent, plan)
+            requests.sent += run.sent
+            if requests.sent > requests.bodies.most:
+                raise BodiesError(f"all {requests.bodies.most} different requests were used up")
+            if server == OURS:
+                added = counters.computed(counters.page_of(running), model) - before
+                items, cached = run.answered * workload.items, workload.repeated > 0
+                counters.check(added, items, cached=cached)
+        return found
 
-    def offered(
-        self, contestant: Contestant, workload: Workload, plan: TrialPlan
-    ) -> tuple[Outcomes, float]:
-        """Load in an open loop: requests are sent when due, regardless of earlier ones.
-
-        Args:
-            contestant: the server.
-            workload: the requests.
-            plan: of the trial; its seed is also that of the inputs.
-
-        Returns:
-            the outcomes of the requests, and microseconds of processor time per request.
-        """
-        dialect = dialect_of(contestant.server, workload, self.manifest)
-        bodies = bodies_of(workload, self.manifest, dialect, plan.seed)
-        requests = JudgedBodies(bodies, dialect, self.right)
-        with self.fleet.awake(spec_of(contestant, workload, self.serving)) as server:
-            sender = Sender(server.address, requests, "poisson", OPEN)
-            sender.prepare(plan)
-            before_s = server.cpu_s()
-            with pinned(None if workload.shared else self.serving.cores.generator):
-                outcomes, _ = sender.send()
-            cpu_us = (server.cpu_s() - before_s) * 1e6 / max(1, len(outcomes.due_s))
-        return outcomes, cpu_us
-
-    def _requests_of(
-        self, server: Server, contestant: Contestant, workload: Workload, seed: int
-    ) -> Requests:
+    def _requests_of(self, running: Server, server: str, workload: Workload, seed: int) -> Requests:
         """Return the requests to a process, which is warmed up the first time."""
-        key = contestant.key, server.process.pid, workload.name
-        if (found := self._requests.get(key)) is not None:
+        if (found := self._requests.get((server, workload.name))) is not None:
             return found
-        for each in [each for each in self._requests if each[2] != workload.name]:
-            del self._requests[each]
-        dialect = dialect_of(contestant.server, workload, self.manifest)
+        for key in [key for key in self._requests if key[1] != workload.name]:
+            del self._requests[key]
+        dialect = dialect_of(server, workload, self.manifest)
         bodies = bodies_of(workload, self.manifest, dialect, seed)
-        tolerance = LOSSY_TOLERANCE if contestant.server in PRECISIONS else TOLERANCE
-        numbers = itertools.count(bodies.known_from)
-        known = JudgedBodies(bodies, dialect, self.right, numbers=numbers, tolerance=tolerance)
-        _check(server, workload, known, np.zeros(BEFORE))
-        if workload.repeated:  # fill the cache
-            each_once = JudgedBodies(bodies.one_after_the_other(), dialect, self.right)
-            _check(server, workload, each_once, np.zeros(len(bodies.templates)))
-        requests = Requests(bodies, known, self.scratch / contestant.key)
+        requests = Requests(bodies, self.scratch / server)
         bodies.write(requests.file)
-        with _loading(server, workload, requests, WARM_UP_S) as load:
-            requests.sent += load().sent
-        self._requests[key] = requests
+        self._requests[server, workload.name] = requests
+        plan = LoadPlan(workload.connections, WARM_UP_S)
+        requests.sent += wrk.load(running.port, requests.file, 0, plan).sent
         return requests
 
-    def _loaded(
-        self, server: Server, workload: Workload, requests: Requests
-    ) -> tuple[Run, float, int]:
-        """Return the run, microseconds of processor time per answer, and known answers."""
-        due_s = schedule("uniform", workload.checks_per_s, self.seconds, 0)
-        before_s = server.cpu_s()
-        with _loading(server, workload, requests, self.seconds) as load:
-            _check(server, workload, requests.known, due_s)
-            run = load()
-        cpu_us = (server.cpu_s() - before_s) * 1e6 / max(1, run.answered + len(due_s))
-        _check_run(run, workload.connections)
-        requests.sent += run.sent
-        if requests.sent > requests.bodies.known_from:
-            raise BodiesError(f"all {requests.bodies.known_from} different requests were used up")
-        return run, cpu_us, len(due_s)
 
-
-def _loading(
-    server: Server, workload: Workload, requests: Requests, seconds: int
-) -> contextlib.AbstractContextManager[Callable[[], Run]]:
-    """Load the server during the block, with the transport's generator."""
-    plan = LoadPlan(workload.connections, seconds)
-    if workload.body == "grpc":
-        from loadtests.bench import grpc_load  # noqa: PLC0415  # its package is an extra
-
-        return grpc_load.loading(server.other_port, requests.bodies, requests.sent, plan)
-    return wrk.loading(server.port, requests.file, requests.sent, plan)
-
-
-def _check(server: Server, workload: Workload, requests: JudgedBodies, due_s: Array) -> None:
-    """Send requests when due, and compare the answers.
+def loaded(running: Server, file: Path, first: int, plan: LoadPlan) -> tuple[Measured, Run]:
+    """Load a server with the requests of a file.
 
     Raises:
-        CheckError: if an answer is wrong.
+        LoadTestError: if the number would be invalid.
     """
-    if workload.body == "grpc":
-        from loadtests.bench import grpc_load  # noqa: PLC0415  # its package is an extra
+    before_s = running.cpu_s()
+    run = wrk.load(running.port, file, first, plan)
+    cpu_us = (running.cpu_s() - before_s) * 1e6 / max(1, run.answered)
+    _check_run(run, plan.connections)
+    return Measured(run.requests_per_s, run.p50_ms, run.p99_ms, cpu_us), run
 
-        reasons: Sequence[str | None] = grpc_load.problems(server.other_port, requests, due_s)
-    else:
-        sender = Sender(server.address, requests, "poisson", Limits(patience_s=PATIENCE_S))
-        sender.prepare_at(due_s)
-        outcomes, _ = sender.send()
-        reasons = outcomes.reason
-    reason = next(filter(None, reasons), None)
-    if reason is not None:
-        raise CheckError(f"a valid request got a wrong answer: {reason}")
+
+def check_same(ours: Array, theirs: Array | None) -> None:
+    """Check that a server computes what ours does.
+
+    Args:
+        ours: scores [n, items, k].
+        theirs: the same for the same inputs; None: that server computes nothing.
+
+    Raises:
+        CheckError: if they differ, or ours are the same for all inputs.
+    """
+    if float(np.ptp(ours.reshape(-1, ours.shape[-1]), axis=0).max()) < LEAST_SPREAD:
+        raise CheckError("different inputs have the same answer: a comparison proves nothing")
+    if theirs is None:
+        return
+    if ours.shape != theirs.shape:
+        raise CheckError(f"scores {list(theirs.shape)} instead of {list(ours.shape)}")
+    gap = float(np.abs(ours - theirs).max())
+    if not gap <= TOLERANCE:  # also true for NaN
+        raise CheckError(f"a score differs by {gap:.2g} from ours")
 
 
 def _check_run(run: Run, connections: int) -> None:

@@ -1,49 +1,80 @@
-"""Reports medians, spreads and ratios: tables for people, JSON for machines."""
+"""Evaluates and reports rounds: medians, spreads, and ratios within a round."""
 
 from __future__ import annotations
 
-import dataclasses
-import math
-from collections.abc import Sequence
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
 
+import numpy as np
 from rich.console import Console
 
-from loadtests.bench.launch import title_of
-from loadtests.bench.results import Figure, Results, Round, Spread, keys, ratios, values
-from loadtests.bench.workloads import WORKLOADS
-from loadtests.reports import Json, Judged, table_of
+from loadtests.bench.launch import TITLES
+from loadtests.bench.measuring import Measured
+from loadtests.bench.workloads import OURS
+from loadtests.reports import Json, table_of
 
+Figure = Literal["requests_per_s", "p50_ms", "p99_ms", "cpu_us", "busy"]
 FIGURES: tuple[Figure, ...] = ("requests_per_s", "p50_ms", "p99_ms", "cpu_us", "busy")
 COLUMNS = (
-    "server",
-    "requests/s",
-    "min..max",
-    "p50 ms",
-    "p99 ms",
-    "CPU us",
-    "busy",
-    "ours is",
-    "its CPU",
+    *("server", "requests/s", "min..max", "p50 ms", "p99 ms", "CPU us", "busy"),
+    *("ours is", "min..max", "its CPU"),
 )
-TITLES = {workload.name: workload.title for workload in WORKLOADS}
+Round: TypeAlias = Mapping[str, Measured]  # by server
+Results: TypeAlias = Mapping[str, Sequence[Round]]  # by workload, in words
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """One figure over the rounds."""
+
+    median: float
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Spread:
+        return cls(statistics.median(values), min(values), max(values))
+
+
+def turns(servers: Sequence[str], number: int) -> list[str]:
+    """Return the order of a round, which varies: no server always runs after the same one."""
+    return [servers[at] for at in np.random.default_rng(number).permutation(len(servers))]
+
+
+def servers_of(rounds: Sequence[Round]) -> list[str]:
+    """Return the measured servers, ours first."""
+    found = dict.fromkeys(server for each in rounds for server in sorted(each))
+    return sorted(found, key=lambda server: server != OURS)
+
+
+def values(rounds: Sequence[Round], server: str, figure: Figure) -> list[float]:
+    return [getattr(each[server], figure) for each in rounds if server in each]
+
+
+def ratios(rounds: Sequence[Round], server: str, figure: Figure) -> list[float]:
+    """Return ours over another's by round: a temporary slowdown affects both and cancels out."""
+    both = [each for each in rounds if server in each and OURS in each and server != OURS]
+    pairs = zip(values(both, OURS, figure), values(both, server, figure), strict=True)
+    return [ours / theirs for ours, theirs in pairs if theirs > 0]
 
 
 def print_figures(console: Console, results: Results) -> None:
     """Print a table for each workload: medians, with the lowest and highest round."""
-    for name, rounds in results.items():
-        table = table_of(COLUMNS, TITLES[name])
-        for key in keys(rounds):
-            speed = Spread.of(values(rounds, key, "requests_per_s"))
-            times, cpu = (ratios(rounds, key, figure) for figure in ("requests_per_s", "cpu_us"))
+    for title, rounds in results.items():
+        table = table_of(COLUMNS, title)
+        for server in servers_of(rounds):
+            of = {figure: Spread.of(values(rounds, server, figure)) for figure in FIGURES}
+            speed, over = of["requests_per_s"], ratios(rounds, server, "requests_per_s")
+            cpu, ratio = ratios(rounds, server, "cpu_us"), Spread.of(over) if over else None
             table.add_row(
-                title_of(key),
+                TITLES[server],
                 f"{speed.median:,.0f}",
                 f"{speed.low:,.0f}..{speed.high:,.0f}",
-                *(
-                    _median(rounds, key, figure)
-                    for figure in ("p50_ms", "p99_ms", "cpu_us", "busy")
-                ),
-                *(f"{Spread.of(each).median:.2f}x" if each else "" for each in (times, cpu)),
+                *(_rounded(of[figure].median) for figure in FIGURES[1:]),
+                *((f"{ratio.median:.2f}x", f"{ratio.low:.2f}..{ratio.high:.2f}") if ratio else ()),
+                *((f"{statistics.median(cpu):.2f}x",) if cpu else ()),
             )
         console.print(table)
     console.print(
@@ -53,25 +84,19 @@ def print_figures(console: Console, results: Results) -> None:
     )
 
 
-def as_json(results: Results, lines: Sequence[Judged], conditions: Json) -> Json:
-    """Return all measurements and their conditions."""
-    return {
-        **conditions,
-        "workloads": {name: _workload(rounds) for name, rounds in results.items()},
-        "acceptance": [dataclasses.asdict(line) for line in lines],
-    }
+def as_json(results: Results, conditions: Json) -> Json:
+    return {**conditions, "workloads": {name: _workload(each) for name, each in results.items()}}
 
 
 def _workload(rounds: Sequence[Round]) -> Json:
     servers: Json = {}
-    for key in keys(rounds):
-        own: Json = {name: Spread.of(values(rounds, key, name)) for name in FIGURES}
-        over = {name: ratios(rounds, key, name) for name in FIGURES}
-        own["ours_over_theirs"] = {name: Spread.of(made) for name, made in over.items() if made}
-        servers[key] = own
+    for server in servers_of(rounds):
+        own: Json = {name: Spread.of(values(rounds, server, name)) for name in FIGURES}
+        over = {name: ratios(rounds, server, name) for name in FIGURES}
+        own["ours_over_theirs"] = {name: Spread.of(each) for name, each in over.items() if each}
+        servers[server] = own
     return {"servers": servers, "rounds": rounds}
 
 
-def _median(rounds: Sequence[Round], key: str, figure: Figure) -> str:
-    median = Spread.of(values(rounds, key, figure)).median
-    return "" if math.isnan(median) else f"{median:,.2f}" if median < 100 else f"{median:,.0f}"
+def _rounded(median: float) -> str:
+    return f"{median:,.2f}" if median < 100 else f"{median:,.0f}"

@@ -13,13 +13,12 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
 from loadtests.errors import LoadTestError
-from loadtests.openloop.address import Address
 from loadtests.traffic.target import TargetError, exchange
 
 READY_WITHIN_S = 120.0
@@ -38,8 +37,8 @@ class ServerSpec:
     """How to start a server.
 
     Attributes:
-        command: `{port}` and `{other_port}` are replaced by free ports.
-        environment: added to this process's own; ports are replaced here too.
+        command: `{port}` is replaced by a free port.
+        environment: added to this process's own; the port is replaced here too.
         ready_path: answers 200 as soon as the server is ready.
         core: to run on; None: any.
         sleeps: whether it is stopped while others are measured.
@@ -59,22 +58,14 @@ class Server:
 
     name: str
     port: int
-    other_port: int
     process: subprocess.Popen[bytes]
     log: IO[bytes]
 
     @property
     def url(self) -> str:
-        """Its URL, for single requests."""
         return f"http://127.0.0.1:{self.port}"
 
-    @property
-    def address(self) -> Address:
-        """Its address, for a load."""
-        return Address("127.0.0.1", self.port, "127.0.0.1")
-
     def log_tail(self) -> str:
-        """Return the end of its output."""
         self.log.seek(0)
         return self.log.read()[-LOG_TAIL_BYTES:].decode(errors="replace")
 
@@ -90,11 +81,6 @@ class Server:
         for pid, _ in self._processes():  # workers may have their own process groups
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, number)
-
-    @property
-    def workers(self) -> int:
-        """Return how many of its processes serve; several workers have a parent that does not."""
-        return max(1, len(list(self._processes())) - 1)
 
     def _processes(self) -> Iterator[tuple[int, list[str]]]:
         """Yield its session's processes, with their fields in /proc from the state on."""
@@ -154,7 +140,6 @@ class Fleet:
 
     @property
     def specs(self) -> tuple[ServerSpec, ...]:
-        """What runs."""
         return tuple(self._servers)
 
     def start(self, spec: ServerSpec) -> None:
@@ -190,48 +175,25 @@ class Fleet:
                 server.signal_all(signal.SIGSTOP)
 
     def stop(self, spec: ServerSpec) -> None:
-        """End it."""
         _stop(self._servers.pop(spec))
 
 
-@contextlib.contextmanager
-def launched(spec: ServerSpec) -> Iterator[Server]:
-    """Provide a process of the server from its start; end it with the block."""
-    server = _start(spec)
-    try:
-        yield server
-    finally:
-        _stop(server)
-
-
 def _start(spec: ServerSpec) -> Server:
-    port, other = _free_ports()
-    ports = {"port": str(port), "other_port": str(other)}
-    given: Mapping[str, str] = {name: _put(value, ports) for name, value in spec.environment}
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = int(free.getsockname()[1])
+    environment = {name: value.replace("{port}", str(port)) for name, value in spec.environment}
     log = tempfile.TemporaryFile()  # noqa: SIM115  # closed when the server is stopped
     with pinned(spec.core):
         process = subprocess.Popen(  # nosec B603 # commands are written in this package
-            [_put(argument, ports) for argument in spec.command],
+            [argument.replace("{port}", str(port)) for argument in spec.command],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,
-            env={**os.environ, **given},
+            env={**os.environ, **environment},
             start_new_session=True,
         )
-    return Server(spec.name, port, other, process, log)
-
-
-def _put(text: str, ports: Mapping[str, str]) -> str:
-    for name, port in ports.items():
-        text = text.replace(f"{{{name}}}", port)
-    return text
-
-
-def _free_ports() -> tuple[int, int]:
-    with socket.socket() as one, socket.socket() as other:
-        one.bind(("127.0.0.1", 0))
-        other.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1]), int(other.getsockname()[1])
+    return Server(spec.name, port, process, log)
 
 
 def _wait_ready(server: Server, path: str) -> None:

@@ -6,27 +6,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-BodyKind = Literal["json", "binary", "grpc"]
-ModelName = Literal["digits", "mean", "minilm"]
-LimitKind = Literal["batch", "image", "text", "encoder"]
+BodyKind = Literal["json", "binary"]
+DIGITS, MINILM = "digits", "minilm"  # models of the catalog
 BATCH_ITEMS, BATCH_TEXTS = 64, 32
 ZIPF_BODIES = 100
-OURS, BARE = "torchlane", "bare_asgi"
-# `torchlane` is what `make serve` starts, with default settings. The same server from the sources,
-# and from another folder that `make compiled` built, for example from an earlier commit:
-PYTHON, BEFORE = "torchlane_python", "torchlane_before"
-NATIVE = "torchlane_native"  # with its own routes, if `torchlane` uses the Open Inference Protocol
-BF16, INT8 = "torchlane_bf16", "torchlane_int8"
-PRECISIONS = {BF16: "bf16", INT8: "int8"}  # the others compute in float32
-OUR_OWN = (OURS, PYTHON, BEFORE, NATIVE, *PRECISIONS)
-LIMIT = "limit"  # no server: only parsing and the forward
-ENCODER_LIMIT = "limit_encoder"  # the same with sentence-transformers
-MOSEC, PLAIN, LITSERVE, MLSERVER = "mosec", "plain_fastapi", "litserve", "mlserver"
-PYTRITON, KSERVE = "pytriton", "kserve"
-# For sentences; the second is plain FastAPI around sentence-transformers.
-INFINITY, PLAIN_ENCODER = "infinity", "plain_encoder"
-SINGLES = (MOSEC, PLAIN, LITSERVE, MLSERVER, BARE, PYTHON, BEFORE)
-SERVERS = (*SINGLES, PYTRITON, KSERVE, NATIVE, INFINITY, PLAIN_ENCODER, *PRECISIONS)
+# `torchlane` is what `make serve` starts, with default settings; `before` runs from another folder
+# that `make compiled` built, for example from an earlier commit; `native` is the same process as
+# `torchlane` in workloads of the Open Inference Protocol, asked through its own routes.
+OURS, BEFORE, NATIVE = "torchlane", "torchlane_before", "torchlane_native"
+OUR_OWN = (OURS, BEFORE, NATIVE)
+MOSEC, PLAIN, LITSERVE, BARE = "mosec", "plain_fastapi", "litserve", "bare_asgi"
+PYTRITON, INFINITY = "pytriton", "infinity"  # for the Open Inference Protocol, and for sentences
+ONNX = "fastapi_onnx"  # only for real networks: see loadtests/networks
+SERVERS = (MOSEC, PLAIN, LITSERVE, BARE, PYTRITON, NATIVE, INFINITY)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,12 +32,9 @@ class Workload:
         connections: of the closed loop.
         others: the servers to measure with ours.
         items: per request.
-        model: the served model: `mean` accepts 3x224x224 numbers and has no weights, `minilm`
-            accepts sentences.
+        model: the served model.
         repeated: number of different bodies, drawn by Zipf's law and all cached; 0: none repeats.
         shared: server and generator share all cores, and nothing is pinned.
-        checks_per_s: known requests sent with the load.
-        limit: the kind that `loadtests.bench.limits` measures for it, if any.
         v2: ours is called with the Open Inference Protocol, with binary answers to binary requests.
     """
 
@@ -55,151 +44,71 @@ class Workload:
     connections: int
     others: tuple[str, ...]
     items: int = 1
-    model: ModelName = "digits"
+    model: str = DIGITS
     repeated: int = 0
     shared: bool = False
-    checks_per_s: float = 20.0
-    limit: LimitKind | None = None
     v2: bool = False
 
     @property
     def is_text(self) -> bool:
         """Whether items are sentences; ours is then called with OpenAI's API, like infinity."""
-        return self.model == "minilm"
+        return self.model == MINILM
 
 
-JSON_32 = Workload("json-32", "single JSON, 32 connections", "json", 32, SINGLES)
+JSON_PEERS, BINARY_PEERS = (MOSEC, PLAIN, LITSERVE), (MOSEC, PLAIN)  # LitServe reads no raw bytes
+BATCH, V2 = f"one request of {BATCH_ITEMS} items", "Open Inference Protocol v2"
+TEXTS = f"one request of {BATCH_TEXTS} sentences, 4 connections"
 WORKLOADS: tuple[Workload, ...] = (
-    JSON_32,
-    Workload("json-128", "single JSON, 128 connections", "json", 128, SINGLES),
-    Workload("binary-32", "single binary, 32 connections", "binary", 32, SINGLES),
-    Workload("binary-128", "single binary, 128 connections", "binary", 128, SINGLES),
+    Workload("json-32", "single JSON, 32 connections", "json", 32, (*JSON_PEERS, BARE)),
+    Workload("json-128", "single JSON, 128 connections", "json", 128, (*JSON_PEERS, BARE)),
+    Workload("binary-32", "single binary, 32 connections", "binary", 32, (*BINARY_PEERS, BARE)),
+    Workload("binary-128", "single binary, 128 connections", "binary", 128, (*BINARY_PEERS, BARE)),
     Workload(
         "json-64-shared",
         "single JSON, 64 connections, cores shared with the load",
-        "json",
-        64,
-        (MOSEC, PLAIN, LITSERVE, MLSERVER, PYTHON, BEFORE),
+        *("json", 64, JSON_PEERS),
         shared=True,
     ),
     Workload(
-        "batch-json",
-        f"one request of {BATCH_ITEMS} items, JSON, 4 connections",
-        "json",
-        4,
-        (MOSEC, PLAIN, LITSERVE, MLSERVER, PYTHON, BEFORE),
+        *("batch-json", f"{BATCH}, JSON, 4 connections", "json", 4, JSON_PEERS),
         items=BATCH_ITEMS,
-        checks_per_s=4.0,
-        limit="batch",
     ),
     Workload(
-        "batch-binary",
-        f"one request of {BATCH_ITEMS} items, binary, 4 connections",
-        "binary",
-        4,
-        (MOSEC, PLAIN, LITSERVE, MLSERVER, PYTHON, BEFORE),
+        *("batch-binary", f"{BATCH}, binary, 4 connections", "binary", 4, BINARY_PEERS),
         items=BATCH_ITEMS,
-        checks_per_s=4.0,
     ),
     Workload(
         "zipf",
         f"repeated inputs, all cached (Zipf over {ZIPF_BODIES}), 32 connections",
-        "json",
-        32,
-        (BARE, PYTHON),
+        *("json", 32, (BARE,)),
         repeated=ZIPF_BODIES,
     ),
     Workload(
-        "one-connection",
-        "one connection, JSON",
-        "json",
-        1,
-        (PLAIN, MOSEC, LITSERVE, MLSERVER, PYTHON),
-        checks_per_s=2.0,  # each delays the only connection
+        *("one-connection", "one connection, JSON", "json", 1, JSON_PEERS),
     ),
     Workload(
-        "image-binary",
-        "3x224x224 binary bodies (602 KB), 32 connections",
-        "binary",
-        32,
-        (MOSEC, PLAIN, LITSERVE, MLSERVER, BARE, PYTHON),
-        model="mean",
-        checks_per_s=4.0,
-        limit="image",
-    ),
-    Workload(
-        "v2-json-32",
-        "Open Inference Protocol v2, single JSON, 32 connections",
-        "json",
-        32,
-        (NATIVE, MLSERVER, KSERVE, PYTRITON),
+        *("v2-json-32", f"{V2}, single JSON, 32 connections", "json", 32, (NATIVE, PYTRITON)),
         v2=True,
     ),
     Workload(
-        "v2-binary-32",
-        "Open Inference Protocol v2, single binary, 32 connections",
-        "binary",
-        32,
+        *("v2-binary-32", f"{V2}, single binary, 32 connections", "binary", 32),
         (NATIVE, PYTRITON),
         v2=True,
     ),
     Workload(
-        "v2-batch-binary",
-        f"Open Inference Protocol v2, one request of {BATCH_ITEMS} items, binary, 4 connections",
-        "binary",
-        4,
+        *("v2-batch-binary", f"{V2}, {BATCH}, binary, 4 connections", "binary", 4),
         (NATIVE, PYTRITON),
         items=BATCH_ITEMS,
-        checks_per_s=4.0,
         v2=True,
     ),
     Workload(
-        "v2-grpc-32",
-        "Open Inference Protocol v2, single by gRPC, 32 calls at a time over 4 connections",
-        "grpc",
-        32,
-        (PYTRITON,),
-        v2=True,
+        *("text-32", "single sentences, 32 connections", "json", 32, (INFINITY, NATIVE)),
+        model=MINILM,
     ),
     Workload(
-        "text-32",
-        "single sentences, 32 connections",
-        "json",
-        32,
-        (INFINITY, PLAIN_ENCODER, NATIVE, INT8, BF16),
-        model="minilm",
-        checks_per_s=4.0,
-        limit="text",
-    ),
-    Workload(
-        "text-32-shared",
-        "single sentences, 32 connections, cores shared with the load",
-        "json",
-        32,
-        (INFINITY, PLAIN_ENCODER, INT8),
-        model="minilm",
-        shared=True,
-        checks_per_s=4.0,
-    ),
-    Workload(
-        "text-zipf-32",
-        f"repeated sentences, all cached (Zipf over {ZIPF_BODIES}), 32 connections",
-        "json",
-        32,
-        (INFINITY, NATIVE),
-        model="minilm",
-        repeated=ZIPF_BODIES,
-        checks_per_s=4.0,
-    ),
-    Workload(
-        "text-batch",
-        f"one request of {BATCH_TEXTS} sentences, 4 connections",
-        "json",
-        4,
-        (INFINITY, PLAIN_ENCODER, NATIVE, INT8, BF16),
+        *("text-batch", TEXTS, "json", 4, (INFINITY, NATIVE)),
         items=BATCH_TEXTS,
-        model="minilm",
-        checks_per_s=1.0,
+        model=MINILM,
     ),
 )
 NAMES = tuple(workload.name for workload in WORKLOADS)

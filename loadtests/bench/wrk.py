@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
-import functools
 import shutil
 import subprocess
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -58,7 +55,6 @@ class Run:
 
     @property
     def requests_per_s(self) -> float:
-        """Answers per second of the measured time."""
         return self.answered / self.seconds
 
 
@@ -78,7 +74,6 @@ def find() -> str:
 
 
 def version() -> str:
-    """Return wrk's own version text."""
     told = subprocess.run(  # nosec B603 # wrk, as shutil.which found it
         [find(), "-v"], capture_output=True, text=True, check=False
     )
@@ -86,14 +81,7 @@ def version() -> str:
 
 
 def load(port: int, requests: Path, first: int, plan: LoadPlan) -> Run:
-    """Load the server on 127.0.0.1 and count; see `loading`."""
-    with loading(port, requests, first, plan) as running:
-        return running()
-
-
-@contextlib.contextmanager
-def loading(port: int, requests: Path, first: int, plan: LoadPlan) -> Iterator[Callable[[], Run]]:
-    """Load the server on 127.0.0.1 during the block; call the yielded function to wait for the end.
+    """Load the server on 127.0.0.1, and count.
 
     Args:
         port: of the server.
@@ -102,27 +90,23 @@ def loading(port: int, requests: Path, first: int, plan: LoadPlan) -> Iterator[C
         plan: of the load.
 
     Raises:
-        LoadError: if wrk is not installed; when waiting for the end, if connections break, answers
-            are missing, or wrk's output is unreadable.
+        LoadError: if wrk is not installed, connections break, answers are missing, or wrk's output
+            is unreadable.
     """
     command = [find(), "--threads", "1", "--connections", str(plan.connections)]
     command += ["--duration", f"{plan.seconds}s", "--timeout", f"{TIMEOUT_S}s"]
     command += ["--script", str(SCRIPT), f"http://127.0.0.1:{port}", "--", str(requests)]
-    with subprocess.Popen(  # nosec B603 # wrk, as shutil.which found it
-        [*command, str(first)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT
-    ) as process:
-        try:
-            yield functools.partial(_result, process, plan.seconds)
-        finally:
-            process.kill()  # if it still runs
-
-
-def _result(process: subprocess.Popen[bytes], seconds: int) -> Run:
     try:
-        output, _ = process.communicate(timeout=seconds + GRACE_S)
+        done = subprocess.run(  # nosec B603 # wrk, as shutil.which found it
+            [*command, str(first)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            timeout=plan.seconds + GRACE_S,
+            check=False,
+        )
     except subprocess.TimeoutExpired as error:
         raise LoadError(f"wrk did not end within {GRACE_S:g} s after its time") from error
-    return parsed(output.decode(errors="replace"))
+    return parsed(done.stdout.decode(errors="replace"))
 
 
 def parsed(output: str) -> Run:

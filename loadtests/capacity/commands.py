@@ -30,13 +30,11 @@ OTHER_FILES = 64  # open in addition to the connections: libraries, event loop, 
 
 
 def find_capacity(given: argparse.Namespace, console: Console, command: str) -> int:
-    """Search, print, write; return the exit code."""
     check(given)
     gates = Gates(given.slo_ms, given.fail_ratio)
     address, target = reach(given.url), learn(given.url, given.model)
     check_writable(given.out)
-    settings = ("budget_s", "start_rate", "max_rate")
-    found_here = _conditions(given, address, target, gates, command, settings)
+    found_here = _conditions(given, address, target, command)
     lengths = Lengths.within(given.budget_s)
     search = Search(lengths, given.start_rate, LOWEST_RATE_PER_S, given.max_rate)
     console.print(
@@ -67,12 +65,11 @@ def find_capacity(given: argparse.Namespace, console: Console, command: str) -> 
 
 
 def run(given: argparse.Namespace, console: Console, command: str) -> int:
-    """Run one trial at a fixed rate; return the exit code."""
     check(given)
     gates = Gates(given.fail_p99_ms or given.slo_ms, given.fail_ratio)
     address, target = reach(given.url), learn(given.url, given.model)
     check_writable(given.out)
-    found_here = _conditions(given, address, target, gates, command, ("rate", "seconds"))
+    found_here = _conditions(given, address, target, command)
     sender = _sender(given, address, target, console)
     measure = measuring(sender.run, RUN_SETTLE_S, gates.slo_ms, given.seed)
     trial = measure(Step("run", given.rate, given.seconds))
@@ -81,7 +78,8 @@ def run(given: argparse.Namespace, console: Console, command: str) -> int:
         console.print(f"{count} failed: {reason}", markup=False)
     for doubt in trial.doubts():
         console.print(f"Not to be trusted: {doubt}.", markup=False)
-    write(given.out, "run", report.run_json(trial, gates, found_here), console)
+    made = {"kind": "run", "conditions": found_here, "trial": report.trial_json(trial, gates)}
+    write(given.out, "run", made, console)
     missed = missed_gates(trial, given.fail_p99_ms, given.fail_ratio)
     for each in missed:
         console.print(f"FAILED: {each}", markup=False)
@@ -158,25 +156,12 @@ def _sender(
     return Sender(address, calls, given.arrivals, limits)
 
 
-def _conditions(
-    given: argparse.Namespace,
-    address: Address,
-    target: Target,
-    gates: Gates,
-    command: str,
-    own: tuple[str, ...],
-) -> Json:
-    names = (*own, "timeout_s", "connections", "seed")
+def _conditions(given: argparse.Namespace, address: Address, target: Target, command: str) -> Json:
     return {
         **conditions(command),
-        "url": target.url,
         "address": address.peer,
         "model": target.model,
         "version": target.version,
         "precision": target.precision,
-        "workload": given.workload,
-        "arrivals": given.arrivals,
-        "slo_ms": gates.slo_ms,
-        "fail_ratio": gates.fail_ratio,
-        "settings": {name: float(getattr(given, name)) for name in names},
+        "options": {name: str(value) for name, value in vars(given).items()},
     }

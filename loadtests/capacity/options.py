@@ -7,11 +7,12 @@ import os
 from pathlib import Path
 
 from loadtests.arguments import above_zero, at_least_one, from_zero, share
-from loadtests.bench.options import add_common
-from loadtests.capacity.cases import NAMES, SERVERS, USUAL
+from loadtests.bench.machine import add_common
+from loadtests.bench.workloads import DIGITS
 from loadtests.traffic.workloads import WORKLOADS
 from models.local_paths import local_path
 
+OVERLOAD_MODELS = ("linear", DIGITS)
 LOADS = (0.7, 1.0, 2.0, 4.0)
 # At 10 even the best server would have to reject 0.3 % of a load of 0.7; at 6 so would a server
 # whose core is a tenth slower when it wakes than when it never sleeps: see docs/load-testing.md.
@@ -54,7 +55,6 @@ def _add_common(parser: argparse.ArgumentParser, out: str) -> None:
 
 
 def add_search(parser: argparse.ArgumentParser) -> None:
-    """Add the options of the search."""
     _add_common(parser, "reports/capacity")
     parser.add_argument(
         "--budget-s", type=above_zero, default=120.0, help="of the whole search (default: 120)"
@@ -73,7 +73,6 @@ def add_search(parser: argparse.ArgumentParser) -> None:
 
 
 def add_run(parser: argparse.ArgumentParser) -> None:
-    """Add the options of a single run."""
     _add_common(parser, "reports/run")
     parser.add_argument("--rate", type=above_zero, required=True, help="requests per second")
     parser.add_argument("--seconds", type=above_zero, default=10.0, help="time (default: 10)")
@@ -89,22 +88,20 @@ def a_rate(text: str) -> float:
 
 
 def add_overload(parser: argparse.ArgumentParser) -> None:
-    """Add the options of the overload table."""
-    parser.add_argument("--quick", action="store_true", help="2 s per load, ours alone")
+    parser.add_argument("--quick", action="store_true", help="2 s per load")
     parser.add_argument(
         "--models",
         nargs="+",
-        choices=NAMES,
-        default=USUAL,
+        choices=OVERLOAD_MODELS,
+        default=OVERLOAD_MODELS,
         metavar="MODEL",
-        help=f"the models: {', '.join(NAMES)} (default: {' '.join(USUAL)})",
+        help=f"the models: {', '.join(OVERLOAD_MODELS)} (default: both)",
     )
     parser.add_argument(
-        "--servers",
-        nargs="+",
-        choices=SERVERS,
-        metavar="SERVER",
-        help=f"the servers: {', '.join(SERVERS)} (default: all for the model)",
+        "--before",
+        type=local_path,
+        metavar="DIR",
+        help="an earlier commit's .compiled, to compare with",
     )
     parser.add_argument(
         "--loads",

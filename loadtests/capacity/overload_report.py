@@ -1,15 +1,14 @@
-"""Reports an overload measurement, for people and machines."""
+"""Reports an overload measurement: a table with the servers of each load side by side."""
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from rich.console import Console
 
-from loadtests.bench.launch import TITLES
-from loadtests.capacity.verdicts import Load, Measured
-from loadtests.reports import Json, Judged, table_of
+from loadtests.openloop.trial import Trial
+from loadtests.reports import table_of
 
 COLUMNS = (
     *("load", "server", "offered/s", "in time/s", "late", "refused", "errors", "wrong"),
@@ -21,42 +20,80 @@ LEGEND = (
 )
 
 
+@dataclass(frozen=True, slots=True)
+class Load:
+    """One load.
+
+    Attributes:
+        times: multiple of the capacity.
+        cpu_us: of all processes of the server, user and system, per request of any outcome.
+        stalled: share of the time before and after in which the server's core did not run a ready
+            process, without any load.
+        ideal_refused: share that a server without any variance would have rejected, for the same
+            arrivals; None: unknown.
+    """
+
+    times: float
+    trial: Trial
+    cpu_us: float
+    stalled: float
+    ideal_refused: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """One server with one model.
+
+    Attributes:
+        capacity_per_s: most correct, timely answers near the highest sustained rate.
+        loads: in ascending order.
+        trials: of the search for the capacity.
+    """
+
+    model: str
+    server: str
+    capacity_per_s: float
+    loads: tuple[Load, ...]
+    trials: tuple[Trial, ...]
+
+
 def print_report(console: Console, results: Sequence[Measured]) -> None:
-    """Print a table for each model, with the servers of each load side by side."""
-    for case in dict.fromkeys(each.case for each in results):
-        of_case = [each for each in results if each.case == case]
-        table = table_of(COLUMNS, of_case[0].title, names=2)
-        pairs = [(each, load) for each in of_case for load in each.loads]
-        last = None
-        for measured, load in sorted(pairs, key=lambda pair: pair[1].times):
-            if last not in (None, load.times):
-                table.add_section()
-            last = load.times
-            table.add_row(*cells(measured, load))
+    """Print a table for each model, and what else a reader must know."""
+    for model in dict.fromkeys(each.model for each in results):
+        of_model = [each for each in results if each.model == model]
+        table = table_of(COLUMNS, model, names=2)
+        pairs = [(each.server, load) for each in of_model for load in each.loads]
+        for server, load in sorted(pairs, key=lambda pair: pair[1].times):
+            table.add_row(*_cells(server, load))
         console.print(table)
-        for note in notes(of_case):
-            console.print(note, markup=False)
+        holds = (f"{each.server} {each.capacity_per_s:,.0f}/s" for each in of_model)
+        console.print(f"capacity: {', '.join(holds)}")
+        for server, load in pairs:
+            where = f"{server} at {load.times:g}x"
+            for doubt in load.trial.doubts():
+                console.print(f"* {where}: not the intended load: {doubt}", markup=False)
+            if load.trial.errors or load.trial.wrong:
+                told = [load.trial.first_wrong, *load.trial.failures]
+                console.print(f"{where}: {'; '.join(filter(None, told))[:300]}", markup=False)
     console.print(LEGEND)
 
 
-def cells(measured: Measured, load: Load) -> tuple[str, ...]:
-    """Return one row, in the order of `COLUMNS`."""
+def _cells(server: str, load: Load) -> tuple[str, ...]:
     trial, hints = load.trial, load.trial.hints
     told = f"{hints.median_ratio:.2f}, {hints.within / hints.judged:.0%}" if hints.judged else ""
     ideal = "" if load.ideal_refused is None else f" ({load.ideal_refused:.1%})"
-    refused_ms = trial.refused_p99_ms
     return (
         f"{load.times:g}x" + ("*" if trial.doubts() else ""),
-        TITLES[measured.server],
+        server,
         f"{trial.offered_per_s:,.0f}",
         f"{trial.goodput_per_s:,.1f}",
-        _share(trial.late, trial.requests),
-        _share(trial.refused, trial.requests) + ideal,
+        share_told(trial.late, trial.requests),
+        share_told(trial.refused, trial.requests) + ideal,
         str(trial.errors),
         str(trial.wrong),
         f"{trial.p50_ms:,.1f}",
         f"{trial.p99_ms:,.1f}",
-        "" if refused_ms is None else f"{refused_ms:,.1f}",
+        "" if trial.refused_p99_ms is None else f"{trial.refused_p99_ms:,.1f}",
         f"{trial.lag_p99_ms:,.1f}",
         told,
         f"{load.cpu_us:,.0f}",
@@ -64,34 +101,6 @@ def cells(measured: Measured, load: Load) -> tuple[str, ...]:
     )
 
 
-def notes(of_case: Sequence[Measured]) -> list[str]:
-    """Return what a reader of one model's table must know."""
-    holds = (f"{TITLES[each.server]} {each.capacity_per_s:,.0f}/s" for each in of_case)
-    lines = [f"capacity: {', '.join(holds)}"]
-    if any(load.ideal_refused is not None for each in of_case for load in each.loads):
-        lines.append(
-            "refused, in brackets: the share that a server without any variance would have had to "
-            "refuse of the same arrivals"
-        )
-    for each in of_case:
-        for load in each.loads:
-            where = f"{TITLES[each.server]} at {load.times:g}x"
-            lines += [f"* {where}: not the intended load: {d}" for d in load.trial.doubts()]
-            if load.trial.errors or load.trial.wrong:
-                told = [load.trial.first_wrong, *load.trial.failures]
-                lines.append(f"{where}: {'; '.join(filter(None, told))[:300]}")
-    return lines
-
-
-def as_json(results: Sequence[Measured], lines: Sequence[Judged], conditions: Json) -> Json:
-    """Return all measurements and their conditions."""
-    return {
-        "kind": "overload",
-        "conditions": conditions,
-        "results": [dataclasses.asdict(each) for each in results],
-        "acceptance": [dataclasses.asdict(each) for each in lines],
-    }
-
-
-def _share(number: int, of: int) -> str:
+def share_told(number: int, of: int) -> str:
+    """Format a share in percent."""
     return f"{number / of:.2%}" if number else "0"

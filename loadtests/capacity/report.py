@@ -79,28 +79,16 @@ def notes(found: Found, gates: Gates) -> list[str]:
 
 
 def print_trials(console: Console, trials: Sequence[Trial], gates: Gates) -> None:
-    """Print a table with a row for each trial."""
     table = table_of(COLUMNS)
     for trial in trials:
-        table.add_row(*cells_of(trial, gates))
+        latencies = (trial.p50_ms, trial.p95_ms, trial.p99_ms, trial.typical_p99_ms)
+        table.add_row(
+            *(trial.kind, _rate(trial.rate_per_s), _rate(trial.achieved_per_s)),
+            *(f"{each:,.1f}" for each in latencies),
+            f"{trial.fail_ratio:.2%}" if trial.failed else "0",
+            *(f"{trial.lag_p99_ms:.1f}", f"{trial.cost.cpu:.0%}", verdict(trial, gates)),
+        )
     console.print(table)
-
-
-def cells_of(trial: Trial, gates: Gates) -> list[str]:
-    """Return one row, in the order of `COLUMNS`."""
-    return [
-        trial.kind,
-        _rate(trial.rate_per_s),
-        _rate(trial.achieved_per_s),
-        f"{trial.p50_ms:,.1f}",
-        f"{trial.p95_ms:,.1f}",
-        f"{trial.p99_ms:,.1f}",
-        f"{trial.typical_p99_ms:,.1f}",
-        f"{trial.fail_ratio:.2%}" if trial.failed else "0",
-        f"{trial.lag_p99_ms:.1f}",
-        f"{trial.cost.cpu:.0%}",
-        verdict(trial, gates),
-    ]
 
 
 def verdict(trial: Trial, gates: Gates) -> str:
@@ -121,7 +109,6 @@ def progress(trial: Trial, gates: Gates) -> str:
 
 
 def capacity_json(found: Found, gates: Gates, conditions: Json) -> Json:
-    """Return everything, for machines."""
     trial = found.at_capacity(gates)
     return {
         "kind": "capacity",
@@ -129,23 +116,12 @@ def capacity_json(found: Found, gates: Gates, conditions: Json) -> Json:
         "at_least": found.at_least,
         "end": found.end,
         "reason": found.reason,
-        "doubts": [] if trial is None else trial.doubts(),
         "seconds": found.seconds,
         "headline": headline(found, gates),
         "notes": notes(found, gates),
         "at_capacity": None if trial is None else trial_json(trial, gates),
         "conditions": conditions,
         "trials": [trial_json(each, gates) for each in found.trials],
-    }
-
-
-def run_json(trial: Trial, gates: Gates, conditions: Json) -> Json:
-    """Return one trial at a fixed rate, for machines."""
-    return {
-        "kind": "run",
-        "conditions": conditions,
-        "doubts": trial.doubts(),
-        "trial": trial_json(trial, gates),
     }
 
 
@@ -157,6 +133,7 @@ def trial_json(trial: Trial, gates: Gates) -> Json:
         "failed": trial.failed,
         "fail_ratio": trial.fail_ratio,
         "verdict": verdict(trial, gates),
+        "doubts": trial.doubts(),
     }
 
 

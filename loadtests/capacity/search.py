@@ -163,7 +163,6 @@ class Search:
                 self._confirmed = step.rate_per_s
 
     def answer(self) -> Answer:
-        """Return the result so far."""
         low, high = self._quantile(0.1), self._quantile(0.9)
         if not self._passed:
             return Answer(None, low, high, confirmed=False)

@@ -11,24 +11,26 @@ import io
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import orjson
 from PIL import Image
-from rich import box
 from rich.console import Console
-from rich.table import Table
 
+from loadtests.arguments import at_least_one
 from loadtests.bench import wrk
+from loadtests.bench.artifacts import manifest_of
 from loadtests.bench.bodies import Bodies
-from loadtests.bench.environments import COMPILED, ENVIRONMENTS, ROOT, check_sources
-from loadtests.bench.launch import Serving, own_environment
-from loadtests.bench.own_models import manifest_of
-from loadtests.bench.results import Spread, turns
+from loadtests.bench.environments import ENVIRONMENTS, ROOT
+from loadtests.bench.launch import TITLES, Serving, own_environment
+from loadtests.bench.machine import add_common, prepare
+from loadtests.bench.measuring import Measured, loaded
+from loadtests.bench.report import Round, as_json, print_figures, turns
 from loadtests.bench.servers import Cores, Fleet, Server, ServerSpec
+from loadtests.bench.workloads import ONNX, OURS
 from loadtests.errors import LoadTestError
 from loadtests.networks.sizes import (
     BERT,
@@ -40,21 +42,16 @@ from loadtests.networks.sizes import (
     TOKENS,
     WORDS,
 )
-from loadtests.reports import Json, check_writable, conditions, warnings, write
+from loadtests.reports import write
 from loadtests.traffic.target import exchange
-from models.local_paths import local_path
 from models.manifest import MANIFEST_FILE
-from models.resources import usable_cores
 
 FOLDER = ENVIRONMENTS / "networks"
-OURS, THEIRS = "torchlane", "fastapi_onnx"
 CONNECTIONS = (1, 16)
 ROUNDS, TURN_S, WARM_UP_S = 7, 1, 2
 COMPARED = 4  # answers of both, before the load
 WIDTH, HEIGHT = 500, 375  # of a photograph
 OCTETS, JPEG, JSON = "application/octet-stream", "image/jpeg", "application/json"
-
-
 Scores = Mapping[str, float]
 
 
@@ -82,33 +79,6 @@ class Case:
     near: float
 
 
-@dataclass(frozen=True, slots=True)
-class Turn:
-    """One second of one server; CPU time is that of all its processes, per answer."""
-
-    requests_per_s: float
-    p99_ms: float
-    cpu_ms: float
-
-
-@dataclass(slots=True)
-class Row:
-    """A network at a number of connections: the turns of each server, in order."""
-
-    case: Case
-    connections: int
-    turns: dict[str, list[Turn]] = field(default_factory=lambda: {OURS: [], THEIRS: []})
-
-    def ratio(self, figure: str) -> Spread:
-        """Return ours over theirs, round by round."""
-        both = zip(self.turns[OURS], self.turns[THEIRS], strict=True)
-        return Spread.of([getattr(ours, figure) / getattr(theirs, figure) for ours, theirs in both])
-
-    def median(self, server: str, figure: str) -> float:
-        """Return the median of a server's turns."""
-        return Spread.of([getattr(turn, figure) for turn in self.turns[server]]).median
-
-
 CASES = (
     Case(MOBILENET, "MobileNetV3-large, raw float32", "/numbers", OCTETS, (), 4, 1e-3),
     Case(
@@ -134,14 +104,10 @@ CASES = (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options of the comparison."""
     names = [case.name for case in CASES]
     parser.add_argument("--networks", nargs="+", choices=names, default=names, metavar="NAME")
-    parser.add_argument("--rounds", type=int, default=ROUNDS, help=f"default: {ROUNDS}")
-    parser.add_argument("--pure", action="store_true", help="run ours without machine code")
-    parser.add_argument(
-        "--out", type=local_path, default=Path("reports"), help="for .json and .html"
-    )
+    parser.add_argument("--rounds", type=at_least_one, default=ROUNDS, help=f"default: {ROUNDS}")
+    add_common(parser)
 
 
 def compare(given: argparse.Namespace, console: Console, command: str) -> int:
@@ -150,25 +116,21 @@ def compare(given: argparse.Namespace, console: Console, command: str) -> int:
     Raises:
         LoadTestError: if a figure would be invalid.
     """
-    check_writable(given.out)
-    package = None if given.pure else COMPILED
-    if package is not None:
-        check_sources(package)
+    generator, place = wrk.version(), prepare(given, console, command)
     cases = [case for case in CASES if case.name in given.networks]
     for case in cases:
         _build(case, console)
-    found = {**conditions(command), "compiled": package is not None, "generator": wrk.version()}
-    console.print(f"{found['machine']}, {found['date']}")
-    for line in warnings(found["load_average"], usable_cores()):
-        console.print(line)
-    rows: list[Row] = []
+    results: dict[str, list[Round]] = {}
     try:
         for case in cases:
-            rows += _compared(case, package, given.rounds, console)
+            for name, rounds in _compared(case, place.package, given.rounds):
+                results[name] = rounds
+                console.print(f"{name}: measured")
     finally:  # write what was measured, even if the rest is missing
-        if rows:
-            console.print(_table(rows))
-            write(given.out, "networks", found | {"rows": [*map(_as_json, rows)]}, console)
+        if results:
+            print_figures(console, results)
+            found = as_json(results, {**place.conditions, "generator": generator})
+            write(given.out, "networks", found, console)
     return 0
 
 
@@ -196,39 +158,38 @@ def _run(module: str, *arguments: str) -> None:
         raise NetworkError(f"`{' '.join(command)}` failed: {(done.stdout + done.stderr)[-1000:]}")
 
 
-def _compared(case: Case, package: Path | None, rounds: int, console: Console) -> list[Row]:
+def _compared(case: Case, package: Path | None, rounds: int) -> Iterator[tuple[str, list[Round]]]:
+    """Yield a title and the rounds for each number of connections."""
     bodies = _bodies(case)
     specs = _specs(case, package)
-    paths = {OURS: f"/models/{case.name}/predict", THEIRS: case.path}
-    found = [Row(case, connections) for connections in CONNECTIONS]
+    paths = {OURS: f"/models/{case.name}/predict", ONNX: case.path}
     with Fleet() as fleet, tempfile.TemporaryDirectory() as scratch:
-        for spec in specs.values():
-            fleet.start(spec)
         answers: dict[str, list[Scores]] = {}
+        files = {name: Path(scratch) / name for name in specs}
         for name, spec in specs.items():
+            fleet.start(spec)
+            _requests(case, paths[name], bodies, ours=name == OURS).write(files[name])
             with fleet.awake(spec) as server:
                 first = bodies[:COMPARED]
                 answers[name] = [_answer(server, paths[name], case, body) for body in first]
         _check(case, *answers.values())
-        files = {name: Path(scratch) / name for name in specs}
         sent = dict.fromkeys(specs, COMPARED)
-        for name, file in files.items():
-            _requests(case, paths[name], bodies, ours=name == OURS).write(file)
-        for row in found:
-            for number in range(rounds + 1):
+        for connections in CONNECTIONS:
+            found: list[Round] = []
+            for number in range(rounds + 1):  # the first is the warm-up
+                plan = wrk.LoadPlan(connections, TURN_S if number else WARM_UP_S)
+                made: dict[str, Measured] = {}
                 for name in turns(list(specs), number):
-                    plan = wrk.LoadPlan(row.connections, TURN_S if number else WARM_UP_S)
                     with fleet.awake(specs[name]) as server:
-                        turn, more = _turn(server, files[name], sent[name], plan)
-                    sent[name] += more
-                    row.turns[name] += [turn] if number else []
+                        made[name], run = loaded(server, files[name], sent[name], plan)
+                    sent[name] += run.sent
+                found += [made] if number else []
                 if case.media_type != OCTETS and max(sent.values()) > case.different:
                     raise NetworkError(
                         f"{case.title}: all {case.different} different requests are used in round "
                         f"{number}: give fewer --rounds"
                     )
-            console.print(f"{case.title}, {row.connections} connection(s): measured")
-    return found
+            yield f"{case.title}, {connections} connection(s)", found
 
 
 def _specs(case: Case, package: Path | None) -> dict[str, ServerSpec]:
@@ -242,12 +203,10 @@ def _specs(case: Case, package: Path | None) -> dict[str, ServerSpec]:
     peer = str(Path(__file__).with_name("peer.py"))
     return {
         OURS: ServerSpec(
-            *("Torchlane", (sys.executable, "-m", "app"), own_environment(serving, package)),
+            *(TITLES[OURS], (sys.executable, "-m", "app"), own_environment(serving, package)),
             ready_path="/health/ready",
         ),
-        THEIRS: ServerSpec(
-            "FastAPI + ONNX Runtime", (sys.executable, peer), theirs, ready_path="/openapi.json"
-        ),
+        ONNX: ServerSpec(TITLES[ONNX], (sys.executable, peer), theirs, ready_path="/openapi.json"),
     }
 
 
@@ -289,7 +248,7 @@ def _requests(case: Case, path: str, bodies: Sequence[bytes], *, ours: bool) -> 
         ).encode("ascii")
         templates.append((head, body[4:]) if is_binary else (head + body,))
     order = tuple(range(len(templates)))
-    return Bodies("binary" if is_binary else "none", tuple(templates), np.zeros(0), order, 0)
+    return Bodies("binary" if is_binary else "none", tuple(templates), order, 0)
 
 
 def _answer(server: Server, path: str, case: Case, body: bytes) -> Scores:
@@ -313,38 +272,3 @@ def _check(case: Case, ours: Sequence[Scores], theirs: Sequence[Scores]) -> None
         most = max(map(abs, other.values()))
         if not shared or any(abs(mine[each] - other[each]) > case.near * most for each in shared):
             raise NetworkError(f"{case.name}: the servers disagree: {mine} and {other}")
-
-
-def _turn(server: Server, file: Path, first: int, plan: wrk.LoadPlan) -> tuple[Turn, int]:
-    before_s = server.cpu_s()
-    run = wrk.load(server.port, file, first, plan)
-    cpu_ms = (server.cpu_s() - before_s) * 1e3 / max(1, run.answered)
-    if run.not_200 or not run.answered:
-        raise NetworkError(f"{server.name}: {run.not_200} of {run.answered} answers were not 200")
-    return Turn(run.requests_per_s, run.p99_ms, cpu_ms), run.sent
-
-
-def _table(rows: Sequence[Row]) -> Table:
-    table = Table(box=box.SIMPLE)
-    for title in ("network", "connections", "requests/s", "theirs", "ratio", "min..max"):
-        table.add_column(title, justify="left" if title == "network" else "right")
-    for title in ("p99 ms", "theirs", "CPU ms", "theirs"):
-        table.add_column(title, justify="right")
-    for row in rows:
-        ratio = row.ratio("requests_per_s")
-        figures = [
-            f"{row.median(server, figure):.{digits}f}"
-            for figure, digits in (("requests_per_s", 1), ("p99_ms", 1), ("cpu_ms", 2))
-            for server in (OURS, THEIRS)
-        ]
-        spread = (f"{ratio.median:.2f}", f"{ratio.low:.2f}..{ratio.high:.2f}")
-        table.add_row(row.case.title, str(row.connections), *figures[:2], *spread, *figures[2:])
-    return table
-
-
-def _as_json(row: Row) -> Json:
-    each = {
-        server: [[turn.requests_per_s, turn.p99_ms, turn.cpu_ms] for turn in made]
-        for server, made in row.turns.items()
-    }
-    return {"network": row.case.title, "connections": row.connections, "turns": each}

@@ -100,7 +100,6 @@ class MobileNet(nn.Module):
         self.head = nn.Sequential(nn.Linear(960, 1280), nn.Hardswish(), nn.Linear(1280, CLASSES))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """See the class."""
         made: torch.Tensor = self.head(self.features(x).mean((2, 3)))
         return made
 
@@ -134,7 +133,6 @@ class Bert(nn.Module):
         self.head = nn.Linear(width, 8)
 
     def forward(self, ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-        """See the class."""
         places = torch.arange(ids.shape[1], device=ids.device)
         x, seen = self.norm(self.words(ids) + self.places(places)), (mask != 0)[:, None, None, :]
         for layer in self.layers:

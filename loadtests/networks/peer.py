@@ -32,7 +32,6 @@ class Text(BaseModel):
 
 @app.post("/numbers")
 def numbers(body: Annotated[bytes, Body(media_type="application/octet-stream")]) -> Any:
-    """Compute an array of float32."""
     batch = np.frombuffer(body, np.float32).reshape(1, 3, 224, 224)
     return {"scores": session.run(None, {names[0]: batch})[0][0].tolist()}
 
@@ -55,7 +54,6 @@ def picture(body: Annotated[bytes, Body(media_type="image/jpeg")]) -> Any:
 
 @app.post("/text")
 def text(body: Text) -> Any:
-    """Compute a text."""
     given = dict(zip(names, (np.array([body.ids]), np.array([body.mask])), strict=True))
     return {"scores": session.run(None, given)[0][0].tolist()}
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import errno
 import gc
 import time
 from collections import deque
@@ -14,8 +13,7 @@ import numpy as np
 
 from loadtests.errors import LoadTestError
 from loadtests.openloop.address import Address, Unreachable, words_of
-from loadtests.openloop.connection import Connection
-from loadtests.wire import Response
+from loadtests.openloop.connection import Connection, Response
 from models.tensors import Array
 
 TICK_S = 0.001  # the resolution of uvloop's timers; a shorter sleep would spin
@@ -23,9 +21,6 @@ LONGEST_IDLE_S = 2.0  # below uvicorn's keep-alive of 5 s, to never send on a cl
 MAX_ANSWER_BYTES = 512 * 1024 * 1024  # of one trial, after which they are judged
 UNANSWERED = "no answer in time"
 NOT_OPENED = "no connection"
-OUT_OF_OWN = "the generator could open no further connection"
-# exhausted here, not at the server: files, the machine's files, local ports, socket memory
-OWN_ERRORS = frozenset({errno.EMFILE, errno.ENFILE, errno.EADDRNOTAVAIL, errno.ENOBUFS})
 
 
 class TrialTooLarge(LoadTestError):
@@ -61,7 +56,6 @@ class Sent:
         cpu_s: processor time of this process up to the last arrival.
         span_s: wall time of the same.
         connect_error: the last error of opening a connection; None if all were accepted.
-        unopened: requests that failed because the generator itself could open no connection.
     """
 
     due_s: Array
@@ -74,7 +68,6 @@ class Sent:
     cpu_s: float = 0.0
     span_s: float = 0.0
     connect_error: str | None = None
-    unopened: set[int] = field(default_factory=set)
 
 
 async def send(
@@ -137,7 +130,6 @@ class _Generator:
         self.finished: asyncio.Future[None] = self._loop.create_future()
 
     def begin(self) -> None:
-        """Start the clock."""
         self._start = time.perf_counter()
         self._cpu_start = time.process_time()
         self._tick()
@@ -205,17 +197,11 @@ class _Generator:
                 lambda: Connection(self), self._address.ip or self._address.host, self._address.port
             )
         except OSError as error:
-            own, why = error.errno in OWN_ERRORS, words_of(error)
-            if not own:
-                self.sent.connect_error = why
+            self.sent.connect_error = words_of(error)
             if self._waiting:
-                index = self._waiting.popleft()
-                if own:
-                    self.sent.unopened.add(index)
-                self.fail(index, f"{OUT_OF_OWN if own else NOT_OPENED}: {why}")
+                self.fail(self._waiting.popleft(), f"{NOT_OPENED}: {words_of(error)}")
 
     def made(self, connection: Connection) -> None:
-        """Use an opened connection."""
         self.sent.connections += 1
         self._connections.add(connection)
         self._free(connection)
@@ -229,7 +215,6 @@ class _Generator:
             self._open_one()
 
     def answered(self, connection: Connection, index: int, response: Response) -> None:
-        """Record a complete answer."""
         self._done[index] = time.perf_counter() - self._start
         self.sent.responses[index] = response
         self._answer_bytes += len(response.body)
@@ -247,7 +232,6 @@ class _Generator:
             self._free(connection)
 
     def fail(self, index: int, fault: str) -> None:
-        """Record a request without an answer."""
         self._done[index] = time.perf_counter() - self._start
         self.sent.faults[index] = fault
         self._ended()

@@ -14,8 +14,8 @@ import uvloop
 
 from loadtests.openloop.address import Address
 from loadtests.openloop.arrivals import ArrivalKind, schedule
+from loadtests.openloop.connection import Response
 from loadtests.openloop.generator import UNANSWERED, Limits, Sent, TrialTooLarge, send
-from loadtests.wire import Response
 from models.tensors import Array
 
 MAX_REQUEST_BYTES = 512 * 1024 * 1024  # of one trial, all in memory before it starts
@@ -92,13 +92,11 @@ class Cost:
         cpu: share of one core.
         connections: number of opened ones.
         starved: requests that found all allowed connections in use.
-        unopened: measured requests that failed because it could open no connection for them.
     """
 
     cpu: float
     connections: int
     starved: int
-    unopened: int = 0
 
 
 class Sender:
@@ -116,7 +114,7 @@ class Sender:
     ) -> None:
         self._address, self._source = address, requests
         self._arrivals, self._limits = arrivals, limits
-        self._settle_s, self._due_s = 0.0, EMPTY
+        self._due_s = EMPTY
         self._requests: list[bytes] = []
 
     def prepare(self, plan: TrialPlan) -> None:
@@ -125,7 +123,7 @@ class Sender:
         Raises:
             TrialTooLarge: if the requests are more than memory should hold.
         """
-        whole_s, self._settle_s = plan.settle_s + plan.seconds, plan.settle_s
+        whole_s = plan.settle_s + plan.seconds
         self._check_size(plan.rate_per_s * whole_s * LEAST_REQUEST_BYTES)
         self.prepare_at(schedule(self._arrivals, plan.rate_per_s, whole_s, plan.seed))
 
@@ -144,7 +142,6 @@ class Sender:
         gc.collect()  # now, because there is no collection while requests are sent
 
     def run(self, plan: TrialPlan) -> tuple[Outcomes, Cost]:
-        """Prepare and send; see these methods."""
         self.prepare(plan)
         return self.send()
 
@@ -160,7 +157,6 @@ class Sender:
             cpu=sent.cpu_s / sent.span_s if sent.span_s > 0 else 0.0,
             connections=sent.connections,
             starved=sent.starved,
-            unopened=sum(sent.due_s[index] >= self._settle_s for index in sent.unopened),
         )
         return self._judge(sent), cost
 

@@ -118,7 +118,6 @@ class Trial:
 
     @property
     def failed(self) -> int:
-        """Requests that failed for any reason."""
         return sum(self.failures.values())
 
     @property
@@ -139,14 +138,11 @@ class Trial:
     def generator_bound(self, gates: Gates) -> bool:
         """Whether the generator caused, or may have caused, missed gates.
 
-        That is so if the generator had no time left or could open no connection, or if latencies
-        counted from the moment of sending would have been short enough.
+        That is so if the generator had no time left, or if latencies counted from the moment of
+        sending would have been short enough.
         """
-        of_the_server = self.failed - self.cost.unopened
-        if self.meets(gates) or of_the_server > gates.fail_ratio * self.requests:
+        if self.meets(gates) or self.failed > gates.fail_ratio * self.requests:
             return False
-        if self.cost.unopened:
-            return True
         return self.cost.cpu > BUSY_CPU or self.unlagged_p99_ms <= gates.slo_ms
 
     def doubts(self) -> list[str]:
@@ -162,11 +158,6 @@ class Trial:
             found.append(
                 f"the generator used {self.cost.cpu:.0%} of its core; lower the rate, or give it "
                 "a separate core or a faster machine"
-            )
-        if self.cost.unopened:
-            found.append(
-                f"{self.cost.unopened} requests failed because the generator could open no "
-                "connection for them; allow it more open files (ulimit -n) or lower --connections"
             )
         if self.cost.starved:
             found.append(

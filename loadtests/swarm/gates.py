@@ -44,7 +44,6 @@ def broken(runner: Any, options: argparse.Namespace) -> list[str]:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the gates to Locust's command line."""
     group = parser.add_argument_group("Gates: exit code 1 if one is broken")
     group.add_argument(
         "--fail-p99-ms", type=above_zero, help="if the 99th percentile of latency is above"

@@ -52,7 +52,6 @@ class _Staged(LoadTestShape):
         self._stages = stages
 
     def tick(self) -> tuple[int, float] | None:
-        """Return users and users per second; None at the end."""
         users = shapes.users_at(self._stages, self.get_run_time())  # type: ignore[no-untyped-call]
         return None if users is None else (users, float(users))  # start all at once
 
@@ -126,7 +125,6 @@ class _Around:
             environment.process_exit_code = 1
 
     def quitting(self, environment: Any, **_: object) -> None:
-        """Decide on the exit code."""
         if isinstance(environment.runner, WorkerRunner):
             return
         failed = gates.broken(environment.runner, environment.parsed_options)

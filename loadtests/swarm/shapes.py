@@ -38,7 +38,6 @@ def users_at(stages: Stages, run_time_s: float) -> int | None:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add `--shape` and its sizes to Locust's command line."""
     group = parser.add_argument_group("Shapes")
     group.add_argument(
         "--shape",

@@ -11,8 +11,8 @@ from locust.exception import StopUser
 
 from loadtests.swarm.prepared import Prepared
 from loadtests.traffic.calls import Call
-from loadtests.traffic.credentials import with_key
 from loadtests.traffic.drawing import WorkloadError
+from loadtests.traffic.target import with_key
 from loadtests.traffic.workloads import workload
 
 TIMEOUT_S = 60.0

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import io
 import math
+import tokenize
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from loadtests.traffic.reading import NPY_ERRORS, WrongAnswer, in_place, npy, numbers
 from loadtests.traffic.target import Target, TargetError
 from models.rows import answered
-from models.tensors import Array, Tolerance
+from models.tensors import Array, TensorSpec, Tolerance
 
 OCTET_STREAM = "application/octet-stream"
 NPY = "application/x-npy"
@@ -30,6 +31,12 @@ SUM_SLACK = {"float64": 1e-4, "float32": 1e-3, "float16": 1e-2}  # of scores tha
 OPTIONAL = {"outputs", "details"}  # for several outputs, and for truncated texts
 LABELLED = {"label", "score", "scores"}
 RANKED = LABELLED | {"labels", "indices"}
+# The errors that numpy raises for files of random bytes, whose headers it parses as Python.
+NPY_ERRORS = (ValueError, TypeError, SyntaxError, tokenize.TokenError, RecursionError, MemoryError)
+
+
+class WrongAnswer(Exception):
+    """An answer is wrong; the message says how."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +45,7 @@ class Known:
 
     Attributes:
         values: output name -> array without the batch axis.
-        low: smallest allowed values.
-        high: largest allowed values.
+        low, high: smallest and largest allowed values.
         labels: allowed ones; several if the best scores are nearly equal.
     """
 
@@ -83,13 +89,13 @@ class Judge:
             outputs = {self._first.name: prediction["scores"], **outputs}
         if not isinstance(outputs, dict) or outputs.keys() != self._outputs.keys():
             raise WrongAnswer(f"a prediction without the outputs {list(self._outputs)}")
-        values = {name: numbers(spec, outputs[name]) for name, spec in self._outputs.items()}
+        values = {name: _numbers(spec, outputs[name]) for name, spec in self._outputs.items()}
         if self._is_ranked:
             ranked = values[self._first.name]
-            values[self._first.name] = in_place(ranked, prediction, self._labels)
+            values[self._first.name] = _in_place(ranked, prediction, self._labels)
         return values
 
-    def raw(self, media_type: str, body: bytes) -> Array:
+    def raw(self, media_type: str, body: bytes) -> dict[str, Array]:
         """Parse the first output from an answer as bytes or an .npy file.
 
         Raises:
@@ -98,10 +104,9 @@ class Judge:
         spec = self._first
         try:
             if media_type == NPY:
-                return npy(spec, body)
-            return np.frombuffer(body, np.dtype(spec.dtype).newbyteorder("<")).reshape(
-                spec.item_shape
-            )
+                return {spec.name: _npy(spec, body)}
+            array = np.frombuffer(body, np.dtype(spec.dtype).newbyteorder("<"))
+            return {spec.name: array.reshape(spec.item_shape)}
         except NPY_ERRORS as error:
             raise WrongAnswer(
                 f"{len(body)} bytes of {media_type} are not {spec.dtype} of shape "
@@ -114,99 +119,87 @@ class Judge:
         Raises:
             WrongAnswer: if it does not.
         """
-        problem = self.problem(prediction, None)
-        if problem is not None:
-            raise WrongAnswer(problem)
+        self.check(prediction, None)
         values = self.values(prediction)
         slack = {name: _slack(value, tolerance) for name, value in values.items()}
+        low = {name: value - slack[name] for name, value in values.items()}
+        high = {name: value + slack[name] for name, value in values.items()}
         labels = None
         if self._labels:
             scores, allowed = values[self._first.name], slack[self._first.name]
             best = scores >= scores.max() - 2 * allowed
             labels = frozenset(np.array(self._labels)[best].tolist())
-        return Known(
-            values=values,
-            low={name: value - slack[name] for name, value in values.items()},
-            high={name: value + slack[name] for name, value in values.items()},
-            labels=labels,
-        )
+        return Known(values, low, high, labels)
 
-    def problem(self, prediction: object, known: Known | None) -> str | None:
-        """Say what is wrong with a prediction in JSON.
+    def check(self, prediction: object, known: Known | None) -> None:
+        """Compare a prediction in JSON with the correct one; None: check only the form.
 
-        Args:
-            prediction: parsed JSON.
-            known: the correct answer; None: check only the form.
+        Raises:
+            WrongAnswer: if it is wrong.
         """
-        try:
-            values = self.values(prediction)
-        except WrongAnswer as error:
-            return str(error)
-        problem = self.difference(values, known) if known else self._form(values)
-        if problem is None and self._labels and isinstance(prediction, dict):
-            return self._label_problem(prediction, values[self._first.name], known)
-        return problem
+        values = self.values(prediction)
+        self.check_values(values, known)
+        if self._labels and isinstance(prediction, dict):
+            scores, label = values[self._first.name], prediction["label"]
+            best = int(scores.argmax())
+            if label not in self._labels:
+                raise WrongAnswer(f"label {label!r}, which the model does not have")
+            if label != self._labels[best] or prediction["score"] != scores[best]:
+                raise WrongAnswer(f"label {label!r} and its score are not those of the best score")
+            if known is not None and known.labels is not None and label not in known.labels:
+                raise WrongAnswer(f"label {label!r} instead of {' or '.join(sorted(known.labels))}")
 
-    def difference(self, values: Mapping[str, Array], known: Known) -> str | None:
-        """Say how outputs differ from the correct ones by more than the tolerance."""
+    def check_values(self, values: Mapping[str, Array], known: Known | None) -> None:
+        """Compare outputs with the correct ones; None: check only shapes and ranges.
+
+        Raises:
+            WrongAnswer: if they are wrong.
+        """
+        if known is None:
+            return self._check_form(values)
         for name, value in values.items():
             low, high = known.low[name], known.high[name]
             if value.shape != low.shape:
-                return f"{name} of shape {list(value.shape)} instead of {list(low.shape)}"
+                raise WrongAnswer(
+                    f"{name} of shape {list(value.shape)} instead of {list(low.shape)}"
+                )
             right = (value >= low) & (value <= high)  # NaN is not
             ties = 0 if value.dtype.kind == "f" else self.tolerance.integer_share
             if np.sum(~right) > int(ties * value.size):
                 far = np.abs(value.astype(np.float64) - known.values[name]).max()
                 # one digit, because a report groups equal sentences
-                return f"{name} differs by about {far:.0e} from the idle server's answer"
+                raise WrongAnswer(
+                    f"{name} differs by about {far:.0e} from the idle server's answer"
+                )
         return None
 
-    def head_problem(self, answer: Mapping[str, object]) -> str | None:
-        """Say what is wrong with the fields `model` and `version`."""
+    def check_head(self, answer: Mapping[str, object]) -> None:
+        """Check the fields `model` and `version`.
+
+        Raises:
+            WrongAnswer: if another one answered.
+        """
         got = answer.get("model"), answer.get("version")
         if got != (self._model, self._version):
-            return f"answered by {got[0]}/{got[1]} instead of {self._model}/{self._version}"
-        return None
+            raise WrongAnswer(
+                f"answered by {got[0]}/{got[1]} instead of {self._model}/{self._version}"
+            )
 
-    def raw_problem(self, media_type: str, body: bytes, known: Known | None) -> str | None:
-        """Say what is wrong with an answer as bytes."""
-        try:
-            values = {self._first.name: self.raw(media_type, body)}
-        except WrongAnswer as error:
-            return str(error)
-        return self.difference(values, known) if known else self._form(values)
-
-    def _form(self, values: Mapping[str, Array]) -> str | None:
+    def _check_form(self, values: Mapping[str, Array]) -> None:
         for name, value in values.items():
-            wanted = self._outputs[name]
-            if not wanted.accepts(value.shape):
-                return f"{name} of shape {list(value.shape)} instead of {list(wanted.item_shape)}"
+            spec = self._outputs[name]
+            if not spec.accepts(value.shape):
+                shapes = f"{list(value.shape)} instead of {list(spec.item_shape)}"
+                raise WrongAnswer(f"{name} of shape {shapes}")
             if not np.isfinite(value).all():
-                return f"{name} is not finite"
-        return self._score_problem(values[self._first.name])
-
-    def _score_problem(self, first: Array) -> str | None:
-        slack = SUM_SLACK.get(self._first.dtype, 0.0)
+                raise WrongAnswer(f"{name} is not finite")
+        first, slack = values[self._first.name], SUM_SLACK.get(self._first.dtype, 0.0)
         if self._scores == "softmax" and not np.allclose(first.sum(axis=-1), 1, atol=slack):
-            return f"scores that sum to {float(first.sum()):.3g} instead of 1"
+            raise WrongAnswer(f"scores that sum to {float(first.sum()):.3g} instead of 1")
         if self._scores != "none" and (
             first.min(initial=0) < 0 or first.max(initial=0) > 1 + slack
         ):
-            return "scores that are not between 0 and 1"
-        return None
-
-    def _label_problem(
-        self, prediction: Mapping[str, object], scores: Array, known: Known | None
-    ) -> str | None:
-        labels = self._labels or ()
-        label, best = prediction["label"], int(scores.argmax())
-        if label not in labels:
-            return f"label {label!r}, which the model does not have"
-        if label != labels[best] or prediction["score"] != scores[best]:
-            return f"label {label!r} and its score are not those of the best score"
-        if known is not None and known.labels is not None and label not in known.labels:
-            return f"label {label!r} instead of {' or '.join(sorted(known.labels))}"
-        return None
+            raise WrongAnswer("scores that are not between 0 and 1")
 
 
 def tolerance_of(target: Target) -> Tolerance:
@@ -231,13 +224,13 @@ def tolerance_of(target: Target) -> Tolerance:
 
 
 def wider(one: Tolerance, other: Tolerance) -> Tolerance:
-    """Add two tolerances."""
-    return Tolerance(
-        absolute=one.absolute + other.absolute,
-        relative=one.relative + other.relative,
-        of_range=one.of_range + other.of_range,
-        exact_integers=one.exact_integers and other.exact_integers,
-        integer_share=min(1.0, one.integer_share + other.integer_share),
+    """Return a tolerance with more room for numbers that are not integers."""
+    return one.model_copy(
+        update={
+            "absolute": one.absolute + other.absolute,
+            "relative": one.relative + other.relative,
+            "of_range": one.of_range + other.of_range,
+        }
     )
 
 
@@ -266,3 +259,44 @@ def _slack(value: Array, tolerance: Tolerance) -> Array:
     size = np.abs(value)
     largest = size.max(initial=0)
     return np.asarray(tolerance.absolute + tolerance.relative * size + tolerance.of_range * largest)
+
+
+def _numbers(spec: TensorSpec, value: object) -> Array:
+    """Parse an output in JSON."""
+    try:
+        array = np.array(value)
+    except ValueError as error:  # ragged
+        raise WrongAnswer(f"{spec.name} is nested unevenly") from error
+    if array.dtype.kind not in "fiub":
+        raise WrongAnswer(f"{spec.name} has a value that is not a number")  # null: NaN, infinity
+    return array
+
+
+def _npy(spec: TensorSpec, body: bytes) -> Array:
+    """Parse the array of an .npy file, or raise one of `NPY_ERRORS`."""
+    file = io.BytesIO(body)
+    array: Array = np.lib.format.read_array(file, allow_pickle=False)
+    if array.dtype.newbyteorder("<") != np.dtype(spec.dtype).newbyteorder("<"):
+        raise ValueError(f"an array of {array.dtype}")
+    if file.tell() != len(body):
+        raise ValueError("bytes after the array")
+    return array
+
+
+def _in_place(
+    ranked: Array, prediction: Mapping[str, object], labels: Sequence[str] | None
+) -> Array:
+    """Return ranked scores in the manifest's order, by their `indices` and the model's labels."""
+    count, indices = len(np.atleast_1d(ranked)), prediction.get("indices")
+    in_order = sorted(map(str, range(count)))
+    if not isinstance(indices, list) or sorted(map(str, indices)) != in_order:
+        raise WrongAnswer(f"indices that are not those of {count} scores")
+    if ranked.ndim != 1 or (np.diff(ranked) > 0).any():
+        raise WrongAnswer("scores that do not descend")
+    if labels is not None and (
+        count != len(labels) or prediction.get("labels") != [labels[index] for index in indices]
+    ):
+        raise WrongAnswer("labels that are not those of the indices")
+    whole = np.empty_like(ranked)
+    whole[indices] = ranked
+    return whole

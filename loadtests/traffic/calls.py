@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import orjson
+
+from loadtests.traffic.answers import Judge, Known, WrongAnswer
 
 JSON = "application/json"
 ERROR_FIELDS = {"error", "code", "request_id", "details"}
@@ -48,6 +50,60 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True)
+class Predictions:
+    """Expects a 200 in JSON with these predictions in order.
+
+    Attributes:
+        known: the correct answers; None if only the form can be checked.
+        many: whether the call was /batch-predict.
+        twins: indices of equal items, whose answers must be equal.
+    """
+
+    judge: Judge
+    known: Sequence[Known | None]
+    many: bool = False
+    twins: Sequence[tuple[int, int]] = ()
+
+    def problem(self, status: int, headers: Mapping[str, str], body: bytes) -> str | None:
+        if (problem := _head_problem(status, headers, body, JSON)) is not None:
+            return problem
+        field, answer = "predictions" if self.many else "prediction", _object(body)
+        if answer is None or answer.keys() != {"model", "version", field}:
+            return f"200 with a body that is not {{model, version, {field}}}"
+        got = answer[field] if self.many else [answer[field]]
+        if not isinstance(got, list) or len(got) != len(self.known):
+            count = len(got) if isinstance(got, list) else "no"
+            return f"{count} predictions for {len(self.known)} items"
+        try:
+            self.judge.check_head(answer)
+            for one, known in zip(got, self.known, strict=True):
+                self.judge.check(one, known)
+        except WrongAnswer as error:
+            return str(error)
+        if any(got[a] != got[b] for a, b in self.twins):
+            return "equal items of one batch were answered differently"
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class RawPrediction:
+    """Expects a 200 with one array as bytes."""
+
+    judge: Judge
+    known: Known | None
+    media_type: str
+
+    def problem(self, status: int, headers: Mapping[str, str], body: bytes) -> str | None:
+        if (problem := _head_problem(status, headers, body, self.media_type)) is not None:
+            return problem
+        try:
+            self.judge.check_values(self.judge.raw(self.media_type, body), self.known)
+        except WrongAnswer as error:
+            return str(error)
+        return None
+
+
+@dataclass(frozen=True, slots=True)
 class Refused:
     """Expects an error for invalid input with this status and code, in the service's format."""
 
@@ -55,39 +111,42 @@ class Refused:
     code: str
 
     def problem(self, status: int, headers: Mapping[str, str], body: bytes) -> str | None:
-        """See `Expectation`."""
-        wanted = f"{self.status} {self.code}"
         if status in UNAVAILABLE:
             return failure(status, body)
+        expected = f"{self.status} {self.code}"
         if status != self.status:
-            return f"bad input was answered {status} instead of {wanted}"
-        if headers.get("content-type", "").partition(";")[0] != JSON:
-            return f"an error of Content-Type {headers.get('content-type')!r} instead of {JSON}"
-        error = _error_of(body)
-        if error is None or set(error) != ERROR_FIELDS or not error["error"]:
-            return f"an error that is not {{error, code, request_id, details}}: {_shown(body)}"
+            return f"bad input was answered {status} instead of {expected}"
+        media_type, error = headers.get("content-type", "").partition(";")[0], _object(body)
+        if media_type != JSON or error is None or set(error) != ERROR_FIELDS or not error["error"]:
+            return f"{status} {media_type} that is not {{{', '.join(sorted(ERROR_FIELDS))}}}"
         if error["code"] != self.code:
-            return f"bad input was answered {status} {error['code']} instead of {wanted}"
+            return f"bad input was answered {status} {error['code']} instead of {expected}"
         return None
 
 
 def failure(status: int, body: bytes) -> str:
     """Name an answer that is not 200 by status and code, with its message if it is a fault."""
-    error = _error_of(body)
+    error = _object(body)
     if error is None or "code" not in error:
-        return f"{status}: {_shown(body)}"
+        return f"{status}: {body[:MAX_SHOWN_CHARACTERS].decode(errors='replace')}"
     if status in UNAVAILABLE:
         return f"{status} {error['code']}"
     return f"{status} {error['code']}: {str(error.get('error'))[:MAX_SHOWN_CHARACTERS]}"
 
 
-def _error_of(body: bytes) -> dict[str, object] | None:
+def _head_problem(
+    status: int, headers: Mapping[str, str], body: bytes, media_type: str
+) -> str | None:
+    if status != 200:
+        return failure(status, body)
+    if headers.get("content-type") != media_type:
+        return f"Content-Type {headers.get('content-type')!r} instead of {media_type}"
+    return None
+
+
+def _object(body: bytes) -> dict[str, Any] | None:
     try:
-        error = orjson.loads(body)
+        answer = orjson.loads(body)
     except orjson.JSONDecodeError:
         return None
-    return error if isinstance(error, dict) else None
-
-
-def _shown(body: bytes) -> str:
-    return body[:MAX_SHOWN_CHARACTERS].decode(errors="replace")
+    return answer if isinstance(answer, dict) else None

@@ -10,7 +10,15 @@ from dataclasses import dataclass
 import numpy as np
 import orjson
 
-from loadtests.traffic.answers import HALF, PICTURE, Judge, Known, told_apart, wider
+from loadtests.traffic.answers import (
+    HALF,
+    PICTURE,
+    Judge,
+    Known,
+    WrongAnswer,
+    told_apart,
+    wider,
+)
 from loadtests.traffic.calls import JSON, failure
 from loadtests.traffic.payloads import (
     Template,
@@ -22,7 +30,6 @@ from loadtests.traffic.payloads import (
     raw_template,
 )
 from loadtests.traffic.pictures import draw_picture, png
-from loadtests.traffic.reading import WrongAnswer
 from loadtests.traffic.sentences import text_json
 from loadtests.traffic.target import Reply, Target, TargetError, exchange
 from models.codec_specs import ImageCodecSpec, TextCodecSpec

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -11,14 +12,14 @@ from typing import Any
 import orjson
 from pydantic import TypeAdapter, ValidationError
 
-from loadtests.errors import LoadTestError
+from loadtests.errors import LoadTestError, UsageError
 from loadtests.server_url import ServerUrl
-from loadtests.traffic.credentials import VARIABLE, with_key
-from loadtests.traffic.reading import ALL_SCORES
 from models.codec_specs import CodecSpec
 from models.tensors import TensorSpec, Tolerance
 
+VARIABLE = "TORCHLANE_LOAD_API_KEY"
 TIMEOUT_S = 10.0
+ALL_SCORES = "?top_k=999999999"  # overrides the manifest's number
 MODELS = "/models?full=true"  # with the manifest: variants and tolerances
 KEY_REFUSED = (401, 403)
 MAX_SHOWN_CHARACTERS = 300  # of a server's answer, in an error
@@ -57,12 +58,10 @@ class Target:
 
     @cached_property
     def inputs(self) -> tuple[TensorSpec, ...]:
-        """Names, dtypes and shapes of its inputs."""
         return tuple(TensorSpec.model_validate(spec) for spec in self.manifest["inputs"])
 
     @cached_property
     def outputs(self) -> tuple[TensorSpec, ...]:
-        """Names, dtypes and shapes of its outputs."""
         return tuple(TensorSpec.model_validate(spec) for spec in self.manifest["outputs"])
 
     @cached_property
@@ -202,3 +201,17 @@ def exchange(
         ) from error
     finally:
         connection.close()
+
+
+def with_key(headers: Mapping[str, str]) -> dict[str, str]:
+    """Add the environment's key to the headers of a request; calls do not have it.
+
+    Raises:
+        UsageError: if it is not valid in a header; the message does not repeat it.
+    """
+    key = os.environ.get(VARIABLE, "").strip()  # files of secrets usually end with a newline
+    if not key:
+        return dict(headers)
+    if not key.isascii() or not key.isprintable() or " " in key:
+        raise UsageError(f"{VARIABLE} is not an API key: printable ASCII, without spaces")
+    return {**headers, "Authorization": f"Bearer {key}"}

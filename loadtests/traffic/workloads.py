@@ -9,9 +9,15 @@ from typing import Protocol
 import orjson
 
 from loadtests.traffic.answers import NPY, OCTET_STREAM, Known
-from loadtests.traffic.calls import JSON, Call, Expectation, Refused
+from loadtests.traffic.calls import (
+    JSON,
+    Call,
+    Expectation,
+    Predictions,
+    RawPrediction,
+    Refused,
+)
 from loadtests.traffic.drawing import Source, UniqueItems, Variants, WorkloadError
-from loadtests.traffic.expectations import Predictions, RawPrediction
 from loadtests.traffic.payloads import Template
 from loadtests.traffic.pictures import picture_variants, png, vary_picture
 from loadtests.traffic.reference_inputs import Reference, References
@@ -38,7 +44,6 @@ class Unique:
         self._source, self._items = source, UniqueItems(source)
 
     def draw(self) -> Call:
-        """See `Workload`."""
         text, known = self._items.draw()
         return _json_single(self._source, text, known)
 
@@ -55,7 +60,6 @@ class Repeated:
         self._weights = _zipf(len(self._calls))
 
     def draw(self) -> Call:
-        """See `Workload`."""
         return self._source.random.choices(self._calls, cum_weights=self._weights)[0]
 
 
@@ -66,7 +70,6 @@ class Batch:
         self._source, self._items = source, UniqueItems(source)
 
     def draw(self) -> Call:
-        """See `Workload`."""
         distinct = [self._items.draw() for _ in range(BATCH_ITEMS // 2)]
         picks = [*range(len(distinct))]
         picks += self._source.random.choices(picks, k=BATCH_ITEMS - len(distinct))
@@ -114,7 +117,6 @@ class Binary:
         )
 
     def draw(self) -> Call:
-        """See `Workload`."""
         index, number = self._variants.next()
         reference = self._source.references.items[index]
         judge = self._source.references.judge
@@ -157,7 +159,6 @@ class Pictures:
         )
 
     def draw(self) -> Call:
-        """See `Workload`."""
         if self._source.random.random() < 0.5:
             popular = self._source.random.choices(self._pictures, cum_weights=self._weights)[0]
             return self._call(popular.file, popular.known)
@@ -189,7 +190,6 @@ class Texts:
         self._source, self._items = source, UniqueItems(source)
 
     def draw(self) -> Call:
-        """See `Workload`."""
         text, known = self._items.draw()
         return Call(
             path=self._source.target.path("predict"),
@@ -217,7 +217,6 @@ class Bad:
         ]
 
     def draw(self) -> Call:
-        """See `Workload`."""
         return self._source.random.choice(self._calls)
 
     def _call(self, content_type: str, body: bytes, status: int, code: str) -> Call:
@@ -251,7 +250,6 @@ class Mixed:
         self._bad = Bad(source)
 
     def draw(self) -> Call:
-        """See `Workload`."""
         if self._random.random() < BAD_SHARE:
             return self._bad.draw()
         return self._random.choices(self._parts, cum_weights=self._weights)[0].draw()

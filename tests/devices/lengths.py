@@ -22,11 +22,11 @@ from app.__main__ import main as serve
 from app.engine.scheduling.batch_cost import BatchCost
 from app.engine.scheduling.queue import ShapeView
 from loadtests.bench import wrk
+from loadtests.bench.artifacts import manifest_of, newest_artifact
 from loadtests.bench.bodies import bodies_of
 from loadtests.bench.dialects import TORCHLANE
-from loadtests.bench.own_models import MINILM, manifest_of, newest_artifact
 from loadtests.bench.servers import Fleet, ServerSpec, choose_cores, pinned
-from loadtests.bench.workloads import chosen
+from loadtests.bench.workloads import MINILM, chosen
 from models.processor import cpu_name
 from tests.artifacts import change_manifest
 

@@ -11,7 +11,6 @@ HEADERS = [(b"content-type", b"application/json"), (b"content-length", b"2")]
 
 
 async def app(scope: Scope, receive: Receive, send: Send) -> None:
-    """See ASGI; there is no lifespan."""
     while (await receive()).get("more_body"):
         pass
     await send({"type": "http.response.start", "status": 200, "headers": HEADERS})

@@ -27,29 +27,23 @@ class Predict(litserve.LitAPI):  # type: ignore[misc]
     _model: Model
 
     def setup(self, device: str) -> None:
-        """Load the model, in the worker process."""
         self._model = model_here()
 
     # LitServe treats an annotated `request` as a query parameter or a pydantic body; without an
     # annotation it passes the parsed JSON.
     def decode_request(self, request):  # type: ignore[no-untyped-def]
-        """Return whether it is a batch, and its items [n, *shape]."""
         return asked_for(request)
 
     def batch(self, inputs: list[Asked]) -> list[Asked]:
-        """Keep requests separate: they may have different numbers of items."""
         return inputs
 
     def predict(self, x: list[Asked]) -> list[Any]:
-        """Run one forward for the items of all requests."""
         return self._model.answers(x)
 
     def unbatch(self, output: list[Any]) -> list[Any]:
-        """Do nothing: requests are already separate."""
         return output
 
     def encode_response(self, output: Any) -> Any:
-        """Leave the JSON to LitServe."""
         return output
 
 

@@ -14,8 +14,7 @@ from loadtests.bench.peers.model import BODY, MAX_BATCH, PORT, WORKERS, Asked, a
 # 0 is its best value here, but `max_wait_time=0` would mean 10: only this deprecated option can set
 # 0. A single request does not wait, and the queue fills while the worker computes.
 MAX_WAIT_MS = 0
-TIMEOUT_MS = os.environ.get("BENCH_TIMEOUT_MS", "30000")  # mosec drops older requests
-CAPACITY = os.environ.get("BENCH_CAPACITY", "1024")  # most requests in mosec; more get 429
+TIMEOUT_MS, CAPACITY = "30000", "1024"  # mosec drops older requests, and rejects more
 MAX_BODY_BYTES = 64 * 1024 * 1024
 
 
@@ -28,18 +27,15 @@ class Predict(Worker):  # type: ignore[misc]
         self._is_json = os.environ[BODY] == "json"
 
     def deserialize(self, data: bytes) -> Asked:
-        """Return whether it is a batch, and its items [n, *shape]."""
         if not self._is_json:
             items = self._model.array(data)
             return len(items) > 1, items
         return asked_for(orjson.loads(data))
 
     def forward(self, data: list[Asked]) -> list[Any]:
-        """Run one forward for the items of all requests."""
         return self._model.answers(data)
 
     def serialize(self, data: Any) -> bytes:
-        """JSON."""
         return orjson.dumps(data)
 
 

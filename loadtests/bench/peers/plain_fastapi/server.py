@@ -1,4 +1,4 @@
-"""Plain FastAPI: synchronous handlers, a pydantic body, one forward per request, one worker.
+"""Plain FastAPI: synchronous handlers, a pydantic body, one forward per request.
 
 FastAPI runs such handlers in its thread pool. Event loop, HTTP parser and number of torch threads
 are the same as ours.
@@ -26,8 +26,6 @@ class One(BaseModel):
 
 
 class Many(BaseModel):
-    """Several."""
-
     inputs: list[Item]
 
 
@@ -67,30 +65,22 @@ def create_binary_app(model: Model) -> FastAPI:
     app = FastAPI()
 
     @app.post("/predict")
-    def predict(body: Annotated[bytes, Body(media_type="application/octet-stream")]) -> Any:
-        return model.predictions(model.scores(model.array(body)))[0]
-
     @app.post("/batch-predict")
-    def batch_predict(body: Annotated[bytes, Body(media_type="application/octet-stream")]) -> Any:
-        return {"predictions": model.predictions(model.scores(model.array(body)))}
+    def predict(body: Annotated[bytes, Body(media_type="application/octet-stream")]) -> Any:
+        items = model.array(body)
+        predictions = model.predictions(model.scores(items))
+        return {"predictions": predictions} if len(items) > 1 else predictions[0]
 
     return app
 
 
 def create_here() -> FastAPI:
-    """Build the application that the environment selects."""
-    create = create_app if os.environ[BODY] == "json" else create_binary_app
-    return create(model_here())
+    return (create_app if os.environ[BODY] == "json" else create_binary_app)(model_here())
 
 
-def serve(create: str) -> None:
-    """Serve an application with Torchlane's event loop and HTTP parser.
-
-    Args:
-        create: the name of the function that builds it, as `module:function`.
-    """
+if __name__ == "__main__":
     uvicorn.run(
-        create,
+        "loadtests.bench.peers.plain_fastapi.server:create_here",
         factory=True,
         port=int(os.environ[PORT]),
         loop="uvloop",
@@ -100,7 +90,3 @@ def serve(create: str) -> None:
         access_log=False,
         log_level="warning",
     )
-
-
-if __name__ == "__main__":
-    serve("loadtests.bench.peers.plain_fastapi.server:create_here")

@@ -1,4 +1,4 @@
-"""PyTriton for the same work: Triton's dynamic batcher, batches of up to 64, REST and gRPC."""
+"""PyTriton for the same work: Triton's dynamic batcher, batches of up to 64, REST."""
 
 from __future__ import annotations
 
@@ -32,8 +32,7 @@ if __name__ == "__main__":
     config = TritonConfig(
         http_address="127.0.0.1",
         http_port=int(os.environ[PORT]),
-        grpc_address="127.0.0.1",
-        grpc_port=int(os.environ["BENCH_GRPC_PORT"]),
+        allow_grpc=False,
         allow_metrics=False,
     )
     with Triton(config=config) as triton:

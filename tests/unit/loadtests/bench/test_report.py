@@ -1,87 +1,77 @@
-"""The report: tables whose figures are whole, and a file that holds everything."""
+"""Figures of a benchmark: what is compared with what, and what does not count."""
 
 from __future__ import annotations
 
-import io
-from pathlib import Path
-from typing import Any
-
-import orjson
+import numpy as np
 import pytest
-from rich.console import Console
 
-from loadtests.bench.acceptance import judge
-from loadtests.bench.measuring import Measured
-from loadtests.bench.report import as_json, print_figures
-from loadtests.bench.results import Round
-from loadtests.bench.session import TABLE_WIDTH
-from loadtests.errors import LoadTestError
-from loadtests.reports import cut_short, print_judged, write
+from loadtests.bench import counters
+from loadtests.bench.counters import CheckError, check_compiled, computed
+from loadtests.bench.measuring import Measured, check_same
+from loadtests.bench.report import Spread, ratios, turns, values
+from loadtests.bench.workloads import MOSEC, OURS
 
-NAN = float("nan")
-
-
-def round_of(**per_s: float) -> Round:
-    ours = {"torchlane": Measured(per_s.pop("ours"), 5, 9, 100, 80)}
-    return ours | {key: Measured(each, 10, 30, 200, 80) for key, each in per_s.items()}
+PAGE = """\
+# TYPE torchlane_items_computed counter
+torchlane_items_computed_total{model="digits",version="1"} 40
+torchlane_items_computed_total{model="digits",version="2"} 2
+torchlane_items_computed_total{model="other",version="1"} 7
+"""
 
 
-RESULTS: dict[str, list[Round]] = {
-    "json-32": [
-        round_of(ours=6000, mosec=3000, plain_fastapi=1000),
-        round_of(ours=6600, mosec=2000, plain_fastapi=1000),
-        round_of(ours=6100, mosec=3100, plain_fastapi=1000),
-    ],
-    "batch-json": [
-        {**round_of(ours=250, mosec=90), "limit": Measured(500, NAN, NAN, 2000, 0)},
+def measured(per_s: float) -> Measured:
+    return Measured(per_s, 1.0, 2.0, 1e5 / per_s)
+
+
+def test_ratios_compare_within_a_round() -> None:
+    rounds = [
+        {OURS: measured(200), MOSEC: measured(100)},
+        {OURS: measured(20), MOSEC: measured(5)},  # both were slowed
+        {OURS: measured(300)},  # mosec was left out
     ]
-    * 3,
-    "image-binary": [round_of(ours=100, mosec=90, bare_asgi=200, limit=200)] * 3,
-}
-CONDITIONS = {"command": "bench", "server_core": 1, "generator": "wrk", "compiled": True}
+    assert ratios(rounds, MOSEC, "requests_per_s") == [2, 4]
+    assert ratios(rounds, OURS, "requests_per_s") == []
+    assert values(rounds, OURS, "requests_per_s") == [200, 20, 300]
+    assert Spread.of([3.0, 9.0, 4.0]) == Spread(median=4.0, low=3.0, high=9.0)
 
 
-def test_the_file_holds_rounds_summary_verdicts_and_conditions(tmp_path: Path) -> None:
-    console = Console(file=io.StringIO(), record=True)
-    write(tmp_path, "bench", as_json(RESULTS, judge(RESULTS, CONDITIONS), CONDITIONS), console)
-    read: dict[str, Any] = orjson.loads((tmp_path / "bench.json").read_bytes())
-    assert read["command"] == "bench"
-    mosec = read["workloads"]["json-32"]["servers"]["mosec"]
-    assert mosec["requests_per_s"] == {"median": 3000, "low": 2000, "high": 3100}
-    assert mosec["ours_over_theirs"]["requests_per_s"]["high"] == 3.3
-    limit = read["workloads"]["batch-json"]["servers"]["limit"]
-    assert limit["p50_ms"]["median"] is None
-    first = read["workloads"]["json-32"]["rounds"][0]
-    assert first["mosec"]["requests_per_s"] == 3000
-    assert read["acceptance"][0]["verdict"] == "aim met"
+def test_every_server_has_one_turn_per_round() -> None:
+    orders = [turns(["a", "b", "c"], number) for number in range(50)]
+    assert all(sorted(each) == ["a", "b", "c"] for each in orders)
+    assert len({tuple(each) for each in orders}) == 6
 
 
-def test_tables_never_truncate_names_or_figures() -> None:
-    out = io.StringIO()
-    console = Console(file=out, width=TABLE_WIDTH)
-    print_figures(console, RESULTS)
-    print_judged(console, judge(RESULTS, CONDITIONS))
-    text = out.getvalue()
-    for figure in ("6,000..6,600", "mosec", "2.00x", "0.50x", "parsing and forward alone"):
-        assert figure in text
-    for figure in ("one-connection", "<= 0.7", "not measured", "CPU over bare ASGI"):
-        assert figure in text
-    assert "missed, the other is met" in text
-    assert "…" not in text
+def test_busy_is_cpu_time_per_second() -> None:
+    assert Measured(2000, 1.0, 2.0, cpu_us=400).busy == pytest.approx(0.8)
 
 
-@pytest.mark.parametrize(
-    ("error", "why"),
-    [
-        (LoadTestError("mosec is gone"), "mosec is gone"),
-        (KeyboardInterrupt(), "interrupted"),
-        (SystemExit(143), "interrupted"),
-        (ZeroDivisionError(), "ZeroDivisionError"),
-    ],
-)
-def test_incomplete_report_says_why(error: BaseException, why: str) -> None:
-    assert cut_short() is None
-    try:
-        raise error
-    except type(error):
-        assert cut_short() == why
+def test_servers_must_compute_the_same() -> None:
+    ours = np.linspace(0, 1, 16).reshape(8, 1, 2)
+    check_same(ours, ours + 5e-5)
+    check_same(ours, None)  # computes nothing
+    for theirs in (ours + 5e-4, np.full_like(ours, np.nan), ours[:, :, :1]):
+        with pytest.raises(CheckError):
+            check_same(ours, theirs)
+    with pytest.raises(CheckError, match="proves nothing"):
+        check_same(np.ones((8, 1, 2)), np.ones((8, 1, 2)))
+
+
+def test_items_of_one_model_are_counted() -> None:
+    assert computed(PAGE, "digits") == 42
+    with pytest.raises(CheckError, match="of mean"):
+        computed(PAGE, "mean")
+
+
+@pytest.mark.parametrize(("added", "cached"), [(99, False), (1, True)])
+def test_answers_from_elsewhere_do_not_count(added: float, cached: bool) -> None:
+    counters.check(0 if cached else 103, 100, cached=cached)  # three had no answer yet
+    with pytest.raises(CheckError, match=r"100 \w+ items were answered"):
+        counters.check(added, 100, cached=cached)
+
+
+def test_compiled_server_must_report_it() -> None:
+    page = '# TYPE torchlane_build_info gauge\ntorchlane_build_info{{compiled="{}"}} 1\n'
+    check_compiled(page.format("true"))
+    for other in (page.format("false"), PAGE):
+        with pytest.raises(CheckError, match="must say"):
+            check_compiled(other)

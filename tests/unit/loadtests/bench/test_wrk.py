@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from loadtests.bench import wrk
+from loadtests.bench.artifacts import manifest_of
 from loadtests.bench.bodies import bodies_of
-from loadtests.bench.dialects import DIALECTS
-from loadtests.bench.own_models import manifest_of
-from loadtests.bench.workloads import OURS, WORKLOADS, Workload
+from loadtests.bench.dialects import TORCHLANE
+from loadtests.bench.workloads import WORKLOADS, Workload
 from loadtests.bench.wrk import LoadError, LoadPlan, Run
 from tests.artifacts import write_artifact
 from tests.unit.loadtests.openloop.servers import OK, answering
@@ -51,7 +51,7 @@ def test_failed_run_is_an_error(output: str, says: str) -> None:
 async def test_it_sends_the_numbered_requests(tmp_path: Path, name: str) -> None:
     workload: Workload = BY_NAME[name]
     folder = write_artifact(tmp_path, "double")
-    bodies = bodies_of(workload, manifest_of(folder), DIALECTS[OURS], seed=5)
+    bodies = bodies_of(workload, manifest_of(folder), TORCHLANE, seed=5)
     bodies.write(tmp_path / "requests")
     received: list[bytes] = []
 
@@ -67,18 +67,3 @@ async def test_it_sends_the_numbered_requests(tmp_path: Path, name: str) -> None
     numbers = range(70_000, 70_000 + run.sent)  # wrk may try the script once and throw that away
     wanted = [bodies.request(number).partition(b"\r\n\r\n")[2] for number in numbers]
     assert received in (wanted[: len(received)], wanted[1 : len(received) + 1])
-
-
-@needs_wrk
-async def test_refused_connection_is_a_load_error(tmp_path: Path) -> None:
-    (tmp_path / "requests").write_text("1 none 1\n0\n2\nxx")
-    async with answering(lambda _: asyncio.sleep(0, OK)) as address:
-        pass
-    with pytest.raises(LoadError, match="unable to connect"):
-        wrk.load(address.port, tmp_path / "requests", 0, LoadPlan(1, 1))
-
-
-def test_missing_wrk_error_explains_the_installation(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", "")
-    with pytest.raises(LoadError, match=r"wrk, .* is not installed: `apt-get install wrk`"):
-        wrk.find()

@@ -8,10 +8,8 @@ from collections.abc import Callable
 
 import pytest
 
-from loadtests.capacity.finding import End, Found, find
+from loadtests.capacity.finding import Found, find
 from loadtests.capacity.search import Lengths, Search, Step
-from loadtests.openloop.address import Unreachable
-from loadtests.openloop.generator import TrialTooLarge
 from loadtests.openloop.sender import Cost
 from loadtests.openloop.trial import Trial
 from tests.unit.loadtests.openloop.trials import GATES, trial
@@ -60,19 +58,6 @@ def test_generator_limit_gives_a_lower_bound() -> None:
     assert found.answer.capacity_per_s == pytest.approx(1500, rel=0.1)
 
 
-def test_highest_rate_without_overload_is_a_lower_bound() -> None:
-    found = found_with(sharp(1e9), highest=3000)
-    assert found.at_least
-    assert found.answer.capacity_per_s == pytest.approx(3000)
-
-
-def test_a_server_that_is_always_late_has_no_capacity() -> None:
-    found = found_with(sharp(0.0001))
-    assert found.answer.capacity_per_s is None
-    assert found.at_capacity(GATES) is None
-    assert not found.at_least
-
-
 def test_the_first_wrong_answer_ends_the_search() -> None:
     def measure(step: Step) -> Trial:
         made = sharp(1500)(step)
@@ -85,50 +70,3 @@ def test_the_first_wrong_answer_ends_the_search() -> None:
     found = found_with(measure)
     assert found.end == "wrong answers"
     assert [each.wrong for each in found.trials] == [0, 0, 1]
-
-
-def test_an_interruption_keeps_the_results() -> None:
-    def measure(step: Step) -> Trial:
-        if step.rate_per_s > 300:
-            raise KeyboardInterrupt
-        return sharp(1500)(step)
-
-    found = found_with(measure)
-    assert found.end == "interrupted"
-    assert found.answer.capacity_per_s == 100
-    assert len(found.trials) == 2
-
-
-@pytest.mark.parametrize(
-    ("error", "end"),
-    [(Unreachable("no server there"), "unreachable"), (TrialTooLarge("too much"), "too large")],
-)
-@pytest.mark.parametrize("after", [0, 2])
-def test_an_aborted_search_keeps_its_results(error: Exception, end: End, after: int) -> None:
-    made = 0
-
-    def measure(step: Step) -> Trial:
-        nonlocal made
-        if made == after:
-            raise error
-        made += 1
-        return sharp(1500)(step)
-
-    found = found_with(measure)
-    assert (found.end, found.reason) == (end, str(error))
-    assert len(found.trials) == after
-    assert found.answer.capacity_per_s == (100 if after else None)
-    assert found.at_least == bool(after)
-    assert not found.answer.confirmed
-
-
-def test_generator_without_connections_is_the_limit() -> None:
-    def measure(step: Step) -> Trial:
-        if step.rate_per_s <= 1500:
-            return trial(step.rate_per_s, 5, step.kind)
-        made = trial(step.rate_per_s, 5, step.kind, Cost(0.1, 4, 0, unopened=200))
-        return dataclasses.replace(made, failures={"no further connection": 200})
-
-    found = found_with(measure)
-    assert found.at_least
-    assert found.answer.capacity_per_s == pytest.approx(1500, rel=0.1)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from loadtests.networks import compare
-from loadtests.networks.compare import CASES, OURS, THEIRS, Case, NetworkError, Row, Turn
+from loadtests.networks.compare import CASES, Case, NetworkError
 
 
 def small(case: Case) -> Case:
@@ -58,17 +58,3 @@ def test_servers_that_compute_something_else_are_not_compared(
         return
     with pytest.raises(NetworkError, match="mobilenet: the servers disagree"):
         compare._check(CASES[0], ours, [theirs])
-
-
-def test_ratios_are_those_of_rounds() -> None:
-    row = Row(CASES[0], 1)
-    row.turns[OURS] = [Turn(10, 2.0, 4.0), Turn(30, 2.0, 4.0), Turn(20, 2.0, 4.0)]
-    row.turns[THEIRS] = [Turn(10, 4.0, 5.0), Turn(10, 4.0, 5.0), Turn(10, 4.0, 5.0)]
-    found = row.ratio("requests_per_s")
-    assert (found.median, found.low, found.high) == (2.0, 1.0, 3.0)
-    assert row.median(THEIRS, "p99_ms") == 4.0
-
-
-def test_a_failed_step_is_an_error_with_its_output() -> None:
-    with pytest.raises(NetworkError, match=r"-m no_such_module x` failed: .*No module named"):
-        compare._run("no_such_module", "x")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import http.server
 import threading
 from collections.abc import Iterator, Mapping
@@ -13,13 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from loadtests.capacity.finding import RunTrial, measuring
 from loadtests.capacity.judged import JudgedCalls
-from loadtests.capacity.search import Step
 from loadtests.openloop.address import Address
 from loadtests.openloop.arrivals import ArrivalKind
-from loadtests.openloop.generator import UNANSWERED, Limits, TrialTooLarge
-from loadtests.openloop.sender import Cost, Kind, Outcomes, Sender, TrialPlan
+from loadtests.openloop.generator import UNANSWERED, Limits
+from loadtests.openloop.sender import Kind, Sender, TrialPlan
 from loadtests.traffic.calls import Call
 
 LIMITS = Limits(16, 2.0)
@@ -96,19 +92,6 @@ def make_sender(
     return Sender(address, JudgedCalls(address, numbers or Numbers()), arrivals, limits)
 
 
-def test_all_requests_are_sent_on_time_and_judged(server: EchoServer) -> None:
-    made, cost = make_sender(server.port).run(TrialPlan(50, 0.4, 0.8, seed=1))
-    assert len(server.heads) == len(made.due_s) == 60
-    assert server.heads[0]["path"] == "/echo"
-    assert server.heads[0]["Host"] == f"127.0.0.1:{server.port}"
-    assert (made.done_s > made.due_s).all()
-    assert (made.lag_s >= 0).all()
-    assert not made.kind.any()
-    assert not any(made.reason)
-    assert cost.connections >= 1
-    assert cost.starved == 0
-
-
 def test_every_answer_is_classified(server: EchoServer) -> None:
     hint = b'{"code": "overloaded", "retry_after_ms": 40}'
     server.answers = {
@@ -136,62 +119,3 @@ def test_late_answer_is_a_failure(server: EchoServer) -> None:
     made, _ = hasty.run(TrialPlan(50, 0.1, 0.2, seed=1))
     assert made.kind.tolist() == [Kind.GIVEN_UP] * 15
     assert set(made.reason) == {UNANSWERED}
-
-
-def test_requests_exceeding_the_memory_limit_are_refused(
-    server: EchoServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("loadtests.openloop.sender.MAX_REQUEST_BYTES", 1 << 20)
-    large = make_sender(server.port, Numbers(padding=b"x" * 100_000))
-    with pytest.raises(TrialTooLarge, match="need more than 1 MiB"):
-        large.prepare(TrialPlan(50, 0.2, 0.2, seed=1))
-
-
-def test_excessive_rate_is_refused_before_drawing_requests() -> None:
-    numbers = Numbers()
-    boundless = make_sender(1, numbers, arrivals="poisson")
-    with pytest.raises(TrialTooLarge, match="need more than 512 MiB"):
-        boundless.prepare(TrialPlan(1e12, 1, 9, seed=1))
-    assert numbers.drawn == 0
-
-
-async def test_the_host_header_of_an_ipv6_address_has_brackets() -> None:
-    seen: list[bytes] = []
-
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with contextlib.closing(writer):
-            seen.append(await reader.readuntil(b"\r\n\r\n"))
-            head = b"HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-type: text/plain\r\n"
-            writer.write(head + b"content-length: 0\r\n\r\n")
-
-    async with await asyncio.start_server(serve, "127.0.0.1", 0) as listening:
-        port = listening.sockets[0].getsockname()[1]
-        address = Address("::1", port, "127.0.0.1")
-        named = Sender(address, JudgedCalls(address, Numbers()), "uniform", LIMITS)
-        await asyncio.to_thread(named.run, TrialPlan(10, 0.1, 0.1, seed=1))
-    assert {head.split(b"\r\n")[1] for head in seen} == {b"Host: [::1]:%d" % port}
-
-
-def test_every_trial_has_new_arrivals_and_requests(server: EchoServer) -> None:
-    numbers = Numbers()
-    recording = Recording(make_sender(server.port, numbers, arrivals="poisson").run)
-    measure = measuring(recording.run, settle_s=0.1, slo_ms=1000, seed=1)
-    first, second = (measure(Step("search", 100, 0.3)) for _ in range(2))
-    gaps = [np.diff(made.due_s)[:10].tolist() for made in recording.made]
-    assert len(gaps[0]) == len(gaps[1]) == 10
-    assert gaps[0] != gaps[1]
-    assert numbers.drawn == len(server.heads) >= first.requests + second.requests
-    assert first.goodput_per_s == pytest.approx(first.offered_per_s)
-
-
-class Recording:
-    """Keeps the outcomes of all trials."""
-
-    def __init__(self, run_trial: RunTrial) -> None:
-        self._run_trial = run_trial
-        self.made: list[Outcomes] = []
-
-    def run(self, plan: TrialPlan) -> tuple[Outcomes, Cost]:
-        outcomes, cost = self._run_trial(plan)
-        self.made.append(outcomes)
-        return outcomes, cost

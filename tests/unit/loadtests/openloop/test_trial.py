@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from loadtests.openloop.sender import Cost, Kind
-from loadtests.openloop.trial import Gates, Trial, quantiles, summarize
+from loadtests.openloop.trial import Gates, quantiles, summarize
 from tests.unit.loadtests.openloop.trials import GATES, IDLE, outcomes, summary, trial
 
 OVERLOADED = (Kind.REFUSED, "503 overloaded")
@@ -109,17 +109,6 @@ def test_busy_generator_is_reported() -> None:
     assert "--connections" in starved_doubt
     assert not trial(1000, p99_ms=8, cost=busy).generator_bound(GATES)
     assert trial(1000, p99_ms=8).doubts() == []
-
-
-def test_unopened_connections_are_the_generators_failures() -> None:
-    def failing(count: int) -> Trial:
-        made = outcomes([0.001] * 1000, dict.fromkeys(range(count), (Kind.ERROR, "failed")))
-        return summary(made, cost=Cost(0.1, 4, 0, unopened=20))
-
-    assert failing(20).generator_bound(GATES)
-    assert failing(21).generator_bound(GATES)
-    assert not failing(30).generator_bound(GATES)  # ten of them are the server's
-    assert "ulimit -n" in failing(20).doubts()[0]
 
 
 @pytest.mark.parametrize(

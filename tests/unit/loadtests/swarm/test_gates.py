@@ -74,23 +74,6 @@ def test_broken_gate_reports_value_and_limit(
     assert found(limits, failures=failures, errors=errors) == [sentence]
 
 
-def test_every_broken_gate_is_reported() -> None:
-    assert len(found("--fail-p99-ms 10 --fail-min-rps 400", failures=5, errors=1)) == 4
-
-
 def test_a_run_without_requests_fails() -> None:
     (sentence,) = found("--fail-ratio 1", requests=0)
     assert "no request was sent" in sentence
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        *("--fail-p99-ms 0", "--fail-p99-ms inf", "--fail-p99-ms fast"),
-        *("--fail-ratio 1.5", "--fail-ratio nan", "--fail-min-rps -1"),
-    ],
-)
-def test_invalid_limits_are_rejected(arguments: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        options(*arguments.split())
-    assert arguments.split()[1] in capsys.readouterr().err

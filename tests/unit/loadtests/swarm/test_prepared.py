@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgpack  # type: ignore[import-untyped]
 import pytest
 
-from loadtests.swarm.prepared import Prepared, from_message, obstacle, prepare
+from loadtests.swarm.prepared import Prepared, from_message, prepare
 from loadtests.traffic.target import TargetError
 from loadtests.traffic.workloads import workload
 from tests.unit.loadtests.traffic.fake_server import (
@@ -61,17 +61,3 @@ def test_worker_that_draws_other_items_is_rejected(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr("loadtests.traffic.reference_inputs.SEED", 1)
     with pytest.raises(TargetError, match="draws other items than its master"):
         handed_over(prepared)
-
-
-def test_fewer_answers_than_items_are_rejected() -> None:
-    with listening(FakeServer()) as url:
-        prepared = prepare(url, None)
-    with pytest.raises(TargetError, match="the same release"):
-        from_message({**prepared.message, "answers": prepared.message["answers"][:-1]})
-
-
-def test_obstacle_says_why_a_workload_cannot_run() -> None:
-    with listening(FakeServer()) as url:
-        prepared = prepare(url, None)
-    assert obstacle(prepared, "unique") is None
-    assert "accepts no pictures" in (obstacle(prepared, "image") or "")

@@ -7,10 +7,8 @@ from typing import Any
 
 import numpy as np
 import orjson
-import pytest
 
 from loadtests.traffic.payloads import (
-    FREE_SIZES,
     Template,
     can_be_aligned,
     discrete_item,
@@ -42,38 +40,6 @@ def test_template_enumerates_all_its_variants() -> None:
     assert template.fill(0) == b"a0-xz"
     assert len({template.fill(number) for number in range(6)}) == 6
     assert template.fill(6) == template.fill(0)
-
-
-def test_item_has_the_manifests_shapes_and_dtypes() -> None:
-    item = drawn(MATRIX, ("ids", "int64", [-1, 4]), ("mask", "bool", [-1, 4]))
-    kinds = {name: (array.dtype.name, array.shape) for name, array in item.items()}
-    assert kinds == {"x": ("float32", (20, 3)), "ids": ("int64", (4,)), "mask": ("bool", (4,))}
-    assert np.isfinite(item["x"]).all()
-
-
-def test_free_dimensions_vary_within_their_sizes() -> None:
-    shapes = {drawn(("x", "float32", [-1, -1, 2]), seed=seed)["x"].shape for seed in range(100)}
-    assert shapes == {(size, 2) for size in FREE_SIZES}
-
-
-def test_free_dimensions_respect_their_maximum() -> None:
-    spec = TensorSpec(name="x", dtype="float32", shape=(-1, -1, 2), dimensions=(Dimension(most=3),))
-    shapes = {draw_item([spec], np.random.default_rng(seed))["x"].shape for seed in range(50)}
-    assert shapes == {(1, 2), (2, 2), (3, 2)}
-
-
-def test_aligned_inputs_share_each_axis_size() -> None:
-    left = TensorSpec(name="l", dtype="int64", shape=(-1, -1, -1))
-    right = TensorSpec(name="r", dtype="bool", shape=(-1, -1, 5), dimensions=(Dimension(most=4),))
-    assert can_be_aligned([left, right])
-    assert not can_be_aligned([left])
-    assert not can_be_aligned([right, TensorSpec(name="z", dtype="bool", shape=(-1, 5, -1))])
-    items = [draw_item([left, right], np.random.default_rng(s), aligned=True) for s in range(80)]
-    assert all(item["l"].shape[0] == item["r"].shape[0] for item in items)
-    assert {item["r"].shape for item in items} == {(size, 5) for size in (1, 2, 3, 4)}
-    assert {item["l"].shape[1] for item in items} == set(FREE_SIZES)
-    apart = [draw_item([left, right], np.random.default_rng(seed)) for seed in range(80)]
-    assert any(item["l"].shape[0] != item["r"].shape[0] for item in apart)
 
 
 def test_items_respect_names_bounds_and_ranges() -> None:
@@ -132,31 +98,6 @@ def test_raw_npy_and_json_variants_are_equal() -> None:
         assert np.array_equal(text, npy)
 
 
-def test_only_floats_vary_among_several_inputs() -> None:
-    item = drawn(("left", "float32", [-1, 9]), ("ids", "int64", [-1, 4]), ("r", "float64", [-1, 9]))
-    template = json_template(item, places_of(item))
-    first, other = (orjson.loads(template.fill(number)) for number in (0, 2**62 + 12345))
-    assert list(first) == ["left", "ids", "r"]
-    assert first["ids"] == other["ids"] == item["ids"].tolist()
-    assert first["left"] != other["left"]
-    assert first["r"] != other["r"]
-    assert first["r"] == item["r"].tolist()
-
-
-@pytest.mark.parametrize(("numbers", "variants"), [(1, 513), (2, 513**2), (8, 2**64)])
-def test_small_items_have_the_possible_variants(numbers: int, variants: int) -> None:
-    item = drawn(("x", "float32", [-1, numbers]))
-    template = json_template(item, places_of(item))
-    assert template.variants >= variants
-    varied = parsed(template.fill(template.variants - 1))
-    np.testing.assert_allclose(varied, item["x"], rtol=4e-5)
-
-
-def test_a_scalar_item_is_a_number() -> None:
-    item = drawn(("x", "float32", [-1]))
-    assert float(json_template(item, places_of(item)).fill(0)) == pytest.approx(float(item["x"]))
-
-
 def test_half_precision_varies_by_one_ulp() -> None:
     item = drawn(("x", "float16", [-1, 64]))
     template = raw_template(item["x"], places_of(item))
@@ -178,16 +119,3 @@ def test_discrete_items_are_the_digits_of_a_number() -> None:
     assert item["ids"].tolist() == [1, 0, 1] + 61 * [0]
     assert item["mask"].tolist() == [False, True]
     assert (item["ids"].dtype.name, item["mask"].dtype.name) == ("int64", "bool")
-
-
-def test_masks_are_1_because_items_have_no_padding() -> None:
-    time = Dimension(name="t", least=1, most=3, mask="mask")
-    inputs = [
-        TensorSpec(name="ids", dtype="int64", shape=(-1, -1), dimensions=(time,)),
-        TensorSpec(name="mask", dtype="bool", shape=(-1, -1), dimensions=(time,)),
-    ]
-    drawn = [draw_item(inputs, np.random.default_rng(seed)) for seed in range(20)]
-    for item in [*drawn, *(discrete_item(inputs, number) for number in range(8))]:
-        assert item["mask"].all()
-        assert item["mask"].dtype == np.bool_
-    assert discrete_numbers(inputs) == 3

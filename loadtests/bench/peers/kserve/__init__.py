@@ -1,1 +1,0 @@
-"""KServe's own server in Python: FastAPI, the Open Inference Protocol, no batching."""

@@ -1,1 +1,0 @@
-"""MLServer: the V2 inference protocol under FastAPI."""

@@ -1,1 +1,0 @@
-"""The simplest handler around sentence-transformers."""

@@ -1,0 +1,85 @@
+"""A model whose items cost the same in any batch, which is adopted for a measurement.
+
+float32 [n, 2] -> twice that, after products of matrices: as many as take the requested time.
+`python -m loadtests.capacity.linear FILE MILLISECONDS` writes it as TorchScript.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from loadtests.bench.artifacts import ModelError
+
+NAME, WIDTH = "linear", 2
+SIDE = 256  # of the matrices
+CALIBRATION = 200  # products
+MAX_BATCH = 4  # verified and timed at adoption: larger ones cost the same per item
+
+
+def linear_artifact(models: Path, item_ms: float) -> Path:
+    """Build the model and adopt it as version 1; return the folder of its artifact.
+
+    Args:
+        models: the target repository.
+        item_ms: the target cost of an item on the current core.
+
+    Raises:
+        ModelError: if a step fails.
+    """
+    file = models / f"{NAME}.pt"
+    _run("-W", "ignore", "-m", "loadtests.capacity.linear", str(file), str(item_ms))
+    sizes = ("--input", f"float32[-1,{WIDTH}]", "--max-batch-size", str(MAX_BATCH))
+    adopt = ("-m", "export", "adopt", str(file), "--name", NAME, "--version", "1")
+    _run(*adopt, *sizes, "--threads", "1", "--out", str(models))
+    return models / NAME / "1"
+
+
+def _run(*arguments: str) -> None:
+    command = [sys.executable, *arguments]
+    done = subprocess.run(  # nosec B603 # this program
+        command, capture_output=True, text=True, check=False
+    )
+    if done.returncode != 0:
+        raise ModelError(f"`{' '.join(command)}` failed: {(done.stdout + done.stderr)[-1000:]}")
+
+
+def write(file: Path, item_ms: float) -> None:
+    """Write a TorchScript file, in a process started for this."""
+    import torch  # noqa: PLC0415  # only in this process
+
+    class Linear(torch.nn.Module):
+        """Computes each item separately, with products that need its input."""
+
+        def __init__(self, side: int, products: int) -> None:
+            super().__init__()
+            self.side = side
+            self.products = products
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            out = torch.zeros_like(x)
+            for row in range(x.size(0)):
+                product = torch.eye(self.side) + x[row, 0] * 0.0
+                for _ in range(self.products):
+                    product = product @ product
+                out[row] = x[row] * 2.0 * product[0, 0]
+            return out
+
+    def scripted(products: int) -> Any:
+        return torch.jit.script(Linear(SIDE, products).eval())
+
+    torch.set_num_threads(1)
+    module, one, taken_s = scripted(CALIBRATION), torch.ones(1, WIDTH), []
+    for _ in range(5):
+        began = time.perf_counter()
+        module(one)
+        taken_s.append(time.perf_counter() - began)
+    products = max(1, round(item_ms / 1000 / (min(taken_s) / CALIBRATION)))
+    scripted(products).save(str(file))
+
+
+if __name__ == "__main__":
+    write(Path(sys.argv[1]), float(sys.argv[2]))
