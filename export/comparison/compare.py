@@ -10,188 +10,138 @@ import argparse
 import statistics
 import tempfile
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 import torch
 from rich import box
 from rich.console import Console
 from rich.table import Table
-from rich.text import Text
 
-from export.comparison import fusion
-from export.comparison.compare_cases import (
-    BATCHED,
-    COMPILED,
-    LOOP,
-    SCRIPTED,
-    Case,
-    Published,
-    agree,
-    cases,
-    compiled,
-    timed,
-)
-from export.timing.timings import three_digits
+from export.errors import ParityError, reason
+from export.values import positive
 from export.variants.base import NotApplicable
+from export.variants.compiled import find_compiler
 from models.forms import intra_op_threads
+from models.packages import load_package
 from models.processor import this_cpu
+from models.runtimes import File
+from models.timing import time_interleaved
 
+LOOP, BATCHED, SCRIPTED, COMPILED = "eager loop", "batched eager", "scripted", "compiled"
 ROUNDS = 21
 WHY_RATIOS_DIFFER = (
     "The published figures come from another machine and another torch. A ratio compares the cost "
     "of calling small operations with the arithmetic in them, and that differs with the "
-    "processor, with torch's cost of a call, and with what its build can fuse."
+    "processor, with torch's cost of a call, and with what its build can fuse: wheels of torch "
+    "have no LLVM, so that TorchScript fuses nothing on the CPU."
 )
+Function = Callable[..., torch.Tensor]
+
+
+class Case(NamedTuple):
+    """One function written in two ways that give the same answer; `batched` can be compiled."""
+
+    title: str
+    loop: Function
+    batched: Function
+    inputs: tuple[torch.Tensor, ...]
+    published: str
+
+
+def distances_loop(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """Squared distances [p, q] of a [p, 2] and b [q, 2], one pair at a time."""
+    return torch.stack([torch.stack([(x - y).square().sum() for y in b]) for x in a])
+
+
+def distances(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """Squared distances [p, q] of a [p, 2] and b [q, 2], all pairs at once."""
+    return (a.unsqueeze(1) - b.unsqueeze(0)).square().sum(dim=2)
+
+
+def squarings(x: torch.Tensor) -> torch.Tensor:
+    """Ten squarings of x [n], one after the other: all can be fused."""
+    for _ in range(10):
+        x = x * x
+    return x
+
+
+def squarings_loop(x: torch.Tensor) -> torch.Tensor:
+    """Ten squarings of x [n], one element at a time."""
+    return torch.stack([squarings(each) for each in x])
+
+
+def cases(rows: int = 100, columns: int = 200) -> tuple[Case, ...]:
+    """Return the functions with inputs of these sizes; published times are for the defaults."""
+    points = torch.rand(rows, 2), torch.rand(columns, 2)
+    near_one = torch.linspace(0.995, 1.005, 5)  # its power of 1024 is neither 0 nor infinite
+    pairs = f"pairwise: all squared distances of a[{rows},2], b[{columns},2]"
+    batching, scripting = "batching: 438 ms -> 322 us", "scripting: 18.5 us -> 4.41 us, 4.20x"
+    return (
+        Case(pairs, distances_loop, distances, points, batching),
+        Case("chain: ten squarings of 5", squarings_loop, squarings, (near_one,), scripting),
+    )
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of `python -m export compare`."""
-    parser.add_argument(
-        "--rounds",
-        type=_positive,
-        default=ROUNDS,
-        metavar="N",
-        help=f"time every form N times, in turns (default: {ROUNDS})",
-    )
-    parser.add_argument(
-        "--threads",
-        type=_positive,
-        default=1,
-        metavar="N",
-        help="intra-op threads (default: 1)",
-    )
-    parser.add_argument(
-        "--graph",
-        action="store_true",
-        help="print the graph of fused operations, and the loops that the compiler generated",
-    )
+    for name, default, what in (("rounds", ROUNDS, "of all forms"), ("threads", 1, "of torch")):
+        parser.add_argument(f"--{name}", type=positive, default=default, help=what)
 
 
-def run(
-    parsed: argparse.Namespace, console: Console, compared: Sequence[Case] | None = None
-) -> None:
-    """Compare and print, as the options say.
-
-    Args:
-        parsed: the options of `add_arguments`.
-        console: where to print.
-        compared: what to compare; None: both `cases`.
-
-    Raises:
-        ParityError: if two forms give different answers.
-    """
+def run(parsed: argparse.Namespace, console: Console) -> None:
+    """Compare and print, as the options say; see `compare`."""
     with intra_op_threads(parsed.threads), torch.inference_mode():
         console.print(f"{this_cpu(parsed.threads)}, torch {torch.__version__}", highlight=False)
-        for case in cases() if compared is None else compared:
-            compare(case, console, rounds=parsed.rounds, graph=parsed.graph)
+        for case in cases():
+            compare(case, console, parsed.rounds)
         console.print(f"\n{WHY_RATIOS_DIFFER}", highlight=False)
-        if not fusion.HAS_LLVM:
-            console.print(fusion.WITHOUT_LLVM, highlight=False)
 
 
-def compare(case: Case, console: Console, *, rounds: int, graph: bool) -> None:
-    """Build the forms of a case, compare their answers, time them, and print the times.
-
-    Without a C++ compiler one line reports that, and the other forms are compared.
-
-    Raises:
-        ParityError: if two forms give different answers.
-    """
-    console.print(f"\n{case.title}", style="bold", highlight=False)
+def compare(case: Case, console: Console, rounds: int) -> None:
+    """Print a table of the forms; ParityError: two of them give different answers."""
+    console.print(f"\n{case.title}; published: {case.published}", highlight=False)
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "`torch.jit.*is deprecated")
-        forms: dict[str, Callable[..., Any]] = {
-            LOOP: case.loop,
-            BATCHED: case.batched,
-            SCRIPTED: torch.jit.script(case.batched),
-        }
-        package = Path(folder) / "compiled.pt2"
+        warnings.simplefilter("ignore")  # of torch.jit, and the compiler's about its own code
+        scripted: Function = torch.jit.script(case.batched)
+        forms = {LOOP: case.loop, BATCHED: case.batched, SCRIPTED: scripted}
         try:
-            with console.status("compiling"):
-                forms[COMPILED] = compiled(case, package)
+            forms[COMPILED] = compiled(case, Path(folder) / "compiled.pt2")
         except NotApplicable as why:
             console.print(f"{COMPILED}: left out: {why}", highlight=False, markup=False)
-        console.print(f"largest difference between the answers: {agree(case, forms):.1e}")
-        times = timed(case, forms, rounds)
-        console.print(_times_table(times))
-        console.print(_ratios_table(case.published, times))
-        if graph:
-            _print_graph(case, package, console)
+        check(case, forms)
+        calls = {name: partial(form, *case.inputs) for name, form in forms.items()}
+        times = time_interleaved(calls, rounds)
+    table = Table("form", "median us", "over the loop", "over batched", box=box.SIMPLE_HEAD)
+    median = {name: statistics.median(taken) for name, taken in times.items()}
+    for name, taken_s in median.items():
+        ratios = (f"{median[other] / taken_s:,.2f}x" for other in (LOOP, BATCHED))
+        table.add_row(name, f"{taken_s * 1e6:,.2f}", *ratios)
+    console.print(table)
 
 
-def _times_table(times: Mapping[str, Sequence[float]]) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    table.add_column("form")
-    for title in ("median", "middle half of the rounds", "against the loop"):
-        table.add_column(title, justify="right")
-    loop = statistics.median(times[LOOP])
-    for name, taken in times.items():
-        ordered = sorted(taken)
-        low, high = (ordered[round(share * (len(ordered) - 1))] for share in (0.25, 0.75))
-        median = statistics.median(taken)
-        spread = f"{duration(low)} - {duration(high)}"
-        table.add_row(name, duration(median), spread, _times(loop / median))
-    return table
+def compiled(case: Case, package: Path) -> Function:
+    """Compile the batched form as in an artifact; NotApplicable: there is no C++ compiler."""
+    find_compiler()
+    from torch._inductor import aoti_compile_and_package  # noqa: PLC0415 - slow
 
-
-def _ratios_table(published: Published, times: Mapping[str, Sequence[float]]) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for title in ("step", "here", "published"):
-        table.add_column(title, overflow="fold")
-    steps = {"batching": (LOOP, BATCHED), "scripting": (BATCHED, SCRIPTED)}
-    if COMPILED in times:
-        steps["compiling"] = (BATCHED, COMPILED)
-    for step, (before, after) in steps.items():
-        here = _ratio(statistics.median(times[before]), statistics.median(times[after]))
-        there = _ratio(published.before_s, published.after_s) if step == published.step else "-"
-        table.add_row(f"{step}\n{before} -> {after}", here, there)
-    return table
-
-
-def _ratio(before: float, after: float) -> str:
-    return f"{duration(before)} -> {duration(after)}\n{_times(before / after)}"
-
-
-def _times(ratio: float) -> str:
-    return f"{three_digits(ratio)}x"
-
-
-def duration(seconds: float) -> str:
-    """Format as three digits and a unit: 438 ms, 322 us, 4.41 us."""
-    for factor, unit in ((1.0, "s"), (1e3, "ms"), (1e6, "us")):
-        if seconds * factor >= 1:
-            return f"{three_digits(seconds * factor)} {unit}"
-    return f"{three_digits(seconds * 1e9)} ns"
-
-
-def _print_graph(case: Case, package: Path, console: Console) -> None:
-    def show(title: str, text: str) -> None:
-        console.print(f"\n{title}", style="bold", highlight=False)
-        console.print(Text(text), soft_wrap=True)
-
-    ran = fusion.executed(case.batched, case.inputs)
-    show(f"What TorchScript executes here: {_groups(ran.groups)}", ran.graph)
-    if not ran.groups:
-        would = fusion.fusible(case.batched, case.inputs)
-        show(f"What its fuser combines where it has LLVM: {_groups(would.groups)}", would.graph)
-    if package.exists():
-        show(
-            "What the compiler generated: one loop where operations were fused",
-            fusion.kernels(package),
-        )
-
-
-def _groups(count: int) -> str:
-    return f"{count or 'no'} fused group{'' if count == 1 else 's'}"
-
-
-def _positive(text: str) -> int:
+    module = torch.nn.Module()
+    module.forward = case.batched
     try:
-        value = int(text)
-    except ValueError:
-        value = 0
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"must be a whole number of at least 1, got {text!r}")
-    return value
+        program = torch.export.export(module, case.inputs)
+        aoti_compile_and_package(program, package_path=str(package))
+    except Exception as error:  # torch.export and its compiler raise many classes
+        raise NotApplicable(f"torch.export or AOTInductor failed: {reason(error)}") from error
+    call = load_package(File.of(package.read_bytes()), torch.device("cpu"))
+    return lambda *inputs: call(list(inputs))[0]
+
+
+def check(case: Case, forms: Mapping[str, Function]) -> None:
+    """Compare the answers of all forms with the loop's, up to rounding."""
+    expected = case.loop(*case.inputs)
+    for name, form in forms.items():
+        answer = form(*case.inputs)
+        if answer.shape != expected.shape or not torch.allclose(answer, expected, rtol=1e-4):
+            raise ParityError(f"{case.title}: {name} and {LOOP} give different answers")
