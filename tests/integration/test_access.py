@@ -1,4 +1,4 @@
-"""Keys, scopes, limits, hosts and origins: the same on both paths and for all other routes."""
+"""Keys, scopes, limits, hosts and origins: for predictions and for all other routes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,6 @@ ADMIN, ADMIN_LINE = make_key("ops", ["admin"])
 SLOW, SLOW_LINE = make_key("slow", ["predict"], "4/minute")
 SCRAPE, SCRAPE_LINE = make_key("prometheus", ["metrics"])
 KEYS = ";".join((PREDICT_LINE, ADMIN_LINE, SLOW_LINE, SCRAPE_LINE))
-WAYS: dict[str, dict[str, Any]] = {"short": {}, "asgi": {"expect": "100-continue"}}
 BATCH: dict[str, Any] = {"path": "/batch-predict", "body": b'{"inputs": [[1, 2], [3, 4], [5, 6]]}'}
 BROWSERS = {
     "access-control-allow-origin",
@@ -41,39 +40,33 @@ def with_key(secret: str) -> dict[str, Any]:
     return {"authorization": f"Bearer {secret}"}
 
 
-async def ask(server: Listening, way: str, **given: Any) -> WireAnswer:
-    """A prediction that takes the named path."""
-    before = len(server.asgi)
-    sent: dict[str, Any] = {**WAYS[way], **given}
-    answer = await server.ask(request(**sent))
-    assert (len(server.asgi) > before) is (way == "asgi")
-    return answer
+async def ask(server: Listening, **given: Any) -> WireAnswer:
+    return await server.ask(request(**given))
 
 
 async def get(server: Listening, path: str, method: str = "GET", **headers: Any) -> WireAnswer:
     return await server.ask(request(path, b"", method=method, **headers))
 
 
-@pytest.mark.parametrize("way", WAYS)
 class TestPredictions:
-    async def test_predictions_are_open_without_keys(self, models: Path, way: str) -> None:
+    async def test_predictions_are_open_without_keys(self, models: Path) -> None:
         async with listening(models) as server:
-            assert (await ask(server, way)).status == 200
-            assert (await ask(server, way, **with_key("any"))).status == 200
+            assert (await ask(server)).status == 200
+            assert (await ask(server, **with_key("any"))).status == 200
             assert (
                 "torchlane_key_requests_total{" not in (await get(server, "/metrics")).body.decode()
             )
 
-    async def test_a_key_is_required(self, models: Path, way: str) -> None:
+    async def test_a_key_is_required(self, models: Path) -> None:
         async with listening(models, api_keys=KEYS) as server:
-            assert (await ask(server, way, **with_key(PREDICT))).status == 200
-            assert (await ask(server, way, x_api_key=PREDICT)).status == 200
-            assert (await ask(server, way, **BATCH, **with_key(PREDICT))).status == 200
-            none, wrong = await ask(server, way), await ask(server, way, **with_key(PREDICT + "x"))
+            assert (await ask(server, **with_key(PREDICT))).status == 200
+            assert (await ask(server, x_api_key=PREDICT)).status == 200
+            assert (await ask(server, **BATCH, **with_key(PREDICT))).status == 200
+            none, wrong = await ask(server), await ask(server, **with_key(PREDICT + "x"))
             assert (none.status, none.code) == (wrong.status, wrong.code) == (401, "unauthorized")
             assert none["www-authenticate"] == 'Bearer realm="torchlane"'
             assert wrong["www-authenticate"] == 'Bearer realm="torchlane", error="invalid_token"'
-            other = await ask(server, way, **with_key(ADMIN))
+            other = await ask(server, **with_key(ADMIN))
             assert (other.status, other.code) == (403, "forbidden")
             assert "lacks the scope 'predict'" in other.json()["error"]
             assert await server.metric(COUNTED, status="401") == 2
@@ -81,61 +74,59 @@ class TestPredictions:
             assert await server.metric("torchlane_key_requests_total", key="mobile") == 3
             assert await server.metric("torchlane_key_items_total", key="mobile") == 5
 
-    async def test_callers_without_a_key_cannot_discover_models(
-        self, models: Path, way: str
-    ) -> None:
+    async def test_callers_without_a_key_cannot_discover_models(self, models: Path) -> None:
         async with listening(models, api_keys=KEYS) as server:
             for path in ("/models/double/predict", "/models/nope/predict"):
-                assert (await ask(server, way, path=path)).status == 401
+                assert (await ask(server, path=path)).status == 401
                 assert (await get(server, path.removesuffix("/predict"))).status == 401
 
-    async def test_rejected_before_the_body_is_read(self, models: Path, way: str) -> None:
+    async def test_rejected_before_the_body_is_read(self, models: Path) -> None:
         async with listening(models, api_keys=KEYS) as server:
             wire = await server.connect()
-            wire.send(request(body=b" " * 1000, **WAYS[way])[:-1000])
+            wire.send(request(body=b" " * 1000)[:-1000])
             assert (await wire.answer()).status == 401  # and no 100 Continue before it
             wire.send(b" " * 1000 + request(**with_key(PREDICT)))
             assert (await wire.answer()).status == 200
 
-    async def test_a_key_in_a_trailer_is_ignored(self, models: Path, way: str) -> None:
+    async def test_a_key_in_a_trailer_is_ignored(self, models: Path) -> None:
         async with listening(models, api_keys=KEYS) as server:
-            sent: dict[str, Any] = {"chunk_bytes": 9, **WAYS[way]}
+            sent: dict[str, Any] = {"chunk_bytes": 9}
             whole, key = request(**sent), f"X-API-Key: {PREDICT}\r\n"
             answer = await server.ask(whole[:-2] + key.encode() + b"\r\n")
             assert (answer.status, answer.code) == (401, "unauthorized")
 
-    async def test_a_rate_limit_counts_items(self, models: Path, way: str) -> None:
+    async def test_a_rate_limit_counts_items(self, models: Path) -> None:
         async with listening(models, api_keys=KEYS) as server:
             slow = with_key(SLOW)
-            assert (await ask(server, way, **BATCH, **slow)).status == 200
-            over = await ask(server, way, **BATCH, **slow)  # its head is the fourth item
+            assert (await ask(server, **BATCH, **slow)).status == 200
+            over = await ask(server, **BATCH, **slow)  # its head is the fourth item
             assert (over.status, over.code) == (429, "rate_limited")
-            over = await ask(server, way, **slow)
+            over = await ask(server, **slow)
             assert (over.status, over.code) == (429, "rate_limited")
             assert 0 < over.json()["retry_after_ms"] <= 120_000
             wait_s = int(over["retry-after"])
             assert wait_s - 1 <= over.json()["retry_after_ms"] / 1000 <= wait_s
-            assert (await ask(server, way, **with_key(PREDICT))).status == 200
+            assert (await ask(server, **with_key(PREDICT))).status == 200
             assert await server.metric(COUNTED, code="rate_limited") == 2
             wanted = {"key": "slow", "result": "rate_limited"}
             assert await server.metric("torchlane_key_requests_total", **wanted) == 2
 
-    async def test_a_repeated_body_counts_every_time(self, models: Path, way: str) -> None:
+    async def test_a_repeated_body_counts_every_time(self, models: Path) -> None:
         async with listening(models, rate_limit="9/minute") as server:
-            statuses = [(await ask(server, way, **BATCH)).status for _ in range(4)]
+            statuses = [(await ask(server, **BATCH)).status for _ in range(4)]
             assert statuses == [200, 200, 200, 429]
 
-    async def test_a_batch_above_the_rate_limit_is_rejected(self, models: Path, way: str) -> None:
+    async def test_a_batch_above_the_rate_limit_is_rejected(self, models: Path) -> None:
         async with listening(models, rate_limit="2/minute") as server:
-            answer = await ask(server, way, **BATCH)
+            answer = await ask(server, **BATCH)
             assert (answer.status, answer.code) == (413, "payload_too_large")
             assert "send at most 2 at once" in answer.json()["error"]
 
-    async def test_hosts(self, models: Path, way: str) -> None:
+    async def test_hosts(self, models: Path) -> None:
         trusted = "models.example, *.Example.org,[::1]"
         async with listening(models, trusted_hosts=trusted, cors_origins="*") as server:
             for host, status in HOSTS.items():
-                answer = await ask(server, way, host=host)
+                answer = await ask(server, host=host)
                 assert answer.status == status, host
                 assert status == 200 or answer.code == "untrusted_host"
             preflight: dict[str, Any] = {
@@ -148,13 +139,13 @@ class TestPredictions:
             assert await trusted_metric(server, COUNTED, code="untrusted_host") == bad
 
     @pytest.mark.parametrize("allowed", ["https://a.example,http://b.example:8080", "*"])
-    async def test_origins(self, models: Path, way: str, allowed: str) -> None:
+    async def test_origins(self, models: Path, allowed: str) -> None:
         cases: list[dict[str, Any]] = [{}, {"path": "/models/nope/predict"}, {"body": b"{"}]
         origins = ("https://a.example", "http://b.example:8080", "https://c.example", None)
         async with listening(models, cors_origins=allowed) as server:
             for given, origin in itertools.product(cases, origins):
                 sent = {} if origin is None else {"origin": origin}
-                answer = await ask(server, way, **given, **sent)
+                answer = await ask(server, **given, **sent)
                 told = {name: value for name, value in answer.headers if name in BROWSERS}
                 known = allowed == "*" or origin in allowed.split(",")
                 wanted = {"vary": "Origin"}
@@ -250,8 +241,7 @@ async def test_preflights(models: Path, origin: str, headers: str, status: int) 
 async def test_no_cors_headers_are_sent_by_default(models: Path) -> None:
     async with listening(models) as server:
         for answer in (
-            await ask(server, "short", origin="https://a.example"),
-            await ask(server, "asgi", origin="https://a.example"),
+            await ask(server, origin="https://a.example"),
             await get(server, "/models", origin="https://a.example"),
         ):
             assert not BROWSERS & set(answer.names)

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from app.access.entries import make_key
 from app.api.payloads import CURLS_DEFAULT
 from models.codec_specs import TensorCodecSpec
 from tests.artifacts import Y, write_artifact
@@ -23,6 +24,7 @@ from tests.forms import FORM, files
 from tests.integration.listening import Listening, listening
 from tests.integration.test_predict import TwoOutputs
 from tests.integration.wire import READY, Wire, WireAnswer, request
+from tests.texts import write_text
 
 OCTETS = "application/octet-stream"
 NPY = "application/x-npy"
@@ -268,6 +270,76 @@ async def test_both_paths_give_the_same_cached_answer(models: Path) -> None:
             short, other = await both(server, wire, by_expect, given)
             assert alike(short) == alike(other), name
             assert short["x-torchlane-cache"].startswith("hit"), name
+
+
+def v2(**change: object) -> dict[str, Any]:
+    tensor = {"name": "x", "shape": [1, 2], "datatype": "FP32", "data": [1, 2], **change}
+    body = json.dumps({"id": "mine", "inputs": [tensor]}).encode()
+    return {"path": "/v2/models/double/infer", "body": body}
+
+
+def embed(body: bytes) -> dict[str, Any]:
+    return {"path": "/v1/embeddings", "body": body}
+
+
+OTHERS: dict[str, tuple[int, dict[str, Any]]] = {
+    "v2": (200, v2()),
+    "v2 in binary": (
+        200,
+        {**v2(), "body": octets(1, 2), "inference_header_content_length": "0"},
+    ),
+    "v2 of a wrong shape": (400, v2(shape=[1, 3])),
+    "v2 with a wrong header length": (400, {**v2(), "inference_header_content_length": "-1"}),
+    "v2 without such a model": (404, {**v2(), "path": "/v2/models/nope/infer"}),
+    "v2 of a failing model": (500, v2(data=[500, 0])),
+    "embeddings": (200, embed(b'{"input": ["a cat", "dogs"], "model": "text"}')),
+    "embeddings of nothing": (400, embed(b'{"input": [], "model": "text"}')),
+    "embeddings without such a model": (404, embed(b'{"input": "cat", "model": "nope"}')),
+    "a text": (
+        200,
+        {"path": "/models/text/predict", "body": b"cats", "content_type": "text/plain"},
+    ),
+    "a text that is cut off": (
+        200,
+        {"path": "/models/text/predict", "body": b'{"input": "%s"}' % (b"dog " * 9)},
+    ),
+}
+
+
+async def test_both_paths_answer_other_protocols_alike(models: Path) -> None:
+    write_text(models)
+    async with listening(models, cache_bytes=0, **LIMITS) as server:
+        wire = await server.connect()
+        for name, (status, given) in OTHERS.items():
+            short, other = await both(server, wire, by_expect, given)
+            assert (name, alike(short)) == (name, alike(other))
+            assert (name, short.status) == (name, status)
+
+
+PREDICT, PREDICT_LINE = make_key("mobile", ["predict"])
+SCRAPE, SCRAPE_LINE = make_key("prometheus", ["metrics"])
+ONLY = '[models.labelled]\nallowed_keys = ["other"]\n'
+KEYS: list[tuple[int, dict[str, Any]]] = [
+    (200, {"x_api_key": PREDICT, "origin": "https://a.example"}),
+    (401, {}),
+    (401, {"x_api_key": f"{PREDICT}x", "origin": "https://b.example"}),
+    (403, {"x_api_key": SCRAPE}),
+    (403, {"x_api_key": PREDICT, "path": "/models/labelled/predict"}),
+    (400, {"x_api_key": PREDICT, "host": "evil.example"}),
+]
+
+
+async def test_both_paths_check_keys_hosts_and_origins_alike(models: Path, tmp_path: Path) -> None:
+    settings = tmp_path / "models.toml"
+    settings.write_text(ONLY)
+    rules: dict[str, Any] = {"api_keys": f"{PREDICT_LINE};{SCRAPE_LINE}", "models_file": settings}
+    rules |= {"cors_origins": "https://a.example", "trusted_hosts": "loopback"}
+    async with listening(models, cache_bytes=0, **rules, **LIMITS) as server:
+        wire = await server.connect()
+        for status, given in KEYS:
+            short, other = await both(server, wire, by_expect, given)
+            assert alike(short) == alike(other)
+            assert short.status == status, given
 
 
 async def test_routes_are_counted_by_their_templates(models: Path) -> None:

@@ -1,4 +1,4 @@
-"""Infer calls of the Open Inference Protocol, on both paths through the server."""
+"""Infer calls of the Open Inference Protocol."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import io
 import json
 import struct
 import zlib
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,6 @@ from tests.integration.wire import WireAnswer, request
 from tests.kinds import write_dtypes, write_pictures
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
-PATHS: Mapping[str, Mapping[str, str]] = {"fast": {}, "asgi": {"expect": "100-continue"}}
 X = {"name": "x", "shape": [1, 2], "datatype": "FP32"}
 ROW = {**X, "data": [1, 2]}
 BINARY = {**X, "parameters": {"binary_data_size": 8}}
@@ -39,10 +38,8 @@ ANSWER = {"name": "y", "datatype": "FP32", "shape": [1, 2], "data": [2.0, 4.0]}
 class Server:
     """Sends infer requests on one kept connection."""
 
-    def __init__(self, listening: Listening, path: str) -> None:
+    def __init__(self, listening: Listening) -> None:
         self.listening = listening
-        self._more = PATHS[path]
-        self._asgi = path == "asgi"
 
     async def infer(
         self, document: object, octets: bytes = b"", *, model: str = "double", **headers: str
@@ -54,12 +51,8 @@ class Server:
         return await self.send(head + octets, model, **headers)
 
     async def send(self, body: bytes, model: str = "double", **headers: str) -> WireAnswer:
-        before = len(self.listening.asgi)
-        given: dict[str, Any] = {**self._more, **headers}
-        data = request(f"/v2/models/{model}/infer", body, **given)
-        answer = await self.listening.ask(data)
-        assert (len(self.listening.asgi) > before) == self._asgi
-        return answer
+        given: dict[str, Any] = {**headers}
+        return await self.listening.ask(request(f"/v2/models/{model}/infer", body, **given))
 
 
 @pytest.fixture(scope="module")
@@ -72,10 +65,10 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest_asyncio.fixture(params=PATHS, scope="module", loop_scope="module")
-async def server(models: Path, request: pytest.FixtureRequest) -> AsyncIterator[Server]:
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def server(models: Path) -> AsyncIterator[Server]:
     async with listening(models, default_model="double", max_items=10, max_body_bytes=5000) as it:
-        yield Server(it, request.param)
+        yield Server(it)
 
 
 def outputs(answer: WireAnswer) -> list[dict[str, Any]]:

@@ -44,12 +44,11 @@ def is_clean(server: Listening) -> bool:
     return not server.service.tracing.enabled
 
 
-@pytest.mark.parametrize("expects", [{}, {"expect": "100-continue"}], ids=["fast path", "asgi"])
-async def test_requests_batches_and_operators(server: Listening, expects: dict[str, str]) -> None:
+async def test_requests_batches_and_operators(server: Listening) -> None:
     profiling = asyncio.create_task(server.ask(asked(0.4)))
     await until(lambda: server.service.tracing.enabled)
     for number in range(5):
-        answer = await server.ask(ask_for(number, **KEY, **expects))
+        answer = await server.ask(ask_for(number, **KEY))
         assert answer.status == 200
     answer = await profiling
     found = events(answer)

@@ -1,4 +1,4 @@
-"""Text models over HTTP, on both ways through the server."""
+"""Text models over HTTP."""
 
 from __future__ import annotations
 
@@ -17,8 +17,6 @@ from tests.integration.listening import Listening, listening
 from tests.integration.wire import WireAnswer, request
 from tests.texts import IDS, TinyTagger, piece_tokenizer, tiny_tokenizer, write_text
 
-WAYS: dict[str, dict[str, Any]] = {"short": {}, "asgi": {"expect": "100-continue"}}
-both = pytest.mark.parametrize("way", WAYS)
 PLAIN = "text/plain"
 
 
@@ -40,13 +38,13 @@ async def server(tmp_path: Path) -> AsyncIterator[Listening]:
         yield made
 
 
-def sent(way: str, value: object, path: str = "/predict", **headers: Any) -> bytes:
+def sent(value: object, path: str = "/predict", **headers: Any) -> bytes:
     key = "inputs" if "batch" in path else "input"
-    return request(path, json.dumps({key: value}).encode(), **WAYS[way], **headers)
+    return request(path, json.dumps({key: value}).encode(), **headers)
 
 
-def plain(way: str, body: bytes, content_type: str = PLAIN, path: str = "/predict") -> bytes:
-    return request(path, body, content_type=content_type, **WAYS[way])
+def plain(body: bytes, content_type: str = PLAIN, path: str = "/predict") -> bytes:
+    return request(path, body, content_type=content_type)
 
 
 def embedding(*words: str) -> list[Any]:
@@ -59,20 +57,17 @@ def outputs(answer: WireAnswer) -> Any:
     return answer.json()["prediction"]["outputs"]["embedding"]
 
 
-@both
-async def test_a_text_in_json_and_plain(server: Listening, way: str) -> None:
+async def test_a_text_in_json_and_plain(server: Listening) -> None:
     wanted = embedding("a", "cat", "##s")
-    assert outputs(await server.ask(sent(way, "a cats"))) == wanted
-    answer = await server.ask(plain(way, b"A CATS", "text/plain; charset=utf-8"))
+    assert outputs(await server.ask(sent("a cats"))) == wanted
+    answer = await server.ask(plain(b"A CATS", "text/plain; charset=utf-8"))
     assert outputs(answer) == wanted
     assert answer["x-torchlane-cache"] == "hit"  # the same tokens
     ids = [IDS[each] for each in ("[CLS]", "a", "cat", "##s", "[SEP]")]
-    assert (await server.ask(sent(way, ids)))["x-torchlane-cache"] == "hit"
-    assert bool(server.asgi) == (way == "asgi")
+    assert (await server.ask(sent(ids)))["x-torchlane-cache"] == "hit"
 
 
-@both
-async def test_a_byte_order_mark_is_not_text(server: Listening, way: str) -> None:
+async def test_a_byte_order_mark_is_not_text(server: Listening) -> None:
     """Neither in a text, nor in a file of a form, nor before JSON."""
     wanted = embedding("a", "cat", "##s")
     text, document = "\ufeffa cats".encode(), '\ufeff{"input": "a cats"}'.encode()
@@ -82,24 +77,23 @@ async def test_a_byte_order_mark_is_not_text(server: Listening, way: str) -> Non
         (document, "application/json"),
         (document, "application/x-www-form-urlencoded"),
     ):
-        assert outputs(await server.ask(plain(way, body, content_type))) == wanted
+        assert outputs(await server.ask(plain(body, content_type))) == wanted
     for encoding in ("utf-16", "utf-32"):
         for body, content_type in (
             ("cat".encode(encoding), PLAIN),
             (files("cat".encode(encoding), content_type=PLAIN), FORM),
             ('{"input": "cat"}'.encode(encoding), "application/json"),
         ):
-            answer = await server.ask(plain(way, body, content_type))
+            answer = await server.ask(plain(body, content_type))
             assert (answer.status, answer.code) == (422, "invalid_input")
             assert f"mark of {encoding.upper()}; convert it to UTF-8" in answer.json()["error"]
-    answer = await server.ask(plain(way, files(b"cat", content_type=f"{PLAIN};charset=x"), FORM))
+    answer = await server.ask(plain(files(b"cat", content_type=f"{PLAIN};charset=x"), FORM))
     assert (answer.status, answer.code) == (415, "unsupported_media_type")
 
 
-@both
-async def test_texts_of_all_lengths_in_one_request(server: Listening, way: str) -> None:
+async def test_texts_of_all_lengths_in_one_request(server: Listening) -> None:
     texts = ["cat " * count for count in range(20)]
-    answer = await server.ask(sent(way, texts, "/batch-predict"))
+    answer = await server.ask(sent(texts, "/batch-predict"))
     predictions = answer.json()["predictions"]
     for count, each in enumerate(predictions):
         assert each["outputs"]["embedding"] == embedding(*["cat"] * min(count, 6))
@@ -107,32 +101,29 @@ async def test_texts_of_all_lengths_in_one_request(server: Listening, way: str) 
         assert each.get("details") == details
 
 
-@both
-async def test_each_text_reports_its_own_cut(server: Listening, way: str) -> None:
+async def test_each_text_reports_its_own_cut(server: Listening) -> None:
     """Two texts whose tokens are equal share a prediction, and each is told its own cut."""
     for _ in range(3):  # computed, then cached, then remembered
         for count in (7, 9):
-            answer = await server.ask(sent(way, "dog " * count))
+            answer = await server.ask(sent("dog " * count))
             assert answer.json()["prediction"]["details"] == {"tokens": 8, "cut": count - 6}
     assert answer["x-torchlane-cache"] == "hit"
 
 
-@both
-async def test_pairs(server: Listening, way: str) -> None:
+async def test_pairs(server: Listening) -> None:
     path = "/models/pairs/predict"
     ids = [IDS[each] for each in ("[CLS]", "a", "[SEP]", "b", "[SEP]")]
     wanted = [pytest.approx(sum(ids) / 5), pytest.approx((ids[3] + ids[4]) / 5)]
     for value in (["a", "b"], {"text": "a", "text_pair": "b"}):
-        assert outputs(await server.ask(sent(way, value, path))) == wanted
-    answer = await server.ask(plain(way, b"a", path=path))
+        assert outputs(await server.ask(sent(value, path))) == wanted
+    answer = await server.ask(plain(b"a", path=path))
     assert (answer.status, answer.code) == (415, "unsupported_media_type")
 
 
-@both
-async def test_spans_of_tokens(server: Listening, way: str) -> None:
+async def test_spans_of_tokens(server: Listening) -> None:
     """Ids modulo 3 are the labels: of `dog` 1, of `##s` 2, of `in` 0, of `london` 1."""
     for _ in range(2):
-        answer = await server.ask(sent(way, "Dogs in  London", "/models/tags/predict"))
+        answer = await server.ask(sent("Dogs in  London", "/models/tags/predict"))
         score = pytest.approx(0.986703, abs=1e-5)
         assert answer.json()["prediction"] == {
             "spans": [
@@ -141,13 +132,12 @@ async def test_spans_of_tokens(server: Listening, way: str) -> None:
             ]
         }
     # The same tokens, other places.
-    answer = await server.ask(sent(way, "dogs in london", "/models/tags/predict"))
+    answer = await server.ask(sent("dogs in london", "/models/tags/predict"))
     assert answer["x-torchlane-cache"] == "hit"
     assert [each["start"] for each in answer.json()["prediction"]["spans"]] == [0, 8]
 
 
-@both
-async def test_spans_have_no_blanks_around_them(server: Listening, way: str) -> None:
+async def test_spans_have_no_blanks_around_them(server: Listening) -> None:
     """Ids modulo 3: `▁London` 1, `▁` 2, `cats` 1, `dogs` 2, `▁in` 0; a blank is put in front."""
     for text, wanted in (
         ("in  London in", [(4, 10)]),  # another blank, alone, is labelled too
@@ -155,14 +145,14 @@ async def test_spans_have_no_blanks_around_them(server: Listening, way: str) -> 
         ("cats in dogs", [(0, 4), (8, 12)]),
         ("in   in", []),
     ):
-        answer = await server.ask(sent(way, text, "/models/pieces/predict"))
+        answer = await server.ask(sent(text, "/models/pieces/predict"))
         spans = answer.json()["prediction"]["spans"]
         assert [(each["start"], each["end"]) for each in spans] == wanted, text
         assert [each["text"] for each in spans] == [text[start:end] for start, end in wanted]
 
 
 async def test_raw_answers_contain_token_scores(server: Listening) -> None:
-    asked = sent("short", "dogs", "/models/tags/predict", accept="application/octet-stream")
+    asked = sent("dogs", "/models/tags/predict", accept="application/octet-stream")
     assert len((await server.ask(asked)).body) == 4 * 3 * 4
 
 
@@ -186,26 +176,24 @@ HOSTILE: dict[str, tuple[bytes, str, int]] = {
 }
 
 
-@both
-async def test_hostile_texts_get_an_answer(server: Listening, way: str) -> None:
+async def test_hostile_texts_get_an_answer(server: Listening) -> None:
     for name, (body, content_type, status) in HOSTILE.items():
-        answer = await server.ask(plain(way, body, content_type or "application/json"))
+        answer = await server.ask(plain(body, content_type or "application/json"))
         assert answer.status == status, (name, answer.body[:500])
         assert len(answer.body) < 2000, name
-        assert outputs(await server.ask(sent(way, "cat"))) == embedding("cat"), name
+        assert outputs(await server.ask(sent("cat"))) == embedding("cat"), name
 
 
-@both
-async def test_texts_per_request_are_limited(server: Listening, way: str) -> None:
+async def test_texts_per_request_are_limited(server: Listening) -> None:
     texts = ["a" * MAX_TEXT_CHARACTERS] * 21
-    answer = await server.ask(sent(way, texts, "/batch-predict"))
+    answer = await server.ask(sent(texts, "/batch-predict"))
     assert (answer.status, answer.code) == (413, "payload_too_large")
     assert "at most 2000000 characters in total" in answer.json()["error"]
-    answer = await server.ask(sent(way, [""] * 64, "/batch-predict"))
+    answer = await server.ask(sent([""] * 64, "/batch-predict"))
     assert len(answer.json()["predictions"]) == 64
-    answer = await server.ask(sent(way, [""] * 65, "/batch-predict"))
+    answer = await server.ask(sent([""] * 65, "/batch-predict"))
     assert answer.code == "payload_too_large"
-    answer = await server.ask(plain(way, b"one\ntwo", path="/batch-predict"))
+    answer = await server.ask(plain(b"one\ntwo", path="/batch-predict"))
     assert (answer.status, answer.code) == (415, "unsupported_media_type")
 
 
@@ -227,7 +215,7 @@ async def test_a_broken_tokenizer_does_not_stop_the_server(tmp_path: Path) -> No
         assert found["state"] == "failed"
         problem = found["versions"][0]["problem"]
         assert problem.startswith("tokenizer.json: not a file of `tokenizers`: ")
-        assert outputs(await server.ask(sent("short", "cat"))) == embedding("cat")
+        assert outputs(await server.ask(sent("cat"))) == embedding("cat")
 
 
 async def test_tensors_of_the_open_inference_protocol(server: Listening) -> None:
@@ -238,7 +226,7 @@ async def test_tensors_of_the_open_inference_protocol(server: Listening) -> None
         {"name": name, "datatype": "INT64", "shape": [1, 4], "data": row}
         for name, row in rows.items()
     ]
-    assert outputs(await server.ask(sent("short", "a cat"))) == embedding("a", "cat")
+    assert outputs(await server.ask(sent("a cat"))) == embedding("a", "cat")
     asked = request("/v2/models/text/infer", json.dumps({"inputs": inputs}).encode())
     answer = await server.ask(asked)
     assert answer.json()["outputs"][0]["data"] == embedding("a", "cat")
