@@ -10,7 +10,6 @@ from rich.console import Console
 
 from loadtests.capacity import report
 from loadtests.capacity.finding import Found, find, measuring
-from loadtests.capacity.judged import JudgedCalls
 from loadtests.capacity.options import LOWEST_RATE_PER_S
 from loadtests.capacity.search import Lengths, Search, Step
 from loadtests.errors import UsageError
@@ -151,9 +150,8 @@ def _sender(
     """Query the idle server for correct answers, and build the sender of the load."""
     references = ask(target)
     console.print(references.told(), markup=False)
-    calls = JudgedCalls(address, workload(given.workload, target, given.seed, references))
-    limits = Limits(given.connections, given.timeout_s)
-    return Sender(address, calls, given.arrivals, limits)
+    calls = workload(given.workload, target, given.seed, references)
+    return Sender(address, calls, given.arrivals, Limits(given.connections, given.timeout_s))
 
 
 def _conditions(given: argparse.Namespace, address: Address, target: Target, command: str) -> Json:

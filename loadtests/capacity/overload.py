@@ -26,7 +26,6 @@ from loadtests.bench.machine import Place, prepare, share_stalled
 from loadtests.bench.servers import Fleet, ServerSpec, pinned
 from loadtests.bench.workloads import DIGITS
 from loadtests.capacity.finding import find, measuring
-from loadtests.capacity.judged import JudgedCalls
 from loadtests.capacity.linear import linear_artifact
 from loadtests.capacity.options import LOWEST_RATE_PER_S
 from loadtests.capacity.overload_report import Load, Measured, print_report, share_told
@@ -122,7 +121,7 @@ class _Measuring:
     spec: ServerSpec
     cpu_us: float = 0.0
     due_s: list[float] = field(default_factory=list)
-    calls: JudgedCalls | None = None  # of the running process
+    sender: Sender | None = None  # to the running process
     _seeds: Iterator[int] = field(default_factory=lambda: itertools.count(1))
 
     def measured(self) -> Measured:
@@ -151,23 +150,21 @@ class _Measuring:
 
     def _run(self, plan: TrialPlan) -> tuple[Outcomes, Cost]:
         with self.fleet.awake(self.spec) as server:
-            address = reach(server.url)
-            if self.calls is None:
+            if self.sender is None:
                 target = learn(server.url)
                 name = "unique" if self.model == DIGITS else "binary"
                 calls = workload(name, target, next(self._seeds), ask(target))
                 header = {"X-Torchlane-Timeout-Ms": str(self.options.deadline_ms)}
-                self.calls = JudgedCalls(address, calls, header)
-            sender = Sender(address, self.calls, "poisson", LIMITS)
-            sender.prepare(plan)
+                self.sender = Sender(reach(server.url), calls, "poisson", LIMITS, header)
+            self.sender.prepare(plan)
             before_s = server.cpu_s()
             with pinned(self.place.cores.generator):
-                outcomes, cost = sender.send()
+                outcomes, cost = self.sender.send()
             self.cpu_us = (server.cpu_s() - before_s) * 1e6 / max(1, len(outcomes.due_s))
         if UNANSWERED in outcomes.reason:  # pending work would slow the next trial
             self.fleet.stop(self.spec)
             self.fleet.start(self.spec)
-            self.calls = None
+            self.sender = None
         self.due_s = outcomes.due_s.tolist()
         return outcomes, cost
 

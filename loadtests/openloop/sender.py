@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Protocol
 
 import numpy as np
 import orjson
@@ -16,6 +15,9 @@ from loadtests.openloop.address import Address
 from loadtests.openloop.arrivals import ArrivalKind, schedule
 from loadtests.openloop.connection import Response
 from loadtests.openloop.generator import UNANSWERED, Limits, Sent, TrialTooLarge, send
+from loadtests.traffic.calls import Call, Expectation
+from loadtests.traffic.target import with_key
+from loadtests.traffic.workloads import Workload
 from models.tensors import Array
 
 MAX_REQUEST_BYTES = 512 * 1024 * 1024  # of one trial, all in memory before it starts
@@ -23,7 +25,6 @@ LEAST_REQUEST_BYTES = 64  # of the shortest request, to reject too many before d
 GIVEN_UP = (408, 504)  # accepted, and dropped after the deadline
 REFUSED = (429, 503)  # at once
 SERVER_FAULT = 500
-EMPTY: Array = np.empty(0)
 
 
 class Kind(IntEnum):
@@ -34,16 +35,6 @@ class Kind(IntEnum):
     GIVEN_UP = 2  # 408, 504, or no answer until the generator's patience was over
     REFUSED = 3  # 429, or 503 unless its reason is not `overloaded`
     ERROR = 4  # other statuses from 500, or a broken connection
-
-
-class Requests(Protocol):
-    """The requests of a trial and the judgement of their answers."""
-
-    def draw(self) -> bytes:
-        """Draw the next whole HTTP/1.1 request."""
-
-    def problems(self, responses: Sequence[Response | None]) -> Sequence[str | None]:
-        """Say what is wrong with each answer to the requests drawn since the last call."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,22 +91,30 @@ class Cost:
 
 
 class Sender:
-    """Sends requests to one server.
+    """Sends the calls of a workload to one server, and judges the answers.
 
     Args:
         address: of the server.
-        requests: the source of requests.
+        workload: the source of calls.
         arrivals: their kind.
         limits: of connections and patience.
+        headers: of all requests, in addition to those of the calls.
     """
 
     def __init__(
-        self, address: Address, requests: Requests, arrivals: ArrivalKind, limits: Limits
+        self,
+        address: Address,
+        workload: Workload,
+        arrivals: ArrivalKind,
+        limits: Limits,
+        headers: Mapping[str, str] | None = None,
     ) -> None:
-        self._address, self._source = address, requests
-        self._arrivals, self._limits = arrivals, limits
-        self._due_s = EMPTY
+        self._address, self._workload, self._arrivals = address, workload, arrivals
+        self._limits, self._headers = limits, headers or {}
+        self._heads: dict[tuple[str, ...], bytes] = {}
+        self._due_s: Array = np.empty(0)
         self._requests: list[bytes] = []
+        self._expected: list[Expectation] = []  # without the calls, whose bodies are rendered
 
     def prepare(self, plan: TrialPlan) -> None:
         """Draw arrivals and requests before the measurement.
@@ -124,22 +123,26 @@ class Sender:
             TrialTooLarge: if the requests are more than memory should hold.
         """
         whole_s = plan.settle_s + plan.seconds
-        self._check_size(plan.rate_per_s * whole_s * LEAST_REQUEST_BYTES)
-        self.prepare_at(schedule(self._arrivals, plan.rate_per_s, whole_s, plan.seed))
-
-    def prepare_at(self, due_s: Array) -> None:
-        """Draw a request for each of these arrivals.
-
-        Raises:
-            TrialTooLarge: if the requests are more than memory should hold.
-        """
-        self._due_s, self._requests = due_s, []  # those of the trial before make room
+        _check_size(plan.rate_per_s * whole_s * LEAST_REQUEST_BYTES)
+        self._due_s = schedule(self._arrivals, plan.rate_per_s, whole_s, plan.seed)
+        self._requests, self._expected = [], []  # those of the trial before make room
         size = 0
-        for _ in due_s:
-            self._requests.append(self._source.draw())
+        for _ in self._due_s:
+            call = self._workload.draw()
+            self._expected.append(call.expected)
+            self._requests.append(self._rendered(call))
             size += len(self._requests[-1])
-            self._check_size(size)
+            _check_size(size)
         gc.collect()  # now, because there is no collection while requests are sent
+
+    def _rendered(self, call: Call) -> bytes:
+        key = (call.path, *call.headers, *call.headers.values())
+        if (head := self._heads.get(key)) is None:
+            lines = [f"POST {call.path} HTTP/1.1", f"Host: {self._address}"]
+            headers = with_key({**call.headers, **self._headers})
+            lines += (f"{name}: {value}" for name, value in headers.items())
+            head = self._heads[key] = "\r\n".join([*lines, "Content-Length: "]).encode("latin-1")
+        return b"%b%d\r\n\r\n%b" % (head, len(call.body), call.body)
 
     def run(self, plan: TrialPlan) -> tuple[Outcomes, Cost]:
         self.prepare(plan)
@@ -164,7 +167,10 @@ class Sender:
         n = len(sent.due_s)
         late = sent.done_s - sent.due_s > self._limits.patience_s
         kind, told_ms = np.zeros(n, np.int8), np.full(n, np.nan)
-        reason = [problem or "" for problem in self._source.problems(sent.responses)]
+        reason = [
+            (got and expected.problem(got.status, got.headers, got.body)) or ""
+            for expected, got in zip(self._expected, sent.responses, strict=True)
+        ]
         for at, response in enumerate(sent.responses):
             if response is None:
                 reason[at] = sent.faults.get(at, UNANSWERED)
@@ -179,12 +185,13 @@ class Sender:
         lag_s = sent.noticed_s - sent.due_s
         return Outcomes(sent.due_s, sent.done_s, lag_s, kind, told_ms, reason)
 
-    def _check_size(self, size_bytes: float) -> None:
-        if size_bytes > MAX_REQUEST_BYTES:
-            raise TrialTooLarge(
-                f"the requests of a trial need more than {MAX_REQUEST_BYTES >> 20} MiB; lower "
-                "--max-rate (or --rate, --seconds)"
-            )
+
+def _check_size(size_bytes: float) -> None:
+    if size_bytes > MAX_REQUEST_BYTES:
+        raise TrialTooLarge(
+            f"the requests of a trial need more than {MAX_REQUEST_BYTES >> 20} MiB; lower "
+            "--max-rate (or --rate, --seconds)"
+        )
 
 
 def _kind(status: int, said: dict[str, object]) -> Kind:

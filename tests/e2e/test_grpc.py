@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import multiprocessing
 import signal
-import socket
 import time
 from pathlib import Path
 from typing import Any
@@ -167,38 +166,3 @@ def test_a_flood_of_calls_ends_nothing(models: Path, tmp_path: Path, workers: st
             flooding.kill()
             flooding.join()
     assert "Traceback" not in (tmp_path / "log").read_text()
-
-
-@pytest.mark.parametrize("workers", ["1", "2"])
-def test_a_busy_port_is_reported_and_nothing_starts(
-    models: Path, tmp_path: Path, workers: str
-) -> None:
-    log = tmp_path / "log"
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        port = str(taken.getsockname()[1])
-        process = start_process(
-            log, model_dir=str(models), port=str(free_port()), grpc_port=port, workers=workers
-        )
-        assert process.wait(30) == 1
-    assert f"is port {port} in use? --grpc-port (TORCHLANE_GRPC_PORT)" in log.read_text()
-    assert "Traceback" not in log.read_text()
-
-
-def test_a_second_signal_stops_the_server_immediately(
-    models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("SLOW_UNTIL", str(tmp_path / "gate"))
-    port = free_port()
-    with (
-        running(models, tmp_path / "log", SLOW, grpc_port=str(port)) as server,
-        insecure_channel(f"127.0.0.1:{port}") as channel,
-    ):
-        waiting = channel.unary_unary(INFER).future(row(3), timeout=30)
-        server.wait_for_metric("torchlane_cache_lookups_total", lambda value: value > 0)
-        server.signal()
-        time.sleep(0.3)
-        server.signal()
-        assert server.exit_code(5) == 128 + signal.SIGTERM
-        assert waiting.code() == grpc.StatusCode.UNAVAILABLE

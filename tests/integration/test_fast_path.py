@@ -294,6 +294,7 @@ OTHERS: dict[str, tuple[int, dict[str, Any]]] = {
     "v2 of a failing model": (500, v2(data=[500, 0])),
     "embeddings": (200, embed(b'{"input": ["a cat", "dogs"], "model": "text"}')),
     "embeddings of nothing": (400, embed(b'{"input": [], "model": "text"}')),
+    "embeddings of no JSON": (400, embed(b"[")),
     "embeddings without such a model": (404, embed(b'{"input": "cat", "model": "nope"}')),
     "a text": (
         200,

@@ -25,7 +25,6 @@ from tests.texts import IDS, MAX_TOKENS
 CALL = "/v1/embeddings"
 CAT = [IDS[each] for each in ("[CLS]", "cat", "[SEP]")]
 DOG = [IDS[each] for each in ("[CLS]", "dog", "[SEP]")]
-WAYS: dict[str, dict[str, Any]] = {"short": {}, "asgi": {"expect": "100-continue"}}
 COMPUTED = "torchlane_items_computed_total"
 
 
@@ -273,15 +272,6 @@ class TestOneDataPlane:
                 other = await api.client.post("/embeddings", json={**body, "model": "embed"})
                 assert labels.json()["object"] == "classify"
                 assert other.json()["object"] == "list"
-
-    async def test_both_paths_give_the_same_answer(self, models: Path) -> None:
-        bodies = (b'{"input": "cat"}', b'{"input": ""}', b'{"input": "cat", "model": "none"}', b"[")
-        async with listening(models, default_model="embed", cache_bytes=0) as server:
-            for body in bodies:
-                sent = [await server.ask(request(CALL, body, **way)) for way in WAYS.values()]
-                assert sent[0].alike() == sent[1].alike()
-            assert len(server.asgi) == len(bodies)
-            assert await server.metric("torchlane_requests_total", route=CALL) == 2 * len(bodies)
 
 
 PREDICT, PREDICT_LINE = make_key("mobile", ["predict"])

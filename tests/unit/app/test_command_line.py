@@ -142,7 +142,6 @@ def test_wrong_value_error_names_the_flag(
         (["--nope"], "--nope is not a flag; --help lists all flags"),
         (["--modeldir", "x"], "--modeldir is not a flag; did you mean --model-dir?"),
         (["serve"], "serve is not a flag; --help lists all flags"),
-        (["--port"], "argument --port: expected one argument"),
         (["--trusted-keys", ""], "--trusted-keys is empty: give it a value or leave it out"),
         (
             ["--api-keys", "tl_x"],

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from loadtests.capacity.judged import JudgedCalls
 from loadtests.openloop.address import Address
 from loadtests.openloop.arrivals import ArrivalKind
 from loadtests.openloop.generator import UNANSWERED, Limits
@@ -89,7 +88,7 @@ def make_sender(
     arrivals: ArrivalKind = "uniform",
 ) -> Sender:
     address = Address("127.0.0.1", port)
-    return Sender(address, JudgedCalls(address, numbers or Numbers()), arrivals, limits)
+    return Sender(address, numbers or Numbers(), arrivals, limits)
 
 
 def test_every_answer_is_classified(server: EchoServer) -> None:
