@@ -42,7 +42,6 @@ TITLES = {
     ONNX: "FastAPI + ONNX Runtime",
 }
 READY_PATHS = {
-    **dict.fromkeys(OUR_OWN, "/health/ready"),
     PLAIN: "/openapi.json",
     LITSERVE: "/health",
     INFINITY: "/health",
@@ -124,44 +123,44 @@ def workers_of(workload: Workload) -> int:
 
 def spec_of(server: str, workload: Workload, serving: Serving) -> ServerSpec:
     core = None if workload.shared else serving.cores.server
-    if server in OUR_OWN:
-        command: tuple[str, ...] = (sys.executable, "-m", "app")
-        environment = own_environment(serving, serving.package_of(server))
-    else:
-        command = _command(server)
-        settings = {
-            "PYTHONPATH": str(ROOT),
-            "BENCH_ARTIFACT": str(serving.folder),
-            "BENCH_BODY": workload.body,
-            "BENCH_PORT": "{port}",
-            "BENCH_WORKERS": str(workers_of(workload)),
-        }
-        if server == INFINITY:
-            settings |= {"INFINITY_MODEL_ID": str(weights()), **INFINITY_SETTINGS}
-        environment = tuple(settings.items())
     title = TITLES[OURS if server == NATIVE else server]  # the same process, by other routes
-    ready = READY_PATHS.get(server, "/")
+    if server in OUR_OWN:
+        return own_spec(title, serving.folder, serving.package_of(server), core)
+    settings = {
+        "PYTHONPATH": str(ROOT),
+        "BENCH_ARTIFACT": str(serving.folder),
+        "BENCH_BODY": workload.body,
+        "BENCH_PORT": "{port}",
+        "BENCH_WORKERS": str(workers_of(workload)),
+    }
+    if server == INFINITY:
+        settings |= {"INFINITY_MODEL_ID": str(weights()), **INFINITY_SETTINGS}
+    ready, environment = READY_PATHS.get(server, "/"), tuple(settings.items())
     # PyTriton uses a quarter of a percent when idle; if it is stopped, its locks time out
-    return ServerSpec(title, command, environment, ready, core, sleeps=server != PYTRITON)
+    return ServerSpec(title, _command(server), environment, ready, core, server != PYTRITON)
 
 
-def own_environment(serving: Serving, package: Path | None) -> tuple[tuple[str, str], ...]:
-    """Return the environment of our server.
+def own_spec(title: str, folder: Path, package: Path | None, core: int | None) -> ServerSpec:
+    """Return how to start our server.
 
     Args:
-        serving: has the artifact.
+        title: for reports.
+        folder: the artifact.
         package: the folder to run from; None: the checkout.
+        core: to run on; None: any.
     """
-    model, repository = serving.folder.parent.name, serving.folder.parent.parent
-    return (
-        ("TORCHLANE_HOST", "127.0.0.1"),
-        ("TORCHLANE_PORT", "{port}"),
-        ("TORCHLANE_MODEL_DIR", str(repository)),
-        ("TORCHLANE_DEFAULT_MODEL", model),
-        ("CUDA_VISIBLE_DEVICES", ""),  # compare one core with one core, even if there is a GPU
+    environment = {
+        "TORCHLANE_HOST": "127.0.0.1",
+        "TORCHLANE_PORT": "{port}",
+        "TORCHLANE_MODEL_DIR": str(folder.parent.parent),
+        "TORCHLANE_DEFAULT_MODEL": folder.parent.name,
+        "CUDA_VISIBLE_DEVICES": "",  # compare one core with one core, even if there is a GPU
+    }
+    if package is not None:
         # without the second, Python would prefer packages in the working directory
-        *((("PYTHONPATH", str(package)), ("PYTHONSAFEPATH", "1")) if package else ()),
-    )
+        environment |= {"PYTHONPATH": str(package), "PYTHONSAFEPATH": "1"}
+    command = (sys.executable, "-m", "app")
+    return ServerSpec(title, command, tuple(environment.items()), "/health/ready", core)
 
 
 def _command(server: str) -> tuple[str, ...]:

@@ -9,7 +9,13 @@ from pathlib import Path
 
 from rich.console import Console
 
-from loadtests.bench.environments import COMPILED, WITH_ENVIRONMENT, check_sources, pins
+from loadtests.bench.environments import (
+    COMPILED,
+    WITH_ENVIRONMENT,
+    check_machine_code,
+    check_sources,
+    pins,
+)
 from loadtests.bench.servers import Cores, choose_cores, pinned
 from loadtests.reports import Json, check_writable, conditions, warnings
 from models.local_paths import local_path
@@ -38,11 +44,22 @@ def add_common(parser: argparse.ArgumentParser) -> None:
         "--pure", action="store_true", help="run ours from the checkout, not compiled"
     )
     parser.add_argument(
-        "--artifacts", type=local_path, default=Path("artifacts"), help="has digits"
-    )
-    parser.add_argument(
         "--out", type=local_path, default=Path("reports"), help="for .json and .html"
     )
+
+
+def add_comparison(parser: argparse.ArgumentParser) -> None:
+    """Add the options of those that serve models of the catalog."""
+    parser.add_argument(
+        "--before",
+        type=local_path,
+        metavar="DIR",
+        help="an earlier commit's .compiled, to compare with",
+    )
+    parser.add_argument(
+        "--artifacts", type=local_path, default=Path("artifacts"), help="has digits"
+    )
+    add_common(parser)
 
 
 def prepare(given: argparse.Namespace, console: Console, command: str) -> Place:
@@ -55,6 +72,8 @@ def prepare(given: argparse.Namespace, console: Console, command: str) -> Place:
     package = None if given.pure else COMPILED
     if package is not None:
         check_sources(package)
+    if getattr(given, "before", None):
+        check_machine_code(given.before, "--before needs an earlier commit's .compiled")
     cores = choose_cores()
     found = {
         **conditions(command),

@@ -16,9 +16,8 @@ from rich.console import Console
 from loadtests.arguments import at_least_one
 from loadtests.bench import wrk
 from loadtests.bench.artifacts import ModelError, manifest_of, newest_artifact
-from loadtests.bench.environments import check_machine_code
 from loadtests.bench.launch import TITLES, Serving, others_of, spec_of, workers_of
-from loadtests.bench.machine import Place, add_common, prepare, share_stalled
+from loadtests.bench.machine import Place, add_comparison, prepare, share_stalled
 from loadtests.bench.measuring import Bench, Measured, check_same
 from loadtests.bench.report import Round, Spread, as_json, print_figures, turns
 from loadtests.bench.servers import Fleet
@@ -37,7 +36,6 @@ from loadtests.bench.workloads import (
 )
 from loadtests.errors import LoadTestError
 from loadtests.reports import Json, cut_short, write
-from models.local_paths import local_path
 
 ROUNDS, QUICK_ROUNDS = 7, 3
 TABLE_WIDTH = 135  # a narrower terminal breaks lines, which is better than truncated figures
@@ -65,20 +63,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help=f"{QUICK_ROUNDS} rounds, fewer workloads and servers",
     )
-    parser.add_argument(
-        "--before",
-        type=local_path,
-        metavar="DIR",
-        help="an earlier commit's .compiled, to compare with",
-    )
-    add_common(parser)
+    add_comparison(parser)
 
 
 def bench(given: argparse.Namespace, console: Console, command: str) -> int:
     console.width = max(console.width, TABLE_WIDTH)
     generator, digits = wrk.version(), newest_artifact(given.artifacts, DIGITS)
-    if given.before:
-        check_machine_code(given.before, "--before needs an earlier commit's .compiled")
     place = prepare(given, console, command)
     rounds = given.rounds or (QUICK_ROUNDS if given.quick else ROUNDS)
     console.print(f"{digits}; load by {generator}")

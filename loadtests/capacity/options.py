@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 
 from loadtests.arguments import above_zero, at_least_one, from_zero, share
-from loadtests.bench.machine import add_common
+from loadtests.bench.machine import add_comparison
 from loadtests.bench.workloads import DIGITS
 from loadtests.traffic.workloads import WORKLOADS
 from models.local_paths import local_path
@@ -98,12 +98,6 @@ def add_overload(parser: argparse.ArgumentParser) -> None:
         help=f"the models: {', '.join(OVERLOAD_MODELS)} (default: both)",
     )
     parser.add_argument(
-        "--before",
-        type=local_path,
-        metavar="DIR",
-        help="an earlier commit's .compiled, to compare with",
-    )
-    parser.add_argument(
         "--loads",
         nargs="+",
         type=above_zero,
@@ -125,4 +119,4 @@ def add_overload(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--item-ms", type=above_zero, default=ITEM_MS, help="cost in the linear model (default: 5)"
     )
-    add_common(parser)
+    add_comparison(parser)

@@ -10,7 +10,6 @@ import argparse
 import contextlib
 import dataclasses
 import itertools
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -20,8 +19,7 @@ from pathlib import Path
 from rich.console import Console
 
 from loadtests.bench.artifacts import newest_artifact
-from loadtests.bench.environments import check_machine_code
-from loadtests.bench.launch import Serving, own_environment
+from loadtests.bench.launch import own_spec
 from loadtests.bench.machine import Place, prepare, share_stalled
 from loadtests.bench.servers import Fleet, ServerSpec, pinned
 from loadtests.bench.workloads import DIGITS
@@ -63,7 +61,6 @@ def overload(given: argparse.Namespace, console: Console, command: str) -> int:
     place = prepare(given, console, command)
     packages = {OURS: place.package}
     if given.before:
-        check_machine_code(given.before, "--before needs an earlier commit's .compiled")
         packages = {BEFORE: given.before.absolute(), **packages}
     results: list[Measured] = []
     try:
@@ -101,9 +98,7 @@ def _measured(
     package: Path | None,
     say: Callable[[str], object],
 ) -> Measured:
-    environment = own_environment(Serving(folder, place.cores), package)
-    command = (sys.executable, "-m", "app")
-    spec = ServerSpec(server, command, environment, "/health/ready", place.cores.server)
+    spec = own_spec(server, folder, package, place.cores.server)
     with Fleet() as fleet:
         fleet.start(spec)
         return _Measuring(given, place, folder.parent.name, say, fleet, spec).measured()

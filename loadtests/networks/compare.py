@@ -25,11 +25,11 @@ from loadtests.bench import wrk
 from loadtests.bench.artifacts import manifest_of
 from loadtests.bench.bodies import Bodies
 from loadtests.bench.environments import ENVIRONMENTS, ROOT
-from loadtests.bench.launch import TITLES, Serving, own_environment
+from loadtests.bench.launch import TITLES, own_spec
 from loadtests.bench.machine import add_common, prepare
 from loadtests.bench.measuring import Measured, loaded
 from loadtests.bench.report import Round, as_json, print_figures, turns
-from loadtests.bench.servers import Cores, Fleet, Server, ServerSpec
+from loadtests.bench.servers import Fleet, Server, ServerSpec
 from loadtests.bench.workloads import ONNX, OURS
 from loadtests.errors import LoadTestError
 from loadtests.networks.sizes import (
@@ -193,20 +193,16 @@ def _compared(case: Case, package: Path | None, rounds: int) -> Iterator[tuple[s
 
 
 def _specs(case: Case, package: Path | None) -> dict[str, ServerSpec]:
-    serving = Serving(FOLDER / case.name / "1", Cores(None, None), package)
-    theirs = (
+    environment = (
         ("PYTHONPATH", str(ROOT)),
         ("NETWORK", str(FOLDER / f"{case.name}.onnx")),
         ("PORT", "{port}"),
         ("ORT_DISABLE_TELEMETRY", "1"),
     )
-    peer = str(Path(__file__).with_name("peer.py"))
+    command = (sys.executable, str(Path(__file__).with_name("peer.py")))
     return {
-        OURS: ServerSpec(
-            *(TITLES[OURS], (sys.executable, "-m", "app"), own_environment(serving, package)),
-            ready_path="/health/ready",
-        ),
-        ONNX: ServerSpec(TITLES[ONNX], (sys.executable, peer), theirs, ready_path="/openapi.json"),
+        OURS: own_spec(TITLES[OURS], FOLDER / case.name / "1", package, None),
+        ONNX: ServerSpec(TITLES[ONNX], command, environment, "/openapi.json"),
     }
 
 

@@ -6,8 +6,6 @@ Each attack leaves the server live and not ready, names the file, and tells clie
 from __future__ import annotations
 
 import asyncio
-import os
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,7 +15,7 @@ from structlog.testing import capture_logs
 
 from app.main import create_app
 from app.settings import Settings
-from tests.artifacts import change_manifest, replace_manifest, write_artifact
+from tests.artifacts import write_artifact
 from tests.integration.harness import Api, serving, settled
 from tests.keys import Pair, make_pair
 
@@ -84,15 +82,6 @@ async def eventually(api: Api, wanted: Callable[[dict[str, Any]], bool]) -> None
 
 
 class TestContainment:
-    @pytest.mark.parametrize(
-        "name", ["../../../secrets/key", "/etc/passwd", "..", "a/b", "..\\key", "script\0.pt"]
-    )
-    async def test_traversal(self, root: Path, name: str) -> None:
-        change_manifest(
-            root / "double/1", lambda m: m["files"].update({name: m["files"]["script.pt"]})
-        )
-        assert "double/1: manifest.json, files." in await rejection(root)
-
     @pytest.mark.parametrize("name", ["script.pt", "manifest.json", "manifest.sha256"])
     async def test_symlinked_file(self, root: Path, name: str) -> None:
         path = root / "double/1" / name
@@ -100,38 +89,12 @@ class TestContainment:
         path.symlink_to(f"../../../secrets/{name}")
         assert f"double/1: {name} is a link that leads out of the artif" in await rejection(root)
 
-    @pytest.mark.parametrize("linked", ["double", "double/1"])
-    async def test_symlinked_model_or_version_folder(self, root: Path, linked: str) -> None:
-        outside = (root / linked).rename(root.with_name("outside"))
-        (root / linked).symlink_to(outside)
-        assert (
-            f"double/1: the folder {linked} is a link that leads out of the repository"
-        ) in await rejection(root)
-
-    @pytest.mark.parametrize("name", ["script.pt", "manifest.json", "manifest.sha256"])
-    async def test_fifo_in_place_of_a_file(self, root: Path, name: str) -> None:
-        (root / "double/1" / name).unlink()
-        os.mkfifo(root / "double/1" / name)
-        assert f"double/1: {name} is not a regular file but a pipe" in await rejection(root)
-
-    async def test_oversized_manifest(self, root: Path) -> None:
-        os.truncate(root / "double/1/manifest.json", 2**40)
-        assert "manifest.json has 1,099,511,627,776 bytes" in await rejection(root)
-
-    async def test_oversized_file(self, root: Path) -> None:
-        os.truncate(root / "double/1/script.pt", 2**40)
-        assert "script.pt has 1099511627776 bytes, the manifest says" in await rejection(root)
-
     async def test_an_older_good_version_keeps_answering(self, root: Path) -> None:
         (root / "double/2").symlink_to(root.with_name("secrets"))
         found = await works(root)
         assert found["version"] == 1
         problems = {each["version"]: each["problem"] for each in found["versions"]}
         assert problems[2].startswith("double/2: the folder double/2 is a link that leads out")
-
-    async def test_the_repository_folder_may_be_a_link(self, root: Path) -> None:
-        root.with_name("linked").symlink_to(root)
-        assert (await works(root.with_name("linked")))["signed_by"] is None
 
     async def test_links_inside_the_repository_are_allowed(self, root: Path) -> None:
         (root / "..2026_01").mkdir()
@@ -155,52 +118,6 @@ class TestSignatures:
             "`python -m export sign`"
         )
 
-    async def test_signed_by_an_unknown_key(self, signed: Path, pair: Pair, tmp_path: Path) -> None:
-        other = make_pair(tmp_path, "other")
-        found = await rejection(signed.parents[1], trusted_keys=other.public)
-        assert f"manifest.sig is by the key {pair.fingerprint}, which is not among" in found
-
-    async def test_signature_of_another_manifest(self, signed: Path, pair: Pair) -> None:
-        root = signed.parents[1]
-        shutil.rmtree(signed)
-        other = write_artifact(root.with_name("other"), "double", version=2)
-        pair.sign(other)
-        write_artifact(root, "double")
-        shutil.copy(other / "manifest.sig", signed)
-        found = await rejection(root, trusted_keys=pair.public)
-        assert "manifest.sig is not a signature of this manifest.json by the key" in found
-
-    async def test_truncated_signature(self, signed: Path, pair: Pair) -> None:
-        os.truncate(signed / "manifest.sig", 150)
-        found = await rejection(signed.parents[1], trusted_keys=pair.public)
-        assert "manifest.sig is malformed: it was cut off" in found
-
-    async def test_manifest_changed_after_signing(self, signed: Path, pair: Pair) -> None:
-        change_manifest(signed, lambda manifest: manifest.update(description="another"))
-        found = await rejection(signed.parents[1], trusted_keys=pair.public)
-        assert "manifest.sig is not a signature of this manifest.json by the key" in found
-
-    async def test_file_changed_after_signing(self, signed: Path, pair: Pair) -> None:
-        data = (signed / "script.pt").read_bytes()
-        (signed / "script.pt").write_bytes(data[:-1] + b"~")
-        found = await rejection(signed.parents[1], trusted_keys=pair.public)
-        assert "script.pt has SHA-256 " in found
-
-    async def test_a_signed_artifact_under_another_version_number(
-        self, signed: Path, pair: Pair
-    ) -> None:
-        shutil.move(signed, signed.with_name("7"))
-        found = await rejection(signed.parents[1], trusted_keys=pair.public)
-        assert "double/7: manifest.json belongs to double/1" in found
-
-    async def test_the_signature_is_checked_before_anything_is_parsed(
-        self, root: Path, pair: Pair
-    ) -> None:
-        folder = root / "double/1"
-        replace_manifest(folder, "{" * 1000)
-        (folder / "script.pt").unlink()
-        assert "double/1: it is not signed" in await rejection(root, trusted_keys=pair.public)
-
     async def test_an_unsigned_version_does_not_replace_a_signed_one(
         self, signed: Path, pair: Pair
     ) -> None:
@@ -219,10 +136,6 @@ class TestSignatures:
             assert answer.json()["version"] == 1
             pair.sign(pushed)
             await eventually(api, lambda info: info["version"] == 2)
-
-    async def test_without_trusted_keys_signatures_are_ignored(self, signed: Path) -> None:
-        (signed / "manifest.sig").write_text("by me")
-        assert (await works(signed.parents[1]))["signed_by"] is None
 
     async def test_trusted_keys_are_logged(self, signed: Path, pair: Pair) -> None:
         with capture_logs() as logs:
@@ -243,21 +156,3 @@ class TestTrustedKeys:
     def test_no_such_file(self, root: Path, tmp_path: Path) -> None:
         found = self.rejected(root, tmp_path / "none.pem")
         assert found == "none.pem cannot be read: No such file or directory"
-
-    def test_folder_with_a_wrong_file(self, root: Path, pair: Pair, tmp_path: Path) -> None:
-        (tmp_path / "keys").mkdir()
-        shutil.copy(pair.public, tmp_path / "keys")
-        (tmp_path / "keys/notes.txt").write_text("of last year")
-        assert (
-            self.rejected(root, tmp_path / "keys")
-            == "notes.txt is not a file of public keys in PEM"
-        )
-
-    def test_folder_without_keys(self, root: Path, tmp_path: Path) -> None:
-        (tmp_path / "keys").mkdir()
-        assert self.rejected(root, tmp_path / "keys").startswith("contains no public key")
-
-    def test_private_key(self, root: Path, pair: Pair) -> None:
-        found = self.rejected(root, pair.private)
-        assert found.startswith("signing.pem contains a private key, which no server needs")
-        assert pair.private.read_text().splitlines()[1] not in found
