@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 from pydantic import ValidationError
 
+from loadtests.bench.environments import ROOT
 from loadtests.errors import LoadTestError
 from models.manifest import MANIFEST_FILE, Manifest
 
 
 class ModelError(LoadTestError):
-    """There is no usable artifact; the message says how to make one."""
+    """There is no usable artifact, or it cannot be built; the message says what to do or why."""
 
 
 def newest_artifact(artifacts: Path, name: str) -> Path:
@@ -37,3 +40,17 @@ def newest_artifact(artifacts: Path, name: str) -> Path:
 def manifest_of(folder: Path) -> Manifest:
     """Read the manifest of an artifact."""
     return Manifest.model_validate_json((folder / MANIFEST_FILE).read_bytes())
+
+
+def run(module: str, *arguments: str) -> None:
+    """Run a module of this project that builds a model.
+
+    Raises:
+        ModelError: if it fails; the message has its output.
+    """
+    command = [sys.executable, "-W", "ignore", "-m", module, *arguments]
+    done = subprocess.run(  # nosec B603 # this project
+        command, cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    if done.returncode != 0:
+        raise ModelError(f"`{' '.join(command)}` failed: {(done.stdout + done.stderr)[-1000:]}")

@@ -6,13 +6,12 @@ float32 [n, 2] -> twice that, after products of matrices: as many as take the re
 
 from __future__ import annotations
 
-import subprocess
 import sys
 import time
 from pathlib import Path
 from typing import Any
 
-from loadtests.bench.artifacts import ModelError
+from loadtests.bench.artifacts import run
 
 NAME, WIDTH = "linear", 2
 SIDE = 256  # of the matrices
@@ -31,20 +30,11 @@ def linear_artifact(models: Path, item_ms: float) -> Path:
         ModelError: if a step fails.
     """
     file = models / f"{NAME}.pt"
-    _run("-W", "ignore", "-m", "loadtests.capacity.linear", str(file), str(item_ms))
+    run("loadtests.capacity.linear", str(file), str(item_ms))
     sizes = ("--input", f"float32[-1,{WIDTH}]", "--max-batch-size", str(MAX_BATCH))
-    adopt = ("-m", "export", "adopt", str(file), "--name", NAME, "--version", "1")
-    _run(*adopt, *sizes, "--threads", "1", "--out", str(models))
+    adopt = ("adopt", str(file), "--name", NAME, "--version", "1")
+    run("export", *adopt, *sizes, "--threads", "1", "--out", str(models))
     return models / NAME / "1"
-
-
-def _run(*arguments: str) -> None:
-    command = [sys.executable, *arguments]
-    done = subprocess.run(  # nosec B603 # this program
-        command, capture_output=True, text=True, check=False
-    )
-    if done.returncode != 0:
-        raise ModelError(f"`{' '.join(command)}` failed: {(done.stdout + done.stderr)[-1000:]}")
 
 
 def write(file: Path, item_ms: float) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import io
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,7 +21,7 @@ from rich.console import Console
 
 from loadtests.arguments import at_least_one
 from loadtests.bench import wrk
-from loadtests.bench.artifacts import manifest_of
+from loadtests.bench.artifacts import manifest_of, run
 from loadtests.bench.bodies import Bodies
 from loadtests.bench.environments import ENVIRONMENTS, ROOT
 from loadtests.bench.launch import TITLES, own_spec
@@ -144,18 +143,9 @@ def _build(case: Case, console: Console) -> None:
         return
     console.print(f"{case.name}: building and adopting it, which takes some minutes")
     (FOLDER / "labels.txt").write_text("".join(f"class {at}\n" for at in range(CLASSES)))
-    _run("loadtests.networks.definitions", case.name, str(FOLDER))
+    run("loadtests.networks.definitions", case.name, str(FOLDER))
     adopt = ("adopt", str(FOLDER / f"{case.name}.pt2"), "--name", case.name, "--version", "1")
-    _run("export", *adopt, "--out", str(FOLDER), *case.adopt)
-
-
-def _run(module: str, *arguments: str) -> None:
-    command = [sys.executable, "-W", "ignore", "-m", module, *arguments]
-    done = subprocess.run(  # nosec B603 # this program
-        command, cwd=ROOT, capture_output=True, text=True, check=False
-    )
-    if done.returncode != 0:
-        raise NetworkError(f"`{' '.join(command)}` failed: {(done.stdout + done.stderr)[-1000:]}")
+    run("export", *adopt, "--out", str(FOLDER), *case.adopt)
 
 
 def _compared(case: Case, package: Path | None, rounds: int) -> Iterator[tuple[str, list[Round]]]:
@@ -181,8 +171,8 @@ def _compared(case: Case, package: Path | None, rounds: int) -> Iterator[tuple[s
                 made: dict[str, Measured] = {}
                 for name in turns(list(specs), number):
                     with fleet.awake(specs[name]) as server:
-                        made[name], run = loaded(server, files[name], sent[name], plan)
-                    sent[name] += run.sent
+                        made[name], of_wrk = loaded(server, files[name], sent[name], plan)
+                    sent[name] += of_wrk.sent
                 found += [made] if number else []
                 if case.media_type != OCTETS and max(sent.values()) > case.different:
                     raise NetworkError(

@@ -17,7 +17,7 @@ from loadtests.openloop.connection import Response
 from loadtests.openloop.generator import UNANSWERED, Limits, Sent, TrialTooLarge, send
 from loadtests.traffic.calls import Call, Expectation
 from loadtests.traffic.target import with_key
-from loadtests.traffic.workloads import Workload
+from loadtests.traffic.workloads import Draw
 from models.tensors import Array
 
 MAX_REQUEST_BYTES = 512 * 1024 * 1024  # of one trial, all in memory before it starts
@@ -95,7 +95,7 @@ class Sender:
 
     Args:
         address: of the server.
-        workload: the source of calls.
+        draw: the source of calls.
         arrivals: their kind.
         limits: of connections and patience.
         headers: of all requests, in addition to those of the calls.
@@ -104,12 +104,12 @@ class Sender:
     def __init__(
         self,
         address: Address,
-        workload: Workload,
+        draw: Draw,
         arrivals: ArrivalKind,
         limits: Limits,
         headers: Mapping[str, str] | None = None,
     ) -> None:
-        self._address, self._workload, self._arrivals = address, workload, arrivals
+        self._address, self._draw, self._arrivals = address, draw, arrivals
         self._limits, self._headers = limits, headers or {}
         self._heads: dict[tuple[str, ...], bytes] = {}
         self._due_s: Array = np.empty(0)
@@ -128,7 +128,7 @@ class Sender:
         self._requests, self._expected = [], []  # those of the trial before make room
         size = 0
         for _ in self._due_s:
-            call = self._workload.draw()
+            call = self._draw()
             self._expected.append(call.expected)
             self._requests.append(self._rendered(call))
             size += len(self._requests[-1])

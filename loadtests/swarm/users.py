@@ -41,7 +41,7 @@ class ModelUser(FastHttpUser):
         # Not at import, because Locust forks its workers after the import.
         seed = int.from_bytes(os.urandom(8))
         try:
-            self.calls = workload(
+            self.draw = workload(
                 self.workload_name, self.prepared.target, seed, self.prepared.references
             )
         except WorkloadError as error:
@@ -52,7 +52,7 @@ class ModelUser(FastHttpUser):
     def send_next(self) -> None:
         """Send the next call of the workload; report a wrong answer as a failure."""
         try:
-            call = self.calls.draw()
+            call = self.draw()
         except WorkloadError as error:
             log.warning("a user of %s stops: %s", type(self).__name__, error)
             raise StopUser from error

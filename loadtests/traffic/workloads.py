@@ -4,19 +4,12 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Mapping
-from typing import Protocol
+from typing import TypeAlias
 
 import orjson
 
 from loadtests.traffic.answers import NPY, OCTET_STREAM, Known
-from loadtests.traffic.calls import (
-    JSON,
-    Call,
-    Expectation,
-    Predictions,
-    RawPrediction,
-    Refused,
-)
+from loadtests.traffic.calls import JSON, Call, Expectation, Predictions, RawPrediction, Refused
 from loadtests.traffic.drawing import Source, UniqueItems, Variants, WorkloadError
 from loadtests.traffic.payloads import Template
 from loadtests.traffic.pictures import picture_variants, png, vary_picture
@@ -28,52 +21,34 @@ BATCH_ITEMS = 16
 ZIPF_EXPONENT = 1.1  # the skew of popular inputs; that of web requests is about 0.6 to 1.2
 BAD_SHARE = 0.02
 PNG, TEXT = "image/png", "text/plain"
+Draw: TypeAlias = Callable[[], Call]  # draws the next call
 
 
-class Workload(Protocol):
-    """An endless stream of calls; see `WORKLOADS`."""
-
-    def draw(self) -> Call:
-        """Return the next call."""
-
-
-class Unique:
+def unique(source: Source) -> Draw:
     """JSON singles, each with a new input that only the model can answer."""
-
-    def __init__(self, source: Source) -> None:
-        self._source, self._items = source, UniqueItems(source)
-
-    def draw(self) -> Call:
-        text, known = self._items.draw()
-        return _json_single(self._source, text, known)
+    items = UniqueItems(source)
+    return lambda: _single(source, JSON, b'{"input":%b}', *items.draw())
 
 
-class Repeated:
+def repeated(source: Source) -> Draw:
     """JSON singles of popular inputs, the first far more often than the last (Zipf)."""
-
-    def __init__(self, source: Source) -> None:
-        self._source = source
-        self._calls = [
-            _json_single(source, reference.text.fill(0), reference.known)
-            for reference in source.references.items
-        ]
-        self._weights = _zipf(len(self._calls))
-
-    def draw(self) -> Call:
-        return self._source.random.choices(self._calls, cum_weights=self._weights)[0]
+    calls = [
+        _single(source, JSON, b'{"input":%b}', reference.text.fill(0), reference.known)
+        for reference in source.references.items
+    ]
+    weights = _zipf(len(calls))
+    return lambda: source.random.choices(calls, cum_weights=weights)[0]
 
 
-class Batch:
+def batch(source: Source) -> Draw:
     """JSON batches in which half of the items are duplicates; no item is in two batches."""
+    items = UniqueItems(source)
 
-    def __init__(self, source: Source) -> None:
-        self._source, self._items = source, UniqueItems(source)
-
-    def draw(self) -> Call:
-        distinct = [self._items.draw() for _ in range(BATCH_ITEMS // 2)]
+    def draw() -> Call:
+        distinct = [items.draw() for _ in range(BATCH_ITEMS // 2)]
         picks = [*range(len(distinct))]
-        picks += self._source.random.choices(picks, k=BATCH_ITEMS - len(distinct))
-        self._source.random.shuffle(picks)
+        picks += source.random.choices(picks, k=BATCH_ITEMS - len(distinct))
+        source.random.shuffle(picks)
         first: dict[int, int] = {}
         twins = [
             (first.setdefault(pick, place), place)
@@ -82,195 +57,154 @@ class Batch:
         ]
         known = [distinct[pick][1] for pick in picks]
         return Call(
-            path=self._source.target.path("batch-predict"),
+            path=source.target.path("batch-predict"),
             headers={"Content-Type": JSON},
             body=b'{"inputs":[%b]}' % b",".join(distinct[pick][0] for pick in picks),
             items=BATCH_ITEMS,
-            expected=Predictions(self._source.references.judge, known, many=True, twins=twins),
+            expected=Predictions(source.references.judge, known, many=True, twins=twins),
         )
 
+    return draw
 
-class Binary:
+
+def binary(source: Source, media_type: str) -> Draw:
     """Singles as raw little-endian bytes or .npy files, with answers in the same format.
 
     Raises:
         WorkloadError: if the model does not accept such bodies.
     """
-
-    def __init__(self, source: Source, media_type: str) -> None:
-        target, self._source, self._type = source.target, source, media_type
-        first = target.inputs[0]
-        if len(target.inputs) > 1:
-            raise WorkloadError(f"{target.model} has several inputs, which need JSON")
-        if media_type == OCTET_STREAM and not first.is_fixed:
-            raise WorkloadError(
-                f"{target.model} accepts inputs of shape {list(first.shape)}; raw bytes do not "
-                "contain free dimensions: use `npy`"
-            )
-        if not first.dtype.startswith("float"):
-            raise WorkloadError(f"{target.model} accepts {first.dtype}, which varies only in JSON")
-        fixed = len(target.outputs) == 1 and target.outputs[0].is_fixed
-        self._accept = media_type if fixed else JSON
-        self._variants = Variants(
-            source,
-            tuple(self._template(reference).variants for reference in source.references.items),
+    target, judge = source.target, source.references.judge
+    first = target.inputs[0]
+    if len(target.inputs) > 1:
+        raise WorkloadError(f"{target.model} has several inputs, which need JSON")
+    if media_type == OCTET_STREAM and not first.is_fixed:
+        raise WorkloadError(
+            f"{target.model} accepts inputs of shape {list(first.shape)}; raw bytes do not "
+            "contain free dimensions: use `npy`"
         )
+    if not first.dtype.startswith("float"):
+        raise WorkloadError(f"{target.model} accepts {first.dtype}, which varies only in JSON")
+    accept = media_type if len(target.outputs) == 1 and target.outputs[0].is_fixed else JSON
 
-    def draw(self) -> Call:
-        index, number = self._variants.next()
-        reference = self._source.references.items[index]
-        judge = self._source.references.judge
-        expected: Expectation = (
-            Predictions(judge, (reference.varied,))
-            if self._accept == JSON
-            else RawPrediction(judge, reference.varied, self._accept)
-        )
-        return Call(
-            path=self._source.target.path("predict", binary=self._accept != JSON),
-            headers={"Content-Type": self._type, "Accept": self._accept},
-            body=self._template(reference).fill(number),
-            items=1,
-            expected=expected,
-        )
-
-    def _template(self, reference: Reference) -> Template:
-        template = reference.raw if self._type == OCTET_STREAM else reference.npy
-        if template is None:
+    def template(reference: Reference) -> Template:
+        found = reference.raw if media_type == OCTET_STREAM else reference.npy
+        if found is None:
             raise WorkloadError("bug: an item of one input has no bytes")
-        return template
+        return found
+
+    references = source.references.items
+    variants = Variants(source, tuple(template(each).variants for each in references))
+
+    def draw() -> Call:
+        index, number = variants.next()
+        known = references[index].varied
+        expected: Expectation = RawPrediction(judge, known, accept)
+        if accept == JSON:
+            expected = Predictions(judge, (known,))
+        path = target.path("predict", binary=accept != JSON)
+        headers = {"Content-Type": media_type, "Accept": accept}
+        return Call(path, headers, template(references[index]).fill(number), 1, expected)
+
+    return draw
 
 
-class Pictures:
+def image(source: Source) -> Draw:
     """PNG bodies: half of them popular (Zipf), half new.
 
     Raises:
         WorkloadError: if the model accepts no pictures.
     """
-
-    def __init__(self, source: Source) -> None:
-        self._source, self._pictures = source, source.references.pictures
-        if not self._pictures:
-            raise WorkloadError(
-                f"{source.target.model} accepts no pictures, its codec: {source.target.codec.kind}"
-            )
-        self._weights = _zipf(len(self._pictures))
-        self._variants = Variants(
-            source, tuple(picture_variants(each.pixels) for each in self._pictures)
+    pictures = source.references.pictures
+    if not pictures:
+        raise WorkloadError(
+            f"{source.target.model} accepts no pictures, its codec: {source.target.codec.kind}"
         )
+    weights = _zipf(len(pictures))
+    variants = Variants(source, tuple(picture_variants(each.pixels) for each in pictures))
 
-    def draw(self) -> Call:
-        if self._source.random.random() < 0.5:
-            popular = self._source.random.choices(self._pictures, cum_weights=self._weights)[0]
-            return self._call(popular.file, popular.known)
-        index, number = self._variants.next()
-        picture = self._pictures[index]
-        return self._call(png(vary_picture(picture.pixels, number)), picture.varied)
+    def draw() -> Call:
+        if source.random.random() < 0.5:
+            popular = source.random.choices(pictures, cum_weights=weights)[0]
+            return _single(source, PNG, b"%b", popular.file, popular.known)
+        index, number = variants.next()
+        file = png(vary_picture(pictures[index].pixels, number))
+        return _single(source, PNG, b"%b", file, pictures[index].varied)
 
-    def _call(self, file: bytes, known: Known) -> Call:
-        return Call(
-            path=self._source.target.path("predict"),
-            headers={"Content-Type": PNG},
-            body=file,
-            items=1,
-            expected=Predictions(self._source.references.judge, (known,)),
-        )
+    return draw
 
 
-class Texts:
+def text(source: Source) -> Draw:
     """Single new texts as text/plain.
 
     Raises:
         WorkloadError: if the model reads no text, or pairs of texts.
     """
+    codec = source.target.codec
+    if not isinstance(codec, TextCodecSpec) or codec.pairs:
+        raise WorkloadError(f"{source.target.model} does not accept single texts")
+    items = UniqueItems(source)
 
-    def __init__(self, source: Source) -> None:
-        codec = source.target.codec
-        if not isinstance(codec, TextCodecSpec) or codec.pairs:
-            raise WorkloadError(f"{source.target.model} does not accept single texts")
-        self._source, self._items = source, UniqueItems(source)
+    def draw() -> Call:
+        quoted, known = items.draw()
+        return _single(source, TEXT, b"%b", orjson.loads(quoted).encode(), known)
 
-    def draw(self) -> Call:
-        text, known = self._items.draw()
-        return Call(
-            path=self._source.target.path("predict"),
-            headers={"Content-Type": TEXT},
-            body=orjson.loads(text).encode(),
-            items=1,
-            expected=Predictions(self._source.references.judge, (known,)),
-        )
+    return draw
 
 
-class Bad:
+def bad(source: Source) -> Draw:
     """Requests that must be rejected, each with the correct error."""
-
-    def __init__(self, source: Source) -> None:
-        self._source = source
-        deep = b"0"
-        for _ in range(len(source.target.inputs[0].item_shape) + 2):
-            deep = b"[" + deep + b"]"
-        good = source.references.items[0].text.fill(0)
-        self._calls = [
-            self._call(JSON, b'{"input":%b}' % deep, 422, "invalid_input"),  # wrong shape
-            self._call(JSON, b'{"input":%b' % good, 422, "invalid_input"),  # not closed
-            self._call(JSON, b'{"inputs":[%b]}' % good, 422, "invalid_input"),  # a batch's body
-            self._call("text/csv", b"1,2,3", 415, "unsupported_media_type"),
-        ]
-
-    def draw(self) -> Call:
-        return self._source.random.choice(self._calls)
-
-    def _call(self, content_type: str, body: bytes, status: int, code: str) -> Call:
-        return Call(
-            path=self._source.target.path("predict"),
-            headers={"Content-Type": content_type},
-            body=body,
-            items=0,
-            expected=Refused(status, code),
-        )
+    deep = b"0"
+    for _ in range(len(source.target.inputs[0].item_shape) + 2):
+        deep = b"[" + deep + b"]"
+    good = source.references.items[0].text.fill(0)
+    path, invalid = source.target.path("predict"), Refused(422, "invalid_input")
+    bodies = (
+        b'{"input":%b}' % deep,  # wrong shape
+        b'{"input":%b' % good,  # not closed
+        b'{"inputs":[%b]}' % good,  # a batch's body
+    )
+    calls = [Call(path, {"Content-Type": JSON}, body, 0, invalid) for body in bodies]
+    unsupported = Refused(415, "unsupported_media_type")
+    calls.append(Call(path, {"Content-Type": "text/csv"}, b"1,2,3", 0, unsupported))
+    return lambda: source.random.choice(calls)
 
 
-class Mixed:
-    """All of `SHARES` that suit the model, and some invalid input.
+def mixed(source: Source) -> Draw:
+    """All of `SHARES` that suit the model, and some invalid input."""
+    parts: list[Draw] = []
+    shares = []
+    for name, share in SHARES.items():
+        try:
+            parts.append(WORKLOADS[name](source))
+        except WorkloadError:
+            continue  # its share goes to the others
+        shares.append(share)
+    weights, wrong = list(itertools.accumulate(shares)), bad(source)
 
-    Raises:
-        WorkloadError: if none suits the model.
-    """
+    def draw() -> Call:
+        if source.random.random() < BAD_SHARE:
+            return wrong()
+        return source.random.choices(parts, cum_weights=weights)[0]()
 
-    def __init__(self, source: Source) -> None:
-        self._random = source.random
-        self._parts: list[Workload] = []
-        weights = []
-        for name, share in SHARES.items():
-            try:
-                self._parts.append(WORKLOADS[name](source))
-            except WorkloadError:
-                continue  # its share goes to the others
-            weights.append(share)
-        self._weights = list(itertools.accumulate(weights))
-        self._bad = Bad(source)
-
-    def draw(self) -> Call:
-        if self._random.random() < BAD_SHARE:
-            return self._bad.draw()
-        return self._random.choices(self._parts, cum_weights=self._weights)[0].draw()
+    return draw
 
 
 # Parts of a mixed load, by weight; `repeated` suits every model.
 SHARES = {"unique": 4, "repeated": 3, "batch": 1, "binary": 2, "image": 2, "text": 2}
 
-WORKLOADS: Mapping[str, Callable[[Source], Workload]] = {
-    "unique": Unique,
-    "repeated": Repeated,
-    "batch": Batch,
-    "binary": lambda source: Binary(source, OCTET_STREAM),
-    "npy": lambda source: Binary(source, NPY),
-    "image": Pictures,
-    "text": Texts,
-    "mixed": Mixed,
+WORKLOADS: Mapping[str, Callable[[Source], Draw]] = {
+    "unique": unique,
+    "repeated": repeated,
+    "batch": batch,
+    "binary": lambda source: binary(source, OCTET_STREAM),
+    "npy": lambda source: binary(source, NPY),
+    "image": image,
+    "text": text,
+    "mixed": mixed,
 }
 
 
-def workload(name: str, target: Target, seed: int, references: References) -> Workload:
+def workload(name: str, target: Target, seed: int, references: References) -> Draw:
     """Create a stream of calls.
 
     Args:
@@ -288,14 +222,10 @@ def workload(name: str, target: Target, seed: int, references: References) -> Wo
     return make(Source(target, references, seed))
 
 
-def _json_single(source: Source, text: bytes, known: Known | None) -> Call:
-    return Call(
-        path=source.target.path("predict"),
-        headers={"Content-Type": JSON},
-        body=b'{"input":%b}' % text,
-        items=1,
-        expected=Predictions(source.references.judge, (known,)),
-    )
+def _single(source: Source, media_type: str, form: bytes, item: bytes, known: Known | None) -> Call:
+    expected = Predictions(source.references.judge, (known,))
+    path = source.target.path("predict")
+    return Call(path, {"Content-Type": media_type}, form % item, 1, expected)
 
 
 def _zipf(count: int) -> list[float]:

@@ -88,7 +88,7 @@ def make_sender(
     arrivals: ArrivalKind = "uniform",
 ) -> Sender:
     address = Address("127.0.0.1", port)
-    return Sender(address, numbers or Numbers(), arrivals, limits)
+    return Sender(address, (numbers or Numbers()).draw, arrivals, limits)
 
 
 def test_every_answer_is_classified(server: EchoServer) -> None:

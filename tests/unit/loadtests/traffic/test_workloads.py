@@ -15,7 +15,7 @@ from loadtests.traffic.calls import Call
 from loadtests.traffic.drawing import WorkloadError
 from loadtests.traffic.reference_inputs import References, ask
 from loadtests.traffic.target import Reply
-from loadtests.traffic.workloads import BATCH_ITEMS, WORKLOADS, Workload, workload
+from loadtests.traffic.workloads import BATCH_ITEMS, WORKLOADS, Draw, workload
 from tests.unit.loadtests.traffic.fake_server import (
     LABELLED,
     LABELS,
@@ -68,7 +68,7 @@ def references(model: str) -> References:
     return ask(fake.target(), fake.post)
 
 
-def made(model: str, name: str, seed: int = 1) -> Workload:
+def made(model: str, name: str, seed: int = 1) -> Draw:
     return workload(name, fake_of(model).target(), seed, references(model))
 
 
@@ -77,8 +77,8 @@ def problem(fake: FakeServer, call: Call) -> str | None:
     return call.expected.problem(reply.status, reply.headers, reply.body)
 
 
-def problems(fake: FakeServer, calls: Workload, count: int = 100) -> list[str]:
-    found = (problem(fake, calls.draw()) for _ in range(count))
+def problems(fake: FakeServer, calls: Draw, count: int = 100) -> list[str]:
+    found = (problem(fake, calls()) for _ in range(count))
     return [each for each in found if each is not None]
 
 
@@ -167,7 +167,7 @@ def test_equal_items_of_a_batch_need_equal_answers() -> None:
 
 @pytest.mark.parametrize("model", ["matrix", "pictures", "ids", "texts", "pairs"])
 def test_unique_draws_never_repeat_across_seeds(model: str) -> None:
-    bodies = [made(model, "unique", seed).draw for seed in (1, 2, 3)]
+    bodies = [made(model, "unique", seed) for seed in (1, 2, 3)]
     seen = [draw().body for draw in bodies for _ in range(1000)]
     assert len(set(seen)) == 3000
 
@@ -176,7 +176,7 @@ def test_popular_inputs_are_shared_and_follow_zipf() -> None:
     seen = [Counter[bytes](), Counter[bytes]()]
     for seed, counts in enumerate(seen):
         calls = made("matrix", "repeated", seed)
-        counts.update(calls.draw().body for _ in range(4000))
+        counts.update(calls().body for _ in range(4000))
     assert len(seen[0].keys() | seen[1].keys()) <= 64
     (first, often), *_ = seen[0].most_common()
     assert seen[1].most_common(1)[0][0] == first
@@ -187,7 +187,7 @@ def test_popular_inputs_are_shared_and_follow_zipf() -> None:
 def test_half_of_each_batch_is_duplicates() -> None:
     calls = made("matrix", "batch")
     first, second = (
-        [orjson.dumps(item) for item in orjson.loads(calls.draw().body)["inputs"]] for _ in range(2)
+        [orjson.dumps(item) for item in orjson.loads(calls().body)["inputs"]] for _ in range(2)
     )
     assert (len(first), len(set(first))) == (BATCH_ITEMS, BATCH_ITEMS // 2)
     assert not set(first) & set(second)
@@ -195,7 +195,7 @@ def test_half_of_each_batch_is_duplicates() -> None:
 
 def test_mixed_load_has_two_percent_bad_input() -> None:
     calls = made("pictures", "mixed")
-    drawn = [calls.draw() for _ in range(4000)]
+    drawn = [calls() for _ in range(4000)]
     bad = [call for call in drawn if call.items == 0]
     assert 0.01 < len(bad) / len(drawn) < 0.03
     assert len({(call.headers["Content-Type"], call.body) for call in bad}) == 4
@@ -209,6 +209,6 @@ def test_mixed_load_has_two_percent_bad_input() -> None:
 
 def test_server_that_accepts_bad_input_is_detected() -> None:
     calls = made("matrix", "mixed")
-    bad = next(call for call in (calls.draw() for _ in range(2000)) if call.items == 0)
+    bad = next(call for call in (calls() for _ in range(2000)) if call.items == 0)
     headers = {"content-type": "application/json"}
     assert "answered 200 instead of 4" in (bad.expected.problem(200, headers, b"{}") or "")
