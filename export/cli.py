@@ -204,12 +204,11 @@ def _adopt(arguments: Sequence[str], console: Console) -> None:
         out=parsed.out,
         version=parsed.version,
         proof=ProofOptions(
-            parsed.variants or found.variants,
+            parsed.variants,
             max_accuracy_drop=parsed.max_accuracy_drop,
             max_batch=parsed.max_batch_size,
             thorough=parsed.thorough,
             integer_share=parsed.integer_share,
-            requested=parsed.variants is not None,
         ),
         tuning=_tuning(parsed),
         profile=parsed.profile,

@@ -54,7 +54,6 @@ class Adopted:
         hint: a sentence on an option that may have been forgotten.
         learned: a sentence on each fact found by running the model, then the options that state
             the same.
-        variants: to build; None: all that the model and the machine allow.
     """
 
     name: str
@@ -62,7 +61,6 @@ class Adopted:
     warnings: tuple[str, ...]
     hint: str | None
     learned: tuple[str, ...]
-    variants: tuple[str, ...] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +154,7 @@ def adopt(parsed: argparse.Namespace) -> Adopted:
         given = examples.given(parsed, Taken(definition.inputs, definition.codec, tokenizer))
         if given is not None:
             definition = examples.measured(given, examples.sampled(given, definition))
-        return Adopted(name, definition, (), None, (), variants=None)
+        return Adopted(name, definition, (), None, ())
     huggingface.check_options(parsed)
     return _adopt_file(parsed)
 
@@ -209,9 +207,8 @@ def _adopt_file(parsed: argparse.Namespace) -> Adopted:
         given.check(inputs)
         definition = examples.measured(given, definition, samples.shapes)
     told = (*learned.notes, f"that is {_options(inputs)}") if learned.notes else ()
-    variants = ("script",) if isinstance(module, torch.jit.ScriptModule) else None
     hint = codecs.hint(parsed, codec, inputs)
-    return Adopted(name, definition, source.warnings, hint, told, variants)
+    return Adopted(name, definition, source.warnings, hint, told)
 
 
 def _options(inputs: Sequence[TensorSpec]) -> str:

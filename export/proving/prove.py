@@ -48,7 +48,6 @@ class ProofOptions:
         max_batch: the largest batch that is compared; None: by the cost of a forward.
         thorough: compare many batch sizes, however long that takes.
         integer_share: the share of an item's integers that may differ where scores tie.
-        requested: whether the user named the variants; of others, a wrong one is left out.
     """
 
     variants: tuple[str, ...] | None = None
@@ -56,12 +55,11 @@ class ProofOptions:
     max_batch: int | None = None
     thorough: bool = False
     integer_share: float = INTEGER_SHARE
-    requested: bool = True
 
     @property
     def may_leave_out(self) -> bool:
         """Whether a wrong variant besides TorchScript does not end the export."""
-        return self.variants is None or not self.requested
+        return self.variants is None
 
 
 @dataclass(frozen=True, slots=True)

@@ -99,7 +99,6 @@ class TestPictures:
         assert {item["input"].tobytes() for item in found} == wanted
         assert definition.held_out is None
         assert made.definition.real_inputs == "10 of 10 items of dark"
-        assert made.variants == ("script",)
 
     def test_folders_are_labels_and_half_of_the_items_measure(
         self, means: Path, pictures: Path

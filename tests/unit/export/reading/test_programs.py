@@ -346,7 +346,6 @@ class TestAdopt:
         file = written(tmp_path, pooled[1], "it.pt2")
         made = run(file, "--name", "it", "--pad", "n=mask", "--output", "score")
         definition = made.definition
-        assert made.variants is None
         assert str(definition.inputs[0]).startswith("ids=int64[-1,1<=n<=16]")
         assert (definition.inputs[0].minimum, definition.inputs[0].maximum) == (0, 29)
         assert [(each.name, each.shape) for each in definition.outputs] == [("score", (-1, 2))]
