@@ -18,6 +18,7 @@ Fit = Literal["pad", "crop", "stretch"]
 Fill = Literal["border", "mean"]
 Interpolation = Literal["nearest", "bilinear", "bicubic", "lanczos"]
 Scores = Literal["softmax", "sigmoid", "none"]
+Resampling = Literal["soxr-hq", "soxr-vhq", "none"]
 
 
 class PicturePreprocess(Part):
@@ -145,6 +146,23 @@ class ImageCodecSpec(CodecPart):
     masks: tuple[Name, ...] = Field(default=(), exclude_if=is_empty)
 
 
+class AudioCodecSpec(CodecPart):
+    """Items that are WAV or FLAC files; accepts samples as tensors too. See `models.audio`.
+
+    The first input has the samples of one channel, the mean of the file's, from -1 to 1. It is the
+    only one, or the other one is the mask of its padding, which the codec fills.
+
+    Attributes:
+        rate: samples per second of the input.
+        resampling: how files of another rate are converted, by the package soxr; none: they are
+            refused.
+    """
+
+    kind: Literal["audio"] = "audio"
+    rate: int = Field(ge=1000, le=768_000)
+    resampling: Resampling = "soxr-hq"
+
+
 TextTask = Literal["embed", "classify", "rerank", "classify-tokens"]
 
 
@@ -184,7 +202,9 @@ class TextCodecSpec(CodecPart):
         return tuple(name for name in (self.ids, self.mask, self.type_ids) if name is not None)
 
 
-CodecSpec = Annotated[TensorCodecSpec | ImageCodecSpec | TextCodecSpec, Field(discriminator="kind")]
+CodecSpec = Annotated[
+    TensorCodecSpec | ImageCodecSpec | AudioCodecSpec | TextCodecSpec, Field(discriminator="kind")
+]
 
 
 def check_codec(
@@ -215,10 +235,28 @@ def check_codec(
         if len(inputs) != 1 or inputs[0].dtype != "float32" or not inputs[0].accepts(made):
             raise ValueError(f"pictures need one input, float32 of shape {[-1, *made]}")
         check_places(codec.boxes, codec.masks, outputs)
+    if isinstance(codec, AudioCodecSpec):
+        check_sound(inputs)
     if codec.top_k is not None and not codec.has_scores(first):
         raise ValueError(
             "top_k needs labels, or scores by softmax or sigmoid, and a first output with one "
             f"axis besides the batch; or ranked_by; got shape {list(first.shape)}"
+        )
+
+
+def check_sound(inputs: Sequence[TensorSpec]) -> None:
+    """Check that a model takes sounds.
+
+    Raises:
+        ValueError: if it does not, with the inputs that it needs.
+    """
+    first, *others = inputs
+    masks = [dimension.mask for dimension in first.dimensions if dimension.mask is not None]
+    is_sound = first.dtype == "float32" and first.item_shape[:-1] in ((), (1,))
+    if not is_sound or not first.item_shape or [spec.name for spec in others] != masks:
+        raise ValueError(
+            "sounds need one input, float32 of shape [-1, n] or [-1, 1, n], and after it nothing "
+            "but the mask of n, if n is padded"
         )
 
 

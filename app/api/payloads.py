@@ -19,7 +19,7 @@ from app.codecs.base import (
     at_index,
     check_count,
 )
-from app.codecs.sniffing import media_type_in, sniffed
+from app.codecs.sniffing import KNOWN, media_type_in, sniffed
 from app.errors import InvalidInput, PayloadTooLarge, UnsupportedMediaType
 from app.types import Item
 from models.byte_order import NotUtf8Error, unmarked
@@ -141,8 +141,8 @@ def _guessed(codec: Codec, media_type: str, body: bytes) -> str:
     takes = ", ".join((JSON, *codec.media_types))
     raise UnsupportedMediaType(
         f"the Content-Type is {CURLS_DEFAULT}, curl's default, and the body is neither JSON nor a "
-        f"PNG, JPEG, .npy or .npz file; set its type, as in -H 'Content-Type: {JSON}', or send a "
-        f"file with -F file=@photo.jpg or --data-binary @photo.jpg. This model accepts {takes}"
+        f"{KNOWN} file; set its type, as in -H 'Content-Type: {JSON}', or send a file with "
+        f"-F file=@photo.jpg or --data-binary @photo.jpg. This model accepts {takes}"
     )
 
 
@@ -193,8 +193,8 @@ def _item_of_file(codec: Codec, file: File, budget: Budget) -> list[Item]:
             check_charset(file.content_type)
     if not media_type:
         raise UnsupportedMediaType(
-            "the file is neither PNG, JPEG, .npy nor .npz, and its part of the form has no "
-            f"Content-Type; this model accepts files of {', '.join(codec.media_types)}"
+            f"the file is not {KNOWN}, and its part of the form has no Content-Type; this model "
+            f"accepts files of {', '.join(codec.media_types)}"
         )
     if media_type == JSON:
         raise UnsupportedMediaType(

@@ -18,7 +18,7 @@ from models.manifest import Manifest
 Ids: TypeAlias = Array | Sequence[int] | Sequence[str]
 
 MOST_ROWS = 4096
-MOST_PICTURES = 256
+MOST_FILES = 256
 BLOCK_BYTES = 4 << 20  # of decoded inputs; larger blocks exceed the processor's caches
 RAW_BYTES = 16 << 20  # of a block before decoding; each decoding process has several
 
@@ -163,7 +163,7 @@ def rows_of_block(manifest: Manifest, batch: int, row_bytes: int, *, encoded: bo
         ).item_bytes
         for spec in manifest.inputs
     )
-    fits = min(MOST_PICTURES if encoded else MOST_ROWS, BLOCK_BYTES // max(1, nbytes))
+    fits = min(MOST_FILES if encoded else MOST_ROWS, BLOCK_BYTES // max(1, nbytes))
     rows = max(1, fits // batch) * batch
     most = max(1, RAW_BYTES // max(1, row_bytes))
     return min(rows, most // batch * batch or most)

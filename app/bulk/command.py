@@ -75,7 +75,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--plan-precision", "--precision", help="the precision to compute in")
     add("--trusted-keys", type=local_path, help="accept only artifacts signed by one of these keys")
     add("--batch", type=_positive, help="items per forward (default: the plan's best)")
-    add("--workers", type=_count, help="decoding processes (default: one per core for pictures)")
+    add("--workers", type=_count, help="decoding processes (default: one per core for files)")
     add("--ray", metavar="ADDRESS", help="run on a Ray cluster: local, auto or ray://HOST:PORT")
     add("--input-column", metavar="NAME", help="the column of the input (default: input)")
     add("--id-column", metavar="NAME", help="the column of the ids (default: id, if there is one)")

@@ -61,7 +61,7 @@ class Decoder:
         self._integer_ids = recipe.integer_ids
         self._codec: Codec = codec_for(recipe.manifest, recipe.files.__getitem__)
         self._is_text = recipe.manifest.codec.kind == "text"
-        self._is_picture = recipe.manifest.codec.kind == "image"
+        self._is_file = self._codec.files is not None
 
     def decode(self, raw: RawBlock) -> Block:
         """Decode rows; an invalid row gets an error.
@@ -160,22 +160,22 @@ class Decoder:
             raise InvalidInput("the row has no input")
         if not self._is_text:
             value = parsed(value)
-        if self._is_picture:
-            value = self._picture(value)
+        if self._is_file:
+            value = self._bytes_of(value)
         if isinstance(value, bytes):
             kind = TEXT if self._is_text else OCTET_STREAM
             (item,) = self._codec.decode_raw(kind, value, max_items=None, budget=budget)
             return item
         return self._codec.decode(value, budget)
 
-    def _picture(self, value: object) -> object:
-        """A picture's bytes, if the value is a file name or has them in a field."""
+    def _bytes_of(self, value: object) -> object:
+        """A file's bytes, if the value is its name or has them in a field."""
         if isinstance(value, dict) and value.keys() <= {"bytes", "path"}:
             name = value.get("path")
             value = value.get("bytes") or (self._file(name) if isinstance(name, str) else None)
         if isinstance(value, Path):
             return _read(value)
-        # Base64 contains no full stop; names of pictures do.
+        # Base64 contains no full stop; names of files do.
         if isinstance(value, str) and not value.startswith("data:") and "." in value[:MAX_PATH]:
             return _read(self._file(value))
         return value
@@ -188,7 +188,7 @@ class Decoder:
 
 
 def _check_filled(row: Mapping[str, object]) -> None:
-    """Name the empty cell of a table of texts, such as CSV, which is no number and no picture."""
+    """Name the empty cell of a table of texts, such as CSV, which is no number and no file."""
     for name, value in row.items():
         if isinstance(value, str) and not value.strip():
             raise InvalidInput(f"{name!r} is empty")

@@ -16,7 +16,8 @@ from app.bulk.errors import UsageError
 from models.local_paths import NotLocal, local_path
 
 STREAM, STREAM_FORMAT = "-", "stream"
-PICTURES = "pictures"
+PICTURES, SOUNDS = "pictures", "sounds"
+READ_LATER = (PICTURES, SOUNDS)  # a file that cannot be read is a bad row
 FORMATS = {
     ".parquet": "parquet",
     ".csv": "csv",
@@ -26,6 +27,8 @@ FORMATS = {
     ".png": PICTURES,
     ".jpg": PICTURES,
     ".jpeg": PICTURES,
+    ".wav": SOUNDS,
+    ".flac": SOUNDS,
 }
 
 
@@ -53,8 +56,8 @@ class Inputs:
     Attributes:
         format: one of FORMATS' values, or `stream`.
         files: in the order of their rows.
-        ids: the names of pictures, one for each file; relative to a folder if the folder is the
-            only argument.
+        ids: the names of pictures or sounds, one for each file; relative to a folder if the folder
+            is the only argument.
         given: the arguments.
     """
 
@@ -190,11 +193,11 @@ def _given(argument: str, files: Sequence[Path]) -> Given:
         try:
             found = path.stat()
         except OSError as error:
-            if _format(path) != PICTURES:
+            if _format(path) not in READ_LATER:
                 raise UsageError(f"{path} cannot be read: {error.strerror}") from error
             digest.update(b"\0\0")  # a bad row
             continue
-        if not stat.S_ISREG(found.st_mode) and _format(path) != PICTURES:
+        if not stat.S_ISREG(found.st_mode) and _format(path) not in READ_LATER:
             raise UsageError(f"{path} is not a regular file; to read a stream, use {STREAM}")
         size += found.st_size
         digest.update(f"\0{found.st_size}\0{found.st_mtime_ns}\0".encode())

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 Model: TypeAlias = "BulkModel | ClusterModel"
 
-PACKAGES = ("torchlane", "torch", "numpy", "pyarrow", "pillow", "tokenizers")
+PACKAGES = ("torchlane", "torch", "numpy", "pyarrow", "pillow", "soundfile", "soxr", "tokenizers")
 INTERRUPTED = 130
 OPTIONS = ("top_k", "format", "rows_per_shard", "limit", "input_column", "id_column")
 
@@ -72,7 +72,7 @@ def _locked(options: argparse.Namespace, settings: Settings, inputs: Inputs) -> 
     chooser = Chooser(model.manifest, options.input_column, options.id_column)
     stream = sys.stdin.buffer if inputs.format == STREAM_FORMAT else io.BytesIO()
     source, wanted = open_source(inputs, chooser, stream)
-    encoded = _has_pictures(model, source)
+    encoded = _has_files(model, source)
     rows = rows_of_block(model.manifest, model.batch, source.row_bytes, encoded=encoded)
     cut = Cut(rows, options.rows_per_shard)
     plan = _plan(options, model, inputs, cut)
@@ -237,7 +237,7 @@ def _plan(options: argparse.Namespace, model: Model, inputs: Inputs, cut: Cut) -
 
 
 def _workers(options: argparse.Namespace, model: Model, *, encoded: bool) -> int:
-    """Number of decoding processes: pictures are slow, and processes do not share a GIL."""
+    """Number of decoding processes: files are slow, and processes do not share a GIL."""
     if options.ray is not None:
         return len(model.devices)  # the cluster decodes where it scores
     if options.workers is not None:
@@ -245,8 +245,8 @@ def _workers(options: argparse.Namespace, model: Model, *, encoded: bool) -> int
     return usable_cores() if encoded else 0
 
 
-def _has_pictures(model: Model, source: Source) -> bool:
-    return model.manifest.codec.kind == "image" and not source.has_numbers
+def _has_files(model: Model, source: Source) -> bool:
+    return model.manifest.codec.kind in ("image", "audio") and not source.has_numbers
 
 
 def _versions(packages: Sequence[str]) -> Mapping[str, str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from app.codecs.item_schema import JsonSchema
 from app.codecs.places import Places
@@ -17,8 +17,11 @@ NPY = "application/x-npy"
 NPZ = "application/x-npz"
 PNG = "image/png"
 JPEG = "image/jpeg"
+WAV = "audio/wav"
+FLAC = "audio/flac"
 TEXT = "text/plain"
 MAX_REQUEST_PIXELS = 16_000_000
+MAX_REQUEST_SAMPLES = 16_000_000  # of sounds, in all channels
 MAX_REQUEST_CHARACTERS = 2_000_000
 MAX_REQUEST_TOKENS = 1_000_000
 # Tokens that become spans: if each is a span, writing them takes about 15 ms on the event loop.
@@ -32,12 +35,24 @@ CHARACTER_COST = 32
 TEXT_COST = 640
 
 
+class Files(NamedTuple):
+    """The files that an item may be.
+
+    Attributes:
+        types: their media types.
+        called: their name in a sentence, such as "a WAV or FLAC file".
+    """
+
+    types: tuple[str, ...]
+    called: str
+
+
 class TooLongForLoop(Exception):  # not an error: the work belongs in a thread
     """Decoding would block the event loop for more than about a millisecond."""
 
 
 class Budget:
-    """Limits the total cost of the pictures and texts of one request.
+    """Limits the total cost of the pictures, sounds and texts of one request.
 
     Args:
         on_loop: whether decoding runs on the event loop, where it must not take long.
@@ -46,12 +61,12 @@ class Budget:
 
     def __init__(self, *, on_loop: bool = False, is_left: Callable[[], bool] = bool) -> None:
         self._is_left = is_left
-        self._pixels = self._characters = self._tokens = 0
+        self._pixels = self._samples = self._characters = self._tokens = 0
         self._on_loop = on_loop
         self._loop_left = MAX_LOOP_COST
 
     def read(self, size: int) -> None:
-        """Check `size` bytes before they are parsed or searched for a picture.
+        """Check `size` bytes before they are parsed or searched for a file.
 
         Raises:
             TooLongForLoop: on the event loop, if that would take too long there.
@@ -73,6 +88,21 @@ class Budget:
         self._pixels += pixels
         advice = "split it or scale them down"
         _check_sum(self._pixels, MAX_REQUEST_PIXELS, "pictures", "pixels", advice)
+        self._charge(cost)
+
+    def sound(self, samples: int, cost: int) -> None:
+        """Charge a sound to the budget before it is decoded.
+
+        Args:
+            samples: samples to decode, in all channels.
+            cost: see `models.audio.OpenedSound`.
+
+        Raises:
+            PayloadTooLarge: if the budget is spent.
+            TooLongForLoop: on the event loop, if it would take too long there.
+        """
+        self._samples += samples
+        _check_sum(self._samples, MAX_REQUEST_SAMPLES, "sounds", "samples")
         self._charge(cost)
 
     def text(self, characters: int, weight: int) -> None:
@@ -139,12 +169,13 @@ class Codec(Protocol):
     media_types: tuple[str, ...]
     item_types: tuple[str, ...]  # media types of an item's answer, JSON first
     batch_types: tuple[str, ...]  # of the answer of many items
+    files: Files | None  # those that an item may be; None: it is never a file
     most_marks: int  # maximum of commas and opening brackets in the JSON of one item
     most_lists: int  # maximum of opening brackets, without that of the item's own object
     places: Places | None  # maps outputs to the caller's picture; None if there is nothing to map
 
     def decode(self, value: object, budget: Budget | None = None) -> Item:
-        """One item from its JSON value; pictures and texts are charged to the request's budget.
+        """One item from its JSON value; files and texts are charged to the request's budget.
 
         Raises:
             PayloadTooLarge, TooLongForLoop: if the budget is spent.
@@ -163,7 +194,7 @@ class Codec(Protocol):
     ) -> list[Item]:
         """The items of a raw body: exactly one if `max_items` is None, else one or more.
 
-        Pictures and texts are charged to the request's budget.
+        Files and texts are charged to the request's budget.
 
         Raises:
             UnsupportedMediaType: if the media type is not one of `media_types`.

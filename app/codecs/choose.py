@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from app.codecs.audio import AudioCodec
 from app.codecs.base import Codec
 from app.codecs.image import ImageCodec
 from app.codecs.tensor import TensorCodec
@@ -16,6 +17,7 @@ Read = Callable[[FileName], bytes]
 CODECS: dict[str, Callable[[Manifest, Read], Codec]] = {
     "tensor": lambda manifest, _: TensorCodec(manifest),
     "image": lambda manifest, _: ImageCodec(manifest),
+    "audio": lambda manifest, _: AudioCodec(manifest),
     "text": TextCodec,
 }
 

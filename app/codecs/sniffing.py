@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from app.codecs.base import JPEG, NPY, NPZ, PNG
-from models import pictures
+from app.codecs.base import FLAC, JPEG, NPY, NPZ, PNG, WAV
+from models import pictures, sound_files
 from models.archive import BEGINNING
 
 BEGINNINGS = (
@@ -11,8 +11,10 @@ BEGINNINGS = (
     (pictures.JPEG, JPEG),
     (b"\x93NUMPY", NPY),
     (BEGINNING, NPZ),
+    (sound_files.FLAC, FLAC),
 )
-
+IN_RIFF = {sound_files.WAVE: WAV}  # RIFF files, by the four bytes after their size
+KNOWN = "PNG, JPEG, WAV, FLAC, .npy or .npz"  # all of them, for messages
 
 # Other names of media types that clients and their systems send.
 SPELLINGS = {
@@ -20,6 +22,11 @@ SPELLINGS = {
     "image/pjpeg": JPEG,
     "image/x-png": PNG,
     "image/apng": PNG,  # an animated PNG file begins with a picture that every reader knows
+    "audio/wave": WAV,
+    "audio/vnd.wave": WAV,
+    "audio/x-wav": WAV,
+    "audio/x-pn-wav": WAV,
+    "audio/x-flac": FLAC,
 }
 
 
@@ -30,8 +37,8 @@ def media_type_in(content_type: str) -> str:
 
 
 def sniffed(data: bytes) -> str | None:
-    """The media type of a PNG, JPEG, .npy or .npz file; None for any other file."""
+    """The media type of a file of a `KNOWN` kind; None for any other file."""
     for beginning, media_type in BEGINNINGS:
         if data.startswith(beginning):
             return media_type
-    return None
+    return IN_RIFF.get(data[8:12]) if data.startswith(sound_files.RIFF) else None

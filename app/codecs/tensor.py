@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from app.codecs.answers import AnswerEncoder
-from app.codecs.base import NPY, NPZ, OCTET_STREAM, Budget, at_index, check_count
+from app.codecs.base import NPY, NPZ, OCTET_STREAM, Budget, Files, at_index, check_count
 from app.codecs.item_schema import JsonSchema, tensor_item
 from app.codecs.npy import read_npy
 from app.codecs.npz import read_npz
@@ -66,6 +66,7 @@ class TensorCodec:
         self.encode_raw = answers.encode_raw
         self.chosen = answers.chosen
         self.places: Places | None = None
+        self.files: Files | None = None
         if len(self._inputs) == 1:
             (spec,) = self._inputs
             self.media_types = (NPY, NPZ)

@@ -23,7 +23,7 @@ from export.errors import ExportError, UsageError, reason
 from export.probing import probe_process
 from export.probing.samples import narrowed
 from export.reading import codecs, model_files, pictured, preprocessing
-from export.reading.declared import opened, read_inputs
+from export.reading.declared import opened, read_inputs, with_longest
 from export.reading.mar import (
     MANIFEST,
     MAX_LABELS_BYTES,
@@ -172,6 +172,9 @@ def _adopt_file(parsed: argparse.Namespace) -> Adopted:
         )
     name = _name(parsed.name, source.name)
     declared = read_inputs(given_inputs, parsed.pad or ())
+    if parsed.codec == "audio" and parsed.rate is not None:
+        declared, told = with_longest(declared, parsed.rate)
+        source = replace(source, warnings=(*source.warnings, *told))
     inputs = tuple(each.spec for each in declared)
     wanted, first, file = _wanted(parsed)
     labels = None if file is None else _read_labels(file)

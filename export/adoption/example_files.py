@@ -1,4 +1,4 @@
-"""Reads real items from files, one by one: pictures, arrays, Parquet, texts."""
+"""Reads real items from files, one by one: pictures, sounds, arrays, Parquet, texts."""
 
 from __future__ import annotations
 
@@ -13,20 +13,25 @@ import numpy as np
 from pydantic import JsonValue
 
 from export.errors import UsageError
+from models.audio import decode_sound, open_sound
 from models.bounds import at_sizes, mismatch, out_of_range, shared_axes
 from models.byte_order import NotUtf8Error, unmarked
-from models.codec_specs import CodecSpec, ImageCodecSpec, TextCodecSpec
+from models.codec_specs import AudioCodecSpec, CodecSpec, ImageCodecSpec, TextCodecSpec
 from models.padding import padding_of
 from models.pictures import PictureError
 from models.preprocess import preprocess
 from models.runtimes import NotInstalled, imported
+from models.sound_files import SoundError
 from models.tensors import Array, Arrays, TensorSpec
 from models.tokenize import TextError, Tokenizer
 
-PICTURES = (".png", ".jpg", ".jpeg")
+FILES = {"image": (".png", ".jpg", ".jpeg"), "audio": (".wav", ".flac")}
 LABELS, LABEL, TEXT, SECOND = "labels", "label", "text", "second"
 MAX_FILE_BYTES = 4 << 30  # of texts and tables, which are read whole
-FORMATS = "a folder of PNG or JPEG pictures, .npy, .npz, .parquet, .txt or .jsonl"
+FORMATS = (
+    "a folder of PNG or JPEG pictures, or of WAV or FLAC sounds, .npy, .npz, .parquet, .txt or "
+    ".jsonl"
+)
 
 MAX_SHOWN = 4096  # characters of a text; a longer one is not shown to people
 
@@ -68,7 +73,7 @@ class Found:
 
 
 def find(path: Path, taken: Taken) -> Found:
-    """Open a file, or a folder of pictures, in the format of its name.
+    """Open a file, or a folder of pictures or sounds, in the format of its name.
 
     Raises:
         UsageError: if it cannot be read, has no items, or does not fit the model.
@@ -101,7 +106,9 @@ def read(found: Found, index: int, inputs: Sequence[TensorSpec]) -> Arrays:
         item = {spec.name: _fitting(spec, given[spec.name]) for spec in inputs}
     except OSError as error:
         raise UsageError(f"--examples {name}: {error.strerror or error}") from error
-    except (PictureError, TextError, ValueError, TypeError, LookupError) as error:
+    except (PictureError, SoundError, TextError, NotInstalled) as error:
+        raise UsageError(f"--examples {name}: {error}") from error
+    except (ValueError, TypeError, LookupError) as error:
         raise UsageError(f"--examples {name}: {error}") from error
     check_limits(name, item, inputs)
     padding = padding_of(inputs, inputs)
@@ -161,17 +168,29 @@ def lines_of(data: bytes) -> list[str]:
     return text.removesuffix("\n").split("\n") if text else []
 
 
-def _pictures(folder: Path, taken: Taken) -> Found:
-    codec = taken.codec
-    if not isinstance(codec, ImageCodecSpec):
+def _of_file(data: bytes, taken: Taken) -> Arrays:
+    """Return the item of a picture or a sound."""
+    first, *masks = taken.inputs
+    if isinstance(taken.codec, ImageCodecSpec):
+        return {first.name: preprocess(data, taken.codec.preprocess)}
+    if not isinstance(taken.codec, AudioCodecSpec):
+        raise TypeError("the model takes neither pictures nor sounds")
+    samples = decode_sound(open_sound(data, taken.codec, first.axes[-1]), taken.codec)
+    item = {spec.name: np.ones(samples.shape, spec.dtype) for spec in masks}
+    return {first.name: samples.reshape(*first.item_shape[:-1], -1), **item}
+
+
+def _folder(folder: Path, taken: Taken) -> Found:
+    if taken.codec.kind not in FILES:
         raise UsageError(
-            f"--examples {folder} is a folder, for models that take pictures: add --codec image, "
-            "or give a file of numbers or texts"
+            f"--examples {folder} is a folder, for models that take pictures or sounds: add "
+            "--codec image or audio, or give a file of numbers or texts"
         )
+    suffixes = FILES[taken.codec.kind]
     files = sorted(
         file
         for file in folder.rglob("*")
-        if file.suffix.lower() in PICTURES
+        if file.suffix.lower() in suffixes
         and file.is_file()
         and not any(part.startswith(".") for part in file.relative_to(folder).parts)
     )
@@ -179,12 +198,12 @@ def _pictures(folder: Path, taken: Taken) -> Found:
     inside = {len(each) > 1 for each in parts}
     if len(inside) > 1:
         raise UsageError(
-            f"--examples {folder} has pictures next to folders with pictures: put each into the "
-            "folder of its label, or all into one"
+            f"--examples {folder} has files next to folders with files: put each into the folder "
+            "of its label, or all into one"
         )
 
     def item(index: int) -> Arrays:
-        return {taken.inputs[0].name: preprocess(files[index].read_bytes(), codec.preprocess)}
+        return _of_file(files[index].read_bytes(), taken)
 
     labels = [each[0] for each in parts] if inside == {True} else None
     return Found(len(files), item, lambda index: str(files[index]), labels)
@@ -277,7 +296,7 @@ def _of_rows(
     labels: Sequence[object] | None,
     taken: Taken,
 ) -> Found:
-    """Return rows of texts, of pictures as files, or of numbers, by the model's codec."""
+    """Return rows of texts, of pictures or sounds as files, or of numbers, by the model's codec."""
     codec = taken.codec
 
     def name(index: int) -> str:
@@ -301,11 +320,11 @@ def _of_rows(
     _check_names(file, columns, taken)
 
     def item(index: int) -> Arrays:
-        made = {}
+        made: dict[str, Array] = {}
         for spec in taken.inputs:
             value = row(index)[spec.name]
-            if isinstance(value, bytes) and isinstance(codec, ImageCodecSpec):
-                made[spec.name] = preprocess(value, codec.preprocess)
+            if isinstance(value, bytes) and codec.kind in FILES:
+                made |= _of_file(value, taken)
                 continue
             array = np.asarray(value)
             flat = array.ndim == 1 and len(spec.item_shape) > 1 and spec.is_fixed
@@ -363,7 +382,7 @@ def _tokenizes(taken: Taken, codec: TextCodecSpec) -> Callable[..., Arrays]:
 
 
 READERS: Mapping[str, Reader] = {
-    "folder": _pictures,
+    "folder": _folder,
     ".npy": _array,
     ".npz": _arrays,
     ".parquet": _table,

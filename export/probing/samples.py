@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import io
 import math
+import wave
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -15,7 +16,7 @@ from pydantic import JsonValue
 
 from export.probing.examples import Examples, Shapes
 from models.bounds import at_sizes, near_zero, safe_range
-from models.codec_specs import CodecSpec, ImageCodecSpec, PicturePreprocess
+from models.codec_specs import AudioCodecSpec, CodecSpec, ImageCodecSpec, PicturePreprocess
 from models.tensors import Array, Arrays, Axis, TensorSpec, unstack
 
 GOLDEN = 3
@@ -23,6 +24,8 @@ SEED = 11
 EXAMPLE_PICTURE = 16  # pixels to a side of a made-up picture
 MAX_PICTURE = 64  # the same of a real one
 MAX_EXAMPLE = 4096  # numbers; more are unreadable, and the example is in many documents
+MAX_SAMPLES = 16_384  # of an example's sound
+LOUDEST = 0.5  # of a made-up sound
 DECIMALS = 2  # of an example's numbers, which are for people and may be many
 
 # Pairs of sizes for free axes. Samples have the first pair on which the model runs: a network that
@@ -66,6 +69,8 @@ def draw(
         elif isinstance(source, ImageCodecSpec):
             pixels = rng.integers(0, 256, shape, np.uint8)
             made[spec.name] = _normalised(pixels, source.preprocess)
+        elif isinstance(source, AudioCodecSpec):
+            made[spec.name] = rng.uniform(-LOUDEST, LOUDEST, shape).astype(np.float32)
         else:
             made[spec.name] = _numbers_of(spec, rng, shape)
     return made
@@ -209,10 +214,10 @@ class Samples:
         return [item for batch in batches for item in unstack(batch)]
 
     def example(self) -> JsonValue:
-        """See `Definition.example`: a small PNG in base64, or the first golden item as numbers.
+        """See `Definition.example`: a small PNG or WAV file in base64, or a golden item as numbers.
 
-        None for more than 4096 numbers, which are too many to show. A picture has no details of its
-        file, such as a place.
+        None for more than 4096 numbers, or 16,384 samples of a sound, which are too many to show. A
+        picture has no details of its file, such as a place.
         """
         if self.examples is not None and self.examples.shown is not None:
             return self.examples.shown
@@ -223,6 +228,9 @@ class Samples:
             (array,) = self.examples.items[0].values()
             return png(picture_of(array, how), MAX_PICTURE)
         item = self.golden_inputs()[0]
+        if isinstance(self.codec, AudioCodecSpec):
+            samples = next(iter(item.values())).ravel()
+            return wav(samples, self.codec.rate) if samples.size <= MAX_SAMPLES else None
         if sum(array.size for array in item.values()) > MAX_EXAMPLE:
             return None
         plain = {name: _numbers(array) for name, array in item.items()}
@@ -255,6 +263,17 @@ def png(picture: Image.Image, most: int | None = None) -> str:
         picture.thumbnail((most, most))
     file = io.BytesIO()
     picture.save(file, "PNG")
+    return base64.b64encode(file.getvalue()).decode("ascii")
+
+
+def wav(samples: Array, rate: int) -> str:
+    """Return samples from -1 to 1 as a WAV file of 16 bits in base64."""
+    file = io.BytesIO()
+    with wave.open(file, "wb") as writer:
+        writer.setnchannels(1)
+        writer.setsampwidth(2)
+        writer.setframerate(rate)
+        writer.writeframes((samples.clip(-1, 1) * 32_767).astype("<i2").tobytes())
     return base64.b64encode(file.getvalue()).decode("ascii")
 
 

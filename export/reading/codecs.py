@@ -11,9 +11,11 @@ from typing import get_args
 from pydantic import ValidationError
 
 from export.errors import ExportError, UsageError
+from export.reading import sounds
 from export.reading.mar import IMAGENET_MEAN, IMAGENET_STD, PLAIN, Defaults
 from models.codec_specs import (
     Alpha,
+    AudioCodecSpec,
     CodecSpec,
     Fill,
     Fit,
@@ -35,6 +37,10 @@ OF_PICTURES = (  # options of --codec image
     *("fit", "resize_shorter", "interpolation", "fill", "alpha"),
     *("boxes", "mask"),
 )
+OF_FILES = {  # options of the codecs of files, and what these are
+    "image": (OF_PICTURES, "pictures"),
+    "audio": (("rate", "resampling"), "sounds"),
+}
 LEVEL = re.compile(r"[0-9]{1,3}")
 IMAGENET = "imagenet"  # in place of numbers
 RESIZE = 256 / 224  # the usual ratio of the resized side to the crop
@@ -43,7 +49,7 @@ RESIZE = 256 / 224  # the usual ratio of the resized side to the crop
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options that `codec_of` reads."""
     add = parser.add_argument
-    add("--codec", choices=("tensor", "image"), help="what clients send (default: tensor)")
+    add("--codec", choices=("tensor", "image", "audio"), help="what clients send (default: tensor)")
     add(
         "--scores",
         choices=get_args(Scores),
@@ -134,6 +140,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="the last two axes of this output are the height and width of a mask over the model's "
         "input; answers to pictures have it in the picture's pixels",
     )
+    sounds.add_arguments(parser)
 
 
 def codec_of(
@@ -158,16 +165,25 @@ def codec_of(
         "threshold": parsed.threshold,
         "classes": parsed.classes,
     }
-    if (parsed.codec or defaults.codec) == "tensor":
-        if strays := [name for name in OF_PICTURES if getattr(parsed, name) is not None]:
-            option = strays[0].replace("_", "-")
-            raise UsageError(f"--{option} is for pictures: add --codec image")
+    kind = parsed.codec or defaults.codec
+    _check_options(parsed, kind)
+    if kind == "tensor":
         return _checked(TensorCodecSpec, **common)
+    if kind == "audio":
+        return _checked(AudioCodecSpec, **sounds.fields_of(parsed, inputs), **common)
     preprocess = _preprocess(parsed, defaults, inputs)
     boxes = [_boxes(text) for text in parsed.boxes or ()]
     return _checked(
         ImageCodecSpec, preprocess=preprocess, boxes=boxes, masks=parsed.mask or (), **common
     )
+
+
+def _check_options(parsed: argparse.Namespace, kind: str) -> None:
+    for other, (options, what) in OF_FILES.items():
+        strays = [name for name in options if getattr(parsed, name) is not None]
+        if strays and kind != other:
+            advice = f": add --codec {other}" if kind == "tensor" else f", not for --codec {kind}"
+            raise UsageError(f"--{strays[0].replace('_', '-')} is for {what}{advice}")
 
 
 def _boxes(text: str) -> dict[str, object]:
@@ -186,7 +202,9 @@ def _boxes(text: str) -> dict[str, object]:
     }
 
 
-def _checked(codec: type[TensorCodecSpec | ImageCodecSpec], **fields: object) -> CodecSpec:
+def _checked(
+    codec: type[TensorCodecSpec | ImageCodecSpec | AudioCodecSpec], **fields: object
+) -> CodecSpec:
     try:
         return codec.model_validate(fields)
     except ValidationError as error:

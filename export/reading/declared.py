@@ -30,6 +30,8 @@ SIZES = (
     "occurs; free sizes may have bounds, such as 1<=seq<=512"
 )
 
+LONGEST_SOUND_S = 30  # unless --input says how many samples it may have
+
 Range: TypeAlias = tuple[int | None, int | None]  # None: open at that end
 
 
@@ -187,6 +189,30 @@ def changed(
         )
         for number, each in enumerate(inputs)
     )
+
+
+def with_longest(
+    inputs: Sequence[DeclaredInput], rate: int
+) -> tuple[tuple[DeclaredInput, ...], tuple[str, ...]]:
+    """Limit a sound, the first input, if it has no largest size.
+
+    Args:
+        inputs: as declared.
+        rate: samples per second.
+
+    Returns:
+        the inputs, and a sentence on the limit if there was none.
+    """
+    for unit in units_of(inputs):
+        if unit.places[0][0] == 0 and unit.most is None:
+            most = max(unit.least or 0, LONGEST_SOUND_S * rate)
+            told = (
+                f"sounds may have up to {most} samples ({most / rate:g} s), because --input does "
+                "not say how many; n<=SAMPLES in it states another limit"
+            )
+            limited = changed(inputs, unit, name=unit.name, least=unit.least, most=most)
+            return limited, (told,)
+    return tuple(inputs), ()
 
 
 def _input(text: str, name: str) -> DeclaredInput:

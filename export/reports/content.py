@@ -9,7 +9,7 @@ from export.reports.pictures import steps_of
 from export.reports.sections import Column, Section
 from export.reports.timing_sections import plan_sections
 from export.reports.training_sections import training_sections
-from models.codec_specs import ImageCodecSpec, TextCodecSpec
+from models.codec_specs import AudioCodecSpec, ImageCodecSpec, TextCodecSpec
 from models.manifest import Manifest, Parity, Variant
 from models.plan import Form
 
@@ -53,6 +53,10 @@ def _facts(manifest: Manifest) -> Iterator[tuple[str, str]]:
     yield "outputs", "; ".join(map(str, manifest.outputs))
     if isinstance(manifest.codec, ImageCodecSpec):
         yield "pictures", steps_of(manifest.codec.preprocess)
+    if isinstance(manifest.codec, AudioCodecSpec):
+        how = manifest.codec.resampling
+        others = "of that rate only" if how == "none" else f"others resampled by {how}"
+        yield "sounds", f"one channel of {manifest.codec.rate} samples per second; {others}"
     if manifest.accuracy is not None:
         yield f"held-out {quality(manifest)}, eager", f"{manifest.accuracy:.4f}"
     yield "golden examples", str(len(manifest.golden))

@@ -34,6 +34,7 @@ class Thorough:
         self.most_marks = codec.most_marks
         self.most_lists = codec.most_lists
         self.places = codec.places
+        self.files = codec.files
         self.chosen = codec.chosen
         self.decode = codec.decode
         self.decode_raw = codec.decode_raw

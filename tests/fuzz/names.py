@@ -10,6 +10,7 @@ MODULES = {
     "infer": "tests.fuzz.infer",
     "forms": "tests.fuzz.forms",
     "pictures": "tests.fuzz.pictures",
+    "sounds": "tests.fuzz.sounds",
     "text": "tests.fuzz.text",
     "wire": "tests.fuzz.wire",
     "manifests": "tests.fuzz.manifests",

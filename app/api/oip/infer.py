@@ -31,7 +31,7 @@ from app.api.oip.requests import (
 from app.api.oip.tensors import Layout, items_at, items_of, layout_of
 from app.api.payloads import check_marks
 from app.api.service import Service
-from app.codecs.base import JSON, OCTET_STREAM, PNG, Budget, Codec
+from app.codecs.base import JSON, OCTET_STREAM, Budget, Codec
 from app.errors import InvalidInput
 from app.types import Arrays, Item, Outcome
 
@@ -202,7 +202,7 @@ class InferCall(OipCall):
     def memo_text(self, body: bytes) -> str | None:
         """See `Call`. Files sent as bytes are worth remembering too."""
         size = self._json_bytes
-        if size is None or size == len(body) or PNG in self.model.codec.media_types:
+        if size is None or size == len(body) or self.model.codec.files is not None:
             accept = b"" if self.accept in ANYTHING else self.accept  # it may reject the answer
             return f"oip|{size}|{accept!r}"
         return None

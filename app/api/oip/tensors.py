@@ -12,7 +12,7 @@ import numpy as np
 
 from app.api.oip.datatypes import BYTES, DATATYPES
 from app.api.oip.requests import InferRequest, Tensor
-from app.codecs.base import PNG, Budget, Codec, at_index, check_count
+from app.codecs.base import Budget, Codec, Files, at_index, check_count
 from app.codecs.base64_files import decoded
 from app.codecs.sniffing import sniffed
 from app.codecs.values import misshapen, short, wanted
@@ -33,7 +33,7 @@ def items_of(codec: Codec, tensors: Sequence[Tensor], max_items: int, budget: Bu
         codec: the model's.
         tensors: tensors as received.
         max_items: maximum number of items.
-        budget: budget of the request's pictures.
+        budget: budget of the request's files.
 
     Raises:
         InvalidInput: with what was expected and what was sent.
@@ -43,6 +43,8 @@ def items_of(codec: Codec, tensors: Sequence[Tensor], max_items: int, budget: Bu
     specs = codec.manifest.inputs
     given = {tensor.name: tensor for tensor in tensors}
     names = [spec.name for spec in specs]
+    if codec.files is not None and tensors and tensors[0].datatype == BYTES:
+        names = names[:1]  # a file is all that an item needs
     if len(given) != len(tensors) or set(given) != set(names):
         raise InvalidInput(
             f"expected exactly the inputs {names}, got "
@@ -55,8 +57,8 @@ def items_of(codec: Codec, tensors: Sequence[Tensor], max_items: int, budget: Bu
     if count < 1:
         raise InvalidInput("the first axis, which counts the items, is 0; send at least one")
     check_count(count, max_items)
-    if given[names[0]].datatype == BYTES and PNG in codec.media_types:
-        return _pictures(codec, given[names[0]], budget)
+    if given[names[0]].datatype == BYTES and codec.files is not None:
+        return _items_of_files(codec, codec.files, given[names[0]], budget)
     for spec in specs:
         shape = given[spec.name].shape[1:]
         if not spec.takes(shape):
@@ -169,23 +171,23 @@ def _differs(spec: TensorSpec, tensor: Tensor, got: str) -> CallerError:
     )
 
 
-def _pictures(codec: Codec, tensor: Tensor, budget: Budget) -> list[Item]:
+def _items_of_files(codec: Codec, files: Files, tensor: Tensor, budget: Budget) -> list[Item]:
     """One item from each file: BYTES [n], or [n, 1]."""
     name = f"input {tensor.name!r}"
     if math.prod(tensor.shape) != tensor.shape[0]:
         raise InvalidInput(
-            f"{name}: BYTES for pictures must have shape [n] or [n, 1], with one PNG or JPEG file "
-            f"each, got {list(tensor.shape)}"
+            f"{name}: BYTES for files must have shape [n] or [n, 1], each {files.called}, got "
+            f"{list(tensor.shape)}"
         )
     data = tensor.data
     if isinstance(data, memoryview):
         budget.read(len(data))
-        files: Sequence[object] = split_bytes(name, data, tensor.shape[0])
+        given: Sequence[object] = split_bytes(name, data, tensor.shape[0])
     else:
-        files = _flat(data)
-    if len(files) != tensor.shape[0]:
-        raise InvalidInput(f"{name}: {len(files)} files for the shape {list(tensor.shape)}")
-    return [_picture(codec, index, each, budget) for index, each in enumerate(files)]
+        given = _flat(data)
+    if len(given) != tensor.shape[0]:
+        raise InvalidInput(f"{name}: {len(given)} files for the shape {list(tensor.shape)}")
+    return [_item_of_file(codec, files, index, each, budget) for index, each in enumerate(given)]
 
 
 def _flat(data: Sequence[object] | Array) -> list[object]:
@@ -193,7 +195,7 @@ def _flat(data: Sequence[object] | Array) -> list[object]:
     return [each[0] if isinstance(each, list) and len(each) == 1 else each for each in data]
 
 
-def _picture(codec: Codec, index: int, file: object, budget: Budget) -> Item:
+def _item_of_file(codec: Codec, files: Files, index: int, file: object, budget: Budget) -> Item:
     try:
         if isinstance(file, str):
             budget.read(len(file))
@@ -201,11 +203,11 @@ def _picture(codec: Codec, index: int, file: object, budget: Budget) -> Item:
                 file = decoded(file)
             except ValueError as error:
                 raise InvalidInput(
-                    f"a picture in JSON must be a PNG or JPEG file in base64; {error}"
+                    f"a file in JSON must be {files.called} in base64; {error}"
                 ) from error
         kind = sniffed(file) if isinstance(file, bytes) else None
-        if not isinstance(file, bytes) or kind not in codec.media_types:
-            raise InvalidInput("the picture is neither a PNG nor a JPEG file")
+        if not isinstance(file, bytes) or kind not in files.types:
+            raise InvalidInput(f"it is not {files.called}")
         return codec.decode_raw(kind, file, max_items=None, budget=budget)[0]
     except InvalidInput as error:
         raise at_index(index, error) from error

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from app.api.multipart import FORM
+from app.codecs.audio import SOUNDS
 from app.codecs.base import JSON, NPY, NPZ, OCTET_STREAM, TEXT
 from app.codecs.image import PICTURES
 from app.codecs.item_schema import JsonSchema
@@ -16,7 +17,8 @@ from app.codecs.item_schema import JsonSchema
 FILE: JsonSchema = {"type": "string", "format": "binary"}
 BINARY: JsonSchema = {"schema": FILE}
 ANY_ITEM: JsonSchema = {
-    "description": "One item: numbers (nested or flat), a text, a base64 picture, or an object",
+    "description": "One item: numbers (nested or flat), a text, a base64 picture or sound, or an "
+    "object",
     "anyOf": [
         {"type": "array", "items": {}},
         {"type": "string"},
@@ -27,7 +29,7 @@ ANY_ITEM: JsonSchema = {
 }
 
 
-ANY_MEDIA_TYPES = (OCTET_STREAM, NPY, NPZ, *PICTURES, TEXT)
+ANY_MEDIA_TYPES = (OCTET_STREAM, NPY, NPZ, *PICTURES.types, *SOUNDS.types, TEXT)
 
 
 def request_name(prefix: str = "", *, many: bool) -> str:

@@ -254,7 +254,9 @@ class ModelInfo(ModelSummary):
     limits: RequestSize
     description: str | None = None
     precision: str | None = Field(None, description="the precision of every answer")
-    codec: Literal["tensor", "image", "text"] | None = Field(None, description="what an item is")
+    codec: Literal["tensor", "image", "audio", "text"] | None = Field(
+        None, description="what an item is"
+    )
     media_types: list[str] = Field([], description="accepted Content-Types of a body")
     inputs: list[TensorSpec] = Field([], description="axis 0 is the batch, -1 a free dimension")
     outputs: list[TensorSpec] = []

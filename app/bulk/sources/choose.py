@@ -13,7 +13,7 @@ from app.bulk.inputs import Inputs
 from app.bulk.sources.arrays import ArraySource
 from app.bulk.sources.cells import CsvSource
 from app.bulk.sources.lines import LinesSource
-from app.bulk.sources.pictures import PictureSource
+from app.bulk.sources.paths import PathSource
 from app.bulk.sources.tables import ParquetSource
 
 # A source, and the columns of its rows.
@@ -34,9 +34,9 @@ def _lines(inputs: Inputs, chooser: Chooser, stream: BinaryIO) -> Opened:
     return LinesSource(inputs.files, chooser, stream), ROW_OF_FILES
 
 
-def _pictures(inputs: Inputs, chooser: Chooser, _: BinaryIO) -> Opened:
-    _check_no_columns(chooser, "pictures")
-    return PictureSource(inputs.files, inputs.ids), ROW_OF_FILES
+def _paths(inputs: Inputs, chooser: Chooser, _: BinaryIO) -> Opened:
+    _check_no_columns(chooser, inputs.format)
+    return PathSource(inputs.files, inputs.ids), ROW_OF_FILES
 
 
 def _arrays(inputs: Inputs, chooser: Chooser, _: BinaryIO) -> Opened:
@@ -54,7 +54,8 @@ SOURCES: dict[str, Callable[[Inputs, Chooser, BinaryIO], Opened]] = {
     "csv": _csv,
     "jsonl": _lines,
     "stream": _lines,
-    "pictures": _pictures,
+    "pictures": _paths,
+    "sounds": _paths,
     "npy": _arrays,
 }
 

@@ -1,9 +1,10 @@
-// The form for a model's input, by its manifest: pictures, texts or tensors.
+// The form for a model's input, by its manifest: pictures, sounds, texts or tensors.
 
 import { freshId, h } from "./dom.js";
 import { FieldItems } from "./fields.js";
 import { headerOf } from "./npy.js";
 import { PictureInput } from "./pictures.js";
+import { SoundInput } from "./sounds.js";
 
 const NPY = "application/x-npy";
 const MAX_SHOWN = 1024; // items of an array, whose header may claim any number
@@ -26,6 +27,7 @@ const MAX_SHOWN = 1024; // items of an array, whose header may claim any number
  */
 export function inputFor(model) {
   if (model.codec === "image") return new PictureInput(model);
+  if (model.codec === "audio") return new SoundInput(model);
   return model.codec === "text" ? textInput(model) : new TensorInput(model);
 }
 

@@ -42,6 +42,7 @@ export class Plan {
     const facts = [
       ["Description", model.description],
       ["Items", model.codec && `${model.codec}, as ${model.media_types.join(" or ")}`],
+      ["Sounds", model.codec === "audio" && sounds(model.manifest.codec)],
       ["Pictures", model.codec === "image" && preparation(model.manifest.codec.preprocess)],
       ["Inputs", model.inputs.map(tensor).join("; ")],
       ["Outputs", model.outputs.map(tensor).join("; ")],
@@ -57,6 +58,12 @@ export class Plan {
         [h("dt", { text: name }), h("dd", { text: value })])),
       ...plansOf(model.replicas).map(([plan, replicas]) => planTable(plan, replicas, model.name)));
   }
+}
+
+/** How sounds are prepared, in words. */
+function sounds({ rate, resampling }) {
+  const others = resampling === "none" ? "other rates are refused" : `resampled by ${resampling}`;
+  return `one channel of ${rate} samples per second; ${others}`;
 }
 
 /** How pictures are prepared, in words; the report says more. */

@@ -21,7 +21,7 @@ export function triton({ model, version, input, body }, root, isKeyed) {
     return { why: "The Open Inference Protocol accepts token ids for this model, not texts." };
   }
   const arrays =
-    model.codec === "image" ? pictures(model, input, body) : tensors(model, input, body);
+    model.codec === "tensor" ? tensors(model, input, body) : filesOf(model, input, body);
   if (arrays.why) return arrays;
   const address = new URL(root);
   const server = `${address.host}${address.pathname.replace(/\/$/, "")}`;
@@ -54,7 +54,7 @@ export function triton({ model, version, input, body }, root, isKeyed) {
  * Files as BYTES.
  * @returns {{imports?: string[], lines?: string[], why?: string}}
  */
-function pictures(model, input, body) {
+function filesOf(model, input, body) {
   const name = string(model.inputs[0].name);
   if (body.kind === "json") {
     const given = JSON.parse(body.text);

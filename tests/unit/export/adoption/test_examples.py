@@ -181,7 +181,7 @@ class TestRefused:
             (lambda folder: (folder / "empty").mkdir() or folder / "empty", "is empty: give some"),
             (lambda folder: written(folder, b"x", "x.csv"), "must be a folder of PNG or JPEG"),
             (broken, r"a\.png: .*not .*PNG or JPEG|damaged"),
-            (mixed, "has pictures next to folders with pictures"),
+            (mixed, "has files next to folders with files"),
             (other_label, "has the label 'grey', and the model has 2: it "),
             (lambda folder: written(folder, b"a text\n", "x.txt"), "has texts, and the model"),
         ],
@@ -213,7 +213,7 @@ class TestRefused:
             of_pictures(means, "--example-labels", means)
 
     def test_a_folder_for_numbers(self, tmp_path: Path, pictures: Path) -> None:
-        with pytest.raises(UsageError, match="for models that take pictures: add --codec image"):
+        with pytest.raises(UsageError, match="for models that take pictures or sounds: add"):
             of_numbers(tmp_path, "--examples", pictures)
 
 

@@ -1,4 +1,4 @@
-"""Pictures as files: one row per file, read when it is decoded."""
+"""Pictures and sounds: one row per file, read when it is decoded."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class PathsChunk:
         """Do nothing: files are not a stream."""
 
 
-class PictureSource:
+class PathSource:
     """See `Source`.
 
     Args:

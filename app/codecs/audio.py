@@ -1,0 +1,56 @@
+"""Items as sounds: base64 in JSON, WAV or FLAC bytes; samples are accepted too."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from app.codecs.base import FLAC, WAV, Budget, Files
+from app.codecs.files import FileCodec
+from app.errors import ArtifactInvalid, InvalidInput
+from app.types import Item
+from models.audio import check_installed, decode_sound, open_sound
+from models.codec_specs import AudioCodecSpec
+from models.manifest import Manifest
+from models.runtimes import NotInstalled
+from models.sound_files import SoundError
+
+SOUNDS = Files((WAV, FLAC), "a WAV or FLAC file")
+
+
+class AudioCodec(FileCodec):
+    """See `app.codecs.base.Codec`. A payload that is not a sound is read as a tensor.
+
+    Args:
+        manifest: its codec must be of kind `audio`.
+
+    Raises:
+        ArtifactInvalid: if a package is missing that sounds are decoded with.
+        TypeError: if the manifest has another codec, which is a bug.
+    """
+
+    def __init__(self, manifest: Manifest) -> None:
+        if not isinstance(manifest.codec, AudioCodecSpec):
+            raise TypeError(f"bug: an audio codec for {manifest.codec.kind!r}")
+        self._how = manifest.codec
+        try:
+            check_installed(self._how)
+        except NotInstalled as error:
+            raise ArtifactInvalid(str(error)) from error
+        super().__init__(manifest, SOUNDS)
+        self._axis = self._input.axes[-1]
+        self._shape = (*self._input.item_shape[:-1], -1)
+        self._masks = manifest.inputs[1:]
+
+    def of_file(self, data: bytes, budget: Budget | None) -> Item:
+        """See `FileCodec`."""
+        try:
+            opened = open_sound(data, self._how, self._axis)
+            if budget is not None:
+                budget.sound(opened.sound.frames * opened.sound.channels, opened.cost)
+            samples = decode_sound(opened, self._how)
+        except SoundError as error:
+            raise InvalidInput(f"{self._input.name!r}: {error}") from error
+        arrays = {self._input.name: samples.reshape(self._shape)}
+        for spec in self._masks:
+            arrays[spec.name] = np.ones(samples.shape, spec.dtype)
+        return self.item(arrays)

@@ -1,0 +1,52 @@
+"""The options of `--codec audio`."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from typing import Any, get_args
+
+from export.errors import UsageError
+from models.audio import MAX_RATE, MIN_RATE
+from models.codec_specs import Resampling, check_sound
+from models.tensors import TensorSpec
+
+EXAMPLE = "--input 'audio=float32[-1,400<=n]'"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options that `fields_of` reads."""
+    sound = parser.add_argument_group("for --codec audio")
+    add = sound.add_argument
+    add(
+        "--rate",
+        type=int,
+        metavar="HZ",
+        help="samples per second of the input, required; files are mixed to one channel",
+    )
+    add(
+        "--resampling",
+        choices=get_args(Resampling),
+        help="how files of another rate are converted: by soxr in high or very high quality; or "
+        "they are refused (default: soxr-hq)",
+    )
+
+
+def fields_of(parsed: argparse.Namespace, inputs: Sequence[TensorSpec]) -> dict[str, Any]:
+    """Return the fields of the codec that the options state.
+
+    Raises:
+        UsageError: if the rate is missing or wrong, or the inputs are not those of sounds.
+    """
+    if parsed.rate is None or not MIN_RATE <= parsed.rate <= MAX_RATE:
+        got = "" if parsed.rate is None else f", got {parsed.rate}"
+        raise UsageError(
+            f"--codec audio needs --rate, the samples per second of the input, {MIN_RATE} to "
+            f"{MAX_RATE}{got}"
+        )
+    try:
+        check_sound(inputs)
+    except ValueError as error:
+        raise UsageError(f"--codec audio: {error}; for example {EXAMPLE}") from error
+    given = {} if parsed.resampling is None else {"resampling": parsed.resampling}
+    return {"rate": parsed.rate, **given}

@@ -1,0 +1,64 @@
+"""`adopt --codec audio`: what the options say, and what is wrong with them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from export.errors import UsageError
+from models.codec_specs import AudioCodecSpec
+from tests.unit.export.torchscripts import run, scripted, written
+
+
+class Loudness(nn.Module):
+    """samples [n, t] of at least one -> [n, 1]."""
+
+    def forward(self, audio: torch.Tensor) -> torch.Tensor:
+        """See the class."""
+        return audio.abs().mean(1, keepdim=True)
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return written(tmp_path_factory.mktemp("sounds"), scripted(Loudness()))
+
+
+def adopted(file: Path, *options: str) -> object:
+    return run(file, "--name", "loudness", *options)
+
+
+def test_the_codec_and_a_longest_sound(file: Path) -> None:
+    given = ("--codec", "audio", "--rate", "8000", "--resampling", "none")
+    found = run(file, "--name", "loudness", "--input", "audio=float32[-1,400<=n]", *given)
+    assert found.definition.codec == AudioCodecSpec(rate=8000, resampling="none")
+    (spec,) = found.definition.inputs
+    assert str(spec) == "audio=float32[-1,400<=n<=240000]"
+    (told,) = found.warnings
+    assert told.startswith("sounds may have up to 240000 samples (30 s)")
+
+
+def test_a_longest_sound_that_is_given(file: Path) -> None:
+    given = ("--codec", "audio", "--rate", "8000", "--input", "float32[-1,1<=n<=900]")
+    found = run(file, "--name", "loudness", *given)
+    assert not found.warnings
+    assert found.definition.inputs[0].axes[0].most == 900
+    assert isinstance(found.definition.example(), str)
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        (["--codec", "audio"], "needs --rate, the samples per second of the input, 1000 to"),
+        (["--codec", "audio", "--rate", "16"], "got 16"),
+        (["--rate", "16000"], "--rate is for sounds: add --codec audio"),
+        (["--codec", "audio", "--rate", "8000", "--fit", "pad"], "--fit is for pictures, not for"),
+        (["--codec", "audio", "--rate", "8000", "--input", "int16[-1,9]"], "sounds need one input"),
+    ],
+)
+def test_refused(file: Path, options: list[str], why: str) -> None:
+    given = options if "--input" in options else ["--input", "float32[-1,n<=900]", *options]
+    with pytest.raises(UsageError, match=why):
+        adopted(file, *given)
