@@ -135,7 +135,7 @@ class TensorCodecSpec(CodecPart):
 
 
 class ImageCodecSpec(CodecPart):
-    """Items that are PNG or JPEG pictures; accepts preprocessed tensors too.
+    """Items that are PNG, JPEG or WebP pictures; accepts preprocessed tensors too.
 
     Answers to pictures have `boxes` and `masks`, which are outputs, in the caller's picture.
     """

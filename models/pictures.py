@@ -78,7 +78,7 @@ def essential(data: bytes) -> Essential:
     return _essential_jpeg(data) if data.startswith(JPEG) else Essential(data, 1)
 
 
-def _orientation(exif: bytes, xmp: bytes) -> int:
+def orientation_of(exif: bytes, xmp: bytes) -> int:
     """Read the orientation from EXIF, or else XMP; Pillow would parse every entry, in Python.
 
     EXIF data that is not readable does not count: programs that remove it leave zeros or a part.
@@ -116,7 +116,7 @@ def _essential_png(data: bytes) -> Essential:
         if kind == b"IEND":
             break
         at = end
-    return Essential(b"".join(parts), _orientation(exif, b""))
+    return Essential(b"".join(parts), orientation_of(exif, b""))
 
 
 def _check_chunk(kind: bytes, chunk: memoryview, size: int, *, first: bool) -> None:
@@ -215,7 +215,7 @@ def _essential_jpeg(data: bytes) -> Essential:
             break
         if marker == START_OF_SCAN:  # the rest is for the decoder
             left = b"".join((*parts, _scans(data, at, frame)))
-            return Essential(left, _orientation(exif, xmp))
+            return Essential(left, orientation_of(exif, xmp))
         segments += 1
         if segments > MAX_SEGMENTS:
             raise PictureError(f"the JPEG file has more than {MAX_SEGMENTS} parts; save it again")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -16,6 +16,7 @@ from models.fitting import fitted, placing_of, scaling_cost
 from models.pictures import ORIENTATION, PictureError, check_rows, essential, transparent_grey
 from models.places import Geometry
 from models.quiet import ignore_warnings
+from models.webp import first_picture, is_webp
 
 # Checked in the header, before any pixel is decoded. JPEG files can be decoded at a fraction of
 # their size, so unmodified photographs are accepted.
@@ -27,7 +28,8 @@ ROW_BYTES = 16  # cost of a row, as bytes of pixels
 FILE_COST = 24 << 10  # minimum cost of a picture, as bytes of pixels
 STRIP_PIXELS = 100_000  # put on white at once, while Pillow holds the GIL for about half a ms
 START_OF_SCAN = b"\xff\xda"  # cannot occur in compressed data, where 0 follows each 255
-FORMATS = ("PNG", "JPEG")
+WEBP_PIXEL_BYTES = 16  # cost of a pixel: noise in high quality takes 100 ns
+FORMATS = ("PNG", "JPEG", "WEBP")
 # Pillow keeps one byte of each two of 16-bit RGB: the high one, or the low one if they are swapped.
 HIGH_BYTES, LOW_BYTES = "RGB;16B", "RGB;16L"
 KEY = "transparency"  # Pillow's name of the colour that is transparent, or of the palette's alpha
@@ -68,7 +70,7 @@ def preprocess(
     pads, crops or stretches, and normalises the values.
 
     Args:
-        picture: the bytes of a PNG or JPEG file, the result of `open_picture`, or pixels. Prefer
+        picture: the bytes of a file, see `FORMATS`, the result of `open_picture`, or pixels. Prefer
             bytes to a PNG file that Pillow opened: it loses transparent colours that are not of 8
             bits.
         how: size, channels, normalisation and polarity, from the manifest.
@@ -77,7 +79,7 @@ def preprocess(
         float32 array [channels, height, width].
 
     Raises:
-        PictureError: if the bytes are not a PNG or JPEG, are damaged, or have too many pixels.
+        PictureError: if the bytes are of no known format, damaged, or have too many pixels.
     """
     if isinstance(picture, bytes):
         picture = open_picture(picture, how)
@@ -142,31 +144,30 @@ def geometry_of(opened: Opened, how: PicturePreprocess) -> Geometry:
     return Geometry(width, height, (scale[0], scale[1]), (offset[0], offset[1]))
 
 
-def open_picture(data: bytes, how: PicturePreprocess) -> Opened:
+def open_picture(
+    data: bytes, how: PicturePreprocess, charge: Callable[[int, int], None] | None = None
+) -> Opened:
     """Read only the header.
 
     A JPEG file is decoded at the smallest fraction of its size that is at least twice its scaled
     size. For cropped and stretched pictures this applies only above `MAX_PIXELS`, so that an
     adopted model gets exactly the pixels that it got elsewhere.
 
+    Args:
+        data: the file.
+        how: size and fit, from the manifest.
+        charge: called with the pixels to decode and the cost, before memory is taken for them.
+
     Raises:
-        PictureError: if the bytes are not a PNG or JPEG, or have too many pixels or parts.
+        PictureError: if the bytes are not a PNG, JPEG or WebP, or have too many pixels or parts.
     """
+    if is_webp(data):
+        return _open_webp(data, how, charge)
     data, orientation = essential(data)
-    try:
-        ignore_warnings(module=PILLOW)
-        picture = Image.open(io.BytesIO(data), formats=FORMATS)
-    except UnidentifiedImageError as error:
-        raise PictureError("neither a PNG nor a JPEG picture") from error
-    except DAMAGE as error:
-        raise PictureError(f"the picture cannot be read: {error}") from error
+    picture = _opened(data)
     if KEY in picture.info and picture.mode in ("1", "L"):
         picture.info[KEY] = transparent_grey(data)  # Pillow scales the pixels, but not this
-    if max(picture.size) > MAX_SIDE:
-        raise PictureError(
-            f"the picture has {picture.width} x {picture.height} pixels, its sides may have at "
-            f"most {MAX_SIDE}; cut it or scale it down"
-        )
+    _check_sides(picture.size)
     whole = picture.width * picture.height
     scans = data.count(START_OF_SCAN) if picture.format == "JPEG" else 1
     if scans > MAX_JPEG_SCANS:
@@ -177,12 +178,52 @@ def open_picture(data: bytes, how: PicturePreprocess) -> Opened:
     if whole <= MAX_JPEG_PIXELS and "progressive" not in picture.info:
         reduction = _draft(picture, how)
     if whole > MAX_JPEG_PIXELS or picture.width * picture.height > MAX_PIXELS:
-        raise PictureError(
-            f"the picture has {whole} pixels, at most {MAX_PIXELS} are allowed (for models of "
-            f"small pictures {MAX_JPEG_PIXELS} in a JPEG file that is not progressive); scale it "
-            "down"
-        )
+        raise _too_large(whole)
+    if charge is not None:
+        charge(picture.width * picture.height, cost)
     return Opened(picture, cost, data, orientation, size, reduction)
+
+
+def _open_webp(
+    data: bytes, how: PicturePreprocess, charge: Callable[[int, int], None] | None
+) -> Opened:
+    data, orientation, size = first_picture(data)
+    _check_sides(size)
+    pixels = size[0] * size[1]
+    if pixels > MAX_PIXELS:
+        raise _too_large(pixels)
+    cost = 2 * FILE_COST + WEBP_PIXEL_BYTES * pixels + scaling_cost(size, how)
+    if charge is not None:
+        charge(pixels, cost)
+    picture = _opened(data)
+    if picture.size != size:
+        raise PictureError("the picture is damaged: it has two sizes")
+    return Opened(picture, cost, data, orientation, size, 1)
+
+
+def _opened(data: bytes) -> ImageFile.ImageFile:
+    try:
+        ignore_warnings(module=PILLOW)
+        return Image.open(io.BytesIO(data), formats=FORMATS)
+    except UnidentifiedImageError as error:
+        raise PictureError("neither a PNG, a JPEG nor a WebP picture") from error
+    except DAMAGE as error:
+        raise PictureError(f"the picture cannot be read: {error}") from error
+
+
+def _check_sides(size: tuple[int, int]) -> None:
+    if max(size) > MAX_SIDE:
+        raise PictureError(
+            f"the picture has {size[0]} x {size[1]} pixels, its sides may have at most {MAX_SIDE}; "
+            "cut it or scale it down"
+        )
+
+
+def _too_large(pixels: int) -> PictureError:
+    return PictureError(
+        f"the picture has {pixels} pixels, at most {MAX_PIXELS} are allowed (for models of small "
+        f"pictures {MAX_JPEG_PIXELS} in a JPEG file that is not progressive); scale it down"
+    )
 
 
 def _pixel_bytes(picture: ImageFile.ImageFile) -> int:

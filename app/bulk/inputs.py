@@ -27,6 +27,7 @@ FORMATS = {
     ".png": PICTURES,
     ".jpg": PICTURES,
     ".jpeg": PICTURES,
+    ".webp": PICTURES,
     ".wav": SOUNDS,
     ".flac": SOUNDS,
 }

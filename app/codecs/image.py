@@ -1,8 +1,8 @@
-"""Items as pictures: base64 in JSON, PNG or JPEG bytes; preprocessed tensors are accepted too."""
+"""Items as pictures: base64 in JSON, or PNG, JPEG or WebP bytes; tensors are accepted too."""
 
 from __future__ import annotations
 
-from app.codecs.base import JPEG, PNG, Budget, Files
+from app.codecs.base import JPEG, PNG, WEBP, Budget, Files
 from app.codecs.files import FileCodec
 from app.codecs.places import Places
 from app.errors import InvalidInput
@@ -12,7 +12,7 @@ from models.manifest import Manifest
 from models.pictures import PictureError
 from models.preprocess import geometry_of, open_picture, preprocess
 
-PICTURES = Files((PNG, JPEG), "a PNG or JPEG file")
+PICTURES = Files((PNG, JPEG, WEBP), "a PNG, JPEG or WebP file")
 
 
 class ImageCodec(FileCodec):
@@ -38,9 +38,8 @@ class ImageCodec(FileCodec):
     def of_file(self, data: bytes, budget: Budget | None) -> Item:
         """See `FileCodec`."""
         try:
-            opened = open_picture(data, self._how)
-            if budget is not None:
-                budget.picture(opened.picture.width * opened.picture.height, opened.cost)
+            charge = None if budget is None else budget.picture
+            opened = open_picture(data, self._how, charge)
             item = Item({self._input.name: preprocess(opened, self._how)})
             if self.places is not None:
                 item.note = Note(image=geometry_of(opened, self._how))

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from app.codecs.base import FLAC, JPEG, NPY, NPZ, PNG, WAV
-from models import pictures, sound_files
+from app.codecs.base import FLAC, JPEG, NPY, NPZ, PNG, WAV, WEBP
+from models import pictures, sound_files, webp
 from models.archive import BEGINNING
 
 BEGINNINGS = (
@@ -13,8 +13,8 @@ BEGINNINGS = (
     (BEGINNING, NPZ),
     (sound_files.FLAC, FLAC),
 )
-IN_RIFF = {sound_files.WAVE: WAV}  # RIFF files, by the four bytes after their size
-KNOWN = "PNG, JPEG, WAV, FLAC, .npy or .npz"  # all of them, for messages
+IN_RIFF = {sound_files.WAVE: WAV, webp.WEBP: WEBP}  # RIFF files, by the four bytes after their size
+KNOWN = "PNG, JPEG, WebP, WAV, FLAC, .npy or .npz"  # all of them, for messages
 
 # Other names of media types that clients and their systems send.
 SPELLINGS = {

@@ -320,8 +320,8 @@ def hint(parsed: argparse.Namespace, codec: CodecSpec, inputs: Sequence[TensorSp
     size = "" if inputs[0].is_fixed else ", and H and W in --input instead of -1,"
     figures = " --mean imagenet" if shape[0] == 3 else ""
     return (
-        f"the input looks like a picture: with --codec image{figures}{size} clients can send PNG "
-        "and JPEG files; --codec tensor means that they send numbers"
+        f"the input looks like a picture: with --codec image{figures}{size} clients can send PNG, "
+        "JPEG and WebP files; --codec tensor means that they send numbers"
     )
 
 

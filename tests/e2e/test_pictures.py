@@ -32,7 +32,7 @@ from models.preprocess import preprocess
 from models.tensors import TensorSpec
 from tests.artifacts import write_artifact
 from tests.e2e.server import Server, running
-from tests.unit.models.pictures import exif_data, jpeg, noise, png
+from tests.unit.models.pictures import exif_data, jpeg, noise, png, webp
 
 ATTACKERS = 8
 SIDE = 2000  # MAX_PIXELS in all
@@ -93,6 +93,10 @@ def worst() -> Iterator[tuple[str, bytes]]:
         yield f"JPEG {mode}{how}", jpeg(picture, progressive=progressive, quality=95)
     photograph = Image.fromarray(noise(875, 875)).resize((7000, 7000), Image.Resampling.NEAREST)
     yield "JPEG RGB of 49 million pixels", jpeg(photograph, quality=50)
+    for channels, lossless in itertools.product((3, 4), (True, False)):
+        picture = Image.fromarray(noise(SIDE, SIDE, channels))
+        how = "lossless" if lossless else "lossy"
+        yield f"WebP {picture.mode}, {how}", webp(picture, lossless=lossless, quality=95, method=0)
     entries = exif_data("<", *((0x8000 + tag, 3, 1) for tag in range(2600)))
     yield "JPEG of 64 pixels, 2,600 EXIF entries", jpeg(Image.new("L", (8, 8)), exif=entries)
 

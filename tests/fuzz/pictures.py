@@ -1,4 +1,4 @@
-"""PNG and JPEG files, as they are and in base64, for models of grey and of coloured pictures."""
+"""PNG, JPEG and WebP files, as they are and in base64, for grey and for coloured pictures."""
 
 from __future__ import annotations
 
@@ -13,9 +13,19 @@ from app.errors import TorchlaneError
 from tests.fuzz.codecs import IMAGES
 from tests.fuzz.oracle import check_items, check_refusal, outcome
 from tests.fuzz.target import Finding, Target
-from tests.unit.models.pictures import claiming, encoded, grey, jpeg, noise, plus, png
+from tests.unit.models.pictures import (
+    claiming,
+    encoded,
+    exif_data,
+    grey,
+    jpeg,
+    noise,
+    plus,
+    png,
+    webp,
+)
 
-MEDIA_TYPES = ("image/png", "image/jpeg")
+MEDIA_TYPES = ("image/png", "image/jpeg")  # any file may come as either
 
 
 def case(data: bytes) -> None:
@@ -74,6 +84,14 @@ def _files() -> Iterator[bytes]:
     yield jpeg(colours, progressive=True)
     yield jpeg(colours, restart_marker_blocks=1)
     yield jpeg(Image.fromarray(np.zeros((40, 30, 3), np.uint8)), quality=5)
+    for picture in (colours, glass):
+        for options in (
+            {"lossless": True},
+            {"quality": 5},
+            {"exif": exif_data("<", (0x112, 3, 6))},
+        ):
+            yield webp(picture, **options)
+    yield webp(colours, save_all=True, append_images=[glass])
     exif = Image.Exif()
     for turned in (3, 6, 8):
         exif[0x0112] = turned
@@ -88,6 +106,7 @@ WORDS = (
     *(b"\x89PNG\r\n\x1a\n", b"IHDR", b"IDAT", b"IEND", b"PLTE", b"tRNS", b"iCCP", b"zTXt", b"iTXt"),
     *(b"tEXt", b"eXIf", b"gAMA", b"cHRM", b"sRGB", b"pHYs", b"acTL", b"fcTL", b"fdAT", b"bKGD"),
     *(b"\xff\xd8", b"\xff\xd9", b"\xff\xda", b"\xff\xc0", b"\xff\xc1", b"\xff\xc2", b"\xff\xc4"),
+    *(b"RIFF", b"WEBP", b"VP8 ", b"VP8L", b"VP8X", b"ALPH", b"ANIM", b"ANMF", b"\x9d\x01\x2a"),
     *(b"\xff\xdb", b"\xff\xdd", b"\xff\xe0", b"\xff\xe1", b"\xff\xe2", b"\xff\xee", b"\xff\xfe"),
     *(
         b"JFIF\0",

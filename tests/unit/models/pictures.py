@@ -107,6 +107,12 @@ def jpeg(picture: Image.Image, **options: Any) -> bytes:
     return buffer.getvalue()
 
 
+def webp(picture: Image.Image, **options: Any) -> bytes:
+    buffer = io.BytesIO()
+    picture.save(buffer, "WEBP", **options)
+    return buffer.getvalue()
+
+
 def chunk(name: bytes, body: bytes) -> bytes:
     checksum = struct.pack(">I", zlib.crc32(name + body))
     return struct.pack(">I", len(body)) + name + body + checksum

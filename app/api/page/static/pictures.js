@@ -30,7 +30,7 @@ export class PictureInput {
       id,
       type: "file",
       multiple: true,
-      accept: "image/png,image/jpeg",
+      accept: "image/png,image/jpeg,image/webp",
       onchange: () => this.#take([...this.#picker.files]),
     });
     this.#drop = h(
@@ -136,7 +136,7 @@ export class PictureInput {
     event.preventDefault();
     const named = files.map((file) => {
       this.#made += 1;
-      const suffix = file.type === "image/jpeg" ? "jpg" : "png";
+      const suffix = { "image/jpeg": "jpg", "image/webp": "webp" }[file.type] ?? "png";
       return new File([file], `pasted-${this.#made}.${suffix}`, { type: file.type });
     });
     this.#take(named, true);

@@ -90,7 +90,7 @@ class TestOctets:
 
     def test_neither_picture_nor_tensor(self) -> None:
         told = rejected(InvalidInput, PICTURES, OCTET_STREAM, b"GIF89a")
-        assert told.endswith("got 6; it is not a PNG or JPEG file either")
+        assert told.endswith("got 6; it is not a PNG, JPEG or WebP file either")
 
     @pytest.mark.parametrize("beginning", [PNG[:8], JPEG[:3], npy(PAIR)[:6], b'{"'])
     def test_octets_are_always_numbers_for_tensor_models(self, beginning: bytes) -> None:
@@ -167,7 +167,7 @@ class TestForms:
 
     def test_content_encoding_of_a_part_is_ignored(self) -> None:
         zipped = part(b"\x1f\x8b\x08", Content_Encoding="gzip", Content_Type="image/png")
-        assert "neither a PNG nor a JPEG" in rejected(InvalidInput, PICTURES, FORM, form(zipped))
+        assert "neither a PNG, a JPEG" in rejected(InvalidInput, PICTURES, FORM, form(zipped))
 
 
 def test_declared_json_is_never_read_as_a_file() -> None:

@@ -191,7 +191,11 @@ class TestPictures:
         ("spec", "options", "told"),
         [
             ("float32[-1,3,8,6]", "", "with --codec image --mean imagenet clients can send"),
-            ("float32[-1,1,8,6]", "", "with --codec image clients can send PNG and JPEG files"),
+            (
+                "float32[-1,1,8,6]",
+                "",
+                "with --codec image clients can send PNG, JPEG",
+            ),
             ("float32[-1,3,-1,-1]", "", "with --codec image --mean imagenet, and H and W in"),
             ("float32[-1,3,8,6]", "--codec tensor", None),
             ("float32[-1,3,8,6]", "--codec image", None),

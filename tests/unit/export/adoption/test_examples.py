@@ -179,8 +179,8 @@ class TestRefused:
         [
             (lambda folder: folder / "none", "No such file or directory"),
             (lambda folder: (folder / "empty").mkdir() or folder / "empty", "is empty: give some"),
-            (lambda folder: written(folder, b"x", "x.csv"), "must be a folder of PNG or JPEG"),
-            (broken, r"a\.png: .*not .*PNG or JPEG|damaged"),
+            (lambda folder: written(folder, b"x", "x.csv"), "must be a folder of PNG, JPEG"),
+            (broken, r"a\.png: .*neither a PNG, .*|damaged"),
             (mixed, "has files next to folders with files"),
             (other_label, "has the label 'grey', and the model has 2: it "),
             (lambda folder: written(folder, b"a text\n", "x.txt"), "has texts, and the model"),
