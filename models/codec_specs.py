@@ -16,15 +16,22 @@ Alpha = Literal["white", "drop"]
 CropCorner = Literal["half-even", "down"]
 Fit = Literal["pad", "crop", "stretch"]
 Fill = Literal["border", "mean"]
+Values = Literal["normalized", "levels"]
 Interpolation = Literal["nearest", "bilinear", "bicubic", "lanczos"]
 Scores = Literal["softmax", "sigmoid", "none"]
 Resampling = Literal["soxr-hq", "soxr-vhq", "none"]
 
 
+def is_normalized(values: object) -> bool:
+    """Whether values are normalised, which older servers take for granted."""
+    return values == "normalized"
+
+
 class PicturePreprocess(Part):
     """How to convert a picture to an array [channels, height, width]; see `models.preprocess`.
 
-    The array is (value / 255 - mean) / std, per channel. The model expects light-on-dark pictures.
+    The array is (value / 255 - mean) / std, per channel, in float32; or with `values` of `levels`
+    the values of 0 to 255 as they are, in uint8. The model expects light-on-dark pictures.
     Polarity describes the input: `auto` examines the border of the picture and inverts
     dark-on-light ones; the two fixed values state the input, and `dark-on-light` is inverted.
 
@@ -54,6 +61,7 @@ class PicturePreprocess(Part):
     fill: Fill | Annotated[int, Field(ge=0, le=255)] = "border"
     alpha: Alpha = "white"
     crop_corner: CropCorner = "half-even"
+    values: Values = Field(default="normalized", exclude_if=is_normalized)
 
     @model_validator(mode="after")
     def _one_number_per_channel(self) -> Self:
@@ -61,6 +69,9 @@ class PicturePreprocess(Part):
             raise ValueError(f"mean and std need {self.channels} numbers, one per channel")
         if any(value <= 0 for value in self.std):
             raise ValueError("std must be positive")
+        plain = set(self.mean) == {0.0} and set(self.std) == {1.0}
+        if self.values == "levels" and not plain:
+            raise ValueError("levels are not normalised: mean must be 0, and std 1")
         return self
 
     @model_validator(mode="after")
@@ -84,6 +95,11 @@ class PicturePreprocess(Part):
                 f"{self.height} pixels"
             )
         return self
+
+    @property
+    def dtype(self) -> Literal["float32", "uint8"]:
+        """The dtype of the array."""
+        return "float32" if self.values == "normalized" else "uint8"
 
 
 class CodecPart(Part):
@@ -232,8 +248,9 @@ def check_codec(
         _check_text(codec, inputs, files)
     if isinstance(codec, ImageCodecSpec):
         made = (codec.preprocess.channels, codec.preprocess.height, codec.preprocess.width)
-        if len(inputs) != 1 or inputs[0].dtype != "float32" or not inputs[0].accepts(made):
-            raise ValueError(f"pictures need one input, float32 of shape {[-1, *made]}")
+        dtype = codec.preprocess.dtype
+        if len(inputs) != 1 or inputs[0].dtype != dtype or not inputs[0].accepts(made):
+            raise ValueError(f"pictures need one input, {dtype} of shape {[-1, *made]}")
         check_places(codec.boxes, codec.masks, outputs)
     if isinstance(codec, AudioCodecSpec):
         check_sound(inputs)

@@ -16,6 +16,7 @@ from models.fitting import fitted, placing_of, scaling_cost
 from models.pictures import ORIENTATION, PictureError, check_rows, essential, transparent_grey
 from models.places import Geometry
 from models.quiet import ignore_warnings
+from models.tensors import Array
 from models.webp import first_picture, is_webp
 
 # Checked in the header, before any pixel is decoded. JPEG files can be decoded at a fraction of
@@ -60,9 +61,7 @@ DAMAGE = (
 )
 
 
-def preprocess(
-    picture: bytes | Opened | Image.Image, how: PicturePreprocess
-) -> npt.NDArray[np.float32]:
+def preprocess(picture: bytes | Opened | Image.Image, how: PicturePreprocess) -> Array:
     """Convert a picture to the array that a model accepts.
 
     Applies the orientation from EXIF or XMP, applies `how.alpha`, converts colours to
@@ -76,7 +75,7 @@ def preprocess(
         how: size, channels, normalisation and polarity, from the manifest.
 
     Returns:
-        float32 array [channels, height, width].
+        array [channels, height, width], float32 or uint8: see `how.values`.
 
     Raises:
         PictureError: if the bytes are of no known format, damaged, or have too many pixels.
@@ -92,8 +91,11 @@ def preprocess(
     if _must_invert(how, border):
         picture = ImageOps.invert(picture)
         border = 255 - border
-    pixels = np.asarray(fitted(picture, how, border), dtype=np.float32)
-    scaled = pixels.reshape(how.height, how.width, how.channels) / 255
+    levels = np.asarray(fitted(picture, how, border))
+    levels = levels.reshape(how.height, how.width, how.channels)
+    if how.values == "levels":
+        return np.ascontiguousarray(levels.transpose(2, 0, 1))
+    scaled = levels.astype(np.float32) / 255
     normalised = (scaled - np.array(how.mean, np.float32)) / np.array(how.std, np.float32)
     return np.ascontiguousarray(normalised.transpose(2, 0, 1), dtype=np.float32)
 

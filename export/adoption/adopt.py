@@ -179,6 +179,8 @@ def _adopt_file(parsed: argparse.Namespace) -> Adopted:
     wanted, first, file = _wanted(parsed)
     labels = None if file is None else _read_labels(file)
     codec = codecs.codec_of(parsed, source.defaults, inputs, labels or source.labels)
+    told = codecs.assumed(parsed, source.defaults, codec)
+    source = replace(source, warnings=(*source.warnings, *told))
     digest = _digest(source)
     module = _module(source)
     original = source.program.original if source.program else None

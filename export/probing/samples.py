@@ -239,6 +239,8 @@ class Samples:
 
 def _normalised(pixels: Array, how: PicturePreprocess) -> Array:
     """Normalise levels [n, channels, h, w] as `models.preprocess` does for the model."""
+    if how.values == "levels":
+        return pixels
     mean, std = (np.array(each, np.float32)[:, None, None] for each in (how.mean, how.std))
     return np.asarray((pixels.astype(np.float32) / 255 - mean) / std)
 
@@ -252,8 +254,10 @@ def _numbers(array: Array) -> JsonValue:
 
 def picture_of(array: Array, how: PicturePreprocess) -> Image.Image:
     """Return a picture of a model's input [channels, h, w], the inverse of the normalisation."""
-    mean, std = (np.array(each, np.float32)[:, None, None] for each in (how.mean, how.std))
-    levels = ((array * std + mean) * 255).round().clip(0, 255).astype(np.uint8)
+    levels = array
+    if how.values == "normalized":
+        mean, std = (np.array(each, np.float32)[:, None, None] for each in (how.mean, how.std))
+        levels = ((array * std + mean) * 255).round().clip(0, 255).astype(np.uint8)
     return Image.fromarray(levels[0] if how.channels == 1 else levels.transpose(1, 2, 0))
 
 

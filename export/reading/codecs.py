@@ -241,10 +241,16 @@ def _preprocess(
 ) -> PicturePreprocess:
     shape = inputs[0].item_shape
     fits = len(shape) == 3 and shape[0] in (1, 3) and inputs[0].is_fixed
-    if len(inputs) != 1 or not fits or inputs[0].dtype != "float32":
+    if len(inputs) != 1 or not fits or inputs[0].dtype not in ("float32", "uint8"):
         raise UsageError(
-            "--codec image needs one --input float32[-1,C,H,W], where C is 1 or 3 and H and W are "
-            f"fixed, such as {EXAMPLE}"
+            "--codec image needs one --input float32[-1,C,H,W], or uint8, where C is 1 or 3 and H "
+            f"and W are fixed, such as {EXAMPLE}"
+        )
+    is_levels = inputs[0].dtype == "uint8"
+    if is_levels and (parsed.mean, parsed.std) != (None, None):
+        raise UsageError(
+            "--mean and --std are for float32: a uint8 input gets the levels of 0 to 255 as they "
+            "are, which the model scales itself"
         )
     channels, height, width = shape
     if defaults.picture is not None and defaults.picture[1:] != (height, width):
@@ -262,7 +268,8 @@ def _preprocess(
         "width": width,
         "height": height,
         "channels": channels,
-        **_figures(parsed, defaults, channels),
+        **_figures(parsed, PLAIN if is_levels else defaults, channels),
+        "values": "levels" if is_levels else "normalized",
         "polarity": parsed.polarity or "light-on-dark",
         "fit": fit,
         "resize_shorter": shorter,
@@ -310,15 +317,41 @@ def _floats(option: str, text: str | None) -> tuple[float, ...] | None:
         ) from error
 
 
+def assumed(parsed: argparse.Namespace, defaults: Defaults, codec: CodecSpec) -> tuple[str, ...]:
+    """Return a sentence on the defaults of pictures that nothing states; none: all is stated."""
+    if not isinstance(codec, ImageCodecSpec) or defaults.codec == "image":
+        return ()  # a file or an archive states the rest
+    how = codec.preprocess
+    taken: dict[str, str] = {"fit": how.fit, "interpolation": how.interpolation}
+    if how.fit == "crop":
+        taken["resize_shorter"] = str(how.resize_shorter)
+    if how.values == "normalized":
+        taken |= {"mean": "0", "std": "1"}
+    if IMAGENET in (parsed.mean, parsed.std):
+        taken = {name: value for name, value in taken.items() if name not in ("mean", "std")}
+    options = [
+        f"--{name.replace('_', '-')} {value}"
+        for name, value in taken.items()
+        if getattr(parsed, name) is None
+    ]
+    if not options:
+        return ()
+    told = (
+        f"pictures are prepared with {', '.join(options)}, because nothing says how they were in "
+        "training; state these options, or --preprocess FILE"
+    )
+    return (told,)
+
+
 def hint(parsed: argparse.Namespace, codec: CodecSpec, inputs: Sequence[TensorSpec]) -> str | None:
     """Return a hint if clients could send pictures but no codec was given."""
     if parsed.codec is not None or isinstance(codec, ImageCodecSpec) or len(inputs) != 1:
         return None
     shape = inputs[0].item_shape
-    if inputs[0].dtype != "float32" or len(shape) != 3 or shape[0] not in (1, 3):
+    if inputs[0].dtype not in ("float32", "uint8") or len(shape) != 3 or shape[0] not in (1, 3):
         return None
     size = "" if inputs[0].is_fixed else ", and H and W in --input instead of -1,"
-    figures = " --mean imagenet" if shape[0] == 3 else ""
+    figures = " --mean imagenet" if shape[0] == 3 and inputs[0].dtype == "float32" else ""
     return (
         f"the input looks like a picture: with --codec image{figures}{size} clients can send PNG, "
         "JPEG and WebP files; --codec tensor means that they send numbers"

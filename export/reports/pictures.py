@@ -32,10 +32,12 @@ def steps_of(how: PicturePreprocess) -> str:
     }
     alphas = {"white": "put on white", "drop": "transparency dropped"}
     figures = (", ".join(f"{value:g}" for value in each) for each in (how.mean, how.std))
+    values = "levels of 0 to 255"
+    if how.values == "normalized":
+        values = f"(value / 255 - mean) / std with mean {next(figures)} and std {next(figures)}"
     return (
         f"{'grey' if how.channels == 1 else 'RGB'}, {size}; {alphas[how.alpha]}"
-        f"{polarities[how.polarity]}; {shapes[how.fit]}; "
-        f"(value / 255 - mean) / std with mean {next(figures)} and std {next(figures)}"
+        f"{polarities[how.polarity]}; {shapes[how.fit]}; {values}"
     )
 
 

@@ -51,6 +51,21 @@ def levels(array: Array) -> Array:
 
 class TestArray:
     @pytest.mark.parametrize("channels", [1, 3])
+    @pytest.mark.parametrize("polarity", ["light-on-dark", "dark-on-light"])
+    def test_levels_are_not_scaled(self, channels: int, polarity: Polarity) -> None:
+        data = encoded(Image.fromarray(noise(9, 7)))
+        normalized = how(6, 5, channels, polarity)
+        array = preprocess(data, normalized.model_copy(update={"values": "levels"}))
+        assert array.dtype == np.uint8
+        assert array.flags.c_contiguous
+        np.testing.assert_array_equal(array, levels(preprocess(data, normalized)))
+
+    def test_levels_have_no_mean(self) -> None:
+        fields = how().model_dump() | {"values": "levels", "mean": (0.5,)}
+        with pytest.raises(ValueError, match="mean must be 0, and std 1"):
+            PicturePreprocess.model_validate(fields)
+
+    @pytest.mark.parametrize("channels", [1, 3])
     @pytest.mark.parametrize("mode", ["1", "L", "LA", "P", "RGB", "RGBA"])
     def test_png_of_every_mode(self, mode: str, channels: int) -> None:
         data = encoded(Image.fromarray(noise(9, 7)).convert(mode))

@@ -88,6 +88,17 @@ class TestBase64:
             decode("\n" * (16 << 20) + "Zm9v")
 
 
+def test_levels_of_a_uint8_input() -> None:
+    how = HOW.model_copy(update={"values": "levels", "mean": (0.0,), "std": (1.0,)})
+    picture = spec("picture", "uint8", (-1, 1, 5, 6))
+    codec = ImageCodec(make_manifest([picture], codec=ImageCodecSpec(preprocess=how)))
+    (item,) = codec.decode_raw("image/png", PNG, max_items=None)
+    assert item.arrays["picture"].dtype == np.uint8
+    np.testing.assert_array_equal(item.arrays["picture"], preprocess(PNG, how))
+    with pytest.raises(ValueError, match=r"pictures need one input, uint8 of shape \[-1, 1, 5, 6"):
+        make_manifest([spec("picture", shape=(-1, 1, 5, 6))], codec=codec.manifest.codec)
+
+
 class TestTensors:
     array = np.linspace(-1, 1, 30, dtype=np.float32).reshape(1, 5, 6)
 

@@ -33,6 +33,7 @@ from tests.unit.export.torchscripts import (
     mar,
     run,
     scripted,
+    traced,
     written,
 )
 from tests.unit.models.pictures import encoded, noise
@@ -187,6 +188,40 @@ class TestPictures:
         made = how(run(light, *PICTURE, *options.split()))
         assert (made.mean, made.std) == (mean, std)
 
+    def test_a_uint8_input_gets_levels(self, tmp_path: Path) -> None:
+        class Levels(nn.Module):
+            def forward(self, pixels: torch.Tensor) -> torch.Tensor:
+                return pixels.float().mean(dim=(1, 2, 3))[:, None] / 255
+
+        file = written(tmp_path, traced(Levels(), torch.zeros(2, 3, 8, 6, dtype=torch.uint8)))
+        options = ("--name", "x", "--input", "pixels=uint8[-1,3,8,6]", "--codec", "image")
+        made = run(file, *options)
+        assert how(made).values == "levels"
+        assert "--mean" not in str(made.warnings)
+        example = made.definition.example()
+        assert isinstance(example, str)
+        array = preprocess(base64.b64decode(example), how(made))
+        assert array.dtype == np.uint8
+        assert array.shape == (3, 8, 6)
+        np.testing.assert_allclose(answers(made, array[None]), [[array.mean() / 255]], rtol=1e-5)
+        for wrong in ("--mean", "--std"):
+            with pytest.raises(UsageError, match="a uint8 input gets the levels of 0 to 255"):
+                run(file, *options, wrong, "imagenet")
+
+    @pytest.mark.parametrize(
+        ("options", "told"),
+        [
+            ("", "--fit pad, --interpolation bilinear, --mean 0, --std 1, because"),
+            ("--mean imagenet --fit crop", "--interpolation bilinear, --resize-shorter 9, because"),
+            ("--mean 0,0,0 --std 1,1,1 --fit pad --interpolation bilinear", None),
+        ],
+    )
+    def test_defaults_that_nothing_states_are_told(
+        self, light: Path, options: str, told: str | None
+    ) -> None:
+        warnings = run(light, *PICTURE, *options.split()).warnings
+        assert [told in each for each in warnings] == [True] if told else not warnings
+
     @pytest.mark.parametrize(
         ("spec", "options", "told"),
         [
@@ -287,7 +322,13 @@ def test_help_names_every_option(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         parser.parse_args(["--help"])
     told = " ".join(capsys.readouterr().out.split())
-    for option in ("--name N", "--input SPEC", "--labels FILE", "--codec {tensor,image}", "--mean"):
+    for option in (
+        "--name N",
+        "--input SPEC",
+        "--labels FILE",
+        "--codec {tensor,image,audio}",
+        "--mean",
+    ):
         assert option in told
     assert mar_module.MANIFEST not in told
 

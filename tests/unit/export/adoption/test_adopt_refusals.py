@@ -114,10 +114,10 @@ class TestWrongArguments:
         assert message in str(caught.value)
 
     @pytest.mark.parametrize(
-        "shape", ["float32[-1,4,8,8]", "float32[-1,3,-1,-1]", "uint8[-1,3,8,8]", "float32[-1,8,8]"]
+        "shape", ["float32[-1,4,8,8]", "float32[-1,-1,8,8]", "float16[-1,3,8,8]", "float32[-1,8,8]"]
     )
     def test_of_shapes_that_cannot_be_pictures(self, light: Path, shape: str) -> None:
-        with pytest.raises(UsageError, match=r"where C is 1 or 3 and H and W are fixed"):
+        with pytest.raises(UsageError, match=r"where C is 1 or 3, such as"):
             run(light, "--name", "x", "--input", shape, "--codec", "image")
 
     @pytest.mark.parametrize(
