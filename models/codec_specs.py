@@ -14,7 +14,7 @@ from models.tensors import FileName, Name, TensorSpec
 Polarity = Literal["light-on-dark", "dark-on-light", "auto"]
 Alpha = Literal["white", "drop"]
 CropCorner = Literal["half-even", "down"]
-Fit = Literal["pad", "crop", "stretch"]
+Fit = Literal["pad", "crop", "stretch", "none"]
 Fill = Literal["border", "mean"]
 Values = Literal["normalized", "levels"]
 Interpolation = Literal["nearest", "bilinear", "bicubic", "lanczos"]
@@ -38,8 +38,10 @@ class PicturePreprocess(Part):
     Fit selects how to change the shape to width x height: `pad` scales the whole picture to fit
     inside and fills the rest; `crop` scales its shorter side to `resize_shorter` pixels and cuts
     out the middle; `stretch` scales width and height separately, for square inputs optionally to
-    `resize_shorter` pixels, and cuts out the middle. Crop corner says how half a pixel is rounded
-    where the middle begins: `half-even`, as torchvision does, or `down`, as Hugging Face does.
+    `resize_shorter` pixels, and cuts out the middle; `none` leaves pictures as they are, of the
+    sizes that the input takes, of which width and height are the largest. Crop corner says how
+    half a pixel is rounded where the middle begins: `half-even`, as torchvision does, or `down`, as
+    Hugging Face does.
 
     Interpolation is the filter of the scaling; see `models.fitting`.
 
@@ -76,7 +78,7 @@ class PicturePreprocess(Part):
 
     @model_validator(mode="after")
     def _the_crop_lies_inside(self) -> Self:
-        if self.fit == "pad" and self.resize_shorter is not None:
+        if self.fit in ("pad", "none") and self.resize_shorter is not None:
             raise ValueError("resize_shorter is only for fit 'crop' or 'stretch'")
         if self.fit == "stretch" and self.resize_shorter and self.width != self.height:
             raise ValueError(
@@ -251,6 +253,8 @@ def check_codec(
         dtype = codec.preprocess.dtype
         if len(inputs) != 1 or inputs[0].dtype != dtype or not inputs[0].accepts(made):
             raise ValueError(f"pictures need one input, {dtype} of shape {[-1, *made]}")
+        if codec.preprocess.fit == "none" and (codec.boxes or codec.masks):
+            raise ValueError("boxes and masks of pictures that are not scaled need no mapping")
         check_places(codec.boxes, codec.masks, outputs)
     if isinstance(codec, AudioCodecSpec):
         check_sound(inputs)

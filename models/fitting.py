@@ -28,13 +28,15 @@ WIDE_FILTERS: Final = {"bicubic": 1, "lanczos": 3}  # more cost than bilinear, i
 def fitted(
     picture: Image.Image, how: PicturePreprocess, border: npt.NDArray[np.uint8]
 ) -> Image.Image:
-    """Scale and pad, crop or stretch a picture to `how.width` x `how.height`.
+    """Scale and pad, crop or stretch a picture to `how.width` x `how.height`, unless fit is none.
 
     Args:
         picture: with the model's channels, in its polarity.
         how: see `models.codec_specs.PicturePreprocess`.
         border: the pixels of the picture's sides, [n] or [n, 3].
     """
+    if how.fit == "none":
+        return picture
     placing, resample = placing_of(picture.size, how), FILTERS[how.interpolation]
     if how.fit == "pad":
         return _pad(picture, placing, how, border)
@@ -61,6 +63,8 @@ def placing_of(size: tuple[int, int], how: PicturePreprocess) -> Placing:
 
     The longer side of a cropped picture is rounded down, as torchvision's Resize does.
     """
+    if how.fit == "none":
+        return Placing(size, 0, 0)
     if how.fit == "pad":
         scale = min(how.width / size[0], how.height / size[1])
         width = max(1, min(how.width, round(size[0] * scale)))
@@ -78,6 +82,8 @@ def placing_of(size: tuple[int, int], how: PicturePreprocess) -> Placing:
 
 def scaling_cost(size: tuple[int, int], how: PicturePreprocess) -> int:
     """Return the cost of `fitted` for a picture of this size, as bytes of pixels."""
+    if how.fit == "none":
+        return VALUE_COST * size[0] * size[1] * how.channels
     cost = VALUE_COST * how.width * how.height * how.channels
     cost += WIDE_FILTERS.get(how.interpolation, 0) * size[0] * size[1] * how.channels // 8
     if how.fit == "stretch":

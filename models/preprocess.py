@@ -92,7 +92,7 @@ def preprocess(picture: bytes | Opened | Image.Image, how: PicturePreprocess) ->
         picture = ImageOps.invert(picture)
         border = 255 - border
     levels = np.asarray(fitted(picture, how, border))
-    levels = levels.reshape(how.height, how.width, how.channels)
+    levels = levels.reshape(*levels.shape[:2], how.channels)
     if how.values == "levels":
         return np.ascontiguousarray(levels.transpose(2, 0, 1))
     scaled = levels.astype(np.float32) / 255
@@ -120,6 +120,11 @@ class Opened(NamedTuple):
     size: tuple[int, int]
     reduction: int
 
+    @property
+    def upright_size(self) -> tuple[int, int]:
+        """Width and height of the picture as it is meant to be seen."""
+        return self.size[::-1] if self.orientation in TURNED else self.size
+
 
 def geometry_of(opened: Opened, how: PicturePreprocess) -> Geometry:
     """Return how the upright picture maps to the array that `preprocess` makes of it.
@@ -128,7 +133,7 @@ def geometry_of(opened: Opened, how: PicturePreprocess) -> Geometry:
     the picture, unless its size is a multiple.
     """
     is_turned = opened.orientation in TURNED
-    width, height = opened.size[::-1] if is_turned else opened.size
+    width, height = opened.upright_size
     decoded = opened.picture.size[::-1] if is_turned else opened.picture.size
     placing = placing_of(decoded, how)
     scale, offset = [], []
@@ -247,6 +252,8 @@ def _draft(picture: Image.Image, how: PicturePreprocess) -> int:
     Returns:
         how many pixels of the file, across and down, become one.
     """
+    if how.fit == "none":
+        return 1
     shorter, is_large = how.resize_shorter, picture.width * picture.height > MAX_PIXELS
     width, drafted = picture.width, None
     if shorter is None and (is_large or how.fit == "pad"):

@@ -40,9 +40,22 @@ class ImageCodec(FileCodec):
         try:
             charge = None if budget is None else budget.picture
             opened = open_picture(data, self._how, charge)
+            if self._how.fit == "none":
+                self._check_size(*opened.upright_size)
             item = Item({self._input.name: preprocess(opened, self._how)})
             if self.places is not None:
                 item.note = Note(image=geometry_of(opened, self._how))
             return item
         except PictureError as error:
             raise InvalidInput(f"{self._input.name!r}: {error}") from error
+
+    def _check_size(self, width: int, height: int) -> None:
+        """Check the size of a picture that is not scaled, before it is decoded."""
+        _, down, across = self._input.axes
+        for what, size, axis in (("height", height, down), ("width", width, across)):
+            if not axis.least <= size <= axis.most:
+                raise InvalidInput(
+                    f"{self._input.name!r}: the picture has {width} x {height} pixels, the model "
+                    f"takes a {what} of {axis.least} to {axis.most}, and pictures are not scaled",
+                    [{"input": self._input.name, "got": size, "limit": axis.most}],
+                )

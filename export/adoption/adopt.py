@@ -196,7 +196,8 @@ def _adopt_file(parsed: argparse.Namespace) -> Adopted:
     if given is not None:
         learned = examples.widened(given, learned)
     inputs = tuple(each.spec for each in learned.inputs)
-    samples = replace(samples, inputs=inputs)
+    codec = codecs.sized(codec, inputs)
+    samples = replace(samples, inputs=inputs, codec=codec)
     definition = Definition(
         description=parsed.description or source.origin,
         inputs=inputs,

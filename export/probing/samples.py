@@ -222,11 +222,7 @@ class Samples:
         if self.examples is not None and self.examples.shown is not None:
             return self.examples.shown
         if isinstance(self.codec, ImageCodecSpec):
-            how = self.codec.preprocess
-            if self.examples is None or how.polarity != "light-on-dark":  # it may be inverted
-                return png(_ramp(how.channels))
-            (array,) = self.examples.items[0].values()
-            return png(picture_of(array, how), MAX_PICTURE)
+            return self._picture(self.codec.preprocess)
         item = self.golden_inputs()[0]
         if isinstance(self.codec, AudioCodecSpec):
             samples = next(iter(item.values())).ravel()
@@ -235,6 +231,14 @@ class Samples:
             return None
         plain = {name: _numbers(array) for name, array in item.items()}
         return plain if len(plain) > 1 else next(iter(plain.values()))
+
+    def _picture(self, how: PicturePreprocess) -> str:
+        if how.fit == "none":  # others than those of the shapes may not fit
+            return png(_ramp(*self.shapes[0][0]))
+        if self.examples is None or how.polarity != "light-on-dark":  # it may be inverted
+            return png(_ramp(how.channels, EXAMPLE_PICTURE, EXAMPLE_PICTURE))
+        (array,) = self.examples.items[0].values()
+        return png(picture_of(array, how), MAX_PICTURE)
 
 
 def _normalised(pixels: Array, how: PicturePreprocess) -> Array:
@@ -281,6 +285,11 @@ def wav(samples: Array, rate: int) -> str:
     return base64.b64encode(file.getvalue()).decode("ascii")
 
 
-def _ramp(channels: int) -> Image.Image:
-    ramp = np.arange(EXAMPLE_PICTURE**2, dtype=np.uint8).reshape(EXAMPLE_PICTURE, -1)
-    return Image.fromarray(ramp if channels == 1 else np.stack([ramp, ramp.T, ramp[::-1]], axis=-1))
+def _ramp(channels: int, height: int, width: int) -> Image.Image:
+    """Return a picture that gets lighter towards its ends, in each channel another way."""
+    ramp, across = (
+        np.add.outer(np.linspace(0, down, height), np.linspace(0, 255 - down, width))
+        for down in (240, 15)
+    )
+    levels = ramp if channels == 1 else np.stack([ramp, across, ramp[::-1]], axis=-1)
+    return Image.fromarray(levels.round().astype(np.uint8))

@@ -37,6 +37,7 @@ OF_PICTURES = (  # options of --codec image
     *("fit", "resize_shorter", "interpolation", "fill", "alpha"),
     *("boxes", "mask"),
 )
+OF_SCALING = ("fit", "resize_shorter", "interpolation", "fill")  # not for pictures of free size
 OF_FILES = {  # options of the codecs of files, and what these are
     "image": (OF_PICTURES, "pictures"),
     "audio": (("rate", "resampling"), "sounds"),
@@ -98,8 +99,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--fit",
         choices=get_args(Fit),
-        help="scale the whole picture and fill the rest, cut out the middle, or change width and "
-        "height separately (default: pad)",
+        help="scale the whole picture and fill the rest, cut out the middle, change width and "
+        "height separately, or leave pictures as they are (default: pad; none if H and W are free)",
     )
     add(
         "--resize-shorter",
@@ -240,11 +241,11 @@ def _preprocess(
     parsed: argparse.Namespace, defaults: Defaults, inputs: tuple[TensorSpec, ...]
 ) -> PicturePreprocess:
     shape = inputs[0].item_shape
-    fits = len(shape) == 3 and shape[0] in (1, 3) and inputs[0].is_fixed
+    fits = len(shape) == 3 and shape[0] in (1, 3)
     if len(inputs) != 1 or not fits or inputs[0].dtype not in ("float32", "uint8"):
         raise UsageError(
-            "--codec image needs one --input float32[-1,C,H,W], or uint8, where C is 1 or 3 and H "
-            f"and W are fixed, such as {EXAMPLE}"
+            "--codec image needs one --input float32[-1,C,H,W], or uint8, where C is 1 or 3, such "
+            f"as {EXAMPLE}"
         )
     is_levels = inputs[0].dtype == "uint8"
     if is_levels and (parsed.mean, parsed.std) != (None, None):
@@ -252,7 +253,10 @@ def _preprocess(
             "--mean and --std are for float32: a uint8 input gets the levels of 0 to 255 as they "
             "are, which the model scales itself"
         )
-    channels, height, width = shape
+    channels, height, width = (axis.most for axis in inputs[0].axes)
+    if not inputs[0].is_fixed:
+        _check_unscaled(parsed, defaults)
+        defaults = replace(defaults, fit="none", resize_shorter=None, fill="border")
     if defaults.picture is not None and defaults.picture[1:] != (height, width):
         file, *wanted = defaults.picture
         raise UsageError(
@@ -282,6 +286,25 @@ def _preprocess(
         return PicturePreprocess.model_validate(fields)
     except ValidationError as error:
         raise UsageError(f"--codec image: {first_of(error)}") from error
+
+
+def _check_unscaled(parsed: argparse.Namespace, defaults: Defaults) -> None:
+    given = [name for name in OF_SCALING if getattr(parsed, name) not in (None, "none")]
+    if given or defaults.picture is not None:
+        option = given[0] if given else "preprocess"
+        raise UsageError(
+            f"--{option.replace('_', '-')} is for pictures that are scaled to one size, but H and "
+            "W in --input are free: give numbers for both, or leave it out"
+        )
+
+
+def sized(codec: CodecSpec, inputs: Sequence[TensorSpec]) -> CodecSpec:
+    """Return the codec with the largest sizes of the inputs, which may have been found by trial."""
+    if not isinstance(codec, ImageCodecSpec) or inputs[0].is_fixed:
+        return codec
+    _, height, width = (axis.most for axis in inputs[0].axes)
+    how = codec.preprocess.model_copy(update={"height": height, "width": width})
+    return codec.model_copy(update={"preprocess": how})
 
 
 def _figures(
@@ -323,6 +346,8 @@ def assumed(parsed: argparse.Namespace, defaults: Defaults, codec: CodecSpec) ->
         return ()  # a file or an archive states the rest
     how = codec.preprocess
     taken: dict[str, str] = {"fit": how.fit, "interpolation": how.interpolation}
+    if how.fit == "none":
+        taken = {}
     if how.fit == "crop":
         taken["resize_shorter"] = str(how.resize_shorter)
     if how.values == "normalized":
@@ -350,10 +375,9 @@ def hint(parsed: argparse.Namespace, codec: CodecSpec, inputs: Sequence[TensorSp
     shape = inputs[0].item_shape
     if inputs[0].dtype not in ("float32", "uint8") or len(shape) != 3 or shape[0] not in (1, 3):
         return None
-    size = "" if inputs[0].is_fixed else ", and H and W in --input instead of -1,"
     figures = " --mean imagenet" if shape[0] == 3 and inputs[0].dtype == "float32" else ""
     return (
-        f"the input looks like a picture: with --codec image{figures}{size} clients can send PNG, "
+        f"the input looks like a picture: with --codec image{figures} clients can send PNG, "
         "JPEG and WebP files; --codec tensor means that they send numbers"
     )
 

@@ -16,9 +16,10 @@ MAX_SHOWN = 512  # pixels across and down; larger pictures are shown at a smalle
 
 def steps_of(how: PicturePreprocess) -> str:
     """Return the preprocessing in words, in its order."""
-    size = f"{how.width} x {how.height}"
+    size = f"{'up to ' if how.fit == 'none' else ''}{how.width} x {how.height}"
     by, shorter = f"({how.interpolation})", how.resize_shorter
     shapes = {
+        "none": "not scaled",
         "pad": f"scaled to fit inside {by}, the rest filled with {_fill(how)}",
         "crop": f"shorter side scaled to {shorter} {by}, middle cut out",
         "stretch": f"stretched {by}"

@@ -132,7 +132,7 @@ class TestStrictness:
             ({"height": 5000}, "less than or equal to 4096"),
             ({"channels": 2}, "Input should be 1 or 3"),
             ({"polarity": "inverted"}, "Input should be 'light-on-dark'"),
-            ({"fit": "squash"}, "Input should be 'pad', 'crop' or 'stretch'"),
+            ({"fit": "squash"}, "Input should be 'pad', 'crop', 'stretch' or 'none'"),
             ({"resize_shorter": 4}, "resize_shorter is only for fit 'crop'"),
             ({"fit": "stretch", "resize_shorter": 1}, "needs resize_shorter, at least 2 for 2 x 2"),
             (

@@ -60,6 +60,15 @@ class TestArray:
         assert array.flags.c_contiguous
         np.testing.assert_array_equal(array, levels(preprocess(data, normalized)))
 
+    @pytest.mark.parametrize("channels", [1, 3])
+    @pytest.mark.parametrize("form", ["PNG", "JPEG"])
+    def test_pictures_that_are_not_scaled(self, form: str, channels: int) -> None:
+        picture = Image.fromarray(noise(90, 70))
+        data = encoded(picture, form)
+        wanted = how(70, 90, channels).model_copy(update={"fit": "stretch"})
+        array = preprocess(data, wanted.model_copy(update={"fit": "none", "width": 500}))
+        np.testing.assert_array_equal(array, preprocess(data, wanted))
+
     def test_levels_have_no_mean(self) -> None:
         fields = how().model_dump() | {"values": "levels", "mean": (0.5,)}
         with pytest.raises(ValueError, match="mean must be 0, and std 1"):

@@ -42,7 +42,8 @@ export class PictureInput {
         h("button", { type: "button", text: "Use the example", onclick: () => this.#useExample() }),
     );
     this.element = h("div.stack");
-    if (how.channels === 1 && Math.max(how.width, how.height) <= SMALL_SIDE) this.#addPad(how);
+    const isSmall = Math.max(how.width, how.height) <= SMALL_SIDE;
+    if (how.channels === 1 && isSmall && how.fit !== "none") this.#addPad(how);
     this.element.append(this.#drop, this.#list, this.#said);
     const { signal } = this.#closed;
     document.addEventListener("paste", (event) => this.#paste(event), { signal });

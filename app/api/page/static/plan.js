@@ -70,6 +70,7 @@ function sounds({ rate, resampling }) {
 function preparation(how) {
   const { width, height, interpolation, fit, fill, resize_shorter: shorter } = how;
   const rest = { border: "the median of the outermost pixels", mean: "the mean" }[fill];
+  if (how.fit === "none") return `not scaled; up to ${width} x ${height}`;
   const shapes = {
     pad: `scaled to fit inside, the rest filled with ${rest ?? `level ${fill}`}`,
     crop: `shorter side scaled to ${shorter}, middle cut out`,

@@ -130,6 +130,7 @@ async function draw(picture, boxes, labels, how) {
 
 /** Maps places in the model's input to places in the picture, the inverse of `preprocess`. */
 function placer(image, how) {
+  if (how.fit === "none") return (box) => box;
   const across = (how.resize_shorter ?? how.width) / image.width;
   const down = (how.resize_shorter ?? how.height) / image.height;
   const scales = [across, down];

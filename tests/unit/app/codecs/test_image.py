@@ -15,9 +15,11 @@ from app.codecs.image import ImageCodec
 from app.errors import InvalidInput, PayloadTooLarge, UnsupportedMediaType
 from app.types import Array
 from models.codec_specs import ImageCodecSpec, PicturePreprocess
+from models.places import Boxes
 from models.preprocess import preprocess
+from models.tensors import Dimension, TensorSpec
 from tests.unit.models.manifests import make_manifest, spec
-from tests.unit.models.pictures import encoded, grey, noise, plus
+from tests.unit.models.pictures import encoded, exif_data, grey, noise, plus
 
 HOW = PicturePreprocess(width=6, height=5, channels=1, mean=(0.2,), std=(0.5,), polarity="auto")
 CODEC = ImageCodec(
@@ -97,6 +99,41 @@ def test_levels_of_a_uint8_input() -> None:
     np.testing.assert_array_equal(item.arrays["picture"], preprocess(PNG, how))
     with pytest.raises(ValueError, match=r"pictures need one input, uint8 of shape \[-1, 1, 5, 6"):
         make_manifest([spec("picture", shape=(-1, 1, 5, 6))], codec=codec.manifest.codec)
+
+
+class TestFreeSizes:
+    how = HOW.model_copy(update={"fit": "none", "width": 40, "height": 30})
+    sizes = (Dimension(name="h", least=8, most=30), Dimension(name="w", least=8, most=40))
+    picture = TensorSpec(name="p", dtype="float32", shape=(-1, 1, -1, -1), dimensions=sizes)
+    codec = ImageCodec(make_manifest([picture], codec=ImageCodecSpec(preprocess=how)))
+
+    @pytest.mark.parametrize("media_type", ["image/png", OCTET_STREAM])
+    def test_each_picture_keeps_its_size(self, media_type: str) -> None:
+        for height, width in ((8, 40), (30, 8)):
+            pixels = noise(height, width, 1)[..., 0]
+            (item,) = self.codec.decode_raw(media_type, grey(pixels), max_items=None)
+            assert item.arrays["p"].shape == (1, height, width)
+
+    @pytest.mark.parametrize(
+        ("height", "width", "told"),
+        [
+            (7, 9, "9 x 7 pixels, the model takes a height of 8 to 30, and pictures are not"),
+            (9, 41, "41 x 9 pixels, the model takes a width of 8 to 40"),
+        ],
+    )
+    def test_a_picture_of_another_size(self, height: int, width: int, told: str) -> None:
+        with pytest.raises(InvalidInput, match=told):
+            self.codec.decode_raw("image/png", grey(noise(height, width, 1)[..., 0]), max_items=9)
+
+    def test_the_upright_size_counts(self) -> None:
+        turned = encoded(Image.fromarray(noise(40, 30)), "JPEG", exif_data("<", (0x112, 3, 6)))
+        (item,) = self.codec.decode_raw("image/jpeg", turned, max_items=None)
+        assert item.arrays["p"].shape == (1, 30, 40)
+
+    def test_boxes_need_no_mapping(self) -> None:
+        box = Boxes(output="value", form="xyxy")
+        with pytest.raises(ValueError, match="not scaled need no mapping"):
+            make_manifest([self.picture], codec=ImageCodecSpec(preprocess=self.how, boxes=(box,)))
 
 
 class TestTensors:

@@ -208,6 +208,20 @@ class TestPictures:
             with pytest.raises(UsageError, match="a uint8 input gets the levels of 0 to 255"):
                 run(file, *options, wrong, "imagenet")
 
+    def test_pictures_of_free_size(self, tmp_path: Path) -> None:
+        file = written(tmp_path, BRIGHTNESS)
+        options = ("--name", "x", "--codec", "image", "--mean", "0,0,0", "--std", "1,1,1")
+        made = run(file, *options, "--input", "float32[-1,3,32<=h<=96,32<=w<=128]")
+        assert (how(made).fit, how(made).height, how(made).width) == ("none", 96, 128)
+        assert not made.warnings
+        example = made.definition.example()
+        assert isinstance(example, str)
+        array = preprocess(base64.b64decode(example), how(made))
+        assert made.definition.inputs[0].takes(array.shape)
+        for wrong in (("--fit", "crop"), ("--interpolation", "bicubic"), ("--fill", "0")):
+            with pytest.raises(UsageError, match=f"{wrong[0]} is for pictures that are scaled"):
+                run(file, *options, "--input", "float32[-1,3,-1,-1]", *wrong)
+
     @pytest.mark.parametrize(
         ("options", "told"),
         [
@@ -231,7 +245,7 @@ class TestPictures:
                 "",
                 "with --codec image clients can send PNG, JPEG",
             ),
-            ("float32[-1,3,-1,-1]", "", "with --codec image --mean imagenet, and H and W in"),
+            ("float32[-1,3,-1,-1]", "", "with --codec image --mean imagenet clients can"),
             ("float32[-1,3,8,6]", "--codec tensor", None),
             ("float32[-1,3,8,6]", "--codec image", None),
             ("float32[-1,4,8,6]", "", None),
