@@ -22,6 +22,11 @@ Scores = Literal["softmax", "sigmoid", "none"]
 Resampling = Literal["soxr-hq", "soxr-vhq", "none"]
 
 
+def is_none(value: object) -> bool:
+    """Whether a field is left out."""
+    return value is None
+
+
 def is_normalized(values: object) -> bool:
     """Whether values are normalised, which older servers take for granted."""
     return values == "normalized"
@@ -155,13 +160,32 @@ class TensorCodecSpec(CodecPart):
 class ImageCodecSpec(CodecPart):
     """Items that are PNG, JPEG or WebP pictures; accepts preprocessed tensors too.
 
-    Answers to pictures have `boxes` and `masks`, which are outputs, in the caller's picture.
+    With several inputs, `input` is the one that the picture becomes; the others are tensors, as for
+    `tensor`. Answers to pictures have `boxes` and `masks`, which are outputs, in the caller's
+    picture.
     """
 
     kind: Literal["image"] = "image"
     preprocess: PicturePreprocess
+    input: Name | None = Field(default=None, exclude_if=is_none)
     boxes: tuple[Boxes, ...] = Field(default=(), exclude_if=is_empty)
     masks: tuple[Name, ...] = Field(default=(), exclude_if=is_empty)
+
+    def input_of(self, inputs: Sequence[TensorSpec]) -> TensorSpec:
+        """Return the input that the picture becomes.
+
+        Raises:
+            ValueError: if there is none of that name, or several and none is named.
+        """
+        if self.input is None and len(inputs) == 1:
+            return inputs[0]
+        for spec in inputs:
+            if spec.name == self.input:
+                return spec
+        raise ValueError(
+            f"the picture becomes the input {self.input!r}, and the inputs are "
+            f"{[spec.name for spec in inputs]}"
+        )
 
 
 class AudioCodecSpec(CodecPart):
@@ -250,9 +274,9 @@ def check_codec(
         _check_text(codec, inputs, files)
     if isinstance(codec, ImageCodecSpec):
         made = (codec.preprocess.channels, codec.preprocess.height, codec.preprocess.width)
-        dtype = codec.preprocess.dtype
-        if len(inputs) != 1 or inputs[0].dtype != dtype or not inputs[0].accepts(made):
-            raise ValueError(f"pictures need one input, {dtype} of shape {[-1, *made]}")
+        dtype, spec = codec.preprocess.dtype, codec.input_of(inputs)
+        if spec.dtype != dtype or not spec.accepts(made):
+            raise ValueError(f"pictures need an input of {dtype} and shape {[-1, *made]}")
         if codec.preprocess.fit == "none" and (codec.boxes or codec.masks):
             raise ValueError("boxes and masks of pictures that are not scaled need no mapping")
         check_places(codec.boxes, codec.masks, outputs)

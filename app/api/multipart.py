@@ -1,4 +1,4 @@
-"""The files of a multipart/form-data body (RFC 7578), as `curl -F` and browsers send them.
+"""The parts of a multipart/form-data body (RFC 7578), as `curl -F` and browsers send them.
 
 The body is already in memory, within the limits for all bodies. This module bounds the work:
 python-multipart inspects every byte after a false or padded boundary, in Python.
@@ -7,6 +7,7 @@ python-multipart inspects every byte after a false or padded boundary, in Python
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from python_multipart import MultipartParser
@@ -24,6 +25,8 @@ MAX_PART_HEADER_BYTES = 4096
 HAS_FILENAME = re.compile(rb";[ \t]*filename\*?[ \t]*=", re.IGNORECASE)
 # Content-Transfer-Encodings that change nothing.
 IDENTITY_ENCODINGS = (b"", b"7bit", b"8bit", b"binary")
+FILE = "file"  # the usual name of the part with a file
+MAX_SHOWN = 40  # characters of a name, in an error
 EXAMPLE = "curl -F file=@photo.jpg"
 
 
@@ -64,7 +67,46 @@ def read_files(
         PayloadTooLarge: if there are too many files.
     """
     boundary = _boundary(content_type)
-    _check_boundaries(body, boundary, most)
+    parts = _count(body, boundary)
+    if most is None and parts > 1:
+        raise InvalidInput(
+            f"the form has {parts} parts; /predict accepts one file and nothing else, "
+            "/batch-predict accepts several files"
+        )
+    if most is not None:
+        check_count(parts, most)
+    return _read(body, boundary, named=named)
+
+
+def read_parts(content_type: str, body: bytes, names: Sequence[str]) -> dict[str, File]:
+    """The parts of a form that is one item, by their names.
+
+    Args:
+        content_type: the body's Content-Type, with its boundary.
+        body: the whole body.
+        names: of the parts; the first one may also be called `file`.
+
+    Raises:
+        InvalidInput: if the body is not a form, is damaged or cut off, or has other parts.
+    """
+    boundary = _boundary(content_type)
+    count = _count(body, boundary)
+    wanted = f"the form must have the parts {', '.join(names)}, each once"
+    if count != len(names):
+        raise InvalidInput(f"{wanted}; it has {count}")
+    found: dict[str, File] = {}
+    for file in _read(body, boundary, named=False):
+        disposition = file.headers.get(b"content-disposition", b"")
+        name = parse_options_header(disposition)[1].get(b"name", b"").decode("latin-1")
+        name = names[0] if name == FILE else name
+        if name not in names or name in found:
+            raise InvalidInput(f"{wanted}; it has {name[:MAX_SHOWN]!r}")
+        found[name] = file
+    return found
+
+
+def _read(body: bytes, boundary: bytes, *, named: bool) -> list[File]:
+    _check_boundaries(body, boundary)
     reader = _Reader(boundary)
     try:
         reader.parser.write(body)
@@ -149,22 +191,19 @@ def _boundary(content_type: str) -> bytes:
     return boundary
 
 
-def _check_boundaries(body: bytes, boundary: bytes, most: int | None) -> None:
-    """Reject too many parts, and boundaries that are slow to parse."""
+def _count(body: bytes, boundary: bytes) -> int:
+    """The number of parts, before any is parsed."""
     if not body.startswith(b"--" + boundary):
         raise InvalidInput(
             "the body does not begin with the boundary in its Content-Type; let the client that "
             f"builds the form set this header, as in {EXAMPLE}"
         )
+    return body.count(b"\r\n--" + boundary)
+
+
+def _check_boundaries(body: bytes, boundary: bytes) -> None:
+    """Reject boundaries that are slow to parse."""
     delimiter = b"\r\n--" + boundary
-    parts = body.count(delimiter)
-    if most is None and parts > 1:
-        raise InvalidInput(
-            f"the form has {parts} parts; /predict accepts one file and nothing else, "
-            "/batch-predict accepts several files"
-        )
-    if most is not None:
-        check_count(parts, most)
     at = -2  # no line end precedes the first boundary
     while at != -1:
         behind = at + len(delimiter)

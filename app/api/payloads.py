@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import orjson
 
-from app.api.multipart import FORM, File, read_files
+from app.api.multipart import FORM, File, read_files, read_parts
 from app.codecs.base import (
     JSON,
     NPY,
@@ -85,6 +85,8 @@ def read_items(
     budget = Budget(on_loop=on_loop is True, is_left=is_left)
     if media_type == FORM:
         budget.read(len(body))
+        if codec.parts:
+            return [_item_of_parts(codec, content_type, body, budget, many=many)]
         return _items_of_files(codec, read_files(content_type, body, most), budget, many=many)
     if media_type != JSON:
         return codec.decode_raw(media_type, body, max_items=most, budget=budget)
@@ -201,6 +203,28 @@ def _item_of_file(codec: Codec, file: File, budget: Budget) -> list[Item]:
             f"a form may hold only files; send JSON as the body, with -H 'Content-Type: {JSON}'"
         )
     return codec.decode_raw(media_type, file.data, max_items=None, budget=budget)
+
+
+def _item_of_parts(
+    codec: Codec, content_type: str, body: bytes, budget: Budget, *, many: bool
+) -> Item:
+    """The item of a form with a file and the other inputs, each as JSON in a part of its name."""
+    names = codec.parts
+    if many:
+        raise UnsupportedMediaType(
+            f"a form with the parts {', '.join(names)} is one item; send several items as JSON"
+        )
+    value: dict[str, object] = {}
+    for name, part in read_parts(content_type, body, names).items():
+        if name == names[0]:
+            value[name] = part.data
+            continue
+        check_marks(part.data, codec, 1, budget)
+        try:
+            value[name] = parsed_json(part.data)
+        except InvalidInput as error:
+            raise InvalidInput(f"part {name!r} of the form: {error}") from error
+    return codec.decode(value, budget)
 
 
 def check_marks(body: bytes, codec: Codec, items: int, budget: Budget, more: int = 4) -> None:

@@ -36,7 +36,7 @@ class AudioCodec(FileCodec):
             check_installed(self._how)
         except NotInstalled as error:
             raise ArtifactInvalid(str(error)) from error
-        super().__init__(manifest, SOUNDS)
+        super().__init__(manifest, SOUNDS, manifest.inputs[0])
         self._axis = self._input.axes[-1]
         self._shape = (*self._input.item_shape[:-1], -1)
         self._masks = manifest.inputs[1:]

@@ -171,6 +171,7 @@ class Codec(Protocol):
     item_types: tuple[str, ...]  # media types of an item's answer, JSON first
     batch_types: tuple[str, ...]  # of the answer of many items
     files: Files | None  # those that an item may be; None: it is never a file
+    parts: tuple[str, ...]  # of a form that is an item, its file first; empty: a form has files
     most_marks: int  # maximum of commas and opening brackets in the JSON of one item
     most_lists: int  # maximum of opening brackets, without that of the item's own object
     places: Places | None  # maps outputs to the caller's picture; None if there is nothing to map

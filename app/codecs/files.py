@@ -6,31 +6,39 @@ from app.codecs.base import OCTET_STREAM, Budget, Files
 from app.codecs.base64_files import decoded
 from app.codecs.item_schema import JsonSchema
 from app.codecs.sniffing import sniffed
-from app.codecs.tensor import TensorCodec, check_media_type
-from app.errors import InvalidInput
+from app.codecs.tensor import TensorCodec, check_media_type, listed, numbers_of
+from app.errors import InvalidInput, UnsupportedMediaType
 from app.types import Item
 from models.manifest import Manifest
+from models.tensors import TensorSpec
 
 
 class FileCodec(TensorCodec):
     """See `app.codecs.base.Codec`. A payload that is not a file is read as a tensor.
 
     Args:
-        manifest: its first input is what a file becomes.
+        manifest: describes the inputs.
         files: the files that `of_file` reads.
+        spec: the input that a file becomes.
+        others: the names of the inputs that an item has in addition to its file.
     """
 
-    def __init__(self, manifest: Manifest, files: Files) -> None:
+    def __init__(
+        self, manifest: Manifest, files: Files, spec: TensorSpec, others: tuple[str, ...] = ()
+    ) -> None:
         super().__init__(manifest)
-        self.files: Files | None = files
         self._files = files
-        self._input = manifest.inputs[0]
+        self._input = spec
         self._has_octets = OCTET_STREAM in self.media_types
+        if others:
+            self.parts = (spec.name, *others)
+            return
+        self.files = files
         octets = () if self._has_octets else (OCTET_STREAM,)
         self.media_types = (*files.types, *octets, *self.media_types)
 
     def of_file(self, data: bytes, budget: Budget | None) -> Item:
-        """The item of a file, which is charged to the request's budget.
+        """The item of a file, which is charged to the request's budget; without other inputs.
 
         Raises:
             PayloadTooLarge, TooLongForLoop: if the budget is spent.
@@ -39,24 +47,26 @@ class FileCodec(TensorCodec):
         raise NotImplementedError
 
     def decode(self, value: object, budget: Budget | None = None) -> Item:
-        """A base64 string (or data: URL), or numbers as the model takes them."""
-        if not isinstance(value, str):
-            return super().decode(value, budget)
-        if budget is not None:
-            budget.read(len(value))
-        try:
-            data = decoded(value)
-        except ValueError as error:
-            raise InvalidInput(
-                f"{self._input.name!r}: a string must be {self._files.called} in base64; {error}"
-            ) from error
-        return self._read(data, budget)
+        """A base64 string (or data: URL), or numbers; by name with other inputs."""
+        if isinstance(value, str):
+            if self.parts:
+                raise InvalidInput(f"a file alone is not an item; send {self._wanted()}")
+            return self._read(value, budget)
+        if isinstance(value, dict):
+            file = value.get(self._input.name)
+            if isinstance(file, str | bytes):
+                return self._named(value, file, budget)
+        return super().decode(value, budget)
 
     def decode_raw(
         self, media_type: str, body: bytes, *, max_items: int | None, budget: Budget | None = None
     ) -> list[Item]:
         """One file, or tensors; a file may also be sent as application/octet-stream."""
         if media_type in self._files.types:
+            if self.parts:
+                raise UnsupportedMediaType(
+                    f"{media_type} alone is not an item of this model; send {self._wanted()}"
+                )
             return [self._read(body, budget)]
         check_media_type(media_type, self.media_types)
         if media_type != OCTET_STREAM:
@@ -77,9 +87,42 @@ class FileCodec(TensorCodec):
             "description": f"{self._files.called} in base64, or as a data: URL",
         }
         tensors = super().item_schema()
-        return {"anyOf": [file, *tensors.get("anyOf", [tensors])]}
+        if not self.parts:
+            return {"anyOf": [file, *tensors.get("anyOf", [tensors])]}
+        inputs = dict(tensors["properties"])
+        inputs[self._input.name] = {"anyOf": [file, inputs[self._input.name]]}
+        return {**tensors, "properties": inputs}
 
-    def _read(self, data: bytes, budget: Budget | None) -> Item:
+    def _read(self, given: str | bytes, budget: Budget | None) -> Item:
         if budget is not None:
-            budget.read(len(data))
+            budget.read(len(given))
+        if isinstance(given, bytes):
+            return self.of_file(given, budget)
+        try:
+            data = decoded(given)
+        except ValueError as error:
+            raise InvalidInput(
+                f"{self._input.name!r}: a string must be {self._files.called} in base64; {error}"
+            ) from error
         return self.of_file(data, budget)
+
+    def _named(self, value: dict[str, object], file: str | bytes, budget: Budget | None) -> Item:
+        """An item of a file and other inputs, by name."""
+        others = self.parts[1:]
+        if set(value) != {self._input.name, *others}:
+            raise InvalidInput(f"expected {self._wanted()}, got {listed(list(value))}")
+        by_name = {spec.name: spec for spec in self.manifest.inputs}
+        made = {name: numbers_of(by_name[name], value[name], flat=False) for name in others}
+        item = self._read(file, budget)
+        if not others:
+            return item
+        made |= item.arrays
+        arrays = {name: made[name] for name in by_name}
+        self.check_together(arrays)
+        named = self.item(arrays)
+        named.note = item.note
+        return named
+
+    def _wanted(self) -> str:
+        names = self.parts or (self._input.name,)
+        return f"an object with {listed(list(names))}, or a form with such parts"

@@ -21,7 +21,7 @@ class ImageCodec(FileCodec):
     If outputs are boxes or masks, items of pictures have a note.
 
     Args:
-        manifest: its codec must be of kind `image`; the picture is its only input.
+        manifest: its codec must be of kind `image`.
 
     Raises:
         TypeError: if the manifest has another codec, which is a bug.
@@ -30,7 +30,9 @@ class ImageCodec(FileCodec):
     def __init__(self, manifest: Manifest) -> None:
         if not isinstance(manifest.codec, ImageCodecSpec):
             raise TypeError(f"bug: an image codec for {manifest.codec.kind!r}")
-        super().__init__(manifest, PICTURES)
+        spec = manifest.codec.input_of(manifest.inputs)
+        others = [each.name for each in manifest.inputs if each is not spec]
+        super().__init__(manifest, PICTURES, spec, tuple(others))
         self._how = manifest.codec.preprocess
         if manifest.codec.boxes or manifest.codec.masks:
             self.places = Places(manifest)

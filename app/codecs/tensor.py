@@ -67,6 +67,7 @@ class TensorCodec:
         self.chosen = answers.chosen
         self.places: Places | None = None
         self.files: Files | None = None
+        self.parts: tuple[str, ...] = ()
         if len(self._inputs) == 1:
             (spec,) = self._inputs
             self.media_types = (NPY, NPZ)
@@ -88,16 +89,16 @@ class TensorCodec:
             spec = self._inputs[0]
             if isinstance(value, Mapping) and set(value) == {spec.name}:
                 value = value[spec.name]
-            arrays = {spec.name: _numbers(spec, value, flat=spec.is_fixed)}
-            self._check_together(arrays)
+            arrays = {spec.name: numbers_of(spec, value, flat=spec.is_fixed)}
+            self.check_together(arrays)
             return self.item(arrays)
         names = [spec.name for spec in self._inputs]
         if not isinstance(value, Mapping):
-            raise InvalidInput(f"expected an object with {_listed(names)}, got {kind(value)}")
+            raise InvalidInput(f"expected an object with {listed(names)}, got {kind(value)}")
         if set(value) != set(names):
-            raise InvalidInput(f"expected exactly {_listed(names)}, got {_listed(list(value))}")
-        arrays = {s.name: _numbers(s, value[s.name], flat=False) for s in self._inputs}
-        self._check_together(arrays)
+            raise InvalidInput(f"expected exactly {listed(names)}, got {listed(list(value))}")
+        arrays = {s.name: numbers_of(s, value[s.name], flat=False) for s in self._inputs}
+        self.check_together(arrays)
         return self.item(arrays)
 
     def decode_raw(
@@ -113,7 +114,7 @@ class TensorCodec:
             check_count(len(stacked), max_items)
         array = stacked if many else stacked[0]
         check_values(spec, array, many=many)
-        self._check_together({spec.name: array}, batch_axes=int(many))
+        self.check_together({spec.name: array}, batch_axes=int(many))
         return self._items(stacked)
 
     def _of_npz(self, body: bytes, max_items: int | None, budget: Budget | None) -> list[Item]:
@@ -125,7 +126,7 @@ class TensorCodec:
         item = {name: array[0, ...] for name, array in arrays.items()}
         for spec in self._inputs:
             check_values(spec, item[spec.name])
-        self._check_together(item)
+        self.check_together(item)
         return [self.item(item)]
 
     def decode_arrays(self, arrays: Arrays) -> list[Item]:
@@ -136,7 +137,7 @@ class TensorCodec:
             if shape != item_shape and not spec.takes(shape):
                 raise misshapen(spec, shape)
             check_values(spec, array, many=True)
-        self._check_together(arrays, batch_axes=1)
+        self.check_together(arrays, batch_axes=1)
         if len(self._inputs) == 1:
             return self._items(arrays[self._inputs[0].name])
         count = len(arrays[self._inputs[0].name])
@@ -171,7 +172,7 @@ class TensorCodec:
             )
         return Item(arrays, signature, self._padding.size(arrays))
 
-    def _check_together(self, arrays: Arrays, batch_axes: int = 0) -> None:
+    def check_together(self, arrays: Arrays, batch_axes: int = 0) -> None:
         """Check what concerns several inputs: equal sizes, and numbers below a size.
 
         Args:
@@ -253,7 +254,7 @@ def check_media_type(media_type: str, raw: tuple[str, ...]) -> None:
         raise UnsupportedMediaType(f"this model accepts {takes}, not {short(media_type)}")
 
 
-def _numbers(spec: TensorSpec, value: object, *, flat: bool) -> Array:
+def numbers_of(spec: TensorSpec, value: object, *, flat: bool) -> Array:
     """Convert a JSON value to one item of an input."""
     array = _array(spec, value)
     if array.size == 0 and array.dtype == np.float64:  # an empty list has no type of its own
@@ -305,6 +306,7 @@ def kind(value: object) -> str:
     return names.get(type(value), "a number" if isinstance(value, int | float) else "a list")
 
 
-def _listed(names: list[str]) -> str:
+def listed(names: list[str]) -> str:
+    """Names for messages, of which only some are shown."""
     shown = [short(name) for name in names[:MAX_SHOWN]]
     return ", ".join(shown + ["..."] * (len(names) > MAX_SHOWN)) or "nothing"

@@ -172,7 +172,8 @@ def _of_file(data: bytes, taken: Taken) -> Arrays:
     """Return the item of a picture or a sound."""
     first, *masks = taken.inputs
     if isinstance(taken.codec, ImageCodecSpec):
-        return {first.name: preprocess(data, taken.codec.preprocess)}
+        name = taken.codec.input_of(taken.inputs).name
+        return {name: preprocess(data, taken.codec.preprocess)}
     if not isinstance(taken.codec, AudioCodecSpec):
         raise TypeError("the model takes neither pictures nor sounds")
     samples = decode_sound(open_sound(data, taken.codec, first.axes[-1]), taken.codec)
@@ -185,6 +186,11 @@ def _folder(folder: Path, taken: Taken) -> Found:
         raise UsageError(
             f"--examples {folder} is a folder, for models that take pictures or sounds: add "
             "--codec image or audio, or give a file of numbers or texts"
+        )
+    if isinstance(taken.codec, ImageCodecSpec) and taken.codec.input is not None:
+        raise UsageError(
+            f"--examples {folder} is a folder, but the model takes more than a picture: give "
+            "Parquet with a column for each input, the picture's file in one of them"
         )
     suffixes = FILES[taken.codec.kind]
     files = sorted(

@@ -62,11 +62,12 @@ def draw(
     made = {}
     masks = {dimension.mask for spec in inputs for dimension in spec.dimensions}
     named = {spec.name: shape for spec, shape in zip(inputs, shapes, strict=True)}
+    picture = source.input_of(inputs).name if isinstance(source, ImageCodecSpec) else None
     for spec, item_shape in zip(at_sizes(inputs, named), shapes, strict=True):
         shape = (batch, *item_shape)
         if spec.name in masks:
             made[spec.name] = np.ones(shape, spec.dtype)  # an item has no padding
-        elif isinstance(source, ImageCodecSpec):
+        elif isinstance(source, ImageCodecSpec) and spec.name == picture:
             pixels = rng.integers(0, 256, shape, np.uint8)
             made[spec.name] = _normalised(pixels, source.preprocess)
         elif isinstance(source, AudioCodecSpec):
@@ -222,7 +223,7 @@ class Samples:
         if self.examples is not None and self.examples.shown is not None:
             return self.examples.shown
         if isinstance(self.codec, ImageCodecSpec):
-            return self._picture(self.codec.preprocess)
+            return self._with_picture(self.codec)
         item = self.golden_inputs()[0]
         if isinstance(self.codec, AudioCodecSpec):
             samples = next(iter(item.values())).ravel()
@@ -232,13 +233,23 @@ class Samples:
         plain = {name: _numbers(array) for name, array in item.items()}
         return plain if len(plain) > 1 else next(iter(plain.values()))
 
-    def _picture(self, how: PicturePreprocess) -> str:
+    def _with_picture(self, codec: ImageCodecSpec) -> JsonValue:
+        """Return a picture, or with other inputs an object."""
+        name, item = codec.input_of(self.inputs).name, self.golden_inputs()[0]
+        picture = self._picture(codec.preprocess, item[name])
+        if len(item) == 1:
+            return picture
+        others = {each: array for each, array in item.items() if each != name}
+        if sum(array.size for array in others.values()) > MAX_EXAMPLE:
+            return None
+        return {name: picture, **{each: _numbers(array) for each, array in others.items()}}
+
+    def _picture(self, how: PicturePreprocess, golden: Array) -> str:
         if how.fit == "none":  # others than those of the shapes may not fit
-            return png(_ramp(*self.shapes[0][0]))
+            return png(_ramp(*golden.shape))
         if self.examples is None or how.polarity != "light-on-dark":  # it may be inverted
             return png(_ramp(how.channels, EXAMPLE_PICTURE, EXAMPLE_PICTURE))
-        (array,) = self.examples.items[0].values()
-        return png(picture_of(array, how), MAX_PICTURE)
+        return png(picture_of(golden, how), MAX_PICTURE)
 
 
 def _normalised(pixels: Array, how: PicturePreprocess) -> Array:

@@ -172,10 +172,16 @@ def codec_of(
         return _checked(TensorCodecSpec, **common)
     if kind == "audio":
         return _checked(AudioCodecSpec, **sounds.fields_of(parsed, inputs), **common)
-    preprocess = _preprocess(parsed, defaults, inputs)
+    picture = _picture(inputs)
+    preprocess = _preprocess(parsed, defaults, picture)
     boxes = [_boxes(text) for text in parsed.boxes or ()]
     return _checked(
-        ImageCodecSpec, preprocess=preprocess, boxes=boxes, masks=parsed.mask or (), **common
+        ImageCodecSpec,
+        preprocess=preprocess,
+        input=picture.name if len(inputs) > 1 else None,
+        boxes=boxes,
+        masks=parsed.mask or (),
+        **common,
     )
 
 
@@ -237,24 +243,33 @@ def counted(parsed: argparse.Namespace, outputs: Sequence[TensorSpec]) -> tuple[
     return tuple(sorted(said, key=lambda spec: spec.name in counts.values()))
 
 
-def _preprocess(
-    parsed: argparse.Namespace, defaults: Defaults, inputs: tuple[TensorSpec, ...]
-) -> PicturePreprocess:
-    shape = inputs[0].item_shape
-    fits = len(shape) == 3 and shape[0] in (1, 3)
-    if len(inputs) != 1 or not fits or inputs[0].dtype not in ("float32", "uint8"):
+def _is_picture(spec: TensorSpec) -> bool:
+    shape = spec.item_shape
+    return spec.dtype in ("float32", "uint8") and len(shape) == 3 and shape[0] in (1, 3)
+
+
+def _picture(inputs: Sequence[TensorSpec]) -> TensorSpec:
+    """Return the only input that a picture can become."""
+    found = [spec for spec in inputs if _is_picture(spec)]
+    if len(found) != 1:
         raise UsageError(
             "--codec image needs one --input float32[-1,C,H,W], or uint8, where C is 1 or 3, such "
-            f"as {EXAMPLE}"
+            f"as {EXAMPLE}; others may be tensors of other shapes"
         )
-    is_levels = inputs[0].dtype == "uint8"
+    return found[0]
+
+
+def _preprocess(
+    parsed: argparse.Namespace, defaults: Defaults, picture: TensorSpec
+) -> PicturePreprocess:
+    is_levels = picture.dtype == "uint8"
     if is_levels and (parsed.mean, parsed.std) != (None, None):
         raise UsageError(
             "--mean and --std are for float32: a uint8 input gets the levels of 0 to 255 as they "
             "are, which the model scales itself"
         )
-    channels, height, width = (axis.most for axis in inputs[0].axes)
-    if not inputs[0].is_fixed:
+    channels, height, width = (axis.most for axis in picture.axes)
+    if not picture.is_fixed:
         _check_unscaled(parsed, defaults)
         defaults = replace(defaults, fit="none", resize_shorter=None, fill="border")
     if defaults.picture is not None and defaults.picture[1:] != (height, width):
@@ -300,9 +315,9 @@ def _check_unscaled(parsed: argparse.Namespace, defaults: Defaults) -> None:
 
 def sized(codec: CodecSpec, inputs: Sequence[TensorSpec]) -> CodecSpec:
     """Return the codec with the largest sizes of the inputs, which may have been found by trial."""
-    if not isinstance(codec, ImageCodecSpec) or inputs[0].is_fixed:
+    if not isinstance(codec, ImageCodecSpec) or codec.preprocess.fit != "none":
         return codec
-    _, height, width = (axis.most for axis in inputs[0].axes)
+    _, height, width = (axis.most for axis in codec.input_of(inputs).axes)
     how = codec.preprocess.model_copy(update={"height": height, "width": width})
     return codec.model_copy(update={"preprocess": how})
 
@@ -372,10 +387,10 @@ def hint(parsed: argparse.Namespace, codec: CodecSpec, inputs: Sequence[TensorSp
     """Return a hint if clients could send pictures but no codec was given."""
     if parsed.codec is not None or isinstance(codec, ImageCodecSpec) or len(inputs) != 1:
         return None
-    shape = inputs[0].item_shape
-    if inputs[0].dtype not in ("float32", "uint8") or len(shape) != 3 or shape[0] not in (1, 3):
+    if not _is_picture(inputs[0]):
         return None
-    figures = " --mean imagenet" if shape[0] == 3 and inputs[0].dtype == "float32" else ""
+    is_colour = inputs[0].item_shape[0] == 3 and inputs[0].dtype == "float32"
+    figures = " --mean imagenet" if is_colour else ""
     return (
         f"the input looks like a picture: with --codec image{figures} clients can send PNG, "
         "JPEG and WebP files; --codec tensor means that they send numbers"

@@ -49,11 +49,15 @@ def _fill(how: PicturePreprocess) -> str:
 
 def example_seen(manifest: Manifest) -> str | None:
     """Return the example as the model sees it, a PNG in base64; None: it is not a picture."""
-    if not isinstance(manifest.codec, ImageCodecSpec) or not isinstance(manifest.example, str):
+    if not isinstance(manifest.codec, ImageCodecSpec):
         return None
-    how = manifest.codec.preprocess
+    example, how = manifest.example, manifest.codec.preprocess
+    if isinstance(example, dict):
+        example = example.get(manifest.codec.input_of(manifest.inputs).name)
+    if not isinstance(example, str):
+        return None
     try:
-        array = preprocess(base64.b64decode(manifest.example, validate=True), how)
+        array = preprocess(base64.b64decode(example, validate=True), how)
     except (PictureError, binascii.Error):
         return None
     return png(picture_of(array, how), MAX_SHOWN)

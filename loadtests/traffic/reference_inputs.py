@@ -146,7 +146,7 @@ def _ask(target: Target, send: Send, *, aligned: bool) -> References:
     rng = np.random.default_rng(SEED)
     items, pictures = list[Arrays](), list[PictureReference]()
     for _ in range(_count(target)):
-        if isinstance(codec, ImageCodecSpec):
+        if isinstance(codec, ImageCodecSpec) and codec.input is None:
             pixels = draw_picture(codec.preprocess, rng)
             pictures.append(_picture(target, judge, send, pixels))
             array = preprocess(pictures[-1].file, codec.preprocess)

@@ -35,6 +35,7 @@ class Thorough:
         self.most_lists = codec.most_lists
         self.places = codec.places
         self.files = codec.files
+        self.parts = codec.parts
         self.chosen = codec.chosen
         self.decode = codec.decode
         self.decode_raw = codec.decode_raw
@@ -81,5 +82,11 @@ CODECS = (
         TensorSpec(name="b", dtype="bool", shape=(-1, -1), dimensions=(SEQ,)),
     ),
     _tensor(TensorSpec(name="x", dtype="float32", shape=(-1, -1, -1), dimensions=(SEQ, SEQ))),
+    codec_for(
+        make_manifest(
+            [spec("meta", shape=(-1, 2)), spec("picture", shape=(-1, 1, 5, 6))],
+            codec=ImageCodecSpec(preprocess=GREY, input="picture"),
+        )
+    ),
 )
 THOROUGH = tuple(Thorough(codec) for codec in CODECS)

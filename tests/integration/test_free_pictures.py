@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +54,52 @@ async def test_pictures_of_several_sizes_share_a_request(repository: Path) -> No
         model = (await api.client.get("/models/channels?full=true")).json()
         example = {"input": model["example"]}
         assert (await api.client.post("/predict", json=example)).status_code == 200
+
+
+class Prompted(nn.Module):
+    """A prompt [n, 3] and pixels [n, 3, 8, 8] -> the mean of each channel, weighted [n, 3]."""
+
+    def forward(self, prompt: torch.Tensor, pixels: torch.Tensor) -> torch.Tensor:
+        """See the class."""
+        return prompt * pixels.mean(dim=(2, 3))
+
+
+async def test_a_picture_beside_a_prompt(tmp_path: Path) -> None:
+    (tmp_path / "model.pt").write_bytes(saved(torch.jit.script(Prompted())))
+    arguments = ["adopt", str(tmp_path / "model.pt"), "--name", "prompted", "--codec", "image"]
+    arguments += ["--input", "prompt=float32[-1,3]", "--input", "pixels=float32[-1,3,8,8]"]
+    arguments += ["--threads", "1", "--out", str(tmp_path / "models")]
+    assert cli.main(arguments, {}) == 0
+    picture = Image.fromarray(noise(8, 8))
+    wanted = np.asarray(picture).mean(axis=(0, 1)) / 255 * [1, 2, 0]
+    text = base64.b64encode(encoded(picture)).decode()
+    item = {"pixels": text, "prompt": [1, 2, 0]}
+    async with serving(tmp_path / "models", default_model="prompted") as api:
+        form = {"file": ("a.png", encoded(picture)), "prompt": (None, "[1, 2, 0]")}
+        for sent in ({"json": {"input": item}}, {"files": form}):
+            reply = await api.client.post("/predict", **sent)
+            assert reply.status_code == 200, reply.text
+            np.testing.assert_allclose(_output(reply.json()["prediction"]), wanted, atol=1e-5)
+        reply = await api.client.post("/batch-predict", json={"inputs": [item] * 2})
+        for each in reply.json()["predictions"]:
+            np.testing.assert_allclose(_output(each), wanted, atol=1e-5)
+        reply = await api.client.post("/predict", files={"file": ("a.png", encoded(picture))})
+        assert reply.status_code == 422
+        assert "must have the parts pixels, prompt" in reply.text
+        document = (await api.client.get("/openapi.json")).json()
+        bodies = [
+            document["paths"][path]["post"]["requestBody"]["content"]
+            for path in ("/predict", "/batch-predict")
+        ]
+        form_of_one = bodies[0]["multipart/form-data"]["schema"]
+        assert form_of_one["required"] == ["pixels", "prompt"]
+        assert "multipart/form-data" not in bodies[1]
+        config = (await api.client.get("/v2/models/prompted/config")).json()
+        assert [each["format"] for each in config["input"]] == ["FORMAT_NONE", "FORMAT_NCHW"]
+        model = (await api.client.get("/models/prompted?full=true")).json()
+        assert set(model["example"]) == {"pixels", "prompt"}
+        reply = await api.client.post("/predict", json={"input": model["example"]})
+        assert reply.status_code == 200
 
 
 def _output(prediction: dict[str, Any]) -> Any:

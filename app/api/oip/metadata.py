@@ -15,6 +15,7 @@ from typing_extensions import TypedDict  # pydantic cannot read typing's before 
 from app.api.oip.datatypes import DATATYPES, config_type
 from app.registry.loaded_models import LoadedModel, LoadedModels, ReplicaStatus
 from app.types import Device
+from models.codec_specs import ImageCodecSpec
 from models.tensors import TensorSpec
 
 EXTENSIONS = (
@@ -162,7 +163,8 @@ def model_config(
     """The configuration of a loaded model with these replicas."""
     manifest, settings = model.manifest, model.settings
     platform = _platform(model)
-    format_ = "FORMAT_NCHW" if manifest.codec.kind == "image" else "FORMAT_NONE"
+    codec = manifest.codec
+    picture = codec.input_of(manifest.inputs) if isinstance(codec, ImageCodecSpec) else None
     devices = Counter(each.device for each in replicas)
     return {
         "name": model.id.name,
@@ -174,7 +176,7 @@ def model_config(
             {
                 "name": spec.name,
                 "data_type": config_type(spec.dtype),
-                "format": format_,
+                "format": "FORMAT_NCHW" if spec is picture else "FORMAT_NONE",
                 "dims": list(spec.item_shape),
                 "is_shape_tensor": False,
                 "optional": False,

@@ -15,6 +15,7 @@ from app.codecs.image import PICTURES
 from app.codecs.item_schema import JsonSchema
 
 FILE: JsonSchema = {"type": "string", "format": "binary"}
+JSON_PART: JsonSchema = {"type": "string", "description": "this input as JSON"}
 BINARY: JsonSchema = {"schema": FILE}
 ANY_ITEM: JsonSchema = {
     "description": "One item: numbers (nested or flat), a text, a base64 picture or sound, or an "
@@ -55,9 +56,16 @@ def request_schema(
 
 
 def request_body(
-    name: str, media_types: Sequence[str], max_items: int | None = None, *, many: bool
+    name: str,
+    media_types: Sequence[str],
+    max_items: int | None = None,
+    *,
+    many: bool,
+    parts: Sequence[str] = (),
 ) -> dict[str, Any]:
     """A request body: JSON, by its schema's name, and the other media types.
+
+    With `parts`, a form is one item, of which the first part is a file.
 
     The description names every media type. Media types that client generators do not know appear
     nowhere else: generators would warn about each, or omit the call.
@@ -65,7 +73,17 @@ def request_body(
     content: dict[str, Any] = {JSON: {"schema": {"$ref": f"#/components/schemas/{name}"}}}
     if OCTET_STREAM in media_types:
         content[OCTET_STREAM] = BINARY
-    if media_types:
+    if parts and not many:
+        properties = {parts[0]: FILE, **dict.fromkeys(parts[1:], JSON_PART)}
+        content[FORM] = {
+            "schema": {
+                "type": "object",
+                "properties": properties,
+                "required": list(parts),
+                "additionalProperties": False,
+            }
+        }
+    elif media_types and not parts:
         content[FORM] = {
             "schema": _form(many=many, max_items=max_items),
             "encoding": {"file": {"contentType": ", ".join(media_types)}},

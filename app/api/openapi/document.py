@@ -109,7 +109,8 @@ def _describe_default(model: LoadedModel, max_items: int, made: Docs) -> None:
     for path, many in (("/predict", False), ("/batch-predict", True)):
         name, item = request_name("Default", many=many), model.codec.item_schema()
         made["components"]["schemas"][name] = request_schema(item, max_items, many=many)
-        body = request_body(name, model.codec.media_types, max_items, many=many)
+        codec = model.codec
+        body = request_body(name, codec.media_types, max_items, many=many, parts=codec.parts)
         operation = made["paths"][path]["post"]
         operation["requestBody"] = body
         has_scores = model.manifest.codec.has_scores(model.manifest.outputs[0])

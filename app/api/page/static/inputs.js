@@ -26,7 +26,8 @@ const MAX_SHOWN = 1024; // items of an array, whose header may claim any number
  * @returns {{element: Element, read: () => Promise<Input | null>, close: () => void}}
  */
 export function inputFor(model) {
-  if (model.codec === "image") return new PictureInput(model);
+  const isPicture = model.codec === "image" && model.inputs.length === 1; // else as base64 by name
+  if (isPicture) return new PictureInput(model);
   if (model.codec === "audio") return new SoundInput(model);
   return model.codec === "text" ? textInput(model) : new TensorInput(model);
 }

@@ -20,6 +20,9 @@ export function triton({ model, version, input, body }, root, isKeyed) {
   if (model.codec === "text") {
     return { why: "The Open Inference Protocol accepts token ids for this model, not texts." };
   }
+  if (model.codec === "image" && model.inputs.length > 1) {
+    return { why: "The Open Inference Protocol accepts only arrays for this model, not pictures." };
+  }
   const arrays =
     model.codec === "tensor" ? tensors(model, input, body) : filesOf(model, input, body);
   if (arrays.why) return arrays;

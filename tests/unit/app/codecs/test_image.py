@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from app.codecs.base import NPY, OCTET_STREAM, Budget, TooLongForLoop
+from app.api.payloads import read_items
+from app.codecs.base import NPY, NPZ, OCTET_STREAM, Budget, TooLongForLoop
 from app.codecs.image import ImageCodec
 from app.errors import InvalidInput, PayloadTooLarge, UnsupportedMediaType
-from app.types import Array
+from app.types import Array, Item, signature_of
 from models.codec_specs import ImageCodecSpec, PicturePreprocess
 from models.places import Boxes
 from models.preprocess import preprocess
@@ -97,7 +98,9 @@ def test_levels_of_a_uint8_input() -> None:
     (item,) = codec.decode_raw("image/png", PNG, max_items=None)
     assert item.arrays["picture"].dtype == np.uint8
     np.testing.assert_array_equal(item.arrays["picture"], preprocess(PNG, how))
-    with pytest.raises(ValueError, match=r"pictures need one input, uint8 of shape \[-1, 1, 5, 6"):
+    with pytest.raises(
+        ValueError, match=r"pictures need an input of uint8 and shape \[-1, 1, 5, 6"
+    ):
         make_manifest([spec("picture", shape=(-1, 1, 5, 6))], codec=codec.manifest.codec)
 
 
@@ -134,6 +137,105 @@ class TestFreeSizes:
         box = Boxes(output="value", form="xyxy")
         with pytest.raises(ValueError, match="not scaled need no mapping"):
             make_manifest([self.picture], codec=ImageCodecSpec(preprocess=self.how, boxes=(box,)))
+
+
+class TestBesideOtherInputs:
+    inputs = (
+        TensorSpec(name="meta", dtype="float32", shape=(-1, 2)),
+        TensorSpec(name="picture", dtype="float32", shape=(-1, 1, 5, 6)),
+    )
+    codec = ImageCodec(make_manifest(inputs, codec=ImageCodecSpec(preprocess=HOW, input="picture")))
+    text = base64.b64encode(PNG).decode()
+
+    def test_by_name(self) -> None:
+        item = self.codec.decode({"picture": self.text, "meta": [1, 2.5]})
+        assert list(item.arrays) == ["meta", "picture"]
+        np.testing.assert_array_equal(item.arrays["picture"], preprocess(PNG, HOW))
+        np.testing.assert_array_equal(item.arrays["meta"], np.array([1, 2.5], np.float32))
+        assert item.signature == signature_of(item.arrays)
+
+    def test_numbers_as_before(self) -> None:
+        numbers = np.zeros((1, 5, 6)).tolist()
+        assert not self.codec.decode({"picture": numbers, "meta": [0, 0]}).arrays["picture"].any()
+
+    def test_boxes_have_their_geometry(self) -> None:
+        boxes = spec("boxes", shape=(-1, 7, 4))
+        how = ImageCodecSpec(
+            preprocess=HOW, input="picture", boxes=(Boxes(output="boxes", form="xyxy"),)
+        )
+        codec = ImageCodec(make_manifest(self.inputs, [boxes], codec=how))
+        item = codec.decode({"picture": self.text, "meta": [0, 0]})
+        assert item.note is not None
+        assert item.note.image is not None
+
+    @pytest.mark.parametrize(
+        ("value", "told"),
+        [
+            ({"picture": "Zm9v", "meta": [1, 2]}, "neither a PNG"),
+            ({"picture": text}, "expected an object with 'picture', 'meta', or a form"),
+            ({"picture": text, "meta": [1, 2], "x": 1}, "got 'picture', 'meta', 'x'"),
+            ({"picture": text, "meta": [1]}, r"'meta': expected float32 of shape \[2\]"),
+            ({"picture": text, "meta": "1"}, "'meta': expected"),
+            ({"picture": text, "meta": text}, "'meta': expected"),
+            (text, "a file alone is not an item; send an object with 'picture', 'meta'"),
+        ],
+    )
+    def test_wrong_objects(self, value: object, told: str) -> None:
+        with pytest.raises(InvalidInput, match=told):
+            self.codec.decode(value)
+
+    def test_a_picture_alone(self) -> None:
+        with pytest.raises(UnsupportedMediaType, match="image/png alone is not an item"):
+            self.codec.decode_raw("image/png", PNG, max_items=None)
+        assert self.codec.media_types == (NPZ,)
+        assert self.codec.files is None
+
+    def test_the_schema(self) -> None:
+        schema = self.codec.item_schema()
+        assert schema["properties"]["picture"]["anyOf"][0]["contentEncoding"] == "base64"
+        assert schema["required"] == ["meta", "picture"]
+
+    def test_which_input_must_be_told(self) -> None:
+        for name in (None, "meta", "other"):
+            codec = ImageCodecSpec(preprocess=HOW, input=name)
+            with pytest.raises(ValueError, match=r"pictures need an input|the inputs are"):
+                make_manifest(self.inputs, codec=codec)
+
+    def form(self, *parts: tuple[str, bytes], many: bool = False) -> list[Item]:
+        body = b"".join(
+            b'--x\r\nContent-Disposition: form-data; name="%b"\r\n\r\n%b\r\n'
+            % (name.encode(), data)
+            for name, data in parts
+        )
+        content_type = "multipart/form-data; boundary=x"
+        return read_items(self.codec, content_type, body + b"--x--", many=many, max_items=9)
+
+    @pytest.mark.parametrize("name", ["picture", "file"])
+    def test_a_form_with_named_parts(self, name: str) -> None:
+        (item,) = self.form(("meta", b"[1, 2.5]"), (name, PNG))
+        same = self.codec.decode({"picture": self.text, "meta": [1, 2.5]})
+        for each in ("picture", "meta"):
+            np.testing.assert_array_equal(item.arrays[each], same.arrays[each])
+
+    @pytest.mark.parametrize(
+        ("parts", "told"),
+        [
+            ([("picture", PNG)], "must have the parts picture, meta, each once; it has 1"),
+            ([("picture", PNG), ("file", PNG)], "each once; it has 'picture'"),
+            ([("picture", PNG), ("x" * 99, b"1")], "it has 'xxx"),
+            ([("picture", PNG), ("meta", b"[1,")], "part 'meta' of the form: the body is not JSON"),
+            ([("picture", PNG), ("meta", b"[1]")], "'meta': expected"),
+            ([("picture", b"?"), ("meta", b"[1, 2]")], "neither a PNG"),
+            ([("picture", PNG), ("meta", b"")], "part 2 of the form is an empty file"),
+        ],
+    )
+    def test_wrong_forms(self, parts: list[tuple[str, bytes]], told: str) -> None:
+        with pytest.raises(InvalidInput, match=told):
+            self.form(*parts)
+
+    def test_a_form_is_one_item(self) -> None:
+        with pytest.raises(UnsupportedMediaType, match="send several items as JSON"):
+            self.form(("picture", PNG), ("meta", b"[1, 2]"), many=True)
 
 
 class TestTensors:
