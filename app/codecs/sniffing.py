@@ -6,13 +6,17 @@ from app.codecs.base import FLAC, JPEG, NPY, NPZ, PNG, WAV, WEBP
 from models import pictures, sound_files, webp
 from models.archive import BEGINNING
 
-BEGINNINGS = (
-    (pictures.PNG, PNG),
-    (pictures.JPEG, JPEG),
-    (b"\x93NUMPY", NPY),
-    (BEGINNING, NPZ),
-    (sound_files.FLAC, FLAC),
-)
+BEGINNINGS = {  # by the first byte
+    each[0][:1]: each
+    for each in (
+        (pictures.PNG, PNG),
+        (pictures.JPEG, JPEG),
+        (b"\x93NUMPY", NPY),
+        (BEGINNING, NPZ),
+        (sound_files.FLAC, FLAC),
+        (sound_files.RIFF, None),
+    )
+}
 IN_RIFF = {sound_files.WAVE: WAV, webp.WEBP: WEBP}  # RIFF files, by the four bytes after their size
 KNOWN = "PNG, JPEG, WebP, WAV, FLAC, .npy or .npz"  # all of them, for messages
 
@@ -38,7 +42,7 @@ def media_type_in(content_type: str) -> str:
 
 def sniffed(data: bytes) -> str | None:
     """The media type of a file of a `KNOWN` kind; None for any other file."""
-    for beginning, media_type in BEGINNINGS:
-        if data.startswith(beginning):
-            return media_type
-    return IN_RIFF.get(data[8:12]) if data.startswith(sound_files.RIFF) else None
+    found = BEGINNINGS.get(data[:1])
+    if found is None or not data.startswith(found[0]):
+        return None
+    return found[1] or IN_RIFF.get(data[8:12])
