@@ -199,17 +199,19 @@ def _runs(
             runs[batch, shapes] = {name: tensor.to("meta") for name, tensor in made.items()}
     before = _state(module)
     repeated = by_name(_run(module, inputs, sample), names)
-    if changed := [name for name, now in _state(module).items() if not _alike(now, before[name])]:
+    is_same = _same(made, repeated)
+    changed = [name for name, now in _state(module).items() if not _alike(now, before[name])]
+    if changed or (not is_same and (changed := traces.assigned(module))):
         raise ExportError(
             f"the model has a state: a forward changes {', '.join(map(repr, changed[:3]))}, so an "
             "answer depends on the requests before it, of other callers too. Take the state as an "
             "input and return the new one as an output, or do not keep it"
         )
-    if not _same(made, repeated):
+    if not is_same:
         raise ExportError(
             "the model gives different answers to the same input: something in it is random, "
             "such as a dropout that was traced in training mode; call model.eval() before "
-            "torch.jit.trace; or it keeps a state in an attribute: take that as an input and "
+            "torch.jit.trace; or it keeps a state in a list or a dict: take that as an input and "
             "return the new one as an output"
         )
     if original is not None and not _same(made, by_name(_run(original, inputs, sample), names)):

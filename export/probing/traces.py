@@ -1,9 +1,10 @@
-"""Detects traces of models in training mode."""
+"""What the graph of a model shows: training mode, and attributes that a forward assigns."""
 
 from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import fx, nn
 
 from export.errors import ExportError
@@ -48,3 +49,11 @@ def check_evaluating(module: nn.Module) -> None:
                     "would mix the items of a batch or be random; call model.eval() before "
                     "torch.jit.trace (and avoid batch norms with track_running_stats=False)"
                 )
+
+
+def assigned(module: nn.Module) -> list[str]:
+    """Return the names of the attributes that a forward of a TorchScript module assigns."""
+    if not isinstance(module, torch.jit.ScriptModule):
+        return []
+    graph: Any = module.inlined_graph  # its nodes live as long as the graph
+    return sorted({node.s("name") for node in graph.findAllNodes("prim::SetAttr")})

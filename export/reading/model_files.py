@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import zipfile
 from collections.abc import Iterable
 
 import torch
@@ -11,7 +12,7 @@ from torch import nn
 from export.errors import ExportError, reason
 from export.reading import advice
 from export.reading.onnx_files import is_onnx, read_onnx
-from export.reading.programs import Program, read_program
+from export.reading.programs import TRACED, Program, read_program
 from models.archive import ArchiveError, check_archive, read_entries
 from models.operators import load_operators, operators_in
 from models.runtimes import NotInstalled, named_file
@@ -106,4 +107,11 @@ def _check_intact(data: bytes, what: str, names: Iterable[str]) -> None:
         for _ in read_entries(io.BytesIO(data), what, names):
             pass
     except ArchiveError as error:
-        raise ExportError(f"{error}; copy or save it again") from error
+        advice = f"; {TRACED}" if _lacks_weights(data) else ""
+        raise ExportError(f"{error}; copy or save it again{advice}") from error
+
+
+def _lacks_weights(data: bytes) -> bool:
+    """Whether torch wrote an entry for a weight without memory, a tensor of a subclass."""
+    with zipfile.ZipFile(io.BytesIO(data)) as archive:
+        return any(each.file_size and not each.CRC for each in archive.infolist())

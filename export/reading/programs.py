@@ -45,8 +45,8 @@ SIZE = re.compile(
 )
 DECOMPOSED = "decompose it (ExportedProgram.run_decompositions), or script the model instead"
 TRACED = (
-    "of a model that torchao quantized, adopt a trace: "
-    "torch.jit.trace(model.eval(), example).save('model.pt')"
+    "of a model that torchao quantized, adopt a frozen trace: "
+    "torch.jit.freeze(torch.jit.trace(model.eval(), example)).save('model.pt')"
 )
 SPECS = ("builtins.tuple", "builtins.list", "builtins.dict")
 NAMES = ("n", "m", "k", "p", "q", "r")  # of free sizes; the program has only numbers for them

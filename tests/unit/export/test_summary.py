@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from export.errors import ExportError
+from export.progress import shown_on
 from export.reports.content import content_of
 from export.summary import print_summary
 from models.manifest import Difference, LeftOut, Manifest
@@ -131,3 +133,17 @@ def test_each_step_is_a_line_without_a_terminal(tmp_path: Path) -> None:
     steps = [line.split()[0] for line in text.splitlines()[:4]]
     assert steps == ["training", "eager", "script", "timing"]
     assert len(text.splitlines()) <= 15
+
+
+def test_line_of_a_step_that_fails_ends() -> None:
+    """The error on stderr begins a line of its own."""
+    text = io.StringIO()
+
+    def fail() -> None:
+        with shown_on(Console(file=text)) as stage:
+            stage("script")(1, 4, "largest difference 2.0e-05")
+            raise ExportError("it differs")
+
+    with pytest.raises(ExportError):
+        fail()
+    assert text.getvalue().endswith("1/4 largest difference 2.0e-05\n")

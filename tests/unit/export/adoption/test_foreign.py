@@ -17,7 +17,7 @@ from export.errors import ExportError, UsageError
 from export.reading.model_files import load
 from models.codec_specs import TensorCodecSpec
 from models.tensors import TensorSpec
-from tests.unit.export.kinds import Counter, Found
+from tests.unit.export.kinds import Counter, Found, Remembering
 from tests.unit.export.torchscripts import SUMS, Sums, mar, pickled, saved, scripted
 from tests.unit.models.manifests import spec
 from tests.unit.models.test_archive import zipped
@@ -170,6 +170,16 @@ class TestLoad:
         with pytest.raises(ExportError, match=r"^it is damaged: Bad CRC-32 .*; copy or save it ag"):
             load(bytes(data), "it")
 
+    def test_weights_without_memory_are_named(self) -> None:
+        """Those of a subclass of Tensor, as torchao's: torch writes a checksum of nothing."""
+        data = bytearray(SUMS)
+        with zipfile.ZipFile(io.BytesIO(data)) as archive:
+            weights = next(each for each in archive.infolist() if each.file_size == 6 * 4)
+        entry = data.rindex(b"PK\1\2", 0, data.rindex(weights.orig_filename.encode()))
+        data[entry + 16 : entry + 20] = bytes(4)
+        with pytest.raises(ExportError, match=r"that torchao quantized, adopt a frozen trace: tor"):
+            load(bytes(data), "it.pt")
+
 
 class TestOutputs:
     @pytest.mark.parametrize(
@@ -205,6 +215,7 @@ class TestRejected:
             ),
             (Empty(), "output has the shapes [[0]], without the batch"),
             (Counter(), "the model has a state: a forward changes 'seen', so an answer depends on"),
+            (Remembering(), "the model has a state: a forward changes 'forwards', 'mean', so an"),
             (Found(), "If a size depends on the data, as after nonzero, return a fixed number"),
             (Dice(), "the model gives different answers to the same input"),
         ],
