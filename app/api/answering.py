@@ -11,7 +11,7 @@ from app.api.codings import gzipped
 from app.api.endpoints import Endpoint
 from app.api.errors import RawAnswer
 from app.api.memo import Remembered, Written
-from app.api.negotiation import MAY, MUST, NEVER
+from app.api.negotiation import MAY, MUST, NEVER, VARY
 from app.api.outcomes import (
     JSON_HEADERS,
     check_answer,
@@ -287,6 +287,7 @@ class Answering:
             200,
             [
                 *headers,
+                VARY,
                 (b"x-torchlane-cache", _cache_header(answer.cache, many=self.endpoint.many)),
                 (b"server-timing", timing),
                 (b"content-length", b"%d" % len(content)),
@@ -302,8 +303,7 @@ class Answering:
 
 
 def _coded(headers: Headers, content: bytes) -> Encoded:
-    coded = (*headers, (b"content-encoding", b"gzip"), (b"vary", b"Accept-Encoding"))
-    return coded, gzipped(content)
+    return (*headers, (b"content-encoding", b"gzip")), gzipped(content)
 
 
 def _no_pieces() -> Pieces:

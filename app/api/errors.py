@@ -10,6 +10,7 @@ import orjson
 from starlette.types import Scope
 
 from app import errors
+from app.api.negotiation import VARY
 
 STATUS: dict[type[errors.TorchlaneError], int] = {
     errors.MalformedRequest: 400,
@@ -122,6 +123,8 @@ def error_answer(scope: Scope, error: errors.TorchlaneError) -> RawAnswer:
     if isinstance(error, errors.Unauthorized):  # RFC 6750
         known = b', error="invalid_token"' if error.wrong_key else b""
         headers.append((b"www-authenticate", b'Bearer realm="torchlane"' + known))
+    if isinstance(error, errors.NotAcceptable):
+        headers.append(VARY)
     if isinstance(error, errors.UnsupportedContentCoding):
         headers.append((b"accept-encoding", ACCEPTED_CODINGS.encode()))
     if isinstance(error, errors.RetryLater):

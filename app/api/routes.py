@@ -208,4 +208,4 @@ def _add_health(app: FastAPI, service: Service) -> None:
     async def metrics(request: Request) -> Response:
         """The metrics, for Prometheus."""
         content, kind = await service.metrics.scraped_as(request.headers.get("accept", ""))
-        return Response(content, headers={"content-type": kind})
+        return Response(content, headers={"content-type": kind, "vary": "Accept"})

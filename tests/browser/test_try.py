@@ -124,6 +124,16 @@ def test_an_output_that_is_a_picture_is_shown(visit: Visits, server: Server) -> 
     assert size == SIDE
 
 
+def test_a_mask_that_cannot_be_drawn_is_shown_as_numbers(visit: Visits, server: Server) -> None:
+    page = visit(server.url, expected={406})
+    choose(page, "segments")
+    page.get_by_role("textbox").fill("[300, 2]")
+    answer = predict(page)
+    expect(answer.get_by_label("JSON")).to_contain_text("[300,300,300,300]")
+    expect(page.get_by_text("/models/segments/predict").first).to_be_attached()
+    assert "pictures=base64" not in (page.text_content("main") or "")
+
+
 def test_labels_are_never_rendered_as_html(visit: Visits, server: Server) -> None:
     page = visit(server.url)
     choose(page, "hostile")

@@ -16,6 +16,7 @@ from tests.text_models import write_text_models
 
 TENSOR = {"name": "x", "datatype": "FP32", "shape": [1, 2], "data": [1, 2]}
 JSON, OCTETS = "application/json", "application/octet-stream"
+VARY = "Accept, Accept-Encoding"
 
 
 def sent(path: str, body: object, **headers: Any) -> dict[str, Any]:
@@ -68,11 +69,13 @@ async def test_what_cannot_be_met(server: Listening, call: str) -> None:
     for accept in ("*/*", written, f"text/html, {written};q=0.1", "application/*"):
         answer = await server.ask(request(**given, accept=accept))
         assert (answer.status, answer["content-type"]) == (200, written)
+        assert answer["vary"] == VARY
     # The answer is in the memo by now, if the protocol has one.
     for accept in ("text/html", other, f"*/*, {written};q=0"):
         refused = await server.ask(request(**given, accept=accept))
         assert refused.status == 406, accept
         assert refused["content-type"] == JSON
+        assert refused["vary"] == VARY
         assert f"can only be {written}" in refused.body.decode()
 
 

@@ -378,6 +378,7 @@ async def test_exemplars(server: Listening, made: Made) -> None:
     accept = "application/openmetrics-text;version=1.0.0;q=0.5,text/plain;version=0.0.4;q=0.2"
     answer = await server.ask(request("/metrics", b"", method="GET", accept=accept))
     assert answer["content-type"].startswith("application/openmetrics-text; version=1.0.0")
+    assert answer["vary"] == "Accept"
     found = parse_openmetrics(answer.body.decode())  # type: ignore[no-untyped-call]
     families = {each.name: each for each in found}
     trace_id = format_trace_id(context_of(span).trace_id)

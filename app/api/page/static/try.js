@@ -235,8 +235,7 @@ function busy(isBusy) {
 async function predict(call, signal) {
   alert.clear();
   try {
-    const { path, headers, body } = call;
-    const response = await api.request(path, { method: "POST", headers, body, signal });
+    const response = await answerTo(call, signal);
     const text = await response.text();
     const total = performance.now() - response.sentAt;
     const answer = JSON.parse(text);
@@ -264,6 +263,19 @@ async function predict(call, signal) {
   } catch (error) {
     if (error.name !== "AbortError") fill(result, snippetsView(call, api));
     throw error;
+  }
+}
+
+/** The answer to a call; if an output cannot be drawn, with its numbers, and the call says so. */
+async function answerTo(call, signal) {
+  const options = { method: "POST", headers: call.headers, body: call.body, signal };
+  try {
+    return await api.request(call.path, options);
+  } catch (error) {
+    const [path, query] = call.path.split("?", 2);
+    if (error.status !== 406 || !query) throw error;
+    call.path = path; // for example, a PNG mask has no class above 255
+    return await api.request(path, options);
   }
 }
 
