@@ -9,9 +9,9 @@ from functools import partial
 from app.api.answers import LARGE_BYTES, Encoded, Headers, LargeAnswer, Pieces
 from app.api.codings import gzipped
 from app.api.endpoints import Endpoint
-from app.api.errors import RawAnswer
+from app.api.errors import VARY, RawAnswer
 from app.api.memo import Remembered, Written
-from app.api.negotiation import MAY, MUST, NEVER, VARY
+from app.api.negotiation import MAY, MUST, NEVER
 from app.api.outcomes import (
     JSON_HEADERS,
     check_answer,
@@ -125,11 +125,15 @@ class Answering:
             outcomes = shown(outcomes)
         places = self.model.codec.places
         is_large = size > (DRAWN_BYTES if self.draws else LARGE_BYTES) or self.gzip == MUST
+        if self.draws and places is not None and places.reduces:
+            is_large = True  # what is made is small, but takes long
         is_long = places is not None and len(outcomes) > FEW
         if places is not None and (self.draws or not (is_large or is_long)):
             if not is_long:
                 outcomes = [*map(self._chosen, outcomes)]
-            mapped_bytes = check_mapped(places, outcomes, self.notes, limits.max_answer_bytes)
+            mapped_bytes = check_mapped(
+                places, outcomes, self.notes, limits.max_answer_bytes, drawn=self.draws
+            )
             size = max(size, mapped_bytes)
         if is_large or is_long or size > LARGE_BYTES:
             self._counts(size + self.expected_bytes(size))
@@ -147,7 +151,9 @@ class Answering:
     def _mapped(self, outcomes: Sequence[Outcome]) -> Sequence[Outcome]:
         """The outcomes in the callers' pictures."""
         places = self.model.codec.places
-        return outcomes if places is None else mapped(places, outcomes, self.notes)
+        if places is None:
+            return outcomes
+        return mapped(places, outcomes, self.notes, drawn=self.draws)
 
     def _pieces(self, outcomes: Sequence[Outcome]) -> Pieces:
         """What `write_large` yields for the outcomes in the callers' pictures.
@@ -161,13 +167,16 @@ class Answering:
         def made(size: int) -> None:
             nonlocal total
             total += size
-            check_mapped_size(total, limit)
+            if places is not None:
+                check_mapped_size(places, total, limit)
             if not self.draws and total > self.counted:  # what is drawn was counted before
                 self._counts(total)
 
         if places is not None:
             chosen = map(self._chosen, outcomes)
-            outcomes = yield from mapped_in_steps(places, chosen, self.notes, made)
+            outcomes = yield from mapped_in_steps(
+                places, chosen, self.notes, made, drawn=self.draws
+            )
         return (yield from self.write_large(outcomes))
 
     def sent(self) -> None:

@@ -61,6 +61,7 @@ class Call(Answering):
         arrived_at: when the head arrived, on the engine's clock.
         deadline: on the engine's clock.
         notes: the items' notes, once the items have been read; empty if none has one.
+        received: bytes of the body before its Content-Encoding was undone; 0: it had none.
         trace: the request's trace; None if it is not traced.
 
     Raises:
@@ -79,6 +80,7 @@ class Call(Answering):
         "arrived_at",
         "deadline",
         "model",
+        "received",
     )
 
     def __init__(
@@ -96,6 +98,7 @@ class Call(Answering):
         self._caller = admitted(service, fields) if caller is None else caller
         coding = fields.get(b"content-encoding")
         self._coding = None if coding is None else read_coding(coding)
+        self.received = 0
         self.accept = fields.get(b"accept", b"")
         codings = fields.get(b"accept-encoding")
         self.draws = False
@@ -206,6 +209,7 @@ class Call(Answering):
         model = self.model
         self.check_model()
         if self._coding is not None:
+            self.received = len(body)
             inflater = Inflater(self._coding, body, service.limits.max_body_bytes)
             inflated = inflater.inflate_shortly()
             if inflated is None:

@@ -10,7 +10,6 @@ import orjson
 from starlette.types import Scope
 
 from app import errors
-from app.api.negotiation import VARY
 
 STATUS: dict[type[errors.TorchlaneError], int] = {
     errors.MalformedRequest: 400,
@@ -45,6 +44,8 @@ REQUEST_ID = "torchlane.request_id"  # keys in the ASGI scope
 HEAD_ONLY = "torchlane.head_only"  # present if the answer's body will not be sent
 TRANSPORT = "torchlane.transport"  # the connection's transport, if any
 ACCEPTED_CODINGS = "gzip, deflate"  # of request bodies, see codings.py
+# Of every answer to a prediction, for caches: other callers may get another one (RFC 9110, 12.5.5).
+VARY = (b"vary", b"Accept, Accept-Encoding")
 OUTCOME = "torchlane.outcome"
 ROUTE = "torchlane.route"
 TRACE = "torchlane.trace"

@@ -33,8 +33,6 @@ TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9a-z-]+")
 WEIGHT = re.compile(r"0?\.[0-9]{1,9}|[01](?:\.[0-9]{0,9})?")
 UTF_8 = frozenset(("utf-8", "utf8"))
 GZIP = ("gzip", "x-gzip")
-# Of every answer to a prediction, for caches: other callers may get another one (section 12.5.5).
-VARY = (b"vary", b"Accept, Accept-Encoding")
 # Whether an answer is compressed: never; if it is worth it; always, as its caller demands.
 NEVER, MAY, MUST = 0, 1, 2
 

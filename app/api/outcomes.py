@@ -39,19 +39,26 @@ def check_answer(outcomes: Sequence[Outcome], limit: int) -> int:
 
 
 def check_mapped(
-    places: Places, outcomes: Sequence[Outcome], notes: Sequence[Note | None], limit: int
+    places: Places,
+    outcomes: Sequence[Outcome],
+    notes: Sequence[Note | None],
+    limit: int,
+    *,
+    drawn: bool,
 ) -> int:
     """Reject an answer that is too large once it is mapped; returns the bytes of its arrays.
 
     Raises:
         PayloadTooLarge: with both numbers.
     """
-    size = sum(map(places.size_of, outcomes, notes))
-    check_mapped_size(size, limit)
+    size = 0
+    for outcome, note in zip(outcomes, notes, strict=True):
+        size += places.size_of(outcome, note, drawn=drawn)
+    check_mapped_size(places, size, limit)
     return size
 
 
-def check_mapped_size(size: int, limit: int) -> None:
+def check_mapped_size(places: Places, size: int, limit: int) -> None:
     """Reject an answer whose arrays would have this many bytes.
 
     Raises:
@@ -60,16 +67,15 @@ def check_mapped_size(size: int, limit: int) -> None:
     if size > limit:
         raise PayloadTooLarge(
             f"with masks in the size of the pictures the answer would have {size} bytes of numbers,"
-            f" the limit is {limit}; send smaller pictures, or fewer at once, or export a model "
-            "that returns classes as uint8 instead of a score for each class"
+            f" the limit is {limit}; {places.smaller}"
         )
 
 
 def mapped(
-    places: Places, outcomes: Sequence[Outcome], notes: Sequence[Note | None]
+    places: Places, outcomes: Sequence[Outcome], notes: Sequence[Note | None], *, drawn: bool
 ) -> list[Outcome]:
     """The outcomes in the callers' pictures; items that were no pictures stay as they are."""
-    return at_once(mapped_in_steps(places, outcomes, notes, lambda _: None))
+    return at_once(mapped_in_steps(places, outcomes, notes, lambda _: None, drawn=drawn))
 
 
 def mapped_in_steps(
@@ -77,6 +83,8 @@ def mapped_in_steps(
     outcomes: Iterable[Outcome],
     notes: Sequence[Note | None],
     made: Callable[[int], None],
+    *,
+    drawn: bool,
 ) -> Generator[bytes, None, list[Outcome]]:
     """The same, in quick steps, each of which yields nothing, as bytes.
 
@@ -85,14 +93,15 @@ def mapped_in_steps(
         outcomes: taken one by one.
         notes: one for each.
         made: called with the bytes of each item's arrays before they are made; may raise.
+        drawn: whether the answer has PNG files, see `Places`.
     """
     found: list[Outcome] = []
     for outcome, note in zip(outcomes, notes, strict=True):
-        made(places.size_of(outcome, note))
+        made(places.size_of(outcome, note, drawn=drawn))
         if isinstance(outcome, ItemFailed) or note is None or note.image is None:
             found.append(outcome)
         else:
-            found.append((yield from places.steps(outcome, note.image)))
+            found.append((yield from places.steps(outcome, note.image, drawn=drawn)))
     return found
 
 

@@ -57,18 +57,20 @@ def read_items(
     max_items: int,
     on_loop: bool | None = None,
     is_left: Callable[[], bool] = bool,
+    received: int = 0,
 ) -> list[Item]:
     """The items of a body, in order.
 
     Args:
         codec: the model's.
         content_type: as the caller sent it.
-        body: as the caller sent it.
+        body: as the caller sent it, without its Content-Encoding.
         many: whether the body holds many items.
         max_items: maximum number of items.
         on_loop: False in a thread, after an attempt on the event loop; None if nothing else is
             blocked.
         is_left: see `Budget`.
+        received: see `Budget`.
 
     Raises:
         TooLongForLoop: if called on the event loop; call it again in a thread.
@@ -82,7 +84,7 @@ def read_items(
         items = codec.decode_numbers("inputs" if many else "input", body, max_items=most)
         if items is not None:
             return items
-    budget = Budget(on_loop=on_loop is True, is_left=is_left)
+    budget = Budget(on_loop=on_loop is True, is_left=is_left, received=received)
     if media_type == FORM:
         budget.read(len(body))
         if codec.parts:

@@ -58,9 +58,16 @@ class Budget:
     Args:
         on_loop: whether decoding runs on the event loop, where it must not take long.
         is_left: whether the caller no longer waits for the answer; called in threads.
+        received: bytes of the body before its Content-Encoding was undone; 0: it had none.
+
+    Attributes:
+        received: see above.
     """
 
-    def __init__(self, *, on_loop: bool = False, is_left: Callable[[], bool] = bool) -> None:
+    def __init__(
+        self, *, on_loop: bool = False, is_left: Callable[[], bool] = bool, received: int = 0
+    ) -> None:
+        self.received = received
         self._is_left = is_left
         self._pixels = self._samples = self._characters = self._tokens = 0
         self._on_loop = on_loop

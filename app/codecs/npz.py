@@ -21,7 +21,8 @@ from models.tensors import TensorSpec
 
 SUFFIX = ".npy"
 DIRECTORY_BYTES = 1024  # of an archive for each array; numpy writes about 60
-# A file may unpack to 32 times its size, or to a mebibyte, as bodies with a Content-Encoding may.
+# A file may unpack to 32 times its size, or to a mebibyte, as bodies with a Content-Encoding may;
+# in such a body, to 32 times the received bytes.
 MAX_RATIO, FREE_BYTES, MAX_UNPACKED_BYTES = 32, 1 << 20, 64 << 20
 PART_BYTES = 256 << 10
 MAX_SHOWN = 8  # names from a client in an error
@@ -66,11 +67,12 @@ def read_npz(
         raise InvalidInput(str(error)) from error
     _check_names(specs, entries)
     unpacked = sum(entry.file_size for entry in entries.values())
-    limit = max(len(body), min(MAX_UNPACKED_BYTES, max(FREE_BYTES, MAX_RATIO * len(body))))
+    received = (0 if budget is None else budget.received) or len(body)
+    limit = max(len(body), min(MAX_UNPACKED_BYTES, max(FREE_BYTES, MAX_RATIO * received)))
     if unpacked > limit:
         raise PayloadTooLarge(
-            f"the .npz file unpacks to {unpacked} bytes, the limit for {len(body)} bytes is "
-            f"{limit}; write it with numpy.savez, which does not compress, or split it"
+            f"the .npz file unpacks to {unpacked} bytes, the limit for {received} received bytes "
+            f"is {limit}; write it with numpy.savez, which does not compress, or split it"
         )
     if budget is not None:
         budget.read(unpacked)

@@ -7,7 +7,7 @@ become the same input. The geometry of each picture is in its item's note.
 from __future__ import annotations
 
 import math
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from typing import NamedTuple, TypeVar
 
 import numpy as np
@@ -16,8 +16,9 @@ from app.errors import ItemFailed
 from app.types import Array, Arrays, Note, Outcome
 from models.codec_specs import ImageCodecSpec
 from models.manifest import Manifest
+from models.pictured import MAX_CLASSES, MaskOutput
 from models.places import Boxes, Geometry
-from models.tensors import Name
+from models.tensors import Name, TensorSpec
 
 T = TypeVar("T")
 STEP_NUMBERS = 1 << 15  # of a mask's interpolated numbers, made at once: takes about a millisecond
@@ -26,8 +27,15 @@ STEP_NUMBERS = 1 << 15  # of a mask's interpolated numbers, made at once: takes 
 class Places:
     """Maps the declared outputs of one model.
 
+    Masks with a score for each class, of which PNG files have the highest, become these classes as
+    they are mapped if they are drawn: the scores of a photograph are a gigabyte.
+
     Args:
         manifest: its codec is of kind `image`.
+
+    Attributes:
+        reduces: whether there are such masks.
+        smaller: what to request or change if mapped masks are too large.
 
     Raises:
         TypeError: if the manifest has another codec, which is a bug.
@@ -41,20 +49,35 @@ class Places:
         self._boxes = codec.boxes
         self._masks = codec.masks
         self._counts = {spec.name: spec.count for spec in manifest.outputs if spec.count}
+        scores = [each for each in manifest.outputs if each.name in codec.masks and _scores(each)]
+        drawn = frozenset(
+            each.name for each in scores if isinstance(each.picture, MaskOutput) and not each.count
+        )
+        self._drawn = drawn
+        self.reduces = bool(drawn)
+        self.smaller = "send smaller pictures, or fewer at once"
+        if drawn:
+            self.smaller += ", or request only the class of each pixel, by /predict with Accept: "
+            self.smaller += "image/png, or with ?pictures=base64"
+        elif scores:
+            self.smaller += f", or adopt the model with --as {scores[0].name}=mask and request "
+            self.smaller += "image/png, which has only the class of each pixel"
 
-    def size_of(self, outcome: Outcome, note: Note | None) -> int:
+    def size_of(self, outcome: Outcome, note: Note | None, *, drawn: bool = False) -> int:
         """The bytes of an item's outputs once they are mapped, as they are if it is no picture."""
         if isinstance(outcome, ItemFailed):
             return 0
         if note is None or note.image is None:
             return sum(array.nbytes for array in outcome.values())
-        return self.nbytes(outcome, note.image)
+        return self.nbytes(outcome, note.image, drawn=drawn)
 
-    def nbytes(self, outputs: Arrays, image: Geometry) -> int:
+    def nbytes(self, outputs: Arrays, image: Geometry, *, drawn: bool = False) -> int:
         """The bytes of all outputs of an item once they are mapped."""
         size = 0
         for name, array in outputs.items():
-            if name in self._masks:
+            if drawn and name in self._drawn:
+                size += image.height * image.width
+            elif name in self._masks:
                 numbers = math.prod(array.shape[:-2]) * image.height * image.width
                 size += numbers * array.itemsize
             else:
@@ -65,7 +88,9 @@ class Places:
         """The outputs of an item in the caller's picture; see `steps`."""
         return at_once(self.steps(outputs, image))
 
-    def steps(self, outputs: Arrays, image: Geometry) -> Generator[bytes, None, Arrays]:
+    def steps(
+        self, outputs: Arrays, image: Geometry, *, drawn: bool = False
+    ) -> Generator[bytes, None, Arrays]:
         """The outputs of an item in the caller's picture, in quick steps, which yield nothing.
 
         Filler after counted rows stays as it is in boxes, and is 0 in masks.
@@ -73,9 +98,11 @@ class Places:
         Args:
             outputs: the item's outputs, as the model returned them; perhaps not all.
             image: its picture.
+            drawn: whether scores of classes that PNG files show become classes.
 
         Returns:
             arrays of the same dtypes, C-contiguous; masks have the picture's height and width.
+            Classes instead of scores are uint8 [height, width].
         """
         found = dict(outputs)
         for boxes in self._boxes:
@@ -90,6 +117,9 @@ class Places:
             if name not in outputs:
                 continue
             mask = outputs[name]
+            if drawn and name in self._drawn:
+                found[name] = yield from self._classes(mask, image)
+                continue
             made = np.zeros((*mask.shape[:-2], image.height, image.width), mask.dtype)
             rows = self._rows(outputs, name)
             yield from self._resize(
@@ -105,21 +135,41 @@ class Places:
 
     def _resize(self, mask: Array, made: Array, image: Geometry) -> Generator[bytes, None, None]:
         """Fill `made`; parts of the picture that the model did not see stay 0."""
-        height, width = mask.shape[-2:]
-        across = _sources(image.width, image.scale[0], image.offset[0], self._size[0], width)
-        down = _sources(image.height, image.scale[1], image.offset[1], self._size[1], height)
-        if not len(across.nearest) or not len(down.nearest):
-            return
-        seen = slice(across.first, across.first + len(across.nearest))
-        rows = max(1, STEP_NUMBERS // max(1, image.width))
-        planes = mask.reshape(-1, height, width)
+        down, across = self._seen(mask, image)
+        planes = mask.reshape(-1, *mask.shape[-2:])
         targets = made.reshape(-1, image.height, image.width)
         for plane, target in zip(planes, targets, strict=True):
-            for at in range(0, len(down.nearest), rows):
-                lines = slice(at, at + rows)
-                part = target[down.first + at : down.first + at + rows, seen]
-                part[: len(down.nearest[lines])] = _sampled(plane, down, lines, across)
+            for lines, part in _parts(target, down, across):
+                part[...] = _sampled(plane, down, lines, across)
                 yield b""
+
+    def _classes(self, scores: Array, image: Geometry) -> Generator[bytes, None, Array]:
+        """The class with the highest score [classes, height, width], the first of equal ones."""
+        down, across = self._seen(scores, image)
+        made = np.zeros((image.height, image.width), np.uint8)
+        for lines, part in _parts(made, down, across):
+            highest = _sampled(scores[0], down, lines, across)
+            yield b""
+            for index in range(1, len(scores)):
+                other = _sampled(scores[index], down, lines, across)
+                part[other > highest] = index
+                np.maximum(highest, other, out=highest)
+                yield b""
+        return made
+
+    def _seen(self, mask: Array, image: Geometry) -> tuple[Sources, Sources]:
+        """The sources of the rows and the columns of a picture that the model has seen."""
+        height, width = mask.shape[-2:]
+        return (
+            _sources(image.height, image.scale[1], image.offset[1], self._size[1], height),
+            _sources(image.width, image.scale[0], image.offset[0], self._size[0], width),
+        )
+
+
+def _scores(spec: TensorSpec) -> bool:
+    """Whether an output has a score for each class and pixel."""
+    shape = spec.item_shape
+    return spec.dtype.startswith("float") and len(shape) == 3 and 2 <= shape[0] <= MAX_CLASSES
 
 
 def at_once(steps: Generator[bytes, None, T]) -> T:
@@ -168,6 +218,16 @@ def _sources(pixels: int, scale: float, offset: float, size: int, numbers: int) 
     before = np.floor(centred).astype(np.intp)
     after = np.minimum(before + 1, numbers - 1)
     return Sources(int(seen[0]) if len(seen) else 0, nearest, before, after, (centred - before))
+
+
+def _parts(target: Array, down: Sources, across: Sources) -> Iterator[tuple[slice, Array]]:
+    """Parts of a plane in the picture that are quick to fill, and their lines among the sources."""
+    rows = max(1, STEP_NUMBERS // max(1, target.shape[1]))
+    columns = slice(across.first, across.first + len(across.nearest))
+    seen = target[down.first : down.first + len(down.nearest), columns]
+    for at in range(0, len(seen), rows) if seen.size else ():
+        lines = slice(at, at + rows)
+        yield lines, seen[lines]
 
 
 def _sampled(plane: Array, down: Sources, lines: slice, across: Sources) -> Array:

@@ -62,7 +62,7 @@ class PngWriter:
         """The class of each pixel, uint8 [height, width]."""
         if output.dtype.kind == "f":
             return np.asarray(output.argmax(axis=0), dtype=np.uint8)
-        classes = output if self._axis is None else output[0]
+        classes = output if output.ndim == 2 else output[0]
         least, most = int(classes.min()), int(classes.max())
         if least < 0 or most >= MAX_CLASSES:
             raise NotAcceptable(

@@ -5,6 +5,7 @@ from __future__ import annotations
 MODULES = {
     "json": "tests.fuzz.json_bodies",
     "raw": "tests.fuzz.raw_bodies",
+    "npz": "tests.fuzz.npz_bodies",
     "numbers": "tests.fuzz.numbers",
     "grpc_infer": "tests.fuzz.grpc_infer",
     "infer": "tests.fuzz.infer",

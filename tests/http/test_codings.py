@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gzip
+import io
 import itertools
 import json
 import random
@@ -11,6 +12,7 @@ import zlib
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from app.api.codings import MAX_ON_LOOP_BYTES
@@ -56,6 +58,18 @@ class TestCodings:
                 answer = await server.ask(sent)
                 assert answer.json()["prediction"] == {"outputs": {"y": [14, 4]}}
             await check_well(server)
+
+    async def test_a_file_that_is_compressed_twice_has_one_limit(
+        self, models: Path, path: str
+    ) -> None:
+        file = io.BytesIO()
+        np.savez_compressed(file, x=np.zeros((1 << 20, 2), np.float32))
+        sent: dict[str, Any] = {"content_type": "application/x-npz", "content_encoding": "gzip"}
+        async with listening(models) as server:
+            body = gzip.compress(file.getvalue())
+            answer = await server.ask(request(path, body, **sent))
+            assert (answer.status, answer.code) == (413, "payload_too_large")
+            assert f"the limit for {len(body)} received bytes is 1048576" in answer.json()["error"]
 
     async def test_a_compressed_binary_body_is_accepted(self, models: Path, path: str) -> None:
         async with listening(models) as server:

@@ -145,3 +145,40 @@ async def test_a_mask_has_the_size_of_the_callers_picture(
         sent = request("/predict", file.getvalue(), content_type=PNG, accept=PNG)
         answer = await server.ask(sent)
         assert classes(answer.body) == (pixels // 255).tolist()
+
+
+class Scores(nn.Module):
+    """Two scores for each pixel of a picture, and one that nobody asks for."""
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        scores = torch.cat((0.5 - x, x - 0.5), 1)
+        return scores, scores
+
+
+async def test_scores_of_a_large_picture_are_drawn_but_not_sent(tmp_path: Path) -> None:
+    """The scores would be eight times as large as the classes."""
+    how = PicturePreprocess(width=SIDE, height=SIDE, channels=1, mean=(0.0,), std=(1.0,))
+    spec = TensorSpec(name="mask", dtype="float32", shape=(-1, 2, SIDE, SIDE))
+    write_artifact(
+        *(tmp_path, "scores", 1, Scores()),
+        inputs=(TensorSpec(name="x", dtype="float32", shape=(-1, 1, SIDE, SIDE)),),
+        outputs=(
+            spec.model_copy(update={"picture": MaskOutput()}),
+            spec.model_copy(update={"name": "other"}),
+        ),
+        codec=ImageCodecSpec(preprocess=how, masks=("mask", "other")),
+        golden=[{"x": np.zeros((1, SIDE, SIDE), np.float32)}],
+    )
+    pixels = np.zeros((20 * SIDE, 20 * SIDE), np.uint8)
+    pixels[:, 10 * SIDE :] = 255
+    file = io.BytesIO()
+    Image.fromarray(pixels).save(file, "PNG")
+    most = 8 * pixels.size
+    async with listening(tmp_path, default_model="scores", max_answer_bytes=most) as server:
+        sent = request("/predict", file.getvalue(), content_type=PNG, accept=PNG)
+        assert classes((await server.ask(sent)).body) == (pixels // 255).tolist()
+        refused = await server.ask(request("/predict", file.getvalue(), content_type=PNG))
+        assert (refused.status, refused.code) == (413, "payload_too_large")
+        assert (
+            "or request only the class of each pixel, by /predict with" in refused.json()["error"]
+        )

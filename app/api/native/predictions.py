@@ -96,13 +96,17 @@ class NativeCall(Call):
             max_items=self.service.limits.max_items,
             on_loop=on_loop,
             is_left=self.is_left,
+            received=self.received,
         )
 
     def chosen(self, outputs: Arrays) -> Arrays:
         """See `Answering`. A binary answer has all counted rows, in the model's order."""
-        return (
-            self.model.codec.chosen(outputs, self._top_k) if self._written_as == JSON else outputs
-        )
+        if self._written_as == JSON:
+            return self.model.codec.chosen(outputs, self._top_k)
+        if self._written_as == PNG:  # of one output
+            drawn = next(spec for spec in self.model.manifest.outputs if spec.picture is not None)
+            return {name: outputs[name] for name in (drawn.name, drawn.count) if name is not None}
+        return outputs
 
     def write(self, outcomes: Sequence[Outcome]) -> Written:
         """See `Call`."""

@@ -140,6 +140,18 @@ def test_bombs_are_not_unpacked() -> None:
     tracemalloc.stop()
 
 
+def test_a_content_encoding_and_the_file_share_one_limit() -> None:
+    """Of 2 MiB of zeros in a file of 2 kB, which was compressed once more."""
+    file = npz(packed=True, a=np.zeros((2 << 17, 2), np.float32), b=np.zeros(2 << 17, int))
+    sent = len(file)
+    assert 32 * sent < 4 << 20
+    limits = [(40 << 10, "40960 received bytes is 1310720"), (0, f"{sent} received bytes is 1")]
+    assert len(items(npz(a=A, b=B), budget=Budget(received=10))) == 3
+    for received, told in limits:
+        with pytest.raises(PayloadTooLarge, match=told):
+            items(file, 2 << 17, Budget(received=received))
+
+
 def test_large_files_are_read_in_a_thread() -> None:
     small = npz(a=A, b=B)
     assert len(items(small, budget=Budget(on_loop=True))) == 3

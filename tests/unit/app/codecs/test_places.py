@@ -7,8 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from app.codecs.places import Places
+from app.codecs import places as places_module
+from app.codecs.places import Places, at_once
+from app.codecs.png import PngWriter
 from models.codec_specs import ImageCodecSpec, PicturePreprocess
+from models.pictured import MaskOutput
 from models.places import Geometry
 from models.tensors import Array, TensorSpec
 from tests.unit.models.manifests import make_manifest, spec
@@ -16,6 +19,7 @@ from tests.unit.models.manifests import make_manifest, spec
 PADDED = Geometry(200, 100, (0.5, 0.5), (0.0, 25.0))  # 100 x 50 in the middle of 100 x 100
 CROPPED = Geometry(300, 200, (0.5, 0.5), (-25.0, 0.0))
 STRETCHED = Geometry(50, 400, (2.0, 0.25), (0.0, 0.0))
+UNSEEN = Geometry(4, 4, (0.1, 0.1), (-50.0, 0.0))
 
 
 def places(*outputs: TensorSpec, **codec: Any) -> Places:
@@ -122,10 +126,31 @@ def test_a_mask_of_scores_is_linear_between_them(image: Geometry) -> None:
     np.testing.assert_allclose(found["mask"][inner], (3 * across + 2 * down)[inner], rtol=1e-5)
 
 
+@pytest.mark.parametrize(
+    "image", [PADDED, CROPPED, STRETCHED, Geometry(4, 4, (0.1, 0.1), (-50, 0))]
+)
+@pytest.mark.parametrize("step_numbers", [1, 1 << 15])
+def test_scores_that_are_drawn_become_their_classes(
+    image: Geometry, step_numbers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are those of the scores in the picture, which are never made."""
+    monkeypatch.setattr(places_module, "STEP_NUMBERS", step_numbers)
+    scores = np.random.default_rng(1).integers(0, 5, (5, 25, 25)).astype(np.float32)  # with ties
+    output = TensorSpec(
+        name="mask", dtype="float32", shape=(-1, 5, 25, 25), picture=MaskOutput(kind="mask")
+    )
+    made = places(output, masks=["mask"])
+    whole = made.mapped({"mask": scores}, image)["mask"]
+    found = at_once(made.steps({"mask": scores}, image, drawn=True))["mask"]
+    assert found.dtype == np.uint8
+    np.testing.assert_array_equal(found, whole.argmax(0))
+    assert made.nbytes({"mask": scores}, image, drawn=True) == found.nbytes
+    assert PngWriter(output).write(found) == PngWriter(output).write(whole)
+
+
 def test_a_picture_of_which_nothing_is_seen_has_an_empty_mask() -> None:
-    image = Geometry(4, 4, (0.1, 0.1), (-50.0, 0.0))
     mask = np.ones((100, 100), np.bool_)
     found = places(spec("mask", "bool", (-1, 100, 100)), masks=["mask"]).mapped(
-        {"mask": mask}, image
+        {"mask": mask}, UNSEEN
     )
     assert not found["mask"].any()
