@@ -213,7 +213,7 @@ screenshots: $(READY) ## take the README's screenshots of the page under load; n
 
 .PHONY: constraints
 constraints: $(READY) ## pin the installed packages
-	{ sed -n '/^#/p; /^torchvision==/p' constraints.txt; $(BIN)/python -m pip freeze --all --exclude pip --exclude-editable \
+	{ sed -n '/^#/p; /^torchvision==/p; /^tensorboard/p; /^absl-py==/p; /^Markdown==/p' constraints.txt; $(BIN)/python -m pip freeze --all --exclude pip --exclude-editable \
 	  | sed -E 's/^(torch==[0-9.]+)\+.*/\1/'; } > constraints.new && mv constraints.new constraints.txt
 
 .PHONY: clean

@@ -18,6 +18,14 @@ def positive(text: str) -> int:
     return int(text)
 
 
+def amount(text: str) -> float:
+    """Parse a number above 0."""
+    value = _number(text)
+    if not 0 < value < math.inf:
+        raise argparse.ArgumentTypeError(f"must be a number above 0, got {text!r}")
+    return value
+
+
 def positives(text: str) -> tuple[int, ...]:
     """Parse comma-separated whole numbers above 0."""
     return tuple(map(positive, names(text) or (text,)))
@@ -34,10 +42,14 @@ def share(text: str) -> float:
 
 
 def _up_to(text: str, most: float, told: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
+    value = _number(text)
     if not 0 <= value <= most:
         raise argparse.ArgumentTypeError(f"must be {told}, got {text!r}")
     return value
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan

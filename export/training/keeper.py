@@ -25,7 +25,8 @@ from models.durable import replacing
 from models.manifest import TrainedEpoch
 
 CURVES, PLOT, REACHED = "curves.json", "curves.svg", "reached"
-ASK_EVERY = 8  # steps between two checks whether any process received a stop signal
+ASK_EVERY = 8  # updates between two checks whether any process received a stop signal
+LOG_EVERY = 50  # steps, as Lightning does
 STOPPING = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -63,12 +64,15 @@ class Keeper(Callback):
         self.noted = 0.0
         self.loss = ""
         self.handlers: dict[int, Any] = {}
+        self.logged = torch.zeros(2, dtype=torch.float64)  # of `Learner.losses`, in this epoch
 
     def on_train_start(self, trainer: Trainer, module: LightningModule) -> None:
         """Handle signals: from now on they end the run after a step."""
         self.handlers = {each: signal.signal(each, self._tell) for each in STOPPING}
         self.began = time.monotonic() - _of(module).record.get("seconds", 0.0)
         self.saved = _of(module).step
+        if trainer.loggers:
+            self.logged = _of(module).summed(_of(module).losses)
 
     def on_train_end(self, trainer: Trainer, module: LightningModule) -> None:
         """Restore the signal handlers."""
@@ -95,25 +99,45 @@ class Keeper(Callback):
         """
         learner = _of(module)
         learner.step += 1
-        done, total = learner.step, learner.total
+        done, total, window = learner.step, learner.total, learner.window
+        updates, accumulated = divmod(done, window)
         at_end = done % learner.steps == 0
-        ask, told = done % ASK_EVERY == 0 or at_end, self.told
+        ask = at_end or (not accumulated and updates % ASK_EVERY == 0)
+        told = self.told and not accumulated  # no checkpoint has gradients
         if trainer.world_size > 1:
             told = ask and trainer.strategy.reduce_boolean_decision(told, all=False)
-        saves = at_end or told or (self.every is not None and done % self.every == 0)
+        is_due = self.every is not None and not accumulated and done % self.every < window
+        saves = at_end or told or is_due
         if ask or saves:
             self._check(learner, saves=saves)
+        if trainer.loggers and done % LOG_EVERY == 0:
+            self._log_step(trainer, learner)
         if at_end:
             self._end_epoch(trainer, learner)
         if saves:
             learner.record["seconds"] = 0.0 if at_end else time.monotonic() - self.began
             trainer.save_checkpoint(self.folder / LAST, weights_only=False)
             self.saved = done
-        if told and done < total:
+        if told and not learner.is_over:
             self.stopped = trainer.should_stop = True
         if trainer.is_global_zero:
             (self.folder / REACHED).write_text(str(done))
             self._note(learner, done, total)
+
+    def _log_step(self, trainer: Trainer, learner: Learner) -> None:
+        """Log the mean loss since the last call, of all processes, and the learning rate."""
+        sums = learner.summed(learner.losses)
+        loss, samples = (sums - self.logged).tolist()
+        self.logged = sums
+        rate = trainer.optimizers[0].param_groups[0]["lr"]
+        self._log(
+            trainer, learner, {"loss_step": loss / samples if samples else math.nan, "lr": rate}
+        )
+
+    @staticmethod
+    def _log(trainer: Trainer, learner: Learner, found: dict[str, float]) -> None:
+        for each in trainer.loggers:
+            each.log_metrics(found, learner.step)
 
     def _check(self, learner: Learner, *, saves: bool) -> None:
         """Check the losses so far, and the weights before they are saved."""
@@ -162,6 +186,7 @@ class Keeper(Callback):
             metrics=metrics,
         )
         run["epochs"] = [*run["epochs"], epoch.model_dump()]
+        self._tell_callbacks(trainer, learner, epoch)
         peak = torch.tensor(float(_peak_bytes(learner.device)), device=learner.device)
         run["peak_bytes"] = int(trainer.strategy.reduce(peak, reduce_op="max"))
         self.began = time.monotonic()
@@ -173,6 +198,31 @@ class Keeper(Callback):
             curve = [TrainedEpoch.model_validate(each) for each in run["epochs"]]
             (self.folder / CURVES).write_text(json.dumps(run, indent=1))
             (self.folder / PLOT).write_text(page_of(curve))
+
+    def _tell_callbacks(self, trainer: Trainer, learner: Learner, epoch: TrainedEpoch) -> None:
+        """Show loggers and callbacks the epoch, whose callbacks may end the run."""
+        found = {"loss": epoch.loss, **epoch.metrics}
+        if learner.evaluation is not None:
+            found["evaluation_loss"] = epoch.evaluation_loss
+        numbers = {name: math.nan if each is None else each for name, each in found.items()}
+        self._log(trainer, learner, {"epoch": epoch.epoch, **numbers})
+        for logger in trainer.loggers:
+            logger.save()
+        self.logged = torch.zeros(2, dtype=torch.float64)
+        trainer.callback_metrics.update(
+            {name: torch.tensor(each) for name, each in numbers.items()}
+        )
+        for callback in self._others(trainer):
+            callback.on_validation_end(trainer, learner)
+        if trainer.strategy.reduce_boolean_decision(trainer.should_stop, all=False):
+            trainer.should_stop = True
+            reasons = (
+                getattr(each, "stopping_reason_message", "") for each in self._others(trainer)
+            )
+            learner.record["ended"] = next(filter(None, reasons), "a callback ended it")
+
+    def _others(self, trainer: Trainer) -> list[Callback]:
+        return [each for each in trainer.callbacks if each is not self]  # type: ignore[attr-defined]
 
 
 def reached(folder: Path) -> int:

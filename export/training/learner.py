@@ -26,6 +26,7 @@ class Learner(LightningModule):
         how: the definition's declaration.
         data, evaluation: its samples; None: no evaluation.
         loading: options of the data loaders.
+        window: batches of an update of the weights.
     """
 
     def __init__(
@@ -35,6 +36,7 @@ class Learner(LightningModule):
         data: Samples,
         evaluation: Samples | None,
         loading: dict[str, Any],
+        window: int = 1,
     ) -> None:
         super().__init__()
         self.module = module
@@ -42,13 +44,19 @@ class Learner(LightningModule):
         self.data = data
         self.evaluation = evaluation
         self.loading = loading
-        self.steps = how.steps(data)
+        self.window = window
+        self.steps = how.steps(data, window)
         self.total = how.epochs * self.steps
         self.step = 0  # steps completed since the beginning of the run
         self.sharded = False
         self.losses = torch.zeros(2, dtype=torch.float64)  # sum of the losses, number of samples
         self.first_bad = torch.tensor(math.inf)  # the first step whose loss is not finite
         self.record: dict[str, Any] = {}  # our part of a checkpoint
+
+    @property
+    def is_over(self) -> bool:
+        """Whether all steps are done, or a callback has ended the run."""
+        return self.step >= self.total or "ended" in self.record
 
     @property
     def learns(self) -> nn.Module:
@@ -79,14 +87,16 @@ class Learner(LightningModule):
 
     def train_dataloader(self) -> DataLoader[Batch]:
         """Load samples, starting at the checkpoint's step."""
-        return self.how.learning_batches(self.data, self.share, first=self.step, **self.loading)
+        return self.how.learning_batches(
+            self.data, self.share, first=self.step, window=self.window, **self.loading
+        )
 
     def configure_optimizers(self) -> Any:
-        """Build the declared optimizer; its learning rate changes after each step."""
+        """Build the declared optimizer; its learning rate changes after each update."""
         optimizer = self.how.optimizer(self.parameters_here())
         if self.how.schedule is None:
             return optimizer
-        schedule = self.how.schedule(optimizer, self.total)
+        schedule = self.how.schedule(optimizer, self.total // self.window)
         return [optimizer], [{"scheduler": schedule, "interval": "step"}]
 
     def parameters_here(self) -> list[nn.Parameter]:

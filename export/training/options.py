@@ -17,11 +17,18 @@ from export import values
 from export.checkpoints import LAST
 from export.errors import UsageError
 from models.definitions.definition import Definition
+from models.definitions.training import Training
 from models.local_paths import local_path
 
 STRATEGIES = ("auto", "ddp", "ddp_find_unused_parameters_true", "fsdp", "pipeline")
 PRECISIONS = ("32-true", "bf16-mixed", "16-mixed", "bf16-true", "64-true")
 EXTRA = "training needs the extra `train`: pip install 'torchlane[train]'"
+BOARD = "--logger tensorboard needs the extra `tensorboard`: pip install 'torchlane[tensorboard]'"
+LOGGERS = ("csv", "tensorboard")
+LOSSES = ("loss", "evaluation_loss")
+# Options of Lightning, by its names, that a resumed run keeps, as those of the declaration.
+STOPPING = ("early_stopping", "mode", "patience", "min_delta")
+KEPT = ("accumulate_grad_batches", "gradient_clip_val", "gradient_clip_algorithm", *STOPPING)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +89,42 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--checkpoint-every", type=whole, metavar="N", help="steps, in addition to epoch ends"
+    )
+    parser.add_argument(
+        "--accumulate-grad-batches",
+        type=whole,
+        metavar="N",
+        help="update the weights once for N batches (default: 1)",
+    )
+    parser.add_argument(
+        "--gradient-clip-val", type=values.amount, metavar="X", help="cut gradients off at X"
+    )
+    parser.add_argument(
+        "--gradient-clip-algorithm",
+        choices=("norm", "value"),
+        help="what X limits: the norm of all gradients (default), or each number",
+    )
+    parser.add_argument(
+        "--early-stopping",
+        metavar="METRIC",
+        help="stop when loss, evaluation_loss or a declared metric no longer improves",
+    )
+    parser.add_argument(
+        "--mode",
+        choices=("min", "max"),
+        help="of a better metric (default: min of a loss, else max)",
+    )
+    parser.add_argument(
+        "--patience", type=whole, metavar="N", help="epochs without improvement (default: 3)"
+    )
+    parser.add_argument(
+        "--min-delta", type=values.amount, metavar="X", help="the least improvement (default: any)"
+    )
+    parser.add_argument(
+        "--logger",
+        choices=LOGGERS,
+        action="append",
+        help="write losses and metrics; may be repeated",
     )
 
 
@@ -169,6 +212,7 @@ def check(parsed: argparse.Namespace, definition: Definition, found: Processes) 
         raise UsageError(f"--seed must be 0 to {2**31 - 1}, got {parsed.seed}")
     if strategy == "fsdp" and parsed.precision == "16-mixed":
         raise UsageError("--precision 16-mixed cannot be combined with fsdp: use bf16-mixed")
+    _check_steps(parsed, definition.training)
     if strategy == "pipeline":
         _check_pipeline(parsed, definition)
     elif parsed.microbatches is not None:
@@ -181,13 +225,38 @@ def check(parsed: argparse.Namespace, definition: Definition, found: Processes) 
             raise UsageError(f"{parsed.out} has a run: add --resume, or choose another folder")
 
 
+def _check_steps(parsed: argparse.Namespace, how: Training) -> None:
+    """Check the options that are Lightning's own."""
+    if parsed.gradient_clip_algorithm and parsed.gradient_clip_val is None:
+        raise UsageError("--gradient-clip-algorithm needs --gradient-clip-val")
+    given = [each for each in STOPPING if getattr(parsed, each) is not None]
+    if given and parsed.early_stopping is None:
+        raise UsageError(f"{flag(given[0])} needs --early-stopping METRIC")
+    there = (*LOSSES, *how.metrics) if how.evaluation else LOSSES[:1]
+    if given and parsed.early_stopping not in there:
+        raise UsageError(
+            f"--early-stopping {parsed.early_stopping}: this model has {', '.join(there)}"
+            + ("" if how.evaluation else "; its training declares no `evaluation`")
+        )
+    if "tensorboard" in (parsed.logger or ()) and find_spec("tensorboard") is None:
+        raise UsageError(BOARD)
+
+
+def flag(name: str) -> str:
+    """Return an option as it is written, by its name."""
+    return f"--{name.replace('_', '-')}"
+
+
 def _check_pipeline(parsed: argparse.Namespace, definition: Definition) -> None:
     if stages_of(definition) is None:
         raise UsageError(
             f"--strategy pipeline: {parsed.model!r} declares no stages; use ddp or fsdp"
         )
-    if parsed.compile or parsed.precision == "16-mixed":
-        wrong = "--compile" if parsed.compile else "--precision 16-mixed"
+    wrong = "--compile" if parsed.compile else ""
+    wrong = wrong or ("--precision 16-mixed" if parsed.precision == "16-mixed" else "")
+    for each in ("accumulate_grad_batches", "gradient_clip_val"):
+        wrong = wrong or (flag(each) if getattr(parsed, each) is not None else "")
+    if wrong:
         raise UsageError(f"{wrong} cannot be combined with --strategy pipeline")
 
 

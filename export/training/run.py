@@ -7,13 +7,15 @@ import dataclasses
 import logging
 import warnings
 from argparse import Namespace
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import lightning
 import torch
-from lightning.pytorch import Trainer
+from lightning.pytorch import Callback, Trainer
+from lightning.pytorch.callbacks import EarlyStopping
+from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger
 from lightning.pytorch.strategies import ModelParallelStrategy
 from rich.console import Console
 from rich.text import Text
@@ -70,7 +72,10 @@ def train(
     if _is_finished(resumed, learner, parsed, console):
         return 0, [f"{parsed.out} is finished"]
     keeper = Keeper(parsed.out, parsed.checkpoint_every, stage("training"))
-    trainer = _trainer(parsed, found, keeper, console, learner)
+    began_at = resumed[KEY]["step"] if resumed else 0
+    with _placed(parsed.model):
+        callbacks = [keeper, *_callbacks(parsed, how, console)]
+    trainer = _trainer(parsed, found, learner, callbacks, _loggers(parsed, began_at))
     watch: Any = NanWatch if parsed.detect_anomaly else contextlib.nullcontext
     try:
         with watch(), _placed(parsed.model):
@@ -114,7 +119,7 @@ def _declared(parsed: Namespace, definition: Definition, resumed: Any) -> Traini
     how = definition.training
     if how is None:
         raise RuntimeError("a bug: options.check rejects definitions without training")
-    wanted = {own: getattr(parsed, FLAGS[own]) for own in OWN}
+    wanted = {own: getattr(parsed, FLAGS.get(own, own)) for own in (*OWN, *options.KEPT)}
     wanted = {own: each for own, each in wanted.items() if each is not None}
     if resumed is not None:
         began = resumed[KEY]["run"]["hyperparameters"]
@@ -122,12 +127,15 @@ def _declared(parsed: Namespace, definition: Definition, resumed: Any) -> Traini
         if not whole or not set(OWN) <= began.keys():
             raise UsageError(f"{parsed.out / LAST} lacks data that --resume needs, like best.ckpt")
         for own, each in wanted.items():
-            if each != began[own]:
+            if each != began.get(own):
+                told = f"with {began[own]}" if own in began else "without it"
                 raise UsageError(
-                    f"--{FLAGS[own].replace('_', '-')} {each}: the run began with {began[own]}; "
+                    f"{options.flag(FLAGS.get(own, own))} {each}: the run began {told}; "
                     "omit it, or start a new run"
                 )
-        wanted = {own: began[own] for own in OWN}
+        wanted = {own: began[own] for own in (*OWN, *options.KEPT) if own in began}
+    for own in options.KEPT:
+        setattr(parsed, own, wanted.pop(own, None))
     return dataclasses.replace(how, **wanted)
 
 
@@ -139,7 +147,9 @@ def _learner(parsed: Namespace, definition: Definition, how: Training, found: Pr
     stages = len(options.check_stages(module, cut(module))) if cut else 1
     microbatches = options.check_split(parsed, how.batch, stages, found)
     loading = {"num_workers": parsed.workers, "pin_memory": found.kind == "cuda"}
-    shared = (module, how, how.data(), how.evaluation() if how.evaluation else None, loading)
+    window = parsed.accumulate_grad_batches or 1
+    evaluation = how.evaluation() if how.evaluation else None
+    shared = (module, how, how.data(), evaluation, loading, window)
     if cut is not None:
         return PipelineLearner(cut, microbatches, *shared)
     if parsed.compile:
@@ -158,16 +168,22 @@ def _record(
     parsed: Namespace, how: Training, found: Processes, module: nn.Module
 ) -> dict[str, Any]:
     """Return the manifest's record of the run, see `models.manifest.TrainingRun`."""
-    told = {own: getattr(how, own) for own in OWN} | {
-        "strategy": parsed.strategy,
-        "precision": parsed.precision,
-        "processes": found.world,
-        "device": found.kind,
-        "deterministic": parsed.deterministic,
-        **_optimizer(how, module),
-        "torch": str(torch.__version__),
-        "lightning": str(lightning.__version__),
-    }
+    kept = {own: getattr(parsed, own) for own in options.KEPT}
+    kept = {own: each for own, each in kept.items() if each is not None}
+    told = (
+        {own: getattr(how, own) for own in OWN}
+        | kept
+        | {
+            "strategy": parsed.strategy,
+            "precision": parsed.precision,
+            "processes": found.world,
+            "device": found.kind,
+            "deterministic": parsed.deterministic,
+            **_optimizer(how, module),
+            "torch": str(torch.__version__),
+            "lightning": str(lightning.__version__),
+        }
+    )
     return {
         "data": how.source,
         "git_commit": git_commit(),
@@ -185,7 +201,7 @@ def _is_finished(resumed: Any, learner: Learner, parsed: Namespace, console: Con
             f"{folder}: the data has changed: it had {steps} steps per epoch and now has "
             f"{learner.steps}; start a new run"
         )
-    if step >= learner.total:
+    if step >= learner.total or (resumed and "ended" in resumed[KEY]):
         return True
     repeated = max(0, reached(folder) - step)
     if not step and not repeated:
@@ -196,8 +212,33 @@ def _is_finished(resumed: Any, learner: Learner, parsed: Namespace, console: Con
     return False
 
 
+def _callbacks(parsed: Namespace, how: Training, console: Console) -> list[Callback]:
+    """Return the callbacks that the options and the declaration ask for."""
+    made: list[Callback] = [Profiler(parsed.out, console)] if parsed.profile else []
+    if parsed.early_stopping is not None:
+        usual = "min" if parsed.early_stopping in options.LOSSES else "max"
+        asked = {"patience": parsed.patience, "min_delta": parsed.min_delta}
+        asked = {name: each for name, each in asked.items() if each is not None}
+        made.append(EarlyStopping(parsed.early_stopping, mode=parsed.mode or usual, **asked))
+    return [*made, *(how.callbacks() if how.callbacks else ())]
+
+
+def _loggers(parsed: Namespace, began_at: int) -> list[Logger]:
+    """Return the loggers; a resumed run adds to what TensorBoard shows, and to the CSV files."""
+    made: list[Logger] = []
+    if "csv" in (parsed.logger or ()):
+        made.append(CSVLogger(parsed.out, "csv"))
+    if "tensorboard" in (parsed.logger or ()):
+        made.append(TensorBoardLogger(parsed.out, "tensorboard", "", purge_step=began_at + 1))
+    return made
+
+
 def _trainer(
-    parsed: Namespace, found: Processes, keeper: Keeper, console: Console, learner: Learner
+    parsed: Namespace,
+    found: Processes,
+    learner: Learner,
+    callbacks: Sequence[Callback],
+    loggers: Sequence[Logger],
 ) -> Trainer:
     strategy: Any = parsed.strategy
     if strategy == "pipeline" and isinstance(learner, PipelineLearner):
@@ -206,7 +247,6 @@ def _trainer(
         strategy = ModelParallelStrategy(found.world, 1, save_distributed_checkpoint=False)
     elif strategy == "auto" and found.world > 1:
         strategy = "ddp"
-    callbacks = [keeper, *([Profiler(parsed.out, console)] if parsed.profile else [])]
     return Trainer(
         accelerator=found.kind,
         devices=found.here,
@@ -214,13 +254,18 @@ def _trainer(
         strategy=strategy,
         precision=parsed.precision,
         plugins=[AtomicIO()],
-        callbacks=callbacks,
+        callbacks=[*callbacks],
         max_epochs=1,  # all epochs are one sequence of batches
+        check_val_every_n_epoch=None,  # callbacks see the validations of `Keeper`
+        val_check_interval=learner.steps,
+        accumulate_grad_batches=learner.window,
+        gradient_clip_val=parsed.gradient_clip_val,
+        gradient_clip_algorithm=parsed.gradient_clip_algorithm,
         deterministic=parsed.deterministic or None,
         detect_anomaly=parsed.detect_anomaly,
         use_distributed_sampler=False,
         limit_val_batches=0,
-        logger=False,
+        logger=[*loggers],
         enable_checkpointing=False,
         enable_progress_bar=False,
         enable_model_summary=False,
@@ -235,7 +280,10 @@ def _summary(parsed: Namespace, learner: Learner) -> list[str]:
     told = ", ".join(f"{name} {each:.4f}" for name, each in means.items() if each is not None)
     epochs, peak = run["epochs"], run["peak_bytes"] / 1e6
     seconds = sum(each["seconds"] for each in epochs) / len(epochs)
+    ended = learner.record.get("ended")
+    early = [f"stopped after epoch {last['epoch']} of {learner.how.epochs}: {ended}"]
     return [
+        *(early if ended else []),
         f"epoch {last['epoch']}: {told}",
         f"{seconds:.1f} s per epoch, at most {peak:,.0f} MB per process",
         f"written: {parsed.out / BEST} (epoch {run['kept']}), {parsed.out / PLOT}",

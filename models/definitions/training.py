@@ -113,6 +113,8 @@ class Training:
         stages: splits the module for a pipeline; None: by the definition's own `stages`.
         samples: of an epoch, for iterable data, which does not know it.
         as_built: keep the weights that the module is built with, such as pretrained ones.
+        callbacks: builds callbacks of Lightning for export's trainer. Of each epoch they see
+            `on_validation_end`, with its numbers in `trainer.callback_metrics`.
     """
 
     source: str
@@ -133,19 +135,25 @@ class Training:
     stages: Callable[[nn.Module], Sequence[nn.Module]] | None = None
     samples: int | None = None
     as_built: bool = False
+    callbacks: Callable[[], Sequence[Any]] | None = None
 
-    def steps(self, data: Samples) -> int:
+    def steps(self, data: Samples, window: int = 1) -> int:
         """Return the steps of an epoch; samples that do not fill a batch wait for the next one.
 
+        Args:
+            data: the training samples.
+            window: batches whose gradients are accumulated; an epoch has whole windows.
+
         Raises:
-            ValueError: if there is no full batch, or the number of samples is unknown.
+            ValueError: if there is no full window, or the number of samples is unknown.
         """
         count = self.samples if isinstance(data, IterableDataset) else len(data)  # type: ignore[arg-type]
         if count is None:
             raise ValueError("iterable data needs `samples`, the number of samples of an epoch")
-        if count < self.batch:
-            raise ValueError(f"{count} samples are less than one batch of {self.batch}")
-        return count // self.batch
+        if count < self.batch * window:
+            told = f"{window} batches" if window > 1 else "one batch"
+            raise ValueError(f"{count} samples are less than {told} of {self.batch}")
+        return count // (self.batch * window) * window
 
     def start(self, module: nn.Module) -> None:
         """Draw the initial weights."""
@@ -164,10 +172,16 @@ class Training:
         return _seed(self.seed, step, rank)
 
     def learning_batches(
-        self, data: Samples, share: Share = Share(), *, first: int = 0, **options: Any
+        self,
+        data: Samples,
+        share: Share = Share(),
+        *,
+        first: int = 0,
+        window: int = 1,
+        **options: Any,
     ) -> DataLoader[Batch]:
         """Return the batches of all epochs from step `first` on; `options` are for the loader."""
-        steps = self.steps(data)
+        steps = self.steps(data, window)
         if isinstance(data, IterableDataset):
             stream = _Stream(self, data, share, first, steps)
             return DataLoader(stream, batch_size=None, **options)

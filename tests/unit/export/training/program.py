@@ -182,6 +182,11 @@ def wrong_data() -> Rows:
     raise FileNotFoundError(2, "No such file or directory", "points.csv")
 
 
+def falling(made: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    """The share of a class that is never right: it does not improve."""
+    return (target == CLASSES).float().mean()
+
+
 def undefined(made: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
     return made.sum() * torch.nan
 
@@ -234,6 +239,13 @@ def memory() -> Definition:
     )
 
 
+def counts() -> list[Any]:
+    """Callbacks of Lightning, which takes seconds to import."""
+    from tests.unit.export.training.callbacks import Counts  # noqa: PLC0415
+
+    return [Counts()]
+
+
 class Programs(dict[str, Definition]):
     """Made when they are asked for."""
 
@@ -242,6 +254,7 @@ class Programs(dict[str, Definition]):
         "residual": lambda: CATALOG["residual"],
         "tiny": lambda: of(Network, stages=halves),
         "tied": lambda: of(Network, stages=lambda module: (module.front, module)),
+        "counted": lambda: of(Network, callbacks=counts, epochs=9),
         "whole": lambda: of(Network),
         "untrained": lambda: definition(Network),
         "nan": lambda: of(Planted),
@@ -257,6 +270,9 @@ class Programs(dict[str, Definition]):
         "slow-operation": lambda: of(PlantedSlow),
         "slow-data": lambda: of(
             Network, data=lambda: rows(1, 1024, Slow), epochs=1, evaluation=None
+        ),
+        "worse": lambda: of(
+            Network, epochs=9, metrics={"calls": falling}, data=lambda: rows(1, 512, Slow)
         ),
         "paced": lambda: of(Network, data=lambda: rows(1, 512, Paced), epochs=6, stages=halves),
         "digits-step": lambda: one_step("digits"),

@@ -6,9 +6,11 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 
 from tests.docs.blocks import ROOT
@@ -69,3 +71,18 @@ def largest_difference(one: Path, other: Path) -> float:
     first, second = weights(one), weights(other)
     assert first.keys() == second.keys()
     return max(float((first[name].double() - second[name]).abs().max()) for name in first)
+
+
+def reached(out: Path) -> int:
+    try:
+        return int((out / "reached").read_text())
+    except (OSError, ValueError):
+        return 0
+
+
+def wait_for(step: int, out: Path, process: subprocess.Popen[str]) -> None:
+    """Wait until a run has done a number of steps; it must not end before."""
+    while reached(out) < step:
+        if process.poll() is not None:
+            pytest.fail(f"it ended with {process.returncode}: {process.communicate()[0]}")
+        time.sleep(0.02)

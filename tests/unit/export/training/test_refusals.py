@@ -48,6 +48,20 @@ RUN: dict[str, Any] = {
         (("tiny", "--seed", str(2**31)), "--seed must be 0 to 2147483647"),
         (("tiny", "--num-nodes", "2"), "--num-nodes 2: start it with torchrun"),
         (("tiny", "--strategy", "magic"), "invalid choice: 'magic'"),
+        (("tiny", "--accumulate-grad-batches", "17"), "512 samples are less than 17 batches of 32"),
+        (("tiny", "--gradient-clip-val", "0"), "must be a number above 0, got '0'"),
+        (("tiny", "--gradient-clip-algorithm", "value"), "needs --gradient-clip-val"),
+        (("tiny", "--patience", "2"), "--patience needs --early-stopping METRIC"),
+        (("tiny", "--early-stopping", "f1"), "f1: this model has loss, evaluation_loss, accuracy"),
+        (("wide", "--early-stopping", "accuracy"), "has loss; its training declares no `evaluati"),
+        (
+            ("tiny", *TWO, "--strategy", "pipeline", "--gradient-clip-val", "1"),
+            "--gradient-clip-val cannot be combined with --strategy pipeline",
+        ),
+        (
+            ("tiny", *TWO, "--strategy", "pipeline", "--accumulate-grad-batches", "2"),
+            "--accumulate-grad-batches cannot be combined with --strategy pipeline",
+        ),
     ],
 )
 def test_a_wrong_command(
@@ -105,6 +119,15 @@ def test_without_the_extra(
     assert "pip install 'torchlane[train]'" in capsys.readouterr().err
 
 
+def test_without_tensorboard(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(options, "find_spec", lambda name: name != "tensorboard" or None)
+    arguments = ("train", "tiny", "--out", tmp_path / "run", "--logger", "tensorboard")
+    assert run(*arguments, catalog=CATALOG)[0] == 2
+    assert "pip install 'torchlane[tensorboard]'" in capsys.readouterr().err
+
+
 class TestFolder:
     def test_of_another_run(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         run_folder = tmp_path / "run"
@@ -114,6 +137,10 @@ class TestFolder:
         assert "has a run: add --resume, or choose another folder" in capsys.readouterr().err
         assert run(*train[:2], *train[4:], "--resume", "--epochs", "2", catalog=CATALOG)[0] == 2
         assert "--epochs 2: the run began with 1" in capsys.readouterr().err
+        resume = (*train[:2], *train[4:], "--resume")
+        assert run(*resume, "--gradient-clip-val", "1", catalog=CATALOG)[0] == 2
+        told = "--gradient-clip-val 1.0: the run began without it; omit it, or start a new run"
+        assert told in capsys.readouterr().err
         assert run("train", "whole", *train[4:], "--resume", catalog=CATALOG)[0] == 2
         assert "belongs to 'tiny', not to 'whole'" in capsys.readouterr().err
 

@@ -6,8 +6,6 @@ import json
 import os
 import re
 import signal
-import subprocess
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -59,6 +57,18 @@ def test_gradients_match_a_single_process(
     assert runs.largest_difference(tmp_path / "run", alone(model)) < 1e-5
 
 
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
+def test_clipped_and_accumulated_gradients_match_a_single_process(
+    strategy: str, tmp_path: Path
+) -> None:
+    options = ("--accumulate-grad-batches", 2, "--gradient-clip-val", 0.1, "--epochs", 2)
+    stopping = ("--early-stopping", "accuracy", "--logger", "csv")
+    runs.train("tiny", tmp_path / "alone", *options)
+    runs.train("tiny", tmp_path / "run", *options, *stopping, *STRATEGIES[strategy])
+    assert runs.largest_difference(tmp_path / "run", tmp_path / "alone") < 1e-5
+    assert (tmp_path / "run/csv/version_0/metrics.csv").exists()
+
+
 def test_fsdp_needs_less_memory_for_large_weights(tmp_path: Path) -> None:
     peaks = {}
     for strategy in ("ddp", "fsdp"):
@@ -77,7 +87,7 @@ def test_checkpoint_resumes_under_any_strategy(alone: Alone, tmp_path: Path) -> 
         resume = ("--resume",) if out.exists() else ()
         process = runs.start("train", "paced", "--out", out, *options, *resume)
         if following is not None:
-            wait_for(reached(out) + 10, out, process)
+            runs.wait_for(runs.reached(out) + 10, out, process)
             os.kill(process.pid, signal.SIGINT)
             options = STRATEGIES[following]
         printed, _ = process.communicate()
@@ -85,26 +95,11 @@ def test_checkpoint_resumes_under_any_strategy(alone: Alone, tmp_path: Path) -> 
     assert runs.accuracy(out) == pytest.approx(runs.accuracy(alone("paced")), abs=0.005)
 
 
-def reached(out: Path) -> int:
-    try:
-        return int((out / "reached").read_text())
-    except (OSError, ValueError):
-        return 0
-
-
-def wait_for(step: int, out: Path, process: subprocess.Popen[str]) -> None:
-    """Wait until a run has done a number of steps; it must not end before."""
-    while reached(out) < step:
-        if process.poll() is not None:
-            pytest.fail(f"it ended with {process.returncode}: {process.communicate()[0]}")
-        time.sleep(0.02)
-
-
 def test_worker_killed_mid_epoch_is_restarted(alone: Alone, tmp_path: Path) -> None:
     out = tmp_path / "run"
     torchrun = (*runs.TORCHRUN, "--nproc-per-node", "2", "--max-restarts", "1")
     process = runs.start("train", "paced", "--out", out, launcher=torchrun)
-    wait_for(40, out, process)  # in the third epoch
+    runs.wait_for(40, out, process)  # in the third epoch
     worker = psutil.Process(process.pid).children()[-1]
     worker.send_signal(signal.SIGKILL)
     printed, _ = process.communicate()
@@ -122,9 +117,9 @@ def test_machines_may_join_and_leave(alone: Alone, tmp_path: Path) -> None:
     launcher = (*agents, *meet, "--max-restarts", "3")
     arguments = ("train", "paced", "--out", out, "--checkpoint-every", 8)
     first = runs.start(*arguments, launcher=launcher)
-    wait_for(10, out, first)
+    runs.wait_for(10, out, first)
     second = runs.start(*arguments, launcher=launcher)
-    wait_for(60, out, second)
+    runs.wait_for(60, out, second)
     os.killpg(second.pid, signal.SIGKILL)
     second.communicate()
     printed, _ = first.communicate()
