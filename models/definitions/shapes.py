@@ -22,6 +22,7 @@ from torch.nn import functional
 from models.codec_specs import ImageCodecSpec, PicturePreprocess
 from models.definitions.definition import Definition, HeldOut
 from models.definitions.training import Rows, Training
+from models.places import Boxes
 from models.preprocess import preprocess
 from models.tensors import Array, Arrays, TensorSpec
 
@@ -287,6 +288,7 @@ DEFINITION = Definition(
         ranked_by="scores",
         threshold=0.5,
         classes="classes",
+        boxes=(Boxes(output="boxes", form="xyxy"),),
     ),
     build=lambda: Shapes().eval(),
     train=TRAINING.fit,

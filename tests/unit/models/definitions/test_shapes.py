@@ -8,12 +8,15 @@ import numpy as np
 import pytest
 import torch
 
+from app.codecs.places import Places
 from export.proving import verify
 from models.definitions import shapes
 from models.definitions.shapes import DEFINITION, ROWS, average_precision
 from models.forms import intra_op_threads
+from models.places import Geometry
 from models.tensors import Array, Arrays
 from tests.unit.export.definitions import quiet
+from tests.unit.models.manifests import make_manifest
 
 
 def found(*rows: tuple[float, ...]) -> Arrays:
@@ -71,6 +74,14 @@ def test_pictures_are_reproducible_with_shapes_inside() -> None:
     assert set(real[:, 0]) == {0, 1, 2}
     assert real[:, 1:].min() >= 0
     assert real[:, 1:].max() < 64
+
+
+def test_answers_have_boxes_in_the_callers_picture() -> None:
+    """Of 128x64 pixels, of which the model sees half, between borders."""
+    places = Places(make_manifest(DEFINITION.inputs, DEFINITION.outputs, codec=DEFINITION.codec))
+    outputs = {name: array[0] for name, array in found((0, 8, 20, 16, 30, 0.9)).items()}
+    mapped = places.mapped(outputs, Geometry(128, 64, (0.5, 0.5), (0.0, 16.0)))
+    assert mapped["boxes"][0].tolist() == [16, 8, 32, 28]
 
 
 def test_rows_beyond_the_count_are_0() -> None:
