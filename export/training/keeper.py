@@ -186,7 +186,6 @@ class Keeper(Callback):
             metrics=metrics,
         )
         run["epochs"] = [*run["epochs"], epoch.model_dump()]
-        self._tell_callbacks(trainer, learner, epoch)
         peak = torch.tensor(float(_peak_bytes(learner.device)), device=learner.device)
         run["peak_bytes"] = int(trainer.strategy.reduce(peak, reduce_op="max"))
         self.began = time.monotonic()
@@ -198,6 +197,7 @@ class Keeper(Callback):
             curve = [TrainedEpoch.model_validate(each) for each in run["epochs"]]
             (self.folder / CURVES).write_text(json.dumps(run, indent=1))
             (self.folder / PLOT).write_text(page_of(curve))
+        self._tell_callbacks(trainer, learner, epoch)
 
     def _tell_callbacks(self, trainer: Trainer, learner: Learner, epoch: TrainedEpoch) -> None:
         """Show loggers and callbacks the epoch, whose callbacks may end the run."""
