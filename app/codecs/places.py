@@ -84,6 +84,13 @@ class Places:
                 size += array.nbytes
         return size
 
+    def scores_of(self, outcome: Outcome, note: Note | None) -> int:
+        """The scores of an item that are interpolated for the classes of a PNG file."""
+        if isinstance(outcome, ItemFailed) or note is None or note.image is None:
+            return 0
+        classes = sum(len(array) for name, array in outcome.items() if name in self._drawn)
+        return classes * note.image.height * note.image.width
+
     def mapped(self, outputs: Arrays, image: Geometry) -> Arrays:
         """The outputs of an item in the caller's picture; see `steps`."""
         return at_once(self.steps(outputs, image))

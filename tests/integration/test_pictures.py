@@ -15,7 +15,7 @@ import torch
 from PIL import Image
 from torch import nn
 
-from app.api import answering, memory
+from app.api import answering, memory, outcomes
 from models.codec_specs import ImageCodecSpec, PicturePreprocess
 from models.pictured import MaskOutput
 from models.tensors import TensorSpec
@@ -155,7 +155,9 @@ class Scores(nn.Module):
         return scores, scores
 
 
-async def test_scores_of_a_large_picture_are_drawn_but_not_sent(tmp_path: Path) -> None:
+async def test_scores_of_a_large_picture_are_drawn_but_not_sent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The scores would be eight times as large as the classes."""
     how = PicturePreprocess(width=SIDE, height=SIDE, channels=1, mean=(0.0,), std=(1.0,))
     spec = TensorSpec(name="mask", dtype="float32", shape=(-1, 2, SIDE, SIDE))
@@ -179,6 +181,9 @@ async def test_scores_of_a_large_picture_are_drawn_but_not_sent(tmp_path: Path) 
         assert classes((await server.ask(sent)).body) == (pixels // 255).tolist()
         refused = await server.ask(request("/predict", file.getvalue(), content_type=PNG))
         assert (refused.status, refused.code) == (413, "payload_too_large")
-        assert (
-            "or request only the class of each pixel, by /predict with" in refused.json()["error"]
-        )
+        told = "or request only the class of each pixel, by /predict with Accept: image/png"
+        assert told in refused.json()["error"]
+        monkeypatch.setattr(outcomes, "MAX_DRAWN_SCORES", 2 * pixels.size - 1)
+        bounded = await server.ask(sent)
+        assert (bounded.status, bounded.code) == (413, "payload_too_large")
+        assert f"those of {2 * pixels.size} scores" in bounded.json()["error"]
