@@ -214,6 +214,8 @@ def check_codec(
         made = (codec.preprocess.channels, codec.preprocess.height, codec.preprocess.width)
         if len(inputs) != 1 or inputs[0].dtype != "float32" or not inputs[0].accepts(made):
             raise ValueError(f"pictures need one input, float32 of shape {[-1, *made]}")
+        if inputs[0].nan:
+            raise ValueError("pictures have no missing values: declare the input without `or nan`")
         check_places(codec.boxes, codec.masks, outputs)
     if codec.top_k is not None and not codec.has_scores(first):
         raise ValueError(

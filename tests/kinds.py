@@ -10,9 +10,12 @@ from torch import nn
 
 from models.codec_specs import ImageCodecSpec, PicturePreprocess
 from models.tensors import Dtype, TensorSpec
-from tests.artifacts import write_artifact
+from tests.artifacts import Y, write_artifact
 
 SIDE = 2  # pixels of a picture
+AGES = tuple(
+    TensorSpec(name=name, dtype="float32", shape=(-1,), nan=True) for name in ("age", "rooms")
+)
 DTYPES: tuple[Dtype, ...] = ("bool", "int8", "int64", "uint8", "float16", "float64")
 
 
@@ -55,3 +58,21 @@ def write_dtypes(folder: Path) -> None:
             outputs=(spec.model_copy(update={"name": "y"}),),
             golden=[{"x": np.array([0, 1, 1], dtype)}],
         )
+
+
+class Ages(nn.Module):
+    """age [n], rooms [n] -> y [n, 2]: each, or -1 if it is missing."""
+
+    def forward(self, age: torch.Tensor, rooms: torch.Tensor) -> torch.Tensor:
+        """See the class."""
+        x = torch.stack([age, rooms], 1)
+        return torch.where(torch.isnan(x), torch.full_like(x, -1.0), x)
+
+
+def write_ages(folder: Path) -> None:
+    """Write the model `ages`, whose two numbers may be missing."""
+    golden = [
+        {"age": np.array(a, np.float32), "rooms": np.array(b, np.float32)}
+        for a, b in ((1, 2), (np.nan, 2))
+    ]
+    write_artifact(folder, "ages", module=Ages(), inputs=AGES, outputs=(Y,), golden=golden)

@@ -19,6 +19,7 @@ from app.codecs.base import (
     at_index,
     check_count,
 )
+from app.codecs.missing import nan_as_null
 from app.codecs.sniffing import media_type_in, sniffed
 from app.errors import InvalidInput, PayloadTooLarge, UnsupportedMediaType
 from app.types import Item
@@ -90,7 +91,7 @@ def read_items(
         return codec.decode_raw(media_type, body, max_items=most, budget=budget)
     budget.read(len(body))
     check_marks(body, codec, max_items if many else 1, budget)
-    values = _values(body, many=many)
+    values = _values(body, many=many, nan=codec.takes_nan)
     check_count(len(values), max_items)
     if not many:
         return [codec.decode(values[0], budget)]
@@ -146,18 +147,20 @@ def _guessed(codec: Codec, media_type: str, body: bytes) -> str:
     )
 
 
-def parsed_json(body: bytes, hint: str = "") -> Any:
+def parsed_json(body: bytes, hint: str = "", *, nan: bool = False) -> Any:
     """The value of a JSON body, without a byte order mark.
 
     Args:
         body: the body.
         hint: what to send instead, for the error.
+        nan: whether the word NaN, which is no JSON but which Python writes, is read as null.
 
     Raises:
         InvalidInput: if it is malformed, or not in UTF-8.
     """
     try:
-        return orjson.loads(unmarked(body))
+        text = unmarked(body)
+        return orjson.loads(nan_as_null(text) if nan else text)
     except ValueError as error:
         raise InvalidInput(f"the body is not JSON: {error}{hint}") from error
 
@@ -267,10 +270,10 @@ def without_strings(body: bytes) -> bytes:
     return b"".join(kept)
 
 
-def _values(body: bytes, *, many: bool) -> list[object]:
+def _values(body: bytes, *, many: bool, nan: bool) -> list[object]:
     right, other = ("inputs", "/predict") if many else ("input", "/batch-predict")
     shape = '{"inputs": [X, ...]}' if many else '{"input": X}'
-    payload = parsed_json(body, f"; send {shape}")
+    payload = parsed_json(body, f"; send {shape}", nan=nan)
     if not isinstance(payload, dict) or set(payload) != {right}:
         hint = f"; {other} accepts the other form" if isinstance(payload, dict) else ""
         raise InvalidInput(f"the body must be {shape} and nothing else{hint}")

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import orjson
 
 from app.bulk.errors import BulkError
+from models.bounds import is_optional
 from models.codec_specs import TextCodecSpec
 from models.manifest import Manifest
 
@@ -67,20 +68,30 @@ class Chooser:
     input: str | None = None
     id: str | None = None
 
-    def choose(self, there: Sequence[str], where: str) -> Wanted:
+    @property
+    def takes_nan(self) -> bool:
+        """Whether numbers may be missing."""
+        return any(spec.nan for spec in self.manifest.inputs)
+
+    def choose(self, there: Sequence[str], where: str, *, sparse: bool = False) -> Wanted:
         """The columns to read, chosen from those of the table.
+
+        Args:
+            there: the columns.
+            where: the table, for messages.
+            sparse: whether it is one row, which may lack scalars that may be missing.
 
         Raises:
             BulkError: if there is no input, or its column exists twice; the message lists the
                 columns.
         """
-        wanted = self._wanted(there, where)
+        wanted = self._wanted(there, where, sparse=sparse)
         twice = [name for name in wanted.names if there.count(name) > 1]
         if twice:
             raise BulkError(f"{where} has duplicate columns {_listed(twice)}: rename or drop them")
         return wanted
 
-    def _wanted(self, there: Sequence[str], where: str) -> Wanted:
+    def _wanted(self, there: Sequence[str], where: str, *, sparse: bool) -> Wanted:
         for named in (self.input, self.id):
             if named is not None and named not in there:
                 raise BulkError(f"{where} has no column {named!r}; it has {_listed(there)}")
@@ -96,8 +107,10 @@ class Chooser:
         parts = names
         if isinstance(codec, TextCodecSpec) and codec.pairs and "text" in there:
             parts = ["text", "text_pair"]
-        if len(parts) > 1 and set(parts) <= set(there):
-            return Wanted(None, {name: name for name in parts}, id_column)
+        optional = {spec.name for spec in self.manifest.inputs if sparse and is_optional(spec)}
+        found = [name for name in parts if name in there]
+        if len(parts) > 1 and found and set(parts) <= {*there, *optional}:
+            return Wanted(None, {name: name for name in found}, id_column)
         missing = [name for name in parts if name not in there]
         if len(missing) < len(parts):
             raise BulkError(

@@ -20,6 +20,7 @@ from app.codecs.base import OCTET_STREAM, TEXT, Budget, Codec
 from app.codecs.choose import codec_for
 from app.errors import CallerError, InvalidInput
 from app.types import Array, Arrays, Item
+from models.bounds import is_optional
 from models.local_paths import NotLocal, local_path
 from models.manifest import Manifest
 
@@ -61,6 +62,7 @@ class Decoder:
         self._integer_ids = recipe.integer_ids
         self._codec: Codec = codec_for(recipe.manifest, recipe.files.__getitem__)
         self._is_text = recipe.manifest.codec.kind == "text"
+        self._may_be_missing = _optional(recipe.manifest, recipe.wanted)
         self._is_picture = recipe.manifest.codec.kind == "image"
 
     def decode(self, raw: RawBlock) -> Block:
@@ -147,6 +149,9 @@ class Decoder:
         """The item of a row; None if it is invalid, and its error is in the block."""
         try:
             row_of = {name: _plain(columns.values[name][row]) for name in wanted.inputs}
+            for name in self._may_be_missing:
+                if _is_missing(row_of[name]):
+                    row_of[name] = None
             if not self._is_text:
                 _check_filled(row_of)
             return self._decoded(wanted.item_of(row_of))
@@ -156,7 +161,7 @@ class Decoder:
 
     def _decoded(self, value: object) -> Item:
         budget = Budget()
-        if value is None:
+        if value is None and not self._may_be_missing:
             raise InvalidInput("the row has no input")
         if not self._is_text:
             value = parsed(value)
@@ -185,6 +190,20 @@ class Decoder:
             return self._folder / local_path(name)
         except NotLocal as error:
             raise InvalidInput(f"the file name is a URL: {error}") from error
+
+
+def _optional(manifest: Manifest, wanted: Wanted) -> list[str]:
+    """The columns of inputs that are one number, which may be missing."""
+    inputs = manifest.inputs
+    names = wanted.parts
+    if wanted.item is not None:
+        names = {inputs[0].name: wanted.item} if len(inputs) == 1 else {}
+    return [names[spec.name] for spec in inputs if is_optional(spec) and spec.name in names]
+
+
+def _is_missing(value: object) -> bool:
+    """Whether a cell of a table has no number: it is empty, or says so, as NumPy writes it."""
+    return isinstance(value, str) and value.strip().lower() in ("", "nan")
 
 
 def _check_filled(row: Mapping[str, object]) -> None:

@@ -82,7 +82,7 @@ def _leaves(spec: TensorSpec, column: Any) -> tuple[Array, Array] | None:
             leaves = leaves.flatten()
     else:
         return None
-    if leaves.null_count:
+    if leaves.null_count and not spec.nan:
         return None
     numbers = leaves.to_numpy(zero_copy_only=False)
     if good.all():
@@ -142,7 +142,9 @@ def _converted(spec: TensorSpec, numbers: Array, good: Array) -> tuple[Array, Ar
     with np.errstate(over="ignore", invalid="ignore"):
         array = np.ascontiguousarray(numbers, dtype)
         rows = array.reshape(len(array), -1)
-        if dtype.kind == "f":
+        if spec.nan:
+            right = ~np.isinf(rows).any(axis=1)
+        elif dtype.kind == "f":
             # A sum is not finite if any number is not, and is faster than checking each.
             wide = np.float32 if dtype.itemsize == 2 else dtype
             right = np.isfinite(rows.sum(axis=1, dtype=wide))

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from models.bounds import is_optional
 from models.tensors import TensorSpec
 
 JsonSchema = Mapping[str, Any]
@@ -19,11 +20,10 @@ JsonSchema = Mapping[str, Any]
 
 def tensor_item(inputs: Sequence[TensorSpec]) -> JsonSchema:
     """Schema of a tensor item: an object by input name, or with one input also just numbers."""
-    names = [spec.name for spec in inputs]
     by_name = {
         "type": "object",
         "properties": {spec.name: _one_of(_forms(spec, alone=len(inputs) == 1)) for spec in inputs},
-        "required": names,
+        "required": [spec.name for spec in inputs if not is_optional(spec)],
         "additionalProperties": False,
     }
     return _one_of([*_forms(inputs[0], alone=True), by_name]) if len(inputs) == 1 else by_name
@@ -56,7 +56,10 @@ def _number(spec: TensorSpec) -> JsonSchema:
         return {"anyOf": [{"type": "boolean"}, {"type": "integer", "minimum": 0, "maximum": 1}]}
     if dtype.kind == "f":
         most = float(np.finfo(dtype).max)
-        return {"type": "number", "minimum": -most, "maximum": most}
+        floats: dict[str, Any] = {"type": "number", "minimum": -most, "maximum": most}
+        if spec.nan:
+            floats |= {"type": ["number", "null"], "description": "null: the value is missing"}
+        return floats
     whole = np.iinfo(dtype)
     least = int(whole.min) if spec.minimum is None else spec.minimum
     most = int(whole.max) if spec.maximum is None else spec.maximum

@@ -102,7 +102,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "repeat it for each input, in the model's order. [NAME=]dtype[shape]: axis 0 is the batch, "
         "-1; any other -1 is a free size. A name (seq) is a free size too, the same wherever it "
         "occurs; 1<=seq<=512 bounds it (either end may be omitted). `in LEAST..MOST` is the range "
-        "of integers (0.. and ..9 are open at one end, .. at both; 0..<n ends before the size n). "
+        "of integers (0.. and ..9 are open at one end, .. at both; 0..<n ends before the size n); "
+        "`or nan` says that floats may be missing: NaN, null in JSON. "
         "Export finds what you omit by trial: which sizes are equal, the largest and smallest that "
         "work, and the range",
     )

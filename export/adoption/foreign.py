@@ -195,7 +195,7 @@ def _runs(
         for batch in BATCHES:
             sample = draw(inputs, source, rng, batch, shapes)
             made = by_name(_run(module, inputs, sample), names)
-            _check_finite(made, source)
+            _check_finite(made, inputs, source)
             runs[batch, shapes] = {name: tensor.to("meta") for name, tensor in made.items()}
     before = _state(module)
     repeated = by_name(_run(module, inputs, sample), names)
@@ -231,12 +231,18 @@ def _alike(now: torch.Tensor, before: torch.Tensor) -> bool:
     return torch.equal(now, before)
 
 
-def _check_finite(made: Made, source: CodecSpec | Examples) -> None:
+def _check_finite(made: Made, inputs: Sequence[TensorSpec], source: CodecSpec | Examples) -> None:
     floats = [
         each for each in made.values() if str(each.dtype).removeprefix("torch.") in get_args(Dtype)
     ]
     if all(bool(torch.isfinite(tensor).all()) for tensor in floats):
         return
+    if nan := [spec.name for spec in inputs if spec.nan]:
+        raise DoesNotRun(
+            "the model returns NaN or infinite numbers for samples where some numbers of "
+            f"{', '.join(map(repr, nan))} are missing: it must replace each NaN of an input, as "
+            "torch.where(torch.isnan(x), mean, x) does"
+        )
     if isinstance(source, Examples):
         raise DoesNotRun(
             "the model returns NaN or infinite numbers for some of --examples, so nothing can be "

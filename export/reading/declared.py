@@ -21,7 +21,7 @@ from models.tensors import FREE_MOST, MAX_SIZE, Dimension, Dtype, TensorSpec
 
 INPUT = re.compile(
     r"(?:([^=\[\]]+)=)?([a-z0-9]+)\[([^\[\]]*)\]"
-    r"(\s+in\s+(-?[0-9]{1,20})?\.\.(?:(-?[0-9]{1,20})|<([A-Za-z][A-Za-z0-9_-]*))?)?"
+    r"(\s+in\s+(-?[0-9]{1,20})?\.\.(?:(-?[0-9]{1,20})|<([A-Za-z][A-Za-z0-9_-]*))?)?(\s+or\s+nan)?"
 )
 NUMBER = re.compile(r"-?[0-9]{1,10}")
 FREE = re.compile(r"(?:([0-9]{1,10})<=)?(-1|[A-Za-z][A-Za-z0-9_-]*)(?:<=([0-9]{1,10}))?")
@@ -54,6 +54,7 @@ class DeclaredInput:
     """What is known of an input; `range` is None if it was not given.
 
     `below` is the name of the size that its numbers are less than; the range then has no largest.
+    `nan` says whether its numbers may be missing.
     """
 
     name: str
@@ -62,6 +63,7 @@ class DeclaredInput:
     free: tuple[FreeAxis, ...]
     range: Range | None = None
     below: str | None = None
+    nan: bool = False
 
     @property
     def spec(self) -> TensorSpec:
@@ -80,6 +82,7 @@ class DeclaredInput:
             "maximum": self.range and self.range[1],
             "below": self.below,
             "fill": self._fill,
+            "nan": self.nan,
         }
         return TensorSpec.model_validate(fields)
 
@@ -194,7 +197,8 @@ def _input(text: str, name: str) -> DeclaredInput:
     if found is None:
         raise UsageError(
             f"--input {text!r} is not dtype[shape], such as {EXAMPLE}, or NAME=dtype[shape] in "
-            "LEAST..MOST for integers, or in 0..<n for indices into the free size n"
+            "LEAST..MOST for integers, in 0..<n for indices into the free size n; "
+            "`or nan` for floats that may be missing"
         )
     dtype = next((each for each in get_args(Dtype) if each == found[2]), None)
     if dtype is None:
@@ -214,7 +218,8 @@ def _input(text: str, name: str) -> DeclaredInput:
         elif size or at:
             raise UsageError(f"--input {text!r}: {_wrong_size(size, at)}")
     range_ = (_whole(found[5]), _whole(found[6])) if found[4] else None
-    return DeclaredInput(found[1] or name, dtype, tuple(shape), tuple(free), range_, found[7])
+    name, nan = found[1] or name, found[8] is not None
+    return DeclaredInput(name, dtype, tuple(shape), tuple(free), range_, found[7], nan)
 
 
 def _wrong_size(size: str, at: int) -> str:

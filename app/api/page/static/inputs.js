@@ -205,5 +205,6 @@ export function described(spec) {
     spec.minimum === null && spec.maximum === null
       ? ""
       : `, ${spec.minimum ?? "…"} to ${spec.maximum ?? "…"}`;
-  return `${spec.name}: ${spec.dtype} [${sizes.join(", ")}]${range}`;
+  const missing = spec.nan ? ", null if missing" : "";
+  return `${spec.name}: ${spec.dtype} [${sizes.join(", ")}]${range}${missing}`;
 }

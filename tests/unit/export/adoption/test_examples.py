@@ -43,6 +43,13 @@ class Sums(nn.Module):
         return torch.stack([x.sum(1), z.to(torch.float32).sum(1)], dim=1)
 
 
+class WithoutNan(nn.Module):
+    """x [n, 3] -> [n, 3]: the same, 0 for NaN."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.nan_to_num(0.0)
+
+
 @pytest.fixture
 def pictures(tmp_path: Path) -> Path:
     """Ten dark ones and ten light ones, each in the folder of its label."""
@@ -261,8 +268,8 @@ class TestNumbers:
         [
             ({"x": X[:, :2]}, r"row \d: the item is float64\[2\], and the model takes x=float32"),
             ({"x": X.astype(np.int64)}, r"row \d: the item is int64\[3\], and the model takes"),
-            ({"x": np.full((4, 3), np.nan)}, r"row \d: 'x' has NaN or infinite numbers"),
-            ({"x": np.full((4, 3), 1e300)}, r"row \d: 'x' has NaN or infinite numbers"),
+            ({"x": np.full((4, 3), np.nan)}, r"row \d: 'x' has NaN; .*'x=float32\[-1,3\] or nan'"),
+            ({"x": np.full((4, 3), 1e300)}, r"row \d: 'x' has infinite numbers"),
             ({"z": Z + 2}, "10 is not a number that z=int64"),
             ({"z": Z[:3]}, r"its arrays have \[3, 4\] rows"),
             ({"y": Z}, "has x, z, y, and the model takes x, z"),
@@ -279,6 +286,21 @@ class TestNumbers:
         with pytest.raises(UsageError, match=why) as refused:
             of_numbers(tmp_path, "--examples", file)
         assert "\n" not in str(refused.value)
+
+    @pytest.mark.parametrize("name", ["it.npz", "it.parquet"])
+    def test_missing_numbers(self, tmp_path: Path, name: str) -> None:
+        rows = [[None, 1.0, 2.0], [3.0, 4.0, 5.0], [6.0, 7.0, None]]
+        if name == "it.npz":
+            saved(tmp_path, x=np.array(rows, np.float64))
+        else:
+            table(tmp_path, x=rows)
+        given = ("--name", "m", "--input", "x=float32[-1,3] or nan")
+        module = written(tmp_path, scripted(WithoutNan()))
+        definition = run(module, *given, "--examples", tmp_path / name).definition
+        found = sorted(np.isnan(item["x"]).nonzero()[0].tolist() for item in items(definition))
+        assert found == [[], [0], [2]]
+        drawn = definition.random_inputs(np.random.default_rng(1), 9)["x"]
+        assert np.isnan(drawn).sum() > 6  # more than those items have
 
     def test_one_array_for_two_inputs(self, tmp_path: Path) -> None:
         np.save(tmp_path / "it.npy", X)

@@ -31,6 +31,10 @@ from export.reading.declared import read_inputs
         (["float32[-1,7<=-1<=64]"], ["input=float32[-1,7<=-1<=64]"]),
         (["float32[-1,h<=8192]"], ["input=float32[-1,h<=8192]"]),
         (["float32[-1,2000<=h]"], ["input=float32[-1,2000<=h<=2000]"]),
+        (
+            ["age=float32[-1]  or nan", "t=float64[-1,n] or nan"],
+            ["age=float32[-1] or nan", "t=float64[-1,n<=1024] or nan"],
+        ),
     ],
 )
 def test_printed_inputs_can_be_read_again(given: list[str], shown: list[str]) -> None:
@@ -55,6 +59,8 @@ def test_printed_inputs_can_be_read_again(given: list[str], shown: list[str]) ->
         (["int64[batch,seq]"], "axis 0 is the batch and must be -1, got 'batch'"),
         (["int64[-1,9<=seq<=8]"], "sizes of 9 to 8: the range is empty"),
         (["int64[-1,seq<=0]"], "greater than or equal to 1"),
+        (["int64[-1] or nan"], "'input': only floats can be NaN, not int64"),
+        (["float32[-1] or null"], "`or nan` for floats that may be missing"),
         (["int64[-1] in 5..4"], "the range 5..4 is empty, or outside of int64"),
         (
             ["int8[-1] in 0..300"],
