@@ -174,13 +174,13 @@ def _adopt_file(parsed: argparse.Namespace) -> Adopted:
             f"such as {codecs.EXAMPLE}"
         )
     name = _name(parsed.name, source.name)
-    declared = read_inputs(given_inputs, parsed.pad or ())
+    digest = _digest(source)
+    module = _module(source)
+    declared = read_inputs(given_inputs, parsed.pad or (), foreign.argument_names(module))
     inputs = tuple(each.spec for each in declared)
     wanted, first, file = _wanted(parsed)
     labels = None if file is None else _read_labels(file)
     codec = codecs.codec_of(parsed, source.defaults, inputs, labels or source.labels)
-    digest = _digest(source)
-    module = _module(source)
     original = source.program.original if source.program else None
     given = examples.given(parsed, Taken(tuple(map(opened, declared)), codec))
     real = given.examples if given else None

@@ -371,19 +371,28 @@ def _dimensions(
     )
 
 
-def _check_inputs(module: nn.Module, inputs: Sequence[TensorSpec]) -> None:
+def argument_names(module: nn.Module) -> list[str]:
+    """Return the names of a model's arguments, in order."""
     if isinstance(module, OnnxModule):
-        taken = [each.name for each in module.session.get_inputs()]
-        _check_number(inputs, taken, taken)
-        return
+        return [each.name for each in module.session.get_inputs()]
     if isinstance(module, fx.GraphModule):
-        taken = [node.name for node in module.graph.nodes if node.op == "placeholder"]
+        return [node.name for node in module.graph.nodes if node.op == "placeholder"]
+    return [argument.name for argument in _arguments(module)]
+
+
+def _arguments(module: nn.Module) -> list[Any]:
+    forward: Any = module.forward  # of TorchScript
+    return list(forward.schema.arguments[1:])  # without self
+
+
+def _check_inputs(module: nn.Module, inputs: Sequence[TensorSpec]) -> None:
+    taken = argument_names(module)
+    if isinstance(module, OnnxModule | fx.GraphModule):
         _check_number(inputs, taken, taken)
         return
-    forward: Any = module.forward
-    arguments = forward.schema.arguments[1:]  # without self
+    arguments = _arguments(module)
     needed = [argument.name for argument in arguments if not argument.has_default_value()]
-    _check_number(inputs, needed, [argument.name for argument in arguments])
+    _check_number(inputs, needed, taken)
     for argument in arguments[: len(inputs)]:
         kind = argument.type.annotation_str
         if kind not in ("Tensor", "Optional[Tensor]"):

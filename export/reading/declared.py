@@ -23,6 +23,7 @@ INPUT = re.compile(
     r"(?:([^=\[\]]+)=)?([a-z0-9]+)\[([^\[\]]*)\]"
     r"(\s+in\s+(-?[0-9]{1,20})?\.\.(?:(-?[0-9]{1,20})|<([A-Za-z][A-Za-z0-9_-]*))?)?(\s+or\s+nan)?"
 )
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 NUMBER = re.compile(r"-?[0-9]{1,10}")
 FREE = re.compile(r"(?:([0-9]{1,10})<=)?(-1|[A-Za-z][A-Za-z0-9_-]*)(?:<=([0-9]{1,10}))?")
 SIZES = (
@@ -111,20 +112,23 @@ class Unit:
     most: int | None
 
 
-def read_inputs(given: Sequence[str], pads: Sequence[str] = ()) -> tuple[DeclaredInput, ...]:
+def read_inputs(
+    given: Sequence[str], pads: Sequence[str] = (), arguments: Sequence[str] = ()
+) -> tuple[DeclaredInput, ...]:
     """Parse the inputs that the options describe, in order.
 
     Args:
         given: each `--input`.
         pads: each `--pad`: NAME=MASK; at most one.
+        arguments: the names of the model's arguments, for inputs without a name.
 
     Raises:
         UsageError: if one of them is wrong, or they contradict each other.
     """
     if not given:
         raise UsageError(f"--input is required: the model's input, such as {EXAMPLE}")
-    names = ["input"] if len(given) == 1 else [f"input_{index}" for index in range(len(given))]
-    inputs = _with_bounds([_input(text, name) for text, name in zip(given, names, strict=True)])
+    unnamed = [_input(text) for text in given]
+    inputs = _with_bounds([_named(unnamed, at, arguments) for at in range(len(unnamed))])
     names = [each.name for each in inputs]
     if len(set(names)) < len(names):
         raise UsageError(f"--input: names must differ, got {names}")
@@ -192,7 +196,18 @@ def changed(
     )
 
 
-def _input(text: str, name: str) -> DeclaredInput:
+def _named(inputs: Sequence[DeclaredInput], at: int, arguments: Sequence[str]) -> DeclaredInput:
+    """Return an input with its name, that of the model's argument, or a number."""
+    if inputs[at].name:
+        return inputs[at]
+    name = arguments[at] if at < len(arguments) else ""
+    if not NAME.fullmatch(name) or name in {each.name for each in inputs}:
+        name = "input" if len(inputs) == 1 else f"input_{at}"
+    return replace(inputs[at], name=name)
+
+
+def _input(text: str) -> DeclaredInput:
+    """Parse an input; its name is empty if it has none."""
     found = INPUT.fullmatch(text.strip())
     if found is None:
         raise UsageError(
@@ -218,8 +233,8 @@ def _input(text: str, name: str) -> DeclaredInput:
         elif size or at:
             raise UsageError(f"--input {text!r}: {_wrong_size(size, at)}")
     range_ = (_whole(found[5]), _whole(found[6])) if found[4] else None
-    name, nan = found[1] or name, found[8] is not None
-    return DeclaredInput(name, dtype, tuple(shape), tuple(free), range_, found[7], nan)
+    nan = found[8] is not None
+    return DeclaredInput(found[1] or "", dtype, tuple(shape), tuple(free), range_, found[7], nan)
 
 
 def _wrong_size(size: str, at: int) -> str:

@@ -103,7 +103,7 @@ class TestPictures:
             for file in (pictures / "dark").iterdir()
         }
         found = items(definition)
-        assert {item["input"].tobytes() for item in found} == wanted
+        assert {item["x"].tobytes() for item in found} == wanted
         assert definition.held_out is None
         assert made.definition.real_inputs == "10 of 10 items of dark"
         assert made.variants == ("script",)
@@ -116,20 +116,20 @@ class TestPictures:
         assert made.definition.real_inputs == (
             "20 of 20 items of pictures; accuracy is measured on 10, int8 may use 10 others"
         )
-        light = others.inputs["input"].mean(axis=(1, 2, 3)) > 0.5
+        light = others.inputs["x"].mean(axis=(1, 2, 3)) > 0.5
         assert light.astype(int).tolist() == others.labels.tolist()
         assert set(others.labels.tolist()) == {0, 1}
-        used = {item["input"].tobytes() for item in items(made.definition)}
-        assert used.isdisjoint(each.tobytes() for each in others.inputs["input"])
+        used = {item["x"].tobytes() for item in items(made.definition)}
+        assert used.isdisjoint(each.tobytes() for each in others.inputs["x"])
 
     def test_proofs_use_different_items(self, means: Path, pictures: Path) -> None:
         definition = of_pictures(means, "--examples", pictures).definition
-        every = {each.tobytes() for each in held_out(definition).inputs["input"]}
-        every |= {item["input"].tobytes() for item in items(definition)}
-        golden = {item["input"].tobytes() for item in definition.golden_inputs()}
+        every = {each.tobytes() for each in held_out(definition).inputs["x"]}
+        every |= {item["x"].tobytes() for item in items(definition)}
+        golden = {item["x"].tobytes() for item in definition.golden_inputs()}
         assert golden <= every
         assert len(golden) == 3
-        drawn = definition.random_inputs(np.random.default_rng(1), 30)["input"]
+        drawn = definition.random_inputs(np.random.default_rng(1), 30)["x"]
         assert {each.tobytes() for each in drawn} == every
 
     def test_one_of_them_is_shown(self, means: Path, pictures: Path) -> None:
@@ -138,7 +138,7 @@ class TestPictures:
         shown = definition.example()
         assert isinstance(shown, str)
         seen = preprocess(base64.b64decode(shown), definition.codec.preprocess)
-        assert any(np.array_equal(seen, item["input"]) for item in items(definition))
+        assert any(np.array_equal(seen, item["x"]) for item in items(definition))
 
     def test_a_file_may_have_the_labels(self, means: Path, pictures: Path) -> None:
         labels = written(means.parent, b"light\n1\n" + b"dark\n" * 8, "right.txt")
@@ -433,8 +433,8 @@ class TestModelsThatNeedThem:
             run(*given)
         made = run(*given, "--examples", tmp_path / "x.npy")
         batches = drawn_of(made)
-        assert all((each["input"] > 0).all() for each in batches)
-        assert {each["input"].shape[1] for each in batches} >= {3, 5}  # other sizes are cut out
+        assert all((each["x"] > 0).all() for each in batches)
+        assert {each["x"].shape[1] for each in batches} >= {3, 5}  # other sizes are cut out
         assert made.definition.real_inputs == "9 of 9 items of x.npy"
 
     def test_offsets(self, tmp_path: Path) -> None:

@@ -87,3 +87,20 @@ def test_wrong_declarations_are_reported(given: list[str], message: str) -> None
         read_inputs(given)
     assert str(caught.value).startswith("--input")
     assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("given", "arguments", "names"),
+    [
+        (["float32[-1]"], ["x"], ["x"]),
+        (["float32[-1]", "b=float32[-1]"], ["x", "y"], ["x", "b"]),
+        (["float32[-1]", "x=float32[-1]"], ["x", "y"], ["input_0", "x"]),
+        (["float32[-1]", "float32[-1]"], ["input.1", "_y"], ["input_0", "input_1"]),
+        (["float32[-1]"], ["input.1"], ["input"]),
+        (["float32[-1]", "float32[-1]"], ["x"], ["x", "input_1"]),
+    ],
+)
+def test_inputs_without_a_name_have_those_of_the_arguments(
+    given: list[str], arguments: list[str], names: list[str]
+) -> None:
+    assert [each.name for each in read_inputs(given, (), arguments)] == names
