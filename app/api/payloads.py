@@ -21,7 +21,13 @@ from app.codecs.base import (
 )
 from app.codecs.missing import nan_as_null
 from app.codecs.sniffing import media_type_in, sniffed
-from app.errors import InvalidInput, PayloadTooLarge, UnsupportedMediaType
+from app.errors import (
+    InvalidInput,
+    InvalidItem,
+    PayloadTooLarge,
+    UnknownParameter,
+    UnsupportedMediaType,
+)
 from app.types import Item
 from models.byte_order import NotUtf8Error, unmarked
 
@@ -58,6 +64,7 @@ def read_items(
     max_items: int,
     on_loop: bool | None = None,
     is_left: Callable[[], bool] = bool,
+    invalid: dict[int, InvalidItem] | None = None,
 ) -> list[Item]:
     """The items of a body, in order.
 
@@ -70,9 +77,12 @@ def read_items(
         on_loop: False in a thread, after an attempt on the event loop; None if nothing else is
             blocked.
         is_left: see `Budget`.
+        invalid: gets the errors of invalid items, which are left out, by index; None: the first
+            one is raised. Only for JSON and forms.
 
     Raises:
         TooLongForLoop: if called on the event loop; call it again in a thread.
+        UnknownParameter: if the body has a format whose items cannot be told apart when one is bad.
         InvalidInput: if the body or an item is invalid; `details` has the item's index.
         UnsupportedMediaType: if the model does not read this Content-Type.
         PayloadTooLarge: if there are more than `max_items`.
@@ -86,8 +96,14 @@ def read_items(
     budget = Budget(on_loop=on_loop is True, is_left=is_left)
     if media_type == FORM:
         budget.read(len(body))
-        return _items_of_files(codec, read_files(content_type, body, most), budget, many=many)
+        files = read_files(content_type, body, most)
+        return _items_of_files(codec, files, budget, many=many, invalid=invalid)
     if media_type != JSON:
+        if invalid is not None:
+            raise UnknownParameter(
+                "partial is only for JSON and forms of files, because one wrong item makes "
+                f"other bodies unreadable; this one is {media_type}: send JSON, or omit partial"
+            )
         return codec.decode_raw(media_type, body, max_items=most, budget=budget)
     budget.read(len(body))
     check_marks(body, codec, max_items if many else 1, budget)
@@ -95,7 +111,21 @@ def read_items(
     check_count(len(values), max_items)
     if not many:
         return [codec.decode(values[0], budget)]
+    if invalid is not None:
+        return _valid_items(codec, values, budget, invalid)
     return [_decode_at(codec, index, value, budget) for index, value in enumerate(values)]
+
+
+def _valid_items(
+    codec: Codec, values: Sequence[object], budget: Budget, invalid: dict[int, InvalidItem]
+) -> list[Item]:
+    items = []
+    for index, value in enumerate(values):
+        try:
+            items.append(codec.decode(value, budget))
+        except InvalidInput as error:
+            invalid[index] = InvalidItem(str(error), error.details)
+    return items
 
 
 def media_type_of(codec: Codec, content_type: str, body: bytes) -> str:
@@ -173,7 +203,12 @@ def _begins_like_json(beginning: bytes) -> bool:
 
 
 def _items_of_files(
-    codec: Codec, files: Sequence[File], budget: Budget, *, many: bool
+    codec: Codec,
+    files: Sequence[File],
+    budget: Budget,
+    *,
+    many: bool,
+    invalid: dict[int, InvalidItem] | None,
 ) -> list[Item]:
     """One item from each file of a form."""
     items = []
@@ -181,9 +216,12 @@ def _items_of_files(
         try:
             items += _item_of_file(codec, file, budget)
         except (InvalidInput, UnsupportedMediaType) as error:
-            if not many:
+            if invalid is not None:
+                invalid[index] = InvalidItem(str(error), error.details)
+            elif not many:
                 raise
-            raise at_index(index, error) from error
+            else:
+                raise at_index(index, error) from error
     return items
 
 
