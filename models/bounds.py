@@ -36,11 +36,6 @@ class Mismatch(NamedTuple):
         )
 
 
-def is_optional(spec: TensorSpec) -> bool:
-    """Whether an item may lack an input: it is one number, which may be missing."""
-    return spec.nan and not spec.item_shape
-
-
 def check_same_bounds(specs: Sequence[TensorSpec]) -> None:
     """Check that axes with the same name have the same bounds, in all inputs.
 

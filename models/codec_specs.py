@@ -7,6 +7,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
+from models.categories import Categories, check_categories
 from models.parts import Part, is_empty
 from models.places import Boxes, check_places
 from models.tensors import FileName, Name, TensorSpec
@@ -128,9 +129,10 @@ class CodecPart(Part):
 
 
 class TensorCodecSpec(CodecPart):
-    """Items that are tensors: nested or flat numbers, or raw bytes."""
+    """Items that are tensors: nested or flat numbers, names of categories, or raw bytes."""
 
     kind: Literal["tensor"] = "tensor"
+    categories: tuple[Categories, ...] = Field(default=(), exclude_if=is_empty)
 
 
 class ImageCodecSpec(CodecPart):
@@ -187,6 +189,11 @@ class TextCodecSpec(CodecPart):
 CodecSpec = Annotated[TensorCodecSpec | ImageCodecSpec | TextCodecSpec, Field(discriminator="kind")]
 
 
+def categories_of(codec: CodecSpec) -> tuple[Categories, ...]:
+    """Return the categories of a model's inputs."""
+    return codec.categories if isinstance(codec, TensorCodecSpec) else ()
+
+
 def check_codec(
     codec: CodecSpec,
     inputs: Sequence[TensorSpec],
@@ -208,6 +215,8 @@ def check_codec(
     _check_labels(codec, first)
     if codec.scores == "softmax" and not first.item_shape:
         raise ValueError("a softmax needs a first output with an axis besides the batch")
+    if isinstance(codec, TensorCodecSpec):
+        check_categories(codec.categories, inputs)
     if isinstance(codec, TextCodecSpec):
         _check_text(codec, inputs, files)
     if isinstance(codec, ImageCodecSpec):

@@ -8,7 +8,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from models.codec_specs import ImageCodecSpec, PicturePreprocess
+from models.categories import Categories
+from models.codec_specs import ImageCodecSpec, PicturePreprocess, TensorCodecSpec
 from models.tensors import Dtype, TensorSpec
 from tests.artifacts import Y, write_artifact
 
@@ -76,3 +77,25 @@ def write_ages(folder: Path) -> None:
         for a, b in ((1, 2), (np.nan, 2))
     ]
     write_artifact(folder, "ages", module=Ages(), inputs=AGES, outputs=(Y,), golden=golden)
+
+
+class Offset(nn.Module):
+    """age [n], city [n] -> y [n, 2]: the same, -1 for NaN."""
+
+    def forward(self, age: torch.Tensor, city: torch.Tensor) -> torch.Tensor:
+        """See the class."""
+        return torch.stack([age.nan_to_num(-1.0), city.to(torch.float32)], 1)
+
+
+def write_cities(folder: Path) -> None:
+    """Write the models `cities`, whose unknown names have the index 3, and `strict`."""
+    city = TensorSpec(name="city", dtype="int64", shape=(-1,), minimum=0, maximum=3)
+    for name, unknown in (("cities", 3), ("strict", None)):
+        known = Categories(input="city", names=("Oslo", "Roma", "75001"), unknown=unknown)
+        write_artifact(
+            *(folder, name, 1, Offset()),
+            inputs=(AGES[0], city),
+            outputs=(Y,),
+            codec=TensorCodecSpec(categories=(known,)),
+            golden=[{"age": np.array(1, np.float32), "city": np.array(2)}],
+        )

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import orjson
 
 from app.bulk.errors import BulkError
-from models.bounds import is_optional
-from models.codec_specs import TextCodecSpec
+from models.categories import optional_inputs
+from models.codec_specs import TextCodecSpec, categories_of
 from models.manifest import Manifest
 
 INPUT, ID = "input", "id"
@@ -24,11 +24,13 @@ class Wanted:
         item: the column with whole items; None if items are assembled from `parts`.
         parts: key of an item -> its column.
         id: the column with ids; None to use row numbers.
+        texts: the columns of single categories, whose texts are names and never JSON.
     """
 
     item: str | None
     parts: dict[str, str]
     id: str | None
+    texts: frozenset[str] = frozenset()
 
     @property
     def inputs(self) -> list[str]:
@@ -47,7 +49,24 @@ class Wanted:
         parts = {key: row[name] for key, name in self.parts.items()}
         if set(parts) == {"text", "text_pair"}:
             return list(parts.values())
-        return {key: parsed(part) for key, part in parts.items()}
+        return {
+            key: part if self.parts[key] in self.texts else parsed(part)
+            for key, part in parts.items()
+        }
+
+    def optional_columns(self, manifest: Manifest) -> list[str]:
+        """The columns of inputs that an item may lack."""
+        columns = self.columns_of(manifest)
+        optional = optional_inputs(manifest.inputs, categories_of(manifest.codec))
+        return [
+            columns[spec.name] for spec in manifest.inputs if spec.name in optional & set(columns)
+        ]
+
+    def columns_of(self, manifest: Manifest) -> Mapping[str, str]:
+        """The column of each input that has one."""
+        if self.item is None:
+            return self.parts
+        return {manifest.inputs[0].name: self.item} if len(manifest.inputs) == 1 else {}
 
 
 ROW_OF_FILES = Wanted(INPUT, {}, ID)  # for sources without a table, or that choose row by row
@@ -89,7 +108,11 @@ class Chooser:
         twice = [name for name in wanted.names if there.count(name) > 1]
         if twice:
             raise BulkError(f"{where} has duplicate columns {_listed(twice)}: rename or drop them")
-        return wanted
+        named = {each.input for each in categories_of(self.manifest.codec)}
+        columns = wanted.columns_of(self.manifest)
+        scalars = {spec.name for spec in self.manifest.inputs if not spec.item_shape}
+        texts = frozenset(columns[name] for name in named & scalars & set(columns))
+        return replace(wanted, texts=texts) if texts else wanted
 
     def _wanted(self, there: Sequence[str], where: str, *, sparse: bool) -> Wanted:
         for named in (self.input, self.id):
@@ -107,7 +130,7 @@ class Chooser:
         parts = names
         if isinstance(codec, TextCodecSpec) and codec.pairs and "text" in there:
             parts = ["text", "text_pair"]
-        optional = {spec.name for spec in self.manifest.inputs if sparse and is_optional(spec)}
+        optional = optional_inputs(self.manifest.inputs, categories_of(codec)) if sparse else ()
         found = [name for name in parts if name in there]
         if len(parts) > 1 and found and set(parts) <= {*there, *optional}:
             return Wanted(None, {name: name for name in found}, id_column)
@@ -124,6 +147,12 @@ class Chooser:
             f"{where} has no {needs}; it has {_listed(there)}: rename one, or name it with "
             "--input-column"
         )
+
+
+def is_category(manifest: Manifest) -> bool:
+    """Whether an item is the name of one category, and never JSON."""
+    inputs = manifest.inputs
+    return len(inputs) == 1 and not inputs[0].item_shape and bool(categories_of(manifest.codec))
 
 
 def parsed(value: object) -> object:

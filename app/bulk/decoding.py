@@ -13,14 +13,13 @@ from typing import Any
 import numpy as np
 
 from app.bulk.blocks import Block, Columns, Ids, RawBlock
-from app.bulk.columns import Wanted, parsed
+from app.bulk.columns import Wanted, is_category, parsed
 from app.bulk.inputs import readable
 from app.bulk.numbers import numbers_of, writable
 from app.codecs.base import OCTET_STREAM, TEXT, Budget, Codec
 from app.codecs.choose import codec_for
 from app.errors import CallerError, InvalidInput
 from app.types import Array, Arrays, Item
-from models.bounds import is_optional
 from models.local_paths import NotLocal, local_path
 from models.manifest import Manifest
 
@@ -62,7 +61,8 @@ class Decoder:
         self._integer_ids = recipe.integer_ids
         self._codec: Codec = codec_for(recipe.manifest, recipe.files.__getitem__)
         self._is_text = recipe.manifest.codec.kind == "text"
-        self._may_be_missing = _optional(recipe.manifest, recipe.wanted)
+        self._is_name = recipe.wanted.item is not None and is_category(recipe.manifest)
+        self._may_be_missing = recipe.wanted.optional_columns(recipe.manifest)
         self._is_picture = recipe.manifest.codec.kind == "image"
 
     def decode(self, raw: RawBlock) -> Block:
@@ -150,7 +150,7 @@ class Decoder:
         try:
             row_of = {name: _plain(columns.values[name][row]) for name in wanted.inputs}
             for name in self._may_be_missing:
-                if _is_missing(row_of[name]):
+                if _is_missing(row_of[name], self._is_name or name in wanted.texts):
                     row_of[name] = None
             if not self._is_text:
                 _check_filled(row_of)
@@ -163,7 +163,7 @@ class Decoder:
         budget = Budget()
         if value is None and not self._may_be_missing:
             raise InvalidInput("the row has no input")
-        if not self._is_text:
+        if not self._is_text and not self._is_name:
             value = parsed(value)
         if self._is_picture:
             value = self._picture(value)
@@ -192,18 +192,10 @@ class Decoder:
             raise InvalidInput(f"the file name is a URL: {error}") from error
 
 
-def _optional(manifest: Manifest, wanted: Wanted) -> list[str]:
-    """The columns of inputs that are one number, which may be missing."""
-    inputs = manifest.inputs
-    names = wanted.parts
-    if wanted.item is not None:
-        names = {inputs[0].name: wanted.item} if len(inputs) == 1 else {}
-    return [names[spec.name] for spec in inputs if is_optional(spec) and spec.name in names]
-
-
-def _is_missing(value: object) -> bool:
-    """Whether a cell of a table has no number: it is empty, or says so, as NumPy writes it."""
-    return isinstance(value, str) and value.strip().lower() in ("", "nan")
+def _is_missing(value: object, is_text: bool) -> bool:
+    """Whether a cell of a table is empty; or, if it is no text, says so, as NumPy writes it."""
+    empty = ("",) if is_text else ("", "nan")
+    return isinstance(value, str) and value.strip().lower() in empty
 
 
 def _check_filled(row: Mapping[str, object]) -> None:

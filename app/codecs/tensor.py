@@ -9,7 +9,8 @@ import numpy as np
 
 from app.codecs.answers import AnswerEncoder
 from app.codecs.base import NPY, NPZ, OCTET_STREAM, Budget, at_index, check_count
-from app.codecs.item_schema import JsonSchema, tensor_item
+from app.codecs.categories import CategoryIndex
+from app.codecs.item_schema import JsonSchema, number_schema, tensor_item
 from app.codecs.missing import one_nan
 from app.codecs.npy import read_npy
 from app.codecs.npz import read_npz
@@ -18,7 +19,9 @@ from app.codecs.places import Places
 from app.codecs.values import check_below, check_values, convert, misshapen, not_all, short, wanted
 from app.errors import InvalidInput, UnsupportedMediaType
 from app.types import Array, Arrays, Item, Signature
-from models.bounds import below, is_optional, mismatch, shared_axes
+from models.bounds import below, mismatch, shared_axes
+from models.categories import by_input, optional_inputs
+from models.codec_specs import categories_of
 from models.manifest import Manifest
 from models.padding import padding_of
 from models.tensors import Axis, TensorSpec, null_as_nan
@@ -40,7 +43,13 @@ class TensorCodec:
         self._item_shapes = [spec.item_shape for spec in self._inputs]  # free axes fit no array
         self._shared = shared_axes(manifest.inputs)
         self._missing = frozenset(spec.name for spec in self._inputs if spec.nan)
-        self._optional = frozenset(spec.name for spec in self._inputs if is_optional(spec))
+        categories = categories_of(manifest.codec)
+        self._optional = optional_inputs(self._inputs, categories)
+        self._categories = {
+            spec.name: CategoryIndex(spec, by_input(categories)[spec.name])
+            for spec in self._inputs
+            if spec.name in by_input(categories)
+        }
         self.takes_nan = bool(self._missing)
         places = below(manifest.inputs)
         self._below = [(spec, places[spec.name]) for spec in self._inputs if spec.name in places]
@@ -94,6 +103,8 @@ class TensorCodec:
                     value = value[spec.name]
                 elif not value and self._optional:
                     value = None
+            if self._categories:
+                value = self._categories[spec.name].indices(value)
             arrays = {spec.name: _numbers(spec, value, flat=spec.is_fixed)}
             self._check_together(arrays)
             return self.item(arrays)
@@ -102,6 +113,10 @@ class TensorCodec:
             raise InvalidInput(f"expected an object with {_listed(names)}, got {kind(value)}")
         if set(value) != set(names):
             value = self._with_missing(value, names)
+        if self._categories:
+            value = dict(value)
+            for name, categories in self._categories.items():
+                value[name] = categories.indices(value[name])
         arrays = {s.name: _numbers(s, value[s.name], flat=False) for s in self._inputs}
         self._check_together(arrays)
         return self.item(arrays)
@@ -178,7 +193,11 @@ class TensorCodec:
 
     def item_schema(self) -> JsonSchema:
         """See `Codec`."""
-        return tensor_item(self._inputs)
+        specs = {spec.name: spec for spec in self._inputs}
+        values = {
+            name: each.schema(number_schema(specs[name])) for name, each in self._categories.items()
+        }
+        return tensor_item(self._inputs, values, self._optional)
 
     def item(self, arrays: Arrays) -> Item:
         """The item of arrays that match the inputs."""
@@ -300,7 +319,9 @@ def _numbers(spec: TensorSpec, value: object, *, flat: bool) -> Array:
 
 def _array(spec: TensorSpec, value: object) -> Array:
     """A JSON value as an array of its own dtype."""
-    if not isinstance(value, list | int | float) and (value is not None or not is_optional(spec)):
+    if not isinstance(value, list | int | float) and (
+        value is not None or not spec.nan or spec.item_shape
+    ):
         raise InvalidInput(f"{spec.name!r}: expected {wanted(spec)}, got {kind(value)}")
     try:
         array = np.asarray(value)

@@ -22,7 +22,7 @@ from export.adoption.example_files import Taken
 from export.errors import ExportError, UsageError, reason
 from export.probing import probe_process
 from export.probing.samples import narrowed
-from export.reading import codecs, model_files, pictured, preprocessing
+from export.reading import categories, codecs, model_files, pictured, preprocessing
 from export.reading.declared import opened, read_inputs
 from export.reading.mar import (
     MANIFEST,
@@ -131,6 +131,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add("--description", metavar="TEXT", help="one sentence about the model")
     codecs.add_arguments(parser)
+    categories.add_arguments(parser)
     pictured.add_arguments(parser)
     examples.add_arguments(parser)
     huggingface.add_arguments(parser)
@@ -176,11 +177,14 @@ def _adopt_file(parsed: argparse.Namespace) -> Adopted:
     name = _name(parsed.name, source.name)
     digest = _digest(source)
     module = _module(source)
+    known = categories.read_categories(parsed)
     declared = read_inputs(given_inputs, parsed.pad or (), foreign.argument_names(module))
+    declared = categories.with_ranges(declared, known)
     inputs = tuple(each.spec for each in declared)
     wanted, first, file = _wanted(parsed)
     labels = None if file is None else _read_labels(file)
     codec = codecs.codec_of(parsed, source.defaults, inputs, labels or source.labels)
+    codec = codecs.with_categories(codec, known, inputs)
     original = source.program.original if source.program else None
     given = examples.given(parsed, Taken(tuple(map(opened, declared)), codec))
     real = given.examples if given else None
@@ -204,7 +208,9 @@ def _adopt_file(parsed: argparse.Namespace) -> Adopted:
         train=None,
         random_inputs=samples.random_inputs,
         golden_inputs=samples.golden_inputs,
-        example=samples.example,
+        example=lambda: categories.with_names(
+            samples.example(), [spec.name for spec in inputs], known
+        ),
     )
     if given is not None:
         given.check(inputs)

@@ -12,6 +12,7 @@ from pydantic import ValidationError
 
 from export.errors import ExportError, UsageError
 from export.reading.mar import IMAGENET_MEAN, IMAGENET_STD, PLAIN, Defaults
+from models.categories import Categories, check_categories
 from models.codec_specs import (
     Alpha,
     CodecSpec,
@@ -168,6 +169,25 @@ def codec_of(
     return _checked(
         ImageCodecSpec, preprocess=preprocess, boxes=boxes, masks=parsed.mask or (), **common
     )
+
+
+def with_categories(
+    codec: CodecSpec, categories: Sequence[Categories], inputs: Sequence[TensorSpec]
+) -> CodecSpec:
+    """Return a codec with the categories of inputs.
+
+    Raises:
+        UsageError: if the inputs do not take their indices.
+    """
+    if not categories:
+        return codec
+    if not isinstance(codec, TensorCodecSpec):
+        raise UsageError("--categories is for models of numbers, not for --codec image")
+    try:
+        check_categories(categories, inputs)
+    except ValueError as error:
+        raise UsageError(f"--categories: {error}") from error
+    return codec.model_copy(update={"categories": tuple(categories)})
 
 
 def _boxes(text: str) -> dict[str, object]:

@@ -14,7 +14,7 @@ from app.api.oip.grpc.protos import inference_pb2 as pb
 from tests.integration.grpc_calls import Server, numbers, serving
 from tests.integration.listening import Listening
 from tests.integration.wire import request
-from tests.kinds import write_ages
+from tests.kinds import write_ages, write_cities
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 NAN = np.array([0x7FC12345], np.uint32).view(np.float32)[0]  # not the usual bits
@@ -24,6 +24,7 @@ NAN = np.array([0x7FC12345], np.uint32).view(np.float32)[0]  # not the usual bit
 async def grpc(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Server]:
     folder = tmp_path_factory.mktemp("models")
     write_ages(folder)
+    write_cities(folder)
     async with serving(folder, default_model="ages") as it:
         yield it
 
@@ -101,3 +102,13 @@ async def test_grpc(grpc: Server) -> None:
         model_name="ages", inputs=tensors, raw_input_contents=[octets, octets]
     )
     assert numbers(await grpc.infer(message)) == [-1, -1, 3, 3]
+
+
+async def test_names_of_categories(server: Listening) -> None:
+    body = b'{"inputs": [{"age": 1, "city": "75001"}, {"city": "x"}, {"age": 1, "city": 2}]}'
+    answer = await server.ask(request("/models/cities/batch-predict", body))
+    assert rows(answer) == [[1, 2], [-1, 3], [1, 2]]
+    assert answer["x-torchlane-cache"] == "hit=0, miss=2, joined=1"
+    answer = await server.ask(request("/models/strict/batch-predict", body))
+    assert answer.status == 422
+    assert answer.json()["details"][0]["got"] == "x"

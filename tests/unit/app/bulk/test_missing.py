@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from pathlib import Path
 
@@ -60,3 +61,27 @@ def test_a_table_must_have_each_column(bulk: Bulk, capsys: pytest.CaptureFixture
     Path("in.csv").write_text("agee,rooms\n1,2\n")
     assert bulk("ages", "in.csv") == 1
     assert "has no column 'age'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet", "jsonl"])
+def test_names_of_categories(bulk: Bulk, kind: str) -> None:
+    """A name that looks like a number is a name in every format."""
+    cities = ["Roma", "75001", "Rome", None]
+    if kind == "csv":
+        Path("in.csv").write_text("age,city\n1,Roma\n1,75001\n1,Rome\n1,\n")
+    elif kind == "parquet":
+        pq.write_table(pa.table({"age": [1.0] * 4, "city": cities}), "in.parquet")
+    else:
+        lines = [json.dumps({"age": 1, "city": each}) for each in cities]
+        Path("in.jsonl").write_text("\n".join(lines))
+    assert bulk("cities", f"in.{kind}", out="open") == 0
+    assert [row["y"] for row in rows("open")] == [[1, 1], [1, 2], [1, 3], [1, 3]]
+    assert bulk("strict", f"in.{kind}", out="strict") == 0
+    assert [row["y"] for row in rows("strict")] == [[1, 1], [1, 2], None, None]
+    assert "unknown category 'Rome'" in errors("strict")[0]["reason"]
+
+
+def test_indices_of_categories(bulk: Bulk) -> None:
+    pq.write_table(pa.table({"age": [1.0, 2.0], "city": [2, 4]}), "in.parquet")
+    assert bulk("strict", "in.parquet") == 0
+    assert found() == [[1, 2], None]
