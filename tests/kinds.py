@@ -70,8 +70,18 @@ class Ages(nn.Module):
         return torch.where(torch.isnan(x), torch.full_like(x, -1.0), x)
 
 
+class Gaps(nn.Module):
+    """x [n, 2] -> y: the same, -1 for NaN."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """See the class."""
+        return x.nan_to_num(-1.0)
+
+
 def write_ages(folder: Path) -> None:
-    """Write the model `ages`, whose two numbers may be missing."""
+    """Write the models `ages` and `gaps`, whose two numbers may be missing."""
+    gaps = (TensorSpec(name="x", dtype="float32", shape=(-1, 2), nan=True),)
+    write_artifact(folder, "gaps", module=Gaps(), inputs=gaps, outputs=(Y,))
     golden = [
         {"age": np.array(a, np.float32), "rooms": np.array(b, np.float32)}
         for a, b in ((1, 2), (np.nan, 2))

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from itertools import chain
 
 import orjson
 
-from app.bulk.errors import BulkError
-from models.categories import optional_inputs
+from app.bulk.errors import BulkError, UsageError
+from app.codecs.values import misshapen
+from models.categories import by_input, optional_inputs
 from models.codec_specs import TextCodecSpec, categories_of
 from models.manifest import Manifest
 
 INPUT, ID = "input", "id"
+ALL_OTHERS = ("*",)
 MOST_SHOWN = 20
 
 
@@ -24,23 +27,31 @@ class Wanted:
         item: the column with whole items; None if items are assembled from `parts`.
         parts: key of an item -> its column.
         id: the column with ids; None to use row numbers.
-        texts: the columns of single categories, whose texts are names and never JSON.
+        texts: the columns of one category each, whose texts are names and never JSON.
+        vectors: input -> the columns that are its numbers, in order.
+        kept: columns that are copied into the results.
     """
 
     item: str | None
     parts: dict[str, str]
     id: str | None
     texts: frozenset[str] = frozenset()
+    vectors: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    kept: tuple[str, ...] = ()
 
     @property
     def inputs(self) -> list[str]:
         """The columns of items."""
-        return [self.item] if self.item is not None else list(self.parts.values())
+        if self.item is not None:
+            return [self.item]
+        vectors = chain.from_iterable(self.vectors.values())
+        return list(dict.fromkeys([*self.parts.values(), *vectors]))
 
     @property
     def names(self) -> list[str]:
         """All columns."""
-        return list(dict.fromkeys(self.inputs + ([self.id] if self.id is not None else [])))
+        id_column = [self.id] if self.id is not None else []
+        return list(dict.fromkeys([*self.inputs, *id_column, *self.kept]))
 
     def item_of(self, row: Mapping[str, object]) -> object:
         """The item of a row, as the codec accepts it from JSON."""
@@ -49,18 +60,27 @@ class Wanted:
         parts = {key: row[name] for key, name in self.parts.items()}
         if set(parts) == {"text", "text_pair"}:
             return list(parts.values())
-        return {
+        item: dict[str, object] = {
             key: part if self.parts[key] in self.texts else parsed(part)
             for key, part in parts.items()
         }
+        for key, names in self.vectors.items():
+            item[key] = [row[name] if name in self.texts else parsed(row[name]) for name in names]
+        return item
 
     def optional_columns(self, manifest: Manifest) -> list[str]:
-        """The columns of inputs that an item may lack."""
+        """The columns whose cells may be empty, of inputs whose numbers may be missing."""
         columns = self.columns_of(manifest)
         optional = optional_inputs(manifest.inputs, categories_of(manifest.codec))
-        return [
-            columns[spec.name] for spec in manifest.inputs if spec.name in optional & set(columns)
+        known = by_input(categories_of(manifest.codec))
+        missing = [
+            spec.name
+            for spec in manifest.inputs
+            if spec.name in self.vectors
+            and (spec.nan or (spec.name in known and known[spec.name].unknown is not None))
         ]
+        whole = [columns[name] for name in optional if name in columns]
+        return whole + [column for name in missing for column in self.vectors[name]]
 
     def columns_of(self, manifest: Manifest) -> Mapping[str, str]:
         """The column of each input that has one."""
@@ -81,11 +101,15 @@ class Chooser:
         manifest: describes the model's inputs.
         input: the column that the user named; None for one of the usual names.
         id: the same for the ids.
+        vectors: the columns that the user named for inputs, see `Wanted`.
+        kept: the columns to copy into the results; `ALL_OTHERS` for all that are not inputs or ids.
     """
 
     manifest: Manifest
     input: str | None = None
     id: str | None = None
+    vectors: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    kept: Sequence[str] = ()
 
     @property
     def takes_nan(self) -> bool:
@@ -105,14 +129,20 @@ class Chooser:
                 columns.
         """
         wanted = self._wanted(there, where, sparse=sparse)
+        others = [name for name in there if name not in wanted.names]
+        kept = tuple(others) if tuple(self.kept) == ALL_OTHERS else tuple(self.kept)
+        if lost := [name for name in kept if name not in there]:
+            raise BulkError(f"{where} has no column {_listed(lost)}; it has {_listed(there)}")
+        wanted = replace(wanted, kept=kept)
         twice = [name for name in wanted.names if there.count(name) > 1]
         if twice:
             raise BulkError(f"{where} has duplicate columns {_listed(twice)}: rename or drop them")
         named = {each.input for each in categories_of(self.manifest.codec)}
         columns = wanted.columns_of(self.manifest)
         scalars = {spec.name for spec in self.manifest.inputs if not spec.item_shape}
-        texts = frozenset(columns[name] for name in named & scalars & set(columns))
-        return replace(wanted, texts=texts) if texts else wanted
+        texts = {columns[name] for name in named & scalars & set(columns)}
+        texts.update(*(wanted.vectors[name] for name in named & set(wanted.vectors)))
+        return replace(wanted, texts=frozenset(texts)) if texts else wanted
 
     def _wanted(self, there: Sequence[str], where: str, *, sparse: bool) -> Wanted:
         for named in (self.input, self.id):
@@ -120,6 +150,8 @@ class Chooser:
                 raise BulkError(f"{where} has no column {named!r}; it has {_listed(there)}")
         id_column = self.id or (ID if ID in there else None)
         names = [spec.name for spec in self.manifest.inputs]
+        if self.vectors:
+            return self._vectors(there, where, id_column)
         usual = [INPUT, *names] if len(names) == 1 else [INPUT]
         codec = self.manifest.codec
         if isinstance(codec, TextCodecSpec) and not codec.pairs:
@@ -147,6 +179,41 @@ class Chooser:
             f"{where} has no {needs}; it has {_listed(there)}: rename one, or name it with "
             "--input-column"
         )
+
+    def _vectors(self, there: Sequence[str], where: str, id_column: str | None) -> Wanted:
+        """The columns of vectors, and for the other inputs those of their names."""
+        rest = [spec.name for spec in self.manifest.inputs if spec.name not in self.vectors]
+        needed = [*rest, *chain.from_iterable(self.vectors.values())]
+        if missing := [name for name in needed if name not in there]:
+            raise BulkError(f"{where} has no column {_listed(missing)}; it has {_listed(there)}")
+        parts = {name: name for name in rest}
+        return Wanted(None, parts, id_column, vectors=self.vectors)
+
+
+def vectors_of(manifest: Manifest, given: Sequence[str]) -> Mapping[str, tuple[str, ...]]:
+    """The columns for inputs, from options such as `x=age,income`.
+
+    Raises:
+        UsageError: if an input is not a vector of as many numbers.
+    """
+    found: dict[str, tuple[str, ...]] = {}
+    specs = {spec.name: spec for spec in manifest.inputs}
+    for text in given:
+        name, _, rest = text.partition("=")
+        columns = tuple(column.strip() for column in rest.split(","))
+        if not all(columns) or name in found:
+            raise UsageError(
+                f"--columns {text!r}: must be the name of an input, =, and its columns, separated "
+                "by commas; once for each input"
+            )
+        spec = specs.get(name)
+        if spec is None or manifest.codec.kind != "tensor":
+            there = _listed([*specs]) if manifest.codec.kind == "tensor" else "not numbers"
+            raise UsageError(f"--columns {text!r}: the inputs are {there}")
+        if not spec.takes((len(columns),)):
+            raise UsageError(f"--columns {text!r}: {misshapen(spec, (len(columns),))}")
+        found[name] = columns
+    return found
 
 
 def is_category(manifest: Manifest) -> bool:

@@ -6,7 +6,7 @@ import os
 import stat
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ import numpy as np
 from app.bulk.blocks import Block, Columns, Ids, RawBlock
 from app.bulk.columns import Wanted, is_category, parsed
 from app.bulk.inputs import readable
-from app.bulk.numbers import numbers_of, writable
+from app.bulk.numbers import numbers_of, vector_of, writable
 from app.codecs.base import OCTET_STREAM, TEXT, Budget, Codec
 from app.codecs.choose import codec_for
 from app.errors import CallerError, InvalidInput
@@ -38,6 +38,7 @@ class Recipe:
         wanted: the columns to read.
         folder: the base of relative file names.
         integer_ids: whether ids are whole numbers.
+        kept: the columns that are copied into the results, and their Arrow types.
     """
 
     manifest: Manifest
@@ -45,6 +46,7 @@ class Recipe:
     wanted: Wanted
     folder: Path
     integer_ids: bool
+    kept: Mapping[str, Any] = field(default_factory=dict)
 
 
 class Decoder:
@@ -83,6 +85,7 @@ class Decoder:
             None,
             None,
             raw.digest,
+            kept=[columns.values[name] for name in wanted.kept],
         )
         if not self._take_numbers(block, columns, wanted, count):
             self._take_items(block, columns, wanted, count)
@@ -104,11 +107,16 @@ class Decoder:
         specs = self._manifest.inputs
         if self._is_text or (wanted.item is not None and len(specs) > 1):
             return False
-        names = [wanted.item] if wanted.item is not None else [wanted.parts[s.name] for s in specs]
         arrays: dict[str, Array] = {}
         good = np.ones(count, bool)
-        for spec, name in zip(specs, names, strict=True):
-            found = numbers_of(spec, columns.values[name])
+        for spec in specs:
+            if spec.name in wanted.vectors:
+                found = vector_of(
+                    spec, [columns.values[each] for each in wanted.vectors[spec.name]]
+                )
+            else:
+                name = wanted.parts[spec.name] if wanted.item is None else wanted.item
+                found = numbers_of(spec, columns.values[name])
             if found is None:
                 return False
             arrays[spec.name], right = found

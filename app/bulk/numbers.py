@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -45,6 +46,23 @@ def numbers_of(spec: TensorSpec, column: Any) -> tuple[Array, Array] | None:
     else:
         return None
     return _converted(spec, *found)
+
+
+def vector_of(spec: TensorSpec, columns: Sequence[Any]) -> tuple[Array, Array] | None:
+    """The rows of several columns, each with one number of a vector; see `numbers_of`."""
+    arrays, good = [], []
+    for column in columns:
+        found = numbers_of(element_of(spec), column)
+        if found is None:
+            return None
+        arrays.append(found[0])
+        good.append(found[1])
+    return np.stack(arrays, axis=1), np.logical_and.reduce(good)
+
+
+def element_of(spec: TensorSpec) -> TensorSpec:
+    """One number of an input."""
+    return spec.model_copy(update={"shape": (-1,), "dimensions": ()})
 
 
 def _octets(spec: TensorSpec, column: Any) -> tuple[Array, Array] | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import io
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -92,6 +92,7 @@ class LinesSource:
         self._files = files
         self._chooser = chooser
         self._stream = stream
+        self.kept: Mapping[str, Any] = {}
         self.is_stream = not files
         self.row_bytes = 0
         if files:

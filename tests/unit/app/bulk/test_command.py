@@ -82,7 +82,7 @@ WRONG: list[tuple[Callable[[], object], list[str], int, str]] = [
         other_columns,
         ["nope", "in.parquet"],
         2,
-        "has no model 'nope'; it has ages, cities, double, ",
+        "has no model 'nope'; it has ages, cities, double, gaps, ",
     ),
     (other_columns, ["double", "in.parquet", "--version", "9"], 2, "no version 9; it has 1"),
     (other_columns, ["double", "in.parquet"], 1, "no column 'input' or 'x'; it has 'pixels', 'y'"),
