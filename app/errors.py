@@ -32,7 +32,8 @@ TorchlaneError
 |   `-- DeadlineExceeded       (3) the request's deadline has passed
 |-- ItemFailed                 the outcome of one item; other items of its batch have their own
 |   |-- BackendFailed          (6) the model, or its replicas, failed on this item
-|   `-- NonFiniteOutput        (6) the model returned NaN or infinity
+|   |-- NonFiniteOutput        (6) the model returned NaN or infinity
+|   `-- InvalidItem            (2) the item does not fit the manifest, and fails alone
 |-- BackendError               raised by a backend; never reaches a caller unchanged
 |   |-- ModelError             (6) this batch made the model fail; the replica still works
 |   |   `-- OutOfMemory        (6) the batch did not fit into the device's memory; a smaller one may
@@ -256,6 +257,12 @@ class NonFiniteOutput(ItemFailed):
     """The model returned NaN or infinity for this item."""
 
     code = "non_finite_output"
+
+
+class InvalidItem(ItemFailed):
+    """The item does not fit the model, in a batch whose caller wants the answers to the others."""
+
+    code = "invalid_input"
 
 
 class BackendError(TorchlaneError):

@@ -7,6 +7,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
+from models.categories import Categories, check_categories
 from models.parts import Part, is_empty
 from models.places import Boxes, check_places
 from models.tensors import FileName, Name, TensorSpec
@@ -152,9 +153,10 @@ class CodecPart(Part):
 
 
 class TensorCodecSpec(CodecPart):
-    """Items that are tensors: nested or flat numbers, or raw bytes."""
+    """Items that are tensors: nested or flat numbers, names of categories, or raw bytes."""
 
     kind: Literal["tensor"] = "tensor"
+    categories: tuple[Categories, ...] = Field(default=(), exclude_if=is_empty)
 
 
 class ImageCodecSpec(CodecPart):
@@ -249,6 +251,11 @@ CodecSpec = Annotated[
 ]
 
 
+def categories_of(codec: CodecSpec) -> tuple[Categories, ...]:
+    """Return the categories of a model's inputs."""
+    return codec.categories if isinstance(codec, TensorCodecSpec) else ()
+
+
 def check_codec(
     codec: CodecSpec,
     inputs: Sequence[TensorSpec],
@@ -270,6 +277,8 @@ def check_codec(
     _check_labels(codec, first)
     if codec.scores == "softmax" and not first.item_shape:
         raise ValueError("a softmax needs a first output with an axis besides the batch")
+    if isinstance(codec, TensorCodecSpec):
+        check_categories(codec.categories, inputs)
     if isinstance(codec, TextCodecSpec):
         _check_text(codec, inputs, files)
     if isinstance(codec, ImageCodecSpec):
@@ -277,6 +286,8 @@ def check_codec(
         dtype, spec = codec.preprocess.dtype, codec.input_of(inputs)
         if spec.dtype != dtype or not spec.accepts(made):
             raise ValueError(f"pictures need an input of {dtype} and shape {[-1, *made]}")
+        if spec.nan:
+            raise ValueError("pictures have no missing values: declare the input without `or nan`")
         if codec.preprocess.fit == "none" and (codec.boxes or codec.masks):
             raise ValueError("boxes and masks of pictures that are not scaled need no mapping")
         check_places(codec.boxes, codec.masks, outputs)
@@ -297,11 +308,11 @@ def check_sound(inputs: Sequence[TensorSpec]) -> None:
     """
     first, *others = inputs
     masks = [dimension.mask for dimension in first.dimensions if dimension.mask is not None]
-    is_sound = first.dtype == "float32" and first.item_shape[:-1] in ((), (1,))
+    is_sound = first.dtype == "float32" and first.item_shape[:-1] in ((), (1,)) and not first.nan
     if not is_sound or not first.item_shape or [spec.name for spec in others] != masks:
         raise ValueError(
             "sounds need one input, float32 of shape [-1, n] or [-1, 1, n], and after it nothing "
-            "but the mask of n, if n is padded"
+            "but the mask of n, if n is padded; and no `or nan`"
         )
 
 

@@ -209,6 +209,8 @@ class Manifest(Part):
             names = [spec.name for spec in specs]
             if len(set(names)) != len(names):
                 raise ValueError(f"{kind} names must differ, got {names}")
+        if missing := [spec.name for spec in self.outputs if spec.nan]:
+            raise ValueError(f"output {missing[0]!r} is declared as `nan`; only inputs can be")
         if pictures := [spec.name for spec in self.inputs if spec.picture is not None]:
             raise ValueError(f"input {pictures[0]!r} is declared as a picture; only outputs can be")
         check_same_bounds(self.inputs)

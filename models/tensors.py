@@ -22,6 +22,7 @@ Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]{0,63
 FileName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$")]
 Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 MAX_SIZE = 2**31 - 1  # of one axis
+NUMBERS_AND_NULL = {int, float, type(None)}
 FREE_MOST = 1024  # default for a free axis of an input
 
 
@@ -71,6 +72,7 @@ class TensorSpec(Part):
         below: for an input of integers: the name of a free axis; the numbers of an item are less
             than its size in the item, like those of an index. None: no such limit.
         fill: for an input: the number in padded places.
+        nan: for an input of floats: whether NaN, a missing value, is one of its numbers.
         count: for an output: the output with the number of its valid rows, along the first axis of
             an item; the others are filler. None: all are valid.
         picture: for an output: how answers show it as a PNG file; None: it is no picture.
@@ -84,6 +86,7 @@ class TensorSpec(Part):
     maximum: int | None = None
     below: Name | None = None
     fill: int = 0
+    nan: bool = Field(default=False, exclude_if=is_empty)
     count: Name | None = None
     picture: PictureOutput | None = Field(default=None, exclude_if=is_empty)
 
@@ -131,6 +134,12 @@ class TensorSpec(Part):
         return self
 
     @model_validator(mode="after")
+    def _missing_floats(self) -> Self:
+        if self.nan and np.dtype(self.dtype).kind != "f":
+            raise ValueError(f"{self.name!r}: only floats can be NaN, not {self.dtype}")
+        return self
+
+    @model_validator(mode="after")
     def _range_of_integers(self) -> Self:
         if self.minimum is None and self.maximum is None and self.below is None:
             return self
@@ -155,7 +164,8 @@ class TensorSpec(Part):
         """Format for `adopt --input`, for example `ids=int64[-1,1<=seq<=512] in 0..49`."""
         sizes = ["-1", *map(_shown, self.item_shape, self.axes)]
         range_ = "" if self.range == ".." else f" in {self.range}"
-        return f"{self.name}={self.dtype}[{','.join(sizes)}]{range_}"
+        nan = " or nan" if self.nan else ""
+        return f"{self.name}={self.dtype}[{','.join(sizes)}]{range_}{nan}"
 
     @property
     def range(self) -> str:
@@ -313,6 +323,16 @@ class Tolerance(Part):
         with np.errstate(invalid="ignore"):  # infinity minus infinity: the worst is then "nan"
             worst = float(np.max(np.abs(wide_got - wide_expected)))
         return f"differs by up to {worst:.3g} (allowed: {self})"
+
+
+def null_as_nan(array: Array) -> Array:
+    """Convert an array of numbers and None, which become NaN, to float64; others are unchanged."""
+    if array.dtype.kind != "O" or not set(map(type, array.reshape(-1))) <= NUMBERS_AND_NULL:
+        return array
+    try:
+        return array.astype(np.float64)
+    except OverflowError:
+        return array
 
 
 def stack(items: Sequence[Arrays]) -> Arrays:

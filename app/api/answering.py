@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from app.api.answers import LARGE_BYTES, Encoded, Headers, LargeAnswer, Pieces
@@ -23,7 +23,7 @@ from app.api.outcomes import (
 )
 from app.api.service import Service
 from app.engine.submission import Submission
-from app.errors import ItemFailed, Overloaded
+from app.errors import InvalidItem, ItemFailed, Overloaded
 from app.registry.loaded_models import LoadedModel
 from app.telemetry.tracing import RequestTrace
 from app.types import Answer, Arrays, CacheCounts, Note, Outcome
@@ -40,6 +40,7 @@ class Answering:
     Attributes:
         counted: bytes of the answer, as counted by `AnswerMemory`.
         draws: whether the answer has PNG files, which are slow to make.
+        invalid: the errors of items that were invalid and left out, by index; None: each is needed.
         gzip: whether the answer is compressed: `NEVER`, `MAY` (if it is large JSON) or `MUST`.
         is_sent_always: whether the transport calls `sent` however the call ends; otherwise nothing
             is counted before the answer.
@@ -55,6 +56,7 @@ class Answering:
         "draws",
         "endpoint",
         "gzip",
+        "invalid",
         "is_sent_always",
         "model",
         "notes",
@@ -70,6 +72,7 @@ class Answering:
     draws: bool
     endpoint: Endpoint
     gzip: int
+    invalid: dict[int, InvalidItem] | None
     is_sent_always: bool
     model: LoadedModel
     notes: Sequence[Note | None]
@@ -119,6 +122,8 @@ class Answering:
         if remembered is not None:
             return self._finished(answer, answered, remembered.written)
         outcomes, limits = answer.outcomes, self.service.limits
+        if self.invalid:
+            outcomes = self._with_invalid(outcomes, self.invalid)
         size = check_answer(outcomes, limits.max_answer_bytes)
         is_repeat = self._digest is not None and answer.cache.hit == len(outcomes)
         if limits.show_model_errors:
@@ -144,6 +149,22 @@ class Answering:
         if is_repeat:
             self._remember(written)
         return self._finished(answer, answered, written)
+
+    def _with_invalid(
+        self, outcomes: Sequence[Outcome], invalid: Mapping[int, InvalidItem]
+    ) -> list[Outcome]:
+        """The outcomes of all items, in order; the notes are completed too."""
+        self.service.metrics.model(self.model.id).outcome(InvalidItem.code, len(invalid))
+        found, notes = iter(outcomes), iter(self.notes)
+        has_notes = bool(self.notes) or self.model.codec.places is not None
+        every, every_note = list[Outcome](), list[Note | None]()
+        for index in range(len(outcomes) + len(invalid)):
+            failed = invalid.get(index)
+            every.append(next(found) if failed is None else failed)
+            if has_notes:
+                every_note.append(next(notes) if failed is None else None)
+        self.notes = every_note
+        return every
 
     def _chosen(self, outcome: Outcome) -> Outcome:
         return outcome if isinstance(outcome, ItemFailed) else self.chosen(outcome)

@@ -24,7 +24,7 @@ from app.api.payloads import MAX_DIGITS, check_length
 from app.api.service import Service
 from app.codecs.base import JSON, TooLongForLoop
 from app.engine.submission import Submission
-from app.errors import InvalidInput, TorchlaneError
+from app.errors import InvalidInput, InvalidItem, TorchlaneError
 from app.registry.loaded_models import LoadedModel
 from app.telemetry.tracing import RequestTrace
 from app.types import Item, Note
@@ -118,6 +118,7 @@ class Call(Answering):
         self._task: Task[list[Item] | bytes] | None = None
         self._is_left = False
         self.trace: RequestTrace | None = None
+        self.invalid: dict[int, InvalidItem] | None = None
         self.counted = 0
         self.is_sent_always = False
 
@@ -311,7 +312,7 @@ class Call(Answering):
 
     def _keep_notes(self, items: list[Item]) -> None:
         """Keep the notes; only for models of pictures may some items have one and others none."""
-        if items[0].note is not None or self.model.codec.places is not None:
+        if (items and items[0].note is not None) or self.model.codec.places is not None:
             self.notes = [item.note for item in items]
 
     def _drop_task(self) -> None:
@@ -324,7 +325,7 @@ class Call(Answering):
         """Count the items once, however their number becomes known."""
         caller, self._caller = self._caller, None
         if caller is not None:
-            caller.asks_for(items)
+            caller.asks_for(items + len(self.invalid or ()))
 
 
 def _timeout_s(given: bytes | None, most_s: float) -> float:

@@ -12,6 +12,7 @@ from app.errors import ModelNotFound
 MAX_VERSION_DIGITS = 9  # of versions in a repository
 TOP_K = "top_k"  # query parameters
 PICTURES = "pictures"
+PARTIAL = "partial"
 MAX_PATHS = 256  # remembered paths; bounded because clients choose them
 
 

@@ -37,6 +37,7 @@ STATUS: dict[type[errors.TorchlaneError], int] = {
     errors.DeadlineExceeded: 504,
     errors.BackendFailed: 500,
     errors.NonFiniteOutput: 500,
+    errors.InvalidItem: 422,
     errors.ArtifactInvalid: 500,
 }
 INTERNAL_MESSAGE = "internal error; the server's log has this request's id"

@@ -19,8 +19,15 @@ from app.codecs.base import (
     at_index,
     check_count,
 )
+from app.codecs.missing import nan_as_null
 from app.codecs.sniffing import KNOWN, media_type_in, sniffed
-from app.errors import InvalidInput, PayloadTooLarge, UnsupportedMediaType
+from app.errors import (
+    InvalidInput,
+    InvalidItem,
+    PayloadTooLarge,
+    UnknownParameter,
+    UnsupportedMediaType,
+)
 from app.types import Item
 from models.byte_order import NotUtf8Error, unmarked
 
@@ -58,6 +65,7 @@ def read_items(
     on_loop: bool | None = None,
     is_left: Callable[[], bool] = bool,
     received: int = 0,
+    invalid: dict[int, InvalidItem] | None = None,
 ) -> list[Item]:
     """The items of a body, in order.
 
@@ -71,9 +79,12 @@ def read_items(
             blocked.
         is_left: see `Budget`.
         received: see `Budget`.
+        invalid: gets the errors of invalid items, which are left out, by index; None: the first
+            one is raised. Only for JSON and forms.
 
     Raises:
         TooLongForLoop: if called on the event loop; call it again in a thread.
+        UnknownParameter: if the body has a format whose items cannot be told apart when one is bad.
         InvalidInput: if the body or an item is invalid; `details` has the item's index.
         UnsupportedMediaType: if the model does not read this Content-Type.
         PayloadTooLarge: if there are more than `max_items`.
@@ -87,18 +98,54 @@ def read_items(
     budget = Budget(on_loop=on_loop is True, is_left=is_left, received=received)
     if media_type == FORM:
         budget.read(len(body))
-        if codec.parts:
-            return [_item_of_parts(codec, content_type, body, budget, many=many)]
-        return _items_of_files(codec, read_files(content_type, body, most), budget, many=many)
+        return _items_of_form(codec, content_type, body, most, budget, invalid)
     if media_type != JSON:
+        _check_partial(media_type, invalid)
         return codec.decode_raw(media_type, body, max_items=most, budget=budget)
     budget.read(len(body))
     check_marks(body, codec, max_items if many else 1, budget)
-    values = _values(body, many=many)
+    values = _values(body, many=many, nan=codec.takes_nan)
     check_count(len(values), max_items)
     if not many:
         return [codec.decode(values[0], budget)]
+    if invalid is not None:
+        return _valid_items(codec, values, budget, invalid)
     return [_decode_at(codec, index, value, budget) for index, value in enumerate(values)]
+
+
+def _check_partial(media_type: str, invalid: object) -> None:
+    if invalid is not None:
+        raise UnknownParameter(
+            "partial is only for JSON and forms of files, because one wrong item makes other "
+            f"bodies unreadable; this one is {media_type}: send JSON, or omit partial"
+        )
+
+
+def _items_of_form(
+    codec: Codec,
+    content_type: str,
+    body: bytes,
+    max_items: int | None,
+    budget: Budget,
+    invalid: dict[int, InvalidItem] | None,
+) -> list[Item]:
+    many = max_items is not None
+    if codec.parts:
+        return [_item_of_parts(codec, content_type, body, budget, many=many)]
+    files = read_files(content_type, body, max_items)
+    return _items_of_files(codec, files, budget, many=many, invalid=invalid)
+
+
+def _valid_items(
+    codec: Codec, values: Sequence[object], budget: Budget, invalid: dict[int, InvalidItem]
+) -> list[Item]:
+    items = []
+    for index, value in enumerate(values):
+        try:
+            items.append(codec.decode(value, budget))
+        except InvalidInput as error:
+            invalid[index] = InvalidItem(str(error), error.details)
+    return items
 
 
 def media_type_of(codec: Codec, content_type: str, body: bytes) -> str:
@@ -150,18 +197,20 @@ def _guessed(codec: Codec, media_type: str, body: bytes) -> str:
     )
 
 
-def parsed_json(body: bytes, hint: str = "") -> Any:
+def parsed_json(body: bytes, hint: str = "", *, nan: bool = False) -> Any:
     """The value of a JSON body, without a byte order mark.
 
     Args:
         body: the body.
         hint: what to send instead, for the error.
+        nan: whether the word NaN, which is no JSON but which Python writes, is read as null.
 
     Raises:
         InvalidInput: if it is malformed, or not in UTF-8.
     """
     try:
-        return orjson.loads(unmarked(body))
+        text = unmarked(body)
+        return orjson.loads(nan_as_null(text) if nan else text)
     except ValueError as error:
         raise InvalidInput(f"the body is not JSON: {error}{hint}") from error
 
@@ -174,7 +223,12 @@ def _begins_like_json(beginning: bytes) -> bool:
 
 
 def _items_of_files(
-    codec: Codec, files: Sequence[File], budget: Budget, *, many: bool
+    codec: Codec,
+    files: Sequence[File],
+    budget: Budget,
+    *,
+    many: bool,
+    invalid: dict[int, InvalidItem] | None,
 ) -> list[Item]:
     """One item from each file of a form."""
     items = []
@@ -182,9 +236,12 @@ def _items_of_files(
         try:
             items += _item_of_file(codec, file, budget)
         except (InvalidInput, UnsupportedMediaType) as error:
-            if not many:
+            if invalid is not None:
+                invalid[index] = InvalidItem(str(error), error.details)
+            elif not many:
                 raise
-            raise at_index(index, error) from error
+            else:
+                raise at_index(index, error) from error
     return items
 
 
@@ -293,10 +350,10 @@ def without_strings(body: bytes) -> bytes:
     return b"".join(kept)
 
 
-def _values(body: bytes, *, many: bool) -> list[object]:
+def _values(body: bytes, *, many: bool, nan: bool) -> list[object]:
     right, other = ("inputs", "/predict") if many else ("input", "/batch-predict")
     shape = '{"inputs": [X, ...]}' if many else '{"input": X}'
-    payload = parsed_json(body, f"; send {shape}")
+    payload = parsed_json(body, f"; send {shape}", nan=nan)
     if not isinstance(payload, dict) or set(payload) != {right}:
         hint = f"; {other} accepts the other form" if isinstance(payload, dict) else ""
         raise InvalidInput(f"the body must be {shape} and nothing else{hint}")

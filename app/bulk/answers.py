@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from app.bulk.errors import BulkError
+from app.bulk.errors import BulkError, UsageError
 from app.bulk.scoring import Scored
 from app.codecs.answers import highest
 from app.codecs.base import Codec
@@ -22,6 +23,7 @@ from models.tensors import TensorSpec
 MAX_MAPPED_BYTES = 1 << 30  # of the masks of a block, which are written together
 
 OWN = {"id", "row", "error", "label", "score", "labels", "scores", "indices", "spans", "cut"}
+NO_COLUMNS: Mapping[str, Any] = MappingProxyType({})
 SPAN = [
     ("label", pa.string()),
     ("score", pa.float64()),
@@ -51,10 +53,17 @@ class Answers:
         codec: the model's codec.
         top_k: how many of the highest scores; None for the manifest's number.
         integer_ids: whether ids are whole numbers.
+        kept: columns of the input that are copied, and their Arrow types.
     """
 
     def __init__(
-        self, manifest: Manifest, codec: Codec, top_k: int | None, *, integer_ids: bool
+        self,
+        manifest: Manifest,
+        codec: Codec,
+        top_k: int | None,
+        *,
+        integer_ids: bool,
+        kept: Mapping[str, Any] = NO_COLUMNS,
     ) -> None:
         self._codec = codec
         self._outputs = answered(manifest.outputs)
@@ -70,14 +79,21 @@ class Answers:
         self._cuts = isinstance(spec, TextCodecSpec)
         self._places = codec.places
         self._own = OWN if codec.places is None else OWN | {"image"}
+        fields = self._fields()
+        self._answer_names = [name for name, _ in fields if not (self._cuts and name == "cut")]
+        taken = {"id", "row", "error", *(name for name, _ in fields)}
         self.schema = pa.schema(
             [
                 ("id", pa.int64() if integer_ids else pa.string()),
                 ("row", pa.int64()),
-                *self._fields(),
+                *((_renamed(name, taken), kind) for name, kind in kept.items()),
+                *fields,
                 ("error", pa.string()),
             ]
         )
+        if len(set(self.schema.names)) < len(self.schema.names):
+            names = ", ".join(self.schema.names)
+            raise UsageError(f"--keep: the results would have columns of one name: {names}")
 
     def table(self, scored: Scored) -> Any:
         """A row for each row of the block, in order; rows with an error have no prediction."""
@@ -113,7 +129,12 @@ class Answers:
             taken.append(pa.array(cuts, pa.int32(), mask=rows < 0))
         ids = pa.array(block.ids, self.schema.field("id").type)
         numbers = pa.array(np.arange(block.first, block.first + count))
-        return pa.Table.from_arrays([ids, numbers, *taken, errors], schema=self.schema)
+        fields = [self.schema.field(2 + at) for at in range(len(block.kept))]
+        kept = [
+            each if isinstance(each, pa.Array | pa.ChunkedArray) else pa.array(each, field.type)
+            for each, field in zip(block.kept, fields, strict=True)
+        ]
+        return pa.Table.from_arrays([ids, numbers, *kept, *taken, errors], schema=self.schema)
 
     @staticmethod
     def _taken(columns: Sequence[Any], rows: Array) -> list[Any]:
@@ -215,12 +236,6 @@ class Answers:
             for name, column in zip(self._answer_names, columns, strict=True)
         ]
 
-    @property
-    def _answer_names(self) -> list[str]:
-        """The columns that come from answers."""
-        names: list[str] = self.schema.names[2 : -2 if self._cuts else -1]
-        return names
-
     def _found(self, answer: dict[str, object], name: str) -> object:
         """The value of a column in an answer; an array if it has several axes."""
         outputs = answer.get("outputs")
@@ -237,6 +252,11 @@ class Answers:
     def _named(self, output: str) -> str:
         """The column of an output; a name that another column has gets a suffix."""
         return f"{output}_output" if output in self._own else output
+
+
+def _renamed(name: str, taken: Collection[str]) -> str:
+    """The name of a copied column; one that the results have gets a suffix."""
+    return f"{name}_input" if name in taken else name
 
 
 def _errors(scored: Scored, rows: Array) -> list[str | None]:

@@ -62,6 +62,7 @@ class Source(Protocol):
         is_stream: whether it can be read only once, and only from its beginning.
         integer_ids: whether the ids are whole numbers.
         has_numbers: whether the inputs are columns of numbers, which are quick to decode.
+        kept: the columns that are copied into the results, and their Arrow types.
         row_bytes: approximate size of a large row before decoding; 0 if it is not known, or not
             much larger than the decoded row.
     """
@@ -70,6 +71,7 @@ class Source(Protocol):
     is_stream: bool
     integer_ids: bool
     has_numbers: bool
+    kept: Mapping[str, Any]
     row_bytes: int
 
     def chunks(self, first: int, rows: int) -> Iterator[Chunk]:
@@ -129,6 +131,7 @@ class Block:
         items: one for each good row, if shapes differ.
         digest: see `RawBlock`.
         decode_s: seconds spent reading columns and decoding.
+        kept: columns that are copied into the results, as they were read.
     """
 
     first: int
@@ -139,6 +142,7 @@ class Block:
     items: list[Item] | None
     digest: str = ""
     decode_s: float = 0.0
+    kept: Sequence[Any] = ()
 
     def __len__(self) -> int:
         return len(self.ids)

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from itertools import chain
 
 import orjson
 
-from app.bulk.errors import BulkError
-from models.codec_specs import TextCodecSpec
+from app.bulk.errors import BulkError, UsageError
+from app.codecs.values import misshapen
+from models.categories import by_input, optional_inputs
+from models.codec_specs import TextCodecSpec, categories_of
 from models.manifest import Manifest
 
 INPUT, ID = "input", "id"
+ALL_OTHERS = ("*",)
 MOST_SHOWN = 20
 
 
@@ -23,21 +27,31 @@ class Wanted:
         item: the column with whole items; None if items are assembled from `parts`.
         parts: key of an item -> its column.
         id: the column with ids; None to use row numbers.
+        texts: the columns of one category each, whose texts are names and never JSON.
+        vectors: input -> the columns that are its numbers, in order.
+        kept: columns that are copied into the results.
     """
 
     item: str | None
     parts: dict[str, str]
     id: str | None
+    texts: frozenset[str] = frozenset()
+    vectors: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    kept: tuple[str, ...] = ()
 
     @property
     def inputs(self) -> list[str]:
         """The columns of items."""
-        return [self.item] if self.item is not None else list(self.parts.values())
+        if self.item is not None:
+            return [self.item]
+        vectors = chain.from_iterable(self.vectors.values())
+        return list(dict.fromkeys([*self.parts.values(), *vectors]))
 
     @property
     def names(self) -> list[str]:
         """All columns."""
-        return list(dict.fromkeys(self.inputs + ([self.id] if self.id is not None else [])))
+        id_column = [self.id] if self.id is not None else []
+        return list(dict.fromkeys([*self.inputs, *id_column, *self.kept]))
 
     def item_of(self, row: Mapping[str, object]) -> object:
         """The item of a row, as the codec accepts it from JSON."""
@@ -46,7 +60,33 @@ class Wanted:
         parts = {key: row[name] for key, name in self.parts.items()}
         if set(parts) == {"text", "text_pair"}:
             return list(parts.values())
-        return {key: parsed(part) for key, part in parts.items()}
+        item: dict[str, object] = {
+            key: part if self.parts[key] in self.texts else parsed(part)
+            for key, part in parts.items()
+        }
+        for key, names in self.vectors.items():
+            item[key] = [row[name] if name in self.texts else parsed(row[name]) for name in names]
+        return item
+
+    def optional_columns(self, manifest: Manifest) -> list[str]:
+        """The columns whose cells may be empty, of inputs whose numbers may be missing."""
+        columns = self.columns_of(manifest)
+        optional = optional_inputs(manifest.inputs, categories_of(manifest.codec))
+        known = by_input(categories_of(manifest.codec))
+        missing = [
+            spec.name
+            for spec in manifest.inputs
+            if spec.name in self.vectors
+            and (spec.nan or (spec.name in known and known[spec.name].unknown is not None))
+        ]
+        whole = [columns[name] for name in optional if name in columns]
+        return whole + [column for name in missing for column in self.vectors[name]]
+
+    def columns_of(self, manifest: Manifest) -> Mapping[str, str]:
+        """The column of each input that has one."""
+        if self.item is None:
+            return self.parts
+        return {manifest.inputs[0].name: self.item} if len(manifest.inputs) == 1 else {}
 
 
 ROW_OF_FILES = Wanted(INPUT, {}, ID)  # for sources without a table, or that choose row by row
@@ -61,31 +101,57 @@ class Chooser:
         manifest: describes the model's inputs.
         input: the column that the user named; None for one of the usual names.
         id: the same for the ids.
+        vectors: the columns that the user named for inputs, see `Wanted`.
+        kept: the columns to copy into the results; `ALL_OTHERS` for all that are not inputs or ids.
     """
 
     manifest: Manifest
     input: str | None = None
     id: str | None = None
+    vectors: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    kept: Sequence[str] = ()
 
-    def choose(self, there: Sequence[str], where: str) -> Wanted:
+    @property
+    def takes_nan(self) -> bool:
+        """Whether numbers may be missing."""
+        return any(spec.nan for spec in self.manifest.inputs)
+
+    def choose(self, there: Sequence[str], where: str, *, sparse: bool = False) -> Wanted:
         """The columns to read, chosen from those of the table.
+
+        Args:
+            there: the columns.
+            where: the table, for messages.
+            sparse: whether it is one row, which may lack scalars that may be missing.
 
         Raises:
             BulkError: if there is no input, or its column exists twice; the message lists the
                 columns.
         """
-        wanted = self._wanted(there, where)
+        wanted = self._wanted(there, where, sparse=sparse)
+        others = [name for name in there if name not in wanted.names]
+        kept = tuple(others) if tuple(self.kept) == ALL_OTHERS else tuple(self.kept)
+        if lost := [name for name in kept if name not in there]:
+            raise BulkError(f"{where} has no column {_listed(lost)}; it has {_listed(there)}")
+        wanted = replace(wanted, kept=kept)
         twice = [name for name in wanted.names if there.count(name) > 1]
         if twice:
             raise BulkError(f"{where} has duplicate columns {_listed(twice)}: rename or drop them")
-        return wanted
+        named = {each.input for each in categories_of(self.manifest.codec)}
+        columns = wanted.columns_of(self.manifest)
+        scalars = {spec.name for spec in self.manifest.inputs if not spec.item_shape}
+        texts = {columns[name] for name in named & scalars & set(columns)}
+        texts.update(*(wanted.vectors[name] for name in named & set(wanted.vectors)))
+        return replace(wanted, texts=frozenset(texts)) if texts else wanted
 
-    def _wanted(self, there: Sequence[str], where: str) -> Wanted:
+    def _wanted(self, there: Sequence[str], where: str, *, sparse: bool) -> Wanted:
         for named in (self.input, self.id):
             if named is not None and named not in there:
                 raise BulkError(f"{where} has no column {named!r}; it has {_listed(there)}")
         id_column = self.id or (ID if ID in there else None)
         names = [spec.name for spec in self.manifest.inputs]
+        if self.vectors:
+            return self._vectors(there, where, id_column)
         usual = [INPUT, *names] if len(names) == 1 else [INPUT]
         codec = self.manifest.codec
         if isinstance(codec, TextCodecSpec) and not codec.pairs:
@@ -96,8 +162,10 @@ class Chooser:
         parts = names
         if isinstance(codec, TextCodecSpec) and codec.pairs and "text" in there:
             parts = ["text", "text_pair"]
-        if len(parts) > 1 and set(parts) <= set(there):
-            return Wanted(None, {name: name for name in parts}, id_column)
+        optional = optional_inputs(self.manifest.inputs, categories_of(codec)) if sparse else ()
+        found = [name for name in parts if name in there]
+        if len(parts) > 1 and found and set(parts) <= {*there, *optional}:
+            return Wanted(None, {name: name for name in found}, id_column)
         missing = [name for name in parts if name not in there]
         if len(missing) < len(parts):
             raise BulkError(
@@ -111,6 +179,47 @@ class Chooser:
             f"{where} has no {needs}; it has {_listed(there)}: rename one, or name it with "
             "--input-column"
         )
+
+    def _vectors(self, there: Sequence[str], where: str, id_column: str | None) -> Wanted:
+        """The columns of vectors, and for the other inputs those of their names."""
+        rest = [spec.name for spec in self.manifest.inputs if spec.name not in self.vectors]
+        needed = [*rest, *chain.from_iterable(self.vectors.values())]
+        if missing := [name for name in needed if name not in there]:
+            raise BulkError(f"{where} has no column {_listed(missing)}; it has {_listed(there)}")
+        parts = {name: name for name in rest}
+        return Wanted(None, parts, id_column, vectors=self.vectors)
+
+
+def vectors_of(manifest: Manifest, given: Sequence[str]) -> Mapping[str, tuple[str, ...]]:
+    """The columns for inputs, from options such as `x=age,income`.
+
+    Raises:
+        UsageError: if an input is not a vector of as many numbers.
+    """
+    found: dict[str, tuple[str, ...]] = {}
+    specs = {spec.name: spec for spec in manifest.inputs}
+    for text in given:
+        name, _, rest = text.partition("=")
+        columns = tuple(column.strip() for column in rest.split(","))
+        if not all(columns) or name in found:
+            raise UsageError(
+                f"--columns {text!r}: must be the name of an input, =, and its columns, separated "
+                "by commas; once for each input"
+            )
+        spec = specs.get(name)
+        if spec is None or manifest.codec.kind != "tensor":
+            there = _listed([*specs]) if manifest.codec.kind == "tensor" else "not numbers"
+            raise UsageError(f"--columns {text!r}: the inputs are {there}")
+        if not spec.takes((len(columns),)):
+            raise UsageError(f"--columns {text!r}: {misshapen(spec, (len(columns),))}")
+        found[name] = columns
+    return found
+
+
+def is_category(manifest: Manifest) -> bool:
+    """Whether an item is the name of one category, and never JSON."""
+    inputs = manifest.inputs
+    return len(inputs) == 1 and not inputs[0].item_shape and bool(categories_of(manifest.codec))
 
 
 def parsed(value: object) -> object:

@@ -78,6 +78,18 @@ def _parser() -> argparse.ArgumentParser:
     add("--workers", type=_count, help="decoding processes (default: one per core for files)")
     add("--ray", metavar="ADDRESS", help="run on a Ray cluster: local, auto or ray://HOST:PORT")
     add("--input-column", metavar="NAME", help="the column of the input (default: input)")
+    add(
+        "--columns",
+        action="append",
+        metavar="NAME=COLUMN,COLUMN",
+        help="the columns, each with one number, that are this input; repeat it for other inputs",
+    )
+    add(
+        "--keep",
+        type=_names,
+        metavar="COLUMN,COLUMN",
+        help="copy these columns into the results; '*' for all that are neither inputs nor ids",
+    )
     add("--id-column", metavar="NAME", help="the column of the ids (default: id, if there is one)")
     add("--top-k", type=_positive, help="also write the K highest scores")
     add("--format", choices=("parquet", "jsonl"), default="parquet", help="format of the results")
@@ -93,6 +105,13 @@ def _parser() -> argparse.ArgumentParser:
     )
     add("--log-level", default="error", help="debug, info, warning or error (default: error)")
     return parser
+
+
+def _names(text: str) -> list[str]:
+    names = [name.strip() for name in text.split(",")]
+    if not all(names) or len(set(names)) < len(names):
+        raise argparse.ArgumentTypeError(f"{text!r} must be names, each once, separated by commas")
+    return names
 
 
 def _positive(text: str) -> int:

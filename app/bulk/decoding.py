@@ -6,16 +6,16 @@ import os
 import stat
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from app.bulk.blocks import Block, Columns, Ids, RawBlock
-from app.bulk.columns import Wanted, parsed
+from app.bulk.columns import Wanted, is_category, parsed
 from app.bulk.inputs import readable
-from app.bulk.numbers import numbers_of, writable
+from app.bulk.numbers import numbers_of, vector_of, writable
 from app.codecs.base import OCTET_STREAM, TEXT, Budget, Codec
 from app.codecs.choose import codec_for
 from app.errors import CallerError, InvalidInput
@@ -38,6 +38,7 @@ class Recipe:
         wanted: the columns to read.
         folder: the base of relative file names.
         integer_ids: whether ids are whole numbers.
+        kept: the columns that are copied into the results, and their Arrow types.
     """
 
     manifest: Manifest
@@ -45,6 +46,7 @@ class Recipe:
     wanted: Wanted
     folder: Path
     integer_ids: bool
+    kept: Mapping[str, Any] = field(default_factory=dict)
 
 
 class Decoder:
@@ -62,6 +64,8 @@ class Decoder:
         self._codec: Codec = codec_for(recipe.manifest, recipe.files.__getitem__)
         self._is_text = recipe.manifest.codec.kind == "text"
         self._is_file = self._codec.files is not None
+        self._is_name = recipe.wanted.item is not None and is_category(recipe.manifest)
+        self._may_be_missing = recipe.wanted.optional_columns(recipe.manifest)
 
     def decode(self, raw: RawBlock) -> Block:
         """Decode rows; an invalid row gets an error.
@@ -81,6 +85,7 @@ class Decoder:
             None,
             None,
             raw.digest,
+            kept=[columns.values[name] for name in wanted.kept],
         )
         if not self._take_numbers(block, columns, wanted, count):
             self._take_items(block, columns, wanted, count)
@@ -102,11 +107,16 @@ class Decoder:
         specs = self._manifest.inputs
         if self._is_text or (wanted.item is not None and len(specs) > 1):
             return False
-        names = [wanted.item] if wanted.item is not None else [wanted.parts[s.name] for s in specs]
         arrays: dict[str, Array] = {}
         good = np.ones(count, bool)
-        for spec, name in zip(specs, names, strict=True):
-            found = numbers_of(spec, columns.values[name])
+        for spec in specs:
+            if spec.name in wanted.vectors:
+                found = vector_of(
+                    spec, [columns.values[each] for each in wanted.vectors[spec.name]]
+                )
+            else:
+                name = wanted.parts[spec.name] if wanted.item is None else wanted.item
+                found = numbers_of(spec, columns.values[name])
             if found is None:
                 return False
             arrays[spec.name], right = found
@@ -147,6 +157,9 @@ class Decoder:
         """The item of a row; None if it is invalid, and its error is in the block."""
         try:
             row_of = {name: _plain(columns.values[name][row]) for name in wanted.inputs}
+            for name in self._may_be_missing:
+                if _is_missing(row_of[name], self._is_name or name in wanted.texts):
+                    row_of[name] = None
             if not self._is_text:
                 _check_filled(row_of)
             return self._decoded(wanted.item_of(row_of))
@@ -156,9 +169,9 @@ class Decoder:
 
     def _decoded(self, value: object) -> Item:
         budget = Budget()
-        if value is None:
+        if value is None and not self._may_be_missing:
             raise InvalidInput("the row has no input")
-        if not self._is_text:
+        if not self._is_text and not self._is_name:
             value = parsed(value)
         if self._is_file:
             value = self._bytes_of(value)
@@ -185,6 +198,12 @@ class Decoder:
             return self._folder / local_path(name)
         except NotLocal as error:
             raise InvalidInput(f"the file name is a URL: {error}") from error
+
+
+def _is_missing(value: object, is_text: bool) -> bool:
+    """Whether a cell of a table is empty; or, if it is no text, says so, as NumPy writes it."""
+    empty = ("",) if is_text else ("", "nan")
+    return isinstance(value, str) and value.strip().lower() in empty
 
 
 def _check_filled(row: Mapping[str, object]) -> None:

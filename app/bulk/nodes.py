@@ -140,7 +140,7 @@ class ScoringActor:
     ) -> None:
         self._order = order
         self._decoder = Decoder(recipe)
-        self._answers = partial(Answers, top_k=top_k, integer_ids=integer_ids)
+        self._answers = partial(Answers, top_k=top_k, integer_ids=integer_ids, kept=recipe.kept)
         self._loaded: tuple[BulkModel, Scorer, Answers] | None = None
         self._thread = 0
 
@@ -163,7 +163,9 @@ class ScoringActor:
         computed = time.perf_counter()
         table = answers.table(scored)
         times = 0.0, computed - began, time.perf_counter() - computed
-        rows = dataclasses.replace(block, arrays=None, items=None)  # the driver does not need them
+        rows = dataclasses.replace(
+            block, arrays=None, items=None, kept=()
+        )  # the driver does not need them
         return Done(rows, table, scored.computed, times)
 
     def _load(self) -> tuple[BulkModel, Scorer, Answers]:

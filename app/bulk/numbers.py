@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -47,6 +48,23 @@ def numbers_of(spec: TensorSpec, column: Any) -> tuple[Array, Array] | None:
     return _converted(spec, *found)
 
 
+def vector_of(spec: TensorSpec, columns: Sequence[Any]) -> tuple[Array, Array] | None:
+    """The rows of several columns, each with one number of a vector; see `numbers_of`."""
+    arrays, good = [], []
+    for column in columns:
+        found = numbers_of(element_of(spec), column)
+        if found is None:
+            return None
+        arrays.append(found[0])
+        good.append(found[1])
+    return np.stack(arrays, axis=1), np.logical_and.reduce(good)
+
+
+def element_of(spec: TensorSpec) -> TensorSpec:
+    """One number of an input."""
+    return spec.model_copy(update={"shape": (-1,), "dimensions": ()})
+
+
 def _octets(spec: TensorSpec, column: Any) -> tuple[Array, Array] | None:
     """Rows of little-endian bytes, as in `application/octet-stream`."""
     size = spec.item_bytes
@@ -82,7 +100,7 @@ def _leaves(spec: TensorSpec, column: Any) -> tuple[Array, Array] | None:
             leaves = leaves.flatten()
     else:
         return None
-    if leaves.null_count:
+    if leaves.null_count and not spec.nan:
         return None
     numbers = leaves.to_numpy(zero_copy_only=False)
     if good.all():
@@ -142,7 +160,9 @@ def _converted(spec: TensorSpec, numbers: Array, good: Array) -> tuple[Array, Ar
     with np.errstate(over="ignore", invalid="ignore"):
         array = np.ascontiguousarray(numbers, dtype)
         rows = array.reshape(len(array), -1)
-        if dtype.kind == "f":
+        if spec.nan:
+            right = ~np.isinf(rows).any(axis=1)
+        elif dtype.kind == "f":
             # A sum is not finite if any number is not, and is faster than checking each.
             wide = np.float32 if dtype.itemsize == 2 else dtype
             right = np.isfinite(rows.sum(axis=1, dtype=wide))

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from app.bulk import state
 from app.bulk.answers import Answers
 from app.bulk.blocks import Cut, Source, rows_of_block
-from app.bulk.columns import Chooser
+from app.bulk.columns import Chooser, vectors_of
 from app.bulk.decoding import Recipe
 from app.bulk.driver import Driver, Job
 from app.bulk.errors import BulkError, TooManyErrors, UsageError, tell
@@ -43,6 +43,7 @@ Model: TypeAlias = "BulkModel | ClusterModel"
 
 PACKAGES = ("torchlane", "torch", "numpy", "pyarrow", "pillow", "soundfile", "soxr", "tokenizers")
 INTERRUPTED = 130
+TABLE_OPTIONS = ("columns", "keep")  # manifests of older runs lack them
 OPTIONS = ("top_k", "format", "rows_per_shard", "limit", "input_column", "id_column")
 
 
@@ -69,7 +70,11 @@ def _locked(options: argparse.Namespace, settings: Settings, inputs: Inputs) -> 
             model.codec.check_top_k()
         except InvalidInput as error:
             raise UsageError(f"--top-k: {error}") from error
-    chooser = Chooser(model.manifest, options.input_column, options.id_column)
+    vectors = vectors_of(model.manifest, options.columns or ())
+    if vectors and options.input_column is not None:
+        raise UsageError("--columns and --input-column: give one of them")
+    named = options.input_column, options.id_column
+    chooser = Chooser(model.manifest, *named, vectors, options.keep or ())
     stream = sys.stdin.buffer if inputs.format == STREAM_FORMAT else io.BytesIO()
     source, wanted = open_source(inputs, chooser, stream)
     encoded = _has_files(model, source)
@@ -84,10 +89,17 @@ def _locked(options: argparse.Namespace, settings: Settings, inputs: Inputs) -> 
             code, told = _judged(folder, options.max_bad)
             tell(f"{options.out} is already finished", *told)
             return code, True
-    recipe = Recipe(model.manifest, model.files, wanted, folder_of(inputs), source.integer_ids)
+    recipe = Recipe(
+        *(model.manifest, model.files, wanted, folder_of(inputs), source.integer_ids),
+        dict(source.kept),
+    )
     workers = _workers(options, model, encoded=encoded)
     job = Job(source, recipe, cut, options.limit, options.format, workers, options.max_errors)
-    answers = Answers(model.manifest, model.codec, options.top_k, integer_ids=source.integer_ids)
+    answers = Answers(
+        *(model.manifest, model.codec, options.top_k),
+        integer_ids=source.integer_ids,
+        kept=source.kept,
+    )
     driver = Driver(job, folder, _stages(job, model, answers, options.top_k), answers.schema)
     return _drive(driver, job, folder, model, options.max_bad)
 
@@ -229,7 +241,11 @@ def _plan(options: argparse.Namespace, model: Model, inputs: Inputs, cut: Cut) -
             "serves": model.label,
         },
         "inputs": [asdict(each) for each in inputs.given],
-        "options": {name: getattr(options, name) for name in OPTIONS},
+        "options": {
+            name: getattr(options, name)
+            for name in (*OPTIONS, *TABLE_OPTIONS)
+            if name in OPTIONS or getattr(options, name) is not None
+        },
         "batch": model.batch,
         "block_rows": cut.rows,
         "device": {"kinds": sorted(model.kinds), "threads": model.threads},

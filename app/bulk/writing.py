@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import errno
 import hashlib
@@ -56,7 +57,7 @@ class ShardWriter:
         with self._nothing_left_behind():
             if self._parquet is None:
                 for row in table.to_pylist():
-                    self._file.write(orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE))
+                    self._file.write(orjson.dumps(row, _as_text, orjson.OPT_APPEND_NEWLINE))
                 return
             self._kept.append(table)
             self._kept_bytes += table.nbytes
@@ -102,6 +103,11 @@ class ShardWriter:
         except BaseException:
             self.discard()
             raise
+
+
+def _as_text(value: object) -> str:
+    """A copied value that JSON lacks, such as a decimal: its text, or base64 of bytes."""
+    return base64.b64encode(value).decode() if isinstance(value, bytes) else str(value)
 
 
 def write_atomically(path: Path, data: bytes) -> None:

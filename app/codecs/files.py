@@ -109,10 +109,11 @@ class FileCodec(TensorCodec):
     def _named(self, value: dict[str, object], file: str | bytes, budget: Budget | None) -> Item:
         """An item of a file and other inputs, by name."""
         others = self.parts[1:]
-        if set(value) != {self._input.name, *others}:
+        names = {self._input.name, *others}
+        if not names - set(self._optional) <= set(value) <= names:
             raise InvalidInput(f"expected {self._wanted()}, got {listed(list(value))}")
         by_name = {spec.name: spec for spec in self.manifest.inputs}
-        made = {name: numbers_of(by_name[name], value[name], flat=False) for name in others}
+        made = {name: numbers_of(by_name[name], value.get(name), flat=False) for name in others}
         item = self._read(file, budget)
         if not others:
             return item

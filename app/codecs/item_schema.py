@@ -1,13 +1,15 @@
 """JSON Schema of one item, as exact as JSON Schema allows.
 
 It cannot express that lists with free axes must not be ragged, that axes with the same name have
-the same size, that numbers are less than a size, or what a base64 picture is.
+the same size, that numbers are less than a size, or what a base64 picture is. A long list of
+categories is left out.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -15,23 +17,37 @@ import numpy as np
 from models.tensors import TensorSpec
 
 JsonSchema = Mapping[str, Any]
+PLAIN: Mapping[str, JsonSchema] = MappingProxyType({})
 
 
-def tensor_item(inputs: Sequence[TensorSpec]) -> JsonSchema:
-    """Schema of a tensor item: an object by input name, or with one input also just numbers."""
-    names = [spec.name for spec in inputs]
+def tensor_item(
+    inputs: Sequence[TensorSpec],
+    values: Mapping[str, JsonSchema] = PLAIN,
+    optional: Collection[str] = (),
+) -> JsonSchema:
+    """Schema of a tensor item: an object by input name, or with one input also just numbers.
+
+    Args:
+        inputs: of the model.
+        values: input name -> schema of one value, of inputs that are not only numbers.
+        optional: inputs that an item may lack.
+    """
     by_name = {
         "type": "object",
-        "properties": {spec.name: _one_of(_forms(spec, alone=len(inputs) == 1)) for spec in inputs},
-        "required": names,
+        "properties": {
+            spec.name: _one_of(_forms(spec, values, alone=len(inputs) == 1)) for spec in inputs
+        },
+        "required": [spec.name for spec in inputs if spec.name not in optional],
         "additionalProperties": False,
     }
-    return _one_of([*_forms(inputs[0], alone=True), by_name]) if len(inputs) == 1 else by_name
+    return (
+        _one_of([*_forms(inputs[0], values, alone=True), by_name]) if len(inputs) == 1 else by_name
+    )
 
 
-def _forms(spec: TensorSpec, *, alone: bool) -> list[JsonSchema]:
+def _forms(spec: TensorSpec, values: Mapping[str, JsonSchema], *, alone: bool) -> list[JsonSchema]:
     """The schema as nested lists, and also flat if the only input has a fixed shape."""
-    number = _number(spec)
+    number = values.get(spec.name) or number_schema(spec)
     nested = dict(number)
     for axis in reversed(spec.axes):
         nested = {
@@ -50,13 +66,17 @@ def _forms(spec: TensorSpec, *, alone: bool) -> list[JsonSchema]:
     return [nested, {"type": "array", "items": number, "minItems": size, "maxItems": size}]
 
 
-def _number(spec: TensorSpec) -> JsonSchema:
+def number_schema(spec: TensorSpec) -> JsonSchema:
+    """Schema of one number of an input."""
     dtype = np.dtype(spec.dtype)
     if dtype.kind == "b":
         return {"anyOf": [{"type": "boolean"}, {"type": "integer", "minimum": 0, "maximum": 1}]}
     if dtype.kind == "f":
         most = float(np.finfo(dtype).max)
-        return {"type": "number", "minimum": -most, "maximum": most}
+        floats: dict[str, Any] = {"type": "number", "minimum": -most, "maximum": most}
+        if spec.nan:
+            floats |= {"type": ["number", "null"], "description": "null: the value is missing"}
+        return floats
     whole = np.iinfo(dtype)
     least = int(whole.min) if spec.minimum is None else spec.minimum
     most = int(whole.max) if spec.maximum is None else spec.maximum

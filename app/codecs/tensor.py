@@ -9,7 +9,9 @@ import numpy as np
 
 from app.codecs.answers import AnswerEncoder
 from app.codecs.base import NPY, NPZ, OCTET_STREAM, Budget, Files, at_index, check_count
-from app.codecs.item_schema import JsonSchema, tensor_item
+from app.codecs.categories import CategoryIndex
+from app.codecs.item_schema import JsonSchema, number_schema, tensor_item
+from app.codecs.missing import one_nan
 from app.codecs.npy import read_npy
 from app.codecs.npz import read_npz
 from app.codecs.numbers import NumberRange, NumberReader, rows
@@ -18,9 +20,11 @@ from app.codecs.values import check_below, check_values, convert, misshapen, not
 from app.errors import InvalidInput, UnsupportedMediaType
 from app.types import Array, Arrays, Item, Signature
 from models.bounds import below, mismatch, shared_axes
+from models.categories import by_input, optional_inputs
+from models.codec_specs import categories_of
 from models.manifest import Manifest
 from models.padding import padding_of
-from models.tensors import Axis, TensorSpec
+from models.tensors import Axis, TensorSpec, null_as_nan
 
 MAX_SHOWN = 8  # names from a client in an error
 
@@ -38,6 +42,15 @@ class TensorCodec:
         self._inputs = manifest.inputs
         self._item_shapes = [spec.item_shape for spec in self._inputs]  # free axes fit no array
         self._shared = shared_axes(manifest.inputs)
+        self._missing = frozenset(spec.name for spec in self._inputs if spec.nan)
+        categories = categories_of(manifest.codec)
+        self._optional = optional_inputs(self._inputs, categories)
+        self._categories = {
+            spec.name: CategoryIndex(spec, by_input(categories)[spec.name])
+            for spec in self._inputs
+            if spec.name in by_input(categories)
+        }
+        self.takes_nan = bool(self._missing)
         places = below(manifest.inputs)
         self._below = [(spec, places[spec.name]) for spec in self._inputs if spec.name in places]
         self.most_marks = sum(map(_most_marks, self._inputs))
@@ -87,8 +100,13 @@ class TensorCodec:
         """Numbers for a model with one input, otherwise an object by input name."""
         if len(self._inputs) == 1:
             spec = self._inputs[0]
-            if isinstance(value, Mapping) and set(value) == {spec.name}:
-                value = value[spec.name]
+            if isinstance(value, Mapping):
+                if set(value) == {spec.name}:
+                    value = value[spec.name]
+                elif not value and self._optional:
+                    value = None
+            if self._categories:
+                value = self._categories[spec.name].indices(value)
             arrays = {spec.name: numbers_of(spec, value, flat=spec.is_fixed)}
             self.check_together(arrays)
             return self.item(arrays)
@@ -96,10 +114,27 @@ class TensorCodec:
         if not isinstance(value, Mapping):
             raise InvalidInput(f"expected an object with {listed(names)}, got {kind(value)}")
         if set(value) != set(names):
-            raise InvalidInput(f"expected exactly {listed(names)}, got {listed(list(value))}")
+            value = self._with_missing(value, names)
+        if self._categories:
+            value = dict(value)
+            for name, categories in self._categories.items():
+                value[name] = categories.indices(value[name])
         arrays = {s.name: numbers_of(s, value[s.name], flat=False) for s in self._inputs}
         self.check_together(arrays)
         return self.item(arrays)
+
+    def _with_missing(self, value: Mapping[str, object], names: list[str]) -> Mapping[str, object]:
+        """An item with null for each scalar that may be missing and is.
+
+        Raises:
+            InvalidInput: if another input is missing, or there is none of a name.
+        """
+        whole = {name: value.get(name) for name in names if name in value or name in self._optional}
+        if len(whole) < len(names) or not set(value) <= set(names):
+            may = f" ({listed(sorted(self._optional))} may be missing)" if self._optional else ""
+            got = listed(list(value))
+            raise InvalidInput(f"expected exactly {listed(names)}{may}, got {got}")
+        return whole
 
     def decode_raw(
         self, media_type: str, body: bytes, *, max_items: int | None, budget: Budget | None = None
@@ -115,7 +150,7 @@ class TensorCodec:
         array = stacked if many else stacked[0]
         check_values(spec, array, many=many)
         self.check_together({spec.name: array}, batch_axes=int(many))
-        return self._items(stacked)
+        return self._items(one_nan(stacked) if self._missing else stacked)
 
     def _of_npz(self, body: bytes, max_items: int | None, budget: Budget | None) -> list[Item]:
         many = max_items is not None
@@ -127,7 +162,7 @@ class TensorCodec:
         for spec in self._inputs:
             check_values(spec, item[spec.name])
         self.check_together(item)
-        return [self.item(item)]
+        return [self.item(self._with_one_nan(item) if self._missing else item)]
 
     def decode_arrays(self, arrays: Arrays) -> list[Item]:
         """Rows of the arrays."""
@@ -138,6 +173,8 @@ class TensorCodec:
                 raise misshapen(spec, shape)
             check_values(spec, array, many=True)
         self.check_together(arrays, batch_axes=1)
+        if self._missing:
+            arrays = self._with_one_nan(arrays)
         if len(self._inputs) == 1:
             return self._items(arrays[self._inputs[0].name])
         count = len(arrays[self._inputs[0].name])
@@ -158,7 +195,11 @@ class TensorCodec:
 
     def item_schema(self) -> JsonSchema:
         """See `Codec`."""
-        return tensor_item(self._inputs)
+        specs = {spec.name: spec for spec in self._inputs}
+        values = {
+            name: each.schema(number_schema(specs[name])) for name, each in self._categories.items()
+        }
+        return tensor_item(self._inputs, values, self._optional)
 
     def item(self, arrays: Arrays) -> Item:
         """The item of arrays that match the inputs."""
@@ -198,6 +239,12 @@ class TensorCodec:
         if not is_used.all():
             error = InvalidInput(f"{self._mask!r}: expected 1 in at least one place, got only 0")
             raise at_index(int(is_used.argmin()), error) if many else error
+
+    def _with_one_nan(self, arrays: Arrays) -> Arrays:
+        return {
+            name: one_nan(array) if name in self._missing else array
+            for name, array in arrays.items()
+        }
 
     def _octets(self, body: bytes, many: bool) -> Array:
         spec, size = self._inputs[0], self._item_bytes
@@ -274,15 +321,18 @@ def numbers_of(spec: TensorSpec, value: object, *, flat: bool) -> Array:
 
 def _array(spec: TensorSpec, value: object) -> Array:
     """A JSON value as an array of its own dtype."""
-    if not isinstance(value, list | int | float):
+    if not isinstance(value, list | int | float) and (
+        value is not None or not spec.nan or spec.item_shape
+    ):
         raise InvalidInput(f"{spec.name!r}: expected {wanted(spec)}, got {kind(value)}")
     try:
-        return np.asarray(value)
+        array = np.asarray(value)
     except (ValueError, OverflowError) as error:  # numpy: inhomogeneous shape
         raise InvalidInput(
             f"{spec.name!r}: expected {wanted(spec)}, got ragged nesting: lists at the same depth "
             "must have the same length"
         ) from error
+    return null_as_nan(array) if spec.nan else array
 
 
 def _converted(spec: TensorSpec, value: object, array: Array) -> Array:

@@ -83,6 +83,8 @@ def _are_0_or_1(array: Array) -> bool:
 def check_values(spec: TensorSpec, array: Array, *, many: bool = False) -> None:
     """Check that floats are finite, bools are 0 or 1, and integers are in the input's range.
 
+    An input with missing values may have NaN.
+
     Args:
         spec: the input.
         array: values in its dtype.
@@ -93,8 +95,11 @@ def check_values(spec: TensorSpec, array: Array, *, many: bool = False) -> None:
     """
     if array.dtype.kind == "f":
         if not is_finite(array):
-            problem = f"NaN, infinity, or a number too large for {spec.dtype}"
-            raise _wrong(spec, problem, _first(~np.isfinite(array)), many)
+            wrong = np.isinf(array) if spec.nan else ~np.isfinite(array)
+            if wrong.any():
+                nan = "" if spec.nan else "NaN, "
+                problem = f"{nan}infinity, or a number too large for {spec.dtype}"
+                raise _wrong(spec, problem, _first(wrong), many)
     elif array.dtype.kind == "b":
         octets = array.view(np.uint8)
         if octets.max(initial=0) > 1:

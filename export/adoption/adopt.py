@@ -22,7 +22,7 @@ from export.adoption.example_files import Taken
 from export.errors import ExportError, UsageError, reason
 from export.probing import probe_process
 from export.probing.samples import narrowed
-from export.reading import codecs, model_files, pictured, preprocessing
+from export.reading import categories, codecs, model_files, pictured, preprocessing
 from export.reading.declared import opened, read_inputs, with_longest
 from export.reading.mar import (
     MANIFEST,
@@ -100,7 +100,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "repeat it for each input, in the model's order. [NAME=]dtype[shape]: axis 0 is the batch, "
         "-1; any other -1 is a free size. A name (seq) is a free size too, the same wherever it "
         "occurs; 1<=seq<=512 bounds it (either end may be omitted). `in LEAST..MOST` is the range "
-        "of integers (0.. and ..9 are open at one end, .. at both; 0..<n ends before the size n). "
+        "of integers (0.. and ..9 are open at one end, .. at both; 0..<n ends before the size n); "
+        "`or nan` says that floats may be missing: NaN, null in JSON. "
         "Export finds what you omit by trial: which sizes are equal, the largest and smallest that "
         "work, and the range",
     )
@@ -128,6 +129,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add("--description", metavar="TEXT", help="one sentence about the model")
     codecs.add_arguments(parser)
+    categories.add_arguments(parser)
     pictured.add_arguments(parser)
     examples.add_arguments(parser)
     huggingface.add_arguments(parser)
@@ -171,7 +173,11 @@ def _adopt_file(parsed: argparse.Namespace) -> Adopted:
             f"such as {codecs.EXAMPLE}"
         )
     name = _name(parsed.name, source.name)
-    declared = read_inputs(given_inputs, parsed.pad or ())
+    digest = _digest(source)
+    module = _module(source)
+    known = categories.read_categories(parsed)
+    declared = read_inputs(given_inputs, parsed.pad or (), foreign.argument_names(module))
+    declared = categories.with_ranges(declared, known)
     if parsed.codec == "audio" and parsed.rate is not None:
         declared, told = with_longest(declared, parsed.rate)
         source = replace(source, warnings=(*source.warnings, *told))
@@ -179,10 +185,9 @@ def _adopt_file(parsed: argparse.Namespace) -> Adopted:
     wanted, first, file = _wanted(parsed)
     labels = None if file is None else _read_labels(file)
     codec = codecs.codec_of(parsed, source.defaults, inputs, labels or source.labels)
+    codec = codecs.with_categories(codec, known, inputs)
     told = codecs.assumed(parsed, source.defaults, codec)
     source = replace(source, warnings=(*source.warnings, *told))
-    digest = _digest(source)
-    module = _module(source)
     original = source.program.original if source.program else None
     given = examples.given(parsed, Taken(tuple(map(opened, declared)), codec))
     real = given.examples if given else None
@@ -207,7 +212,9 @@ def _adopt_file(parsed: argparse.Namespace) -> Adopted:
         train=None,
         random_inputs=samples.random_inputs,
         golden_inputs=samples.golden_inputs,
-        example=samples.example,
+        example=lambda: categories.with_names(
+            samples.example(), [spec.name for spec in inputs], known
+        ),
     )
     if given is not None:
         given.check(inputs)

@@ -22,7 +22,7 @@ from models.pictures import PictureError
 from models.preprocess import preprocess
 from models.runtimes import NotInstalled, imported
 from models.sound_files import SoundError
-from models.tensors import Array, Arrays, TensorSpec
+from models.tensors import Array, Arrays, TensorSpec, null_as_nan
 from models.tokenize import TextError, Tokenizer
 
 FILES = {"image": (".png", ".jpg", ".jpeg", ".webp"), "audio": (".wav", ".flac")}
@@ -140,7 +140,7 @@ def check_limits(name: str, item: Arrays, inputs: Sequence[TensorSpec]) -> None:
 
 
 def _fitting(spec: TensorSpec, given: Any) -> Array:
-    array = np.asarray(given)
+    array = null_as_nan(np.asarray(given)) if spec.nan else np.asarray(given)
     kinds = [
         {"u": "i"}.get(dtype.kind, dtype.kind) for dtype in (array.dtype, np.dtype(spec.dtype))
     ]
@@ -151,8 +151,12 @@ def _fitting(spec: TensorSpec, given: Any) -> Array:
         )
     with np.errstate(over="ignore"):
         made = array.astype(spec.dtype)
-    if kinds[1] == "f" and not np.isfinite(made).all():
-        raise ValueError(f"{spec.name!r} has NaN or infinite numbers")
+    if kinds[1] == "f" and np.isinf(made).any():
+        raise ValueError(f"{spec.name!r} has infinite numbers")
+    if kinds[1] == "f" and not spec.nan and np.isnan(made).any():
+        raise ValueError(
+            f"{spec.name!r} has NaN; if numbers may be missing, say so: --input '{spec} or nan'"
+        )
     if kinds[1] == "i" and not np.array_equal(made, array):
         raise ValueError(f"{spec.name!r} has numbers outside of {spec.dtype}")
     return made

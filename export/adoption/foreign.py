@@ -195,7 +195,7 @@ def _runs(
         for batch in BATCHES:
             sample = draw(inputs, source, rng, batch, shapes)
             made = by_name(_run(module, inputs, sample), names)
-            _check_finite(made, source)
+            _check_finite(made, inputs, source)
             runs[batch, shapes] = {name: tensor.to("meta") for name, tensor in made.items()}
     before = _state(module)
     repeated = by_name(_run(module, inputs, sample), names)
@@ -233,12 +233,18 @@ def _alike(now: torch.Tensor, before: torch.Tensor) -> bool:
     return torch.equal(now, before)
 
 
-def _check_finite(made: Made, source: CodecSpec | Examples) -> None:
+def _check_finite(made: Made, inputs: Sequence[TensorSpec], source: CodecSpec | Examples) -> None:
     floats = [
         each for each in made.values() if str(each.dtype).removeprefix("torch.") in get_args(Dtype)
     ]
     if all(bool(torch.isfinite(tensor).all()) for tensor in floats):
         return
+    if nan := [spec.name for spec in inputs if spec.nan]:
+        raise DoesNotRun(
+            "the model returns NaN or infinite numbers for samples where some numbers of "
+            f"{', '.join(map(repr, nan))} are missing: it must replace each NaN of an input, as "
+            "torch.where(torch.isnan(x), mean, x) does"
+        )
     if isinstance(source, Examples):
         raise DoesNotRun(
             "the model returns NaN or infinite numbers for some of --examples, so nothing can be "
@@ -367,19 +373,28 @@ def _dimensions(
     )
 
 
-def _check_inputs(module: nn.Module, inputs: Sequence[TensorSpec]) -> None:
+def argument_names(module: nn.Module) -> list[str]:
+    """Return the names of a model's arguments, in order."""
     if isinstance(module, OnnxModule):
-        taken = [each.name for each in module.session.get_inputs()]
-        _check_number(inputs, taken, taken)
-        return
+        return [each.name for each in module.session.get_inputs()]
     if isinstance(module, fx.GraphModule):
-        taken = [node.name for node in module.graph.nodes if node.op == "placeholder"]
+        return [node.name for node in module.graph.nodes if node.op == "placeholder"]
+    return [argument.name for argument in _arguments(module)]
+
+
+def _arguments(module: nn.Module) -> list[Any]:
+    forward: Any = module.forward  # of TorchScript
+    return list(forward.schema.arguments[1:])  # without self
+
+
+def _check_inputs(module: nn.Module, inputs: Sequence[TensorSpec]) -> None:
+    taken = argument_names(module)
+    if isinstance(module, OnnxModule | fx.GraphModule):
         _check_number(inputs, taken, taken)
         return
-    forward: Any = module.forward
-    arguments = forward.schema.arguments[1:]  # without self
+    arguments = _arguments(module)
     needed = [argument.name for argument in arguments if not argument.has_default_value()]
-    _check_number(inputs, needed, [argument.name for argument in arguments])
+    _check_number(inputs, needed, taken)
     for argument in arguments[: len(inputs)]:
         kind = argument.type.annotation_str
         if kind not in ("Tensor", "Optional[Tensor]"):

@@ -28,7 +28,7 @@ OF_FILES = (
     *("input", "output", "labels", "pad", "codec", "scores", "top_k"),
     *("count", "ranked_by", "threshold", "classes"),
     *("preprocess", "mean", "std", "polarity", "fit", "resize_shorter"),
-    *("interpolation", "fill", "alpha", "as", "palette"),
+    *("interpolation", "fill", "alpha", "as", "palette", "categories", "unknown"),
 )
 OF_FOLDERS = ("tower", "pooling", "normalize", "max_tokens", "allow_pickle")
 ADAPTER = "adapter_config.json"

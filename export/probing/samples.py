@@ -28,6 +28,8 @@ MAX_SAMPLES = 16_384  # of an example's sound
 LOUDEST = 0.5  # of a made-up sound
 DECIMALS = 2  # of an example's numbers, which are for people and may be many
 
+MISSING, HAS_MISSING = 0.5, 0.6  # shares of an item's numbers, and of the items that lack some
+
 # Pairs of sizes for free axes. Samples have the first pair on which the model runs: a network that
 # halves its picture five times needs more than a few pixels, and an even number. The larger pairs
 # show which axes of the outputs differ: with few pixels a stride of 8 always leaves one, and with
@@ -58,7 +60,7 @@ def draw(
         input name -> array with the batch axis.
     """
     if isinstance(source, Examples):
-        return source.draw(inputs, rng, batch, shapes)
+        return _with_missing(inputs, source.draw(inputs, rng, batch, shapes), rng)
     made = {}
     masks = {dimension.mask for spec in inputs for dimension in spec.dimensions}
     named = {spec.name: shape for spec, shape in zip(inputs, shapes, strict=True)}
@@ -74,6 +76,23 @@ def draw(
             made[spec.name] = rng.uniform(-LOUDEST, LOUDEST, shape).astype(np.float32)
         else:
             made[spec.name] = _numbers_of(spec, rng, shape)
+    return _with_missing(inputs, made, rng)
+
+
+def _with_missing(inputs: Sequence[TensorSpec], batch: Arrays, rng: np.random.Generator) -> Arrays:
+    """Remove numbers that may be missing, of about half of the items; a list keeps at least one."""
+    made = dict(batch)
+    for spec in inputs:
+        if not spec.nan:
+            continue
+        rows = np.array(made[spec.name]).reshape(len(made[spec.name]), -1)
+        count, size = rows.shape
+        is_missing = rng.random((count, size)) < MISSING
+        is_missing &= rng.random((count, 1)) < HAS_MISSING
+        if size > 1:
+            is_missing[np.arange(count), rng.integers(0, size, count)] = False
+        rows[is_missing] = np.nan
+        made[spec.name] = rows.reshape(made[spec.name].shape)
     return made
 
 
@@ -211,7 +230,9 @@ class Samples:
             return self.examples.golden()
         rng = np.random.default_rng(SEED)
         shapes = [self.shapes[index % len(self.shapes)] for index in range(GOLDEN)]
-        batches = [draw(self.inputs, self.codec, rng, 1, each) for each in shapes]
+        whole = [spec.model_copy(update={"nan": False}) for spec in self.inputs]  # it is shown
+        batches = [draw(whole, self.codec, rng, 1, shapes[0])]
+        batches += [draw(self.inputs, self.codec, rng, 1, each) for each in shapes[1:]]
         return [item for batch in batches for item in unstack(batch)]
 
     def example(self) -> JsonValue:
@@ -263,6 +284,10 @@ def _normalised(pixels: Array, how: PicturePreprocess) -> Array:
 def _numbers(array: Array) -> JsonValue:
     if array.dtype.kind == "f":  # as float64: a rounded float32 has many digits in JSON
         array = array.astype(np.float64).round(DECIMALS)
+        missing = np.isnan(array)
+        if missing.any():
+            array = array.astype(object)
+            array[missing] = None
     numbers: JsonValue = array.tolist()
     return numbers
 

@@ -13,6 +13,7 @@ from pydantic import ValidationError
 from export.errors import ExportError, UsageError
 from export.reading import sounds
 from export.reading.mar import IMAGENET_MEAN, IMAGENET_STD, PLAIN, Defaults
+from models.categories import Categories, check_categories
 from models.codec_specs import (
     Alpha,
     AudioCodecSpec,
@@ -191,6 +192,25 @@ def _check_options(parsed: argparse.Namespace, kind: str) -> None:
         if strays and kind != other:
             advice = f": add --codec {other}" if kind == "tensor" else f", not for --codec {kind}"
             raise UsageError(f"--{strays[0].replace('_', '-')} is for {what}{advice}")
+
+
+def with_categories(
+    codec: CodecSpec, categories: Sequence[Categories], inputs: Sequence[TensorSpec]
+) -> CodecSpec:
+    """Return a codec with the categories of inputs.
+
+    Raises:
+        UsageError: if the inputs do not take their indices.
+    """
+    if not categories:
+        return codec
+    if not isinstance(codec, TensorCodecSpec):
+        raise UsageError(f"--categories is for models of numbers, not for --codec {codec.kind}")
+    try:
+        check_categories(categories, inputs)
+    except ValueError as error:
+        raise UsageError(f"--categories: {error}") from error
+    return codec.model_copy(update={"categories": tuple(categories)})
 
 
 def _boxes(text: str) -> dict[str, object]:

@@ -21,8 +21,9 @@ from models.tensors import FREE_MOST, MAX_SIZE, Dimension, Dtype, TensorSpec
 
 INPUT = re.compile(
     r"(?:([^=\[\]]+)=)?([a-z0-9]+)\[([^\[\]]*)\]"
-    r"(\s+in\s+(-?[0-9]{1,20})?\.\.(?:(-?[0-9]{1,20})|<([A-Za-z][A-Za-z0-9_-]*))?)?"
+    r"(\s+in\s+(-?[0-9]{1,20})?\.\.(?:(-?[0-9]{1,20})|<([A-Za-z][A-Za-z0-9_-]*))?)?(\s+or\s+nan)?"
 )
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 NUMBER = re.compile(r"-?[0-9]{1,10}")
 FREE = re.compile(r"(?:([0-9]{1,10})<=)?(-1|[A-Za-z][A-Za-z0-9_-]*)(?:<=([0-9]{1,10}))?")
 SIZES = (
@@ -56,6 +57,7 @@ class DeclaredInput:
     """What is known of an input; `range` is None if it was not given.
 
     `below` is the name of the size that its numbers are less than; the range then has no largest.
+    `nan` says whether its numbers may be missing.
     """
 
     name: str
@@ -64,6 +66,7 @@ class DeclaredInput:
     free: tuple[FreeAxis, ...]
     range: Range | None = None
     below: str | None = None
+    nan: bool = False
 
     @property
     def spec(self) -> TensorSpec:
@@ -82,6 +85,7 @@ class DeclaredInput:
             "maximum": self.range and self.range[1],
             "below": self.below,
             "fill": self._fill,
+            "nan": self.nan,
         }
         return TensorSpec.model_validate(fields)
 
@@ -110,20 +114,23 @@ class Unit:
     most: int | None
 
 
-def read_inputs(given: Sequence[str], pads: Sequence[str] = ()) -> tuple[DeclaredInput, ...]:
+def read_inputs(
+    given: Sequence[str], pads: Sequence[str] = (), arguments: Sequence[str] = ()
+) -> tuple[DeclaredInput, ...]:
     """Parse the inputs that the options describe, in order.
 
     Args:
         given: each `--input`.
         pads: each `--pad`: NAME=MASK; at most one.
+        arguments: the names of the model's arguments, for inputs without a name.
 
     Raises:
         UsageError: if one of them is wrong, or they contradict each other.
     """
     if not given:
         raise UsageError(f"--input is required: the model's input, such as {EXAMPLE}")
-    names = ["input"] if len(given) == 1 else [f"input_{index}" for index in range(len(given))]
-    inputs = _with_bounds([_input(text, name) for text, name in zip(given, names, strict=True)])
+    unnamed = [_input(text) for text in given]
+    inputs = _with_bounds([_named(unnamed, at, arguments) for at in range(len(unnamed))])
     names = [each.name for each in inputs]
     if len(set(names)) < len(names):
         raise UsageError(f"--input: names must differ, got {names}")
@@ -215,12 +222,24 @@ def with_longest(
     return tuple(inputs), ()
 
 
-def _input(text: str, name: str) -> DeclaredInput:
+def _named(inputs: Sequence[DeclaredInput], at: int, arguments: Sequence[str]) -> DeclaredInput:
+    """Return an input with its name, that of the model's argument, or a number."""
+    if inputs[at].name:
+        return inputs[at]
+    name = arguments[at] if at < len(arguments) else ""
+    if not NAME.fullmatch(name) or name in {each.name for each in inputs}:
+        name = "input" if len(inputs) == 1 else f"input_{at}"
+    return replace(inputs[at], name=name)
+
+
+def _input(text: str) -> DeclaredInput:
+    """Parse an input; its name is empty if it has none."""
     found = INPUT.fullmatch(text.strip())
     if found is None:
         raise UsageError(
             f"--input {text!r} is not dtype[shape], such as {EXAMPLE}, or NAME=dtype[shape] in "
-            "LEAST..MOST for integers, or in 0..<n for indices into the free size n"
+            "LEAST..MOST for integers, in 0..<n for indices into the free size n; "
+            "`or nan` for floats that may be missing"
         )
     dtype = next((each for each in get_args(Dtype) if each == found[2]), None)
     if dtype is None:
@@ -240,7 +259,8 @@ def _input(text: str, name: str) -> DeclaredInput:
         elif size or at:
             raise UsageError(f"--input {text!r}: {_wrong_size(size, at)}")
     range_ = (_whole(found[5]), _whole(found[6])) if found[4] else None
-    return DeclaredInput(found[1] or name, dtype, tuple(shape), tuple(free), range_, found[7])
+    nan = found[8] is not None
+    return DeclaredInput(found[1] or "", dtype, tuple(shape), tuple(free), range_, found[7], nan)
 
 
 def _wrong_size(size: str, at: int) -> str:

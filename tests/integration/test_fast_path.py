@@ -24,6 +24,7 @@ from tests.forms import FORM, files
 from tests.integration.listening import Listening, listening
 from tests.integration.test_predict import TwoOutputs
 from tests.integration.wire import READY, Wire, WireAnswer, request
+from tests.kinds import write_ages
 from tests.texts import write_text
 
 OCTETS = "application/octet-stream"
@@ -115,6 +116,10 @@ GOOD: dict[str, dict[str, Any]] = {
     },
     "timeout": {"x_torchlane_timeout_ms": "5000"},
     "timeout above the most": {"x_torchlane_timeout_ms": "1e12"},
+    "missing values": {
+        "path": "/models/ages/batch-predict",
+        "body": b'{"inputs": [{"age": null, "rooms": 2}, {"rooms": 3}, {"age": 4, "rooms": NaN}]}',
+    },
     "some fail": {"path": "/batch-predict", "body": b'{"inputs": [[1, 2], [500, 2], [-500, 2]]}'},
     "latin-1 header": {"x_other": "\xe9"},
 }
@@ -123,6 +128,9 @@ BAD: dict[str, tuple[int, dict[str, Any]]] = {
     "empty": (422, {"body": b""}),
     "wrong key": (422, {"body": b'{"inputs": [[1, 2]]}'}),
     "shape": (422, {"body": b'{"input": [1, 2, 3]}'}),
+    "null": (422, {"body": b'{"input": [1, null]}'}),
+    "NaN": (422, {"body": b'{"input": [1, NaN]}'}),
+    "a missing value too many": (422, {"path": "/models/ages/predict", "body": b'{"input": 1}'}),
     "ragged": (422, {"body": b'{"input": [[1], [2, 3]]}'}),
     "batch with a bad item": (
         422,
@@ -183,6 +191,7 @@ def models(tmp_path: Path, repository: Path) -> Path:
     write_artifact(tmp_path, "labelled", codec=TensorCodecSpec(labels=("a", "b"), scores="softmax"))
     second = Y.model_copy(update={"name": "z"})
     write_artifact(tmp_path, "two", module=TwoOutputs(), outputs=(Y, second))
+    write_ages(tmp_path)
     for name in ("digits", "pairwise"):
         shutil.copytree(repository / name, tmp_path / name, copy_function=os.link)
     return tmp_path

@@ -31,6 +31,7 @@ from tests.integration.listening import Doubles, Listening, listening, until
 from tests.integration.test_fast_path import GOOD, LIMITS, alike, by_expect
 from tests.integration.test_predict import TwoOutputs
 from tests.integration.wire import WireAnswer, request
+from tests.kinds import write_ages
 from tests.text_models import write_text_models
 
 HELD = "torchlane_answers_bytes"
@@ -82,6 +83,7 @@ def models(tmp_path: Path) -> Path:
     write_artifact(tmp_path, "labelled", codec=TensorCodecSpec(labels=("a", "b"), scores="softmax"))
     second = Y.model_copy(update={"name": "z"})
     write_artifact(tmp_path, "two", module=TwoOutputs(), outputs=(Y, second))
+    write_ages(tmp_path)
     return tmp_path
 
 

@@ -28,6 +28,7 @@ async def api(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Api]:
     ("call", "told"),
     [
         ("POST /predict?topk=3", "'topk': this call has only top_k, pictures; did you mean top_k?"),
+        ("POST /predict?partial=true", "'partial': this call has only top_k, pictures"),
         ("POST /batch-predict?threshold=0.9", "'threshold': this call has only top_k"),
         ("POST /models/double/predict?top_k=1&format=png", "'format': this call has only"),
         ("POST /v2/models/double/infer?top_k=1", "'top_k': this call has none"),

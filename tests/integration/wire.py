@@ -45,9 +45,12 @@ class WireAnswer:
         body: object = self.body
         if self.status != 200 and dict(self.headers).get("content-type") == JSON:
             body = {**self.json(), "request_id": ""}
-        kept = sorted((name, value) for name, value in self.headers if name not in UNLIKE)
-        ours = [(n, v) for n, v in kept if n != "content-length" or self.status == 200]
-        return self.status, ours, body
+        kept: dict[str, str] = {}
+        for name, value in sorted(self.headers):
+            if name not in UNLIKE and (name != "content-length" or self.status == 200):
+                # Lines of one name are one list: RFC 9110, 5.3.
+                kept[name] = f"{kept[name]}, {value}" if name in kept else value
+        return self.status, list(kept.items()), body
 
 
 def request(

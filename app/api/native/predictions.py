@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from app.api.answers import Pieces, in_parts
 from app.api.calls import Call
-from app.api.endpoints import PICTURES, TOP_K, Endpoint
+from app.api.endpoints import PARTIAL, PICTURES, TOP_K, Endpoint
 from app.api.json_pieces import Lazy, json_pieces
 from app.api.memo import Written
 from app.api.native.replies import (
@@ -34,21 +34,22 @@ NOT_PARSED = frozenset(
 class NativeCall(Call):
     """See `Call`."""
 
-    __slots__ = ("_content_type", "_pictures", "_top_k", "_written_as")
+    __slots__ = ("_content_type", "_partial", "_pictures", "_top_k", "_written_as")
 
     def read_head(self, fields: Mapping[bytes, bytes]) -> None:
         """See `Call`."""
         self._content_type = fields.get(b"content-type", b"").decode("latin-1")
         endpoint = self.endpoint
-        self._top_k, self._pictures = endpoint.top_k, False
+        self._top_k, self._pictures, self._partial = endpoint.top_k, False, False
         if endpoint.query:
             self._top_k = read_top_k(endpoint.query)
             self._pictures = read_pictures(endpoint.query)
+            self._partial = endpoint.many and read_partial(endpoint.query)
         self._written_as = JSON
 
     def check_model(self) -> None:
         """See `Call`."""
-        if self._top_k is not None or self._pictures:
+        if self._top_k is not None or self._pictures or self._partial:
             self._check_query()
         elif self.accept not in WANTS_JSON:
             codec = self.model.codec
@@ -63,11 +64,12 @@ class NativeCall(Call):
             InvalidInput: if the model has nothing that they could select.
             NotAcceptable: if the caller does not accept JSON.
         """
-        name, why = PICTURES, "has pictures in base64"
+        name, why = PARTIAL, "has errors of single items"
         if self._top_k is not None:
             name, why = TOP_K, "has labels or indices"
             self.model.codec.check_top_k()
         if self._pictures:
+            name, why = PICTURES, "has pictures in base64"
             self.model.codec.check_pictures()
             self.draws = True
         try:
@@ -83,11 +85,13 @@ class NativeCall(Call):
             return None
         if len(body) > MAX_TEXT_BYTES and self.model.manifest.codec.kind == "text":
             return None
-        chosen = f"{self._top_k}|{self._pictures}|{self._written_as}"
+        chosen = f"{self._top_k}|{self._pictures}|{self._partial}|{self._written_as}"
         return f"{self.endpoint.many}|{chosen}|{self._content_type}"
 
     def read(self, body: bytes, *, on_loop: bool) -> list[Item]:
         """See `Call`."""
+        if self._partial:
+            self.invalid = {}  # again in a thread
         return read_items(
             self.model.codec,
             self._content_type,
@@ -97,6 +101,7 @@ class NativeCall(Call):
             on_loop=on_loop,
             is_left=self.is_left,
             received=self.received,
+            invalid=self.invalid,
         )
 
     def chosen(self, outputs: Arrays) -> Arrays:
@@ -119,6 +124,7 @@ class NativeCall(Call):
                 top_k=self._top_k,
                 notes=self.notes,
                 pictures=self._pictures,
+                partial=self._partial,
             )
             return JSON_HEADERS, content
         content = binary_answer(self.model, self._written_as, outcomes, many=many)
@@ -134,6 +140,7 @@ class NativeCall(Call):
                 top_k=self._top_k,
                 notes=self.notes,
                 pictures=self._pictures,
+                partial=self._partial,
                 collect=Lazy,
             )
             yield from json_pieces(document)
@@ -168,6 +175,20 @@ def read_top_k(query: bytes) -> int | None:
     return int(digits[:MAX_DIGITS])
 
 
+def read_partial(query: bytes) -> bool:
+    """Whether a query accepts an answer to some of the items only.
+
+    Raises:
+        InvalidInput: if it says anything else than true or false.
+    """
+    given = [value for name, value in parameters_of(query) if name == PARTIAL]
+    if given in ([], ["false"], ["true"]):
+        return given == ["true"]
+    raise InvalidInput(
+        f"partial must be true or false, once, got {' and '.join(given)[:MAX_SHOWN]!r}"
+    )
+
+
 def read_pictures(query: bytes) -> bool:
     """Whether a query requests pictures in base64.
 
@@ -184,7 +205,12 @@ def read_pictures(query: bytes) -> bool:
 
 
 ENDPOINTS = tuple(
-    Endpoint(f"{below}/{call}", NativeCall, many=many, parameters=(TOP_K, PICTURES))
+    Endpoint(
+        f"{below}/{call}",
+        NativeCall,
+        many=many,
+        parameters=(TOP_K, PICTURES, PARTIAL) if many else (TOP_K, PICTURES),
+    )
     for below in ("", "/models/{name}", "/models/{name}/versions/{version}")
     for call, many in (("predict", False), ("batch-predict", True))
 )

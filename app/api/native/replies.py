@@ -19,10 +19,18 @@ def json_answer(
     top_k: int | None = None,
     notes: Sequence[Note | None] = (),
     pictures: bool = False,
+    partial: bool = False,
 ) -> bytes:
     """The JSON of `json_document`."""
     return dumped(
-        json_document(model, outcomes, many=many, top_k=top_k, notes=notes, pictures=pictures)
+        json_document(
+            *(model, outcomes),
+            many=many,
+            top_k=top_k,
+            notes=notes,
+            pictures=pictures,
+            partial=partial,
+        )
     )
 
 
@@ -34,21 +42,25 @@ def json_document(
     top_k: int | None = None,
     notes: Sequence[Note | None] = (),
     pictures: bool = False,
+    partial: bool = False,
     collect: Callable[[Iterator[object]], object] = list,
 ) -> dict[str, object]:
     """`{"model", "version", "prediction" | "predictions"}`; a failed item keeps its place.
 
     `top_k` is the number of scores to write; None for the manifest's number. `notes` has one note
     for each item, or is empty. With `pictures`, outputs that are pictures are PNG files in base64.
-    `collect` makes a list of many predictions.
+    With `partial` the answer has the number of `failed` items. `collect` makes a list of many
+    predictions.
 
     Raises:
-        ItemFailed: if all items failed.
+        ItemFailed: if all items failed, without `partial`.
         NotAcceptable: if an output cannot be written as a picture.
     """
-    if all_failed(outcomes):
+    if not partial and all_failed(outcomes):
         raise failure_of(outcomes)
     content: dict[str, object] = {"model": model.id.name, "version": model.id.version}
+    if partial:
+        content["failed"] = sum(isinstance(each, ItemFailed) for each in outcomes)
     if many:
         content["predictions"] = collect(_places(model, outcomes, top_k, notes, pictures))
     else:

@@ -73,7 +73,7 @@ def parse_body(
         document = fast.load(body, codec)
     if document is None:
         budget.read(size)
-        document = load(head)
+        document = load(head, nan=codec.takes_nan)
     return read_request(document, memoryview(body)[size:])
 
 

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, TypeGuard
 import orjson
 
 from app.api.payloads import MAX_DIGITS
+from app.codecs.missing import nan_as_null
 from app.codecs.values import short
 from app.errors import InvalidInput
 from app.types import Array
@@ -90,22 +91,22 @@ def header_length(given: bytes) -> int:
     return int(digits)
 
 
-def load(head: bytes) -> Any:
-    """The JSON of a request.
+def load(head: bytes, *, nan: bool = False) -> Any:
+    """The JSON of a request; with `nan` the word NaN is read as null.
 
     Raises:
         InvalidInput: if it is malformed.
     """
     try:
         head = unmarked(head)
-        return orjson.loads(head)
+        return orjson.loads(nan_as_null(head) if nan else head)
     except ValueError as error:
         at = error.pos if isinstance(error, orjson.JSONDecodeError) else 0
         there = head[max(0, at - 1) : at + len(b"-Infinity")]
         if any(name in there for name in NOT_JSON_NUMBERS):
             raise InvalidInput(
-                "the JSON has NaN or Infinity, which are not valid in JSON, and which no model "
-                f"here accepts; send finite numbers ({error})"
+                "the JSON has NaN or Infinity, which are not valid in JSON, and which this model "
+                f"does not accept; send finite numbers ({error})"
             ) from error
         raise InvalidInput(f"the JSON is malformed: {error}") from error
 

@@ -59,7 +59,7 @@ def prediction_docs(path: str, *, many: bool) -> Docs:
     }
     responses: Responses = {200: ok, **prediction_errors(ERRORS)}
     responses[503] = {**responses[503], "headers": RETRY_AFTER}
-    parameters = [*header_parameters(), *path_parameters(path)]
+    parameters = [*header_parameters(many=many), *path_parameters(path)]
     body = request_body(request_name(many=many), ANY_MEDIA_TYPES, many=many)
     return {
         "tags": ["predictions"],

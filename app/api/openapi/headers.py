@@ -86,9 +86,21 @@ PICTURES: Docs = {
 }
 
 
-def parameters(*, native: bool = True) -> list[Docs]:
+PARTIAL: Docs = {
+    "name": "partial",
+    "in": "query",
+    "required": False,
+    "description": "answer the other items if some are invalid or fail: each has its error in its "
+    "place, `failed` is their number, and the status stays 200, even if all failed; for JSON and "
+    "forms, and answers in JSON",
+    "schema": {"type": "boolean", "default": False},
+}
+
+
+def parameters(*, native: bool = True, many: bool = False) -> list[Docs]:
     """The parameters of a prediction request."""
-    return [TOP_K, PICTURES] * native + [
+    own = [TOP_K, PICTURES, *([PARTIAL] if many else [])] if native else []
+    return own + [
         {"name": name, "in": "header", "required": False, "description": text, "schema": schema}
         for name, (schema, text) in _PARAMETERS.items()
     ]

@@ -122,12 +122,14 @@ class SpansPrediction(BaseModel):
 
 
 class FailedItem(BaseModel):
-    """The entry of an item on which the model failed."""
+    """The entry of an item on which the model failed, or with `partial` of an invalid one."""
 
     error: str
-    code: Literal["backend_failed", "non_finite_output"]
+    code: Literal["backend_failed", "non_finite_output", "invalid_input"]
     details: list[dict[str, str | int | float]] = Field(
-        default=[], description="`model_error`, if TORCHLANE_SHOW_MODEL_ERRORS is set"
+        default=[],
+        description="`model_error`, if TORCHLANE_SHOW_MODEL_ERRORS is set; of an invalid item, the "
+        "numbers that are out of bounds",
     )
 
 
@@ -148,6 +150,7 @@ class BatchPredictAnswer(BaseModel):
 
     model: str
     version: int
+    failed: int = Field(default=0, ge=0, description="failed items; only with `partial`")
     predictions: list[LabelledPrediction | SpansPrediction | TensorPrediction | FailedItem]
 
 

@@ -60,7 +60,7 @@ class PredictionsCall(Call):
             return items
         budget.read(len(body))
         check_marks(body, codec, 1, budget)
-        value = parsed_json(body)
+        value = parsed_json(body, nan=codec.takes_nan)
         if isinstance(value, dict) and set(value) == {KEY}:
             value = value[KEY]
         return [codec.decode(value, budget)]

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 
@@ -86,6 +86,7 @@ class ArraySource:
             if not spec.takes(shape) and shape != (int(np.prod(spec.item_shape)),):
                 raise BulkError(f"{path}: {misshapen(spec, shape)}")
             self._files.append((path, len(array)))
+        self.kept: Mapping[str, Any] = {}
         self.total: int | None = sum(count for _, count in self._files)
 
     def chunks(self, first: int, rows: int) -> Iterator[ArrayChunk]:

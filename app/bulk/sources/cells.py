@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import csv
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
-from typing import Self, TextIO, TypeAlias
+from typing import Any, Self, TextIO, TypeAlias
+
+import pyarrow as pa
 
 from app.bulk.blocks import Columns
 from app.bulk.columns import Chooser, Wanted
@@ -107,6 +109,7 @@ class CsvSource:
                 raise BulkError(
                     f"{path} and {files[0]} have different columns: score them separately"
                 )
+        self.kept: Mapping[str, Any] = dict.fromkeys(self.wanted.kept, pa.string())
         self.row_bytes = max(map(_size, islice(self._rows(), LOOKED_AT)), default=0)
 
     def chunks(self, first: int, rows: int) -> Iterator[CellsChunk]:

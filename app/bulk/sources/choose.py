@@ -31,6 +31,8 @@ def _csv(inputs: Inputs, chooser: Chooser, _: BinaryIO) -> Opened:
 
 
 def _lines(inputs: Inputs, chooser: Chooser, stream: BinaryIO) -> Opened:
+    if chooser.kept:
+        raise UsageError("--keep: lines of JSON have no common columns; it is for Parquet and CSV")
     return LinesSource(inputs.files, chooser, stream), ROW_OF_FILES
 
 
@@ -47,6 +49,8 @@ def _arrays(inputs: Inputs, chooser: Chooser, _: BinaryIO) -> Opened:
 def _check_no_columns(chooser: Chooser, files: str) -> None:
     if chooser.input is not None or chooser.id is not None:
         raise UsageError(f"--input-column, --id-column: {files} have no columns")
+    if chooser.vectors or chooser.kept:
+        raise UsageError(f"--columns, --keep: {files} have no columns")
 
 
 SOURCES: dict[str, Callable[[Inputs, Chooser, BinaryIO], Opened]] = {

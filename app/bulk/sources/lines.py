@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import io
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -16,6 +16,7 @@ import orjson
 from app.bulk.blocks import Columns
 from app.bulk.columns import ID, INPUT, Chooser, Wanted
 from app.bulk.errors import BulkError
+from app.codecs.missing import nan_as_null
 from models.byte_order import unmarked
 
 CHUNK_BYTES = 8 << 20  # of lines, if they are long
@@ -51,13 +52,14 @@ class LinesChunk:
         broken: dict[int, str] = {}
         chooser = replace(self.chooser, id=None)  # a line may have no id
         chosen: dict[tuple[str, ...], Wanted] = {}
+        nan = chooser.takes_nan
         for row, line in enumerate(self.lines):
             try:
-                found = _parsed(line)
+                found = _parsed(line, nan=nan)
                 ids[row] = _id(found.get(self.chooser.id or ID))
                 names = tuple(found)
                 if names not in chosen:
-                    chosen[names] = chooser.choose(names, "the line")
+                    chosen[names] = chooser.choose(names, "the line", sparse=True)
                 items[row] = chosen[names].item_of(found)
             except BulkError as error:
                 broken[row] = str(error)
@@ -90,6 +92,7 @@ class LinesSource:
         self._files = files
         self._chooser = chooser
         self._stream = stream
+        self.kept: Mapping[str, Any] = {}
         self.is_stream = not files
         self.row_bytes = 0
         if files:
@@ -117,7 +120,8 @@ class LinesSource:
             if is_right:
                 continue
             try:
-                self._chooser.choose(tuple(_parsed(line)), "the line")
+                found = _parsed(line, nan=self._chooser.takes_nan)
+                self._chooser.choose(tuple(found), "the line", sparse=True)
                 is_right = True
             except BulkError as error:
                 problem = problem or error
@@ -142,11 +146,12 @@ class LinesSource:
                 raise BulkError(f"{path} cannot be read: {error.strerror}") from error
 
 
-def _parsed(line: bytes) -> dict[str, object]:
+def _parsed(line: bytes, *, nan: bool) -> dict[str, object]:
     if line == TOO_LONG:
         raise BulkError(f"the line has more than {MAX_LINE_BYTES} bytes")
     try:
-        parsed = orjson.loads(unmarked(line))
+        text = unmarked(line)
+        parsed = orjson.loads(nan_as_null(text) if nan else text)
     except ValueError as error:
         raise BulkError(f"the line is not JSON: {error}") from error
     if not isinstance(parsed, dict):

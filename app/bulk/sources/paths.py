@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from app.bulk.blocks import Columns
 from app.bulk.columns import ID, INPUT
@@ -57,6 +57,7 @@ class PathSource:
     def __init__(self, files: Sequence[Path], ids: Sequence[str]) -> None:
         self._files = tuple(files)
         self._ids = tuple(ids)
+        self.kept: Mapping[str, Any] = {}
         self.total: int | None = len(files)
 
     def chunks(self, first: int, rows: int) -> Iterator[PathsChunk]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -14,8 +14,9 @@ import pyarrow.parquet as pq
 from app.bulk.blocks import Columns
 from app.bulk.columns import Chooser, Wanted
 from app.bulk.errors import BulkError
-from app.bulk.numbers import can_fit, has_numbers
+from app.bulk.numbers import can_fit, element_of, has_numbers
 from app.codecs.values import wanted as described
+from models.tensors import TensorSpec
 
 BUFFER_BYTES = 1 << 20  # read at a time from a column of a file
 
@@ -90,7 +91,10 @@ class ParquetSource:
             )
         if schema is not None:
             self._check_widths(schema, chooser)
-        inputs = [each.type for each in schema or () if each.name != self.wanted.id]
+        inputs = [each.type for each in schema or () if each.name in self.wanted.inputs]
+        self.kept: Mapping[str, Any] = (
+            {name: schema.field(name).type for name in self.wanted.kept} if schema else {}
+        )
         self.has_numbers = all(map(has_numbers, inputs))
         self.integer_ids = bool(pa.types.is_integer(id_type)) and id_type != pa.uint64()
 
@@ -101,12 +105,20 @@ class ParquetSource:
         if self.wanted.item is not None:
             names = {specs[0].name: self.wanted.item} if len(specs) == 1 else {}
         for spec in specs:
-            kind = schema.field(names[spec.name]).type if spec.name in names else pa.null()
-            if not can_fit(spec, kind):
-                raise BulkError(
-                    f"{self._files[0]}: the column {names[spec.name]!r} has the type {kind}, but "
-                    f"{spec.name!r} needs {described(spec)}"
-                )
+            if spec.name in self.wanted.vectors:
+                for name in self.wanted.vectors[spec.name]:
+                    self._check_width(element_of(spec), name, schema)
+                continue
+            if spec.name in names:
+                self._check_width(spec, names[spec.name], schema)
+
+    def _check_width(self, spec: TensorSpec, name: str, schema: Any) -> None:
+        kind = schema.field(name).type
+        if not can_fit(spec, kind):
+            raise BulkError(
+                f"{self._files[0]}: the column {name!r} has the type {kind}, but {spec.name!r} "
+                f"needs {described(spec)}"
+            )
 
     def chunks(self, first: int, rows: int) -> Iterator[TableChunk]:
         """See `Source`."""

@@ -9,6 +9,8 @@ import { SoundInput } from "./sounds.js";
 const NPY = "application/x-npy";
 const MAX_SHOWN = 1024; // items of an array, whose header may claim any number
 
+const MAX_NAMES = 8; // of categories that are shown
+
 /**
  * The input that is sent, and what the page shows of it.
  * @typedef {{name?: string, blob?: Blob, type?: string, made?: boolean}} SentFile
@@ -84,7 +86,7 @@ class TensorInput {
     this.#items = new FieldItems(
       inputs.map((spec, index) => ({
         name: spec.name,
-        label: described(spec),
+        label: `${described(spec)}${namesOf(model, spec)}`,
         value:
           values[index] === undefined || values[index] === null
             ? ""
@@ -196,6 +198,16 @@ function isNamed(example, spec) {
   );
 }
 
+/** What an input that is a category takes, for people. */
+function namesOf(model, spec) {
+  const found = model.manifest.codec.categories?.find((each) => each.input === spec.name);
+  if (!found) return "";
+  const shown = found.names.slice(0, MAX_NAMES).map((name) => JSON.stringify(name));
+  const more = found.names.length > MAX_NAMES ? ", …" : "";
+  const other = found.unknown === null ? "" : "; or any other, or null";
+  return `; ${shown.join(", ")}${more}${other}`;
+}
+
 /** An input for people, such as "a: float32 [p: 1 to 256, 2]". */
 export function described(spec) {
   let free = 0;
@@ -208,5 +220,6 @@ export function described(spec) {
     spec.minimum === null && spec.maximum === null
       ? ""
       : `, ${spec.minimum ?? "…"} to ${spec.maximum ?? "…"}`;
-  return `${spec.name}: ${spec.dtype} [${sizes.join(", ")}]${range}`;
+  const missing = spec.nan ? ", null if missing" : "";
+  return `${spec.name}: ${spec.dtype} [${sizes.join(", ")}]${range}${missing}`;
 }

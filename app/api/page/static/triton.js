@@ -94,6 +94,8 @@ function tensors(model, input, body) {
   if (!isJson(body.text)) return { why: "The input is not JSON." };
   if (hasLongNumber(body.text))
     return { why: "A whole number has more digits than this page can rewrite." };
+  if (model.manifest.codec.categories)
+    return { why: "The Open Inference Protocol takes the indices of categories, not their names." };
   const given = JSON.parse(body.text);
   const items = input.many ? given.inputs : [given.input];
   const lines = [];

@@ -14,7 +14,7 @@ import pytest
 from app.bulk import command
 from app.bulk.writing import ERRORS_FILE
 from tests.artifacts import PICTURE, SCORES, SHIFT, Small, small_batch, write_artifact
-from tests.kinds import write_pictures
+from tests.kinds import write_ages, write_cities, write_pictures
 from tests.text_models import LABELS, write_text_model
 
 Bulk = Callable[..., int]
@@ -25,6 +25,8 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("models")
     write_artifact(folder, "double")  # x [2] -> 2 x; above 100 it fails, below -100 it is NaN
     write_pictures(folder)
+    write_ages(folder)
+    write_cities(folder)
     write_text_model(folder, "topics", "classify", len(LABELS), scores="softmax", labels=LABELS)
     write_text_model(folder, "rank", "rerank", 1)
     batch = small_batch(1)

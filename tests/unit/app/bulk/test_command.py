@@ -78,7 +78,12 @@ def cut_off() -> None:
 
 WRONG: list[tuple[Callable[[], object], list[str], int, str]] = [
     (bool, ["nope", "in.parquet"], 2, "in.parquet does not exist"),
-    (other_columns, ["nope", "in.parquet"], 2, "has no model 'nope'; it has double, "),
+    (
+        other_columns,
+        ["nope", "in.parquet"],
+        2,
+        "has no model 'nope'; it has ages, cities, double, gaps, ",
+    ),
     (other_columns, ["double", "in.parquet", "--version", "9"], 2, "no version 9; it has 1"),
     (other_columns, ["double", "in.parquet"], 1, "no column 'input' or 'x'; it has 'pixels', 'y'"),
     (

@@ -78,6 +78,16 @@ def test_schema_agrees_with_the_codec(
 
 
 @settings(max_examples=200, deadline=None)
+@given(st.data(), st.sampled_from(SHAPES))
+def test_schema_with_missing_values_agrees(data: st.DataObject, shape: tuple[int, ...]) -> None:
+    value = data.draw(values | shaped(shape) | st.builds(lambda v: {"x": v}, shaped(shape)))
+    if not is_at_the_edge(value):
+        agree([spec("x", shape=(-1, *shape)).model_copy(update={"nan": True})], value)
+        others = [spec("b", "int64", (-1,)), spec("x", shape=(-1, *shape))]
+        agree([each.model_copy(update={"nan": each.name == "x"}) for each in others], value)
+
+
+@settings(max_examples=200, deadline=None)
 @given(values | st.fixed_dictionaries({"a": shaped((-1,)), "b": shaped((2,))}))
 @example({"a": [], "b": [1, 2]})
 @example({"a": [0.5], "b": [1, 2.0]})

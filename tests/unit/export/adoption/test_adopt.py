@@ -59,7 +59,7 @@ class TestTorchScript:
         assert (made.name, made.warnings) == ("sums", ())
         assert definition.description == "Sums of rows."
         assert [(each.name, each.dtype, each.shape) for each in definition.inputs] == [
-            ("input", "float32", (-1, 3))
+            ("x", "float32", (-1, 3))
         ]
         assert [(each.name, each.shape) for each in definition.outputs] == [("output", (-1, 2))]
         assert definition.codec == TensorCodecSpec()
@@ -87,17 +87,17 @@ class TestTorchScript:
         definition = run(sums, *X3).definition
         golden = definition.golden_inputs()
         assert len(golden) > 1
-        for item in [*golden, {"input": np.array(definition.example(), np.float32)}]:
-            assert item["input"].shape == (3,)
+        for item in [*golden, {"x": np.array(definition.example(), np.float32)}]:
+            assert item["x"].shape == (3,)
         batch = definition.random_inputs(np.random.default_rng(1), 5)
-        assert batch["input"].shape == (5, 3)
+        assert batch["x"].shape == (5, 3)
 
     def test_inputs_may_have_names_and_free_dimensions(self, tmp_path: Path) -> None:
         file = written(tmp_path, scripted(Masked()))
         made = run(file, "--name", "m", "--input", "ids=int64[-1,-1]", "--input", "bool[-1, -1]")
         assert [(each.name, each.dtype) for each in made.definition.inputs] == [
             ("ids", "int64"),
-            ("input_1", "bool"),
+            ("mask", "bool"),
         ]
         assert made.definition.outputs[0].shape == (-1,)
         assert answers(made, [[1, 5, 7]], [[True, False, True]]) == [8]

@@ -68,7 +68,7 @@ def test_the_command_refines_them(masked: Path) -> None:
     made = run(masked, *NAME, *told, "--output", "most", "--output", "masked_Mul")
     assert [str(each) for each in made.definition.inputs] == [
         "ids=int64[-1,1<=n<=9] in 0..99",
-        "input_1=float32[-1,1<=n<=9]",
+        "mask=float32[-1,1<=n<=9]",
     ]
     inputs = np.array([[3, 5], [7, 1]]), np.ones((2, 2), np.float32)
     assert answers(made, *inputs) == [[1, 0], [[3.0, 5.0], [7.0, 1.0]]]

@@ -57,7 +57,7 @@ class TestWrongArguments:
             ([*X3, "--input", "other=int8[-1]"], "--input: 2 given, but the model takes 1 (x)"),
             (
                 [*X3, "--input", "input_0=int8[-1]", "--input", "input_0=int8[-1]"],
-                "--input: names must differ, got ['input_0', 'input_0', 'input_0']",
+                "--input: names must differ, got ['x', 'input_0', 'input_0']",
             ),
             ([*X3, "--output", "a b"], "--output 'a b': a name has 1 to 64 letters, digits, _ and"),
             ([*X3, "--output", "a", "--output", "a"], "--output: names must differ, got a, a"),

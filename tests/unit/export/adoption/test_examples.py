@@ -43,6 +43,13 @@ class Sums(nn.Module):
         return torch.stack([x.sum(1), z.to(torch.float32).sum(1)], dim=1)
 
 
+class WithoutNan(nn.Module):
+    """x [n, 3] -> [n, 3]: the same, 0 for NaN."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.nan_to_num(0.0)
+
+
 @pytest.fixture
 def pictures(tmp_path: Path) -> Path:
     """Ten dark ones and ten light ones, each in the folder of its label."""
@@ -96,7 +103,7 @@ class TestPictures:
             for file in (pictures / "dark").iterdir()
         }
         found = items(definition)
-        assert {item["input"].tobytes() for item in found} == wanted
+        assert {item["x"].tobytes() for item in found} == wanted
         assert definition.held_out is None
         assert made.definition.real_inputs == "10 of 10 items of dark"
 
@@ -108,20 +115,20 @@ class TestPictures:
         assert made.definition.real_inputs == (
             "20 of 20 items of pictures; accuracy is measured on 10, int8 may use 10 others"
         )
-        light = others.inputs["input"].mean(axis=(1, 2, 3)) > 0.5
+        light = others.inputs["x"].mean(axis=(1, 2, 3)) > 0.5
         assert light.astype(int).tolist() == others.labels.tolist()
         assert set(others.labels.tolist()) == {0, 1}
-        used = {item["input"].tobytes() for item in items(made.definition)}
-        assert used.isdisjoint(each.tobytes() for each in others.inputs["input"])
+        used = {item["x"].tobytes() for item in items(made.definition)}
+        assert used.isdisjoint(each.tobytes() for each in others.inputs["x"])
 
     def test_proofs_use_different_items(self, means: Path, pictures: Path) -> None:
         definition = of_pictures(means, "--examples", pictures).definition
-        every = {each.tobytes() for each in held_out(definition).inputs["input"]}
-        every |= {item["input"].tobytes() for item in items(definition)}
-        golden = {item["input"].tobytes() for item in definition.golden_inputs()}
+        every = {each.tobytes() for each in held_out(definition).inputs["x"]}
+        every |= {item["x"].tobytes() for item in items(definition)}
+        golden = {item["x"].tobytes() for item in definition.golden_inputs()}
         assert golden <= every
         assert len(golden) == 3
-        drawn = definition.random_inputs(np.random.default_rng(1), 30)["input"]
+        drawn = definition.random_inputs(np.random.default_rng(1), 30)["x"]
         assert {each.tobytes() for each in drawn} == every
 
     def test_one_of_them_is_shown(self, means: Path, pictures: Path) -> None:
@@ -130,7 +137,7 @@ class TestPictures:
         shown = definition.example()
         assert isinstance(shown, str)
         seen = preprocess(base64.b64decode(shown), definition.codec.preprocess)
-        assert any(np.array_equal(seen, item["input"]) for item in items(definition))
+        assert any(np.array_equal(seen, item["x"]) for item in items(definition))
 
     def test_a_file_may_have_the_labels(self, means: Path, pictures: Path) -> None:
         labels = written(means.parent, b"light\n1\n" + b"dark\n" * 8, "right.txt")
@@ -260,8 +267,8 @@ class TestNumbers:
         [
             ({"x": X[:, :2]}, r"row \d: the item is float64\[2\], and the model takes x=float32"),
             ({"x": X.astype(np.int64)}, r"row \d: the item is int64\[3\], and the model takes"),
-            ({"x": np.full((4, 3), np.nan)}, r"row \d: 'x' has NaN or infinite numbers"),
-            ({"x": np.full((4, 3), 1e300)}, r"row \d: 'x' has NaN or infinite numbers"),
+            ({"x": np.full((4, 3), np.nan)}, r"row \d: 'x' has NaN; .*'x=float32\[-1,3\] or nan'"),
+            ({"x": np.full((4, 3), 1e300)}, r"row \d: 'x' has infinite numbers"),
             ({"z": Z + 2}, "10 is not a number that z=int64"),
             ({"z": Z[:3]}, r"its arrays have \[3, 4\] rows"),
             ({"y": Z}, "has x, z, y, and the model takes x, z"),
@@ -278,6 +285,21 @@ class TestNumbers:
         with pytest.raises(UsageError, match=why) as refused:
             of_numbers(tmp_path, "--examples", file)
         assert "\n" not in str(refused.value)
+
+    @pytest.mark.parametrize("name", ["it.npz", "it.parquet"])
+    def test_missing_numbers(self, tmp_path: Path, name: str) -> None:
+        rows = [[None, 1.0, 2.0], [3.0, 4.0, 5.0], [6.0, 7.0, None]]
+        if name == "it.npz":
+            saved(tmp_path, x=np.array(rows, np.float64))
+        else:
+            table(tmp_path, x=rows)
+        given = ("--name", "m", "--input", "x=float32[-1,3] or nan")
+        module = written(tmp_path, scripted(WithoutNan()))
+        definition = run(module, *given, "--examples", tmp_path / name).definition
+        found = sorted(np.isnan(item["x"]).nonzero()[0].tolist() for item in items(definition))
+        assert found == [[], [0], [2]]
+        drawn = definition.random_inputs(np.random.default_rng(1), 9)["x"]
+        assert np.isnan(drawn).sum() > 6  # more than those items have
 
     def test_one_array_for_two_inputs(self, tmp_path: Path) -> None:
         np.save(tmp_path / "it.npy", X)
@@ -410,8 +432,8 @@ class TestModelsThatNeedThem:
             run(*given)
         made = run(*given, "--examples", tmp_path / "x.npy")
         batches = drawn_of(made)
-        assert all((each["input"] > 0).all() for each in batches)
-        assert {each["input"].shape[1] for each in batches} >= {3, 5}  # other sizes are cut out
+        assert all((each["x"] > 0).all() for each in batches)
+        assert {each["x"].shape[1] for each in batches} >= {3, 5}  # other sizes are cut out
         assert made.definition.real_inputs == "9 of 9 items of x.npy"
 
     def test_offsets(self, tmp_path: Path) -> None:

@@ -234,6 +234,12 @@ class TestRejected:
         for told in ("NaN or infinite", "random normal numbers", "with --examples"):
             assert told in str(caught.value)
 
+    def test_missing_numbers_that_it_does_not_replace(self) -> None:
+        missing = (X3[0].model_copy(update={"nan": True}),)
+        assert outputs(nn.ReLU(), X3)
+        with pytest.raises(ExportError, match=r"where some numbers of 'x' are missing: it must "):
+            outputs(nn.ReLU(), missing)
+
     def test_a_sample_too_large_for_memory(self) -> None:
         with pytest.raises(UsageError, match=r"3 items has 120,000,000,000 bytes; at most 268,435"):
             outputs(nn.ReLU(), (spec("x", shape=(-1, 100_000, 100_000)),))

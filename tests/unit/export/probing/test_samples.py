@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import base64
 import io
+import json
 from typing import get_args
 
 import numpy as np
 import pytest
 from PIL import Image
 
+from export.probing.examples import Examples
 from export.probing.samples import MAX_EXAMPLE, Samples, draw, sample_bytes, two_shapes
 from models.codec_specs import ImageCodecSpec, PicturePreprocess, TensorCodecSpec
 from models.tensors import Arrays, Dimension, Dtype, TensorSpec
@@ -163,3 +165,32 @@ def test_picture_example_is_a_picture(channels: int) -> None:
     picture = Image.open(io.BytesIO(base64.b64decode(value)))
     assert picture.mode == ("L" if channels == 1 else "RGB")
     assert len(np.unique(np.asarray(picture))) == 256
+
+
+def test_some_numbers_are_missing_where_that_is_declared() -> None:
+    specs = (spec("x", shape=(-1, 4)), spec("age", shape=(-1,)), spec("y", shape=(-1, 4)))
+    inputs = tuple(each.model_copy(update={"nan": each.name != "y"}) for each in specs)
+    real = Examples(
+        tuple({s.name: np.ones(s.item_shape, np.float32) for s in inputs} for _ in "ab")
+    )
+    for source in (TensorCodecSpec(), real):
+        shapes = tuple(each.item_shape for each in inputs)
+        made = draw(inputs, source, np.random.default_rng(1), 64, shapes)
+        missing = {name: np.isnan(array) for name, array in made.items()}
+        assert not missing["y"].any()
+        lists = missing["x"]
+        for some in (lists.any(axis=1), missing["age"]):
+            assert np.unique(some).tolist() == [False, True]
+        assert not lists.all(axis=1).any()  # many models answer such an item with NaN
+    assert all(np.isfinite(array).all() for item in real.items for array in item.values())
+
+
+def test_the_example_is_whole_and_golden_ones_may_lack_numbers() -> None:
+    inputs = (spec("x", shape=(-1, 8)).model_copy(update={"nan": True}),)
+    made = samples(inputs)
+    assert not np.isnan(made.golden_inputs()[0]["x"]).any()
+    assert any(np.isnan(item["x"]).any() for item in made.golden_inputs())
+    real = Examples(tuple({"x": np.full(8, each, np.float32)} for each in (np.nan, 1)))
+    shown = Samples(inputs, TensorCodecSpec(), ((inputs[0].item_shape,),), real).example()
+    assert shown in ([None] * 8, [1.0] * 8)
+    assert json.dumps(shown, allow_nan=False)

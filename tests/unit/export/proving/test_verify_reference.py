@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 
 from export.errors import ExportError, ParityError
+from export.probing.samples import Samples
 from export.proving import verify
 from models.tensors import Arrays, Dimension
 from tests.unit.export.definitions import CATALOG, definition, quiet
@@ -106,6 +108,19 @@ class TestReference:
         with pytest.raises(ParityError, match=message):
             verify.reference(mixing, TINY, 3, quiet)
         assert verify.reference(mixing, TINY, 1, quiet).batch_sizes == (1,)
+
+    def test_missing_numbers_are_replaced_without_a_look_at_other_items(self) -> None:
+        inputs = (TINY.inputs[0].model_copy(update={"nan": True}),)
+        samples = Samples(inputs, TINY.codec, ((inputs[0].item_shape,),))
+        missing = replace(
+            TINY,
+            inputs=inputs,
+            random_inputs=samples.random_inputs,
+            golden_inputs=samples.golden_inputs,
+        )
+        verify.reference(lambda x: x.nan_to_num(0.5), missing, 5, quiet)
+        with pytest.raises(ParityError, match="must not depend on what else is in its batch"):
+            verify.reference(lambda x: torch.where(x.isnan(), x.nanmean(), x), missing, 5, quiet)
 
     @pytest.mark.parametrize(
         ("inputs", "message"),

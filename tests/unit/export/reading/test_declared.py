@@ -31,6 +31,10 @@ from export.reading.declared import read_inputs
         (["float32[-1,7<=-1<=64]"], ["input=float32[-1,7<=-1<=64]"]),
         (["float32[-1,h<=8192]"], ["input=float32[-1,h<=8192]"]),
         (["float32[-1,2000<=h]"], ["input=float32[-1,2000<=h<=2000]"]),
+        (
+            ["age=float32[-1]  or nan", "t=float64[-1,n] or nan"],
+            ["age=float32[-1] or nan", "t=float64[-1,n<=1024] or nan"],
+        ),
     ],
 )
 def test_printed_inputs_can_be_read_again(given: list[str], shown: list[str]) -> None:
@@ -55,6 +59,8 @@ def test_printed_inputs_can_be_read_again(given: list[str], shown: list[str]) ->
         (["int64[batch,seq]"], "axis 0 is the batch and must be -1, got 'batch'"),
         (["int64[-1,9<=seq<=8]"], "sizes of 9 to 8: the range is empty"),
         (["int64[-1,seq<=0]"], "greater than or equal to 1"),
+        (["int64[-1] or nan"], "'input': only floats can be NaN, not int64"),
+        (["float32[-1] or null"], "`or nan` for floats that may be missing"),
         (["int64[-1] in 5..4"], "the range 5..4 is empty, or outside of int64"),
         (
             ["int8[-1] in 0..300"],
@@ -81,3 +87,20 @@ def test_wrong_declarations_are_reported(given: list[str], message: str) -> None
         read_inputs(given)
     assert str(caught.value).startswith("--input")
     assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("given", "arguments", "names"),
+    [
+        (["float32[-1]"], ["x"], ["x"]),
+        (["float32[-1]", "b=float32[-1]"], ["x", "y"], ["x", "b"]),
+        (["float32[-1]", "x=float32[-1]"], ["x", "y"], ["input_0", "x"]),
+        (["float32[-1]", "float32[-1]"], ["input.1", "_y"], ["input_0", "input_1"]),
+        (["float32[-1]"], ["input.1"], ["input"]),
+        (["float32[-1]", "float32[-1]"], ["x"], ["x", "input_1"]),
+    ],
+)
+def test_inputs_without_a_name_have_those_of_the_arguments(
+    given: list[str], arguments: list[str], names: list[str]
+) -> None:
+    assert [each.name for each in read_inputs(given, (), arguments)] == names

@@ -1,0 +1,128 @@
+"""The options for inputs that are categories."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+from pydantic import JsonValue, ValidationError
+
+from export.errors import UsageError
+from export.reading.codecs import first_of
+from export.reading.declared import DeclaredInput
+from models.byte_order import NotUtf8Error, unmarked
+from models.categories import Categories, by_input
+from models.local_paths import NotLocal, local_path
+
+MAX_FILE_BYTES = 16 << 20
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options that `read_categories` reads."""
+    group = parser.add_argument_group("for inputs that are categories")
+    group.add_argument(
+        "--categories",
+        action="append",
+        metavar="NAME=FILE",
+        help="clients send names for this input of integers, and the model gets their indices: the "
+        "file has one name per line, in UTF-8; the first has the index 0",
+    )
+    group.add_argument(
+        "--unknown",
+        action="append",
+        metavar="NAME=INDEX",
+        help="the index of all other names, and of missing ones (default: they are rejected)",
+    )
+
+
+def read_categories(parsed: argparse.Namespace) -> tuple[Categories, ...]:
+    """Read the files of the options.
+
+    Raises:
+        UsageError: if one cannot be read, or the options contradict each other.
+    """
+    files = dict(_pair("--categories", text) for text in parsed.categories or ())
+    unknown = dict(_pair("--unknown", text) for text in parsed.unknown or ())
+    if len(files) < len(parsed.categories or ()) or len(unknown) < len(parsed.unknown or ()):
+        raise UsageError("--categories, --unknown: give each input once")
+    if strays := [name for name in unknown if name not in files]:
+        raise UsageError(f"--unknown {strays[0]}: the input has no --categories {strays[0]}=FILE")
+    made = []
+    for name, file in files.items():
+        index = unknown.get(name)
+        if index is not None and not (index.isascii() and index.isdigit() and len(index) < 10):
+            raise UsageError(f"--unknown {name}={index}: the index must be a whole number from 0")
+        fields = {"input": name, "names": _names(file), "unknown": index and int(index)}
+        try:
+            made.append(Categories.model_validate(fields))
+        except ValidationError as error:
+            raise UsageError(f"--categories {name}={file}: {first_of(error)}") from error
+    return tuple(made)
+
+
+def with_ranges(
+    declared: Sequence[DeclaredInput], categories: Sequence[Categories]
+) -> tuple[DeclaredInput, ...]:
+    """Return the inputs; those of categories that have no range get that of the indices."""
+    known = by_input(categories)
+    return tuple(
+        replace(each, range=(0, known[each.name].largest))
+        if each.name in known and each.range is None and np.dtype(each.dtype).kind in "iu"
+        else each
+        for each in declared
+    )
+
+
+def with_names(
+    example: JsonValue, inputs: Sequence[str], categories: Sequence[Categories]
+) -> JsonValue:
+    """Return an example for people, with names in place of indices that have one.
+
+    Args:
+        example: one item in JSON: by input, or the value of the only input.
+        inputs: the names of the inputs.
+        categories: of the inputs.
+    """
+    known = by_input(categories)
+    if len(inputs) == 1:
+        return _named(example, known.get(inputs[0]))
+    if not isinstance(example, Mapping):
+        return example
+    return {name: _named(value, known.get(name)) for name, value in example.items()}
+
+
+def _named(value: JsonValue, categories: Categories | None) -> JsonValue:
+    if categories is None:
+        return value
+    if isinstance(value, list):
+        return [_named(each, categories) for each in value]
+    is_index = isinstance(value, int) and 0 <= value < len(categories.names)
+    return categories.names[value] if is_index and isinstance(value, int) else value
+
+
+def _pair(option: str, text: str) -> tuple[str, str]:
+    name, equals, rest = text.partition("=")
+    if not (name and equals and rest):
+        raise UsageError(f"{option} {text!r}: must be the name of an input, =, and its value")
+    return name, rest
+
+
+def _names(given: str) -> list[str]:
+    try:
+        file: Path = local_path(given)
+        if file.stat().st_size > MAX_FILE_BYTES:
+            raise UsageError(f"--categories: {file} has more than {MAX_FILE_BYTES:,} bytes")
+        text = unmarked(file.read_bytes()).decode()
+    except NotLocal as error:
+        raise UsageError(f"--categories: {error}") from error
+    except OSError as error:
+        raise UsageError(f"--categories: cannot read {given}: {error.strerror}") from error
+    except (NotUtf8Error, UnicodeDecodeError) as error:
+        raise UsageError(f"--categories: {given} is not UTF-8: {error}") from error
+    names = [line.strip() for line in text.rstrip().replace("\r\n", "\n").split("\n")]
+    if "" in names:
+        raise UsageError(f"--categories: line {names.index('') + 1} of {given} is empty")
+    return names

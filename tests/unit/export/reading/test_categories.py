@@ -1,0 +1,76 @@
+"""The options --categories and --unknown, and their mistakes."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import pytest
+from pydantic import JsonValue
+
+from export.errors import UsageError
+from export.reading.categories import add_arguments, read_categories, with_names, with_ranges
+from export.reading.declared import read_inputs
+from models.categories import Categories
+
+FILE = "Oslo\r\nRoma \n75001\n"
+
+
+def read(folder: Path, *arguments: str, content: str | bytes = FILE) -> tuple[Categories, ...]:
+    (folder / "c.txt").write_bytes(content if isinstance(content, bytes) else content.encode())
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+    return read_categories(parser.parse_args([each.format(folder / "c.txt") for each in arguments]))
+
+
+def test_a_name_per_line(tmp_path: Path) -> None:
+    (found,) = read(tmp_path, "--categories", "city={}", "--unknown", "city=0")
+    assert found == Categories(input="city", names=("Oslo", "Roma", "75001"), unknown=0)
+    (found,) = read(tmp_path, "--categories", "city={}", content="\ufeffa\nb")
+    assert found == Categories(input="city", names=("a", "b"))
+    assert read(tmp_path) == ()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "content", "message"),
+    [
+        (["--categories", "city"], FILE, "--categories 'city': must be the name of an input, ="),
+        (["--categories", "c={}", "--categories", "c={}"], FILE, "give each input once"),
+        (["--categories", "c={}", "--unknown", "d=3"], FILE, "has no --categories d=FILE"),
+        (["--categories", "c={}", "--unknown", "c=-1"], FILE, "must be a whole number from 0"),
+        (["--categories", "c={}", "--unknown", "c=last"], FILE, "must be a whole number from 0"),
+        (["--categories", "c={}"], "a\n\nb", "line 2 of .* is empty"),
+        (["--categories", "c={}"], "", "line 1 of .* is empty"),
+        (["--categories", "c={}"], "a\nb\na", "the categories of 'c' have 'a' twice"),
+        (["--categories", "c={}"], b"\xff\n", "is not UTF-8"),
+        (["--categories", "c={}.no"], FILE, "cannot read .*No such file"),
+        (["--categories", "c=https://host/c.txt"], FILE, "https:// is not supported"),
+    ],
+)
+def test_mistakes(tmp_path: Path, arguments: list[str], content: str | bytes, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        read(tmp_path, *arguments, content=content)
+
+
+def test_an_input_without_a_range_gets_that_of_the_indices() -> None:
+    known = [Categories(input=name, names=("a", "b"), unknown=5) for name in ("c", "d")]
+    inputs = read_inputs(["c=int64[-1]", "d=int64[-1] in 0..9", "e=int64[-1]"])
+    assert [str(each.spec) for each in with_ranges(inputs, known)] == [
+        "c=int64[-1] in 0..5",
+        "d=int64[-1] in 0..9",
+        "e=int64[-1]",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("example", "inputs", "shown"),
+    [
+        ({"c": 1, "x": 1}, ["c", "x"], {"c": "b", "x": 1}),
+        ({"c": [[0, 5]], "x": 1}, ["c", "x"], {"c": [["a", 5]], "x": 1}),
+        ([1, 0], ["c"], ["b", "a"]),
+        (1, ["c"], "b"),
+        (None, ["c", "x"], None),
+    ],
+)
+def test_examples_have_names(example: JsonValue, inputs: list[str], shown: JsonValue) -> None:
+    assert with_names(example, inputs, [Categories(input="c", names=("a", "b"))]) == shown
