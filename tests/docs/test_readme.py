@@ -1,4 +1,4 @@
-"""The README's examples, run as they stand against a real server."""
+"""The examples of the README and of requests.md, run as they stand against a real server."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ import pytest
 
 from tests.docs.blocks import ROOT, curl_blocks
 from tests.e2e.server import Server, running
+
+REQUESTS = "docs/requests.md"
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +33,7 @@ def run(server: Server, script: str) -> str:
     return done.stdout
 
 
-@pytest.mark.parametrize(("script", "printed"), curl_blocks())
+@pytest.mark.parametrize(("script", "printed"), [*curl_blocks(), *curl_blocks(REQUESTS)])
 def test_commands_print_the_documented_answers(
     server: Server, script: str, printed: str | None
 ) -> None:
@@ -51,7 +53,7 @@ def test_a_repeated_picture_is_a_cache_hit(server: Server) -> None:
 
 def test_the_batch_keeps_its_order(repository: Path, tmp_path: Path) -> None:
     """With a server of its own: nothing is in the cache yet."""
-    script = next(text for text, _ in curl_blocks() if "batch-predict" in text)
+    script = next(text for text, _ in curl_blocks(REQUESTS) if "batch-predict" in text)
     with running(repository, tmp_path / "log", default_model="digits") as server:
         output = run(server, script)
         labels = re.findall(r'"label":"(\d)"', output)
