@@ -122,7 +122,7 @@ def test_every_file_in_the_architecture_exists() -> None:
         f"/{path.relative_to(ROOT)}" for name in folders for path in (ROOT / name).rglob("*.py")
     ]
     named = set(re.findall(r"[\w/]*\w\.py\b", text))
-    assert len(named) > 60
+    assert len(named) > 50
     assert [each for each in named if not any(file.endswith(f"/{each}") for file in files)] == []
 
 
