@@ -23,7 +23,7 @@ from app.api.outcomes import (
 )
 from app.api.service import Service
 from app.engine.submission import Submission
-from app.errors import InvalidItem, ItemFailed, Overloaded
+from app.errors import Abandoned, InvalidItem, ItemFailed, Overloaded
 from app.registry.loaded_models import LoadedModel
 from app.telemetry.tracing import RequestTrace
 from app.types import Answer, Arrays, CacheCounts, Note, Outcome
@@ -245,17 +245,27 @@ class Answering:
         Raises:
             Overloaded: if no thread has room.
         """
+        is_left = False
 
         def work() -> Encoded:  # in pieces, because some of them hold the GIL
             pieces, parts = self._pieces(outcomes), list[bytes | memoryview]()
             while True:
+                if is_left:
+                    raise Abandoned("the caller no longer waits for the answer")
                 try:
                     parts.append(next(pieces))
                 except StopIteration as end:
                     written = end.value, b"".join(parts)
                     return _coded(*written) if self._compresses(*written) else written
 
-        return self.service.offload.start(work, size, done).cancel
+        begun = self.service.offload.start(work, size, done)
+
+        def cancel() -> None:
+            nonlocal is_left
+            is_left = True
+            begun.cancel()
+
+        return cancel
 
     def _compress(
         self, headers: Headers, content: bytes, done: Callable[[Encoded | Exception], None]

@@ -16,7 +16,7 @@ from app.types import Note, Outcome
 _dumps: Final = orjson.dumps
 _NUMPY: Final = orjson.OPT_SERIALIZE_NUMPY
 MAX_CLASSES = 1 << 14  # for all items of a request: writing them takes about 20 ms
-MAX_DRAWN_SCORES = 1 << 29  # for all items of a request: takes a thread about four seconds
+MAX_DRAWN_SCORES = 1 << 28  # for all items of a request: takes a thread two to four seconds
 JSON_HEADERS = ((b"content-type", JSON.encode()),)
 
 
@@ -59,8 +59,8 @@ def check_mapped(
     scores = sum(map(places.scores_of, outcomes, notes)) if drawn else 0
     if scores > MAX_DRAWN_SCORES:
         raise PayloadTooLarge(
-            f"in the size of the pictures the classes would be those of {scores} scores, the limit "
-            f"is {MAX_DRAWN_SCORES}; send smaller pictures, or fewer at once"
+            f"drawing these classes needs {scores} scores, the limit is {MAX_DRAWN_SCORES}; send "
+            "smaller pictures, or fewer at once"
         )
     return size
 

@@ -117,7 +117,8 @@ def prove_variants(
     wanted = wanted_variants(options.variants, definition)
     own = own_precision(subject.eager, definition.outputs)
     threads = threads or serving_threads()
-    is_large = sum(each.nbytes for each in weights_of(subject.eager)) > LARGE_BYTES
+    dense = (each for each in weights_of(subject.eager) if each.layout == torch.strided)
+    is_large = sum(each.nbytes for each in dense) > LARGE_BYTES
     with intra_op_threads(threads):  # on all cores each forward would wait for the busiest core
         against = verify.reference(
             subject.eager,

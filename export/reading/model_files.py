@@ -107,8 +107,8 @@ def _check_intact(data: bytes, what: str, names: Iterable[str]) -> None:
         for _ in read_entries(io.BytesIO(data), what, names):
             pass
     except ArchiveError as error:
-        advice = f"; {TRACED}" if _lacks_weights(data) else ""
-        raise ExportError(f"{error}; copy or save it again{advice}") from error
+        quantized = f"; {TRACED}" if _lacks_weights(data) else ""
+        raise ExportError(f"{error}; copy or save it again{quantized}") from error
 
 
 def _lacks_weights(data: bytes) -> bool:

@@ -128,17 +128,18 @@ def _measure_on(
     def time(forms: dict[Form, Forward]) -> Measured:
         return _timed(manifest, forms, sizes, device, threads, progress)
 
+    loaded: dict[Form, Forward] = {}
     with intra_op_threads(threads):
         if any(map(manifest.is_large, manifest.variants.values())):
-            contests, loaded = _knock_out(manifest, sizes[-1], load, time)
+            found = _knock_out(manifest, precision, loaded, load, time)
         else:
-            loaded = load(*forms_of(manifest.variants))
-            contests = [time(loaded)] if loaded else []
-    if not contests:
+            loaded |= load(*forms_of(manifest.variants))
+            found = [time(loaded)] if loaded else []
+    if not found:
         return None
     times: dict[Form, FormTimes] = {}
     steps: dict[Precision, tuple[Step, ...]] = {}
-    for measured in contests:
+    for measured in found:
         times |= _summaries(measured)
         steps |= plan_steps(measured, sizes[-1])
     plan = DevicePlan(
@@ -146,8 +147,8 @@ def _measure_on(
         torch_version=torch.__version__,
         times=tuple(times.values()),
         steps=steps,
-        kept_waiting=max((each.kept_waiting or 0 for each in contests), default=0) or None,
-        unsettled=tuple(sorted({size for each in contests for size in each.unsettled})),
+        kept_waiting=max(each.kept_waiting or 0 for each in found) or None,
+        unsettled=tuple(sorted({size for each in found for size in each.unsettled})),
     )
     if kind != "cpu" or options.threads is not None:
         return plan  # a server with a fixed number of threads has no choice
@@ -160,48 +161,57 @@ def _measure_on(
 
 def _knock_out(
     manifest: Manifest,
-    largest: int,
-    load: Callable[[Form], dict[Form, Forward]],
+    default: Precision,
+    loaded: dict[Form, Forward],
+    load: Callable[..., dict[Form, Forward]],
     time: Callable[[dict[Form, Forward]], Measured],
-) -> tuple[list[Measured], dict[Form, Forward]]:
-    """Time the forms of a large model in pairs, so that two are in memory at most.
+) -> list[Measured]:
+    """Time the forms of a large model, a precision at a time, and large ones in pairs.
 
-    The faster one of two meets the next form of its precision: one form will run all sizes.
+    So two large forms are in memory at most. The faster one of two meets the next: one form will
+    run all sizes.
 
-    Returns:
-        the measurements of all pairs, and the forms that are still loaded.
+    Args:
+        manifest: of the artifact.
+        default: the precision that is timed last, and stays loaded for what follows.
+        loaded: gets the forms that stay loaded.
+        load: loads forms, or says why not.
+        time: times forms against each other.
     """
-    contests: list[Measured] = []
-    loaded: dict[Form, Forward] = {}
+    found: list[Measured] = []
     by_precision: dict[Precision, list[Form]] = {}
     for form, variant in forms_of(manifest.variants).items():
         by_precision.setdefault(variant.precision, []).append(form)
-    for precision, forms in by_precision.items():
+    for precision in sorted(by_precision, key=lambda each: each == default):
+        forms = by_precision[precision]
+        are_large = any(manifest.is_large(manifest.variants[each.variant]) for each in forms)
+        last = len(found)
         loaded.clear()
         trim()
-        is_timed = False
         for form in forms:
             loaded |= load(form)
-            is_last = form == forms[-1]
-            if len(loaded) == 2 or (is_last and loaded and not is_timed):
-                contests.append(time(loaded))
-                is_timed = True
-                best = plan_steps(contests[-1], largest)[precision][0].form
-                loaded = {best: loaded[best]}
-                trim()
-    return contests, loaded
+            is_complete = len(loaded) == 2 if are_large else form == forms[-1]
+            if loaded and (is_complete or (form == forms[-1] and len(found) == last)):
+                found.append(time(loaded))
+                if are_large:
+                    best = plan_steps(found[-1], 1)[precision][0].form
+                    kept = loaded.get(best)
+                    loaded.clear()
+                    trim()
+                    loaded |= load(best) if kept is None else {best: kept}
+    return found
 
 
 def _timed(
     manifest: Manifest,
-    forms: Mapping[Form, Forward],
+    forms: dict[Form, Forward],
     sizes: Sequence[int],
     device: torch.device,
     threads: int,
     progress: Progress,
 ) -> Measured:
-    """Time forms against each other, at each size that may change the plan."""
-    contenders, found = dict(forms), Measured(manifest)
+    """Time forms against each other, at each size that may change the plan; remove the losers."""
+    found = Measured(manifest)
     for done, size in enumerate(sizes, start=1):
         if found.can_stop(size):
             largest = max(found.rounds)
@@ -212,12 +222,13 @@ def _timed(
             continue
         batches = golden_batches(manifest, size)
         try:
-            timing = time_forms(manifest, contenders, batches, device, threads, found.warm_runs)
+            timing = time_forms(manifest, forms, batches, device, threads, found.warm_runs)
         except Exception as error:  # a form may fail in any way at a size that it never ran
             raise ExportError(f"a batch of {size} cannot be timed: {reason(error)}") from error
         found.add(size, timing)
-        contenders = {form: contenders[form] for form in found.contenders}
-        trim()  # what forwards took
+        for form in set(forms) - set(found.contenders):
+            del forms[form]
+        trim()  # what these and forwards took
         progress(done, len(sizes), f"{device.type}, batch {size}")
     return found
 
@@ -244,7 +255,8 @@ def plan_steps(measured: Measured, largest: int) -> dict[Precision, tuple[Step, 
         candidates = [
             form for form in forms if manifest.variants[form.variant].precision == precision
         ]
-        if manifest.may_mix(manifest.variants[form.variant] for form in candidates):
+        variants = (each for each in manifest.variants.values() if each.precision == precision)
+        if manifest.may_mix(variants):
             steps = choose(rounds, candidates, measured.unsettled)
         else:
             steps = choose_one(rounds, candidates, measured.unsettled)

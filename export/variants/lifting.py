@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import operator
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -19,6 +19,14 @@ from export.errors import ExportError
 # Built from nodes whose weights are parameters: int8 and other variants look for modules.
 LINEAR = torch.ops.aten.linear.default
 CONVOLUTION = torch.ops.aten.conv2d.default
+SIZES = ("aten::size", "aten::numel", "aten::sym_size", "prim::shape")
+FROM_NUMBERS = (
+    "prim::NumToTensor",
+    "aten::tensor",
+    "aten::scalar_tensor",
+    "prim::If",
+    "prim::Loop",
+)
 CHECKS = ("_assert_scalar", "_assert_tensor_metadata", "_assert_async", "sym_constrain_range")
 
 
@@ -69,6 +77,58 @@ def converted(module: torch.jit.ScriptModule, example: tuple[torch.Tensor, ...])
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return plain_module(TS2EPConverter(module, example).convert())
+
+
+def branches_on_sizes(module: torch.jit.ScriptModule) -> bool:
+    """Tell whether a condition depends on a tensor's size; one that only raises does not count.
+
+    Numbers of axes are no sizes: torch's own layers check them. Conditions on values count neither:
+    the converter keeps both branches of these.
+
+    Args:
+        module: in evaluation mode; it is not changed.
+    """
+    frozen = torch._C._freeze_module(module._c, [], True, False)  # drops what is known already
+    return any(
+        _is_sized(node.inputsAt(0))
+        for node in _nodes(frozen._get_method("forward").graph)
+        if node.kind() == "prim::If" and not any(map(_raises, node.blocks()))
+    )
+
+
+def _nodes(block: Any) -> Iterator[Any]:
+    for node in block.nodes():
+        yield node
+        for inner in node.blocks():
+            yield from _nodes(inner)
+
+
+def _raises(block: Any) -> bool:
+    return any(node.kind() == "prim::RaiseException" for node in block.nodes())
+
+
+def _is_sized(condition: Any) -> bool:
+    """Tell whether a number is computed from a size of a tensor."""
+    waiting, seen = [condition], set()
+    while waiting:
+        value = waiting.pop()
+        node = value.node()
+        if value.debugName() in seen or node.kind() == "prim::Param":
+            continue
+        seen.add(value.debugName())
+        given = list(node.inputs())
+        if node.kind() in SIZES:
+            return True
+        if node.kind() == "aten::len":
+            kind = given[0].type().kind()
+            if kind == "TensorType":
+                return True
+            if given[0].node().kind() == "aten::size":
+                continue  # the number of axes
+        if value.type().kind() != "TensorType" or node.kind() in FROM_NUMBERS:
+            waiting += given
+            waiting += [made for block in node.blocks() for made in block.outputs()]
+    return False
 
 
 def _made(output: Any, values: Mapping[fx.Node, Any]) -> Any:

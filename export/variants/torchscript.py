@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 import warnings
 import weakref
 from collections.abc import Callable
@@ -16,7 +17,7 @@ from export.artifact import write_file
 from export.errors import reason
 from export.variants.base import Draft, NotApplicable, Subject
 from export.variants.graphs import OnnxModule
-from export.variants.lifting import converted
+from export.variants.lifting import branches_on_sizes, converted
 from models.forms import compute_in_float32, input_tensors
 from models.plan import Precision
 from models.runtimes import memory_file
@@ -92,6 +93,11 @@ def in_python(subject: Subject) -> Subject:
     check_of_torch(subject)
     if not isinstance(subject.eager, torch.jit.ScriptModule):
         return subject
+    if branches_on_sizes(subject.eager):
+        raise NotApplicable(
+            "this TorchScript branches on a size, and the converter to torch.export keeps only the "
+            "branch of its example"
+        )
     try:
         module = _CONVERTED.get(subject.eager)
         if module is None:
@@ -149,9 +155,11 @@ def save(module: torch.jit.ScriptModule, file: Path) -> None:
         NotApplicable: if torch cannot save the module.
         ExportError: if the file cannot be written.
     """
-    with memory_file() as (content, name):
+    with memory_file() as (content, name), tempfile.TemporaryDirectory() as scratch:
+        link = Path(scratch) / "archive"  # torch calls the root of the archive like the file
+        link.symlink_to(name)
         try:
-            module.save(name)
+            module.save(str(link))
         except Exception as error:
             raise NotApplicable(f"torch cannot save it: {reason(error)}") from error
         write_file(file, content)

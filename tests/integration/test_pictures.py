@@ -186,4 +186,4 @@ async def test_scores_of_a_large_picture_are_drawn_but_not_sent(
         monkeypatch.setattr(outcomes, "MAX_DRAWN_SCORES", 2 * pixels.size - 1)
         bounded = await server.ask(sent)
         assert (bounded.status, bounded.code) == (413, "payload_too_large")
-        assert f"those of {2 * pixels.size} scores" in bounded.json()["error"]
+        assert f"needs {2 * pixels.size} scores" in bounded.json()["error"]

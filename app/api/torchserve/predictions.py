@@ -47,7 +47,7 @@ class PredictionsCall(Call):
         """
         codec = self.model.codec
         media_type = media_type_of(codec, self._content_type, body)
-        budget = Budget(on_loop=on_loop)
+        budget = Budget(on_loop=on_loop, is_left=self.is_left, received=self.received)
         if media_type == FORM:
             budget.read(len(body))
             (file,) = read_files(self._content_type, body, None, named=False)

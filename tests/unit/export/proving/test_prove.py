@@ -159,6 +159,18 @@ class TestVariants:
         )
         assert {"script", "compiled"} <= set(proof.variants)
 
+    def test_sparse_weights_have_no_size(self, tmp_path: Path) -> None:
+        class Sparse(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.register_buffer("adjacency", torch.eye(2).to_sparse())
+
+            def forward(self, x: torch.Tensor) -> torch.Tensor:
+                return x
+
+        proof = prove(tmp_path, definition(Sparse, train=None, held_out=None), "trace")
+        assert list(proof.variants) == ["trace"]
+
     def test_requested_trace_is_made_too(self, tmp_path: Path) -> None:
         proof = prove(tmp_path, CATALOG["tiny"], "script", "trace")
         assert list(proof.variants) == ["script", "trace"]

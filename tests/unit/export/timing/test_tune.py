@@ -13,7 +13,7 @@ import torch
 from export.artifact import digest_of
 from export.errors import ExportError, UsageError
 from export.timing import contest, tune
-from export.timing.contest import EVEN_S, WARM_AGAIN, Key
+from export.timing.contest import EVEN_S, WARM_AGAIN, Key, Measured
 from export.timing.tune import TuneOptions
 from models.forms import Forward
 from models.manifest import Manifest, NativeCode, Variant
@@ -97,9 +97,36 @@ class TestMeasure:
             *("script", "script, optimized at load", "twin", "int8")
         }
         assert all(len(each) <= 2 for each in together)
-        assert ["int8"] in together
+        assert together[0] == ["int8"]  # the default precision comes last, and stays loaded
         for steps in device.steps.values():
             assert [step.up_to for step in steps] == [2]  # one form for all sizes
+
+    def test_a_precision_without_large_forms_is_timed_together(
+        self, artifact: tuple[Path, Manifest], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        folder, manifest = artifact
+        size = manifest.files[manifest.variants["script"].file].bytes
+        monkeypatch.setattr("models.manifest.LARGE_BYTES", size)
+        int8 = manifest.variants["int8"]
+        larger = manifest.variants["script"].model_copy(update={"later_stages": ("manifest.json",)})
+        small = dict.fromkeys(("one", "two", "three"), int8)
+        digest = digest_of(folder / "manifest.json")
+        manifest = with_variants(manifest, script=larger, **small).model_copy(
+            update={"files": manifest.files | {"manifest.json": digest}}
+        )
+        loaded: dict[Form, Forward] = {}
+        together: list[list[str]] = []
+
+        def time(forms: dict[Form, Forward]) -> Measured:
+            together.append([str(each) for each in forms])
+            return Measured(manifest, {1: {form: [1.0, 1.0, 1.0] for form in forms}})
+
+        def load(form: Form) -> dict[Form, Forward]:
+            return {form: lambda *tensors: tensors}
+
+        tune._knock_out(manifest, "int8", loaded, load, time)
+        assert together[-1] == ["one", "two", "three"]
+        assert list(map(str, loaded)) == ["one", "two", "three"]
 
     def test_each_precision_has_its_own_steps(self, artifact: tuple[Path, Manifest]) -> None:
         device = measure(artifact, TuneOptions(max_batch=6)).on("cpu")

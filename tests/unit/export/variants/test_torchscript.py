@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +75,12 @@ def test_saved_file_matches_eager(tmp_path: Path, model: Definition, method: Met
     for optimized in (False, True):
         form = loaded(draft, tmp_path, model, optimized=optimized)
         assert proved(form, of, "float32").batch_sizes == (1, 2, 3, 4, 5)
+
+
+def test_the_archive_is_not_called_like_a_temporary_file(tmp_path: Path) -> None:
+    draft = TorchScript("script").make(subject(CATALOG["tiny"]), tmp_path)
+    with zipfile.ZipFile(tmp_path / draft.file) as archive:
+        assert {name.partition("/")[0] for name in archive.namelist()} == {"archive"}
 
 
 @pytest.mark.parametrize("method", METHODS)
