@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -10,11 +11,12 @@ import numpy.typing as npt
 from models.codec_specs import AudioCodecSpec
 from models.runtimes import imported, named_file
 from models.sound_files import Sound, SoundError, read_header
-from models.tensors import Axis
+from models.tensors import Array, Axis, TensorSpec
 
 # Checked in the header, before any sample is decoded: 9,000 samples may take a byte in FLAC.
 MAX_SAMPLES = 16_000_000  # of all channels
 MAX_CHANNELS = 8
+SAMPLE_BYTES = 4  # of float32
 MIN_RATE, MAX_RATE = 1_000, 768_000  # of a file
 BLOCK = 1 << 16  # frames decoded at once, before their channels are mixed
 # Costs as in `models.preprocess.Opened`, of which 128 KiB are about a millisecond or less.
@@ -92,6 +94,19 @@ def open_sound(data: bytes, how: AudioCodecSpec, axis: Axis) -> OpenedSound:
     if sound.rate != how.rate:
         cost += RESAMPLER_COST + RESAMPLE_COST * (sound.frames + samples)
     return OpenedSound(sound, samples, cost)
+
+
+def item_samples(opened: OpenedSound, inputs: Sequence[TensorSpec]) -> int:
+    """Return the size of a sound's item, with its masks, in samples of four bytes."""
+    each = sum(np.dtype(spec.dtype).itemsize for spec in inputs)
+    return -(-opened.samples * each // SAMPLE_BYTES)
+
+
+def item_of(samples: npt.NDArray[np.float32], inputs: Sequence[TensorSpec]) -> dict[str, Array]:
+    """Return the arrays of a decoded sound, whose masks are 1 in all places."""
+    first, *masks = inputs
+    arrays: dict[str, Array] = {first.name: samples.reshape(*first.item_shape[:-1], -1)}
+    return arrays | {spec.name: np.ones(samples.shape, spec.dtype) for spec in masks}
 
 
 def resampled_size(frames: int, rate: int, wanted: int) -> int:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from app.codecs.base import FLAC, WAV, Budget, Files
 from app.codecs.files import FileCodec
 from app.errors import ArtifactInvalid, InvalidInput
 from app.types import Item
-from models.audio import check_installed, decode_sound, open_sound
+from models.audio import check_installed, decode_sound, item_of, item_samples, open_sound
 from models.codec_specs import AudioCodecSpec
 from models.manifest import Manifest
 from models.runtimes import NotInstalled
@@ -38,19 +36,15 @@ class AudioCodec(FileCodec):
             raise ArtifactInvalid(str(error)) from error
         super().__init__(manifest, SOUNDS, manifest.inputs[0])
         self._axis = self._input.axes[-1]
-        self._shape = (*self._input.item_shape[:-1], -1)
-        self._masks = manifest.inputs[1:]
 
     def of_file(self, data: bytes, budget: Budget | None) -> Item:
         """See `FileCodec`."""
         try:
             opened = open_sound(data, self._how, self._axis)
             if budget is not None:
-                budget.sound(opened.sound.frames * opened.sound.channels, opened.cost)
+                whole = opened.sound.frames * opened.sound.channels
+                budget.sound(max(whole, item_samples(opened, self._inputs)), opened.cost)
             samples = decode_sound(opened, self._how)
         except SoundError as error:
             raise InvalidInput(f"{self._input.name!r}: {error}") from error
-        arrays = {self._input.name: samples.reshape(self._shape)}
-        for spec in self._masks:
-            arrays[spec.name] = np.ones(samples.shape, spec.dtype)
-        return self.item(arrays)
+        return self.item(item_of(samples, self._inputs))

@@ -9,6 +9,7 @@ from app.codecs.item_schema import JsonSchema
 from app.codecs.places import Places
 from app.errors import Abandoned, CallerError, PayloadTooLarge
 from app.types import Array, Arrays, Item, Note
+from models.audio import MAX_SAMPLES
 from models.manifest import Manifest
 
 JSON = "application/json"
@@ -22,7 +23,7 @@ WAV = "audio/wav"
 FLAC = "audio/flac"
 TEXT = "text/plain"
 MAX_REQUEST_PIXELS = 16_000_000
-MAX_REQUEST_SAMPLES = 16_000_000  # of sounds, in all channels
+MAX_REQUEST_SAMPLES = MAX_SAMPLES  # of sounds
 MAX_REQUEST_CHARACTERS = 2_000_000
 MAX_REQUEST_TOKENS = 1_000_000
 # Tokens that become spans: if each is a span, writing them takes about 15 ms on the event loop.
@@ -102,7 +103,8 @@ class Budget:
         """Charge a sound to the budget before it is decoded.
 
         Args:
-            samples: samples to decode, in all channels.
+            samples: those to decode, in all channels, or if they are more, those of the item: of
+                four bytes each, with its masks.
             cost: see `models.audio.OpenedSound`.
 
         Raises:
@@ -110,7 +112,8 @@ class Budget:
             TooLongForLoop: on the event loop, if it would take too long there.
         """
         self._samples += samples
-        _check_sum(self._samples, MAX_REQUEST_SAMPLES, "sounds", "samples")
+        advice = "resampled ones and masks count; split it"
+        _check_sum(self._samples, MAX_REQUEST_SAMPLES, "sounds", "samples", advice)
         self._charge(cost)
 
     def text(self, characters: int, weight: int) -> None:

@@ -13,7 +13,7 @@ import numpy as np
 from pydantic import JsonValue
 
 from export.errors import UsageError
-from models.audio import decode_sound, open_sound
+from models.audio import decode_sound, item_of, open_sound
 from models.bounds import at_sizes, mismatch, out_of_range, shared_axes
 from models.byte_order import NotUtf8Error, unmarked
 from models.codec_specs import AudioCodecSpec, CodecSpec, ImageCodecSpec, TextCodecSpec
@@ -21,7 +21,6 @@ from models.padding import padding_of
 from models.pictures import PictureError
 from models.preprocess import preprocess
 from models.runtimes import NotInstalled, imported
-from models.sound_files import SoundError
 from models.tensors import Array, Arrays, TensorSpec, null_as_nan
 from models.tokenize import TextError, Tokenizer
 
@@ -106,9 +105,7 @@ def read(found: Found, index: int, inputs: Sequence[TensorSpec]) -> Arrays:
         item = {spec.name: _fitting(spec, given[spec.name]) for spec in inputs}
     except OSError as error:
         raise UsageError(f"--examples {name}: {error.strerror or error}") from error
-    except (PictureError, SoundError, TextError, NotInstalled) as error:
-        raise UsageError(f"--examples {name}: {error}") from error
-    except (ValueError, TypeError, LookupError) as error:
+    except (PictureError, TextError, NotInstalled, ValueError, TypeError, LookupError) as error:
         raise UsageError(f"--examples {name}: {error}") from error
     check_limits(name, item, inputs)
     padding = padding_of(inputs, inputs)
@@ -174,15 +171,14 @@ def lines_of(data: bytes) -> list[str]:
 
 def _of_file(data: bytes, taken: Taken) -> Arrays:
     """Return the item of a picture or a sound."""
-    first, *masks = taken.inputs
     if isinstance(taken.codec, ImageCodecSpec):
         name = taken.codec.input_of(taken.inputs).name
         return {name: preprocess(data, taken.codec.preprocess)}
     if not isinstance(taken.codec, AudioCodecSpec):
         raise TypeError("the model takes neither pictures nor sounds")
-    samples = decode_sound(open_sound(data, taken.codec, first.axes[-1]), taken.codec)
-    item = {spec.name: np.ones(samples.shape, spec.dtype) for spec in masks}
-    return {first.name: samples.reshape(*first.item_shape[:-1], -1), **item}
+    axis = taken.inputs[0].axes[-1]
+    samples = decode_sound(open_sound(data, taken.codec, axis), taken.codec)
+    return item_of(samples, taken.inputs)
 
 
 def _folder(folder: Path, taken: Taken) -> Found:

@@ -16,7 +16,8 @@ from app.codecs.choose import codec_for
 from app.codecs.sniffing import media_type_in, sniffed
 from app.errors import ArtifactInvalid, InvalidInput, PayloadTooLarge, UnsupportedMediaType
 from models.codec_specs import AudioCodecSpec, check_sound
-from models.tensors import Dimension, TensorSpec
+from models.manifest import Manifest
+from models.tensors import Dimension, Dtype, TensorSpec
 from tests.unit.models.manifests import make_manifest, spec
 from tests.unit.models.sounds import flac, tone, wav
 
@@ -77,13 +78,17 @@ def test_the_axis_of_channels_and_a_fixed_size() -> None:
         codec.decode_raw(OCTET_STREAM, raw[1:], max_items=None)
 
 
-def test_a_mask_of_padding_is_filled() -> None:
+def with_mask(dtype: Dtype) -> Manifest:
     inputs = [
         SOUND.model_copy(update={"dimensions": (PADDED,)}),
-        TensorSpec(name="mask", dtype="int64", shape=(-1, -1), dimensions=(PADDED,)),
+        TensorSpec(name="mask", dtype=dtype, shape=(-1, -1), dimensions=(PADDED,)),
     ]
     output = TensorSpec(name="value", dtype="float32", shape=(-1, 1))
-    codec = codec_for(make_manifest(inputs, [output], codec=HOW))
+    return make_manifest(inputs, [output], codec=HOW)
+
+
+def test_a_mask_of_padding_is_filled() -> None:
+    codec = codec_for(with_mask("int64"))
     item = codec.decode(base64.b64encode(WAV).decode())
     assert item.length == len(TONE)
     np.testing.assert_array_equal(item.arrays["mask"], np.ones(len(TONE), np.int64))
@@ -113,6 +118,17 @@ class TestRejected:
             CODEC.decode_raw("audio/wav", WAV, max_items=None, budget=budget)
         with pytest.raises(PayloadTooLarge, match="sounds of one request may have at most 3200"):
             CODEC.decode_raw("audio/wav", WAV, max_items=None, budget=budget)
+
+    @pytest.mark.parametrize("dtype", ["int64", "bool"])
+    def test_the_budget_counts_what_a_small_file_becomes(self, dtype: Dtype) -> None:
+        """30 s of silence at 1 kHz take 200 bytes, and the item up to 5.8 MB with its mask."""
+        budget, codec = Budget(), AudioCodec(with_mask(dtype))
+        each = 480_000 * (4 + np.dtype(dtype).itemsize) // 4
+        data = flac(np.zeros(30_000), 1_000)
+        for _ in range(16_000_000 // each):
+            codec.of_file(data, budget)
+        with pytest.raises(PayloadTooLarge, match="resampled ones and masks count; split it"):
+            codec.of_file(data, budget)
 
 
 def test_slow_sounds_are_left_to_a_thread() -> None:
