@@ -93,6 +93,22 @@ class TestResampling:
                 made = soxr.resample(np.zeros(size, np.float32), rate, 16_000) if size else ()
                 assert len(made) == resampled_size(size, rate, 16_000), (rate, size)
 
+    @pytest.mark.parametrize(
+        ("rate", "wanted", "size"),
+        [
+            (48_000, 44_100, 8_560),
+            (96_000, 44_100, 17_120),
+            (192_000, 44_100, 34_240),
+            (48_000, 22_050, 17_120),
+        ],
+    )
+    def test_where_soxr_leaves_half_a_sample_out(self, rate: int, wanted: int, size: int) -> None:
+        numbers = np.random.default_rng(0).uniform(-0.5, 0.5, size).astype("<f4")
+        made = soxr.resample(numbers, rate, wanted)
+        assert len(made) < resampled_size(size, rate, wanted)
+        got = decoded(wav_of(numbers.tobytes(), rate, bits=32, encoding=3), wanted)
+        np.testing.assert_array_equal(got, [*made, 0])
+
     def test_none_refuses_other_rates(self) -> None:
         assert len(decoded(wav(TONE), resampling="none")) == len(TONE)
         with pytest.raises(SoundError, match="48000 samples per second, the model takes 16000"):
