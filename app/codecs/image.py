@@ -5,8 +5,10 @@ from __future__ import annotations
 from app.codecs.base import JPEG, PNG, WEBP, Budget, Files
 from app.codecs.files import FileCodec
 from app.codecs.places import Places
+from app.codecs.tensor import check_equal
 from app.errors import InvalidInput
 from app.types import Item, Note
+from models.bounds import shared_axes
 from models.codec_specs import ImageCodecSpec
 from models.manifest import Manifest
 from models.pictures import PictureError
@@ -34,6 +36,7 @@ class ImageCodec(FileCodec):
         others = [each.name for each in manifest.inputs if each is not spec]
         super().__init__(manifest, PICTURES, spec, tuple(others))
         self._how = manifest.codec.preprocess
+        self._own_shared = shared_axes([spec])
         if manifest.codec.boxes or manifest.codec.masks:
             self.places = Places(manifest)
 
@@ -53,7 +56,7 @@ class ImageCodec(FileCodec):
 
     def _check_size(self, width: int, height: int) -> None:
         """Check the size of a picture that is not scaled, before it is decoded."""
-        _, down, across = self._input.axes
+        channels, down, across = self._input.axes
         for what, size, axis in (("height", height, down), ("width", width, across)):
             if not axis.least <= size <= axis.most:
                 raise InvalidInput(
@@ -61,3 +64,4 @@ class ImageCodec(FileCodec):
                     f"takes a {what} of {axis.least} to {axis.most}, and pictures are not scaled",
                     [{"input": self._input.name, "got": size, "limit": axis.most}],
                 )
+        check_equal(self._own_shared, {self._input.name: (channels.most, height, width)})

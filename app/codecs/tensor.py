@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from app.codecs.places import Places
 from app.codecs.values import check_below, check_values, convert, misshapen, not_all, short, wanted
 from app.errors import InvalidInput, UnsupportedMediaType
 from app.types import Array, Arrays, Item, Signature
-from models.bounds import below, mismatch, shared_axes
+from models.bounds import Place, below, mismatch, shared_axes
 from models.categories import by_input, optional_inputs
 from models.codec_specs import categories_of
 from models.manifest import Manifest
@@ -222,10 +222,7 @@ class TensorCodec:
         """
         if self._shared:
             shapes = {name: array.shape[batch_axes:] for name, array in arrays.items()}
-            differ = mismatch(self._shared, shapes)
-            if differ is not None:
-                name, sizes = differ.second.input, {"got": differ.other_size, "limit": differ.size}
-                raise InvalidInput(f"{name!r}: {differ}", [{"input": name, **sizes}])
+            check_equal(self._shared, shapes)
         if self._mask is not None:
             self._check_mask(arrays[self._mask], many=batch_axes == 1)
         for spec, place in self._below:
@@ -288,6 +285,18 @@ def _most_lists(spec: TensorSpec) -> int:
 
 def _most_sizes(spec: TensorSpec) -> list[int]:
     return [axis.most for axis in spec.axes]
+
+
+def check_equal(shared: Mapping[str, Sequence[Place]], shapes: Mapping[str, Sequence[int]]) -> None:
+    """Reject an item that has two sizes for one name; see `models.bounds.mismatch`.
+
+    Raises:
+        InvalidInput: with both sizes.
+    """
+    differ = mismatch(shared, shapes)
+    if differ is not None:
+        name, sizes = differ.second.input, {"got": differ.other_size, "limit": differ.size}
+        raise InvalidInput(f"{name!r}: {differ}", [{"input": name, **sizes}])
 
 
 def check_media_type(media_type: str, raw: tuple[str, ...]) -> None:

@@ -128,6 +128,19 @@ class TestFreeSizes:
         with pytest.raises(InvalidInput, match=told):
             self.codec.decode_raw("image/png", grey(noise(height, width, 1)[..., 0]), max_items=9)
 
+    def test_a_square_picture_is_needed(self) -> None:
+        side = Dimension(name="s", least=8, most=64)
+        how = self.how.model_copy(update={"width": 64, "height": 64})
+        picture = self.picture.model_copy(update={"dimensions": (side, side)})
+        codec = ImageCodec(make_manifest([picture], codec=ImageCodecSpec(preprocess=how)))
+        assert codec.decode_raw("image/png", grey(noise(9, 9, 1)[..., 0]), max_items=None)
+        data = grey(noise(30, 20, 1)[..., 0])
+        told = "axis 2 has size 20, but axis 1 of 'p' has size 30: both are 's' and must be equal"
+        with pytest.raises(InvalidInput, match=told):
+            codec.decode_raw("image/png", data, max_items=None)
+        with pytest.raises(InvalidInput, match=told):
+            codec.decode(np.zeros((1, 30, 20)).tolist())
+
     def test_the_upright_size_counts(self) -> None:
         turned = encoded(Image.fromarray(noise(40, 30)), "JPEG", exif_data("<", (0x112, 3, 6)))
         (item,) = self.codec.decode_raw("image/jpeg", turned, max_items=None)
