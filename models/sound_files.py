@@ -17,7 +17,9 @@ SUBFORMAT_AT = 24
 # The encodings of WAV that are read, and bits of a sample: integers, floats, A-law, mu-law.
 ENCODINGS = {1: (8, 16, 24, 32), 3: (32, 64), 6: (8,), 7: (8,)}
 FLOATS = 3
-UNKNOWN_BYTES = (0, 0xFFFFFFFF)  # of samples, if the writer could not go back to the header
+# A size as large as this is unknown: the writer could not go back to the header. ffmpeg writes
+# 0xFFFFFFFF, arecord 0x80000000, sox 0x7FFFF000; no sound that is decoded has so many bytes.
+UNKNOWN_BYTES = 0x7FFF0000
 STREAMINFO, STREAMINFO_BYTES = 0, 34
 LAST_BLOCK = 0x80
 
@@ -88,8 +90,10 @@ def _samples(form: bytes, data: bytes, begin: int, size: int) -> Sound:
     if not rate or not channels or frame_bytes != channels * bits // 8:
         raise SoundError("the WAV file is damaged: its format contradicts itself")
     left = len(data) - begin
-    if size in UNKNOWN_BYTES:
+    if size == 0 and not _is_empty(data, begin):
         size = left
+    if size >= UNKNOWN_BYTES:
+        size = min(size, left)
     if size > left:
         raise SoundError(
             f"the WAV file is cut off: it says {size} bytes of samples, and has {left}"
@@ -103,6 +107,12 @@ def _samples(form: bytes, data: bytes, begin: int, size: int) -> Sound:
         *(b"data", struct.pack("<I", size), memoryview(data)[begin : begin + size]),
     )
     return Sound(b"".join(parts), rate, channels, frames, encoding == FLOATS)
+
+
+def _is_empty(data: bytes, begin: int) -> bool:
+    """Whether samples of 0 bytes are none, or of unknown size: that of the file shows it."""
+    size = int.from_bytes(data[len(RIFF) : len(RIFF) + 4], "little")
+    return begin < size + CHUNK_HEAD and size < UNKNOWN_BYTES
 
 
 def _flac(data: bytes) -> Sound:

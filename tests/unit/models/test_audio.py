@@ -109,6 +109,12 @@ class TestResampling:
         got = decoded(wav_of(numbers.tobytes(), rate, bits=32, encoding=3), wanted)
         np.testing.assert_array_equal(got, [*made, 0])
 
+    def test_floats_that_are_nearly_zero_are_silence(self) -> None:
+        """Subnormal ones would take soxr far longer."""
+        for value in (9e-26, -1e-40):
+            numbers = np.full(1000, value, "<f4")
+            assert not decoded(wav_of(numbers.tobytes(), 48_000, bits=32, encoding=3)).any()
+
     def test_none_refuses_other_rates(self) -> None:
         assert len(decoded(wav(TONE), resampling="none")) == len(TONE)
         with pytest.raises(SoundError, match="48000 samples per second, the model takes 16000"):

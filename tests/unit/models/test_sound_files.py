@@ -39,9 +39,24 @@ class TestWav:
         sound = read_header(b"RIFF" + struct.pack("<I", len(body)) + body)
         assert sound.data == wav_of(bytes(20))
 
-    @pytest.mark.parametrize("size", [0, 0xFFFFFFFF])
-    def test_a_stream_without_its_size(self, size: int) -> None:
-        assert read_header(wav_of(bytes(41), size=size)).frames == 20
+    @pytest.mark.parametrize(
+        ("size", "whole"),
+        [
+            (0, 0),
+            (0, 36),  # of the header alone
+            (0, 0xFFFFFFFF),
+            (0xFFFFFFFF, 0xFFFFFFFF),
+            (0x80000000, 0x80000024),
+            (0x7FFFFFFF, 0x7FFFFFFF),
+            (0x7FFFF000, 0x7FFFF024),
+        ],
+    )
+    def test_a_stream_without_its_size(self, size: int, whole: int) -> None:
+        data = wav_of(bytes(41), size=size)
+        assert read_header(data[:4] + struct.pack("<I", whole) + data[8:]).frames == 20
+
+    def test_metadata_behind_no_samples_is_no_sound(self) -> None:
+        assert read_header(wav_of(b"", tail=riff_chunk(b"LIST", b"INFO" * 9))).frames == 0
 
     @pytest.mark.parametrize(
         ("data", "why"),
