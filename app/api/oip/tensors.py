@@ -43,7 +43,9 @@ def items_of(codec: Codec, tensors: Sequence[Tensor], max_items: int, budget: Bu
     specs = codec.manifest.inputs
     given = {tensor.name: tensor for tensor in tensors}
     names = [spec.name for spec in specs]
-    if codec.files is not None and tensors and tensors[0].datatype == BYTES:
+    first = given.get(names[0])
+    is_file = codec.files is not None and first is not None and first.datatype == BYTES
+    if is_file:
         names = names[:1]  # a file is all that an item needs
     if len(given) != len(tensors) or set(given) != set(names):
         raise InvalidInput(
@@ -57,7 +59,7 @@ def items_of(codec: Codec, tensors: Sequence[Tensor], max_items: int, budget: Bu
     if count < 1:
         raise InvalidInput("the first axis, which counts the items, is 0; send at least one")
     check_count(count, max_items)
-    if given[names[0]].datatype == BYTES and codec.files is not None:
+    if is_file and codec.files is not None:
         return _items_of_files(codec, codec.files, given[names[0]], budget)
     for spec in specs:
         shape = given[spec.name].shape[1:]

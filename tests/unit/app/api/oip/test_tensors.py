@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import base64
+
 import numpy as np
 import pytest
 
 from app.api.oip.infer import parse_body
-from app.api.oip.requests import InferRequest
+from app.api.oip.requests import InferRequest, Tensor
 from app.api.oip.tensors import items_at, items_of, join_bytes, layout_of, split_bytes
 from app.codecs.base import Budget, Codec
 from app.codecs.choose import codec_for
+from app.errors import InvalidInput
 from app.types import Array
+from models.codec_specs import AudioCodecSpec
+from models.tensors import Dimension, TensorSpec
 from tests.unit.models.manifests import make_manifest, spec
+from tests.unit.models.sounds import wav
 
 WIDE = 512
 OCTETS = np.arange(WIDE, dtype="<f4").tobytes()
@@ -52,6 +58,25 @@ def test_small_arrays_do_not_keep_large_bodies(padding: int, kept: bool) -> None
     body, arrays, _ = read(padding)
     whole = np.frombuffer(body, np.uint8)
     assert [np.shares_memory(array, whole) for array in arrays] == [kept] * 2
+
+
+@pytest.mark.parametrize("names", [["audio", "mask"], ["mask", "audio"]])
+def test_a_file_comes_alone_in_any_order(names: list[str]) -> None:
+    """The codec fills the mask of a sound: one that was sent would be ignored."""
+    n = Dimension(name="n", least=1, most=9, mask="mask")
+    inputs = [
+        TensorSpec(name="audio", dtype="float32", shape=(-1, -1), dimensions=(n,)),
+        TensorSpec(name="mask", dtype="int64", shape=(-1, -1), dimensions=(n,)),
+    ]
+    output = TensorSpec(name="value", dtype="float32", shape=(-1, 1))
+    codec = codec_for(make_manifest(inputs, [output], codec=AudioCodecSpec(rate=16_000)))
+    given = {
+        "audio": Tensor("audio", "BYTES", (1,), [base64.b64encode(wav(np.zeros(9))).decode()]),
+        "mask": Tensor("mask", "INT64", (1, 9), [0] * 9),
+    }
+    with pytest.raises(InvalidInput, match=r"expected exactly the inputs \['audio'\], got"):
+        items_of(codec, [given[name] for name in names], 4, Budget())
+    assert len(items_of(codec, [given["audio"]], 4, Budget())) == 1
 
 
 def test_strings_of_any_bytes() -> None:
