@@ -246,10 +246,13 @@ def _items_of_files(
 
 
 def _item_of_file(codec: Codec, file: File, budget: Budget) -> list[Item]:
-    media_type = sniffed(file.data)
-    # Numbers may begin like a file that the model does not accept.
-    if media_type not in codec.media_types:
-        media_type = media_type_in(file.content_type) or media_type
+    media_type, given = sniffed(file.data), media_type_in(file.content_type)
+    # Numbers may begin like a file that the model does not accept, or like one that it does.
+    is_either = (
+        given == OCTET_STREAM and codec.files is not None and media_type in codec.files.types
+    )
+    if media_type not in codec.media_types or is_either:
+        media_type = given or media_type
         if media_type == TEXT:
             check_charset(file.content_type)
     if not media_type:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from app.codecs.base import OCTET_STREAM, Budget, Files
+from app.codecs.base import FLAC, JPEG, OCTET_STREAM, Budget, Files
 from app.codecs.base64_files import decoded
 from app.codecs.item_schema import JsonSchema
 from app.codecs.sniffing import sniffed
@@ -11,6 +11,8 @@ from app.errors import InvalidInput, UnsupportedMediaType
 from app.types import Item
 from models.manifest import Manifest
 from models.tensors import TensorSpec
+
+SHORT = (JPEG, FLAC)  # their files begin with only three or four known bytes
 
 
 class FileCodec(TensorCodec):
@@ -71,9 +73,14 @@ class FileCodec(TensorCodec):
         check_media_type(media_type, self.media_types)
         if media_type != OCTET_STREAM:
             return super().decode_raw(media_type, body, max_items=max_items, budget=budget)
-        # No tensor of a fixed shape begins like a file; others are not read from their bytes.
-        if not self._has_octets or sniffed(body) in self._files.types:
-            return [self._read(body, budget)]
+        found = sniffed(body)
+        if not self._has_octets or found in self._files.types:
+            try:
+                return [self._read(body, budget)]
+            except InvalidInput:
+                is_sure = found not in SHORT or not self._has_octets
+                if is_sure or not self.has_whole_items(body, many=max_items is not None):
+                    raise  # else numbers begin like a file
         try:
             return super().decode_raw(media_type, body, max_items=max_items)
         except InvalidInput as error:

@@ -243,10 +243,14 @@ class TensorCodec:
             for name, array in arrays.items()
         }
 
+    def has_whole_items(self, body: bytes, *, many: bool) -> bool:
+        """Whether octets have the size of an item of a fixed shape, or of one or more if `many`."""
+        size = self._item_bytes
+        return len(body) == size if not many else len(body) > 0 and len(body) % size == 0
+
     def _octets(self, body: bytes, many: bool) -> Array:
         spec, size = self._inputs[0], self._item_bytes
-        fits = len(body) == size if not many else len(body) > 0 and len(body) % size == 0
-        if not fits:
+        if not self.has_whole_items(body, many=many):
             count = f"a whole multiple of {size}" if many else f"{size}"
             raise InvalidInput(
                 f"{spec.name!r}: expected {count} bytes (little-endian {wanted(spec)}), "

@@ -27,6 +27,7 @@ NUMBERS = codec_for(make_manifest([spec("x", shape=(-1, 2))]))
 OBJECTS = codec_for(make_manifest([spec("a", shape=(-1, 2)), spec("b", shape=(-1, 2))]))
 PNG = grey(plus())
 JPEG = encoded(Image.fromarray(noise(7, 9)), "JPEG")
+LEVELS = {"values": "levels", "mean": (0.0,), "std": (1.0,)}
 TENSOR = np.linspace(-1, 1, 30, dtype=np.float32).reshape(1, 5, 6)
 PAIR = np.array([1, 2], np.float32)
 
@@ -81,7 +82,7 @@ def test_unknown_data_with_curls_default_type(body: bytes) -> None:
 
 
 class TestOctets:
-    """They are numbers, but no preprocessed picture begins as a file does."""
+    """They are numbers, or a file if they begin like one and can be read."""
 
     @pytest.mark.parametrize("body", [PNG, JPEG], ids=["png", "jpeg"])
     def test_a_picture(self, body: bytes) -> None:
@@ -91,6 +92,24 @@ class TestOctets:
     def test_neither_picture_nor_tensor(self) -> None:
         told = rejected(InvalidInput, PICTURES, OCTET_STREAM, b"GIF89a")
         assert told.endswith("got 6; it is not a PNG, JPEG or WebP file either")
+
+    @pytest.mark.parametrize("beginning", [JPEG[:3], b"\xff\xd8\xff\xc9"])
+    @pytest.mark.parametrize("media_type", [OCTET_STREAM, FORM])
+    def test_levels_that_begin_like_a_file(self, beginning: bytes, media_type: str) -> None:
+        how = ImageCodecSpec(preprocess=HOW.model_copy(update=LEVELS))
+        codec = codec_for(make_manifest([spec("x", "uint8", shape=(-1, 1, 5, 6))], codec=how))
+        one = beginning.ljust(30, b"\1")
+        (got,) = read(codec, media_type, files(one) if media_type == FORM else one)
+        assert got.tobytes() == one
+        if media_type == OCTET_STREAM:
+            got, other = read(codec, media_type, one + bytes(30), many=True)
+            assert (got.tobytes(), other.tobytes()) == (one, bytes(30))
+        wrong = one[:-1]
+        told = rejected(
+            InvalidInput, codec, media_type, files(wrong) if media_type == FORM else wrong
+        )
+        assert "JPEG" in told or "damaged" in told
+        assert "bytes" not in told
 
     @pytest.mark.parametrize("beginning", [PNG[:8], JPEG[:3], npy(PAIR)[:6], b'{"'])
     def test_octets_are_always_numbers_for_tensor_models(self, beginning: bytes) -> None:

@@ -128,6 +128,10 @@ class TestFreeSizes:
         with pytest.raises(InvalidInput, match=told):
             self.codec.decode_raw("image/png", grey(noise(height, width, 1)[..., 0]), max_items=9)
 
+    def test_octets_are_only_pictures(self) -> None:
+        with pytest.raises(InvalidInput, match="the JPEG file is arithmetic-coded"):
+            self.codec.decode_raw(OCTET_STREAM, b"\xff\xd8\xff\xc9".ljust(99), max_items=None)
+
     def test_a_square_picture_is_needed(self) -> None:
         side = Dimension(name="s", least=8, most=64)
         how = self.how.model_copy(update={"width": 64, "height": 64})
