@@ -22,7 +22,7 @@ from export.adoption.example_files import Taken
 from export.errors import ExportError, UsageError, reason
 from export.probing import probe_process
 from export.probing.samples import narrowed
-from export.reading import categories, codecs, model_files, pictured, preprocessing
+from export.reading import categories, codecs, model_files, pictured, preprocessing, sounds
 from export.reading.declared import opened, read_inputs, with_longest
 from export.reading.mar import (
     MANIFEST,
@@ -178,8 +178,8 @@ def _adopt_file(parsed: argparse.Namespace) -> Adopted:
     known = categories.read_categories(parsed)
     declared = read_inputs(given_inputs, parsed.pad or (), foreign.argument_names(module))
     declared = categories.with_ranges(declared, known)
-    if parsed.codec == "audio" and parsed.rate is not None:
-        declared, told = with_longest(declared, parsed.rate)
+    if parsed.codec == "audio":
+        declared, told = with_longest(declared, sounds.rate_of(parsed))
         source = replace(source, warnings=(*source.warnings, *told))
     inputs = tuple(each.spec for each in declared)
     wanted, first, file = _wanted(parsed)

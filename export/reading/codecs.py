@@ -334,11 +334,23 @@ def _check_unscaled(parsed: argparse.Namespace, defaults: Defaults) -> None:
 
 
 def sized(codec: CodecSpec, inputs: Sequence[TensorSpec]) -> CodecSpec:
-    """Return the codec with the largest sizes of the inputs, which may have been found by trial."""
+    """Return the codec with the largest sizes of the inputs, which may have been found by trial.
+
+    Raises:
+        UsageError: if pictures are larger than servers decode.
+    """
     if not isinstance(codec, ImageCodecSpec) or codec.preprocess.fit != "none":
         return codec
     _, height, width = (axis.most for axis in codec.input_of(inputs).axes)
-    how = codec.preprocess.model_copy(update={"height": height, "width": width})
+    try:
+        how = PicturePreprocess.model_validate(
+            {**codec.preprocess.model_dump(), "height": height, "width": width}
+        )
+    except ValidationError as error:
+        raise UsageError(
+            f"--codec image: pictures of up to {width} x {height} pixels (width x height): "
+            f"{first_of(error)}; give --input smaller bounds, such as h<=1024"
+        ) from error
     return codec.model_copy(update={"preprocess": how})
 
 

@@ -38,15 +38,26 @@ def fields_of(parsed: argparse.Namespace, inputs: Sequence[TensorSpec]) -> dict[
     Raises:
         UsageError: if the rate is missing or wrong, or the inputs are not those of sounds.
     """
-    if parsed.rate is None or not MIN_RATE <= parsed.rate <= MAX_RATE:
-        got = "" if parsed.rate is None else f", got {parsed.rate}"
-        raise UsageError(
-            f"--codec audio needs --rate, the samples per second of the input, {MIN_RATE} to "
-            f"{MAX_RATE}{got}"
-        )
+    rate = rate_of(parsed)
     try:
         check_sound(inputs)
     except ValueError as error:
         raise UsageError(f"--codec audio: {error}; for example {EXAMPLE}") from error
     given = {} if parsed.resampling is None else {"resampling": parsed.resampling}
-    return {"rate": parsed.rate, **given}
+    return {"rate": rate, **given}
+
+
+def rate_of(parsed: argparse.Namespace) -> int:
+    """Return the samples per second of the input.
+
+    Raises:
+        UsageError: if the rate is missing or wrong.
+    """
+    rate: int | None = parsed.rate
+    if rate is None or not MIN_RATE <= rate <= MAX_RATE:
+        got = "" if rate is None else f", got {rate}"
+        raise UsageError(
+            f"--codec audio needs --rate, the samples per second of the input, {MIN_RATE} to "
+            f"{MAX_RATE}{got}"
+        )
+    return rate

@@ -470,6 +470,15 @@ class TestModelsThatNeedThem:
         assert "axis 0 of 'x' is at most 16,000, as in --examples" in made.learned
         assert made.definition.real_inputs == "3 of 3 items of it.parquet" + examples.ONLY
 
+    def test_pictures_that_are_too_large_to_serve(self, tmp_path: Path) -> None:
+        (tmp_path / "pictures").mkdir()
+        for index in range(3):
+            Image.new("RGB", (4097, 8), (index, 0, 0)).save(tmp_path / "pictures" / f"{index}.png")
+        given = ("--name", "m", "--codec", "image", "--input", "float32[-1,3,h,w]")
+        model = written(tmp_path, scripted(Means()))
+        with pytest.raises(UsageError, match=r"pictures of up to 4097 x 1024 .* or equal to 4096"):
+            run(model, *given, "--examples", tmp_path / "pictures")
+
     def test_a_model_that_fails_on_them(self, tmp_path: Path) -> None:
         np.save(tmp_path / "x.npy", np.arange(24, dtype=np.float32).reshape(4, 6) - 3)
         model = written(tmp_path, scripted(Logs()))

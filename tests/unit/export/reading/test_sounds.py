@@ -53,6 +53,8 @@ def test_a_longest_sound_that_is_given(file: Path) -> None:
     [
         (["--codec", "audio"], "needs --rate, the samples per second of the input, 1000 to"),
         (["--codec", "audio", "--rate", "16"], "got 16"),
+        (["--codec", "audio", "--rate", "0", "--input", "float32[-1,n]"], "got 0"),
+        (["--codec", "audio", "--rate", "100000000", "--input", "float32[-1,n]"], "got 1000"),
         (["--rate", "16000"], "--rate is for sounds: add --codec audio"),
         (["--codec", "audio", "--rate", "8000", "--fit", "pad"], "--fit is for pictures, not for"),
         (["--codec", "audio", "--rate", "8000", "--input", "int16[-1,9]"], "sounds need one input"),
