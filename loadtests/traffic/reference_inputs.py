@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -32,13 +32,14 @@ from loadtests.traffic.payloads import (
 from loadtests.traffic.pictures import draw_picture, png
 from loadtests.traffic.sentences import text_json
 from loadtests.traffic.target import Reply, Target, TargetError, exchange
-from models.codec_specs import ImageCodecSpec, TextCodecSpec
+from models.codec_specs import ImageCodecSpec, PicturePreprocess, TextCodecSpec
 from models.preprocess import preprocess
-from models.tensors import Array, Arrays, Tolerance
+from models.tensors import Array, Arrays, TensorSpec, Tolerance
 
 REFERENCES = 64
 MIN_REFERENCES = 8
 MOST_NUMBERS = 2_000_000  # in all references together, so there are fewer large items
+SIDE = 64  # of a picture to draw, in pixels, if it may have any size
 SEED = 0  # every process queries the same items
 MIN_TOLD_APART = 0.5
 log = logging.getLogger(__name__)
@@ -147,7 +148,7 @@ def _ask(target: Target, send: Send, *, aligned: bool) -> References:
     items, pictures = list[Arrays](), list[PictureReference]()
     for _ in range(_count(target)):
         if isinstance(codec, ImageCodecSpec) and codec.input is None:
-            pixels = draw_picture(codec.preprocess, rng)
+            pixels = draw_picture(_at_small_size(codec, target.inputs), rng)
             pictures.append(_picture(target, judge, send, pixels))
             array = preprocess(pictures[-1].file, codec.preprocess)
             items.append({target.inputs[0].name: array})
@@ -156,6 +157,15 @@ def _ask(target: Target, send: Send, *, aligned: bool) -> References:
     return References(
         judge, tuple(_reference(target, judge, send, item) for item in items), tuple(pictures)
     )
+
+
+def _at_small_size(codec: ImageCodecSpec, inputs: Sequence[TensorSpec]) -> PicturePreprocess:
+    """Return how pictures are prepared; if they are not scaled, with a small size to draw."""
+    how = codec.preprocess
+    if how.fit != "none":
+        return how
+    _, *sides = (max(axis.least, min(SIDE, axis.most)) for axis in codec.input_of(inputs).axes)
+    return how.model_copy(update=dict(zip(("height", "width"), sides, strict=True)))
 
 
 def _reference(target: Target, judge: Judge, send: Send, item: Arrays) -> Reference:
@@ -208,5 +218,5 @@ def _predict(target: Target, send: Send, content_type: str, body: bytes) -> obje
 
 
 def _count(target: Target) -> int:
-    numbers = sum(math.prod(max(n, 1) for n in spec.item_shape) for spec in target.inputs)
+    numbers = sum(math.prod(max(axis.least, 1) for axis in spec.axes) for spec in target.inputs)
     return max(MIN_REFERENCES, min(REFERENCES, MOST_NUMBERS // max(1, numbers)))

@@ -13,7 +13,7 @@ import pytest
 
 from loadtests.traffic.calls import Call
 from loadtests.traffic.drawing import WorkloadError
-from loadtests.traffic.reference_inputs import References, ask
+from loadtests.traffic.reference_inputs import REFERENCES, References, ask
 from loadtests.traffic.target import Reply
 from loadtests.traffic.workloads import BATCH_ITEMS, WORKLOADS, Draw, workload
 from tests.unit.loadtests.traffic.fake_server import (
@@ -100,6 +100,19 @@ BY_FORM = {
     "texts": {"unique", "text", "mixed"},
     "pairs": {"unique", "mixed"},
 }
+
+
+@pytest.mark.parametrize(("least", "count"), [(1, REFERENCES), (300, 2_000_000 // 300**2)])
+def test_pictures_of_free_size_are_small(least: int, count: int) -> None:
+    free = {"name": "side", "least": least, "most": 1024}
+    picture = {**PICTURE[0], "shape": [-1, 1, -1, -1], "dimensions": [free, free]}
+    how = {**PICTURES["preprocess"], "fit": "none", "height": 1024, "width": 1024}
+    fake = FakeServer(inputs=[picture], codec={**PICTURES, "preprocess": how})
+    found = ask(fake.target(), fake.post)
+    side = max(64, least)
+    assert [each.pixels.shape for each in found.pictures] == [(side, side)] * count
+
+
 ALL = [(model, name) for model in MODELS for name in WORKLOADS]
 
 
