@@ -46,9 +46,10 @@ def first_picture(data: bytes) -> WebP:
     Raises:
         PictureError: if it is damaged, or has more parts than any encoder writes.
     """
-    if int.from_bytes(data[4:8], "little") + CHUNK_HEAD > len(data):
+    end = int.from_bytes(data[4:8], "little") + CHUNK_HEAD
+    if end > len(data):
         raise PictureError("the picture is damaged: it ends before its pixels do")
-    chunks = _chunks(memoryview(data), HEAD)
+    chunks = _chunks(memoryview(data)[:end], HEAD)  # what follows is no part of the file
     kind, body = next(chunks, (b"", memoryview(b"")))
     if kind in (LOSSY, LOSSLESS):
         return WebP(_file((kind, body)), 1, _size(kind, body))

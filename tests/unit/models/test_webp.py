@@ -52,6 +52,12 @@ def test_pixels_stay_as_they_are(picture: Image.Image, options: dict[str, object
     assert preprocess(data, HOW).shape == (3, 20, 30)
 
 
+@pytest.mark.parametrize("picture", [RGB, GLASS], ids=["plain", "extended"])
+def test_bytes_behind_the_end_are_ignored(picture: Image.Image) -> None:
+    data = webp(picture, lossless=True, exif=exif_data("<", (0x112, 3, 6)))
+    assert first_picture(data + b"EXIFxxxx" * 9) == first_picture(data)
+
+
 def test_a_picture_is_what_pillow_decodes() -> None:
     np.testing.assert_array_equal(
         preprocess(webp(RGB, lossless=True), HOW), preprocess(RGB, HOW), strict=True
