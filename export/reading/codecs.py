@@ -388,19 +388,22 @@ def _floats(option: str, text: str | None) -> tuple[float, ...] | None:
 
 
 def assumed(parsed: argparse.Namespace, defaults: Defaults, codec: CodecSpec) -> tuple[str, ...]:
-    """Return a sentence on the defaults of pictures that nothing states; none: all is stated."""
+    """Return a sentence on the defaults of pictures that nothing states, or nothing if all are."""
     if not isinstance(codec, ImageCodecSpec) or defaults.codec == "image":
         return ()  # a file or an archive states the rest
     how = codec.preprocess
-    taken: dict[str, str] = {"fit": how.fit, "interpolation": how.interpolation}
-    if how.fit == "none":
-        taken = {}
+    taken: dict[str, str] = {}
+    if how.fit != "none":
+        taken = {"fit": how.fit, "interpolation": how.interpolation}
+    if how.fit == "pad":
+        taken["fill"] = str(how.fill)
     if how.fit == "crop":
         taken["resize_shorter"] = str(how.resize_shorter)
     if how.values == "normalized":
         taken |= {"mean": "0", "std": "1"}
     if IMAGENET in (parsed.mean, parsed.std):
         taken = {name: value for name, value in taken.items() if name not in ("mean", "std")}
+    taken |= {"alpha": how.alpha, "polarity": how.polarity}
     options = [
         f"--{name.replace('_', '-')} {value}"
         for name, value in taken.items()
@@ -408,9 +411,10 @@ def assumed(parsed: argparse.Namespace, defaults: Defaults, codec: CodecSpec) ->
     ]
     if not options:
         return ()
+    file = "" if how.fit == "none" else ", or --preprocess FILE"
     told = (
         f"pictures are prepared with {', '.join(options)}, because nothing says how they were in "
-        "training; state these options, or --preprocess FILE"
+        f"training; state these options{file}"
     )
     return (told,)
 

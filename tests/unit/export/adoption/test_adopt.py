@@ -213,7 +213,9 @@ class TestPictures:
         options = ("--name", "x", "--codec", "image", "--mean", "0,0,0", "--std", "1,1,1")
         made = run(file, *options, "--input", "float32[-1,3,32<=h<=96,32<=w<=128]")
         assert (how(made).fit, how(made).height, how(made).width) == ("none", 96, 128)
-        assert not made.warnings
+        (told,) = made.warnings  # no file can state them
+        assert told.startswith("pictures are prepared with --alpha white, --polarity light-on-")
+        assert told.endswith("state these options")
         example = made.definition.example()
         assert isinstance(example, str)
         array = preprocess(base64.b64decode(example), how(made))
@@ -225,9 +227,20 @@ class TestPictures:
     @pytest.mark.parametrize(
         ("options", "told"),
         [
-            ("", "--fit pad, --interpolation bilinear, --mean 0, --std 1, because"),
-            ("--mean imagenet --fit crop", "--interpolation bilinear, --resize-shorter 9, because"),
-            ("--mean 0,0,0 --std 1,1,1 --fit pad --interpolation bilinear", None),
+            (
+                "",
+                "--fit pad, --interpolation bilinear, --fill border, --mean 0, --std 1, "
+                + "--alpha white, --polarity light-on-dark, because",
+            ),
+            (
+                "--mean imagenet --fit crop --alpha drop",
+                "--interpolation bilinear, --resize-shorter 9, --polarity light-on-dark, because",
+            ),
+            (
+                "--mean 0,0,0 --std 1,1,1 --fit pad --interpolation bilinear --fill border "
+                + "--alpha white --polarity light-on-dark",
+                None,
+            ),
         ],
     )
     def test_defaults_that_nothing_states_are_told(
