@@ -230,7 +230,7 @@ class TestPictures:
             (
                 "",
                 "--fit pad, --interpolation bilinear, --fill border, --mean 0, --std 1, "
-                + "--alpha white, --polarity light-on-dark, because",
+                "--alpha white, --polarity light-on-dark, because",
             ),
             (
                 "--mean imagenet --fit crop --alpha drop",
@@ -238,7 +238,7 @@ class TestPictures:
             ),
             (
                 "--mean 0,0,0 --std 1,1,1 --fit pad --interpolation bilinear --fill border "
-                + "--alpha white --polarity light-on-dark",
+                "--alpha white --polarity light-on-dark",
                 None,
             ),
         ],
