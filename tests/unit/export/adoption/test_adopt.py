@@ -229,16 +229,20 @@ class TestPictures:
         [
             (
                 "",
-                "--fit pad, --interpolation bilinear, --fill border, --mean 0, --std 1, "
-                "--alpha white, --polarity light-on-dark, because",
+                (
+                    "--fit pad, --interpolation bilinear, --fill border, --mean 0, --std 1, "
+                    "--alpha white, --polarity light-on-dark, because"
+                ),
             ),
             (
                 "--mean imagenet --fit crop --alpha drop",
                 "--interpolation bilinear, --resize-shorter 9, --polarity light-on-dark, because",
             ),
             (
-                "--mean 0,0,0 --std 1,1,1 --fit pad --interpolation bilinear --fill border "
-                "--alpha white --polarity light-on-dark",
+                (
+                    "--mean 0,0,0 --std 1,1,1 --fit pad --interpolation bilinear --fill border "
+                    "--alpha white --polarity light-on-dark"
+                ),
                 None,
             ),
         ],
