@@ -84,7 +84,7 @@ def read_parts(content_type: str, body: bytes, names: Sequence[str]) -> dict[str
     Args:
         content_type: the body's Content-Type, with its boundary.
         body: the whole body.
-        names: of the parts; the first one may also be called `file`.
+        names: of the parts; the first one may also be called `file`, unless another one is.
 
     Raises:
         InvalidInput: if the body is not a form, is damaged or cut off, or has other parts.
@@ -98,8 +98,10 @@ def read_parts(content_type: str, body: bytes, names: Sequence[str]) -> dict[str
     for file in _read(body, boundary, named=False):
         disposition = file.headers.get(b"content-disposition", b"")
         name = parse_options_header(disposition)[1].get(b"name", b"").decode("latin-1")
-        name = names[0] if name == FILE else name
-        if name not in names or name in found:
+        name = names[0] if name == FILE and FILE not in names else name
+        if name in found:
+            raise InvalidInput(f"{wanted}; it has {name!r} twice")
+        if name not in names:
             raise InvalidInput(f"{wanted}; it has {name[:MAX_SHOWN]!r}")
         found[name] = file
     return found

@@ -197,13 +197,14 @@ def _guessed(codec: Codec, media_type: str, body: bytes) -> str:
     )
 
 
-def parsed_json(body: bytes, hint: str = "", *, nan: bool = False) -> Any:
+def parsed_json(body: bytes, hint: str = "", *, nan: bool = False, what: str = "the body") -> Any:
     """The value of a JSON body, without a byte order mark.
 
     Args:
-        body: the body.
+        body: the body, or a part of it.
         hint: what to send instead, for the error.
         nan: whether the word NaN, which is no JSON but which Python writes, is read as null.
+        what: what it is, for the error.
 
     Raises:
         InvalidInput: if it is malformed, or not in UTF-8.
@@ -212,7 +213,7 @@ def parsed_json(body: bytes, hint: str = "", *, nan: bool = False) -> Any:
         text = unmarked(body)
         return orjson.loads(nan_as_null(text) if nan else text)
     except ValueError as error:
-        raise InvalidInput(f"the body is not JSON: {error}{hint}") from error
+        raise InvalidInput(f"{what} is not JSON: {error}{hint}") from error
 
 
 def _begins_like_json(beginning: bytes) -> bool:
@@ -282,10 +283,7 @@ def _item_of_parts(
             value[name] = part.data
             continue
         check_marks(part.data, codec, 1, budget)
-        try:
-            value[name] = parsed_json(part.data)
-        except InvalidInput as error:
-            raise InvalidInput(f"part {name!r} of the form: {error}") from error
+        value[name] = parsed_json(part.data, what=f"part {name!r} of the form")
     return codec.decode(value, budget)
 
 

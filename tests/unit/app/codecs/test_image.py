@@ -218,14 +218,17 @@ class TestBesideOtherInputs:
             with pytest.raises(ValueError, match=r"pictures need an input|the inputs are"):
                 make_manifest(self.inputs, codec=codec)
 
-    def form(self, *parts: tuple[str, bytes], many: bool = False) -> list[Item]:
+    def form(
+        self, *parts: tuple[str, bytes], many: bool = False, codec: ImageCodec | None = None
+    ) -> list[Item]:
         body = b"".join(
             b'--x\r\nContent-Disposition: form-data; name="%b"\r\n\r\n%b\r\n'
             % (name.encode(), data)
             for name, data in parts
         )
         content_type = "multipart/form-data; boundary=x"
-        return read_items(self.codec, content_type, body + b"--x--", many=many, max_items=9)
+        codec = codec or self.codec
+        return read_items(codec, content_type, body + b"--x--", many=many, max_items=9)
 
     @pytest.mark.parametrize("name", ["picture", "file"])
     def test_a_form_with_named_parts(self, name: str) -> None:
@@ -234,13 +237,22 @@ class TestBesideOtherInputs:
         for each in ("picture", "meta"):
             np.testing.assert_array_equal(item.arrays[each], same.arrays[each])
 
+    def test_another_input_may_be_called_file(self) -> None:
+        inputs = [
+            each.model_copy(update={"name": "file"}) if each.name == "meta" else each
+            for each in self.inputs
+        ]
+        codec = ImageCodec(make_manifest(inputs, codec=self.codec.manifest.codec))
+        (item,) = self.form(("picture", PNG), ("file", b"[1, 2.5]"), codec=codec)
+        np.testing.assert_array_equal(item.arrays["file"], [1, 2.5])
+
     @pytest.mark.parametrize(
         ("parts", "told"),
         [
             ([("picture", PNG)], "must have the parts picture, meta, each once; it has 1"),
-            ([("picture", PNG), ("file", PNG)], "each once; it has 'picture'"),
+            ([("picture", PNG), ("file", PNG)], "each once; it has 'picture' twice"),
             ([("picture", PNG), ("x" * 99, b"1")], "it has 'xxx"),
-            ([("picture", PNG), ("meta", b"[1,")], "part 'meta' of the form: the body is not JSON"),
+            ([("picture", PNG), ("meta", b"[1,")], "part 'meta' of the form is not JSON: "),
             ([("picture", PNG), ("meta", b"[1]")], "'meta': expected"),
             ([("picture", b"?"), ("meta", b"[1, 2]")], "neither a PNG"),
             ([("picture", PNG), ("meta", b"")], "part 2 of the form is an empty file"),
