@@ -258,7 +258,7 @@ def _item_of_file(codec: Codec, file: File, budget: Budget) -> list[Item]:
             check_charset(file.content_type)
     if not media_type:
         raise UnsupportedMediaType(
-            f"the file is not {KNOWN}, and its part of the form has no Content-Type; this model "
+            f"the part is not a {KNOWN} file, and it has no Content-Type; this model "
             f"accepts files of {', '.join(codec.media_types)}"
         )
     if media_type == JSON:

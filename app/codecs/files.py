@@ -133,4 +133,4 @@ class FileCodec(TensorCodec):
 
     def _wanted(self) -> str:
         names = self.parts or (self._input.name,)
-        return f"an object with {listed(list(names))}, or a form with such parts"
+        return f"an object with {listed(list(names))}, or a form with those parts"

@@ -6,17 +6,15 @@ from app.codecs.base import FLAC, JPEG, NPY, NPZ, PNG, WAV, WEBP
 from models import pictures, sound_files, webp
 from models.archive import BEGINNING
 
-BEGINNINGS = {  # by the first byte
-    each[0][:1]: each
-    for each in (
-        (pictures.PNG, PNG),
-        (pictures.JPEG, JPEG),
-        (b"\x93NUMPY", NPY),
-        (BEGINNING, NPZ),
-        (sound_files.FLAC, FLAC),
-        (sound_files.RIFF, None),
-    )
-}
+KINDS = (
+    (pictures.PNG, PNG),
+    (pictures.JPEG, JPEG),
+    (b"\x93NUMPY", NPY),
+    (BEGINNING, NPZ),
+    (sound_files.FLAC, FLAC),
+    (sound_files.RIFF, None),
+)
+BEGINNINGS = {each[0][:1]: each for each in KINDS}  # by the first byte, which no two share
 IN_RIFF = {sound_files.WAVE: WAV, webp.WEBP: WEBP}  # RIFF files, by the four bytes after their size
 KNOWN = "PNG, JPEG, WebP, WAV, FLAC, .npy or .npz"  # all of them, for messages
 

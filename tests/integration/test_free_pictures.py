@@ -64,7 +64,7 @@ class Prompted(nn.Module):
         return prompt * pixels.mean(dim=(2, 3))
 
 
-async def test_a_picture_beside_a_prompt(tmp_path: Path) -> None:
+async def test_a_picture_and_a_prompt(tmp_path: Path) -> None:
     (tmp_path / "model.pt").write_bytes(saved(torch.jit.script(Prompted())))
     arguments = ["adopt", str(tmp_path / "model.pt"), "--name", "prompted", "--codec", "image"]
     arguments += ["--input", "prompt=float32[-1,3]", "--input", "pixels=float32[-1,3,8,8]"]

@@ -165,7 +165,7 @@ class TestForms:
         ("codec", "part_of_it", "told"),
         [
             (PICTURES, part(b"GIF89a", Content_Type="image/gif"), "not 'image/gif'"),
-            (PICTURES, part(b"GIF89a"), "or .npz, and its part"),
+            (PICTURES, part(b"GIF89a"), "or .npz file, and it has no"),
             (NUMBERS, part(PNG, Content_Type="image/png"), "not 'image/png'"),
             (NUMBERS, part(PNG), "not 'image/png'"),
             (OBJECTS, part(b"a"), "accepts files of application/x-npz"),

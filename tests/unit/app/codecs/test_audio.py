@@ -13,7 +13,7 @@ from app.api.payloads import read_items
 from app.codecs.audio import AudioCodec
 from app.codecs.base import NPY, OCTET_STREAM, Budget, TooLongForLoop
 from app.codecs.choose import codec_for
-from app.codecs.sniffing import media_type_in, sniffed
+from app.codecs.sniffing import BEGINNINGS, KINDS, media_type_in, sniffed
 from app.errors import ArtifactInvalid, InvalidInput, PayloadTooLarge, UnsupportedMediaType
 from models.codec_specs import AudioCodecSpec, check_sound
 from models.manifest import Manifest
@@ -147,6 +147,7 @@ def test_the_schema_has_the_file() -> None:
 
 
 def test_kinds_of_files() -> None:
+    assert len(BEGINNINGS) == len(KINDS)
     assert (sniffed(WAV), sniffed(FLAC)) == ("audio/wav", "audio/flac")
     assert sniffed(b"RIFF\0\0\0\0AVI ") is None
     assert media_type_in("Audio/X-Wav; codec=1") == "audio/wav"

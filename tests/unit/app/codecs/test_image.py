@@ -156,7 +156,7 @@ class TestFreeSizes:
             make_manifest([self.picture], codec=ImageCodecSpec(preprocess=self.how, boxes=(box,)))
 
 
-class TestBesideOtherInputs:
+class TestOtherInputs:
     inputs = (
         TensorSpec(name="meta", dtype="float32", shape=(-1, 2)),
         TensorSpec(name="picture", dtype="float32", shape=(-1, 1, 5, 6)),
