@@ -42,7 +42,7 @@ class AtomicIO(TorchCheckpointIO):
 
 
 class Keeper(Callback):
-    """Keeps a run's folder.
+    """Keeps a run's folder. It must be the last callback, to see whether another one ends the run.
 
     Args:
         folder: of the run.
@@ -58,6 +58,7 @@ class Keeper(Callback):
         self.progress = progress
         self.told = False  # whether a signal has arrived
         self.stopped = False
+        self.ending = False  # whether a callback of this process wants to end the run
         self.saved = 0  # the step of last.ckpt
         self.undefined: dict[str, list[int]] = {}  # metric -> epochs in which it was not finite
         self.began = time.monotonic()
@@ -103,11 +104,13 @@ class Keeper(Callback):
         updates, accumulated = divmod(done, window)
         at_end = done % learner.steps == 0
         ask = at_end or (not accumulated and updates % ASK_EVERY == 0)
-        told = self.told and not accumulated  # no checkpoint has gradients
-        if trainer.world_size > 1:
-            told = ask and trainer.strategy.reduce_boolean_decision(told, all=False)
+        self.ending |= trainer.should_stop
+        trainer.should_stop = False  # not before all processes agree
+        may_stop = ask if trainer.world_size > 1 else not accumulated  # no checkpoint has gradients
+        told = may_stop and trainer.strategy.reduce_boolean_decision(self.told, all=False)
+        ends = may_stop and not at_end and self._ends(trainer, learner)
         is_due = self.every is not None and not accumulated and done % self.every < window
-        saves = at_end or told or is_due
+        saves = at_end or told or ends or is_due
         if ask or saves:
             self._check(learner, saves=saves)
         if trainer.loggers and done % LOG_EVERY == 0:
@@ -214,12 +217,18 @@ class Keeper(Callback):
         )
         for callback in self._others(trainer):
             callback.on_validation_end(trainer, learner)
-        if trainer.strategy.reduce_boolean_decision(trainer.should_stop, all=False):
-            trainer.should_stop = True
+        self._ends(trainer, learner)
+
+    def _ends(self, trainer: Trainer, learner: Learner) -> bool:
+        """Whether a callback of any process ends the run; if so, record why."""
+        wanted = self.ending or trainer.should_stop
+        trainer.should_stop = trainer.strategy.reduce_boolean_decision(wanted, all=False)
+        if trainer.should_stop:
             reasons = (
                 getattr(each, "stopping_reason_message", "") for each in self._others(trainer)
             )
             learner.record["ended"] = next(filter(None, reasons), "a callback ended it")
+        return trainer.should_stop
 
     def _others(self, trainer: Trainer) -> list[Callback]:
         return [each for each in trainer.callbacks if each is not self]  # type: ignore[attr-defined]

@@ -74,7 +74,7 @@ def train(
     keeper = Keeper(parsed.out, parsed.checkpoint_every, stage("training"))
     began_at = resumed[KEY]["step"] if resumed else 0
     with _placed(parsed.model):
-        callbacks = [keeper, *_callbacks(parsed, how, console)]
+        callbacks = [*_callbacks(parsed, how, console), keeper]
     trainer = _trainer(parsed, found, learner, callbacks, _loggers(parsed, began_at))
     watch: Any = NanWatch if parsed.detect_anomaly else contextlib.nullcontext
     try:
@@ -89,6 +89,9 @@ def train(
     if keeper.stopped:
         told = f"stopped after step {learner.step} of {learner.total}; --resume continues there"
         return INTERRUPTED, [told]
+    if not learner.is_over:
+        told = f"stopped after step {learner.step} of {learner.total}"
+        return FAILED, [f"{told}: a callback ended it before the first step of this start"]
     lines = [
         f"warning: the metric {name} was NaN or infinite in epoch {', '.join(map(str, epochs))}"
         for name, epochs in keeper.undefined.items()
@@ -274,20 +277,26 @@ def _trainer(
 
 
 def _summary(parsed: Namespace, learner: Learner) -> list[str]:
-    run = learner.record["run"]
+    run, ended, step = learner.record["run"], learner.record.get("ended"), learner.step
+    export = f"export it: python -m export {parsed.model} --checkpoint"
+    within = [
+        f"stopped after step {step} of {learner.total}: {ended}",
+        f"written: {parsed.out / LAST} (step {step})",
+    ]
+    if not run["epochs"]:
+        return [*within, f"{export} {parsed.out / LAST}"]
     last = run["epochs"][-1]
     means = {"loss": last["loss"], "evaluation loss": last["evaluation_loss"], **last["metrics"]}
     told = ", ".join(f"{name} {each:.4f}" for name, each in means.items() if each is not None)
     epochs, peak = run["epochs"], run["peak_bytes"] / 1e6
     seconds = sum(each["seconds"] for each in epochs) / len(epochs)
-    ended = learner.record.get("ended")
     early = [f"stopped after epoch {last['epoch']} of {learner.how.epochs}: {ended}"]
     return [
-        *(early if ended else []),
+        *(within if step % learner.steps else early if ended else []),
         f"epoch {last['epoch']}: {told}",
         f"{seconds:.1f} s per epoch, at most {peak:,.0f} MB per process",
         f"written: {parsed.out / BEST} (epoch {run['kept']}), {parsed.out / PLOT}",
-        f"export it: python -m export {parsed.model} --checkpoint {parsed.out / BEST}",
+        f"{export} {parsed.out / BEST}",
     ]
 
 

@@ -23,3 +23,12 @@ class Counts(Callback):
         assert float(trainer.callback_metrics["accuracy"]) > 0
         self.epochs += 1
         trainer.should_stop = self.epochs == 3
+
+
+class StopsOne(Callback):
+    """Ends the run at the third step, in the second process only."""
+
+    def on_train_batch_end(
+        self, trainer: Trainer, module: LightningModule, outputs: Any, batch: Any, index: int
+    ) -> None:
+        trainer.should_stop = trainer.should_stop or (trainer.global_rank == 1 and index == 2)

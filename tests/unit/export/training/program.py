@@ -246,6 +246,12 @@ def counts() -> list[Any]:
     return [Counts()]
 
 
+def stops_one() -> list[Any]:
+    from tests.unit.export.training.callbacks import StopsOne  # noqa: PLC0415
+
+    return [StopsOne()]
+
+
 class Programs(dict[str, Definition]):
     """Made when they are asked for."""
 
@@ -255,6 +261,7 @@ class Programs(dict[str, Definition]):
         "tiny": lambda: of(Network, stages=halves),
         "tied": lambda: of(Network, stages=lambda module: (module.front, module)),
         "counted": lambda: of(Network, callbacks=counts, epochs=9),
+        "stopped-by-one": lambda: of(Network, callbacks=stops_one),
         "whole": lambda: of(Network),
         "untrained": lambda: definition(Network),
         "nan": lambda: of(Planted),

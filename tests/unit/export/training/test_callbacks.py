@@ -1,0 +1,78 @@
+"""Callbacks of Lightning in a declaration: what they may do, and what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.callbacks import Timer
+
+from tests.unit.export.command_line import QUICK, run
+from tests.unit.export.training import runs
+from tests.unit.export.training.program import Network, of
+
+
+class StopsAt(Timer):
+    """As if the time were over after a number of updates."""
+
+    def __init__(self, update: int) -> None:
+        super().__init__(duration={"days": 1})
+        self.update = update
+
+    def on_train_batch_end(self, trainer: Trainer, *args: Any, **kwargs: Any) -> None:
+        trainer.should_stop = trainer.should_stop or trainer.global_step >= self.update
+
+
+class StopsWithin(Callback):
+    """Ends a run at a batch, also one that is not the last of an update."""
+
+    def on_train_batch_end(
+        self, trainer: Trainer, module: LightningModule, outputs: Any, batch: Any, index: int
+    ) -> None:
+        trainer.should_stop = trainer.should_stop or index == 4
+
+
+def train(out: Path, *options: object, callbacks: Any = None) -> tuple[int, str]:
+    catalog = {"tiny": of(Network, callbacks=callbacks)}
+    return run("train", "tiny", "--out", out, *options, catalog=catalog)
+
+
+@pytest.mark.parametrize(
+    ("update", "epochs", "weights"), [(4, 0, "last.ckpt"), (20, 1, "best.ckpt")]
+)
+def test_a_callback_ends_a_run_within_an_epoch(
+    update: int, epochs: int, weights: str, tmp_path: Path
+) -> None:
+    code, printed = train(tmp_path, callbacks=lambda: [StopsAt(update)])
+    assert code == 0
+    assert f"stopped after step {update} of 64: a callback ended it" in printed
+    assert f"written: {tmp_path / 'last.ckpt'} (step {update})" in printed
+    assert f"--checkpoint {tmp_path / weights}" in printed
+    record = torch.load(tmp_path / "last.ckpt", weights_only=True)["torchlane"]
+    assert (record["step"], len(record["run"]["epochs"])) == (update, epochs)
+    assert "is finished" in train(tmp_path, "--resume")[1]
+    exported = ("tiny", "--checkpoint", tmp_path / weights, "--out", tmp_path / "out", *QUICK)
+    assert run(*exported, catalog={"tiny": of(Network)})[0] == 0
+
+
+def test_a_callback_ends_a_run_after_a_whole_update(tmp_path: Path) -> None:
+    """At batch 5 of an update of 3 batches."""
+    code, printed = train(
+        tmp_path, "--accumulate-grad-batches", 3, callbacks=lambda: [StopsWithin()]
+    )
+    assert code == 0
+    assert "stopped after step 6 of 60" in printed
+
+
+def test_a_callback_ends_a_run_before_its_first_step(tmp_path: Path) -> None:
+    code, printed = train(tmp_path, callbacks=lambda: [Timer(duration={"seconds": 0})])
+    assert code == 1
+    assert "stopped after step 0 of 64: a callback ended it before the first step" in printed
+
+
+def test_a_callback_of_one_process_ends_all(tmp_path: Path) -> None:
+    options = ("--devices", 2, "--accelerator", "cpu")
+    assert "stopped after step 8 of 64" in runs.train("stopped-by-one", tmp_path, *options)
