@@ -18,6 +18,7 @@ from lightning.fabric.plugins.io.torch_io import TorchCheckpointIO
 from lightning.pytorch import Callback, LightningModule, Trainer
 
 from export.checkpoints import BEST, LAST
+from export.errors import ExportError
 from export.reports.curves import page_of
 from export.training.learner import Learner
 from models.definitions.training import Diverged
@@ -74,6 +75,19 @@ class Keeper(Callback):
         self.saved = _of(module).step
         if trainer.loggers:
             self.logged = _of(module).summed(_of(module).losses)
+
+    def on_train_epoch_start(self, trainer: Trainer, module: LightningModule) -> None:
+        """Check that checkpoints fall between updates.
+
+        Raises:
+            ExportError: if another callback has changed the number of batches of an update.
+        """
+        here, window = trainer.accumulate_grad_batches, _of(module).window
+        if here != window:
+            raise ExportError(
+                f"a callback sets accumulate_grad_batches to {here}, but the run has {window}; "
+                "use --accumulate-grad-batches"
+            )
 
     def on_train_end(self, trainer: Trainer, module: LightningModule) -> None:
         """Restore the signal handlers."""

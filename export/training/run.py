@@ -14,7 +14,6 @@ from typing import Any
 import lightning
 import torch
 from lightning.pytorch import Callback, Trainer
-from lightning.pytorch.callbacks import EarlyStopping
 from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger
 from lightning.pytorch.strategies import ModelParallelStrategy
 from rich.console import Console
@@ -24,12 +23,12 @@ from torch import nn
 from export.checkpoints import BEST, KEY, LAST, read
 from export.errors import ExportError, UsageError, reason
 from export.pipeline import Stage, git_commit
-from export.training import options, places
+from export.training import callbacks, options, places
 from export.training.keeper import PLOT, AtomicIO, Keeper, reached
 from export.training.learner import Learner
 from export.training.options import Processes
 from export.training.pipelines import PipelineLearner, PipelineStrategy
-from export.training.watching import NanWatch, Profiler
+from export.training.watching import NanWatch
 from models.definitions.definition import Definition
 from models.definitions.loading import BrokenDefinition
 from models.definitions.training import Diverged, Training
@@ -62,6 +61,8 @@ def train(
     try:
         with _placed(parsed.model):
             learner = _learner(parsed, definition, how, found)
+            asked = callbacks.of_options(parsed, console)
+            asked += callbacks.declared(how, asked)
     except ValueError as error:
         raise UsageError(f"{parsed.model}: {error}") from error
     try:
@@ -73,9 +74,7 @@ def train(
         return 0, [f"{parsed.out} is finished"]
     keeper = Keeper(parsed.out, parsed.checkpoint_every, stage("training"))
     began_at = resumed[KEY]["step"] if resumed else 0
-    with _placed(parsed.model):
-        callbacks = [*_callbacks(parsed, how, console), keeper]
-    trainer = _trainer(parsed, found, learner, callbacks, _loggers(parsed, began_at))
+    trainer = _trainer(parsed, found, learner, [*asked, keeper], _loggers(parsed, began_at))
     watch: Any = NanWatch if parsed.detect_anomaly else contextlib.nullcontext
     try:
         with watch(), _placed(parsed.model):
@@ -215,17 +214,6 @@ def _is_finished(resumed: Any, learner: Learner, parsed: Namespace, console: Con
     return False
 
 
-def _callbacks(parsed: Namespace, how: Training, console: Console) -> list[Callback]:
-    """Return the callbacks that the options and the declaration ask for."""
-    made: list[Callback] = [Profiler(parsed.out, console)] if parsed.profile else []
-    if parsed.early_stopping is not None:
-        usual = "min" if parsed.early_stopping in options.LOSSES else "max"
-        asked = {"patience": parsed.patience, "min_delta": parsed.min_delta}
-        asked = {name: each for name, each in asked.items() if each is not None}
-        made.append(EarlyStopping(parsed.early_stopping, mode=parsed.mode or usual, **asked))
-    return [*made, *(how.callbacks() if how.callbacks else ())]
-
-
 def _loggers(parsed: Namespace, began_at: int) -> list[Logger]:
     """Return the loggers; a resumed run adds to what TensorBoard shows, and to the CSV files."""
     made: list[Logger] = []
@@ -240,7 +228,7 @@ def _trainer(
     parsed: Namespace,
     found: Processes,
     learner: Learner,
-    callbacks: Sequence[Callback],
+    asked: Sequence[Callback],
     loggers: Sequence[Logger],
 ) -> Trainer:
     strategy: Any = parsed.strategy
@@ -257,7 +245,7 @@ def _trainer(
         strategy=strategy,
         precision=parsed.precision,
         plugins=[AtomicIO()],
-        callbacks=[*callbacks],
+        callbacks=[*asked],
         max_epochs=1,  # all epochs are one sequence of batches
         check_val_every_n_epoch=None,  # callbacks see the validations of `Keeper`
         val_check_interval=learner.steps,

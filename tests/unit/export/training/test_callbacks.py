@@ -8,7 +8,11 @@ from typing import Any
 import pytest
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
-from lightning.pytorch.callbacks import Timer
+from lightning.pytorch.callbacks import (
+    GradientAccumulationScheduler,
+    StochasticWeightAveraging,
+    Timer,
+)
 
 from tests.unit.export.command_line import QUICK, run
 from tests.unit.export.training import runs
@@ -76,3 +80,30 @@ def test_a_callback_ends_a_run_before_its_first_step(tmp_path: Path) -> None:
 def test_a_callback_of_one_process_ends_all(tmp_path: Path) -> None:
     options = ("--devices", 2, "--accelerator", "cpu")
     assert "stopped after step 8 of 64" in runs.train("stopped-by-one", tmp_path, *options)
+
+
+@pytest.mark.parametrize(
+    ("callback", "told"),
+    [
+        (lambda: GradientAccumulationScheduler({0: 2}), "use --accumulate-grad-batches"),
+        (lambda: StochasticWeightAveraging(1e-2), "Lightning's epochs, of which a run has one"),
+    ],
+)
+def test_callbacks_that_cannot_work(
+    callback: Any, told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert train(tmp_path / "run", callbacks=lambda: [callback()])[0] == 2
+    line = capsys.readouterr().err
+    assert f"`callbacks` cannot have {type(callback()).__name__}: " in line
+    assert told in line
+    assert not (tmp_path / "run").exists()
+
+
+class Accumulates(Callback):
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        trainer.accumulate_grad_batches = 2
+
+
+def test_a_callback_that_accumulates(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert train(tmp_path, callbacks=lambda: [Accumulates()])[0] == 1
+    assert "sets accumulate_grad_batches to 2, but the run has 1" in capsys.readouterr().err
