@@ -214,7 +214,7 @@ def check(parsed: argparse.Namespace, definition: Definition, found: Processes) 
         raise UsageError("--precision 16-mixed cannot be combined with fsdp: use bf16-mixed")
     _check_steps(parsed, definition.training)
     if strategy == "pipeline":
-        _check_pipeline(parsed, definition)
+        check_pipeline(parsed, definition)
     elif parsed.microbatches is not None:
         raise UsageError("--microbatches is for --strategy pipeline")
     last = parsed.out / LAST
@@ -247,7 +247,14 @@ def flag(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
 
-def _check_pipeline(parsed: argparse.Namespace, definition: Definition) -> None:
+def check_pipeline(
+    parsed: argparse.Namespace, definition: Definition, *, resumed: bool = False
+) -> None:
+    """Check the options, for a resumed run with those that it began with.
+
+    Raises:
+        UsageError: if one cannot be combined with a pipeline, or the model has no stages.
+    """
     if stages_of(definition) is None:
         raise UsageError(
             f"--strategy pipeline: {parsed.model!r} declares no stages; use ddp or fsdp"
@@ -257,7 +264,8 @@ def _check_pipeline(parsed: argparse.Namespace, definition: Definition) -> None:
     for each in ("accumulate_grad_batches", "gradient_clip_val"):
         wrong = wrong or (flag(each) if getattr(parsed, each) is not None else "")
     if wrong:
-        raise UsageError(f"{wrong} cannot be combined with --strategy pipeline")
+        told = f"the run began with {wrong}, which" if resumed else wrong
+        raise UsageError(f"{told} cannot be combined with --strategy pipeline")
 
 
 def check_stages(module: nn.Module, stages: Sequence[nn.Module]) -> Sequence[nn.Module]:

@@ -13,6 +13,7 @@ from typing import Any
 
 import lightning
 import torch
+from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger
 from lightning.pytorch.strategies import ModelParallelStrategy
@@ -74,16 +75,16 @@ def train(
         return 0, [f"{parsed.out} is finished"]
     keeper = Keeper(parsed.out, parsed.checkpoint_every, stage("training"))
     began_at = resumed[KEY]["step"] if resumed else 0
-    trainer = _trainer(parsed, found, learner, [*asked, keeper], _loggers(parsed, began_at))
     watch: Any = NanWatch if parsed.detect_anomaly else contextlib.nullcontext
     try:
+        trainer = _trainer(parsed, found, learner, [*asked, keeper], began_at)
         with watch(), _placed(parsed.model):
             trainer.fit(learner, ckpt_path=last if resumed else None, weights_only=True)
     except Diverged:
         if found.rank:  # the first process says it for all
             return FAILED, []
         raise
-    except (RuntimeError, ValueError, TypeError, OSError) as error:
+    except (RuntimeError, ValueError, TypeError, OSError, MisconfigurationException) as error:
         raise ExportError(f"training {parsed.model} fails: {reason(error)}") from error
     if keeper.stopped:
         told = f"stopped after step {learner.step} of {learner.total}; --resume continues there"
@@ -138,6 +139,8 @@ def _declared(parsed: Namespace, definition: Definition, resumed: Any) -> Traini
         wanted = {own: began[own] for own in (*OWN, *options.KEPT) if own in began}
     for own in options.KEPT:
         setattr(parsed, own, wanted.pop(own, None))
+    if resumed is not None and parsed.strategy == "pipeline":
+        options.check_pipeline(parsed, definition, resumed=True)
     return dataclasses.replace(how, **wanted)
 
 
@@ -229,7 +232,7 @@ def _trainer(
     found: Processes,
     learner: Learner,
     asked: Sequence[Callback],
-    loggers: Sequence[Logger],
+    began_at: int,
 ) -> Trainer:
     strategy: Any = parsed.strategy
     if strategy == "pipeline" and isinstance(learner, PipelineLearner):
@@ -256,7 +259,7 @@ def _trainer(
         detect_anomaly=parsed.detect_anomaly,
         use_distributed_sampler=False,
         limit_val_batches=0,
-        logger=[*loggers],
+        logger=_loggers(parsed, began_at),
         enable_checkpointing=False,
         enable_progress_bar=False,
         enable_model_summary=False,

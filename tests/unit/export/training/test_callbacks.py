@@ -9,7 +9,10 @@ import pytest
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.callbacks import (
+    EarlyStopping,
     GradientAccumulationScheduler,
+    LearningRateMonitor,
+    ModelCheckpoint,
     StochasticWeightAveraging,
     Timer,
 )
@@ -87,6 +90,7 @@ def test_a_callback_of_one_process_ends_all(tmp_path: Path) -> None:
     [
         (lambda: GradientAccumulationScheduler({0: 2}), "use --accumulate-grad-batches"),
         (lambda: StochasticWeightAveraging(1e-2), "Lightning's epochs, of which a run has one"),
+        (ModelCheckpoint, "export keeps the checkpoints itself; see `keep`"),
     ],
 )
 def test_callbacks_that_cannot_work(
@@ -107,3 +111,41 @@ class Accumulates(Callback):
 def test_a_callback_that_accumulates(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert train(tmp_path, callbacks=lambda: [Accumulates()])[0] == 1
     assert "sets accumulate_grad_batches to 2, but the run has 1" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("made", "told"),
+    [
+        (lambda: None, "must return a list of callbacks, got None"),
+        (Accumulates, "must return a list of callbacks, got "),
+        (lambda: ["x"], "must return callbacks of `lightning.pytorch`, got builtins.str"),
+        (
+            lambda: [EarlyStopping("loss")],
+            "--early-stopping: `callbacks` has an EarlyStopping for the same metric; omit one",
+        ),
+    ],
+)
+def test_callbacks_that_are_wrong(
+    made: Any, told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert train(tmp_path / "run", "--early-stopping", "loss", callbacks=made)[0] == 2
+    line = capsys.readouterr().err
+    assert told in line
+    assert line.count("\n") == 1
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("made", "told"),
+    [
+        (lambda: [LearningRateMonitor()], "`LearningRateMonitor` callback with `Trainer` that has"),
+        (lambda: [Timer(), Timer()], "Found more than one stateful callback of type `Timer`"),
+    ],
+)
+def test_callbacks_that_lightning_rejects(
+    made: Any, told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert train(tmp_path, callbacks=made)[0] == 1
+    line = capsys.readouterr().err
+    assert line.startswith("export: training tiny fails: ")
+    assert told in line

@@ -144,6 +144,17 @@ class TestFolder:
         assert run("train", "whole", *train[4:], "--resume", catalog=CATALOG)[0] == 2
         assert "belongs to 'tiny', not to 'whole'" in capsys.readouterr().err
 
+    def test_that_began_with_clipping_cannot_become_a_pipeline(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        began = {"epochs": 4, "batch": 32, "seed": 7, "gradient_clip_val": 1.0}
+        record = {"model": "tiny", "run": RUN | {"hyperparameters": began}, "step": 1}
+        torch.save({"torchlane": record, "optimizer_states": []}, tmp_path / "last.ckpt")
+        resume = ("train", "tiny", "--out", tmp_path, "--resume", *TWO, "--strategy", "pipeline")
+        assert run(*resume, catalog=CATALOG)[0] == 2
+        told = "the run began with --gradient-clip-val, which cannot be combined with --strategy"
+        assert told in capsys.readouterr().err
+
     @pytest.mark.parametrize(
         ("changes", "told"),
         [
