@@ -217,7 +217,7 @@ class Keeper(Callback):
         self._tell_callbacks(trainer, learner, epoch)
 
     def _tell_callbacks(self, trainer: Trainer, learner: Learner, epoch: TrainedEpoch) -> None:
-        """Show loggers and callbacks the epoch, whose callbacks may end the run."""
+        """Pass the epoch's numbers to loggers and callbacks; a callback may end the run."""
         found = {"loss": epoch.loss, **epoch.metrics}
         if learner.evaluation is not None:
             found["evaluation_loss"] = epoch.evaluation_loss

@@ -97,7 +97,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="update the weights once for N batches (default: 1)",
     )
     parser.add_argument(
-        "--gradient-clip-val", type=values.amount, metavar="X", help="cut gradients off at X"
+        "--gradient-clip-val", type=values.amount, metavar="X", help="clip gradients at X"
     )
     parser.add_argument(
         "--gradient-clip-algorithm",
@@ -112,7 +112,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--mode",
         choices=("min", "max"),
-        help="of a better metric (default: min of a loss, else max)",
+        help="whether lower (min) or higher (max) is better (default: min for a loss, else max)",
     )
     parser.add_argument(
         "--patience", type=whole, metavar="N", help="epochs without improvement (default: 3)"

@@ -218,7 +218,7 @@ def _is_finished(resumed: Any, learner: Learner, parsed: Namespace, console: Con
 
 
 def _loggers(parsed: Namespace, began_at: int) -> list[Logger]:
-    """Return the loggers; a resumed run adds to what TensorBoard shows, and to the CSV files."""
+    """Return the loggers; each start writes new CSV files and adds to what TensorBoard shows."""
     made: list[Logger] = []
     if "csv" in (parsed.logger or ()):
         made.append(CSVLogger(parsed.out, "csv"))
