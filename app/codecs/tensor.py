@@ -27,6 +27,7 @@ from models.padding import padding_of
 from models.tensors import Axis, TensorSpec, null_as_nan
 
 MAX_SHOWN = 8  # names from a client in an error
+MAX_AXES = 64  # numpy rejects lists that are nested deeper
 
 
 class TensorCodec:
@@ -186,7 +187,7 @@ class TensorCodec:
     def convert_numbers(self, name: str, numbers: list[object]) -> Array:
         """See `Codec`."""
         spec = next(each for each in self._inputs if each.name == name)
-        return _converted(spec, numbers, _array(spec, numbers))
+        return convert(spec, _array(spec, numbers))
 
     def cast_numbers(self, name: str, numbers: Array) -> Array | None:
         """See `Codec`."""
@@ -326,7 +327,7 @@ def numbers_of(spec: TensorSpec, value: object, *, flat: bool) -> Array:
         array = array.reshape(spec.item_shape)
     if not spec.takes(array.shape):
         raise misshapen(spec, array.shape)
-    converted = _converted(spec, value, array)
+    converted = convert(spec, array)
     if spec.dtype != "bool":  # converted bools are 0 or 1
         check_values(spec, converted)
     return converted
@@ -338,6 +339,10 @@ def _array(spec: TensorSpec, value: object) -> Array:
         value is not None or not spec.nan or spec.item_shape
     ):
         raise InvalidInput(f"{spec.name!r}: expected {wanted(spec)}, got {kind(value)}")
+    kinds = _kinds(value) if isinstance(value, list) else ()
+    # numpy turns bools among numbers into numbers, and all values into texts of the longest one.
+    if str in kinds or (bool in kinds and spec.dtype != "bool"):
+        raise not_all(spec)
     try:
         array = np.asarray(value)
     except (ValueError, OverflowError) as error:  # numpy: inhomogeneous shape
@@ -348,19 +353,14 @@ def _array(spec: TensorSpec, value: object) -> Array:
     return null_as_nan(array) if spec.nan else array
 
 
-def _converted(spec: TensorSpec, value: object, array: Array) -> Array:
-    """The array of a JSON value in the input's dtype."""
-    # numpy turns bools among numbers into numbers.
-    if spec.dtype != "bool" and array.dtype.kind != "b" and _holds_bools(value):
-        raise not_all(spec)
-    return convert(spec, array)
-
-
-def _holds_bools(value: object) -> bool:
-    if not isinstance(value, list):
-        return isinstance(value, bool)
-    kinds = set(map(type, value))
-    return bool in kinds or (list in kinds and any(map(_holds_bools, value)))
+def _kinds(values: list[object], axes: int = MAX_AXES) -> set[type]:
+    """The types of JSON values and of those in their lists, as deep as numpy reads them."""
+    kinds = set(map(type, values))
+    if list in kinds and axes > 1:
+        for each in values:
+            if isinstance(each, list):
+                kinds |= _kinds(each, axes - 1)
+    return kinds
 
 
 def kind(value: object) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -120,6 +121,17 @@ class TestRejected:
             decode(value)
         assert str(caught.value).startswith("'x': expected float32 of shape [2, 3], got ")
         assert got in str(caught.value)
+
+    @pytest.mark.parametrize("dtype", ["float32", "bool"])
+    @pytest.mark.parametrize("nested", [False, True])
+    def test_a_long_text_among_numbers_takes_no_memory(self, dtype: Dtype, nested: bool) -> None:
+        values: list[object] = ["a" * 100_000, *[0] * 99]  # numpy would make 100 such texts
+        tracemalloc.start()
+        with pytest.raises(InvalidInput, match="not all"):
+            decode([values] if nested else values, dtype, (1, 100))
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert peak < 1_000_000
 
     def test_free_dimensions_reject_flat_lists(self) -> None:
         with pytest.raises(InvalidInput, match=re.escape("shape [0..1024, 2], got shape [4]")):
