@@ -40,7 +40,8 @@ class Answering:
     Attributes:
         counted: bytes of the answer, as counted by `AnswerMemory`.
         draws: whether the answer has PNG files, which are slow to make.
-        invalid: the errors of items that were invalid and left out, by index; None: each is needed.
+        invalid: the errors of items that were invalid and left out, by index; None: one
+            invalid item fails the request.
         gzip: whether the answer is compressed: `NEVER`, `MAY` (if it is large JSON) or `MUST`.
         is_sent_always: whether the transport calls `sent` however the call ends; otherwise nothing
             is counted before the answer.
@@ -154,7 +155,6 @@ class Answering:
         self, outcomes: Sequence[Outcome], invalid: Mapping[int, InvalidItem]
     ) -> list[Outcome]:
         """The outcomes of all items, in order; the notes are completed too."""
-        self.service.metrics.model(self.model.id).outcome(InvalidItem.code, len(invalid))
         found, notes = iter(outcomes), iter(self.notes)
         has_notes = bool(self.notes) or self.model.codec.places is not None
         every, every_note = list[Outcome](), list[Note | None]()

@@ -248,7 +248,7 @@ class Call(Answering):
         self._is_decoded(len(items))
         self._reserve(len(items))
         self._submission = service.engine.submit(
-            model.id, items, self.deadline, self._lag_s, request_id
+            model.id, items, self.deadline, self._lag_s, request_id, len(self.invalid or ())
         )
         return self._submission
 
@@ -299,7 +299,8 @@ class Call(Answering):
         self._is_decoded(len(items))
         self._asks_for(len(items))
         self._reserve(len(items))
-        self.service.engine.supply(submission, items, self.deadline, self._lag_s)
+        invalid = len(self.invalid or ())
+        self.service.engine.supply(submission, items, self.deadline, self._lag_s, invalid)
 
     def _is_decoded(self, items: int) -> None:
         self._decoded = time.perf_counter()

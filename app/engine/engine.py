@@ -41,6 +41,7 @@ from app.engine.singleflight import Waiter
 from app.engine.submission import Submission
 from app.engine.waiters import OpenWaiters
 from app.errors import (
+    InvalidItem,
     ItemFailed,
     ModelNotFound,
     ModelNotReady,
@@ -176,14 +177,17 @@ class Engine(Settler):
         deadline: float,
         lag_s: float = 0.0,
         label: bytes = b"",
+        invalid: int = 0,
     ) -> Submission:
         """The first half of `predict`: accept or reject the items, at once and as a whole.
 
         `lag_s` is the result of `read_lag_s` when the request was read; `label` is the request's
-        name in the log if the model fails on an item.
+        name in the log if the model fails on an item; `invalid` is the number of its items that
+        were left out, with which it counts as failed in part.
         """
         served = self._served(model)
         waiter = Waiter(deadline, served.closed, label, self._clock.now())
+        waiter.invalid = invalid
         try:
             counts = self._place(served, waiter, items, lag_s)
         except TorchlaneError:
@@ -223,6 +227,7 @@ class Engine(Settler):
         items: Sequence[Item],
         deadline: float = math.inf,
         lag_s: float = 0.0,
+        invalid: int = 0,
     ) -> None:
         """Accept or reject the items of an expected request, as `submit` does.
 
@@ -235,6 +240,7 @@ class Engine(Settler):
         if deadline < waiter.deadline:
             self._open.hasten(waiter, deadline)
         waiter.settled = served.closed
+        waiter.invalid = invalid
         try:
             submission.cache = self._place(served, waiter, items, lag_s)
         except Exception as error:  # for the caller of `expect`, not of this method
@@ -557,7 +563,9 @@ def count_outcomes(metrics: ModelMetrics, waiter: Waiter, now: float) -> None:
             metrics.outcome(outcome.code)
         else:
             predicted += 1
-    if predicted < len(waiter.keys):
+    if waiter.invalid:
+        metrics.outcome(InvalidItem.code, waiter.invalid)
+    if predicted < len(waiter.keys) or waiter.invalid:
         metrics.failed(seconds)
     else:
         computed = waiter.batch_items > 0

@@ -32,6 +32,7 @@ class Waiter:
         number: its number among the open waiters; 0 if it never waited.
         trace: the request's trace, if a sink follows it.
         found: number of outcomes from the second cache.
+        invalid: number of items that were left out because they do not fit the model.
     """
 
     __slots__ = (
@@ -42,6 +43,7 @@ class Waiter:
         "deadline",
         "error",
         "found",
+        "invalid",
         "keys",
         "label",
         "number",
@@ -72,6 +74,7 @@ class Waiter:
         self.number = 0
         self.trace: RequestTrace | None = None
         self.found = 0
+        self.invalid = 0
         self._missing = 0
         self.settled = settled
 

@@ -60,6 +60,19 @@ async def test_wrong_items_have_their_errors_in_their_places(api: Api) -> None:
     assert after == before + 2
 
 
+@pytest.mark.parametrize("items", [[[1], [2]], [[1, 2], [1]], [[0.123456789]] * 3000])
+async def test_it_counts_as_failed(api: Api, items: list[Any]) -> None:
+    results = "computed", "cached", "failed"
+
+    async def counted() -> dict[str, float]:
+        name = "torchlane_model_requests_total"
+        return {each: await api.metric(name, result=each) for each in results}
+
+    before = await counted()
+    assert (await asked(api, items)).status_code == 200
+    assert await counted() == {**before, "failed": before["failed"] + 1}
+
+
 async def test_nothing_is_wrong(api: Api) -> None:
     answer = await asked(api, [[1, 2]])
     wanted = {"model": "double", "version": 1, "failed": 0, "predictions": [row(2, 4)]}
