@@ -116,6 +116,11 @@ class Chooser:
         """Whether numbers may be missing."""
         return any(spec.nan for spec in self.manifest.inputs)
 
+    @property
+    def optional(self) -> frozenset[str]:
+        """The inputs that a row may lack."""
+        return optional_inputs(self.manifest.inputs, categories_of(self.manifest.codec))
+
     def choose(self, there: Sequence[str], where: str, *, sparse: bool = False) -> Wanted:
         """The columns to read, chosen from those of the table.
 
@@ -132,11 +137,11 @@ class Chooser:
         others = [name for name in there if name not in wanted.names]
         kept = tuple(others) if tuple(self.kept) == ALL_OTHERS else tuple(self.kept)
         if lost := [name for name in kept if name not in there]:
-            raise BulkError(f"{where} has no column {_listed(lost)}; it has {_listed(there)}")
+            raise BulkError(f"{where} has no column {listed(lost)}; it has {listed(there)}")
         wanted = replace(wanted, kept=kept)
         twice = [name for name in wanted.names if there.count(name) > 1]
         if twice:
-            raise BulkError(f"{where} has duplicate columns {_listed(twice)}: rename or drop them")
+            raise BulkError(f"{where} has duplicate columns {listed(twice)}: rename or drop them")
         named = {each.input for each in categories_of(self.manifest.codec)}
         columns = wanted.columns_of(self.manifest)
         scalars = {spec.name for spec in self.manifest.inputs if not spec.item_shape}
@@ -147,7 +152,7 @@ class Chooser:
     def _wanted(self, there: Sequence[str], where: str, *, sparse: bool) -> Wanted:
         for named in (self.input, self.id):
             if named is not None and named not in there:
-                raise BulkError(f"{where} has no column {named!r}; it has {_listed(there)}")
+                raise BulkError(f"{where} has no column {named!r}; it has {listed(there)}")
         id_column = self.id or (ID if ID in there else None)
         names = [spec.name for spec in self.manifest.inputs]
         if self.vectors:
@@ -162,21 +167,21 @@ class Chooser:
         parts = names
         if isinstance(codec, TextCodecSpec) and codec.pairs and "text" in there:
             parts = ["text", "text_pair"]
-        optional = optional_inputs(self.manifest.inputs, categories_of(codec)) if sparse else ()
+        optional = self.optional if sparse else ()
         found = [name for name in parts if name in there]
         if len(parts) > 1 and found and set(parts) <= {*there, *optional}:
             return Wanted(None, {name: name for name in found}, id_column)
         missing = [name for name in parts if name not in there]
         if len(missing) < len(parts):
             raise BulkError(
-                f"{where} has no column {_listed(missing)}; it has {_listed(there)}: the model "
-                f"needs {_listed(parts)}"
+                f"{where} has no column {listed(missing)}; it has {listed(there)}: the model "
+                f"needs {listed(parts)}"
             )
         needs = f"column {' or '.join(map(repr, usual))}"
         if len(names) > 1:
-            needs += f", nor the columns {_listed(parts)}"
+            needs += f", nor the columns {listed(parts)}"
         raise BulkError(
-            f"{where} has no {needs}; it has {_listed(there)}: rename one, or name it with "
+            f"{where} has no {needs}; it has {listed(there)}: rename one, or name it with "
             "--input-column"
         )
 
@@ -185,7 +190,7 @@ class Chooser:
         rest = [spec.name for spec in self.manifest.inputs if spec.name not in self.vectors]
         needed = [*rest, *chain.from_iterable(self.vectors.values())]
         if missing := [name for name in needed if name not in there]:
-            raise BulkError(f"{where} has no column {_listed(missing)}; it has {_listed(there)}")
+            raise BulkError(f"{where} has no column {listed(missing)}; it has {listed(there)}")
         parts = {name: name for name in rest}
         return Wanted(None, parts, id_column, vectors=self.vectors)
 
@@ -208,7 +213,7 @@ def vectors_of(manifest: Manifest, given: Sequence[str]) -> Mapping[str, tuple[s
             )
         spec = specs.get(name)
         if spec is None or manifest.codec.kind != "tensor":
-            there = _listed([*specs]) if manifest.codec.kind == "tensor" else "not numbers"
+            there = listed([*specs]) if manifest.codec.kind == "tensor" else "not numbers"
             raise UsageError(f"--columns {text!r}: the inputs are {there}")
         if not spec.takes((len(columns),)):
             raise UsageError(f"--columns {text!r}: {misshapen(spec, (len(columns),))}")
@@ -232,6 +237,7 @@ def parsed(value: object) -> object:
         return value
 
 
-def _listed(names: Sequence[str]) -> str:
+def listed(names: Sequence[str]) -> str:
+    """Names of columns for messages, of which only some are shown."""
     shown = [repr(name) for name in names[:MOST_SHOWN]]
     return ", ".join(shown + ["..."] * (len(names) > MOST_SHOWN)) or "none"

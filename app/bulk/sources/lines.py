@@ -14,7 +14,7 @@ from typing import Any, BinaryIO, Self
 import orjson
 
 from app.bulk.blocks import Columns
-from app.bulk.columns import ID, INPUT, Chooser, Wanted
+from app.bulk.columns import ID, INPUT, Chooser, Wanted, listed
 from app.bulk.errors import BulkError
 from app.codecs.missing import nan_as_null
 from models.byte_order import unmarked
@@ -81,7 +81,8 @@ class LinesSource:
         stream: standard input.
 
     Raises:
-        BulkError: if no line at the beginning of the files can be scored.
+        BulkError: if no line at the beginning of the files can be scored, or an input that may be
+            missing is missing in all of them.
     """
 
     integer_ids = False
@@ -115,16 +116,28 @@ class LinesSource:
         """Reject files of another kind, or a wrong column name, before all rows become bad."""
         problem: BulkError | None = None
         is_right = False
+        lacking, others = set[str](), dict[str, None]()  # inputs, and keys
         for line in islice(self._lines(), LOOKED_AT):
             self.row_bytes = max(self.row_bytes, len(line))
-            if is_right:
+            if is_right and not lacking:
                 continue
             try:
                 found = _parsed(line, nan=self._chooser.takes_nan)
-                self._chooser.choose(tuple(found), "the line", sparse=True)
-                is_right = True
+                wanted = self._chooser.choose(tuple(found), "the line", sparse=True)
             except BulkError as error:
                 problem = problem or error
+                continue
+            if not is_right and wanted.item is None:
+                lacking |= self._chooser.optional
+            is_right = True
+            lacking -= set(found)
+            others.update(dict.fromkeys(name for name in found if name not in wanted.names))
+        if lacking:
+            raise BulkError(
+                f"{self._files[0]}: none of the first {LOOKED_AT} lines has "
+                f"{listed(sorted(lacking))}; other keys are {listed([*others])}: rename one, or "
+                "write null where a number is missing"
+            )
         if problem is not None and not is_right:
             raise BulkError(
                 f"{self._files[0]}: the first {LOOKED_AT} lines cannot be scored; the first error: "

@@ -56,6 +56,17 @@ def test_null_nan_and_absent_keys_in_lines(bulk: Bulk) -> None:
     assert found() == [*WANTED, None]
 
 
+def test_an_input_that_no_line_has_is_a_mistake(
+    bulk: Bulk, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Else all rows would be scored without it."""
+    Path("in.jsonl").write_text('{"agee": 1, "rooms": 2}\n' * 3)
+    assert bulk("ages", "in.jsonl") == 1
+    assert "lines has 'age'; other keys are 'agee': rename one" in capsys.readouterr().err
+    Path("in.jsonl").write_text('{"rooms": 2}\n' * 99 + '{"age": null, "rooms": 2}\n')
+    assert bulk("ages", "in.jsonl") == 0
+
+
 def test_a_table_must_have_each_column(bulk: Bulk, capsys: pytest.CaptureFixture[str]) -> None:
     """Else a name with a mistake would be a column of missing values."""
     Path("in.csv").write_text("agee,rooms\n1,2\n")
