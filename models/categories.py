@@ -30,9 +30,11 @@ class Categories(Part):
 
     @model_validator(mode="after")
     def _differ(self) -> Self:
-        if len(set(self.names)) < len(self.names):
-            twice = next(name for at, name in enumerate(self.names) if name in self.names[:at])
-            raise ValueError(f"the categories of {self.input!r} have {twice!r} twice")
+        seen = set[str]()
+        for name in self.names:
+            if name in seen:
+                raise ValueError(f"the categories of {self.input!r} have {name!r} twice")
+            seen.add(name)
         return self
 
     @property

@@ -16,8 +16,11 @@ from export.reading.declared import DeclaredInput
 from models.byte_order import NotUtf8Error, unmarked
 from models.categories import Categories, by_input
 from models.local_paths import NotLocal, local_path
+from models.manifest import MAX_MANIFEST_VALUES
 
 MAX_FILE_BYTES = 16 << 20
+MARKS = ",:[{"  # counted as values of the manifest, in names too
+MAX_MARKS = MAX_MANIFEST_VALUES * 3 // 4  # the manifest has other values
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -60,6 +63,15 @@ def read_categories(parsed: argparse.Namespace) -> tuple[Categories, ...]:
             made.append(Categories.model_validate(fields))
         except ValidationError as error:
             raise UsageError(f"--categories {name}={file}: {first_of(error)}") from error
+    names = "".join(name for each in made for name in each.names)
+    count = sum(len(each.names) for each in made)
+    marks = count + sum(map(names.count, MARKS))
+    if marks > MAX_MARKS:
+        raise UsageError(
+            f"--categories: {count:,} names with {marks - count:,} commas, colons and brackets in "
+            f"them are too much for the manifest; at most {MAX_MARKS:,} of both in total: shorten "
+            "the names, or leave --categories out and send indices"
+        )
     return tuple(made)
 
 

@@ -11,7 +11,7 @@ from pydantic import JsonValue
 from export.errors import UsageError
 from export.reading.categories import add_arguments, read_categories, with_names, with_ranges
 from export.reading.declared import read_inputs
-from models.categories import Categories
+from models.categories import MAX_CATEGORIES, Categories
 
 FILE = "Oslo\r\nRoma \n75001\n"
 
@@ -50,6 +50,15 @@ def test_a_name_per_line(tmp_path: Path) -> None:
 def test_mistakes(tmp_path: Path, arguments: list[str], content: str | bytes, message: str) -> None:
     with pytest.raises(UsageError, match=message):
         read(tmp_path, *arguments, content=content)
+
+
+def test_names_must_fit_into_the_manifest(tmp_path: Path) -> None:
+    """Before the proofs, which take long."""
+    names = "\n".join(f"Town {n}, Region: 7" for n in range(60_000))
+    with pytest.raises(UsageError, match=r"60,000 names with 120,000 commas, .* shorten the names"):
+        read(tmp_path, "--categories", "c={}", content=names)
+    many = "\n".join(map(str, range(MAX_CATEGORIES)))
+    assert len(read(tmp_path, "--categories", "c={}", content=many)[0].names) == MAX_CATEGORIES
 
 
 def test_an_input_without_a_range_gets_that_of_the_indices() -> None:
