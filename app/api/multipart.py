@@ -7,7 +7,7 @@ python-multipart inspects every byte after a false or padded boundary, in Python
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 from python_multipart import MultipartParser
@@ -78,7 +78,9 @@ def read_files(
     return _read(body, boundary, named=named)
 
 
-def read_parts(content_type: str, body: bytes, names: Sequence[str]) -> dict[str, File]:
+def read_parts(
+    content_type: str, body: bytes, names: Sequence[str], optional: Collection[str] = ()
+) -> dict[str, File]:
     """The parts of a form that is one item, by their names.
 
     Args:
@@ -86,13 +88,18 @@ def read_parts(content_type: str, body: bytes, names: Sequence[str]) -> dict[str
         body: the whole body.
         names: of the parts; the first one may also be called `file`, unless another one is.
 
+        optional: the names of those that may be missing.
+
     Raises:
         InvalidInput: if the body is not a form, is damaged or cut off, or has other parts.
     """
     boundary = _boundary(content_type)
     count = _count(body, boundary)
+    needed = [name for name in names if name not in optional]
     wanted = f"the form must have the parts {', '.join(names)}, each once"
-    if count != len(names):
+    if len(needed) < len(names):
+        wanted += f" ({', '.join(sorted(optional))} may be missing)"
+    if not len(needed) <= count <= len(names):
         raise InvalidInput(f"{wanted}; it has {count}")
     found: dict[str, File] = {}
     for file in _read(body, boundary, named=False):
@@ -104,6 +111,8 @@ def read_parts(content_type: str, body: bytes, names: Sequence[str]) -> dict[str
         if name not in names:
             raise InvalidInput(f"{wanted}; it has {name[:MAX_SHOWN]!r}")
         found[name] = file
+    if lost := [name for name in needed if name not in found]:
+        raise InvalidInput(f"{wanted}; it has no {lost[0]}")
     return found
 
 

@@ -203,7 +203,8 @@ def parsed_json(body: bytes, hint: str = "", *, nan: bool = False, what: str = "
     Args:
         body: the body, or a part of it.
         hint: what to send instead, for the error.
-        nan: whether the word NaN, which is no JSON but which Python writes, is read as null.
+        nan: whether the word NaN, which Python writes although it is not valid JSON, is read as
+            null.
         what: what it is, for the error.
 
     Raises:
@@ -278,12 +279,13 @@ def _item_of_parts(
             f"a form with the parts {', '.join(names)} is one item; send several items as JSON"
         )
     value: dict[str, object] = {}
-    for name, part in read_parts(content_type, body, names).items():
+    for name, part in read_parts(content_type, body, names, codec.optional).items():
         if name == names[0]:
             value[name] = part.data
             continue
         check_marks(part.data, codec, 1, budget)
-        value[name] = parsed_json(part.data, what=f"part {name!r} of the form")
+        what = f"part {name!r} of the form"
+        value[name] = parsed_json(part.data, nan=codec.takes_nan, what=what)
     return codec.decode(value, budget)
 
 

@@ -184,6 +184,7 @@ class Codec(Protocol):
     parts: tuple[str, ...]  # of a form that is an item, its file first; empty: a form has files
     most_marks: int  # maximum of commas and opening brackets in the JSON of one item
     most_lists: int  # maximum of opening brackets, without that of the item's own object
+    optional: frozenset[str]  # inputs that an item may lack
     takes_nan: bool  # whether an input may have NaN, which is null in JSON
     places: Places | None  # maps outputs to the caller's picture; None if there is nothing to map
 

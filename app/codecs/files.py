@@ -117,7 +117,7 @@ class FileCodec(TensorCodec):
         """An item of a file and other inputs, by name."""
         others = self.parts[1:]
         names = {self._input.name, *others}
-        if not names - set(self._optional) <= set(value) <= names:
+        if not names - self.optional <= set(value) <= names:
             raise InvalidInput(f"expected {self._wanted()}, got {listed(list(value))}")
         by_name = {spec.name: spec for spec in self.manifest.inputs}
         made = {name: numbers_of(by_name[name], value.get(name), flat=False) for name in others}

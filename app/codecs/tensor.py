@@ -45,7 +45,7 @@ class TensorCodec:
         self._shared = shared_axes(manifest.inputs)
         self._missing = frozenset(spec.name for spec in self._inputs if spec.nan)
         categories = categories_of(manifest.codec)
-        self._optional = optional_inputs(self._inputs, categories)
+        self.optional = optional_inputs(self._inputs, categories)
         self._categories = {
             spec.name: CategoryIndex(spec, by_input(categories)[spec.name])
             for spec in self._inputs
@@ -104,7 +104,7 @@ class TensorCodec:
             if isinstance(value, Mapping):
                 if set(value) == {spec.name}:
                     value = value[spec.name]
-                elif not value and self._optional:
+                elif not value and self.optional:
                     value = None
             if self._categories:
                 value = self._categories[spec.name].indices(value)
@@ -130,9 +130,9 @@ class TensorCodec:
         Raises:
             InvalidInput: if another input is missing, or there is none of a name.
         """
-        whole = {name: value.get(name) for name in names if name in value or name in self._optional}
+        whole = {name: value.get(name) for name in names if name in value or name in self.optional}
         if len(whole) < len(names) or not set(value) <= set(names):
-            may = f" ({listed(sorted(self._optional))} may be missing)" if self._optional else ""
+            may = f" ({listed(sorted(self.optional))} may be missing)" if self.optional else ""
             got = listed(list(value))
             raise InvalidInput(f"expected exactly {listed(names)}{may}, got {got}")
         return whole
@@ -200,7 +200,7 @@ class TensorCodec:
         values = {
             name: each.schema(number_schema(specs[name])) for name, each in self._categories.items()
         }
-        return tensor_item(self._inputs, values, self._optional)
+        return tensor_item(self._inputs, values, self.optional)
 
     def item(self, arrays: Arrays) -> Item:
         """The item of arrays that match the inputs."""

@@ -33,6 +33,7 @@ class Thorough:
         self.batch_types = codec.batch_types
         self.most_marks = codec.most_marks
         self.most_lists = codec.most_lists
+        self.optional = codec.optional
         self.takes_nan = codec.takes_nan
         self.places = codec.places
         self.files = codec.files

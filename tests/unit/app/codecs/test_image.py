@@ -246,6 +246,16 @@ class TestOtherInputs:
         (item,) = self.form(("picture", PNG), ("file", b"[1, 2.5]"), codec=codec)
         np.testing.assert_array_equal(item.arrays["file"], [1, 2.5])
 
+    @pytest.mark.parametrize("parts", [[("age", b"NaN")], [("age", b"null")], []])
+    def test_a_part_may_be_missing(self, parts: list[tuple[str, bytes]]) -> None:
+        age = spec("age", shape=(-1,)).model_copy(update={"nan": True})
+        how = ImageCodecSpec(preprocess=HOW, input="picture")
+        self.codec = ImageCodec(make_manifest([*self.inputs, age], codec=how))
+        (item,) = self.form(("meta", b"[1, 2.5]"), ("picture", PNG), *parts)
+        assert np.isnan(item.arrays["age"])
+        with pytest.raises(InvalidInput, match=r"\(age may be missing\); it has no meta"):
+            self.form(("age", b"1"), ("picture", PNG))
+
     @pytest.mark.parametrize(
         ("parts", "told"),
         [
