@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from app.codecs.item_schema import JsonSchema
 from app.codecs.values import short
 from app.errors import InvalidInput
@@ -9,6 +11,7 @@ from models.categories import Categories
 from models.tensors import TensorSpec
 
 MAX_LISTED = 20  # names in an error
+MAX_LISTED_CHARACTERS = 200  # of all of them: each invalid item of a request has its own error
 MAX_ENUM = 100  # names in a schema
 MAX_SHOWN = 60  # characters of an unknown name in details
 
@@ -24,8 +27,10 @@ class CategoryIndex:
     def __init__(self, spec: TensorSpec, categories: Categories) -> None:
         self._name = spec.name
         self._axes = max(1, len(spec.item_shape))  # a flat list is an item of any shape
+        self._is_scalar = not spec.item_shape
         self._unknown = categories.unknown
         self._names = categories.names
+        self._told = _told(categories.names)
         self._indices = {name: index for index, name in enumerate(categories.names)}
 
     def indices(self, value: object, axes: int = 0) -> object:
@@ -38,11 +43,13 @@ class CategoryIndex:
         Raises:
             InvalidInput: if a name is unknown, and unknown names have no index.
         """
+        if not (axes or self._is_scalar or isinstance(value, list)):
+            return value  # the error is about its shape
         if isinstance(value, str):
             index = self._indices.get(value, self._unknown)
             if index is None:
                 raise InvalidInput(
-                    f"{self._name!r}: unknown category {short(value)}; {self._told()}",
+                    f"{self._name!r}: unknown category {short(value)}; {self._told}",
                     [{"input": self._name, "got": value[:MAX_SHOWN]}],
                 )
             return index
@@ -61,7 +68,8 @@ class CategoryIndex:
             name["enum"] = list(self._names)
         return {"anyOf": [name, number]}
 
-    def _told(self) -> str:
-        if len(self._names) > MAX_LISTED:
-            return f"there are {len(self._names):,}"
-        return f"there are {', '.join(map(short, self._names))}"
+
+def _told(names: Sequence[str]) -> str:
+    listed = ", ".join(map(short, names[:MAX_LISTED]))
+    is_short = len(names) <= MAX_LISTED and len(listed) <= MAX_LISTED_CHARACTERS
+    return f"there are {listed if is_short else f'{len(names):,}'}"

@@ -61,6 +61,21 @@ def test_names_in_lists() -> None:
             TAGS.decode(wrong)
 
 
+@pytest.mark.parametrize(("value", "got"), [("a", "a string"), (None, "null")])
+@pytest.mark.parametrize("unknown", [None, 3])
+def test_a_name_is_no_list(unknown: int | None, value: object, got: str) -> None:
+    with pytest.raises(InvalidInput, match=rf"expected int64 of shape \[3\], got {got}"):
+        codec(spec("tags", "int64", (-1, 3)), unknown=unknown).decode(value)
+
+
+def test_errors_of_long_names_are_short() -> None:
+    long = codec(CITY, names=tuple(f"{n:058}" for n in range(20)))
+    with pytest.raises(InvalidInput) as caught:
+        long.decode("x" * 99)
+    assert str(caught.value).endswith("; there are 20")
+    assert len(str(caught.value)) < 200
+
+
 def test_errors_name_the_categories() -> None:
     told = "'city': unknown category 'Rom'; there are 'Oslo', 'Roma', '75001'"
     with pytest.raises(InvalidInput) as caught:
