@@ -9,6 +9,7 @@ from itertools import chain
 import orjson
 
 from app.bulk.errors import BulkError, UsageError
+from app.codecs.missing import nan_as_null
 from app.codecs.values import misshapen
 from models.categories import by_input, optional_inputs
 from models.codec_specs import TextCodecSpec, categories_of
@@ -53,19 +54,21 @@ class Wanted:
         id_column = [self.id] if self.id is not None else []
         return list(dict.fromkeys([*self.inputs, *id_column, *self.kept]))
 
-    def item_of(self, row: Mapping[str, object]) -> object:
-        """The item of a row, as the codec accepts it from JSON."""
+    def item_of(self, row: Mapping[str, object], *, nan: bool = False) -> object:
+        """The item of a row, as the codec accepts it from JSON; for `nan` see `parsed`."""
         if self.item is not None:
             return row[self.item]
         parts = {key: row[name] for key, name in self.parts.items()}
         if set(parts) == {"text", "text_pair"}:
             return list(parts.values())
         item: dict[str, object] = {
-            key: part if self.parts[key] in self.texts else parsed(part)
+            key: part if self.parts[key] in self.texts else parsed(part, nan=nan)
             for key, part in parts.items()
         }
         for key, names in self.vectors.items():
-            item[key] = [row[name] if name in self.texts else parsed(row[name]) for name in names]
+            item[key] = [
+                row[name] if name in self.texts else parsed(row[name], nan=nan) for name in names
+            ]
         return item
 
     def optional_columns(self, manifest: Manifest) -> list[str]:
@@ -227,13 +230,16 @@ def is_category(manifest: Manifest) -> bool:
     return len(inputs) == 1 and not inputs[0].item_shape and bool(categories_of(manifest.codec))
 
 
-def parsed(value: object) -> object:
-    """Numbers parsed from text, such as "[1, 2]" in CSV; any other value unchanged."""
+def parsed(value: object, *, nan: bool) -> object:
+    """Numbers parsed from text, such as "[1, 2]" in CSV; any other value unchanged.
+
+    With `nan` the word NaN is read as null.
+    """
     if not isinstance(value, str) or value.lstrip()[:1] not in {*"[{-0123456789"}:
         return value
     try:
-        return orjson.loads(value)
-    except orjson.JSONDecodeError:
+        return orjson.loads(nan_as_null(value.encode()) if nan else value)
+    except ValueError:
         return value
 
 

@@ -162,7 +162,7 @@ class Decoder:
                     row_of[name] = None
             if not self._is_text:
                 _check_filled(row_of)
-            return self._decoded(wanted.item_of(row_of))
+            return self._decoded(wanted.item_of(row_of, nan=self._codec.takes_nan))
         except CallerError as error:
             block.errors[row] = str(error)
             return None
@@ -172,7 +172,7 @@ class Decoder:
         if value is None and not self._may_be_missing:
             raise InvalidInput("the row has no input")
         if not self._is_text and not self._is_name:
-            value = parsed(value)
+            value = parsed(value, nan=self._codec.takes_nan)
         if self._is_file:
             value = self._bytes_of(value)
         if isinstance(value, bytes):
@@ -201,7 +201,7 @@ class Decoder:
 
 
 def _is_missing(value: object, is_text: bool) -> bool:
-    """Whether a cell of a table is empty; or, if it is no text, says so, as NumPy writes it."""
+    """Whether a cell of a table is empty; or, for numbers, is the word nan."""
     empty = ("",) if is_text else ("", "nan")
     return isinstance(value, str) and value.strip().lower() in empty
 

@@ -29,6 +29,12 @@ def test_empty_cells_of_csv(bulk: Bulk) -> None:
     ]
 
 
+def test_nan_in_lists_of_csv(bulk: Bulk) -> None:
+    Path("in.csv").write_text('x\n"[1, NaN]"\n"[null, 2]"\n')
+    assert bulk("gaps", "in.csv") == 0
+    assert found() == [[1, -1], [-1, 2]]
+
+
 @pytest.mark.parametrize("kind", [pa.float32(), pa.float64(), pa.int32()])
 def test_null_in_parquet(bulk: Bulk, kind: pa.DataType) -> None:
     columns = {"age": [1, None, 4, None], "rooms": [2, 3, None, None]}
