@@ -23,7 +23,8 @@ from app.codecs.base import JSON, NPY, OCTET_STREAM, PNG
 from app.errors import InvalidInput, NotAcceptable
 from app.types import Arrays, Item, Outcome
 
-BASE64 = "base64"  # value of `PICTURES`
+# The values of parameters, and whether each is a yes.
+FLAGS = {PICTURES: {"base64": True}, PARTIAL: {"true": True, "false": False}}
 # For text models: digesting more would block the event loop for more than a millisecond.
 MAX_TEXT_BYTES = 1 << 20
 NOT_PARSED = frozenset(
@@ -43,8 +44,8 @@ class NativeCall(Call):
         self._top_k, self._pictures, self._partial = endpoint.top_k, False, False
         if endpoint.query:
             self._top_k = read_top_k(endpoint.query)
-            self._pictures = read_pictures(endpoint.query)
-            self._partial = endpoint.many and read_partial(endpoint.query)
+            self._pictures = read_flag(endpoint.query, PICTURES)
+            self._partial = endpoint.many and read_flag(endpoint.query, PARTIAL)
         self._written_as = JSON
 
     def check_model(self) -> None:
@@ -175,33 +176,18 @@ def read_top_k(query: bytes) -> int | None:
     return int(digits[:MAX_DIGITS])
 
 
-def read_partial(query: bytes) -> bool:
-    """Whether a query accepts an answer to some of the items only.
+def read_flag(query: bytes, name: str) -> bool:
+    """Whether a query sets a parameter of `FLAGS`.
 
     Raises:
-        InvalidInput: if it says anything else than true or false.
+        InvalidInput: if it has it more than once, or with another value.
     """
-    given = [value for name, value in parameters_of(query) if name == PARTIAL]
-    if given in ([], ["false"], ["true"]):
-        return given == ["true"]
-    raise InvalidInput(
-        f"partial must be true or false, once, got {' and '.join(given)[:MAX_SHOWN]!r}"
-    )
-
-
-def read_pictures(query: bytes) -> bool:
-    """Whether a query requests pictures in base64.
-
-    Raises:
-        InvalidInput: if it says anything else about pictures.
-    """
-    given = [value for name, value in parameters_of(query) if name == PICTURES]
-    if given in ([], [BASE64]):
-        return bool(given)
-    raise InvalidInput(
-        f"pictures must be {BASE64}, once, got {' and '.join(given)[:MAX_SHOWN]!r}; without it, "
-        "outputs are numbers"
-    )
+    given = [value for each, value in parameters_of(query) if each == name]
+    values = FLAGS[name]
+    if not given or (len(given) == 1 and given[0] in values):
+        return bool(given) and values[given[0]]
+    got = " and ".join(given)[:MAX_SHOWN]
+    raise InvalidInput(f"{name} must be {' or '.join(values)}, once, got {got!r}")
 
 
 ENDPOINTS = tuple(

@@ -91,8 +91,8 @@ PARTIAL: Docs = {
     "in": "query",
     "required": False,
     "description": "answer the other items if some are invalid or fail: each has its error in its "
-    "place, `failed` is their number, and the status stays 200, even if all failed; for JSON and "
-    "forms, and answers in JSON",
+    "place, `failed` is the number of failed items, and the status stays 200, even if all "
+    "failed; for JSON and forms, and answers in JSON",
     "schema": {"type": "boolean", "default": False},
 }
 

@@ -32,7 +32,7 @@ def _csv(inputs: Inputs, chooser: Chooser, _: BinaryIO) -> Opened:
 
 def _lines(inputs: Inputs, chooser: Chooser, stream: BinaryIO) -> Opened:
     if chooser.kept:
-        raise UsageError("--keep: lines of JSON have no common columns; it is for Parquet and CSV")
+        raise UsageError("--keep works with Parquet and CSV only")
     return LinesSource(inputs.files, chooser, stream), ROW_OF_FILES
 
 
