@@ -18,7 +18,7 @@ SUBFORMAT_AT = 24
 ENCODINGS = {1: (8, 16, 24, 32), 3: (32, 64), 6: (8,), 7: (8,)}
 FLOATS = 3
 # A size as large as this is unknown: the writer could not go back to the header. ffmpeg writes
-# 0xFFFFFFFF, arecord 0x80000000, sox 0x7FFFF000; no sound that is decoded has so many bytes.
+# 0xFFFFFFFF, arecord 0x80000000, sox 0x7FFFF000; a sound that is decoded has far fewer bytes.
 UNKNOWN_BYTES = 0x7FFF0000
 STREAMINFO, STREAMINFO_BYTES = 0, 34
 LAST_BLOCK = 0x80
