@@ -89,11 +89,9 @@ def keeps_state(module: torch.jit.ScriptModule) -> bool:
     Args:
         module: in evaluation mode; it is not changed.
     """
-    # `torch.jit.freeze` refuses a module that is frozen already; this only finds nothing to do.
-    frozen = torch._C._freeze_module(module._c, [], True, False)
-    graph = frozen._get_method("forward").graph
+    graph = frozen_graph(module)
     aliases: Any = graph.alias_db()  # incompletely typed in torch
-    nodes = list(_nodes(graph))
+    nodes = list(nodes_of(graph))
     written = [
         value
         for node in nodes
@@ -127,11 +125,22 @@ def _updates_statistics(node: Any) -> bool:
     return has_mean and inputs[TRAINING].toIValue() is not False
 
 
-def _nodes(block: Any) -> Iterator[Any]:
+def frozen_graph(module: torch.jit.ScriptModule) -> Any:
+    """Return the graph of a module's forward with its attributes as constants.
+
+    Args:
+        module: in evaluation mode; it is not changed.
+    """
+    # `torch.jit.freeze` refuses a module that is frozen already; this only finds nothing to do.
+    return torch._C._freeze_module(module._c, [], True, False)._get_method("forward").graph
+
+
+def nodes_of(block: Any) -> Iterator[Any]:
+    """Yield the nodes of a graph or a block, and those of the blocks within it."""
     for node in block.nodes():
         yield node
         for inner in node.blocks():
-            yield from _nodes(inner)
+            yield from nodes_of(inner)
 
 
 def _optimized(module: torch.jit.ScriptModule) -> torch.jit.ScriptModule:

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import operator
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import fx, nn
 
 from export.errors import ExportError
+from models.torchscript import frozen_graph, nodes_of
 
 # Built from nodes whose weights are parameters: int8 and other variants look for modules.
 LINEAR = torch.ops.aten.linear.default
@@ -88,19 +89,11 @@ def branches_on_sizes(module: torch.jit.ScriptModule) -> bool:
     Args:
         module: in evaluation mode; it is not changed.
     """
-    frozen = torch._C._freeze_module(module._c, [], True, False)  # drops what is known already
     return any(
         _is_sized(node.inputsAt(0))
-        for node in _nodes(frozen._get_method("forward").graph)
+        for node in nodes_of(frozen_graph(module))  # without the conditions that are known
         if node.kind() == "prim::If" and not any(map(_raises, node.blocks()))
     )
-
-
-def _nodes(block: Any) -> Iterator[Any]:
-    for node in block.nodes():
-        yield node
-        for inner in node.blocks():
-            yield from _nodes(inner)
 
 
 def _raises(block: Any) -> bool:

@@ -126,6 +126,11 @@ def running(
         process.wait()
 
 
+def resident_bytes(pid: int) -> int:
+    """The physical memory that a process holds; on Linux only."""
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
 def post_on_the_wire(port: int, payload: bytes, path: str = "/predict") -> socket.socket:
     """Send a JSON request and return its connection without reading the answer."""
     head = (

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import resource
 import subprocess
 import sys
@@ -13,7 +12,7 @@ import torch
 from torch import nn
 
 from models.manifest import LARGE_BYTES
-from tests.e2e.server import running
+from tests.e2e.server import resident_bytes, running
 
 WIDTH, LAYERS = 2048, 34
 WEIGHTS_BYTES = 4 * WIDTH * WIDTH * LAYERS
@@ -30,11 +29,6 @@ class Chain(nn.Module):
         for layer in self.layers:
             x = x + layer(x)
         return x
-
-
-def resident_bytes(pid: int) -> int:
-    pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
-    return pages * os.sysconf("SC_PAGE_SIZE")
 
 
 @pytest.mark.soak  # minutes, and 3 GB

@@ -24,7 +24,15 @@ from models.plan import DevicePlan, Form, FormTimes, Plan
 from models.processor import this_cpu
 from models.resources import usable_cores
 from tests.artifacts import write_artifact
-from tests.e2e.server import PLAIN, Server, free_port, post_on_the_wire, running, start_process
+from tests.e2e.server import (
+    PLAIN,
+    Server,
+    free_port,
+    post_on_the_wire,
+    resident_bytes,
+    running,
+    start_process,
+)
 
 SLOW = "tests.e2e.slow_app"
 REQUESTS = "torchlane_requests_total"
@@ -159,10 +167,6 @@ def test_no_worker_is_ready_while_another_loads(models: Path, log: Path) -> None
     finally:
         process.kill()
         process.wait()
-
-
-def resident_bytes(pid: int) -> int:
-    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 def first_bytes(connection: socket.socket) -> bytes:
