@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import functools
 import io
 import os
 import sys
@@ -16,10 +18,11 @@ from rich.markup import escape
 
 from export import operators, signing, values
 from export.adoption import adopt
+from export.apart import apart, is_large
 from export.artifact import any_artifact
 from export.comparison import compare
 from export.errors import ExportError, UsageError
-from export.pipeline import Job, Made, Stage, export, open_artifact
+from export.pipeline import Job, export, open_artifact
 from export.progress import shown_on, stdout
 from export.proving.prove import ProofOptions
 from export.proving.verify import BATCH_S
@@ -160,7 +163,7 @@ def _export(arguments: Sequence[str], catalog: Mapping[str, Definition], console
         tuning=_tuning(parsed),
         profile=parsed.profile,
     )
-    _carry_out(lambda stage: export(job, stage), console)
+    _carry_out(lambda: job, parsed.checkpoint, parsed, console)
 
 
 def _train(arguments: Sequence[str], catalog: Mapping[str, Definition], console: Console) -> int:
@@ -190,6 +193,11 @@ def _adopt(arguments: Sequence[str], console: Console) -> None:
     _add_accuracy(parser)
     _add_tuning(parser)
     parsed = parser.parse_args(arguments)
+    _carry_out(lambda: _adopted(parsed, console), parsed.file, parsed, console)
+
+
+def _adopted(parsed: argparse.Namespace, console: Console) -> Job:
+    """Return the job for a model from elsewhere; print what was learned about it."""
     with console.status("Running the model on samples (at most a minute)"):  # on a terminal only
         found = adopt.adopt(parsed)
     told = [f"warning: {warning}" for warning in found.warnings]
@@ -198,7 +206,7 @@ def _adopt(arguments: Sequence[str], console: Console) -> None:
     told += [f"examples: {found.definition.real_inputs}"] if found.definition.real_inputs else []
     for line in told:
         console.print(escape(line), highlight=False, soft_wrap=True)
-    job = Job(
+    return Job(
         model=found.name,
         definition=found.definition,
         out=parsed.out,
@@ -213,7 +221,6 @@ def _adopt(arguments: Sequence[str], console: Console) -> None:
         tuning=_tuning(parsed),
         profile=parsed.profile,
     )
-    _carry_out(lambda stage: export(job, stage), console)
 
 
 def _tune(arguments: Sequence[str], console: Console) -> None:
@@ -224,7 +231,9 @@ def _tune(arguments: Sequence[str], console: Console) -> None:
     parser.add_argument("folder", type=local_path, help="an artifact, such as artifacts/digits/1")
     _add_tuning(parser, again=True)
     parsed = parser.parse_args(arguments)
-    _carry_out(lambda stage: tune_again(parsed.folder, _tuning(parsed), stage), console)
+    with shown_on(console) as stage:
+        made = tune_again(parsed.folder, _tuning(parsed), stage)
+    print_summary(console, made.manifest, made.folder)
     if os.path.lexists(parsed.folder / SIGNATURE_FILE):
         console.print(
             f"warning: {escape(str(parsed.folder))} is signed, the new version is not; sign it "
@@ -285,9 +294,16 @@ COMMANDS: dict[str, Command] = {
 }
 
 
-def _carry_out(work: Callable[[Stage], Made], console: Console) -> None:
-    with shown_on(console) as stage:
-        made = work(stage)
+def _carry_out(
+    prepare: Callable[[], Job], file: Path | None, parsed: argparse.Namespace, console: Console
+) -> None:
+    """Export a model: a large one, from its file or folder, in a process of its own."""
+    with contextlib.ExitStack() as stack:
+        if is_large(file) and not parsed.profile:  # a profile needs the model, after its forms
+            work = stack.enter_context(apart(prepare)).export
+        else:
+            work = functools.partial(export, prepare())
+        made = work(stack.enter_context(shown_on(console)))
     print_summary(console, made.manifest, made.folder)
 
 

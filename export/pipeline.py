@@ -82,6 +82,21 @@ class Made:
     manifest: Manifest
 
 
+@dataclass(frozen=True, slots=True)
+class Proved:
+    """The variants of a model, built and verified.
+
+    Attributes:
+        manifest: without a plan.
+        max_batch: the largest batch that was verified.
+        eager: the model if it is to be profiled, else None.
+    """
+
+    manifest: Manifest
+    max_batch: int
+    eager: nn.Module | None
+
+
 def export(job: Job, stage: Stage) -> Made:
     """Export a model as the job describes.
 
@@ -94,26 +109,41 @@ def export(job: Job, stage: Stage) -> Made:
         ParityError: if a file and the eager model give different answers; leaves nothing behind.
         ExportError: if the export fails for another reason; leaves nothing behind.
     """
-    _check(job)
-    version = choose_version(job.out / job.model, job.version)
+    version = checked(job)
     with staging_folder(job.out, job.model) as staging:
-        manifest, max_batch, eager = _proved(job, version, staging, stage)
+        proved = prove(job, version, staging, stage)
         collect()  # the model, unless it is profiled: timing loads all of its forms
-        tuning = replace(job.tuning, max_batch=job.tuning.max_batch or max_batch)
-        plan = tune.measure(staging, manifest, tuning, stage("timing"))
-        if eager is not None:
-            _profile(eager, manifest, staging, stage("profiling"))
-        manifest = renewed(manifest, plan=plan)
-        return finish(staging, manifest)
+        return timed(proved, job.tuning, staging, stage)
 
 
-def _proved(
-    job: Job, version: int, staging: Path, stage: Stage
-) -> tuple[Manifest, int, nn.Module | None]:
-    """Build and verify the variants.
+def checked(job: Job) -> int:
+    """Return the version that a job will write, after the checks that take no time.
 
-    Returns:
-        the manifest without a plan, the largest batch, and the model if it is to be profiled.
+    Raises:
+        UsageError: if the job is impossible.
+        ExportError: if its definition has no golden examples.
+    """
+    wanted, precision = wanted_variants(job.proof.variants, job.definition), job.tuning.precision
+    if precision is not None and all(MAKERS[name].precision != precision for name in wanted):
+        raise UsageError(
+            f"--plan-precision {precision}: none of {', '.join(wanted)} computes in it"
+        )
+    if not job.definition.golden_inputs():
+        raise ExportError(
+            f"the definition of {job.model!r} has no golden examples; a server replays them before "
+            "it is ready: let `golden_inputs` return at least one item"
+        )
+    return choose_version(job.out / job.model, job.version)
+
+
+def prove(job: Job, version: int, staging: Path, stage: Stage) -> Proved:
+    """Build and verify the variants: the first half of `export`, which needs the model.
+
+    Args:
+        job: what to do.
+        version: from `checked`.
+        staging: the folder for the variants' files.
+        stage: see `export`.
     """
     module, run = _learned(job, stage)
     collect()  # what reading it took
@@ -123,7 +153,17 @@ def _proved(
     proof = prove_variants(subject, job.proof, staging, stage, job.tuning.threads)
     _check_precision(job.tuning.precision, proof)
     manifest = renewed(_manifest(job, version, subject, proof, staging), training=run)
-    return manifest, proof.max_batch, module if job.profile else None
+    return Proved(manifest, proof.max_batch, module if job.profile else None)
+
+
+def timed(proved: Proved, tuning: tune.TuneOptions, staging: Path, stage: Stage) -> Made:
+    """Time the variants and publish the artifact: the second half of `export`."""
+    manifest = proved.manifest
+    options = replace(tuning, max_batch=tuning.max_batch or proved.max_batch)
+    plan = tune.measure(staging, manifest, options, stage("timing"))
+    if proved.eager is not None:
+        _profile(proved.eager, manifest, staging, stage("profiling"))
+    return finish(staging, renewed(manifest, plan=plan))
 
 
 def open_artifact(folder: Path, verifier: Verifier | None = None) -> Manifest:
@@ -175,20 +215,6 @@ def renewed(manifest: Manifest, **changes: object) -> Manifest:
         changes["created_at"] = dt.datetime.now(dt.UTC)
     fields = {name: getattr(manifest, name) for name in Manifest.model_fields}
     return Manifest.model_validate(fields | changes)
-
-
-def _check(job: Job) -> None:
-    """Run the checks that need no training, which may take long."""
-    wanted, precision = wanted_variants(job.proof.variants, job.definition), job.tuning.precision
-    if precision is not None and all(MAKERS[name].precision != precision for name in wanted):
-        raise UsageError(
-            f"--plan-precision {precision}: none of {', '.join(wanted)} computes in it"
-        )
-    if not job.definition.golden_inputs():
-        raise ExportError(
-            f"the definition of {job.model!r} has no golden examples; a server replays them before "
-            "it is ready: let `golden_inputs` return at least one item"
-        )
 
 
 def _check_precision(precision: Precision | None, proof: Proof) -> None:

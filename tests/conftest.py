@@ -104,10 +104,12 @@ def _programs_are_compiled_once(once: Once) -> Iterator[None]:
         return
     import torch
 
+    from export.artifact import write_file
+
     compiled = sys.modules["export.variants.compiled"]
     compile_package = compiled._compile
 
-    def compiled_once(program: torch.export.ExportedProgram, march: str | None) -> bytes:
+    def compiled_once(program: torch.export.ExportedProgram, march: str | None, file: Path) -> None:
         known = hashlib.sha256(f"{march}{program}".encode())
         for weights in program.state_dict.values():
             known.update(weights.detach().reshape(-1).view(torch.uint8).numpy())
@@ -117,9 +119,9 @@ def _programs_are_compiled_once(once: Once) -> Iterator[None]:
 
             # Of the calling code alone: kernels are compiled as ever, and it is a fifth cheaper.
             with config.patch({"aot_inductor.compile_wrapper_opt_level": "O0"}):
-                (folder / "package").write_bytes(compile_package(program, march))
+                compile_package(program, march, folder / "package")
 
-        return (once(known.hexdigest(), fill) / "package").read_bytes()
+        write_file(file, (once(known.hexdigest(), fill) / "package").read_bytes())
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(compiled, "_compile", compiled_once)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import os
 import re
 import subprocess
@@ -21,6 +20,7 @@ from export.variants.torchscript import in_python
 from models.manifest import NativeCode
 from models.plan import Precision
 from models.processor import DeviceKind, cpu_flags, machine
+from models.runtimes import memory_file
 
 # x86-64 levels (psABI) of GCC and Clang: code for a level runs on every CPU that supports it, while
 # code for exactly this machine would run on few others. Best first.
@@ -51,14 +51,15 @@ class Compiled:
         try:
             with quiet():
                 march, native = self._target()
-                package = _compile(program_of(subject, self.kind), march)
+                _compile(program_of(subject, self.kind), march, folder / file)
+        except ExportError:
+            raise
         except Exception as error:  # torch.export and its compiler raise many classes
             full = isinstance(error, OSError) and error.errno in NO_SPACE
             if full or "No space left" in str(error):
                 where = tempfile.gettempdir()
                 raise ExportError(f"cannot compile: no space left in {where}") from error
             raise NotApplicable(f"torch.export or AOTInductor failed: {reason(error)}") from error
-        write_file(folder / file, package)
         made_by = f"torch.export + AOTInductor (freezing, {march or 'native'}, {compiler})"
         return Draft(file, made_by, (self.kind,), native, format="aotinductor")
 
@@ -124,7 +125,7 @@ def _has_levels() -> bool:
     return hasattr(config.cpp, "march")
 
 
-def _compile(program: torch.export.ExportedProgram, march: str | None) -> memoryview:
+def _compile(program: torch.export.ExportedProgram, march: str | None, file: Path) -> None:
     from torch._inductor import aoti_compile_and_package, config  # noqa: PLC0415 - slow
 
     options: dict[str, Any] = {
@@ -136,8 +137,8 @@ def _compile(program: torch.export.ExportedProgram, march: str | None) -> memory
         "aot_inductor.package_constants_in_so": False,
         "aot_inductor.package_constants_on_disk_format": "binary_blob",
     }
-    package = io.BytesIO()
     target = {} if march is None else {"cpp.march": march}  # None is the default: this machine
-    with config.patch(target):  # the call itself does not accept it
-        aoti_compile_and_package(program, package_path=package, inductor_configs=options)
-    return package.getbuffer()
+    with memory_file() as (package, _):
+        with config.patch(target):  # the call itself does not accept it
+            aoti_compile_and_package(program, package_path=package, inductor_configs=options)
+        write_file(file, package)

@@ -1,0 +1,95 @@
+"""Exports whose model is built and proved in a process of its own.
+
+Each has a new interpreter: a fork may hang where torch has computed something before.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from models.manifest import MANIFEST_FILE, Manifest
+from tests.unit.export.torchscripts import Sums, scripted
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux forks safely")
+
+# The command line with another limit for large models. HOOK runs before both processes.
+PROGRAM = """
+import os, signal, sys, time
+from export import apart, pipeline
+from export.__main__ import interrupt
+from export.cli import main
+from models.catalog import CATALOG
+
+apart.LARGE_BYTES = 1
+HOOK
+signal.signal(signal.SIGTERM, interrupt)
+sys.exit(main(["adopt", *sys.argv[1:]], CATALOG))
+"""
+INPUT = ("--name", "sums", "--input", "x=float32[-1,3]")
+QUICK = ("--variants", "script", "--max-batch-size", "2")
+
+
+def adopt(folder: Path, *options: str, hook: str = "") -> subprocess.CompletedProcess[str]:
+    """Adopt `Sums` into `folder`/out."""
+    file = folder / "sums.pt"
+    file.write_bytes(scripted(Sums()))
+    program = PROGRAM.replace("HOOK", hook)
+    command = [sys.executable, "-c", program, str(file), "--out", str(folder / "out"), *options]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+
+
+def during_proof(what: str) -> str:
+    """A hook: does this while variants are verified, in the process that does so."""
+    return f"pipeline.prove_variants = lambda *_: {what}"
+
+
+def test_the_parent_times_what_the_other_process_has_proved(tmp_path: Path) -> None:
+    hook = """
+proved, timed, parent = apart.prove, apart.timed, os.getpid()
+def prove(*args): print("proved", os.getpid() == parent); return proved(*args)
+def timing(*args): print("timed", os.getpid() == parent); return timed(*args)
+apart.prove, apart.timed = prove, timing"""
+    done = adopt(tmp_path, *INPUT, *QUICK, hook=hook)
+    assert done.returncode == 0, done.stderr
+    assert "proved False\n" in done.stdout
+    assert "timed True\n" in done.stdout
+    assert done.stdout.index("\nscript ") < done.stdout.index("\ntiming ")
+    folder = tmp_path / "out/sums/1"
+    manifest = Manifest.model_validate_json((folder / MANIFEST_FILE).read_bytes())
+    assert manifest.plan is not None
+    assert [*manifest.variants] == ["script"]
+
+
+@pytest.mark.parametrize(
+    ("options", "hook", "code", "message"),
+    [
+        (["--name", "sums"], "", 2, "--input"),
+        ([*INPUT, "--variants", "nope"], "", 2, "nope"),
+        (
+            [*INPUT, *QUICK],
+            during_proof("os.kill(os.getpid(), signal.SIGKILL)"),
+            1,
+            "ended (SIGKILL); is memory short?",
+        ),
+        (
+            [*INPUT, *QUICK],
+            during_proof("(os.kill(os.getppid(), signal.SIGTERM), time.sleep(60))"),
+            130,
+            "nothing was written",
+        ),
+    ],
+    ids=["no-input", "unknown-variant", "killed", "interrupted"],
+)
+def test_a_failure_is_told_once_and_leaves_nothing(
+    tmp_path: Path, options: list[str], hook: str, code: int, message: str
+) -> None:
+    done = adopt(tmp_path, *options, hook=hook)
+    assert done.returncode == code, done.stderr
+    assert message in done.stderr
+    assert done.stderr.startswith("export: ")
+    assert done.stderr.count("\n") == 1
+    assert not (tmp_path / "out").exists()
