@@ -109,8 +109,8 @@ test-torch: torch-env ## run the quick tests on that release
 test-compose: $(READY) ## build the images and test the compose stack in the running container engine
 	$(BIN)/python -m pytest $(PYTEST_ARGS) -m 'compose and not soak' -rPs tests/compose
 
-.PHONY: soak
-soak: $(READY) ## run the long tests
+.PHONY: nightly
+nightly: $(READY) ## run the long tests and those that measure
 	$(BIN)/python -m pytest $(PYTEST_ARGS) -m soak
 
 .PHONY: fuzz

@@ -1,6 +1,6 @@
 """Three real servers behind a real HAProxy with the shipped configuration act as one.
 
-The figures of the long tests are printed: `make soak PYTEST_ARGS='-s -k balanced'`.
+The figures of the long tests are printed: `make nightly PYTEST_ARGS='-s -k balanced'`.
 """
 
 from __future__ import annotations

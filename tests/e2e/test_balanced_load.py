@@ -1,6 +1,6 @@
 """What servers behind HAProxy compute, hold and lose under load: the figures of docs/scaling.md.
 
-They are printed: `make soak PYTEST_ARGS='-s -k balanced_load'`.
+They are printed: `make nightly PYTEST_ARGS='-s -k balanced_load'`.
 """
 
 from __future__ import annotations

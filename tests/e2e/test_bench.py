@@ -7,6 +7,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+pytestmark = pytest.mark.soak  # measures
+
 COMMAND = (sys.executable, "-m", "loadtests", "bench", "--rounds", "1", "--seconds", "1")
 
 

@@ -1,6 +1,6 @@
 """An export next to busy processes makes the plan of a quiet machine, or reports the doubt.
 
-The figures are printed: `make soak PYTEST_ARGS='-s -k busy_machine'`.
+The figures are printed: `make nightly PYTEST_ARGS='-s -k busy_machine'`.
 """
 
 from __future__ import annotations

@@ -12,6 +12,8 @@ from loadtests.__main__ import main
 from tests.artifacts import write_artifact
 from tests.e2e.server import Server, running
 
+pytestmark = pytest.mark.soak  # measures
+
 # generous: other tests may use the machine at the same time
 QUICK = ["--budget-s", "4", "--slo-ms", "250", "--fail-ratio", "0.01"]
 FILES = {"capacity.json", "capacity.html"}

@@ -7,6 +7,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+pytestmark = pytest.mark.soak  # measures
+
 COMMAND = (sys.executable, "-m", "loadtests", "overload", "--pure", "--models", "linear")
 QUICK = ("--item-ms", "1", "--seconds", "0.5", "--loads", "0.5", "8", "--budget-s", "2")
 

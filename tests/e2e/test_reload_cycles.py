@@ -1,6 +1,6 @@
 """Fifty versions of digits, one after the other, under load: no request fails, no memory stays.
 
-The measured growth is printed: `make soak PYTEST_ARGS='-s -k reload_cycles'`.
+The measured growth is printed: `make nightly PYTEST_ARGS='-s -k reload_cycles'`.
 """
 
 from __future__ import annotations
