@@ -160,7 +160,7 @@ class TensorCodecSpec(CodecPart):
 
 
 class ImageCodecSpec(CodecPart):
-    """Items that are PNG, JPEG or WebP pictures; accepts preprocessed tensors too.
+    """Items that are PNG, JPEG, WebP or GIF pictures; accepts preprocessed tensors too.
 
     With several inputs, `input` is the one that the picture becomes; the others are tensors, as for
     `tensor`. Answers to pictures have `boxes` and `masks`, which are outputs, in the caller's

@@ -13,6 +13,7 @@ from PIL import Image, ImageFile, ImageOps, UnidentifiedImageError
 
 from models.codec_specs import PicturePreprocess
 from models.fitting import fitted, placing_of, scaling_cost
+from models.gif import first_frame, is_gif
 from models.pictures import ORIENTATION, PictureError, check_rows, essential, transparent_grey
 from models.places import Geometry
 from models.quiet import ignore_warnings
@@ -30,7 +31,7 @@ FILE_COST = 24 << 10  # minimum cost of a picture, as bytes of pixels
 STRIP_PIXELS = 100_000  # put on white at once, while Pillow holds the GIL for about half a ms
 START_OF_SCAN = b"\xff\xda"  # cannot occur in compressed data, where 0 follows each 255
 WEBP_PIXEL_BYTES = 16  # cost of a pixel: noise in high quality takes 100 ns
-FORMATS = ("PNG", "JPEG", "WEBP")
+FORMATS = ("PNG", "JPEG", "WEBP", "GIF")
 # Pillow keeps one byte of each two of 16-bit RGB: the high one, or the low one if they are swapped.
 HIGH_BYTES, LOW_BYTES = "RGB;16B", "RGB;16L"
 KEY = "transparency"  # Pillow's name of the colour that is transparent, or of the palette's alpha
@@ -166,13 +167,13 @@ def open_picture(
         charge: called with the pixels to decode and the cost, before memory is taken for them.
 
     Raises:
-        PictureError: if the bytes are not a PNG, JPEG or WebP, or have too many pixels or parts.
+        PictureError: if the bytes are no PNG, JPEG, WebP or GIF, or have too many pixels or parts.
     """
     if is_webp(data):
         return _open_webp(data, how, charge)
-    data, orientation = essential(data)
+    data, orientation = first_frame(data) if is_gif(data) else essential(data)
     picture = _opened(data)
-    if KEY in picture.info and picture.mode in ("1", "L"):
+    if KEY in picture.info and picture.mode in ("1", "L") and picture.format == "PNG":
         picture.info[KEY] = transparent_grey(data)  # Pillow scales the pixels, but not this
     _check_sides(picture.size)
     whole = picture.width * picture.height
@@ -213,7 +214,7 @@ def _opened(data: bytes) -> ImageFile.ImageFile:
         ignore_warnings(module=PILLOW)
         return Image.open(io.BytesIO(data), formats=FORMATS)
     except UnidentifiedImageError as error:
-        raise PictureError("neither a PNG, a JPEG nor a WebP picture") from error
+        raise PictureError("neither a PNG, a JPEG, a WebP nor a GIF picture") from error
     except DAMAGE as error:
         raise PictureError(f"the picture cannot be read: {error}") from error
 

@@ -28,6 +28,7 @@ FORMATS = {
     ".jpg": PICTURES,
     ".jpeg": PICTURES,
     ".webp": PICTURES,
+    ".gif": PICTURES,
     ".wav": SOUNDS,
     ".flac": SOUNDS,
 }

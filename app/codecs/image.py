@@ -1,8 +1,8 @@
-"""Items as pictures: base64 in JSON, or PNG, JPEG or WebP bytes; tensors are accepted too."""
+"""Items as pictures: base64 in JSON, or PNG, JPEG, WebP or GIF bytes; tensors are accepted too."""
 
 from __future__ import annotations
 
-from app.codecs.base import JPEG, PNG, WEBP, Budget, Files
+from app.codecs.base import GIF, JPEG, PNG, WEBP, Budget, Files
 from app.codecs.files import FileCodec
 from app.codecs.places import Places
 from app.codecs.tensor import check_equal
@@ -14,7 +14,7 @@ from models.manifest import Manifest
 from models.pictures import PictureError
 from models.preprocess import geometry_of, open_picture, preprocess
 
-PICTURES = Files((PNG, JPEG, WEBP), "a PNG, JPEG or WebP file")
+PICTURES = Files((PNG, JPEG, WEBP, GIF), "a PNG, JPEG, WebP or GIF file")
 
 
 class ImageCodec(FileCodec):

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from app.codecs.base import FLAC, JPEG, NPY, NPZ, PNG, WAV, WEBP
-from models import pictures, sound_files, webp
+from app.codecs.base import FLAC, GIF, JPEG, NPY, NPZ, PNG, WAV, WEBP
+from models import gif, pictures, sound_files, webp
 from models.archive import BEGINNING
 
 KINDS = (
     (pictures.PNG, PNG),
     (pictures.JPEG, JPEG),
+    (gif.SIGNATURE, GIF),
     (b"\x93NUMPY", NPY),
     (BEGINNING, NPZ),
     (sound_files.FLAC, FLAC),
@@ -16,7 +17,7 @@ KINDS = (
 )
 BEGINNINGS = {each[0][:1]: each for each in KINDS}  # by the first byte, which no two share
 IN_RIFF = {sound_files.WAVE: WAV, webp.WEBP: WEBP}  # RIFF files, by the four bytes after their size
-KNOWN = "PNG, JPEG, WebP, WAV, FLAC, .npy or .npz"  # all of them, for messages
+KNOWN = "PNG, JPEG, WebP, GIF, WAV, FLAC, .npy or .npz"  # all of them, for messages
 
 # Other names of media types that clients and their systems send.
 SPELLINGS = {

@@ -24,12 +24,12 @@ from models.runtimes import NotInstalled, imported
 from models.tensors import Array, Arrays, TensorSpec, null_as_nan
 from models.tokenize import TextError, Tokenizer
 
-FILES = {"image": (".png", ".jpg", ".jpeg", ".webp"), "audio": (".wav", ".flac")}
+FILES = {"image": (".png", ".jpg", ".jpeg", ".webp", ".gif"), "audio": (".wav", ".flac")}
 LABELS, LABEL, TEXT, SECOND = "labels", "label", "text", "second"
 MAX_FILE_BYTES = 4 << 30  # of texts and tables, which are read whole
 FORMATS = (
-    "a folder of PNG, JPEG or WebP pictures, or of WAV or FLAC sounds, .npy, .npz, .parquet, .txt "
-    "or .jsonl"
+    "a folder of PNG, JPEG, WebP or GIF pictures, or of WAV or FLAC sounds, .npy, .npz, .parquet, "
+    ".txt or .jsonl"
 )
 
 MAX_SHOWN = 4096  # characters of a text; a longer one is not shown to people

@@ -1,4 +1,4 @@
-"""PNG, JPEG and WebP files, as they are and in base64, for grey and for coloured pictures."""
+"""PNG, JPEG, WebP and GIF files, as they are and in base64, for grey and for coloured pictures."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from tests.unit.models.pictures import (
     claiming,
     encoded,
     exif_data,
+    gif,
     grey,
     jpeg,
     noise,
@@ -92,6 +93,9 @@ def _files() -> Iterator[bytes]:
         ):
             yield webp(picture, **options)
     yield webp(colours, save_all=True, append_images=[glass])
+    yield gif(colours)
+    yield gif(glass.convert("RGBA"), save_all=True, append_images=[colours])
+    yield gif(colours.convert("L"), transparency=3, comment=b"a comment")
     exif = Image.Exif()
     for turned in (3, 6, 8):
         exif[0x0112] = turned
@@ -106,6 +110,7 @@ WORDS = (
     *(b"\x89PNG\r\n\x1a\n", b"IHDR", b"IDAT", b"IEND", b"PLTE", b"tRNS", b"iCCP", b"zTXt", b"iTXt"),
     *(b"tEXt", b"eXIf", b"gAMA", b"cHRM", b"sRGB", b"pHYs", b"acTL", b"fcTL", b"fdAT", b"bKGD"),
     *(b"\xff\xd8", b"\xff\xd9", b"\xff\xda", b"\xff\xc0", b"\xff\xc1", b"\xff\xc2", b"\xff\xc4"),
+    *(b"GIF87a", b"GIF89a", b"!\xf9\x04", b"!\xfe", b"!\xff\x0bNETSCAPE2.0", b","),
     *(b"RIFF", b"WEBP", b"VP8 ", b"VP8L", b"VP8X", b"ALPH", b"ANIM", b"ANMF", b"\x9d\x01\x2a"),
     *(b"\xff\xdb", b"\xff\xdd", b"\xff\xe0", b"\xff\xe1", b"\xff\xe2", b"\xff\xee", b"\xff\xfe"),
     *(

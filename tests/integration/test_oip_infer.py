@@ -428,9 +428,9 @@ class TestPictures:
     @pytest.mark.parametrize(
         ("change", "words"),
         [
-            ({"data": ["AAAA", "AAAA"]}, ["item 0", "not a PNG, JPEG or WebP file"]),
+            ({"data": ["AAAA", "AAAA"]}, ["item 0", "not a PNG, JPEG, WebP or GIF file"]),
             ({"data": ["?", "?"]}, ["base64"]),
-            ({"data": [1, 2]}, ["not a PNG, JPEG or WebP file"]),
+            ({"data": [1, 2]}, ["not a PNG, JPEG, WebP or GIF file"]),
             ({"data": ["AAAA"]}, ["1 files"]),
             ({"shape": [1, 2], "data": ["AAAA"]}, ["[n] or [n, 1]"]),
         ],

@@ -56,7 +56,7 @@ def _beyond_the_document(case: schemathesis.Case[Any]) -> tuple[int, ...]:
     - For whatever model a path or a body names it has one schema of items, and one list of media
       types.
     - Raw bytes and files must have the size, or be of the format, that the model takes.
-    - A picture in JSON is base64 of a PNG, a JPEG or a WebP file.
+    - A picture in JSON is base64 of a PNG, a JPEG, a WebP or a GIF file.
     - `partial` is not for binary bodies.
     """
     if case.method not in ("POST", "PUT"):

@@ -113,6 +113,12 @@ def webp(picture: Image.Image, **options: Any) -> bytes:
     return buffer.getvalue()
 
 
+def gif(picture: Image.Image, **options: Any) -> bytes:
+    buffer = io.BytesIO()
+    picture.save(buffer, "GIF", **options)
+    return buffer.getvalue()
+
+
 def chunk(name: bytes, body: bytes) -> bytes:
     checksum = struct.pack(">I", zlib.crc32(name + body))
     return struct.pack(">I", len(body)) + name + body + checksum

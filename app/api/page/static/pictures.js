@@ -30,7 +30,7 @@ export class PictureInput {
       id,
       type: "file",
       multiple: true,
-      accept: "image/png,image/jpeg,image/webp",
+      accept: "image/png,image/jpeg,image/webp,image/gif",
       onchange: () => this.#take([...this.#picker.files]),
     });
     this.#drop = h(
@@ -137,7 +137,7 @@ export class PictureInput {
     event.preventDefault();
     const named = files.map((file) => {
       this.#made += 1;
-      const suffix = { "image/jpeg": "jpg", "image/webp": "webp" }[file.type] ?? "png";
+      const suffix = { "image/jpeg": "jpg", "image/webp": "webp", "image/gif": "gif" }[file.type] ?? "png";
       return new File([file], `pasted-${this.#made}.${suffix}`, { type: file.type });
     });
     this.#take(named, true);

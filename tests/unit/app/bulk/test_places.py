@@ -29,7 +29,7 @@ def test_each_row_has_the_pixels_of_its_own_picture(
     assert command.main(["pad", "in", "--workers", str(workers), *more]) == 0
     *good, bad = rows()
     assert [bad["boxes"], bad["image"]] == [None, None]
-    assert "not a PNG, JPEG or WebP file" in str(bad["error"])
+    assert "not a PNG, JPEG, WebP or GIF file" in str(bad["error"])
     for row, case in zip(good, cases, strict=True):
         answer: dict[str, Any] = wanted(case)
         row["scores"] = row["scores_output"]

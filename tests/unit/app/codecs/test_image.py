@@ -314,7 +314,7 @@ class TestRejected:
 
     @pytest.mark.parametrize("value", ["", "\n", "Zm9v", "Zm9v\n", "Zm9v\r\nZm9v", "data:;base64,"])
     def test_bytes_that_are_not_a_picture(self, value: str) -> None:
-        with pytest.raises(InvalidInput, match=r"^'picture': neither a PNG, a JPEG nor"):
+        with pytest.raises(InvalidInput, match=r"^'picture': neither a PNG, a JPEG"):
             decode(value)
 
     def test_a_damaged_picture(self) -> None:
@@ -328,7 +328,7 @@ class TestRejected:
 
     def test_another_media_type(self) -> None:
         with pytest.raises(UnsupportedMediaType) as caught:
-            CODEC.decode_raw("image/gif", b"", max_items=None)
+            CODEC.decode_raw("image/tiff", b"", max_items=None)
         for media_type in ("application/json", "image/png", "image/jpeg", OCTET_STREAM, NPY):
             assert media_type in str(caught.value)
 
