@@ -43,10 +43,10 @@ from app.backends.profiler import TorchRecorder
 from app.backends.selection import Selection
 from app.backends.shape_caches import bound_caches
 from app.engine import engine
+from app.engine.batch_policy import BatchLimits
 from app.engine.clock import LoopClock
 from app.engine.engine import Engine, EngineConfig
-from app.engine.execution.replica import Replica, ReplicaState
-from app.engine.scheduling.batch_policy import BatchLimits
+from app.engine.replica import Replica, ReplicaState
 from app.metrics import Metrics
 from app.metrics.gauges import ServedModel
 from app.processes.descriptors import is_free_for_connection

@@ -11,7 +11,7 @@ from pathlib import Path
 import structlog
 
 from app.access.entries import ApiKey, EntryError, digest_of, parse_entries
-from app.engine.execution.handover import in_thread
+from app.threads import in_thread
 from models.byte_order import NotUtf8Error, unmarked
 from models.contained import FileRejected, read_named
 

@@ -12,9 +12,8 @@ from typing import Generic, TypeVar
 
 import structlog
 
-from app.engine.execution.handover import tell
-from app.engine.execution.proving import lower_priority
 from app.errors import Overloaded, TorchlaneError
+from app.threads import lower_priority, tell
 
 T = TypeVar("T")
 LOG = structlog.get_logger(__name__)

@@ -34,7 +34,7 @@ class Backend(Protocol):
     """Called in the order load, warm_up, run..., close, by one thread at a time.
 
     `run` and `close` are called in the replica's thread. So is `warm_up` if the backend launches;
-    otherwise it gets its own thread (`app.engine.execution.proving`).
+    otherwise it gets its own thread (`app.engine.proving`).
 
     Every implementation passes the shared suite in tests/unit/app/backends/suite.py.
     """

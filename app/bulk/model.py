@@ -26,7 +26,7 @@ from app.backends.shape_caches import bound_caches
 from app.bulk.errors import BulkError, UsageError
 from app.codecs.base import Codec
 from app.codecs.choose import codec_for
-from app.engine.execution.batch_runner import Contract
+from app.engine.batch_runner import Contract
 from app.errors import ArtifactInvalid
 from app.registry.model_settings import ModelSettings
 from app.registry.repository import Artifact, Repository

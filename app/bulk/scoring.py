@@ -17,7 +17,7 @@ from app.bulk.blocks import Block
 from app.bulk.duplicates import distinct
 from app.bulk.errors import BulkError
 from app.bulk.numbers import writable
-from app.engine.execution.batch_runner import Contract, run_batch
+from app.engine.batch_runner import Contract, run_batch
 from app.errors import BackendFailed, ItemFailed, ModelError, ReplicaError
 from app.types import Array, Arrays, Item, Outcome
 from models.manifest import Manifest

@@ -13,32 +13,32 @@ from types import MappingProxyType
 
 import structlog
 
-from app.engine.admission.admission import Admission
-from app.engine.admission.read_lag import ReadLag
+from app.engine.admission import Admission, ReadLag
+from app.engine.batch_cost import BatchCost
+from app.engine.batch_policy import BatchLimits
+from app.engine.batch_runner import Contract
 from app.engine.cache import PredictionCache
 from app.engine.clock import Clock
-from app.engine.execution.batch_runner import Contract
-from app.engine.execution.replica import Replica
+from app.engine.dispatcher import Dispatcher, Settler
 from app.engine.keys import KeyMaker
 from app.engine.lookups import Lookups
-from app.engine.scheduling.batch_cost import BatchCost
-from app.engine.scheduling.batch_policy import BatchLimits
-from app.engine.scheduling.dispatcher import Dispatcher, Settler
-from app.engine.scheduling.model_queue import ModelLimits, ModelQueue
-from app.engine.scheduling.queue import (
+from app.engine.queue import (
     ASKED,
     DONE,
     ONE_ITEM,
     RUNNING,
     WAITING,
+    ModelLimits,
+    ModelQueue,
     Ticket,
     TicketQueue,
     on_its_own,
 )
-from app.engine.scheduling.timeline import Timeline
+from app.engine.replica import Replica
 from app.engine.shared_tier import SharedTier
 from app.engine.singleflight import Waiter
 from app.engine.submission import Submission
+from app.engine.timeline import Timeline
 from app.engine.waiters import OpenWaiters
 from app.errors import (
     InvalidItem,

@@ -9,9 +9,8 @@ from functools import partial
 import structlog
 
 from app.engine.clock import Clock, Timer
-from app.engine.scheduling.dispatcher import Settler
-from app.engine.scheduling.model_queue import ModelQueue
-from app.engine.scheduling.queue import ASKED, Ticket
+from app.engine.dispatcher import Settler
+from app.engine.queue import ASKED, ModelQueue, Ticket
 from app.engine.shared_tier import HIT, Found, NotFound, SharedTier, fits
 from app.types import ONE_HIT, ONE_MISS, Arrays, Item
 

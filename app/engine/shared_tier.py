@@ -12,7 +12,7 @@ from typing import Protocol, TypeAlias
 
 import numpy as np
 
-from app.engine.execution.batch_runner import Layout
+from app.engine.batch_runner import Layout
 from app.types import Arrays
 
 

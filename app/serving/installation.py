@@ -12,10 +12,10 @@ import structlog
 
 from app.backends.golden import Golden
 from app.backends.selection import Preference, Selection, planned_batch, select, stages
-from app.engine.execution.batch_runner import Finish, Layout
-from app.engine.execution.replica import Replica
-from app.engine.scheduling.batch_policy import BatchLimits
-from app.engine.scheduling.model_queue import ModelLimits
+from app.engine.batch_policy import BatchLimits
+from app.engine.batch_runner import Finish, Layout
+from app.engine.queue import ModelLimits
+from app.engine.replica import Replica
 from app.registry.model_settings import ModelSettings
 from app.registry.repository import Artifact
 from app.types import Device

@@ -16,9 +16,8 @@ from app.backends.selection import (
     Selection,
 )
 from app.codecs.choose import codec_for
+from app.engine.batch_runner import Contract
 from app.engine.engine import Engine
-from app.engine.execution.batch_runner import Contract
-from app.engine.execution.handover import in_thread, tell
 from app.errors import (
     ArtifactInvalid,
     OutOfMemory,
@@ -34,6 +33,7 @@ from app.registry.repository import Artifact
 from app.serving.installation import Installation, layout_of, limits_of, planned
 from app.serving.replica_pool import Maker, ReplicaPool
 from app.serving.served_artifacts import ServedArtifacts
+from app.threads import in_thread, tell
 from app.types import Arrays, BatchTimes, Device, ModelId
 from models.padding import padding_of
 from models.plan import batch_sizes

@@ -16,8 +16,7 @@ from typing import Any
 import structlog
 
 from app.engine.engine import Engine
-from app.engine.execution.handover import in_thread
-from app.engine.execution.replica import Replica, ReplicaState
+from app.engine.replica import Replica, ReplicaState
 from app.errors import DeviceLost, ModelNotFound, ModelNotReady, ShuttingDown
 from app.registry.loaded_models import (
     LoadedModels,
@@ -33,6 +32,7 @@ from app.serving.replica_pool import ReplicaPool, log_failure
 from app.serving.rollout import Changes, Rollout
 from app.serving.served_artifacts import ServedArtifacts
 from app.serving.version_policy import VersionPolicy
+from app.threads import in_thread
 from app.types import ModelId
 from models.heap import trim
 from models.versions import RULE

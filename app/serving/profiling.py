@@ -13,12 +13,12 @@ from typing import Any, Protocol
 
 import structlog
 
-from app.engine.execution.handover import in_thread, tell, unless_done
-from app.engine.execution.replica import Replica, ReplicaState
+from app.engine.replica import Replica, ReplicaState
 from app.errors import ShuttingDown
 from app.serving.turn import Turn
 from app.telemetry.chrome import ChromeTrace, Collected, Collector
 from app.telemetry.tracing import Tracing
+from app.threads import in_thread, tell, unless_done
 
 LOG = structlog.get_logger(__name__)
 

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import structlog
 
 from app.backends.base import Backend, Between
-from app.engine.execution.replica import Replica, ReplicaState
+from app.engine.replica import Replica, ReplicaState
 from app.errors import ArtifactInvalid, DeviceLost, ReplicaError, ReplicaHangs
 from app.metrics import Metrics
 from app.serving.watchdog import Watchdog

@@ -10,7 +10,6 @@ from typing import NamedTuple
 
 import structlog
 
-from app.engine.execution.handover import in_thread
 from app.errors import VersionChanged
 from app.registry.loaded_models import LoadedModel, LoadedModels, ModelState, VersionStatus
 from app.registry.model_settings import ModelSettings
@@ -19,6 +18,7 @@ from app.serving.installer import Attempt, Installer
 from app.serving.overrides import Override
 from app.serving.served_artifacts import ServedArtifacts, State
 from app.serving.version_policy import VersionPolicy
+from app.threads import in_thread
 from app.types import ModelId
 
 LOG = structlog.get_logger(__name__)

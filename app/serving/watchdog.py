@@ -6,7 +6,7 @@ from typing import Protocol
 
 
 class Watched(Protocol):
-    """A watched object, such as `app.engine.execution.replica.Replica`."""
+    """A watched object, such as `app.engine.replica.Replica`."""
 
     @property
     def name(self) -> str:

@@ -26,11 +26,11 @@ import torch
 from app.backends.base import Warmed
 from app.backends.devices import compute_with
 from app.backends.pipeline import Pipeline, Stage
+from app.engine.batch_policy import BatchLimits
+from app.engine.batch_runner import Contract
 from app.engine.clock import LoopClock
 from app.engine.engine import Engine, EngineConfig
-from app.engine.execution.batch_runner import Contract
-from app.engine.execution.replica import Replica
-from app.engine.scheduling.batch_policy import BatchLimits
+from app.engine.replica import Replica
 from app.metrics import Metrics
 from app.types import Arrays, Device, Item, ModelId, Serving
 from models.forms import Stages

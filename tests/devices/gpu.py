@@ -28,11 +28,11 @@ from app.backends.factory import TorchBackends
 from app.backends.forward import FormBackend
 from app.backends.lane import Lane
 from app.backends.selection import Preference, select
+from app.engine.batch_policy import BatchLimits
+from app.engine.batch_runner import Contract
 from app.engine.clock import LoopClock
 from app.engine.engine import Engine, EngineConfig
-from app.engine.execution.batch_runner import Contract
-from app.engine.execution.replica import Replica
-from app.engine.scheduling.batch_policy import BatchLimits
+from app.engine.replica import Replica
 from app.metrics import Metrics
 from app.registry.repository import Artifact, Repository
 from app.types import Arrays, Device, Item, ModelId

@@ -17,10 +17,10 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import app.engine.scheduling.dispatcher
+import app.engine.dispatcher
 from app.__main__ import main as serve
-from app.engine.scheduling.batch_cost import BatchCost
-from app.engine.scheduling.queue import ShapeView
+from app.engine.batch_cost import BatchCost
+from app.engine.queue import ShapeView
 from loadtests.bench import wrk
 from loadtests.bench.artifacts import manifest_of, newest_artifact
 from loadtests.bench.bodies import bodies_of
@@ -126,6 +126,6 @@ def _all_that_wait(
 
 if __name__ == "__main__":
     if sys.argv[1:2] == [IN_ORDER]:
-        app.engine.scheduling.dispatcher.widened = _all_that_wait  # type: ignore[attr-defined]
+        app.engine.dispatcher.widened = _all_that_wait  # type: ignore[attr-defined]
         sys.exit(serve(arguments=sys.argv[2:]))
     sys.exit(main())

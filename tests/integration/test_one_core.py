@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from app.engine.execution.replica import Replica
+from app.engine.replica import Replica
 from app.main import BLOCK_S
 from tests.artifacts import write_artifact
 from tests.integration.harness import serving

@@ -16,7 +16,7 @@ from app.api.errors import RawAnswer
 from app.api.native.predictions import NativeCall
 from app.api.service import Service
 from app.codecs.tensor import TensorCodec
-from app.engine.execution.batch_runner import Contract
+from app.engine.batch_runner import Contract
 from app.errors import DeadlineExceeded, InvalidInput, ModelNotFound, PayloadTooLarge
 from app.types import Item, ModelId
 from models.manifest import Manifest

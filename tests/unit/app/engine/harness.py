@@ -11,11 +11,11 @@ import numpy as np
 
 from app.backends.base import Backend
 from app.backends.fake import FakeBackend, Step
+from app.engine.batch_policy import BatchLimits
+from app.engine.batch_runner import Contract
 from app.engine.clock import ManualClock
 from app.engine.engine import Engine, EngineConfig
-from app.engine.execution.batch_runner import Contract
-from app.engine.execution.replica import Replica
-from app.engine.scheduling.batch_policy import BatchLimits
+from app.engine.replica import Replica
 from app.engine.shared_tier import SharedTier
 from app.errors import ItemFailed, ModelError, ReplicaError
 from app.metrics import Metrics

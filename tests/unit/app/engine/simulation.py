@@ -11,12 +11,12 @@ from typing import TypeVar
 
 from app.backends.base import Backend
 from app.backends.fake import FakeBackend
+from app.engine.batch_policy import BatchLimits
+from app.engine.batch_runner import Report
 from app.engine.clock import ManualClock
 from app.engine.engine import Engine, EngineConfig
-from app.engine.execution.batch_runner import Report
-from app.engine.execution.replica import Replica
-from app.engine.execution.replica_thread import Later
-from app.engine.scheduling.batch_policy import BatchLimits
+from app.engine.replica import Replica
+from app.engine.replica_thread import Later
 from app.errors import DeadlineExceeded, Overloaded, ReplicaError
 from app.metrics import Metrics
 from app.types import Device, ModelId, Serving

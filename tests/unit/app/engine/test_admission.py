@@ -8,13 +8,12 @@ from functools import partial
 import pytest
 
 from app.backends.fake import FakeBackend
+from app.engine.batch_cost import BatchCost
+from app.engine.batch_policy import BatchLimits
 from app.engine.clock import ManualClock
 from app.engine.engine import Engine, EngineConfig
-from app.engine.execution.replica import Replica
-from app.engine.scheduling.batch_cost import BatchCost
-from app.engine.scheduling.batch_policy import BatchLimits
-from app.engine.scheduling.model_queue import ModelQueue
-from app.engine.scheduling.queue import Ticket, TicketQueue
+from app.engine.queue import ModelQueue, Ticket, TicketQueue
+from app.engine.replica import Replica
 from app.errors import Overloaded
 from app.metrics import Metrics
 from app.types import Arrays, Device, ModelId

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 
-from app.engine.execution.replica import Replica
+from app.engine.replica import Replica
 from app.engine.submission import Submission
 from app.errors import ReplicaError
 from app.types import Arrays

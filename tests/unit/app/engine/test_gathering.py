@@ -10,10 +10,10 @@ import pytest
 
 from app.backends.base import Backend
 from app.backends.fake import FakeBackend
+from app.engine.batch_policy import BatchLimits
 from app.engine.clock import ManualClock
 from app.engine.engine import Engine, EngineConfig
-from app.engine.execution.replica import Replica
-from app.engine.scheduling.batch_policy import BatchLimits
+from app.engine.replica import Replica
 from app.engine.submission import Submission
 from app.metrics import Metrics
 from app.types import Device

@@ -11,12 +11,12 @@ import pytest
 
 from app.backends.base import Backend
 from app.backends.fake import FakeBackend
+from app.engine.batch_policy import BatchLimits
+from app.engine.batch_runner import Contract
 from app.engine.clock import ManualClock
 from app.engine.engine import Engine, EngineConfig
-from app.engine.execution.batch_runner import Contract
-from app.engine.execution.replica import Replica
 from app.engine.keys import KeyMaker
-from app.engine.scheduling.batch_policy import BatchLimits
+from app.engine.replica import Replica
 from app.errors import ModelError, NonFiniteOutput, Overloaded
 from app.metrics import Metrics
 from app.types import Arrays, BatchTimes, Device, Item, ModelId, Signature

@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator
 import numpy as np
 import pytest
 
-from app.engine.scheduling.batch_policy import BatchLimits
-from app.engine.scheduling.model_queue import ModelLimits
+from app.engine.batch_policy import BatchLimits
+from app.engine.queue import ModelLimits
 from app.engine.shared_tier import Found, NotFound
 from app.errors import DeadlineExceeded, Overloaded
 from app.types import Arrays

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.engine.admission.admission import RESERVE
-from app.engine.execution.replica import ReplicaState
-from app.engine.scheduling.timeline import TRY_AFTER
+from app.engine.admission import RESERVE
+from app.engine.replica import ReplicaState
+from app.engine.timeline import TRY_AFTER
 from app.types import ModelId
 from tests.unit.app.engine.harness import item, value_of
 from tests.unit.app.engine.simulation import Seconds, Simulation, simulation

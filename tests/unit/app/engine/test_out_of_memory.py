@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from app.engine.scheduling.batch_cost import GROW_AFTER_S
+from app.engine.batch_cost import GROW_AFTER_S
 from app.errors import OutOfMemory, Overloaded
 from app.types import Arrays
 from tests.unit.app.engine.harness import Rig, rig, turns, until, values

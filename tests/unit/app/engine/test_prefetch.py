@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from app.engine.scheduling.batch_policy import Ahead, BatchLimits, Decision, decide_ahead
+from app.engine.batch_policy import Ahead, BatchLimits, Decision, decide_ahead
 from app.errors import DeviceLost, ReplicaError
 from app.types import Arrays, ModelId, Serving
 from tests.unit.app.engine.harness import (

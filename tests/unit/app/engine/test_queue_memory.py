@@ -7,7 +7,7 @@ import weakref
 
 import numpy as np
 
-from app.engine.scheduling.queue import Ticket, TicketQueue
+from app.engine.queue import Ticket, TicketQueue
 from app.types import Array, Item
 from tests.unit.app.engine.harness import MODEL, item, rig, turns, until, values
 

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 
 import pytest
 
-from app.engine.scheduling.batch_policy import BatchLimits
-from app.engine.scheduling.model_queue import ModelLimits
+from app.engine.batch_policy import BatchLimits
+from app.engine.queue import ModelLimits
 from app.types import Serving
 from tests.unit.app.engine.harness import CONTRACT, FAR, MODEL, item, rig, turns, until
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from app.backends.selection import Selection
-from app.engine.execution.replica import Replica
+from app.engine.replica import Replica
 from app.serving.installation import places_of
 from app.types import Device
 from models.plan import Form

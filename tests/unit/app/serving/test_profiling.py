@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from app.engine.execution.replica import Replica
+from app.engine.replica import Replica
 from app.errors import AlreadyRecording, ShuttingDown
 from app.serving.profiling import DONE, FULL, MOST_BYTES, STOPPING, Process, Profiler
 from app.serving.turn import Turn

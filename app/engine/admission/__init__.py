@@ -1,1 +1,0 @@
-"""Admission of requests: decided at once and as a whole."""

@@ -1,1 +1,0 @@
-"""Replicas, their threads, and the execution of batches in them."""

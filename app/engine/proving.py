@@ -1,0 +1,100 @@
+"""A thread in which a model is proved, while the replica serves the other models."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TypeVar
+
+from app.backends.base import Backend, Between, close_safely
+from app.engine.replica_thread import Job, ReplicaThread
+from app.errors import ReplicaError
+from app.threads import lower_priority, tell, unless_done
+
+T = TypeVar("T")
+
+
+class ProvingThread:
+    """Warms one backend and replays examples on it, in parallel with a replica's thread.
+
+    Args:
+        replica: name of the replica that will run the backend.
+        begin: called first in the thread, as in the replica's.
+
+    Attributes:
+        name: the name for logs, and for the watchdog.
+    """
+
+    def __init__(self, replica: str, begin: Callable[[], None]) -> None:
+        self.name = f"{replica}, loading"
+        self._begin = begin
+        self._thread = ReplicaThread(f"loading-{replica}", self._begin_nicely)
+
+    @property
+    def step(self) -> int | None:
+        """Number of the current forward; None if there is none."""
+        return self._thread.step
+
+    def is_alive(self) -> bool:
+        """Whether the thread still runs, which includes hanging."""
+        return self._thread.is_alive()
+
+    async def prove(self, backend: Backend, work: Callable[[Backend, Between], None]) -> None:
+        """Run `work` in the thread; if it fails or is cancelled, close the backend.
+
+        Raises:
+            ReplicaHangs: if the thread was given up.
+            Exception: any exception of `work`.
+        """
+        begun = False
+
+        def job() -> None:
+            nonlocal begun
+            begun = True
+            try:
+                work(backend, self._thread.beat)
+            except BaseException:
+                close_safely(backend)
+                raise
+
+        self._thread.start()
+        self._proof = call_in(self._thread, job)
+        try:
+            await self._proof
+        except BaseException:
+            self._thread.orphan()
+            if not begun:
+                close_safely(backend)
+            raise
+        self._thread.end()
+
+    def give_up(self, fault: ReplicaError) -> None:
+        """Give up a hanging thread: `prove` raises the fault; the thread cleans up if it can."""
+        self._thread.orphan()
+        if not self._proof.done():
+            self._proof.set_exception(fault)
+
+    def _begin_nicely(self) -> None:
+        self._begin()
+        lower_priority()
+
+
+def call_in(thread: ReplicaThread, work: Callable[[], T]) -> asyncio.Future[T]:
+    """Run work in a thread, after its queued jobs.
+
+    Returns:
+        a future of the running event loop with the result or exception of `work`.
+    """
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[T] = loop.create_future()
+
+    def job() -> None:
+        try:
+            result = work()
+        except BaseException as error:  # passed to the awaiting task, not swallowed
+            tell(loop, unless_done, future.set_exception, future, error)
+        else:
+            tell(loop, unless_done, future.set_result, future, result)
+
+    thread.do(Job(job, is_batch=False))
+    return future

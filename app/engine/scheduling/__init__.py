@@ -1,1 +1,0 @@
-"""Scheduling: when to form a batch, how large, and on which replica."""
