@@ -217,6 +217,7 @@ class Call(Answering):
                 return self._begin_off_loop(inflater.inflate, inflater.limit, request_id)
             body = inflated
         text = self.memo_text(body)
+        foreseen = False
         if text is not None:
             if self.gzip != NEVER:
                 text = f"gzip {self.gzip}|{text}"
@@ -234,7 +235,7 @@ class Call(Answering):
                     return known
                 self._remembered = None  # its predictions have left the cache
             # Decoding the items would be most of the cost of a rejection.
-            service.engine.foresee(model.id, self.deadline, self._lag_s)
+            foreseen = service.engine.foresee(model.id, self.deadline, self._lag_s)
         try:
             items = self.read(body, on_loop=True)
         except TooLongForLoop:
@@ -248,7 +249,13 @@ class Call(Answering):
         self._is_decoded(len(items))
         self._reserve(len(items))
         self._submission = service.engine.submit(
-            model.id, items, self.deadline, self._lag_s, request_id, len(self.invalid or ())
+            model.id,
+            items,
+            self.deadline,
+            self._lag_s,
+            request_id,
+            len(self.invalid or ()),
+            foreseen=foreseen,
         )
         return self._submission
 

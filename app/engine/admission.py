@@ -99,7 +99,14 @@ class Admission:
             del self._rejections[key]
 
     def admit(
-        self, queue: ModelQueue, fresh: Sequence[Item], deadline: float, lag_s: float, now: float
+        self,
+        queue: ModelQueue,
+        fresh: Sequence[Item],
+        deadline: float,
+        lag_s: float,
+        now: float,
+        *,
+        foreseen: bool = False,
     ) -> None:
         """Return if a request is admitted.
 
@@ -109,6 +116,7 @@ class Admission:
             deadline: the deadline of all items.
             lag_s: the result of `ReadLag` when the request was read.
             now: the current time, on the engine's clock.
+            foreseen: whether `foresee` has just returned for one item of the shortest length.
 
         Raises:
             DeadlineExceeded, Overloaded, PayloadTooLarge: if it is rejected.
@@ -118,6 +126,8 @@ class Admission:
             raise DeadlineExceeded("the deadline had passed on arrival; allow more time")
         if fresh:
             self._check_room(queue, fresh, allowed_s)
+            if foreseen and len(fresh) == 1 and fresh[0].length == 0:
+                return
             self.foresee(queue, _loads(fresh), deadline, lag_s, now)
 
     def foresee(
@@ -176,13 +186,13 @@ class Admission:
                 f"the request's different items have {nbytes} bytes, but the queue limit is "
                 f"{tickets.limit_bytes}; split it, or send smaller items"
             )
-        if len(fresh) > tickets.room:
+        if len(fresh) > tickets.limit_items - tickets.waiting:
             raise Overloaded(
                 f"{tickets.waiting} items are queued and {len(fresh)} more do not fit "
                 f"(limit {tickets.limit_items}); try again later or send fewer at once",
                 retry_after_s=self._timeline.clear_s(queue, allowed_s),
             )
-        if nbytes > tickets.room_bytes:
+        if nbytes > tickets.limit_bytes - tickets.waiting_bytes:
             raise Overloaded(
                 f"{tickets.waiting_bytes} bytes are queued and {nbytes} "
                 f"more do not fit (limit {tickets.limit_bytes}); try again later or send fewer at "

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
-ROUNDING = 1e-6  # of an item: fractions such as thirds are not exact
 EARLY_S = 1e-6  # a shorter time is not early
 
 
@@ -35,21 +33,6 @@ class Decision(NamedTuple):
     again_in_s: float | None = None
 
 
-class Arrivals(NamedTuple):
-    """Items that the event loop has just read.
-
-    Attributes:
-        items: number of this model's items in the last turn.
-        gathered_s: how long a batch has grown from turn to turn.
-    """
-
-    items: int = 0
-    gathered_s: float = 0.0
-
-
-NO_ARRIVALS = Arrivals()
-
-
 class Ahead(NamedTuple):
     """When to prepare a batch while the device runs another one.
 
@@ -66,36 +49,27 @@ class Ahead(NamedTuple):
 def decide(
     waiting: int,
     oldest_wait_s: float,
-    share: float,
+    idle: int,
     limits: BatchLimits,
-    arrivals: Arrivals = NO_ARRIVALS,
 ) -> Decision:
     """Decide about one model's queue of items that can share a batch.
 
     If a replica is idle, items do not wait, unless a wait is configured; it starts with the oldest
-    item. Requests that have reached the machine are read first, as long as every turn reads more of
-    them: a wave of requests becomes one batch, not a small and a large one. The waiting items are
-    spread over the idle replicas: two half batches in parallel end sooner than one whole batch next
-    to an idle device, and a device that is twice as fast gets twice as many.
+    item. The waiting items are spread over the idle replicas: two half batches in parallel end
+    sooner than one whole batch next to an idle device.
 
     Args:
         waiting: number of waiting items that can share a batch.
         oldest_wait_s: how long the oldest of them has waited.
-        share: share of the waiting items for the replica that would run the batch: its part of the
-            total speed of all replicas that could start now; 0 if none could.
+        idle: number of equal replicas that could start a batch now.
         limits: limits for the batch.
-        arrivals: items that are being read.
     """
-    if waiting == 0 or share == 0:
+    if waiting == 0 or idle == 0:
         return Decision(0)
     left_s = limits.batch_wait_s - oldest_wait_s
     if waiting < limits.max_batch_size and left_s > 0:
         return Decision(0, again_in_s=left_s)
-    growing = arrivals.items > 0 and arrivals.gathered_s < limits.gather_s
-    if waiting < limits.max_batch_size and growing:
-        return Decision(0, again_in_s=0.0)
-    items = math.ceil(waiting * share - ROUNDING)
-    return Decision(max(1, min(items, limits.max_batch_size)))
+    return Decision(min(-(-waiting // idle), limits.max_batch_size))
 
 
 def decide_ahead(

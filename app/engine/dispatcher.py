@@ -4,28 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Protocol, cast
 
-import structlog
-
 from app.backends.base import Backend, LaunchingBackend
-from app.engine.batch_policy import Decision, decide, decide_ahead
+from app.engine.batch_policy import decide, decide_ahead
 from app.engine.batch_runner import Report, launch_batch, run_batch
 from app.engine.clock import Clock, Timer
-from app.engine.in_flight import Batch, Took
+from app.engine.observer import BatchObserver
+from app.engine.pool import Batch, Pool
 from app.engine.queue import ModelQueue, ShapeView, Ticket
 from app.engine.replica import Replica, ReplicaState
 from app.engine.replica_thread import Later
 from app.engine.timeline import Timeline
 from app.engine.widening import widened
 from app.errors import BackendFailed, DeviceLost, ReplicaError
-from app.metrics import Metrics
-from app.telemetry.tracing import BatchRecord, Tracing
 from app.types import ModelId, Outcome
 
-LOG = structlog.get_logger(__name__)
+# A slower pool looks that often whether a faster one is late with the items that wait for it.
+LOOK_S = 0.05
 
 
 class Settler(Protocol):
@@ -56,14 +54,14 @@ class Dispatcher:
     """Forms batches, hands them to replicas, and passes on their outcomes. On the event loop.
 
     `on_fault` is called when a replica has broken, after it is marked sick. `worked_at` is when the
-    dispatcher last finished a turn's work. `tracing` is notified of each batch.
+    dispatcher last finished a turn's work.
 
     Args:
         replicas: all replicas.
         timeline: the timeline of the replicas.
         clock: the engine's clock.
         settler: receives every outcome.
-        metrics: where to count the replicas' work.
+        observer: notified of every batch.
         block_s: the event loop blocks for a batch that is expected to take less than this; see
             `EngineConfig`.
     """
@@ -74,7 +72,7 @@ class Dispatcher:
         timeline: Timeline,
         clock: Clock,
         settler: Settler,
-        metrics: Metrics,
+        observer: BatchObserver,
         block_s: float = 0.0,
     ) -> None:
         self._replicas = replicas
@@ -82,26 +80,16 @@ class Dispatcher:
         self._queues = timeline.queues
         self._clock = clock
         self._settler = settler
-        self._ran = {
-            each.name: metrics.batches_of(each.name, str(each.device)) for each in replicas
-        }
+        self._observer = observer
         self._block_s = block_s
         self._blocked = False  # whether the event loop has blocked in this turn
         self._kept: set[str] = set()  # replicas reserved for the model whose turn is first
-        self.tracing = Tracing()
         self.on_fault: Callable[[Replica, ReplicaError], None] | None = None
         self._fair_s = 0.0  # the highest device time of a model when it was served
         self.worked_at = clock.now()
         self._poked = False
+        self._wake_s = math.inf  # seconds until the next batch may be formed
         self._timer: Timer | None = None
-
-    def add(self, queue: ModelQueue) -> None:
-        """Serve a queue from now on."""
-        self._timeline.add(queue)
-
-    def remove(self, queue: ModelQueue) -> None:
-        """Stop serving a queue; it must have no waiting or running items."""
-        self._timeline.remove(queue)
 
     def serves(self, model: ModelId) -> bool:
         """Whether any replica serves the model."""
@@ -127,115 +115,130 @@ class Dispatcher:
         """
         if not self._poked:
             self._poked = True
-            asyncio.get_running_loop().call_soon(self._step)
+            asyncio.get_running_loop().call_soon(self._turn)
 
-    def _step(self) -> None:
-        self._start_batches()
-        self.worked_at = self._clock.now()
-
-    def _start_batches(self) -> None:
-        self._poked = False
-        self._blocked = False
+    def _turn(self) -> None:
+        """Form batches, of the model with the least device time first, until none can start."""
+        self._poked = self._blocked = False
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
         now = self._clock.now()
         for queue in self._queues.values():
             queue.turn(now, self._fair_s)
-        wake_s: float | None = None
-        served = True
-        while served:  # one batch of the model with the least device time, until none can start
-            served = False
+        while (batch := self._form(now)) is not None:
+            self._run(batch)
             if self._blocked:  # read the sockets first
-                self.poke()
-                return
-            self._kept.clear()
-            for queue in self._in_turn():
-                decision = self._serve(queue, now)
-                if decision.size > 0:
-                    served = True
-                    break
-                wake_s = _sooner(wake_s, decision.again_in_s)
-        if wake_s == 0.0:
+                self._wake_s = 0.0
+                break
+        if self._wake_s == 0.0:
             self.poke()
-        elif wake_s is not None:
-            self._timer = self._clock.call_at(now + wake_s, self.poke)
+        elif self._wake_s < math.inf:
+            self._timer = self._clock.call_at(now + self._wake_s, self.poke)
+        self.worked_at = self._clock.now()
 
-    def _in_turn(self) -> list[ModelQueue]:
-        """The models' queues, ordered by the device time that each has used."""
+    def _form(self, now: float) -> Batch | None:
+        """The next batch; without one, `_wake_s` says when to try again."""
+        self._wake_s = math.inf
+        self._kept.clear()
         queues = list(self._queues.values())
-        return queues if len(queues) == 1 else sorted(queues, key=_charged)
+        if len(queues) > 1:
+            queues.sort(key=_charged)
+        for queue in queues:
+            batch = self._batch_of(queue, now)
+            if batch is not None:
+                return batch
+        return None
 
-    def _serve(self, queue: ModelQueue, now: float) -> Decision:
-        """Start one batch of a queue if the policy says so."""
+    def _batch_of(self, queue: ModelQueue, now: float) -> Batch | None:
         if queue.tickets.queued == 0:
             queue.gathering_since = None
-            return Decision(0)
-        free = [replica for replica in self._replicas if replica.is_free(queue.model)]
-        # A batch on a replica that proves a new version would wait for its forward, or forever.
-        free = [replica for replica in free if not replica.is_called] or free
-        if not free:
-            queue.gathering_since = None
-            return self._serve_ahead(queue, now)
-        again: float | None = None
-        left = True
-        shapes = sorted(queue.tickets.shapes(), key=_due)
-        for first in shapes:
-            assigned, again_at = self._timeline.next_replica(queue, first, free)
-            if assigned is None:
-                again = _sooner(again, None if again_at is None else max(0.0, again_at - now))
-                continue
-            left = False
-            shape, most = first, assigned.most
-            if first.length and len(shapes) > 1:
-                cost = queue.costs[assigned.replica.name]
-                shape = widened(first, shapes, cost, assigned.share)
-                most = cost.batch_size(shape.allowed_s, shape.length)
-            limits = queue.limits_for(most)
-            waited_s = now - shape.oldest_at
-            decision = decide(shape.waiting, waited_s, assigned.share, limits, queue.arrivals)
+            return None
+        pools = self._timeline.ordered(queue, now)
+        if not pools:
+            return None
+        idle = pools[0].idle(queue.model)
+        if idle:
+            if queue.grows(now):
+                self._again(0.0)
+                return None
+            return self._whole(queue, pools[0], idle, now)
+        queue.gathering_since = None
+        batch = self._ahead(queue, pools[0], now)
+        return batch if batch is not None or len(pools) == 1 else self._spilled(queue, pools, now)
+
+    def _whole(
+        self, queue: ModelQueue, pool: Pool, idle: list[Replica], now: float
+    ) -> Batch | None:
+        """A batch for an idle replica: of the shape that is due first, if it need not wait."""
+        cost = queue.costs[pool.kind]
+        shapes = queue.tickets.shapes()
+        if len(shapes) > 1:
+            shapes.sort(key=_due)
+        for shape in shapes:
+            if shape.length and len(shapes) > 1:
+                shape = widened(shape, shapes, cost, 1 / len(idle))  # noqa: PLW2901
+            queue.full = cost.batch_size(shape.allowed_s, shape.length)
+            limits = queue.limits_for(queue.full)
+            decision = decide(shape.waiting, now - shape.oldest_at, len(idle), limits)
             if decision.size > 0:
                 queue.gathering_since = None
-                self._start(queue, shape, decision.size, assigned.replica)
-                return decision
-            again = _sooner(again, decision.again_in_s)
-        if queue.gathering_since is None:
-            queue.gathering_since = now
-        return self._serve_ahead(queue, now, again) if left else Decision(0, again)
+                return self._cut(queue, shape, decision.size, idle[0], now)
+            self._again(decision.again_in_s)
+        return None
 
-    def _serve_ahead(self, queue: ModelQueue, now: float, again: float | None = None) -> Decision:
-        """Prepare a batch for a busy replica, if no idle replica is available and worthwhile.
+    def _ahead(self, queue: ModelQueue, pool: Pool, now: float) -> Batch | None:
+        """A batch to prepare for the busy replica of the pool that will be free first.
 
         Only the shape that is due first is prepared, and then no other model: otherwise a flood
         would get the next batch whenever a rare or new model waited for the device to be idle.
         """
-        takes = False
-        for replica in self._timeline.busy(queue):
-            if replica.can_prefetch(queue.model):
-                takes = True
-            else:  # the model waits for this replica to be idle
-                self._kept.add(replica.name)
-        if not takes:
-            return Decision(0, again)
+        soonest: Replica | None = None
+        soonest_s, takes = math.inf, False
+        for track in self._timeline.busy(queue, pool, now):
+            left_s, able = track.left_s(now), track.replica.can_prefetch(queue.model)
+            if not able:  # the model waits for this replica to be idle
+                self._kept.add(track.replica.name)
+            if left_s < soonest_s or (left_s == soonest_s and able and not takes):
+                soonest, soonest_s, takes = track.replica, left_s, able
+        if soonest is None or not takes or soonest.name in self._kept:
+            return None
         shapes = queue.tickets.shapes()
         shape = shapes[0] if len(shapes) == 1 else min(shapes, key=_due)
-        soonest = self._timeline.next_prefetcher(queue, shape)
-        if soonest is None or soonest.name in self._kept:
-            return Decision(0, again)
-        cost = queue.costs[soonest.name]
+        cost = queue.costs[pool.kind]
         if shape.length and len(shapes) > 1:
             shape = widened(shape, shapes, cost)
         size = cost.batch_size(shape.allowed_s, shape.length)
         ahead = cost.ahead(size, shape.length)
         if len(shapes) > len(shape.groups) or self._others_wait(queue, soonest):
             ahead = ahead._replace(least=1)
-        free_in_s, waited_s = self._timeline.left_s(soonest), now - shape.oldest_at
-        decision = decide_ahead(shape.waiting, waited_s, free_in_s, ahead, queue.limits_for(size))
+        limits, waited_s = queue.limits_for(size), now - shape.oldest_at
+        decision = decide_ahead(shape.waiting, waited_s, soonest_s, ahead, limits)
         if decision.size > 0:
-            self._start(queue, shape, decision.size, soonest)
-            return decision
+            return self._cut(queue, shape, decision.size, soonest, now)
         self._kept.add(soonest.name)
-        return Decision(0, _sooner(again, decision.again_in_s))
+        self._again(decision.again_in_s)
+        return None
+
+    def _spilled(self, queue: ModelQueue, pools: list[Pool], now: float) -> Batch | None:
+        """A batch for a slower pool, of items that the fastest would finish too late."""
+        idle = pools[1].idle(queue.model)
+        if not idle:
+            return None
+        cost = queue.costs[pools[1].kind]
+        for shape in sorted(queue.tickets.shapes(), key=_due):
+            size = min(cost.batch_size(shape.allowed_s, shape.length), shape.waiting)
+            batch_s = cost.expected_s(size, shape.length)
+            place = self._timeline.first_late(queue, pools[0], shape, batch_s, now)
+            if place is not None:
+                return self._cut(queue, shape, size, idle[0], now, place)
+        self._again(LOOK_S)
+        return None
+
+    def _again(self, seconds: float | None) -> None:
+        """Try to form a batch again after this time; None: only on a change."""
+        if seconds is not None and seconds < self._wake_s:
+            self._wake_s = seconds
 
     def _others_wait(self, queue: ModelQueue, replica: Replica) -> bool:
         """Whether items wait of another model that the replica serves."""
@@ -244,141 +247,90 @@ class Dispatcher:
                 return True
         return False
 
-    def _start(self, queue: ModelQueue, shape: ShapeView, size: int, replica: Replica) -> None:
-        now = self._clock.now()
-        tickets, expired = queue.tickets.take(shape.groups, size, now)
+    def _cut(
+        self,
+        queue: ModelQueue,
+        shape: ShapeView,
+        size: int,
+        replica: Replica,
+        now: float,
+        spilled_at: int | None = None,
+    ) -> Batch | None:
+        """Take the items of a batch from the queue; None if all have expired."""
+        tickets, expired = queue.tickets.take(shape.groups, size, now, spilled_at or 0)
         for ticket in expired:
             self._settler.settle(queue, ticket, None, now - ticket.enqueued_at, 0.0, 0)
         if not tickets:
-            return
-        queue.metrics.batch_size.observe(len(tickets))
-        items = [ticket.item for ticket in tickets]
-        cost = queue.costs[replica.name]
-        length = max([ticket.group[1] for ticket in tickets])
-        compute_s = cost.compute_s(len(items), length)
-        undisturbed = not replica.is_called  # no load runs in its thread
-        serving = replica.models[queue.model]
-        batch = Batch(
-            queue=queue,
-            replica=replica,
-            tickets=tickets,
-            started=now,
-            length=length,
-            expected_s=cost.expected_s(len(items), length),
+            self._again(0.0)
+            return None
+        cost, length = queue.costs[replica.device.kind], tickets[0].group[1]
+        if len(shape.groups) > 1:
+            length = max([ticket.group[1] for ticket in tickets])
+        return Batch(
+            queue,
+            replica,
+            cost,
+            tickets,
+            length,
+            now,
+            cost.expected_s(len(tickets), length),
             prefetched=replica.busy,
-            undisturbed=undisturbed,
-            serving=serving,
+            undisturbed=not replica.is_called,  # no load runs in its thread
+            serving=replica.models[queue.model],
+            spills=spilled_at is not None,
         )
-        if self.tracing.followed or self.tracing.wants_batches:
-            self._note_traces(batch, 0.0)
-        launches = undisturbed and serving.launches
 
-        def work(backend: Backend) -> Report | Later[Report]:
-            if launches:
-                launching = cast(LaunchingBackend, backend)  # `serving.launches` implies this
-                return launch_batch(launching, items, queue.contract, replica.beat)
-            return run_batch(backend, items, queue.contract, replica.beat)
-
-        def failed(error: BaseException) -> Report:
-            fault = error if isinstance(error, ReplicaError) else _bug(error)
-            return Report([None] * len(items), fault, (), 0.0, 0)
-
+    def _run(self, batch: Batch) -> None:
+        """Hand a batch to its replica."""
+        self._observer.began(batch)
+        queue, replica = batch.queue, batch.replica
         self._fair_s = max(self._fair_s, queue.used_s)
         queue.running += 1
         queue.running_s += batch.expected_s  # so that other models get other replicas meanwhile
         self._timeline.begin(batch)
-        # Never block for a batch without measurements.
-        self._blocked = undisturbed and not batch.prefetched and 0.0 < compute_s < self._block_s
-        block_s = self._block_s if self._blocked else 0.0
-        replica.start(queue.model, work, partial(self._ended, batch), failed, block_s)
+        block_s = self._block_s
+        if block_s > 0:  # never for a batch without measurements
+            compute_s = batch.cost.compute_s(len(batch.tickets), batch.length)
+            whole = batch.undisturbed and not batch.prefetched
+            self._blocked = whole and 0.0 < compute_s < block_s
+            block_s = block_s if self._blocked else 0.0
+        done = partial(self._ended, batch)
+        failed = partial(_failed, len(batch.tickets))
+        replica.start(queue.model, _work_of(batch), done, failed, block_s)
 
     def _ended(self, batch: Batch, report: Report) -> None:
-        """Record the end of a batch, and settle or move its items."""
-        queue, replica, tickets = batch.queue, batch.replica, batch.tickets
-        cost = queue.costs[replica.name]
-        ended = self._clock.now()
+        """Learn from a batch that has ended, and settle or move its items."""
+        queue, replica, fault = batch.queue, batch.replica, report.fault
+        now = self._clock.now()
         queue.running -= 1
         queue.running_s -= batch.expected_s
         took = self._timeline.end(batch, report.compute_s)
-        busy_s = max(0.0, ended - took.began)
-        self._ran[replica.name].ran(len(tickets), busy_s, report.compute_s, report.device)
-        if report.prepared_s:
-            cost.prepared(report.prepared_s)
         # The model is not charged for the time spent waiting for a fault, such as a hang.
-        asked_s = math.inf if report.fault is None else batch.expected_s
-        queue.used_s += min(took.seconds, asked_s)
-        if batch.record is not None or self.tracing.followed:  # a traced request may have joined
-            self._note_traces(batch, ended - batch.started)
-        if batch.record is not None:
-            self._tell(batch.record, batch, report, took)
-        self._record(batch, report, took.began)
-        if report.fault is None:
-            cost.took(len(tickets), report.compute_s, took.overhead_s, batch.length)
+        queue.used_s += took.seconds if fault is None else min(took.seconds, batch.expected_s)
+        if report.out_of_memory_at:
+            batch.cost.out_of_memory(report.out_of_memory_at, now, batch.length)
+        self._observer.ended(batch, report, took, now)
+        if fault is not None and replica.state is ReplicaState.READY:
+            replica.state = ReplicaState.SICK
+        self._settle(batch, report, took.began)
+        if fault is None:
+            if report.prepared_s:
+                batch.cost.prepared(report.prepared_s)
+            batch.cost.took(len(batch.tickets), report.compute_s, took.overhead_s, batch.length)
+        elif self.on_fault is not None:
+            self.on_fault(replica, fault)
+        self.poke()
         self.worked_at = self._clock.now()
 
-    def _tell(self, record: BatchRecord, batch: Batch, report: Report, took: Took) -> None:
-        """Report a batch to tracing, while the requests that wait for its items are known."""
-        batch.begins(took.began)
-        record.compute_s, record.forwards = report.compute_s, report.forwards
-        record.errors = report.errors
-        if report.fault is not None:
-            record.fault = type(report.fault).__name__
-            record.errors = [report.fault, *report.errors]
-        self.tracing.batch_ended(record)
-
-    def _note_traces(self, batch: Batch, ago_s: float) -> None:
-        """Add the requests that now wait for a batch to its record, if sinks follow them."""
-        traces = batch.queue.flights.traces(batch.tickets)
-        record = batch.record
-        if record is None and (traces or self.tracing.wants_batches):
-            model, replica, size = batch.queue.model, batch.replica, len(batch.tickets)
-            record = BatchRecord(model, replica.name, str(replica.device), size, batch.length)
-            record.serving = batch.serving
-            record.handed_over -= ago_s
-            batch.record = record
-            if not batch.prefetched:
-                batch.begins(batch.started)
-        if record is not None:
-            record.add(traces)
-
-    def _record(
-        self,
-        batch: Batch,
-        report: Report,
-        started: float,
-    ) -> None:
-        queue, replica, tickets = batch.queue, batch.replica, batch.tickets
-        trace_id = "" if batch.record is None else batch.record.trace_id
-        if report.forwards:
-            queue.metrics.compute_seconds.observe(report.compute_s, trace_id)
-        if report.forwards > 1:
-            queue.metrics.splits.inc()
-        if report.out_of_memory_at:
-            queue.metrics.out_of_memory.inc()
-            cost, name = queue.costs[replica.name], replica.name
-            length = max([ticket.group[1] for ticket in tickets])
-            cost.out_of_memory(report.out_of_memory_at, self._clock.now(), length)
-            most = cost.most_of(length)
-            LOG.warning("batch_limit_lowered", model=str(queue.model), replica=name, items=most)
-        if report.errors:  # before the items are settled: the requests are known until then
-            failed = [
-                ticket
-                for ticket, outcome in zip(tickets, report.outcomes, strict=True)
-                if isinstance(outcome, BackendFailed)
-            ]
-            labels = partial(queue.flights.labels, failed)
-            trace_ids = partial(_trace_ids, queue, failed)
-            queue.complaints.write(queue.model, report.errors, labels, self._clock.now(), trace_ids)
-        if report.fault is not None and replica.state is ReplicaState.READY:
-            replica.state = ReplicaState.SICK
-        computed, size = 0, len(tickets)
-        moving: list[Ticket] = []
-        for ticket, outcome in zip(tickets, report.outcomes, strict=True):
-            queue_s = started - ticket.enqueued_at
+    def _settle(self, batch: Batch, report: Report, began: float) -> None:
+        """Pass on the outcomes; items without one move to another replica, once."""
+        queue, size = batch.queue, len(batch.tickets)
+        computed, moving = 0, list[Ticket]()
+        for ticket, outcome in zip(batch.tickets, report.outcomes, strict=True):
+            queue_s = began - ticket.enqueued_at
             if outcome is not None:
                 computed += 1
-                own = queue.flights.trace_id(ticket) if trace_id else ""
-                queue.metrics.queue_seconds.observe(queue_s, own)
+                self._observer.queued(batch, ticket, queue_s)
                 self._settler.settle(queue, ticket, outcome, queue_s, report.compute_s, size)
             elif ticket.abandoned:
                 self._settler.settle(queue, ticket, None, queue_s, report.compute_s, size)
@@ -387,32 +339,34 @@ class Dispatcher:
             else:
                 lost = BackendFailed("the replica failed and no other could run this item")
                 self._settler.settle(queue, ticket, lost, queue_s, report.compute_s, size)
-        queue.tickets.put_back(moving)
-        queue.metrics.moved.inc(len(moving))
         queue.metrics.computed.inc(computed)
-        if report.fault is not None and self.on_fault is not None:
-            self.on_fault(replica, report.fault)
-        self.poke()
+        if moving:
+            queue.tickets.put_back(moving)
+            queue.metrics.moved.inc(len(moving))
 
     def _can_move(self, queue: ModelQueue, ticket: Ticket, fault: ReplicaError | None) -> bool:
         lost = isinstance(fault, DeviceLost)  # the whole process ends: no replica is left
         return not lost and not ticket.moved and self.ready_replicas(queue.model) > 0
 
 
-def _trace_ids(queue: ModelQueue, tickets: Sequence[Ticket]) -> list[str]:
-    """The trace ids of the requests for these items."""
-    return [each.trace_id for each in queue.flights.traces(tickets) if each.trace_id]
+def _work_of(batch: Batch) -> Callable[[Backend], Report | Later[Report]]:
+    """Run a batch in the replica's thread, or launch it on an asynchronous device."""
+    items = [ticket.item for ticket in batch.tickets]
+    contract, beat = batch.queue.contract, batch.replica.beat
+    if batch.undisturbed and batch.serving.launches:
+
+        def launch(backend: Backend) -> Later[Report]:
+            launching = cast(LaunchingBackend, backend)  # `serving.launches` implies this
+            return launch_batch(launching, items, contract, beat)
+
+        return launch
+    return partial(run_batch, items=items, contract=contract, beat=beat)
 
 
-def _sooner(one_s: float | None, other_s: float | None) -> float | None:
-    """The shorter of two waits; None means that there is no wait."""
-    if one_s is None or other_s is None:
-        return other_s if one_s is None else one_s
-    return min(one_s, other_s)
-
-
-def _bug(error: BaseException) -> ReplicaError:
-    return ReplicaError(f"bug: {type(error).__name__}: {error}")
+def _failed(items: int, error: BaseException) -> Report:
+    bug = ReplicaError(f"bug: {type(error).__name__}: {error}")
+    fault = error if isinstance(error, ReplicaError) else bug
+    return Report([None] * items, fault, (), 0.0, 0)
 
 
 def _charged(queue: ModelQueue) -> float:

@@ -22,6 +22,7 @@ from app.engine.clock import Clock
 from app.engine.dispatcher import Dispatcher, Settler
 from app.engine.keys import KeyMaker
 from app.engine.lookups import Lookups
+from app.engine.observer import BatchObserver
 from app.engine.queue import (
     ASKED,
     DONE,
@@ -96,13 +97,14 @@ class _Served:
         closed: called for each request for it that has ended.
     """
 
-    __slots__ = ("closed", "keys", "queue")
+    __slots__ = ("closed", "keys", "queue", "unmeasured")
 
     def __init__(
         self, queue: ModelQueue, keys: KeyMaker, closed: Callable[[ModelQueue, Waiter], None]
     ) -> None:
         self.queue = queue
         self.keys = keys
+        self.unmeasured: set[str] = set()  # pools none of whose replicas was measured
         self.closed: Callable[[Waiter], None] = lambda waiter: closed(queue, waiter)
 
 
@@ -127,7 +129,7 @@ class Engine(Settler):
         tracing: Tracing | None = None,
         tier: SharedTier | None = None,
     ) -> None:
-        self._names = [replica.name for replica in replicas]
+        self._kinds = {replica.name: replica.device.kind for replica in replicas}
         self._clock = clock
         self._metrics = metrics
         self._config = config
@@ -136,11 +138,10 @@ class Engine(Settler):
         metrics.cache_limit.set(config.cache_bytes)
         metrics.cache_entries.set_function(lambda: len(self._cache))
         self._timeline = Timeline(replicas, clock)
+        observer = BatchObserver(replicas, metrics, tracing or Tracing())
         self._dispatcher = Dispatcher(
-            replicas, self._timeline, clock, self, metrics, config.block_s
+            replicas, self._timeline, clock, self, observer, config.block_s
         )
-        if tracing is not None:
-            self._dispatcher.tracing = tracing
         self._lookups: Lookups | None = None
         if tier is not None:
             self._lookups = Lookups(tier, clock, self, self._dispatcher.poke)
@@ -178,18 +179,21 @@ class Engine(Settler):
         lag_s: float = 0.0,
         label: bytes = b"",
         invalid: int = 0,
+        *,
+        foreseen: bool = False,
     ) -> Submission:
         """The first half of `predict`: accept or reject the items, at once and as a whole.
 
         `lag_s` is the result of `read_lag_s` when the request was read; `label` is the request's
         name in the log if the model fails on an item; `invalid` is the number of its items that
-        were left out, with which it counts as failed in part.
+        were left out, with which it counts as failed in part; `foreseen` is the result of `foresee`
+        in the same turn of the event loop.
         """
         served = self._served(model)
         waiter = Waiter(deadline, served.closed, label, self._clock.now())
         waiter.invalid = invalid
         try:
-            counts = self._place(served, waiter, items, lag_s)
+            counts = self._place(served, waiter, items, lag_s, foreseen=foreseen)
         except TorchlaneError:
             served.queue.metrics.failed(self._clock.now() - waiter.began)
             raise
@@ -250,7 +254,13 @@ class Engine(Settler):
         waiter.complete()
 
     def _place(
-        self, served: _Served, waiter: Waiter, items: Sequence[Item], lag_s: float
+        self,
+        served: _Served,
+        waiter: Waiter,
+        items: Sequence[Item],
+        lag_s: float,
+        *,
+        foreseen: bool = False,
     ) -> CacheCounts:
         """Find items in the cache and in flight, and look up or queue the rest; or reject all."""
         queue, keys, deadline = served.queue, waiter.keys, waiter.deadline
@@ -281,7 +291,7 @@ class Engine(Settler):
                 fresh.append(item)
                 fresh_keys.append(key)
         now = self._clock.now()
-        self._admission.admit(queue, fresh, deadline, lag_s, now)
+        self._admission.admit(queue, fresh, deadline, lag_s, now, foreseen=foreseen)
         for flight in flying:
             self._join(queue, flight, waiter)
         counts = cache_counts(hit, len(fresh), len(items))
@@ -339,20 +349,27 @@ class Engine(Settler):
         """Upper bound on the seconds that the bytes just read spent in the socket buffer."""
         return self._lag.seconds()
 
-    def foresee(self, model: ModelId, deadline: float, lag_s: float) -> None:
+    def foresee(self, model: ModelId, deadline: float, lag_s: float) -> bool:
         """Reject a request before it is decoded, if not even one item would be in time.
+
+        Returns:
+            whether that was predicted: not if nothing waits, because `submit` predicts it anyway.
 
         Raises:
             ModelNotFound, ModelNotReady, Overloaded, ShuttingDown: as in `submit`.
         """
-        queue, now = self._served(model).queue, self._clock.now()
-        if deadline > now:  # else `submit` raises a better error
-            # The item's length is unknown: assume the shortest.
-            try:
-                self._admission.foresee(queue, ONE_ITEM, deadline, lag_s, now)
-            except TorchlaneError:
-                queue.metrics.failed(0.0)
-                raise
+        served = self._served(model)
+        if served.queue.tickets.waiting == 0:
+            return False
+        queue, now = served.queue, self._clock.now()
+        if deadline <= now:
+            return False  # `submit` raises a better error
+        try:  # the item's length is unknown: assume the shortest
+            self._admission.foresee(queue, ONE_ITEM, deadline, lag_s, now)
+        except TorchlaneError:
+            queue.metrics.failed(0.0)
+            raise
+        return True
 
     def identity(self, model: ModelId) -> str:
         """The identity with which the model was published; empty if it is not published."""
@@ -373,18 +390,21 @@ class Engine(Settler):
             model: its name and version.
             identity: identifies its cached answers: the digest of its manifest, and the variant.
             contract: requirements on the results of its batches.
-            batch_s: batch times by replica, measured before it serves. A replica that does not
-                have the model yet was not measured, and counts as the slowest.
+            batch_s: batch times by replica, measured before it serves. Of a pool the slowest
+                count; a pool without any counts as the slowest of the others.
             limits: its own limits; None for those of the engine's configuration.
         """
         limits = limits or self._config.limits
         metrics = self._metrics.model(model)
         tickets = TicketQueue(limits.queue_limit_items, limits.queue_limit_bytes)
         batches = limits.batches
-        slowest = max(batch_s.values(), key=_largest_s, default={})
+        measured: dict[str, BatchTimes] = {}  # by kind of device
+        for name, times in sorted(batch_s.items(), key=lambda each: _largest_s(each[1])):
+            measured[self._kinds[name]] = times
+        slowest = max(measured.values(), key=_largest_s, default={})
         costs = {
-            name: BatchCost(batches.max_batch_size, batch_s.get(name, slowest))
-            for name in self._names
+            pool.kind: BatchCost(batches.max_batch_size, measured.get(pool.kind, slowest))
+            for pool in self._timeline.pools
         }
         queue = ModelQueue(model, tickets, batches, contract, metrics, costs, limits.caches)
         gauges = ModelGauges(
@@ -396,8 +416,9 @@ class Engine(Settler):
             predicted_wait_s=lambda: self._timeline.wait_s(queue),
         )
         self._metrics.served(model, gauges)
-        self._models[model] = _Served(queue, KeyMaker(identity), self._closed)
-        self._dispatcher.add(queue)
+        served = self._models[model] = _Served(queue, KeyMaker(identity), self._closed)
+        served.unmeasured = {kind for kind in costs if kind not in measured}
+        self._timeline.add(queue)
 
     def adjust(self, model: ModelId, limits: ModelLimits) -> None:
         """Change the limits of a published model, except its largest batch size."""
@@ -406,15 +427,17 @@ class Engine(Settler):
     def measured(self, model: ModelId, replica: str, batch_s: BatchTimes) -> None:
         """Record the batch times of a published model on a replica that now has it.
 
+        They count if no replica of its pool was measured before.
+
         Args:
             model: ignored if it is not published.
             replica: the name of the replica.
             batch_s: the measured times.
         """
-        served = self._models.get(model)
-        if served is not None:
-            largest = served.queue.limits.max_batch_size
-            served.queue.costs[replica] = BatchCost(largest, batch_s)
+        served, kind = self._models.get(model), self._kinds[replica]
+        if served is not None and kind in served.unmeasured:
+            served.unmeasured.discard(kind)
+            served.queue.costs[kind] = BatchCost(served.queue.limits.max_batch_size, batch_s)
 
     async def retire(self, model: ModelId) -> None:
         """Stop serving a model: accept no new requests, and first answer those accepted.
@@ -426,7 +449,7 @@ class Engine(Settler):
             return
         while not served.queue.is_empty or self._expects(served):  # noqa: ASYNC110  # seldom; an event would cost every batch
             await asyncio.sleep(RETIRE_LOOK_S)
-        self._dispatcher.remove(served.queue)
+        self._timeline.remove(served.queue)
         self._admission.forget(model)
         if all(other.plain != model.plain for other in self._models):  # no other revision
             self._metrics.retired(model)

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from app.engine.batch_cost import BatchCost
-from app.engine.batch_policy import NO_ARRIVALS, Arrivals, BatchLimits
+from app.engine.batch_policy import BatchLimits
 from app.engine.batch_runner import Contract
 from app.engine.complaints import Complaints
 from app.engine.singleflight import Flight, SingleFlight
@@ -165,46 +165,24 @@ class TicketQueue:
 
     Attributes:
         submitted: number of tickets ever submitted.
+        waiting: number of waiting tickets, including those being looked up in the second cache.
+        queued: number of tickets from which batches can be formed.
+        waiting_bytes: bytes of the waiting tickets' items.
     """
 
     def __init__(self, limit_items: int, limit_bytes: int) -> None:
         self.submitted = 0
+        self.waiting = 0
+        self.queued = 0
+        self.waiting_bytes = 0
         self.limit_items = limit_items
         self.limit_bytes = limit_bytes
         self._shapes: dict[Group, _ShapeQueue] = {}
         self._asked: dict[Group, _ShapeQueue] = {}
-        self._asked_items = 0
         self._newest: _ShapeQueue | None = None  # to which a ticket was added last
-        self._waiting = 0
-        self._waiting_bytes = 0
-
-    @property
-    def waiting(self) -> int:
-        """Number of waiting tickets, including those being looked up in the second cache."""
-        return self._waiting
-
-    @property
-    def queued(self) -> int:
-        """Number of tickets from which batches can be formed."""
-        return self._waiting - self._asked_items
-
-    @property
-    def waiting_bytes(self) -> int:
-        """Bytes of the waiting tickets' items."""
-        return self._waiting_bytes
-
-    @property
-    def room(self) -> int:
-        """Number of tickets that may still be submitted."""
-        return max(0, self.limit_items - self._waiting)
-
-    @property
-    def room_bytes(self) -> int:
-        """Number of bytes that may still be submitted."""
-        return max(0, self.limit_bytes - self._waiting_bytes)
 
     def submit(self, ticket: Ticket) -> None:
-        """Queue a ticket; the caller has checked `room` and `room_bytes`."""
+        """Queue a ticket; the caller has checked that there is room."""
         was_asked = ticket.state is ASKED
         if was_asked:
             self.withdraw(ticket)
@@ -224,7 +202,7 @@ class TicketQueue:
         if shape is None:
             shape = self._asked[ticket.group] = _ShapeQueue(ticket.group, ticket.item.nbytes)
         shape.add(ticket)
-        self._asked_items += 1
+        self.queued -= 1  # `_count` adds it
         self._count(shape, +1)
 
     def put_back(self, tickets: Sequence[Ticket]) -> None:
@@ -247,7 +225,7 @@ class TicketQueue:
             ticket.state = DONE
             shape = self._asked[ticket.group]
             shape.remove(ticket)
-            self._asked_items -= 1
+            self.queued += 1
             self._count(shape, -1)
             if not shape.tickets:
                 del self._asked[ticket.group]
@@ -303,17 +281,25 @@ class TicketQueue:
                 items[group] = items.get(group, 0) + count(shape)
         return [Load(number, group[1]) for group, number in items.items()]
 
+    def due_at(self, group: Group, place: int) -> float:
+        """When the ticket at this place of a waiting group is due."""
+        return self._shapes[group].tickets[place].due_at
+
     def take(
-        self, groups: Sequence[Group], size: int, now: float
+        self, groups: Sequence[Group], size: int, now: float, start: int = 0
     ) -> tuple[list[Ticket], list[Ticket]]:
         """Take up to `size` tickets of these groups for a batch, the earliest due first.
+
+        With `start`, which is a place in the only group, it leaves those before.
 
         Returns:
             The batch, now RUNNING, and expired tickets, now DONE, which are not computed.
         """
         shapes = [self._shapes[group] for group in groups]
         tickets: Iterable[Ticket] = shapes[0].tickets
-        if len(shapes) > 1:
+        if start:
+            tickets = shapes[0].tickets[start : start + size]
+        elif len(shapes) > 1:
             tickets = heapq.merge(*[shape.tickets for shape in shapes], key=_due_at)
         batch: list[Ticket] = []
         expired: list[Ticket] = []
@@ -332,7 +318,7 @@ class TicketQueue:
         if len(shapes) == 1:
             taken[groups[0]] = len(batch) + len(expired)
         for count, shape in zip(taken.values(), shapes, strict=True):
-            del shape.tickets[:count]
+            del shape.tickets[start : start + count]
             self._count(shape, -count)
             self._forget_if_empty(shape)
         return batch, expired
@@ -348,8 +334,9 @@ class TicketQueue:
         return shape
 
     def _count(self, shape: _ShapeQueue, change: int) -> None:
-        self._waiting += change
-        self._waiting_bytes += change * shape.item_bytes
+        self.waiting += change
+        self.queued += change
+        self.waiting_bytes += change * shape.item_bytes
 
     def _forget_if_empty(self, shape: _ShapeQueue) -> None:
         if not shape.tickets:
@@ -399,15 +386,16 @@ class ModelQueue:
     """One model's queue, and the state of serving it.
 
     Attributes:
-        costs: cost models of its batches, by the name of the replica.
+        costs: cost models of its batches, by the kind of device.
         caches: whether its predictions are cached.
         used_s: device time as fair sharing counts it: the model with the least goes first, and a
             model that was idle counts as having used as much as the others.
         running_s: expected device time of its running batches.
         running: number of its running batches.
         gathering_since: when the batch that is growing was first considered.
+        full: number of items that filled a batch when one was last formed.
         seen: number of tickets that had been submitted one turn ago.
-        arrivals: items that have arrived since.
+        arrived: number of tickets submitted since.
         flights: waiting and running flights, by key; each revision of a version has its own.
         complaints: logs the model's errors about single items.
     """
@@ -423,8 +411,9 @@ class ModelQueue:
     running_s: float = 0.0
     running: int = 0
     gathering_since: float | None = None
+    full: int = 0
     seen: int = 0
-    arrivals: Arrivals = NO_ARRIVALS
+    arrived: int = 0
     flights: SingleFlight[Ticket] = field(default_factory=SingleFlight)
     complaints: Complaints = field(default_factory=Complaints)
 
@@ -439,7 +428,7 @@ class ModelQueue:
         idle = items >= self.tickets.queued  # an idle model saves up no device time
         self.used_s = max(self.used_s, fair_s if idle else fair_s - MOST_ARREARS_S)
         self.seen = self.tickets.submitted
-        self.arrivals = Arrivals(items, now - (self.gathering_since or now))
+        self.arrived = items
         for cost in self.costs.values():
             cost.turn(now)
 
@@ -448,6 +437,18 @@ class ModelQueue:
         self.limits, self.caches = limits.batches, limits.caches
         self.tickets.limit_items = limits.queue_limit_items
         self.tickets.limit_bytes = limits.queue_limit_bytes
+
+    def grows(self, now: float) -> bool:
+        """Whether to form a batch later, because every turn of the event loop brings more items.
+
+        Called when a replica is idle. Requests that have reached the machine are read first: a wave
+        of them becomes one batch, not a small and a large one.
+        """
+        if self.gathering_since is None:
+            self.gathering_since = now
+        if self.arrived == 0 or now - self.gathering_since >= self.limits.gather_s:
+            return False
+        return self.tickets.queued < (self.full or self.limits.max_batch_size)
 
     @property
     def is_empty(self) -> bool:

@@ -1,80 +1,85 @@
-"""Predicts when each replica is free, for dispatch, admission, Retry-After and the gauges."""
+"""Predicts when each pool of replicas is free, for dispatch, admission, Retry-After and gauges."""
 
 from __future__ import annotations
 
+import heapq
 import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from app.engine.batch_cost import WEIGHT, BatchCost
 from app.engine.clock import Clock
-from app.engine.completion import (
-    MARGIN,
-    Part,
-    batches,
-    completion_s,
-    meets,
-    own_share_s,
-)
-from app.engine.in_flight import Batch, Took
+from app.engine.pool import Batch, Pool, Took, Track
 from app.engine.queue import Load, ModelQueue, ShapeView
 from app.engine.replica import Replica
-from app.engine.track import Track, Use
 from app.types import ModelId
+from models.padding import size_class
 
-# An idle replica stays idle if a busy one will finish all waiting items in this share of the time
-# that the idle one takes for one item.
-MUCH_SOONER = 0.5
-# A replica left idle as too slow still gets one item after idling for this many times the item's
-# estimated time: otherwise a wrong estimate would never be corrected.
-TRY_AFTER = 20.0
-LATER_S = 1e-6  # just after a moment, not at it
+MARGIN = 2.0  # mean deviations that are added to the expected time of batches
+# Variance of a running mean, as a share of the variance of one batch.
+MEAN_VARIANCE = WEIGHT / (2 - WEIGHT)
+ROUNDING = 1e-9  # of quotients
 
 
-class Assignment(NamedTuple):
-    """A replica, the most items for it, and its share of the total speed of all idle ones."""
+class Work(NamedTuple):
+    """Work of a pool, if it did all of it alone.
 
-    replica: Replica
-    most: int
-    share: float
+    Attributes:
+        free_s: seconds until each of its replicas can begin.
+        free_off_s: mean deviation of each of these.
+        batches: number of batches; at least one.
+        batch_s: seconds of one batch.
+        deviation: relative deviation of `batch_s`.
+    """
+
+    free_s: Sequence[float]
+    free_off_s: Sequence[float]
+    batches: int
+    batch_s: float
+    deviation: float
 
 
 class Timeline:
     """Tracks what replicas run and when they will be free. Owned by the event loop.
+
+    A pool has the replicas of one kind of device. The first pool that works, the fastest, gets all
+    batches; a slower one gets only items that the first would finish too late.
 
     Args:
         replicas: all replicas.
         clock: the engine's clock.
 
     Attributes:
+        pools: the replicas, by kind of device.
         queues: queues of the served models; see `add` and `remove`.
     """
 
     def __init__(self, replicas: Sequence[Replica], clock: Clock) -> None:
-        self._tracks = {each.name: Track(each, clock.now()) for each in replicas}
+        now = clock.now()
+        kinds = dict.fromkeys([each.device.kind for each in replicas])
+        self.pools = [
+            Pool(kind, [each for each in replicas if each.device.kind == kind], now)
+            for kind in kinds
+        ]
+        self._tracks = {track.replica.name: track for pool in self.pools for track in pool.tracks}
         self.queues: dict[ModelId, ModelQueue] = {}
         self._clock = clock
 
     def add(self, queue: ModelQueue) -> None:
         """Serve a model from now on."""
         self.queues[queue.model] = queue
-        for track in self._tracks.values():
-            track.uses[queue.model] = Use(self._clock.now())
 
     def remove(self, queue: ModelQueue) -> None:
         """Stop serving a model; none of its items wait or run."""
         del self.queues[queue.model]
-        for track in self._tracks.values():
-            del track.uses[queue.model]
 
     # What runs
 
     def begin(self, batch: Batch) -> None:
         """Record that a replica was handed a batch."""
         track, now = self._tracks[batch.replica.name], batch.started
-        deviation = batch.queue.costs[batch.replica.name].deviation
         track.free_at = max(now, track.free_at if track.runs else now) + batch.expected_s
-        track.runs.append((batch, deviation * batch.expected_s))
-        track.uses[batch.queue.model].ran_at = now
+        track.runs.append((batch, batch.cost.deviation * batch.expected_s))
 
     def end(self, batch: Batch, compute_s: float) -> Took:
         """Record that a replica's oldest batch has ended; return its times.
@@ -85,8 +90,7 @@ class Timeline:
         """
         track, now = self._tracks[batch.replica.name], self._clock.now()
         track.runs.popleft()
-        left_at = track.uses[batch.queue.model].left_at
-        took = batch.took(now, compute_s, track.free_since, left_at)
+        took = batch.took(now, compute_s, track.free_since)
         track.free_since = now
         if track.runs:  # another batch was prepared, and begins now
             track.runs[0][0].begins(now)
@@ -99,77 +103,45 @@ class Timeline:
             if not track.runs:
                 track.free_since = self._clock.now()
 
-    # Which replica is next
+    # Who is next
 
-    def next_replica(
-        self, queue: ModelQueue, shape: ShapeView, free: Sequence[Replica]
-    ) -> tuple[Assignment | None, float | None]:
-        """Choose the fastest of the idle replicas, if it would do better than the busy ones.
+    def ordered(self, queue: ModelQueue, now: float) -> list[Pool]:
+        """The pools that serve a model, the fastest first, without those that may hang."""
+        if len(self.pools) == 1:
+            return self.pools
+        pools = [pool for pool in self.pools if pool.working(queue, now)]
+        if not pools:
+            pools = [pool for pool in self.pools if pool.serving(queue.model)]
+        pools.sort(key=lambda pool: queue.costs[pool.kind].item_s(0))
+        return pools
 
-        Record when a replica is left idle on purpose: that time is not overhead.
+    def busy(self, queue: ModelQueue, pool: Pool, now: float) -> list[Track]:
+        """The replicas of a pool that serve the model and run a batch that is not overdue."""
+        return [track for track in pool.working(queue, now) if track.runs]
+
+    def first_late(
+        self, queue: ModelQueue, pool: Pool, shape: ShapeView, slower_s: float, now: float
+    ) -> int | None:
+        """Place of the first waiting item that a pool alone would finish too late.
 
         Args:
             queue: the queue of the model.
-            shape: the items of the batch.
-            free: replicas that could begin it now; at least one.
-
-        Returns:
-            The replica, or None and the time at which to ask again.
+            pool: the pool; items are done in their order, next to those of other shapes.
+            shape: the items.
+            slower_s: seconds of a batch on another pool, which must be in time with the item.
+            now: the current time.
         """
-        now = self._clock.now()
-        best: Assignment | None = None
-        speeds = best_speed = 0.0
-        again_at = math.inf
-        known, worth = True, 0
-        busy = self._busy(queue, now)
-        for replica in free:
-            cost, use = queue.costs[replica.name], self._tracks[replica.name].uses[queue.model]
-            one_s = cost.expected_s(1, shape.length)
-            if busy and one_s > 0 and self._is_too_slow(one_s, queue, shape, busy, now):
-                use.left_at = now
-                try_at = use.ran_at + TRY_AFTER * one_s
-                if now >= try_at:
-                    return Assignment(replica, 1, 1.0), None
-                again_at = min(again_at, try_at, *(self._overdue_at(each, queue) for each in busy))
-                continue
-            worth += 1
-            size = cost.batch_size(shape.allowed_s, shape.length)
-            items = min(size, shape.waiting)
-            seconds = cost.expected_s(items, shape.length)
-            known = known and seconds > 0
-            speed = items / seconds if seconds > 0 else 0.0
-            speeds += speed
-            if best is None or speed > best_speed:
-                best, best_speed = Assignment(replica, size, 1.0), speed
-        if best is None:
-            return None, again_at
-        share = best_speed / speeds if known else 1 / worth
-        return (best if worth == 1 else best._replace(share=share)), None
-
-    def next_prefetcher(self, queue: ModelQueue, shape: ShapeView) -> Replica | None:
-        """The busy replica that would first finish a batch of the waiting items.
-
-        None if that replica cannot prefetch a batch; others that can would finish later.
-        """
-        now = self._clock.now()
-        best: Replica | None = None
-        best_s, takes = math.inf, False
-        for track in self._busy(queue, now):
-            cost = queue.costs[track.replica.name]
-            items = min(cost.batch_size(shape.allowed_s, shape.length), shape.waiting)
-            done_s = track.left_s(now) + cost.expected_s(items, shape.length)
-            if done_s < best_s or (done_s == best_s and not takes):
-                best, best_s = track.replica, done_s
-                takes = best.can_prefetch(queue.model)
-        return best if takes else None
-
-    def busy(self, queue: ModelQueue) -> list[Replica]:
-        """The replicas that serve the model and run a batch that is not overdue."""
-        return [track.replica for track in self._busy(queue, self._clock.now())]
-
-    def left_s(self, replica: Replica) -> float:
-        """Seconds until the replica is expected to have finished its batches."""
-        return self._tracks[replica.name].left_s(self._clock.now())
+        cost = queue.costs[pool.kind]
+        size = cost.batch_size(shape.allowed_s, shape.length)
+        batch_s = cost.expected_s(size, shape.length) * queue.tickets.queued / shape.waiting
+        ends = sorted([each.left_s(now) for each in _able(queue, pool, now)])
+        for place in range(0, shape.waiting, size):
+            end_s = ends[0] + batch_s
+            heapq.heapreplace(ends, end_s)
+            due_s = queue.tickets.due_at(shape.groups[0], place) - now
+            if end_s > due_s >= slower_s:
+                return place
+        return None
 
     # When will it be done?
 
@@ -188,17 +160,20 @@ class Timeline:
             left_s: seconds, less than until the deadline; see `Admission`.
             now: the current time.
         """
-        if self._is_idle(queue) or self._is_ample(queue, fresh, left_s, now):
+        pools = self.ordered(queue, now)
+        if self._is_idle(queue, pools) or self._is_ample(queue, pools, fresh, left_s, now):
             return True
         loads, fills_up = [*queue.tickets.ahead(deadline), *fresh], False
         if len(fresh) == 1 and len(loads) <= 2 and loads[0].length == fresh[0].length:
             loads, fills_up = [Load(sum([each.items for each in loads]), fresh[0].length)], True
-        parts = self._parts(queue, loads, deadline - now, now, fills_up=fills_up)
+        works = [
+            self._work(queue, pool, loads, deadline - now, now, fills_up=fills_up) for pool in pools
+        ]
         left_s -= queue.limits.batch_wait_s
-        if not meets(parts, left_s):
+        if not meets(works, left_s):
             return False
         others_s = self._others_s(queue, deadline - now, now)
-        return not others_s or meets(parts, own_share_s(left_s, others_s))
+        return not others_s or meets(works, own_share_s(left_s, others_s))
 
     def clear_s(self, queue: ModelQueue, allowed_s: float) -> float:
         """Seconds until the items that wait now are expected to be done.
@@ -213,45 +188,55 @@ class Timeline:
 
     def wait_s(self, queue: ModelQueue) -> float:
         """Seconds that a request arriving now, with enough time, would wait for its batch."""
-        return 0.0 if self._is_idle(queue) else self.clear_s(queue, math.inf)
+        if self._is_idle(queue, self.ordered(queue, self._clock.now())):
+            return 0.0
+        return self.clear_s(queue, math.inf)
 
     def _alone_s(self, queue: ModelQueue, allowed_s: float, now: float) -> float:
         """Seconds until the waiting items would be done if there were no other model."""
+        pools = self.ordered(queue, now)
         if queue.tickets.waiting == 0:
-            return min((each.left_s(now) for each in self._working(queue, now)), default=0.0)
-        return completion_s(self._parts(queue, queue.tickets.waiting_by_shape(), allowed_s, now))
+            free_s = [each.left_s(now) for pool in pools for each in _able(queue, pool, now)]
+            return min(free_s, default=0.0)
+        loads = queue.tickets.waiting_by_shape()
+        return completion_s([self._work(queue, pool, loads, allowed_s, now) for pool in pools])
 
-    def _parts(
+    def _work(
         self,
         queue: ModelQueue,
+        pool: Pool,
         loads: Sequence[Load],
         allowed_s: float,
         now: float,
         *,
         fills_up: bool = False,
-    ) -> list[Part]:
-        """The work of each replica if it did all the model's work alone.
+    ) -> Work:
+        """The work of a pool if it did all the model's work alone.
 
         Args:
             queue: the queue of the model.
-            loads: items of each group; at least one item in total.
+            pool: the pool.
+            loads: items of each group.
             allowed_s: determines the size of batches.
             now: the current time.
             fills_up: whether later items may join the last batch, which then counts as full.
         """
-        parts = []
-        for track in self._working(queue, now):
-            cost = queue.costs[track.replica.name]
-            count, seconds = batches(cost, loads, allowed_s)
-            batch_s = seconds / count
-            if fills_up:
-                length = loads[0].length
-                batch_s = cost.expected_s(cost.batch_size(allowed_s, length), length)
-            parts.append(Part(track.left_s(now), track.off_s(), count, batch_s, cost.deviation))
-        return parts
+        cost, tracks = queue.costs[pool.kind], _able(queue, pool, now)
+        count, seconds = batches(cost, loads, allowed_s)
+        batch_s = seconds / count if count else 0.0
+        if fills_up:
+            length = loads[0].length
+            batch_s = cost.expected_s(cost.batch_size(allowed_s, length), length)
+        free_s, off_s = [each.left_s(now) for each in tracks], [each.off_s() for each in tracks]
+        return Work(free_s, off_s, count, batch_s, cost.deviation)
 
     def _is_ample(
-        self, queue: ModelQueue, fresh: Sequence[Load], left_s: float, now: float
+        self,
+        queue: ModelQueue,
+        pools: Sequence[Pool],
+        fresh: Sequence[Load],
+        left_s: float,
+        now: float,
     ) -> bool:
         """Whether one replica alone would be in time by a wide margin: a cheap check, usually true.
 
@@ -259,19 +244,19 @@ class Timeline:
         lengths differ, because counting their batches takes longer.
         """
         tickets = queue.tickets
-        if fresh[0].length:
+        if fresh[0].length or not pools:
             return False
         items = tickets.waiting + (
             fresh[0].items if len(fresh) == 1 else sum([each.items for each in fresh])
         )
-        for track in self._tracks.values():
-            if track.replica.serves(queue.model):
-                cost = queue.costs[track.replica.name]
-                count = items // cost.most_of(0) + tickets.shape_count + len(fresh)
-                own_s = track.left_s(now) + MARGIN * track.off_s()
-                own_s += count * cost.full_s() * (1 + MARGIN * cost.deviation)
-                if len(self.queues) * (own_s + queue.limits.batch_wait_s) <= left_s:
-                    return track.overdue_at(cost) >= now
+        cost = queue.costs[pools[0].kind]
+        full_s = cost.full_s()
+        count = items // cost.most_of(0) + tickets.shape_count + len(fresh)
+        work_s = count * full_s * (1 + MARGIN * cost.deviation) + queue.limits.batch_wait_s
+        for track in pools[0].tracks:
+            own_s = track.left_s(now) + MARGIN * track.off_s() + work_s
+            if len(self.queues) * own_s <= left_s and track.replica.serves(queue.model):
+                return not track.is_overdue(cost.longest_s(), now)
         return False
 
     def _others_s(self, queue: ModelQueue, allowed_s: float, now: float) -> list[float]:
@@ -291,54 +276,126 @@ class Timeline:
                 return True
         return False
 
-    def _is_idle(self, queue: ModelQueue) -> bool:
-        if queue.tickets.waiting:
+    def _is_idle(self, queue: ModelQueue, pools: Sequence[Pool]) -> bool:
+        if queue.tickets.waiting or not pools:
             return False
-        for track in self._tracks.values():  # noqa: SIM110  # called for every request
+        for track in pools[0].tracks:  # noqa: SIM110  # called for every request
             if track.replica.is_free(queue.model):
                 return True
         return False
 
-    def _busy(self, queue: ModelQueue, now: float) -> list[Track]:
-        return [
-            track
-            for track in self._tracks.values()
-            if track.runs
-            and track.replica.serves(queue.model)
-            and track.overdue_at(queue.costs[track.replica.name]) >= now
-        ]
 
-    def _working(self, queue: ModelQueue, now: float) -> list[Track]:
-        """The replicas that serve the model, without those that are overdue and may hang.
+def _able(queue: ModelQueue, pool: Pool, now: float) -> list[Track]:
+    """The working replicas; if all are overdue, all, as if each could finish at any moment."""
+    return pool.working(queue, now) or pool.serving(queue.model)
 
-        If all are overdue, returns all of them, as if each could finish at any moment.
-        """
-        serving = [each for each in self._tracks.values() if each.replica.serves(queue.model)]
-        working = [
-            each for each in serving if each.overdue_at(queue.costs[each.replica.name]) >= now
-        ]
-        return working or serving
 
-    def _is_too_slow(
-        self, one_s: float, queue: ModelQueue, shape: ShapeView, busy: Sequence[Track], now: float
-    ) -> bool:
-        """Whether using an idle replica that takes `one_s` for an item does more harm than good.
+def completion_s(works: Sequence[Work]) -> float:
+    """Seconds until pools that share some work are expected to have done all of it.
 
-        It does if a busy replica will finish all waiting items much earlier, or will meet the
-        earliest deadline while the idle one will not.
-        """
-        for track in busy:
-            cost = queue.costs[track.replica.name]
-            size = cost.batch_size(shape.allowed_s, shape.length)
-            batch_s = cost.expected_s(min(size, shape.waiting), shape.length)
-            if batch_s <= 0:
-                continue
-            left_s = track.left_s(now)
-            if left_s + -(-shape.waiting // size) * batch_s <= MUCH_SOONER * one_s:
-                return True
-            if now + one_s > shape.due_at >= now + left_s + batch_s:
-                return True
-        return False
+    Args:
+        works: one per pool. If batches take no time, there are no measurements: the work counts as
+            done as soon as a replica is free.
+    """
+    speed = 0.0
+    for work in works:
+        end_s = _end_s(work)
+        if end_s <= 0:
+            return 0.0
+        speed += 1 / end_s
+    return 1 / speed if speed else 0.0
 
-    def _overdue_at(self, track: Track, queue: ModelQueue) -> float:
-        return track.overdue_at(queue.costs[track.replica.name]) + LATER_S
+
+def meets(works: Sequence[Work], within_s: float) -> bool:
+    """Whether pools will have done all the work in time, with a margin for each one's batches.
+
+    Args:
+        works: one per pool.
+        within_s: the time limit, in seconds.
+    """
+    share = 0.0
+    for work in works:
+        done = 0
+        for free_s, off_s in zip(work.free_s, work.free_off_s, strict=True):
+            own_s = within_s - free_s - _margin_s(work, off_s, within_s)
+            if own_s >= work.batches * work.batch_s:
+                return True  # it needs no other; also if it has no measurements
+            if own_s > 0:
+                done += math.floor(own_s / work.batch_s + ROUNDING)
+        share += done / work.batches
+    return share >= 1 - ROUNDING
+
+
+def own_share_s(whole_s: float, others_s: Sequence[float]) -> float:
+    """Seconds of `whole_s` for a model that shares a device equally with others.
+
+    Args:
+        whole_s: seconds of the device.
+        others_s: seconds that each other model needs.
+    """
+    left_s = whole_s
+    for sharers, need_s in zip(range(len(others_s) + 1, 1, -1), sorted(others_s), strict=True):
+        if need_s * sharers >= left_s:
+            return left_s / sharers
+        left_s -= need_s
+    return left_s
+
+
+def batches(cost: BatchCost, loads: Sequence[Load], allowed_s: float) -> tuple[int, float]:
+    """Number of batches for these items, and their seconds on one replica.
+
+    Groups without padding never share a batch. Assume that items left over from full batches are
+    padded to their mean length.
+
+    Args:
+        cost: cost model of the replica.
+        loads: items of each group.
+        allowed_s: determines the size of batches.
+    """
+    made, seconds = 0, 0.0
+    partial = items = mixed = total = 0  # for batches that are not full
+    for count, length in loads:
+        size = cost.batch_size(allowed_s, length)
+        full, rest = divmod(count, size)
+        made += full
+        seconds += full * cost.expected_s(size, length)
+        if rest and length:
+            mixed += rest
+            total += rest * length
+        elif rest:
+            partial += 1
+            items += rest
+    if partial:  # as if all had the same size: there may be hundreds
+        made += partial
+        seconds += partial * cost.expected_s(-(-items // partial))
+    if mixed:
+        length = size_class(-(-total // mixed))
+        partial = -(-mixed // cost.batch_size(allowed_s, length))
+        made += partial
+        seconds += partial * cost.expected_s(-(-mixed // partial), length)
+    return made, seconds
+
+
+def _end_s(work: Work) -> float:
+    """When equal replicas end the last of their batches, each begun as soon as one is free."""
+    ends = sorted(work.free_s)
+    if work.batch_s <= 0 or not ends:
+        return ends[0] if ends else 0.0
+    replicas = len(ends)
+    rounds = work.batches // replicas - int((ends[-1] - ends[0]) / work.batch_s) - 1
+    rounds, end_s = max(0, rounds), 0.0  # whole ones, once all replicas have begun
+    for _ in range(work.batches - rounds * replicas):
+        end_s = ends[0] + work.batch_s
+        heapq.heapreplace(ends, end_s)
+    return end_s + rounds * work.batch_s
+
+
+def _margin_s(work: Work, free_off_s: float, within_s: float) -> float:
+    """How much longer than expected a replica may take for its share.
+
+    Batches deviate independently of each other, but an error of the running mean, their estimate,
+    affects all of them alike: the variance of n batches is n + n^2 times that of the mean.
+    """
+    n = min(work.batches, max(0.0, within_s) / work.batch_s) if work.batch_s > 0 else 0.0
+    off_s = work.deviation * work.batch_s * math.sqrt(n * (1 + n * MEAN_VARIANCE))
+    return MARGIN * math.hypot(off_s, free_off_s)

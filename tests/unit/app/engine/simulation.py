@@ -59,8 +59,8 @@ class SimulatedReplica(Replica):
     Args:
         name: of the replica.
         clock: says when it is done.
-        seconds: of a batch, by model, on a device of speed 1.
-        speed: of its device.
+        seconds: of a batch, by model, on a CPU.
+        speed: of its device: 1 for a CPU, else it is a GPU.
 
     Attributes:
         around_s: overhead of every batch.
@@ -72,7 +72,7 @@ class SimulatedReplica(Replica):
     def __init__(
         self, name: str, clock: ManualClock, seconds: Mapping[str, Seconds], speed: float = 1.0
     ) -> None:
-        super().__init__(name, Device("cpu"))
+        super().__init__(name, Device("cpu" if speed == 1 else "cuda"))
         self.speed = speed
         self.broken = False
         self.ran: list[Batch] = []
@@ -199,8 +199,10 @@ def simulation(
     serves: Sequence[Sequence[str]],
     max_batch_size: int = 8,
     expected: Mapping[str, Seconds] | None = None,
+    *,
     speeds: Sequence[float] | None = None,
     prepare_s: float | None = None,
+    unmeasured: Sequence[int] = (),
 ) -> Simulation:
     """A simulation; the engine knows beforehand what batches may be expected to take.
 
@@ -209,8 +211,9 @@ def simulation(
         serves: the models of each replica.
         max_batch_size: of every model.
         expected: what the engine is told of that; None: the same.
-        speeds: of the replicas' devices; None: 1. The engine is told of these, too.
+        speeds: of the replicas' devices, 1 for CPUs; None: 1. The engine is told of these, too.
         prepare_s: see `SimulatedReplica`.
+        unmeasured: replicas of which the engine is told nothing.
     """
     clock = ManualClock()
     prepare_s = DEFAULT.prepare_s if prepare_s is None else prepare_s
@@ -229,7 +232,8 @@ def simulation(
     for model, of_batch in (expected or seconds).items():
         measured = {
             replica.name: {0: {size: of_batch(size) / replica.speed for size in sizes}}
-            for replica in replicas
+            for at, replica in enumerate(replicas)
+            if at not in unmeasured
         }
         engine.publish(ModelId(model, 1), model, CONTRACT, measured)
     return Simulation(engine, clock, metrics, replicas)

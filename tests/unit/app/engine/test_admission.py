@@ -94,10 +94,11 @@ async def test_read_lag_reduces_the_remaining_time() -> None:
         deadline = r.clock.now() + 0.1
         with pytest.raises(Overloaded):
             r.engine.submit(MODEL, [item(1)], deadline, 0.09)
-        with pytest.raises(Overloaded):
-            r.engine.foresee(MODEL, deadline, 0.09)  # not decoded yet
-        r.engine.foresee(MODEL, deadline, 0.08)
+        assert not r.engine.foresee(MODEL, deadline, 0.09)  # nothing waits: `submit` predicts it
         accepted = r.engine.submit(MODEL, [item(1)], deadline, 0.08)
+        with pytest.raises(Overloaded):
+            r.engine.foresee(MODEL, deadline, 0.08)  # not decoded yet
+        assert r.engine.foresee(MODEL, deadline, 0.05)
         r.backend.gate.set()
         await running
         assert values(await accepted.answer()) == [2]
@@ -156,7 +157,7 @@ async def test_predicted_wait_is_a_metric() -> None:
 def test_arrears_of_a_model_are_limited() -> None:
     """Such as a model whose other replicas were being rebuilt while it was flooded."""
     tickets = TicketQueue(100, 10**9)
-    metrics, costs = Metrics().model(MODEL), {"fake#0": BatchCost(1, {0: {1: 0.01}})}
+    metrics, costs = Metrics().model(MODEL), {"cpu": BatchCost(1, {0: {1: 0.01}})}
     queue = ModelQueue(MODEL, tickets, BatchLimits(1, 0.0), CONTRACT, metrics, costs)
     for number in range(4):
         tickets.submit(Ticket(b"%d" % number, item(number), 0.0, 9e9, 9e9))

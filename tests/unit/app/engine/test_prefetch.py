@@ -247,20 +247,6 @@ async def test_idle_slow_device_does_not_stop_prefetching() -> None:
     assert [len(fast.ran), len(slow.ran)] == [2, 0]
 
 
-async def test_slow_device_on_trial_gets_no_second_batch() -> None:
-    s = simulation({"m": linear}, [("m",)] * 2, speeds=(100.0, 1.0), prepare_s=0.001)
-    for _ in range(3000):
-        s.ask("m")
-        await s.run(0.0005)
-    slow = s.replicas[1]
-    assert len(slow.ran) >= 1  # it is tried now and then, with an item
-    assert all(each.items == 1 for each in slow.ran)
-    await s.run(1.0)
-    waits = sorted(each.done_at - each.at for each in s.asked if each.done_at is not None)
-    assert len(waits) == 3000
-    assert waits[-2 * len(slow.ran) - 1] < 0.02  # those not on trial
-
-
 async def test_busy_seconds_do_not_count_overlap_twice() -> None:
     s = one(PREPARE_S)
     for _ in range(400):

@@ -34,7 +34,8 @@ class Queue(RuleBasedStateMachine):
     @rule(size=NUMBERS, within=st.floats(0.5, 20), ask=st.booleans())
     def submit(self, size: int, within: float, ask: bool) -> None:
         made = item(1.0, size)
-        if self.queue.room >= 1 and self.queue.room_bytes >= made.nbytes:
+        nbytes = self.queue.waiting_bytes + made.nbytes
+        if self.queue.waiting < LIMIT_ITEMS and nbytes <= LIMIT_BYTES:
             due = self.now + within
             ticket = Ticket(b"%d" % len(self.tickets), made, self.now, due, due)
             self.tickets.append(ticket)
@@ -82,8 +83,6 @@ class Queue(RuleBasedStateMachine):
         waiting = self.waiting + self.asked
         nbytes = sum(each.item.nbytes for each in waiting)
         assert (self.queue.waiting, self.queue.waiting_bytes) == (len(waiting), nbytes)
-        assert self.queue.room == max(0, LIMIT_ITEMS - len(waiting))
-        assert self.queue.room_bytes == max(0, LIMIT_BYTES - nbytes)
         assert sum(each.items for each in self.queue.waiting_by_shape()) == len(waiting)
         assert self.queue.queued == len(self.waiting)
         shapes = self.queue.shapes()

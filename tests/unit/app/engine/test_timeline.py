@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from app.engine.batch_cost import BatchCost
 from app.engine.batch_policy import BatchLimits
 from app.engine.clock import ManualClock
-from app.engine.in_flight import Batch
+from app.engine.pool import OVERDUE_S, Batch
 from app.engine.queue import Load, ModelQueue, Ticket, TicketQueue
 from app.engine.replica import Replica
-from app.engine.timeline import Timeline
-from app.engine.track import OVERDUE_S
+from app.engine.timeline import MARGIN, Timeline, Work, completion_s, meets, own_share_s
 from app.metrics import Metrics
 from app.types import Device, ModelId, Serving
 from tests.unit.app.engine.harness import CONTRACT, item
@@ -29,7 +32,7 @@ class Table:
         self.clock = ManualClock()
         self.replicas = [Replica(f"fake#{at}", Device("cpu")) for at in range(replicas)]
         self.timeline = Timeline(self.replicas, self.clock)
-        costs = {each.name: BatchCost(1, {0: {1: BATCH_S}}) for each in self.replicas}
+        costs = {"cpu": BatchCost(1, {0: {1: BATCH_S}})}
         metrics = Metrics().model(MODEL)
         self.queue = ModelQueue(
             MODEL, TicketQueue(100, 10**9), BatchLimits(1, 0.0), CONTRACT, metrics, costs
@@ -42,7 +45,10 @@ class Table:
         now, replica = self.clock.now(), self.replicas[at]
         ticket = Ticket(b"", item(0), now, 9e9, 9e9)
         prefetched, replica.busy = replica.busy, True
-        made = Batch(self.queue, replica, [ticket], now, expected_s, prefetched, True, SERVING)
+        cost = self.queue.costs["cpu"]
+        made = Batch(
+            self.queue, replica, cost, [ticket], 0, now, expected_s, prefetched, True, SERVING
+        )
         self.timeline.begin(made)
         return made
 
@@ -50,6 +56,9 @@ class Table:
         for number in range(items):
             key, now = b"%d" % number, self.clock.now()
             self.queue.tickets.submit(Ticket(key, item(number), now, 9e9, 9e9))
+
+    def left_s(self) -> float:
+        return self.timeline.pools[0].tracks[0].left_s(self.clock.now())
 
     def clear_s(self) -> float:
         return self.timeline.clear_s(self.queue, 10.0)
@@ -85,29 +94,31 @@ def test_hanging_replica_leaves_work_to_the_other() -> None:
     t.begin(1)
     t.wait(4)
     assert t.clear_s() == pytest.approx(0.050)
-    assert t.timeline.busy(t.queue) == [t.replicas[1]]
+    busy = t.timeline.busy(t.queue, t.timeline.pools[0], t.clock.now())
+    assert [each.replica for each in busy] == [t.replicas[1]]
 
 
 def test_prepared_batch_begins_when_the_previous_ends() -> None:
     t = Table()
     first, second = t.begin(), t.begin()
-    assert t.timeline.left_s(t.replicas[0]) == pytest.approx(2 * BATCH_S)
+    assert t.left_s() == pytest.approx(2 * BATCH_S)
     t.clock.advance(1.0)  # the first takes longer than expected
     took = t.timeline.end(first, 1.0)
     assert took.began == first.started
-    assert t.timeline.left_s(t.replicas[0]) == pytest.approx(BATCH_S)
+    assert t.left_s() == pytest.approx(BATCH_S)
     t.clock.advance(BATCH_S)
     took = t.timeline.end(second, BATCH_S)
     assert took.began == pytest.approx(first.started + 1.0)
     assert took.overhead_s == pytest.approx(0)
-    assert t.timeline.left_s(t.replicas[0]) == 0
+    assert t.left_s() == 0
 
 
 def test_overhead_counts_from_the_possible_start() -> None:
     t = Table()
     ticket = Ticket(b"", item(0), t.clock.now(), 9e9, 9e9)
     t.clock.advance(0.003)  # the event loop was busy
-    batch = Batch(t.queue, t.replicas[0], [ticket], t.clock.now(), BATCH_S, False, True, SERVING)
+    cost, now = t.queue.costs["cpu"], t.clock.now()
+    batch = Batch(t.queue, t.replicas[0], cost, [ticket], 0, now, BATCH_S, False, True, SERVING)
     t.timeline.begin(batch)
     t.clock.advance(0.012)
     assert t.timeline.end(batch, 0.010).overhead_s == pytest.approx(0.005)
@@ -127,9 +138,85 @@ def test_idle_replica_with_empty_queue_never_waits() -> None:
 def test_two_running_batches_scatter_more_than_one() -> None:
     t = Table()
     for index in range(200):
-        t.queue.costs["fake#0"].took(1, BATCH_S * (1 + 0.1 * (-1) ** index))
+        t.queue.costs["cpu"].took(1, BATCH_S * (1 + 0.1 * (-1) ** index))
     t.begin()
     one = t.least_s() - 2 * BATCH_S
     t.begin()
     two = t.least_s() - 3 * BATCH_S
     assert 1.1 * one < two < 1.4 * one
+
+
+def work(batches: int, *free_s: float, batch_s: float = 0.010, off: float = 0.0) -> Work:
+    """Of a pool with a replica for each time at which one is free; by default one, at once."""
+    free = free_s or (0.0,)
+    return Work(free, [0.0] * len(free), batches, batch_s, off)
+
+
+DRAWN = st.builds(
+    lambda batches, free, batch_s: work(batches, *free, batch_s=batch_s),
+    st.integers(1, 20),
+    st.lists(st.floats(0, 2.0), min_size=1, max_size=5),
+    st.floats(0.001, 1.0),
+)
+
+
+def within_s(*works: Work) -> float:
+    """The shortest time within which they meet it."""
+    low_s, high_s = 0.0, 100.0
+    while high_s - low_s > 1e-6:
+        middle_s = (low_s + high_s) / 2
+        low_s, high_s = (low_s, middle_s) if meets(works, middle_s) else (middle_s, high_s)
+    return high_s
+
+
+@pytest.mark.parametrize(
+    ("works", "seconds"),
+    [
+        ([], 0.0),
+        ([work(5, batch_s=0.0)], 0.0),  # nothing is known
+        ([work(5, 0.1, 0.5, batch_s=0.0)], 0.1),  # but for what runs
+        ([work(5)], 0.050),
+        ([work(5, 0.003)], 0.053),
+        ([work(4, 0.0, 0.0)], 0.020),
+        ([work(5, 0.0, 0.0)], 0.030),  # the last batch is not divided
+        ([work(5, 0.0, 1.0)], 0.050),  # too late to help
+        ([work(2, 0.010, 0.015)], 0.025),
+        ([work(1000, 0.0, 0.0, 0.025)], 3.345),
+        ([work(30), work(30)], 0.150),  # two pools
+    ],
+)
+def test_completion_time(works: list[Work], seconds: float) -> None:
+    assert completion_s(works) == pytest.approx(seconds)
+
+
+@given(DRAWN)
+def test_completion_and_meets_agree_without_scatter(drawn: Work) -> None:
+    seconds = completion_s([drawn])
+    assert meets([drawn], seconds + 1e-6)
+    assert not meets([drawn], seconds - 1e-4)
+
+
+@given(st.lists(DRAWN, min_size=1, max_size=3), DRAWN)
+def test_another_pool_never_delays_completion(works: list[Work], another: Work) -> None:
+    assert meets([*works, another], within_s(*works) + 1e-5)
+
+
+@pytest.mark.parametrize("batches", [1, 9, 16, 25])
+def test_margin_combines_batch_and_mean_errors(batches: int) -> None:
+    margin_s = within_s(work(batches, off=0.1)) - batches * 0.010
+    one_s = MARGIN * 0.1 * 0.010
+    assert margin_s == pytest.approx(one_s * math.sqrt(batches + batches**2 / 19), rel=0.01)
+
+
+def test_margin_includes_the_running_batch() -> None:
+    alone = within_s(work(1, off=0.1)) - 0.010
+    both = within_s(Work([0.010], [0.1 * 0.010], 1, 0.010, 0.1)) - 0.020
+    assert both == pytest.approx(math.hypot(alone, MARGIN * 0.001), rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("others_s", "share_s"),
+    [([], 1.0), ([9.0], 0.5), ([0.1], 0.9), ([0.1, 9.0], 0.45), ([9.0, 9.0, 9.0], 0.25)],
+)
+def test_models_share_a_device_equally(others_s: list[float], share_s: float) -> None:
+    assert own_share_s(1.0, others_s) == pytest.approx(share_s)
