@@ -100,7 +100,6 @@ COMPILED = (
     "app/engine/widening.py",
     "app/engine/singleflight.py",
     "app/engine/submission.py",
-    "app/engine/waiters.py",
     "app/metrics/bound.py",
     "app/metrics/tally.py",
     "app/registry/loaded_models.py",

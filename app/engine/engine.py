@@ -9,6 +9,7 @@ import asyncio
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from types import MappingProxyType
 
 import structlog
@@ -37,10 +38,8 @@ from app.engine.queue import (
 )
 from app.engine.replica import Replica
 from app.engine.shared_tier import SharedTier
-from app.engine.singleflight import Waiter
-from app.engine.submission import Submission
+from app.engine.submission import OpenSubmissions, Submission
 from app.engine.timeline import Timeline
-from app.engine.waiters import OpenWaiters
 from app.errors import (
     InvalidItem,
     ItemFailed,
@@ -100,12 +99,12 @@ class _Served:
     __slots__ = ("closed", "keys", "queue", "unmeasured")
 
     def __init__(
-        self, queue: ModelQueue, keys: KeyMaker, closed: Callable[[ModelQueue, Waiter], None]
+        self, queue: ModelQueue, keys: KeyMaker, closed: Callable[[ModelQueue, Submission], None]
     ) -> None:
         self.queue = queue
         self.keys = keys
         self.unmeasured: set[str] = set()  # pools none of whose replicas was measured
-        self.closed: Callable[[Waiter], None] = lambda waiter: closed(queue, waiter)
+        self.closed: Callable[[Submission], None] = partial(closed, queue)
 
 
 class Engine(Settler):
@@ -148,8 +147,8 @@ class Engine(Settler):
         self._admission = Admission(self._timeline)
         self._lag = ReadLag(clock, lambda: self._dispatcher.worked_at)
         self._models: dict[ModelId, _Served] = {}
-        self._open = OpenWaiters(clock)
-        self._expected: dict[Waiter, _Served] = {}  # requests whose items are not decoded yet
+        self._open = OpenSubmissions(clock)
+        self._expected: dict[Submission, _Served] = {}  # requests whose items are not decoded yet
         self._draining = False
 
     def now(self) -> float:
@@ -190,18 +189,18 @@ class Engine(Settler):
         in the same turn of the event loop.
         """
         served = self._served(model)
-        waiter = Waiter(deadline, served.closed, label, self._clock.now())
-        waiter.invalid = invalid
+        submission = Submission(deadline, served.closed, label, self._clock.now())
+        submission.invalid = invalid
         try:
-            counts = self._place(served, waiter, items, lag_s, foreseen=foreseen)
+            submission.cache = self._place(served, submission, items, lag_s, foreseen=foreseen)
         except TorchlaneError:
-            served.queue.metrics.failed(self._clock.now() - waiter.began)
+            served.queue.metrics.failed(self._clock.now() - submission.began)
             raise
-        if waiter.is_settled:
-            count_outcomes(served.queue.metrics, waiter, self._clock.now())
+        if submission.is_settled:
+            count_outcomes(served.queue.metrics, submission, self._clock.now())
         else:
-            self._open.add(waiter)
-        return Submission(waiter, counts)
+            self._open.add(submission)
+        return submission
 
     def expect(
         self, model: ModelId, deadline: float, ended: Callable[[], None], label: bytes = b""
@@ -214,16 +213,16 @@ class Engine(Settler):
         """
         served = self._served(model)
 
-        def closed(waiter: Waiter) -> None:
-            self._expected.pop(waiter, None)
+        def closed(submission: Submission) -> None:
+            self._expected.pop(submission, None)
             ended()
-            self._closed(served.queue, waiter)
+            self._closed(served.queue, submission)
 
-        waiter = Waiter(deadline, closed, label, self._clock.now())
-        waiter.expect()
-        self._expected[waiter] = served
-        self._open.add(waiter)
-        return Submission(waiter, CacheCounts())
+        submission = Submission(deadline, closed, label, self._clock.now())
+        submission.expect()
+        self._expected[submission] = served
+        self._open.add(submission)
+        return submission
 
     def supply(
         self,
@@ -237,33 +236,32 @@ class Engine(Settler):
 
         Does nothing if its wait has ended. A deadline after the one given to `expect` is ignored.
         """
-        waiter = submission.waiter
-        served = self._expected.pop(waiter, None)
+        served = self._expected.pop(submission, None)
         if served is None:
             return
-        if deadline < waiter.deadline:
-            self._open.hasten(waiter, deadline)
-        waiter.settled = served.closed
-        waiter.invalid = invalid
+        if deadline < submission.deadline:
+            self._open.hasten(submission, deadline)
+        submission.closed = served.closed
+        submission.invalid = invalid
         try:
-            submission.cache = self._place(served, waiter, items, lag_s)
+            submission.cache = self._place(served, submission, items, lag_s)
         except Exception as error:  # for the caller of `expect`, not of this method
-            waiter.keys.clear()  # rejected items are not counted
-            waiter.fail(error)
+            submission.keys.clear()  # rejected items are not counted
+            submission.fail(error)
             return
-        waiter.complete()
+        submission.complete()
 
     def _place(
         self,
         served: _Served,
-        waiter: Waiter,
+        submission: Submission,
         items: Sequence[Item],
         lag_s: float,
         *,
         foreseen: bool = False,
     ) -> CacheCounts:
         """Find items in the cache and in flight, and look up or queue the rest; or reject all."""
-        queue, keys, deadline = served.queue, waiter.keys, waiter.deadline
+        queue, keys, deadline = served.queue, submission.keys, submission.deadline
         flying: list[Ticket] = []
         fresh: list[Item] = []
         fresh_keys: list[bytes] = []
@@ -272,12 +270,12 @@ class Engine(Settler):
         for item in items:
             key = served.keys.key(item)
             keys.append(key)
-            if seen is not None and key in waiter.outcomes:
+            if seen is not None and key in submission.outcomes:
                 hit += 1
                 continue
             value = self._cache.get(key) if queue.caches else None
             if value is not None:
-                waiter.outcomes[key] = value
+                submission.outcomes[key] = value
                 hit += 1
                 continue
             if seen is not None:
@@ -293,9 +291,9 @@ class Engine(Settler):
         now = self._clock.now()
         self._admission.admit(queue, fresh, deadline, lag_s, now, foreseen=foreseen)
         for flight in flying:
-            self._join(queue, flight, waiter)
+            self._join(queue, flight, submission)
         counts = cache_counts(hit, len(fresh), len(items))
-        if fresh and self._launch(queue, fresh, fresh_keys, waiter, now):
+        if fresh and self._launch(queue, fresh, fresh_keys, submission, now):
             queue.metrics.looked_up(counts._replace(miss=0))  # misses are counted later
         else:
             queue.metrics.looked_up(counts)
@@ -306,17 +304,17 @@ class Engine(Settler):
         queue: ModelQueue,
         fresh: Sequence[Item],
         keys: Sequence[bytes],
-        waiter: Waiter,
+        submission: Submission,
         now: float,
     ) -> bool:
         """Open flights and queue the items, or look them up in the second cache first (True)."""
         lookups = self._lookups
-        if lookups is not None and lookups.pays(queue, fresh, waiter.deadline - now):
+        if lookups is not None and lookups.pays(queue, fresh, submission.deadline - now):
             for index, item in enumerate(fresh):
-                lookups.ask(queue, _open(queue, keys[index], item, waiter, now))
+                lookups.ask(queue, _open(queue, keys[index], item, submission, now))
             return True
         for index, item in enumerate(fresh):
-            queue.tickets.submit(_open(queue, keys[index], item, waiter, now))
+            queue.tickets.submit(_open(queue, keys[index], item, submission, now))
         self._dispatcher.poke()
         return False
 
@@ -328,22 +326,22 @@ class Engine(Settler):
         if not served.queue.caches:
             return None
         now = self._clock.now()
-        waiter = Waiter(deadline, served.closed, began=now)
+        submission = Submission(deadline, served.closed, began=now)
         for key in keys:
             value = self._cache.get(key)
             if value is None:
                 return None
-            waiter.outcomes[key] = value
-        waiter.keys.extend(keys)
+            submission.outcomes[key] = value
+        submission.keys.extend(keys)
         try:
             self._admission.admit(served.queue, (), deadline, 0.0, now)
         except TorchlaneError:
             served.queue.metrics.failed(0.0)
             raise
-        counts = cache_counts(len(keys), 0, len(keys))
-        served.queue.metrics.looked_up(counts)
-        count_outcomes(served.queue.metrics, waiter, now)
-        return Submission(waiter, counts)
+        submission.cache = cache_counts(len(keys), 0, len(keys))
+        served.queue.metrics.looked_up(submission.cache)
+        count_outcomes(served.queue.metrics, submission, now)
+        return submission
 
     def read_lag_s(self) -> float:
         """Upper bound on the seconds that the bytes just read spent in the socket buffer."""
@@ -484,13 +482,16 @@ class Engine(Settler):
     def _expects(self, served: _Served) -> bool:
         return any(each is served for each in self._expected.values())
 
-    def _closed(self, queue: ModelQueue, waiter: Waiter) -> None:
+    def _closed(self, queue: ModelQueue, submission: Submission) -> None:
         """Finish a request that has all its outcomes, or whose wait has ended without them."""
-        self._open.close(waiter)
-        if waiter.error is not None:
-            self._leave(queue, waiter)
-        count_outcomes(queue.metrics, waiter, self._clock.now())
-        then, waiter.then = waiter.then, None  # breaks a reference cycle: it often holds the waiter
+        self._open.close(submission)
+        if submission.error is not None:
+            self._leave(queue, submission)
+        count_outcomes(queue.metrics, submission, self._clock.now())
+        then, submission.then = (
+            submission.then,
+            None,
+        )  # breaks a reference cycle: it often holds the submission
         if then is not None:
             try:
                 then()
@@ -507,26 +508,26 @@ class Engine(Settler):
             raise ModelNotReady(f"no replica of {model} is ready; try again shortly")
         return served
 
-    def _join(self, queue: ModelQueue, flight: Ticket, waiter: Waiter) -> None:
-        flight.waiters.add(waiter)
-        waiter.expect()
+    def _join(self, queue: ModelQueue, flight: Ticket, submission: Submission) -> None:
+        flight.waiters.add(submission)
+        submission.expect()
         flight.abandoned = False
-        queue.tickets.retime(flight, waiter.deadline)
+        queue.tickets.retime(flight, submission.deadline)
 
-    def _leave(self, queue: ModelQueue, waiter: Waiter) -> None:
+    def _leave(self, queue: ModelQueue, submission: Submission) -> None:
         """Leave all flights without an outcome; withdraw work that no other request waits for.
 
         Work that a replica has begun cannot be stopped: its flight stays open so that later
         requests may join it, and its answer goes to the cache.
         """
-        for key in waiter.keys:  # in order: they are next to each other in the queue
-            if key in waiter.outcomes:
+        for key in submission.keys:  # in order: they are next to each other in the queue
+            if key in submission.outcomes:
                 continue
-            if waiter.trace is not None:
+            if submission.trace is not None:
                 held = queue.flights.get(key)  # None: expired in the queue
                 if held is None or held.state is not RUNNING:
-                    waiter.trace.left_queued = True
-            flight = queue.flights.leave(key, waiter)
+                    submission.trace.left_queued = True
+            flight = queue.flights.leave(key, submission)
             if flight is None:
                 continue
             flight.abandoned = True
@@ -547,23 +548,23 @@ class Engine(Settler):
         ticket.state = DONE
         waiters = queue.flights.close(ticket)
         if outcome is None:  # the latest of its waiters' deadlines has passed
-            for waiter in waiters:
-                waiter.expire()
+            for submission in waiters:
+                submission.expire()
             return
         if not isinstance(outcome, ItemFailed) and queue.caches:
             self._cache.put(ticket.key, outcome)
             if self._lookups is not None and batch_items:  # 0: it came from the second cache
                 self._lookups.keep(queue, ticket, outcome)
-        for waiter in waiters:
-            waiter.settle(ticket.key, outcome, queue_s, compute_s, batch_items)
+        for submission in waiters:
+            submission.settle(ticket.key, outcome, queue_s, compute_s, batch_items)
 
 
-def _open(queue: ModelQueue, key: bytes, item: Item, waiter: Waiter, now: float) -> Ticket:
+def _open(queue: ModelQueue, key: bytes, item: Item, submission: Submission, now: float) -> Ticket:
     """Open a flight for a key that has none."""
-    deadline = waiter.deadline
+    deadline = submission.deadline
     ticket = Ticket(key, on_its_own(item), now, deadline, deadline)
-    queue.flights.open(ticket, waiter)
-    waiter.expect()
+    queue.flights.open(ticket, submission)
+    submission.expect()
     return ticket
 
 
@@ -571,26 +572,26 @@ def _largest_s(batch_s: BatchTimes) -> float:
     return max((max(each.values(), default=0.0) for each in batch_s.values()), default=0.0)
 
 
-def count_outcomes(metrics: ModelMetrics, waiter: Waiter, now: float) -> None:
+def count_outcomes(metrics: ModelMetrics, submission: Submission, now: float) -> None:
     """Count a settled request and its items by outcome."""
-    seconds = now - waiter.began
-    if waiter.error is not None:
+    seconds = now - submission.began
+    if submission.error is not None:
         metrics.failed(seconds)
-        if isinstance(waiter.error, TorchlaneError):
-            metrics.outcome(waiter.error.code, len(waiter.keys))
+        if isinstance(submission.error, TorchlaneError):
+            metrics.outcome(submission.error.code, len(submission.keys))
         return
     predicted = 0
-    for key in waiter.keys:
-        outcome = waiter.outcomes[key]
+    for key in submission.keys:
+        outcome = submission.outcomes[key]
         if isinstance(outcome, ItemFailed):
             metrics.outcome(outcome.code)
         else:
             predicted += 1
-    if waiter.invalid:
-        metrics.outcome(InvalidItem.code, waiter.invalid)
-    if predicted < len(waiter.keys) or waiter.invalid:
+    if submission.invalid:
+        metrics.outcome(InvalidItem.code, submission.invalid)
+    if predicted < len(submission.keys) or submission.invalid:
         metrics.failed(seconds)
     else:
-        computed = waiter.batch_items > 0
-        metrics.request(seconds, waiter.queue_s, waiter.compute_s, computed=computed)
+        computed = submission.batch_items > 0
+        metrics.request(seconds, submission.queue_s, submission.compute_s, computed=computed)
     metrics.outcome("ok", predicted)

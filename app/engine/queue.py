@@ -41,6 +41,7 @@ WAITING: Final = TicketState.WAITING
 RUNNING: Final = TicketState.RUNNING
 DONE: Final = TicketState.DONE
 NDARRAY: Final = np.ndarray
+MOST_ARREARS_S = 1.0  # maximum device time that is owed to a model
 
 
 class Ticket(Flight):
@@ -360,9 +361,6 @@ def on_its_own(item: Item) -> Item:
 def _is_part(array: Array) -> bool:
     whole = array.base
     return isinstance(whole, NDARRAY) and whole.nbytes > array.nbytes
-
-
-MOST_ARREARS_S = 1.0  # maximum device time that is owed to a model
 
 
 @dataclass(frozen=True, slots=True)

@@ -98,7 +98,7 @@ async def test_expired_request_is_marked_queued(device: Device) -> None:
     await device.computes(1)
     trace, submission = await device.begin(3)
     device.rig.clock.advance(2 * FAR)
-    await until(lambda: submission.waiter.is_settled)
+    await until(lambda: submission.is_settled)
     device.tracing.end(trace, 504, "deadline_exceeded")
     assert trace.left_queued
 
@@ -107,6 +107,6 @@ async def test_settled_request_is_not_marked_queued(device: Device) -> None:
     computed = await device.begin(1, 2)
     await device.computes(1)
     device.rig.backend.gate.set()
-    await until(lambda: computed[1].waiter.is_settled)
+    await until(lambda: computed[1].is_settled)
     left = device.leave(*computed)
     assert (len(left.runs), left.left_queued) == (1, False)

@@ -15,8 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.engine.clock import ManualClock, Timer
-from app.engine.singleflight import Waiter
-from app.engine.waiters import COMPACT_ABOVE, OpenWaiters
+from app.engine.submission import COMPACT_ABOVE, OpenSubmissions, Submission
 from app.errors import DeadlineExceeded, ShuttingDown
 from app.types import Array
 from tests.unit.app.engine.harness import rig
@@ -61,25 +60,25 @@ class _Timer:
 
 
 class Scene:
-    """Waiters of one `OpenWaiters`, and the order in which they ended."""
+    """Waiters of one `OpenSubmissions`, and the order in which they ended."""
 
     def __init__(self, clock: CountingClock | None = None) -> None:
         self.clock = clock or CountingClock()
-        self.open = OpenWaiters(self.clock)
+        self.open = OpenSubmissions(self.clock)
         self.ended: list[float] = []
 
-    def add(self, deadline: float) -> Waiter:
-        waiter = Waiter(deadline, self._closed)
+    def add(self, deadline: float) -> Submission:
+        waiter = Submission(deadline, self._closed)
         waiter.expect()
         self.open.add(waiter)
         return waiter
 
-    def settle(self, waiter: Waiter) -> weakref.ref[Array]:
+    def settle(self, waiter: Submission) -> weakref.ref[Array]:
         outcome = np.zeros(1)
         waiter.settle(KEY, {"y": outcome}, 0.0, 0.0, 1)
         return weakref.ref(outcome)
 
-    def _closed(self, waiter: Waiter) -> None:
+    def _closed(self, waiter: Submission) -> None:
         self.open.close(waiter)
         if waiter.error is not None:
             self.ended.append(waiter.deadline)
@@ -115,11 +114,11 @@ def test_equal_deadlines_end_in_the_order_of_arrival() -> None:
     scene, order = Scene(), list[int]()
     for number in range(5):
 
-        def closed(waiter: Waiter, number: int = number) -> None:
+        def closed(waiter: Submission, number: int = number) -> None:
             scene.open.close(waiter)
             order.append(number)
 
-        waiter = Waiter(3, closed)
+        waiter = Submission(3, closed)
         waiter.expect()
         scene.open.add(waiter)
     scene.clock.advance(3)
@@ -155,11 +154,11 @@ def test_early_timer_expires_no_waiter() -> None:
 def test_expired_waiter_may_be_followed_by_another() -> None:
     scene = Scene()
 
-    def closed(waiter: Waiter) -> None:
+    def closed(waiter: Submission) -> None:
         scene.open.close(waiter)
         scene.add(1.5)
 
-    first, bringer, last = scene.add(1), Waiter(1, closed), scene.add(2)
+    first, bringer, last = scene.add(1), Submission(1, closed), scene.add(2)
     bringer.expect()
     scene.open.add(bringer)
     scene.clock.advance(1)
@@ -172,12 +171,12 @@ def test_expired_waiter_may_be_followed_by_another() -> None:
 def test_raising_callback_does_not_affect_other_waiters() -> None:
     scene = Scene()
 
-    def broken(_: Waiter) -> None:
+    def broken(_: Submission) -> None:
         raise RuntimeError("a bug")
 
     for deadline in (3.0, 2.0, 1.0):  # all but the first are out of order
         scene.add(deadline)
-    scene.add(0.5).settled = broken
+    scene.add(0.5).closed = broken
     scene.clock.advance(2.5)
     assert scene.ended == [1.0, 2.0]
     scene.clock.advance(1.0)
@@ -284,7 +283,7 @@ class TestEnd:
         waiter = scene.add(1)
         scene.open.close(waiter)
         scene.open.close(waiter)
-        scene.open.close(Waiter(1, lambda _: None))
+        scene.open.close(Submission(1, lambda _: None))
         scene.clock.advance(2)
         assert waiter.error is None
 
@@ -297,8 +296,8 @@ class TestEnd:
 )
 def test_every_waiter_ends_at_its_deadline(steps: list[tuple[str, int]]) -> None:
     scene = Scene()
-    waiters: list[Waiter] = []
-    settled: set[Waiter] = set()
+    waiters: list[Submission] = []
+    settled: set[Submission] = set()
     for step, number in steps:
         if step == "add":
             waiters.append(scene.add(scene.clock.now() + number + 1))
