@@ -23,14 +23,14 @@ from app.access.guard import Guard
 from app.access.keyring import Keyring
 from app.api.answers import AnswerMemory
 from app.api.bodies import BodyMemory
-from app.api.endpoints import Endpoints
+from app.api.dialect import Dialects
 from app.api.error_handlers import install_error_handlers
 from app.api.idle import IdleLimit, most_connections
 from app.api.memo import AnswerMemo
 from app.api.offload import OffloadPool, pool_of
 from app.api.openapi.document import install_openapi
 from app.api.origins import Hosts, Origins
-from app.api.routes import add_routes, predictions
+from app.api.routes import DIALECTS, add_routes
 from app.api.service import RequestLimits, Service
 from app.api.transport.middleware import surround
 from app.api.transport.protocol import protocol_for
@@ -175,6 +175,7 @@ def create_app(
     _watch(metrics, replicas, lifecycle)
     bodies, answers, offload = _memories(settings, processes, metrics)
     service = Service(
+        Dialects(DIALECTS),
         engine,
         lifecycle,
         loaded,
@@ -209,14 +210,12 @@ def create_app(
     )
     app.state.lifecycle = lifecycle  # for __main__, which begins the drain before the lifespan ends
     app.state.metrics = metrics  # for __main__, which owns the log
-    routes = predictions()
-    endpoints = Endpoints(routes)
-    app.state.protocol = protocol_for(service, endpoints)  # for uvicorn
+    app.state.protocol = protocol_for(service)  # for uvicorn
     app.state.grpc = grpc  # for __main__, which binds its port or hands it connections
     app.state.guard = service.guard  # for routes that need a scope
     install_error_handlers(app)
-    add_routes(app, service, routes, shows_page=settings.shows_page)
-    surround(app, service, endpoints)
+    add_routes(app, service, shows_page=settings.shows_page)
+    surround(app, service)
     install_openapi(app, service)
     return app
 

@@ -3,8 +3,8 @@
     @app.post("/admin/reload")
     async def reload(caller: Admin) -> ...:
 
-`Admin` rejects every caller while no API key is configured. For `ADMIN_PATHS` the middleware checks
-before a body is read; the dependency also protects routes elsewhere.
+`Admin` rejects every caller while no API key is configured. For the `admin_paths` of a dialect the
+middleware checks before a body is read; the dependency also protects routes elsewhere.
 """
 
 from __future__ import annotations
@@ -17,8 +17,6 @@ from fastapi.security import APIKeyHeader, HTTPAuthorizationCredentials, HTTPBea
 from app.access.entries import ADMIN, METRICS, PREDICT
 from app.access.guard import Caller, Guard
 
-# Includes all paths below them.
-ADMIN_PATHS = ("/admin", "/v2/repository/models")
 CALLER = "torchlane.caller"  # key in the ASGI scope: the caller admitted as an administrator
 
 # These describe the credentials in the OpenAPI document; the guard checks them.
@@ -31,11 +29,6 @@ SECURITY_SCHEMES = {
     each.scheme_name: each.model.model_dump(mode="json", by_alias=True, exclude_none=True)
     for each in (BEARER, API_KEY)
 }
-
-
-def is_admin_path(path: str) -> bool:
-    """Whether a path needs the admin scope, even if no route matches it."""
-    return any(path == each or path.startswith(f"{each}/") for each in ADMIN_PATHS)
 
 
 def _admin(

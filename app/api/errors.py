@@ -1,10 +1,10 @@
-"""The table from error class to status, and the shape of every error answer."""
+"""The table from error class to status, and what the errors of all protocols have in common."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 import orjson
 from starlette.types import Scope
@@ -42,6 +42,7 @@ STATUS: dict[type[errors.TorchlaneError], int] = {
 }
 INTERNAL_MESSAGE = "internal error; the server's log has this request's id"
 REQUEST_ID = "torchlane.request_id"  # keys in the ASGI scope
+FORM = "torchlane.error_form"  # the `ErrorForm` of the request's protocol
 HEAD_ONLY = "torchlane.head_only"  # present if the answer's body will not be sent
 TRANSPORT = "torchlane.transport"  # the connection's transport, if any
 ACCEPTED_CODINGS = "gzip, deflate"  # of request bodies, see codings.py
@@ -60,68 +61,62 @@ LAST_ANSWERS = (
     errors.HeadTooLarge,
     errors.HeadLate,
 )
-NOTHING_MORE: Mapping[str, float] = MappingProxyType({})
-# Statuses that differ in other protocols.
-OTHER_STATUS: dict[str, dict[type[errors.TorchlaneError], int]] = {
-    "oip": {errors.InvalidInput: 400},
-    "torchserve": {errors.InvalidInput: 400},
-    "openai": {errors.InvalidInput: 400},
-    "tei": {errors.Overloaded: 429, errors.BackendFailed: 424, errors.NonFiniteOutput: 424},
-}
-# TorchServe names the Java class of an error; its clients read the status.
-TORCHSERVE_TYPES = {
-    401: "InvalidKeyException",
-    403: "InvalidKeyException",
-    404: "ResourceNotFoundException",
-    405: "MethodNotAllowedException",
-    413: "RequestEntityTooLargeException",
-    503: "ServiceUnavailableException",
-}
-CALLER_TYPE, INTERNAL_TYPE = "BadRequestException", "InternalServerException"
-# OpenAI's codes, where they differ from ours.
-OPENAI_CODES = {"unauthorized": "invalid_api_key", "rate_limited": "rate_limit_exceeded"}
-OPENAI_TYPES = {403: "permission_error", 429: "rate_limit_error"}
-TEI_PATHS = frozenset(("/embed", "/rerank", "/classify"))
-TEI_TYPES = {
-    "overloaded": "Overloaded",
-    "rate_limited": "Overloaded",
-    "model_not_ready": "Unhealthy",
-    "shutting_down": "Unhealthy",
-}
 
 
 RawAnswer = tuple[int, list[tuple[bytes, bytes]], bytes]  # status, headers, body
 
 
-def protocol_of(path: str) -> str:
-    """The protocol that shapes the errors of this path: a key of `OTHER_STATUS`, or `native`."""
-    if path.startswith("/v2") and path[3:4] in ("", "/"):
-        return "oip"
-    if path.startswith("/predictions/") or path == "/ping":
-        return "torchserve"
-    if path.startswith("/v1/") or path == "/embeddings":
-        return "openai"
-    return "tei" if path in TEI_PATHS else "native"
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """What the body of an error may show.
+
+    Attributes:
+        status: the answer's status.
+        code: for programs.
+        message: for people.
+        details: for example, which item is wrong.
+        retry_after_ms: when to try again; None if the error does not say so.
+        request_id: the request's id.
+    """
+
+    status: int
+    code: str
+    message: str
+    details: Sequence[errors.Detail] = ()
+    retry_after_ms: float | None = None
+    request_id: str = ""
 
 
-def status_of(error: errors.TorchlaneError, protocol: str) -> int | None:
-    """The status of an error in a protocol, see `protocol_of`; None if the table lacks it."""
-    kind = type(error)
-    return OTHER_STATUS.get(protocol, {}).get(kind, STATUS.get(kind))
+@dataclass(frozen=True, slots=True)
+class ErrorForm:
+    """How a protocol writes errors.
+
+    Attributes:
+        body: the JSON of a failure.
+        statuses: the statuses that differ from `STATUS`.
+    """
+
+    body: Callable[[Failure], object]
+    statuses: Mapping[type[errors.TorchlaneError], int]
+
+    def status_of(self, error: errors.TorchlaneError) -> int | None:
+        """The status of an error; None if the table lacks it."""
+        kind = type(error)
+        return self.statuses.get(kind, STATUS.get(kind))
 
 
 def error_answer(scope: Scope, error: errors.TorchlaneError) -> RawAnswer:
-    """Status, headers and body of an error, in the protocol of the scope's path.
+    """Status, headers and body of an error, in the scope's `FORM`.
 
     Raises:
         TorchlaneError: the error itself, if the table lacks it, which is a bug.
     """
-    protocol = protocol_of(scope.get("path", ""))
-    status = status_of(error, protocol)
+    form: ErrorForm = scope[FORM]
+    status = form.status_of(error)
     if status is None:
         raise error
     headers = [(b"content-type", b"application/json")]
-    more: dict[str, float] = {}
+    wait_ms: float | None = None
     if isinstance(error, errors.Unauthorized):  # RFC 6750
         known = b', error="invalid_token"' if error.wrong_key else b""
         headers.append((b"www-authenticate", b'Bearer realm="torchlane"' + known))
@@ -130,13 +125,12 @@ def error_answer(scope: Scope, error: errors.TorchlaneError) -> RawAnswer:
     if isinstance(error, errors.UnsupportedContentCoding):
         headers.append((b"accept-encoding", ACCEPTED_CODINGS.encode()))
     if isinstance(error, errors.RetryLater):
+        wait_ms = round(error.retry_after_s * 1000, 1)
         headers.append((b"retry-after", b"%d" % max(1, math.ceil(error.retry_after_s))))
-        more["retry_after_ms"] = wait_ms = round(error.retry_after_s * 1000, 1)
-        if protocol == "openai":  # OpenAI's clients read it
-            headers.append((b"retry-after-ms", b"%.1f" % wait_ms))
+        headers.append((b"retry-after-ms", b"%.1f" % wait_ms))  # OpenAI's clients read it
     if isinstance(error, LAST_ANSWERS):
         headers.append((b"connection", b"close"))
-    content = error_body(scope, status, error.code, str(error), error.details, more)
+    content = error_body(scope, status, error.code, str(error), error.details, wait_ms)
     headers.append((b"content-length", b"%d" % len(content)))
     return status, headers, content
 
@@ -147,44 +141,14 @@ def error_body(
     code: str,
     message: str,
     details: Sequence[errors.Detail] = (),
-    more: Mapping[str, float] = NOTHING_MORE,
+    retry_after_ms: float | None = None,
 ) -> bytes:
-    """The body of an error in its protocol; stores the code in the scope for the metrics.
+    """The body of an error in the scope's `FORM`; stores the code in the scope for the metrics.
 
-    Args:
-        scope: the request's scope; its path determines the protocol.
-        status: the answer's status.
-        code: for programs.
-        message: for people.
-        details: for example, which item is wrong.
-        more: fields that only this error has.
+    See `Failure` for the arguments.
     """
     scope[OUTCOME] = code
-    protocol = protocol_of(scope.get("path", ""))
-    if protocol == "oip":
-        return orjson.dumps({"error": message})
-    if protocol == "torchserve":
-        other = CALLER_TYPE if status < 500 else INTERNAL_TYPE
-        kind = TORCHSERVE_TYPES.get(status, other)
-        return orjson.dumps({"code": status, "type": kind, "message": message})
-    if protocol == "openai":
-        kind = "server_error" if status >= 500 else "invalid_request_error"
-        error = {
-            "message": message,
-            "type": OPENAI_TYPES.get(status, kind),
-            "param": details[0].get("param") if details else None,
-            "code": OPENAI_CODES.get(code, code),
-        }
-        return orjson.dumps({"error": error})
-    if protocol == "tei":
-        other = "Backend" if status >= 500 or status == 424 else "Validation"
-        return orjson.dumps({"error": message, "error_type": TEI_TYPES.get(code, other)})
-    return orjson.dumps(
-        {
-            "error": message,
-            "code": code,
-            "request_id": scope.get(REQUEST_ID, ""),
-            "details": details,
-            **more,
-        }
-    )
+    form: ErrorForm = scope[FORM]
+    request_id = scope.get(REQUEST_ID, "")
+    failure = Failure(status, code, message, details, retry_after_ms, request_id)
+    return orjson.dumps(form.body(failure))

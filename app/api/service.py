@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from app.access.guard import Guard
 from app.api.answers import AnswerMemory
 from app.api.bodies import BodyMemory
+from app.api.dialect import Dialects
 from app.api.idle import IdleLimit
 from app.api.memo import AnswerMemo
 from app.api.offload import OffloadPool
@@ -45,6 +46,7 @@ class RequestLimits:
 class Service:
     """The engine, the loaded models, and all components between them and callers."""
 
+    dialects: Dialects
     engine: Engine
     lifecycle: Lifecycle
     loaded: LoadedModels

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 import orjson
 
-from app.api.errors import error_answer
+from app.api.errors import FORM, error_answer
+from app.api.native.dialect import NATIVE
 from app.api.payloads import read_items
 from app.codecs.base import Codec
 from app.engine.keys import KeyMaker
@@ -40,7 +41,7 @@ def check_refusal(error: TorchlaneError) -> None:
     """The caller's fault, and an answer can be made of it."""
     if not isinstance(error, CallerError):
         raise Finding(f"{type(error).__name__} is nothing that a body can cause") from error
-    status, _, content = error_answer({}, error)
+    status, _, content = error_answer({FORM: NATIVE.errors}, error)
     if not 400 <= status < 500 or len(content) > MAX_REFUSAL_BYTES:
         raise Finding(f"status {status} of {len(content)} bytes") from error
     if orjson.loads(content)["code"] != error.code:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import Any
 from weakref import ref
 
@@ -247,12 +246,3 @@ class InferCall(OipCall):
         """See `Call`."""
         outputs = yield from outputs_in_steps(self.model, self.request, outcomes)
         return (yield from write_large_answer(self.model, self.request, outputs))
-
-
-def endpoints() -> tuple[Endpoint, ...]:
-    """The endpoints of infer calls, which share a parser and the known heads."""
-    call = partial(InferCall, FastJson(), KnownHeads())
-    return tuple(
-        Endpoint(route, call, many=True)
-        for route in ("/v2/models/{name}/infer", "/v2/models/{name}/versions/{version}/infer")
-    )

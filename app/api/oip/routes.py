@@ -27,9 +27,9 @@ from app.api.oip.metadata import (
     model_metadata,
     server_metadata,
 )
+from app.api.oip.openapi import ERRORS, TAG
 from app.api.oip.repository import MAX_BYTES, IndexEntry, is_ready
 from app.api.oip.statistics import Statistics, statistics
-from app.api.openapi.errors import V2, V2_ERRORS
 from app.api.openapi.headers import path_parameter
 from app.api.queries import NoQuery
 from app.api.service import Service
@@ -40,7 +40,7 @@ from models.byte_order import unmarked
 
 NAME = path_parameter("name", {"type": "string"})
 VERSION = path_parameter("version", {"type": "integer", "minimum": 1})
-READ_ERRORS = {**V2_ERRORS[400], **V2_ERRORS[413], **V2_ERRORS[503], **V2_ERRORS[504]}
+READ_ERRORS = {**ERRORS[400], **ERRORS[413], **ERRORS[503], **ERRORS[504]}
 
 
 class Live(TypedDict):
@@ -66,7 +66,7 @@ def add_oip(app: FastAPI, service: Service) -> None:
     """Add the calls to the application."""
     _add_health(app, service)
     router = APIRouter(
-        prefix="/v2", tags=[V2], dependencies=[Reader, NoQuery], responses=V2_ERRORS[400]
+        prefix="/v2", tags=[TAG], dependencies=[Reader, NoQuery], responses=ERRORS[400]
     )
 
     @router.get("", operation_id="v2_server")
@@ -111,7 +111,7 @@ def _add_model(
 ) -> None:
     """Add the calls that describe a model, or one version of it."""
     shown: dict[str, Any] = {
-        "responses": {**V2_ERRORS[404], **V2_ERRORS[503]},
+        "responses": {**ERRORS[404], **ERRORS[503]},
         "openapi_extra": {"parameters": parameters},
     }
     unready: dict[int | str, dict[str, Any]] = {
@@ -126,7 +126,7 @@ def _add_model(
     @router.get(
         f"{path}/ready",
         operation_id=f"v2_model_ready{suffix}",
-        responses={**V2_ERRORS[404], **unready},
+        responses={**ERRORS[404], **unready},
         openapi_extra=shown["openapi_extra"],
     )
     async def ready(request: Request, response: Response) -> ModelReady:
@@ -173,7 +173,7 @@ def _add_loading(app: FastAPI, service: Service) -> None:
         "tags": ["admin"],
         "response_class": Response,
         "dependencies": [NoQuery],
-        "responses": {**READ_ERRORS, **V2_ERRORS[404], 200: {"description": "Done; no body"}},
+        "responses": {**READ_ERRORS, **ERRORS[404], 200: {"description": "Done; no body"}},
         "openapi_extra": {"parameters": [NAME], **_optional_body(body)},
     }
 

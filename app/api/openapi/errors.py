@@ -1,11 +1,10 @@
-"""The errors of each protocol, for the OpenAPI document."""
+"""Errors in the OpenAPI document."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from app.api.openapi import schemas
 from app.api.openapi.headers import CHALLENGE, RETRY_AFTER, Docs
 from app.codecs.base import JSON
 
@@ -25,48 +24,56 @@ DESCRIPTIONS = {
     503: "Overloaded (with Retry-After), loading, or shutting down; retry later",
     504: "The request's deadline has passed",
 }
-ERRORS: dict[int, Responses] = {
-    status: {status: {"model": schemas.ErrorBody, "description": text}}
-    for status, text in DESCRIPTIONS.items()
-}
-V2 = "open inference protocol"  # tag of its calls
-V2_ERRORS: dict[int, Responses] = {
-    status: {status: {"model": schemas.V2Error, "description": text}}
-    for status, text in {
-        **DESCRIPTIONS,
-        400: "The request does not fit the model, or has an unknown query parameter",
-    }.items()
-}
-TORCHSERVE = "torchserve"  # tag of its calls
-TEXT = "text"  # tag of the calls for text
-ERROR_SCHEMAS = {
-    "native": "ErrorBody",
-    "oip": "V2Error",
-    "torchserve": "TorchServeError",
-    "openai": "OpenAIError",
-    "tei": "TEIError",
-}
+# Of protocols that answer an invalid input with 400.
+INVALID = {400: "The request does not fit the model, or has an unknown query parameter"}
+ACCESS_HEADERS: dict[int, Docs] = {401: CHALLENGE, 403: {}, 429: RETRY_AFTER}  # of rejections
 
 
-def error_of(protocol: str, description: str) -> dict[str, Any]:
-    """An error answer in the shape of a protocol."""
-    schema = {"$ref": f"#/components/schemas/{ERROR_SCHEMAS[protocol]}"}
-    return {"content": {JSON: {"schema": schema}}, "description": description}
+def error_of(schema: str, description: str) -> dict[str, Any]:
+    """An error answer with a schema of this name."""
+    content = {JSON: {"schema": {"$ref": f"#/components/schemas/{schema}"}}}
+    return {"content": content, "description": description}
 
 
-def _errors_of(protocol: str) -> dict[int, Responses]:
+def errors_of(schema: str, other: Mapping[int, str] = INVALID) -> dict[int, Responses]:
+    """Every error of a protocol by status; `other` are descriptions that differ."""
     return {
-        status: {status: error_of(protocol, found[status]["description"])}
-        for status, found in V2_ERRORS.items()
+        status: {status: error_of(schema, text)}
+        for status, text in {**DESCRIPTIONS, **other}.items()
     }
 
 
-TORCHSERVE_ERRORS, OPENAI_ERRORS = _errors_of("torchserve"), _errors_of("openai")
-TEI_ERRORS = _errors_of("tei")
-ACCESS_HEADERS: dict[int, Docs] = {401: CHALLENGE, 403: {}, 429: RETRY_AFTER}  # of rejections
+ERRORS = errors_of("ErrorBody", {})
 
 
 def prediction_errors(errors: dict[int, Responses], without: Sequence[int] = ()) -> Responses:
     """Every error of a prediction call, except access errors, which the document adds."""
     left = errors.keys() - ACCESS_HEADERS.keys() - set(without)
-    return {status: errors[status][status] for status in sorted(left)}
+    found: Responses = {status: errors[status][status] for status in sorted(left)}
+    found[503] = {**found[503], "headers": RETRY_AFTER}
+    return found
+
+
+def operation(
+    name: str,
+    description: str,
+    tag: str,
+    responses: Responses,
+    *,
+    body: Docs,
+    parameters: Sequence[Docs],
+) -> Docs:
+    """The arguments of an `APIRoute` that describe a prediction call, by POST."""
+    return {
+        "name": name,
+        "description": description,
+        "tags": [tag],
+        "responses": responses,
+        "methods": ["POST"],
+        "openapi_extra": {"requestBody": {"required": True, **body}, "parameters": parameters},
+    }
+
+
+def suffix_of(route: str) -> str:
+    """What the name of an operation has in addition if its path names a version."""
+    return "_by_version" if "{version}" in route else ""

@@ -27,12 +27,6 @@ class ErrorBody(BaseModel):
     )
 
 
-class V2Error(BaseModel):
-    """The shape of every error of the Open Inference Protocol."""
-
-    error: str = Field(description="a sentence that says what to do")
-
-
 CUT: dict[str, int] = Field(
     default={},
     description="only for a text that was cut off: the tokens used (`tokens`) and left out (`cut`)",

@@ -194,8 +194,8 @@ def normalized(vector: Array) -> Array:
     return vector / length if length > 0 else np.ascontiguousarray(vector)
 
 
-ENDPOINTS = (
+OPENAI_ENDPOINTS = (
     Endpoint("/v1/embeddings", EmbeddingsCall, many=True),
     Endpoint("/embeddings", InfinityEmbeddingsCall, many=True),
-    Endpoint("/embed", EmbedCall, many=True),
 )
+TEI_ENDPOINTS = (Endpoint("/embed", EmbedCall, many=True),)

@@ -8,15 +8,17 @@ from typing_extensions import TypedDict  # pydantic cannot read typing's before 
 
 from app.api.access import Reader
 from app.api.endpoints import version_number
-from app.api.openapi.errors import OPENAI_ERRORS
+from app.api.openapi.errors import errors_of
 from app.api.openapi.headers import path_parameter
 from app.api.queries import NoQuery
 from app.api.service import Service
 from app.api.text.body import split
+from app.api.text.openapi import OPENAI_ERROR
 from app.errors import ModelNotFound
 from app.registry.loaded_models import LoadedModel
 
 OWNER = "torchlane"
+ERRORS = errors_of(OPENAI_ERROR)
 ID = path_parameter("model", {"type": "string"})
 
 
@@ -42,7 +44,7 @@ def add_openai_models(app: FastAPI, service: Service) -> None:
         prefix="/v1/models",
         tags=["models"],
         dependencies=[Reader, NoQuery],
-        responses=OPENAI_ERRORS[400],
+        responses=ERRORS[400],
     )
 
     @router.get("", operation_id="v1_models")
@@ -55,7 +57,7 @@ def add_openai_models(app: FastAPI, service: Service) -> None:
     @router.get(
         "/{model:path}",
         operation_id="v1_model",
-        responses={**OPENAI_ERRORS[404], **OPENAI_ERRORS[503]},
+        responses={**ERRORS[404], **ERRORS[503]},
         openapi_extra={"parameters": [ID]},
     )
     async def model(request: Request) -> OpenAIModel:

@@ -12,7 +12,7 @@ from typing import Any, cast
 
 from httptools import HttpParserError
 
-from app.api.errors import REQUEST_ID, error_answer
+from app.api.errors import FORM, REQUEST_ID, error_answer
 from app.api.idle import FIRST_S, IdleConnection
 from app.api.negotiation import fields_of
 from app.api.request_ids import HEADER, RequestIds
@@ -314,9 +314,11 @@ class LimitedProtocol(ReadingConnection):
     def _send_error(self, error: TorchlaneError) -> None:
         """Answer bytes that never became a request."""
         path = self.url.partition(b"?")[0].decode("latin-1")  # the part that has been read
-        scope = {REQUEST_ID: self.ids.of({}).decode("ascii"), "path": path}
+        request_id = self.ids.of({})
+        form = self.service.dialects.of(path).errors
+        scope = {REQUEST_ID: request_id.decode("ascii"), FORM: form}
         status, headers, content = error_answer(scope, error)
-        headers.append((HEADER, scope[REQUEST_ID].encode()))
+        headers.append((HEADER, request_id))
         self.write_answer(status, headers, content)
 
 

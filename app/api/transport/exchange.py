@@ -17,6 +17,7 @@ from app.api.answers import WRITE_BYTES, LargeAnswer
 from app.api.calls import BODY_CUT, BODY_LATE, Call
 from app.api.endpoints import Endpoint
 from app.api.errors import (
+    FORM,
     INTERNAL_MESSAGE,
     OUTCOME,
     REQUEST_ID,
@@ -251,7 +252,7 @@ class Exchange:
         if self._trace is not None:
             self._trace.error = error
         self._scope[REQUEST_ID] = self._request_id.decode("ascii")
-        self._scope["path"] = self._endpoint.route
+        self._scope[FORM] = self._connection.service.dialects.of(self._endpoint.route).errors
         if isinstance(error, TorchlaneError):
             try:
                 return error_answer(self._scope, error)

@@ -14,10 +14,10 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.access.entries import ADMIN
-from app.api.access import CALLER, is_admin_path
-from app.api.endpoints import Endpoints
+from app.api.access import CALLER
 from app.api.error_handlers import error_response
 from app.api.errors import (
+    FORM,
     HEAD_ONLY,
     INTERNAL_MESSAGE,
     OUTCOME,
@@ -33,11 +33,7 @@ from app.errors import Abandoned, ShuttingDown, TorchlaneError
 from app.telemetry.tracing import RequestTrace
 
 LOG = structlog.get_logger(__name__)
-# These are called by IP address, and reveal nothing.
-PROBES = frozenset(
-    ("/health/live", "/health/ready", "/v2/health/live", "/v2/health/ready", "/ping")
-)
-UNFOLLOWED = PROBES | {"/metrics", "/live"}  # called all the time, or for hours
+UNFOLLOWED = frozenset(("/metrics", "/live"))  # called all the time, or for hours
 
 
 class RequestMiddleware:
@@ -49,16 +45,16 @@ class RequestMiddleware:
 
     Args:
         app: the inner application.
-        service: access checks and metrics.
-        endpoints: the prediction endpoints.
+        service: protocols, access checks and metrics.
     """
 
-    def __init__(self, app: ASGIApp, service: Service, endpoints: Endpoints) -> None:
+    def __init__(self, app: ASGIApp, service: Service) -> None:
         self._app = app
         self._service = service
         self._metrics = service.metrics
         self._ids = RequestIds()
-        self._endpoints = endpoints
+        self._dialects = service.dialects
+        self._unfollowed = UNFOLLOWED | service.dialects.probes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """See ASGI."""
@@ -72,7 +68,8 @@ class RequestMiddleware:
         if without_body:
             scope = {**scope, "method": "GET", HEAD_ONLY: True}
         scope[REQUEST_ID] = request_id.decode("ascii")
-        if self._service.tracing.enabled and scope["path"] not in UNFOLLOWED:
+        scope[FORM] = self._dialects.of(scope["path"]).errors
+        if self._service.tracing.enabled and scope["path"] not in self._unfollowed:
             self._follow(scope, fields, request_id, began)
         status = 0
 
@@ -138,12 +135,12 @@ class RequestMiddleware:
         """The error that rejects a request by its head, if any."""
         path = scope["path"]
         try:
-            if path not in PROBES:
+            if path not in self._dialects.probes:
                 self._service.hosts.check(fields)
-            if is_admin_path(path):
+            if self._dialects.needs_admin(path):
                 scope[CALLER] = self._service.guard.admit(fields, ADMIN)
         except TorchlaneError as error:
-            endpoint = self._endpoints.at(scope.get("raw_path", b""))
+            endpoint = self._dialects.endpoints.at(scope.get("raw_path", b""))
             if endpoint is not None and scope["method"] == "POST":
                 scope[ROUTE] = endpoint.route  # counted, although it never reaches its route
             return error
@@ -159,7 +156,7 @@ def _failed(scope: Scope, error: Exception) -> dict[str, str]:
     return trace.log_ids()
 
 
-def surround(app: FastAPI, service: Service, endpoints: Endpoints) -> None:
+def surround(app: FastAPI, service: Service) -> None:
     """Add the middleware for every request off the fast path, outermost last."""
     if service.origins.allowed:
         app.add_middleware(
@@ -169,4 +166,4 @@ def surround(app: FastAPI, service: Service, endpoints: Endpoints) -> None:
             allow_headers=ALLOWED,
             expose_headers=EXPOSED,
         )
-    app.add_middleware(RequestMiddleware, service=service, endpoints=endpoints)
+    app.add_middleware(RequestMiddleware, service=service)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from app.api.endpoints import Endpoint, Endpoints
+from app.api.endpoints import Endpoint
 from app.api.request_ids import RequestIds
 from app.api.service import Service
 from app.api.transport.connection_limits import BETWEEN, LimitedProtocol
@@ -30,15 +30,12 @@ class Protocol(LimitedProtocol):
     Args:
         service: engine, models and limits.
         ids: request ids of the process.
-        endpoints: endpoints of the process.
         uvicorn: arguments of uvicorn's own protocol.
     """
 
-    def __init__(
-        self, service: Service, ids: RequestIds, endpoints: Endpoints, **uvicorn: Any
-    ) -> None:
+    def __init__(self, service: Service, ids: RequestIds, **uvicorn: Any) -> None:
         super().__init__(service, ids, **uvicorn)
-        self._endpoints = endpoints
+        self._endpoints = service.dialects.endpoints
         self._exchange: Exchange | None = None
         self._known: KnownHead | None = None
         self._new_heads = 0  # since the last known head
@@ -140,11 +137,11 @@ class Protocol(LimitedProtocol):
             self._exchange.give_up()
 
 
-def protocol_for(service: Service, endpoints: Endpoints) -> Callable[..., Protocol]:
+def protocol_for(service: Service) -> Callable[..., Protocol]:
     """The factory of each connection's protocol, as uvicorn calls it."""
     ids = RequestIds()
 
     def make(**uvicorn: Any) -> Protocol:
-        return Protocol(service, ids, endpoints, **uvicorn)
+        return Protocol(service, ids, **uvicorn)
 
     return make

@@ -11,7 +11,8 @@ import structlog
 from grpc.aio import BaseError
 
 from app import errors
-from app.api.errors import INTERNAL_MESSAGE, status_of
+from app.api.errors import INTERNAL_MESSAGE
+from app.api.oip.errors import ERRORS
 from app.api.oip.grpc.wire import number_written, written
 from app.telemetry.tracing import RequestTrace
 
@@ -61,7 +62,7 @@ def refusal_of(error: Exception, request_id: str, trace: RequestTrace | None = N
 
 
 def _refused(error: Exception, request_id: str, ids: Mapping[str, str]) -> Refusal:
-    status = status_of(error, "oip") if isinstance(error, errors.TorchlaneError) else None
+    status = ERRORS.status_of(error) if isinstance(error, errors.TorchlaneError) else None
     if status is None or not isinstance(error, errors.TorchlaneError):
         LOG.error("unhandled_error", exc_info=error, request_id=request_id, **ids)
         code = grpc.StatusCode.INTERNAL

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from app.api.endpoints import MAX_PATHS, Endpoints
-from app.api.routes import predictions
+from app.api.dialect import Dialects
+from app.api.endpoints import MAX_PATHS
+from app.api.routes import DIALECTS
 
 
 @pytest.mark.parametrize(
@@ -27,7 +28,7 @@ from app.api.routes import predictions
 def test_prediction_paths_are_recognized(
     url: bytes, route: str, many: bool, name: str | None, version: str | None
 ) -> None:
-    found = Endpoints(predictions()).at(url)
+    found = Dialects(DIALECTS).endpoints.at(url)
     assert found is not None
     assert (found.route, found.many, found.name, found.version) == (route, many, name, version)
     assert found.top_k == (5 if b"?" in url else None)
@@ -59,13 +60,25 @@ def test_prediction_paths_are_recognized(
     ],
 )
 def test_other_paths_are_not_recognized(url: bytes) -> None:
-    assert Endpoints(predictions()).at(url) is None
+    assert Dialects(DIALECTS).endpoints.at(url) is None
 
 
 def test_number_of_remembered_paths_is_limited() -> None:
-    endpoints = Endpoints(predictions())
+    endpoints = Dialects(DIALECTS).endpoints
     first = [endpoints.at(b"/models/m%d/predict" % n) for n in range(2 * MAX_PATHS)]
     again = [endpoints.at(b"/models/m%d/predict" % n) for n in range(2 * MAX_PATHS)]
     assert again == first
     kept = sum(one is other for one, other in zip(first, again, strict=True))
     assert kept == MAX_PATHS
+
+
+def test_a_protocol_owns_its_paths() -> None:
+    """Otherwise their errors would have the form of another protocol."""
+    dialects = Dialects(DIALECTS)
+    for dialect, endpoints in dialects.served:
+        paths = (*(each.route for each in endpoints), *dialect.probes, *dialect.admin_paths)
+        assert all(dialects.of(path) is dialect for path in paths), paths
+    assert dialects.of("/v2") is dialects.of("/v2/nowhere") is not DIALECTS[0]
+    assert dialects.of("") is dialects.of("/v22/models") is DIALECTS[0]
+    assert dialects.needs_admin("/v2/repository/models/m/load")
+    assert not dialects.needs_admin("/administration")

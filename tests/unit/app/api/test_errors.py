@@ -7,7 +7,9 @@ from typing import Any
 import orjson
 import pytest
 
-from app.api.errors import error_answer
+from app.api.dialect import Dialects
+from app.api.errors import FORM, error_answer
+from app.api.routes import DIALECTS
 from app.errors import BackendFailed, InvalidInput, ModelNotReady, Overloaded, TorchlaneError
 
 FULL = Overloaded("full", retry_after_s=0.25)
@@ -56,9 +58,8 @@ FULL = Overloaded("full", retry_after_s=0.25)
     ],
 )
 def test_shape_and_status(path: str, error: TorchlaneError, status: int, body: Any) -> None:
-    found, headers, content = error_answer({"path": path}, error)
+    found, headers, content = error_answer({FORM: Dialects(DIALECTS).of(path).errors}, error)
     assert (found, orjson.loads(content)) == (status, body)
     fields = dict(headers)
     assert fields.get(b"retry-after") == (b"1" if error is FULL else None)
-    in_ms = error is FULL and path.startswith("/v1/")
-    assert fields.get(b"retry-after-ms") == (b"250.0" if in_ms else None)
+    assert fields.get(b"retry-after-ms") == (b"250.0" if error is FULL else None)

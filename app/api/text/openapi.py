@@ -1,20 +1,16 @@
-"""The calls for text, for the OpenAPI document."""
+"""The calls for text in the OpenAPI document."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-from app.api.errors import protocol_of
-from app.api.openapi.errors import (
-    OPENAI_ERRORS,
-    TEI_ERRORS,
-    TEXT,
-    Responses,
-    error_of,
-    prediction_errors,
-)
-from app.api.openapi.headers import RETRY_AFTER, Docs, answered, parameters
+from app.api.dialect import Docs, Operations
+from app.api.endpoints import Endpoint
+from app.api.openapi.errors import Responses, error_of, errors_of, operation, prediction_errors
+from app.api.openapi.headers import RETRY_AFTER, answered, parameters
 from app.codecs.base import JSON
+
+TAG, OPENAI_ERROR, TEI_ERROR = "text", "OpenAIError", "TEIError"
 
 
 def _object(required: tuple[str, ...], properties: Docs, *, more: bool = True) -> Docs:
@@ -57,8 +53,9 @@ _LABELS = _list(_ref("TextLabel"))
 
 
 class _Call(NamedTuple):
-    """A call: the name of its schemas, its description, and the schemas of body and answer."""
+    """A call: what it does, the name and the schemas of its body and answer, and the answer."""
 
+    does: str
     name: str
     told: str
     body: Docs
@@ -88,12 +85,14 @@ _OF_OPENAI: Docs = {
 _PAIRS: Docs = {"type": "array", "items": _STRING, "minItems": 1, "maxItems": 2}
 _CALLS: dict[str, _Call] = {
     "/v1/embeddings": _Call(
+        "Embeddings of texts, in OpenAI's format.",
         "Embeddings",
         "The embeddings",
         _object(("input",), _OF_OPENAI, more=False),
         _answer("list", "data", _ref("TextEmbedding")),
     ),
     "/embeddings": _Call(
+        "Embeddings of texts, in infinity's format.",
         "InfinityEmbeddings",
         "The embeddings",
         _object(
@@ -107,6 +106,7 @@ _CALLS: dict[str, _Call] = {
         _answer("list", "data", _ref("TextEmbedding")),
     ),
     "/embed": _Call(
+        "Embeddings of texts, in the format of text-embeddings-inference.",
         "Embed",
         "The vectors, in the order of the inputs",
         _object(
@@ -122,6 +122,7 @@ _CALLS: dict[str, _Call] = {
         _list(_VECTOR),
     ),
     "/rerank": _Call(
+        "Texts, ranked by how well they answer a query.",
         "Rerank",
         "The texts, best first; an object if the request has `documents`",
         _object(
@@ -141,6 +142,7 @@ _CALLS: dict[str, _Call] = {
         {"anyOf": [_list(_ref("TextRank")), _ref("RankedDocuments")]},
     ),
     "/classify": _Call(
+        "Labels of texts, with scores.",
         "Classify",
         "The labels of each text, the highest score first; a list if the request has `inputs`",
         _object(
@@ -159,7 +161,7 @@ _CALLS: dict[str, _Call] = {
         {"anyOf": [_LABELS, _list(_LABELS), _ref("LabelledTexts")]},
     ),
 }
-SCHEMAS: dict[str, Docs] = {
+_SCHEMAS: dict[str, Docs] = {
     "TextUsage": _object(
         ("prompt_tokens", "total_tokens"),
         {"prompt_tokens": _COUNT, "total_tokens": _COUNT, "cut_tokens": _COUNT},
@@ -187,7 +189,7 @@ SCHEMAS: dict[str, Docs] = {
     "RankedDocuments": _answer("rerank", "results", _ref("RankedDocument")),
     "TextLabel": _object(("score", "label"), {"score": _SCORE, "label": _STRING}, more=False),
     "LabelledTexts": _answer("classify", "data", _LABELS),
-    "OpenAIError": _object(("error",), {"error": _ref("OpenAIErrorDetails")}, more=False),
+    OPENAI_ERROR: _object(("error",), {"error": _ref("OpenAIErrorDetails")}, more=False),
     "OpenAIErrorDetails": _object(
         ("message", "type", "param", "code"),
         {
@@ -198,7 +200,7 @@ SCHEMAS: dict[str, Docs] = {
         },
         more=False,
     ),
-    "TEIError": _object(
+    TEI_ERROR: _object(
         ("error", "error_type"),
         {
             "error": _STRING,
@@ -214,31 +216,46 @@ SCHEMAS: dict[str, Docs] = {
 }
 
 
-def text_docs(path: str) -> Docs:
-    """Keyword arguments for an `APIRoute` of a text call."""
-    call, protocol = _CALLS[path], protocol_of(path)
+_TEI_RESPONSES: Responses = {
+    **prediction_errors(errors_of(TEI_ERROR)),
+    424: error_of(TEI_ERROR, "The model failed on the input"),
+    429: {
+        **error_of(TEI_ERROR, "Overloaded, or the caller's rate limit is reached"),
+        "headers": RETRY_AFTER,
+    },
+}
+
+
+def _operation(endpoint: Endpoint, errors: Responses) -> list[Docs]:
+    call = _CALLS[endpoint.route]
     ok: Docs = {
         "description": call.told,
         "content": _content(f"{call.name}Answer"),
         "headers": answered(many=True),
     }
-    if protocol == "openai":
-        responses: Responses = prediction_errors(OPENAI_ERRORS, without=(422,))
-    else:
-        responses = prediction_errors(TEI_ERRORS)
-        responses[424] = error_of(protocol, "The model failed on the input")
-        responses[429] = error_of(protocol, "Overloaded, or the caller's rate limit is reached")
-        responses[429]["headers"] = RETRY_AFTER
-    responses[503] = {**responses[503], "headers": RETRY_AFTER}
-    return {
-        "tags": [TEXT],
-        "responses": {200: ok, **responses},
-        "openapi_extra": {
-            "requestBody": {"required": True, "content": _content(f"{call.name}Request")},
-            "parameters": parameters(native=False),
-        },
-    }
+    return [
+        operation(
+            endpoint.route.strip("/").replace("/", "_"),
+            call.does,
+            TAG,
+            {200: ok, **errors},
+            body={"content": _content(f"{call.name}Request")},
+            parameters=parameters(native=False),
+        )
+    ]
 
 
 def _content(name: str) -> Docs:
     return {JSON: {"schema": _ref(name)}}
+
+
+def _openai(endpoint: Endpoint) -> list[Docs]:
+    return _operation(endpoint, prediction_errors(errors_of(OPENAI_ERROR), without=(422,)))
+
+
+def _tei(endpoint: Endpoint) -> list[Docs]:
+    return _operation(endpoint, _TEI_RESPONSES)
+
+
+OPENAI_OPERATIONS = Operations(TAG, OPENAI_ERROR, _openai, _SCHEMAS)
+TEI_OPERATIONS = Operations(TAG, TEI_ERROR, _tei, _SCHEMAS)

@@ -1,19 +1,17 @@
-"""The prediction calls of other protocols, for the OpenAPI document."""
+"""The Open Inference Protocol in the OpenAPI document."""
 
 from __future__ import annotations
 
-from app.api.openapi.bodies import ANY_ITEM, BINARY, FILE
-from app.api.openapi.errors import (
-    TORCHSERVE,
-    TORCHSERVE_ERRORS,
-    V2,
-    V2_ERRORS,
-    Responses,
-    prediction_errors,
-)
-from app.api.openapi.headers import RETRY_AFTER, Docs, answered, path_parameters
+from app.api.dialect import Docs, Operations
+from app.api.endpoints import Endpoint
+from app.api.openapi.bodies import BINARY
+from app.api.openapi.errors import errors_of, operation, prediction_errors, suffix_of
+from app.api.openapi.headers import answered, path_parameters
 from app.api.openapi.headers import parameters as header_parameters
 from app.codecs.base import JSON, OCTET_STREAM
+
+TAG, ERROR = "open inference protocol", "V2Error"
+ERRORS = errors_of(ERROR)
 
 _TENSOR: Docs = {
     "type": "object",
@@ -91,15 +89,12 @@ SCHEMAS: dict[str, Docs] = {
         "required": ["model_name", "model_version", "outputs"],
         "additionalProperties": False,
     },
-    "TorchServeError": {
+    ERROR: {
         "type": "object",
         "properties": {
-            "code": {"type": "integer", "description": "the status"},
-            "type": {"type": "string"},
-            "message": {"type": "string"},
+            "error": {"type": "string", "description": "a sentence that says what to do"}
         },
-        "required": ["code", "type", "message"],
-        "additionalProperties": False,
+        "required": ["error"],
     },
 }
 _LENGTH: Docs = {
@@ -112,8 +107,8 @@ _LENGTH: Docs = {
 }
 
 
-def infer_docs(path: str) -> Docs:
-    """Keyword arguments for an `APIRoute` of the Open Inference Protocol's infer call."""
+def operations(endpoint: Endpoint) -> list[Docs]:
+    """See `Operations`."""
     answer = {"schema": {"$ref": "#/components/schemas/InferAnswer"}}
     body = {"schema": {"$ref": "#/components/schemas/InferRequest"}}
     ok: Docs = {
@@ -121,43 +116,20 @@ def infer_docs(path: str) -> Docs:
         "content": {JSON: answer, OCTET_STREAM: BINARY},
         "headers": answered(many=True),
     }
-    content = {JSON: body, OCTET_STREAM: BINARY}
-    parameters = [*header_parameters(native=False), _LENGTH, *path_parameters(path)]
-    return _docs(V2, ok, V2_ERRORS, content, parameters)
+    return [
+        operation(
+            f"infer{suffix_of(endpoint.route)}",
+            "Many items as tensors, with outputs for each; equal items are computed once.",
+            TAG,
+            {200: ok, **prediction_errors(ERRORS, without=(422,))},
+            body={"content": {JSON: body, OCTET_STREAM: BINARY}},
+            parameters=[
+                *header_parameters(native=False),
+                _LENGTH,
+                *path_parameters(endpoint.route),
+            ],
+        )
+    ]
 
 
-def torchserve_docs(path: str) -> Docs:
-    """Keyword arguments for an `APIRoute` of TorchServe's prediction call."""
-    form = {
-        "type": "object",
-        "properties": {"data": {**FILE, "minLength": 1}},
-        "required": ["data"],
-        "additionalProperties": False,
-    }
-    ok: Docs = {
-        "description": "The five best labels and their scores; without labels, the output",
-        "content": {JSON: {"schema": {}}},
-        "headers": answered(many=False),
-    }
-    content = {
-        JSON: {"schema": ANY_ITEM},
-        OCTET_STREAM: BINARY,
-        "multipart/form-data": {"schema": form},
-    }
-    parameters = [*header_parameters(native=False), *path_parameters(path)]
-    return _docs(TORCHSERVE, ok, TORCHSERVE_ERRORS, content, parameters)
-
-
-def _docs(
-    tag: str, ok: Docs, errors: dict[int, Responses], content: Docs, parameters: list[Docs]
-) -> Docs:
-    responses: Responses = {200: ok, **prediction_errors(errors, without=(422,))}
-    responses[503] = {**responses[503], "headers": RETRY_AFTER}
-    return {
-        "tags": [tag],
-        "responses": responses,
-        "openapi_extra": {
-            "requestBody": {"required": True, "content": content},
-            "parameters": parameters,
-        },
-    }
+OPERATIONS = Operations(TAG, ERROR, operations, SCHEMAS)
