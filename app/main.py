@@ -22,11 +22,11 @@ from app.access.entries import EntryError
 from app.access.guard import Guard
 from app.access.keyring import Keyring
 from app.api.answers import AnswerMemory
-from app.api.bodies import BodyMemory
 from app.api.dialect import Dialects
 from app.api.error_handlers import install_error_handlers
 from app.api.idle import IdleLimit, most_connections
 from app.api.memo import AnswerMemo
+from app.api.memory import BodyMemory
 from app.api.offload import OffloadPool, pool_of
 from app.api.openapi.document import install_openapi
 from app.api.origins import Hosts, Origins

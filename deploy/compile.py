@@ -45,7 +45,6 @@ COMPILED = (
     "app/access/guard.py",
     "app/api/answering.py",
     "app/api/answers.py",
-    "app/api/bodies.py",
     "app/api/calls.py",
     "app/api/endpoints.py",
     "app/api/errors.py",

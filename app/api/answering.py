@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 
 from app.api.answers import LARGE_BYTES, Encoded, Headers, LargeAnswer, Pieces
 from app.api.codings import gzipped
 from app.api.endpoints import Endpoint
 from app.api.errors import VARY, RawAnswer
+from app.api.json_pieces import Lazy, json_pieces
 from app.api.memo import Remembered, Written
 from app.api.negotiation import MAY, MUST, NEVER
 from app.api.outcomes import (
@@ -17,6 +18,7 @@ from app.api.outcomes import (
     check_answer,
     check_mapped,
     check_mapped_size,
+    dumped,
     mapped,
     mapped_in_steps,
     shown,
@@ -86,7 +88,7 @@ class Answering:
         Raises:
             TorchlaneError: if the outcomes cannot be written in the requested form.
         """
-        raise NotImplementedError
+        return JSON_HEADERS, dumped(self.document_of(outcomes))
 
     def write_large(self, outcomes: Sequence[Outcome]) -> Pieces:
         """The same body in pieces that are quick to make, for an answer with large arrays.
@@ -94,9 +96,22 @@ class Answering:
         Raises:
             TorchlaneError: see `write`.
         """
-        headers, content = self.write(outcomes)
-        yield content
-        return headers
+        yield from json_pieces(self.document_of(outcomes, Lazy))
+        return JSON_HEADERS
+
+    def document_of(
+        self, outcomes: Sequence[Outcome], collect: Callable[[Iterator[object]], object] = list
+    ) -> object:
+        """The answer as a document of JSON.
+
+        Args:
+            outcomes: of all items, in order.
+            collect: makes a list of places that take long to make.
+
+        Raises:
+            TorchlaneError: see `write`.
+        """
+        raise NotImplementedError
 
     def chosen(self, outputs: Arrays) -> Arrays:
         """The outputs and rows of an item that the answer will have, before they are mapped."""

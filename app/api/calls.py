@@ -22,7 +22,7 @@ from app.api.negotiation import NEVER, check_accepted, gzip_of
 from app.api.offload import Task, without_frames
 from app.api.payloads import MAX_DIGITS, check_length
 from app.api.service import Service
-from app.codecs.base import JSON, TooLongForLoop
+from app.codecs.base import JSON, Budget, TooLongForLoop
 from app.engine.submission import Submission
 from app.errors import InvalidInput, InvalidItem, TorchlaneError
 from app.registry.loaded_models import LoadedModel
@@ -61,7 +61,7 @@ class Call(Answering):
         arrived_at: when the head arrived, on the engine's clock.
         deadline: on the engine's clock.
         notes: the items' notes, once the items have been read; empty if none has one.
-        received: bytes of the body before its Content-Encoding was undone; 0: it had none.
+        on_loop: whether the body is read on the event loop; else in a thread, after a first try.
         trace: the request's trace; None if it is not traced.
 
     Raises:
@@ -74,13 +74,14 @@ class Call(Answering):
         "_coding",
         "_is_left",
         "_lag_s",
+        "_received",
         "_task",
         "_timeout_ms",
         "accept",
         "arrived_at",
         "deadline",
         "model",
-        "received",
+        "on_loop",
     )
 
     def __init__(
@@ -98,7 +99,8 @@ class Call(Answering):
         self._caller = admitted(service, fields) if caller is None else caller
         coding = fields.get(b"content-encoding")
         self._coding = None if coding is None else read_coding(coding)
-        self.received = 0
+        self._received = 0  # bytes of the body before its Content-Encoding was undone
+        self.on_loop = True
         self.accept = fields.get(b"accept", b"")
         codings = fields.get(b"accept-encoding")
         self.draws = False
@@ -148,8 +150,8 @@ class Call(Answering):
         """
         raise NotImplementedError
 
-    def read(self, body: bytes, *, on_loop: bool) -> list[Item]:
-        """The items of a body; called in a thread if `on_loop` is False.
+    def read(self, body: bytes) -> list[Item]:
+        """The items of a body.
 
         Nothing else uses the call at that time, so it may store what the answer needs.
 
@@ -158,6 +160,10 @@ class Call(Answering):
             TorchlaneError: if the body is invalid.
         """
         raise NotImplementedError
+
+    def budget(self) -> Budget:
+        """The limits of what `read` decodes."""
+        return Budget(on_loop=self.on_loop, is_left=self._has_left, received=self._received)
 
     def find_model(self) -> None:
         """Find the model that the path names, and set the deadline by its settings.
@@ -210,7 +216,7 @@ class Call(Answering):
         model = self.model
         self.check_model()
         if self._coding is not None:
-            self.received = len(body)
+            self._received = len(body)
             inflater = Inflater(self._coding, body, service.limits.max_body_bytes)
             inflated = inflater.inflate_shortly()
             if inflated is None:
@@ -237,9 +243,9 @@ class Call(Answering):
             # Decoding the items would be most of the cost of a rejection.
             foreseen = service.engine.foresee(model.id, self.deadline, self._lag_s)
         try:
-            items = self.read(body, on_loop=True)
+            items = self.read(body)
         except TooLongForLoop:
-            read = partial(self.read, body, on_loop=False)
+            read = partial(self._read_in_thread, body)
             return self._begin_off_loop(read, len(body), request_id)
         except TorchlaneError:
             service.metrics.model(model.id).failed(time.perf_counter() - self._arrived)
@@ -296,9 +302,9 @@ class Call(Answering):
         """Submit items that were decoded in a thread; an inflated body is read first."""
         if isinstance(made, bytes):
             try:
-                items = self.read(made, on_loop=True)
+                items = self.read(made)
             except TooLongForLoop:
-                self._start(submission, partial(self.read, made, on_loop=False), len(made))
+                self._start(submission, partial(self._read_in_thread, made), len(made))
                 return
         else:
             items = made
@@ -314,7 +320,11 @@ class Call(Answering):
         if self.trace is not None:
             self.trace.decoded, self.trace.items = self._decoded, items
 
-    def is_left(self) -> bool:
+    def _read_in_thread(self, body: bytes) -> list[Item]:
+        self.on_loop = False
+        return self.read(body)
+
+    def _has_left(self) -> bool:
         """Whether the caller no longer waits for items that are read in a thread."""
         return self._is_left
 

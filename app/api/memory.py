@@ -69,3 +69,14 @@ class Memory:
     def give_back(self, counted: int) -> None:
         """Release what `hold` last returned for a holder."""
         self.held -= counted
+
+
+class BodyMemory(Memory):
+    """Bounds incomplete bodies. A complete one counts no longer; its items count in the queue.
+
+    Args:
+        limit: bytes for all bodies in total.
+    """
+
+    def __init__(self, limit: int) -> None:
+        super().__init__(limit, "unfinished request bodies", "send the body faster")

@@ -62,9 +62,8 @@ def read_items(
     *,
     many: bool,
     max_items: int,
-    on_loop: bool | None = None,
-    is_left: Callable[[], bool] = bool,
-    received: int = 0,
+    again: bool = False,
+    budget: Callable[[], Budget] = Budget,
     invalid: dict[int, InvalidItem] | None = None,
 ) -> list[Item]:
     """The items of a body, in order.
@@ -75,10 +74,8 @@ def read_items(
         body: as the caller sent it, without its Content-Encoding.
         many: whether the body holds many items.
         max_items: maximum number of items.
-        on_loop: False in a thread, after an attempt on the event loop; None if nothing else is
-            blocked.
-        is_left: see `Budget`.
-        received: see `Budget`.
+        again: whether an attempt on the event loop has failed.
+        budget: makes the request's budget, for items that are not simply numbers.
         invalid: gets the errors of invalid items, which are left out, by index; None: the first
             one is raised. Only for JSON and forms.
 
@@ -91,26 +88,26 @@ def read_items(
     """
     media_type = media_type_of(codec, content_type, body)
     most = max_items if many else None
-    if media_type == JSON and on_loop is not False:  # at any length: simdjson holds the GIL
+    if media_type == JSON and not again:  # at any length: simdjson holds the GIL
         items = codec.decode_numbers("inputs" if many else "input", body, max_items=most)
         if items is not None:
             return items
-    budget = Budget(on_loop=on_loop is True, is_left=is_left, received=received)
+    limits = budget()
     if media_type == FORM:
-        budget.read(len(body))
-        return _items_of_form(codec, content_type, body, most, budget, invalid)
+        limits.read(len(body))
+        return _items_of_form(codec, content_type, body, most, limits, invalid)
     if media_type != JSON:
         _check_partial(media_type, invalid)
-        return codec.decode_raw(media_type, body, max_items=most, budget=budget)
-    budget.read(len(body))
-    check_marks(body, codec, max_items if many else 1, budget)
+        return codec.decode_raw(media_type, body, max_items=most, budget=limits)
+    limits.read(len(body))
+    check_marks(body, codec, max_items if many else 1, limits)
     values = _values(body, many=many, nan=codec.takes_nan)
     check_count(len(values), max_items)
     if not many:
-        return [codec.decode(values[0], budget)]
+        return [codec.decode(values[0], limits)]
     if invalid is not None:
-        return _valid_items(codec, values, budget, invalid)
-    return [_decode_at(codec, index, value, budget) for index, value in enumerate(values)]
+        return _valid_items(codec, values, limits, invalid)
+    return [_decode_at(codec, index, value, limits) for index, value in enumerate(values)]
 
 
 def _check_partial(media_type: str, invalid: object) -> None:

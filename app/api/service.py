@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 from app.access.guard import Guard
 from app.api.answers import AnswerMemory
-from app.api.bodies import BodyMemory
 from app.api.dialect import Dialects
 from app.api.idle import IdleLimit
 from app.api.memo import AnswerMemo
+from app.api.memory import BodyMemory
 from app.api.offload import OffloadPool
 from app.api.origins import Hosts, Origins
 from app.api.turns import Turns

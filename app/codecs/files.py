@@ -31,6 +31,9 @@ class FileCodec(TensorCodec):
         super().__init__(manifest)
         self._files = files
         self._input = spec
+        self._specs = {each.name: each for each in manifest.inputs}
+        self._others = others
+        self._names = frozenset((spec.name, *others))
         self._has_octets = OCTET_STREAM in self.media_types
         if others:
             self.parts = (spec.name, *others)
@@ -115,17 +118,15 @@ class FileCodec(TensorCodec):
 
     def _named(self, value: dict[str, object], file: str | bytes, budget: Budget | None) -> Item:
         """An item of a file and other inputs, by name."""
-        others = self.parts[1:]
-        names = {self._input.name, *others}
-        if not names - self.optional <= set(value) <= names:
+        if not self._names - self.optional <= set(value) <= self._names:
             raise InvalidInput(f"expected {self._wanted()}, got {listed(list(value))}")
-        by_name = {spec.name: spec for spec in self.manifest.inputs}
-        made = {name: numbers_of(by_name[name], value.get(name), flat=False) for name in others}
+        specs = self._specs
+        made = {name: numbers_of(specs[name], value.get(name), flat=False) for name in self._others}
         item = self._read(file, budget)
-        if not others:
+        if not self._others:
             return item
         made |= item.arrays
-        arrays = {name: made[name] for name in by_name}
+        arrays = {name: made[name] for name in specs}
         self.check_together(arrays)
         named = self.item(arrays)
         named.note = item.note

@@ -1,4 +1,4 @@
-"""Infer requests of the Open Inference Protocol over gRPC: protobuf, read by our own parser."""
+"""Infer requests over gRPC: protobuf, whose fields are counted before it makes objects."""
 
 from __future__ import annotations
 

@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from app.api.answers import Pieces, in_parts
 from app.api.calls import Call
 from app.api.endpoints import PARTIAL, PICTURES, TOP_K, Endpoint
-from app.api.json_pieces import Lazy, json_pieces
 from app.api.memo import Written
-from app.api.native.replies import (
-    binary_answer,
-    binary_parts,
-    json_answer,
-    json_document,
-)
+from app.api.native.replies import binary_parts, json_document
 from app.api.negotiation import WANTS_JSON, check_accepted, preferred
-from app.api.outcomes import JSON_HEADERS
 from app.api.payloads import MAX_DIGITS, MAX_SHOWN, read_items
 from app.api.queries import parameters_of
 from app.codecs.base import JSON, NPY, OCTET_STREAM, PNG
@@ -89,7 +82,7 @@ class NativeCall(Call):
         chosen = f"{self._top_k}|{self._pictures}|{self._partial}|{self._written_as}"
         return f"{self.endpoint.many}|{chosen}|{self._content_type}"
 
-    def read(self, body: bytes, *, on_loop: bool) -> list[Item]:
+    def read(self, body: bytes) -> list[Item]:
         """See `Call`."""
         if self._partial:
             self.invalid = {}  # again in a thread
@@ -99,9 +92,8 @@ class NativeCall(Call):
             body,
             many=self.endpoint.many,
             max_items=self.service.limits.max_items,
-            on_loop=on_loop,
-            is_left=self.is_left,
-            received=self.received,
+            again=not self.on_loop,
+            budget=self.budget,
             invalid=self.invalid,
         )
 
@@ -116,39 +108,33 @@ class NativeCall(Call):
 
     def write(self, outcomes: Sequence[Outcome]) -> Written:
         """See `Call`."""
-        many = self.endpoint.many
         if self._written_as == JSON:
-            content = json_answer(
-                self.model,
-                outcomes,
-                many=many,
-                top_k=self._top_k,
-                notes=self.notes,
-                pictures=self._pictures,
-                partial=self._partial,
-            )
-            return JSON_HEADERS, content
-        content = binary_answer(self.model, self._written_as, outcomes, many=many)
-        return ((b"content-type", self._written_as.encode()),), content
+            return super().write(outcomes)
+        parts = binary_parts(self.model, self._written_as, outcomes, many=self.endpoint.many)
+        return ((b"content-type", self._written_as.encode()),), b"".join(parts)
 
     def write_large(self, outcomes: Sequence[Outcome]) -> Pieces:
         """See `Call`."""
-        many = self.endpoint.many
-        if self._written_as == JSON:
-            document = json_document(
-                *(self.model, outcomes),
-                many=many,
-                top_k=self._top_k,
-                notes=self.notes,
-                pictures=self._pictures,
-                partial=self._partial,
-                collect=Lazy,
-            )
-            yield from json_pieces(document)
-            return JSON_HEADERS
-        for part in binary_parts(self.model, self._written_as, outcomes, many=many):
+        return super().write_large(outcomes) if self._written_as == JSON else self._parts(outcomes)
+
+    def _parts(self, outcomes: Sequence[Outcome]) -> Pieces:
+        for part in binary_parts(self.model, self._written_as, outcomes, many=self.endpoint.many):
             yield from in_parts(part)
         return ((b"content-type", self._written_as.encode()),)
+
+    def document_of(
+        self, outcomes: Sequence[Outcome], collect: Callable[[Iterator[object]], object] = list
+    ) -> object:
+        """See `Answering`."""
+        return json_document(
+            *(self.model, outcomes),
+            many=self.endpoint.many,
+            top_k=self._top_k,
+            notes=self.notes,
+            pictures=self._pictures,
+            partial=self._partial,
+            collect=collect,
+        )
 
     def expected_bytes(self, array_bytes: int) -> int:
         """See `Call`."""

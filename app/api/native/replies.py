@@ -5,33 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import cast
 
-from app.api.outcomes import all_failed, dumped, failure_of
+from app.api.outcomes import all_failed, failure_of
 from app.errors import ItemFailed
 from app.registry.loaded_models import LoadedModel
 from app.types import Arrays, Note, Outcome
-
-
-def json_answer(
-    model: LoadedModel,
-    outcomes: Sequence[Outcome],
-    *,
-    many: bool,
-    top_k: int | None = None,
-    notes: Sequence[Note | None] = (),
-    pictures: bool = False,
-    partial: bool = False,
-) -> bytes:
-    """The JSON of `json_document`."""
-    return dumped(
-        json_document(
-            *(model, outcomes),
-            many=many,
-            top_k=top_k,
-            notes=notes,
-            pictures=pictures,
-            partial=partial,
-        )
-    )
 
 
 def json_document(
@@ -92,17 +69,6 @@ def _place(
     if outcome.details:
         place["details"] = outcome.details
     return place
-
-
-def binary_answer(
-    model: LoadedModel, media_type: str, outcomes: Sequence[Outcome], *, many: bool
-) -> bytes:
-    """The predictions as one array.
-
-    Raises:
-        ItemFailed, NotAcceptable: see `binary_parts`.
-    """
-    return b"".join(binary_parts(model, media_type, outcomes, many=many))
 
 
 def binary_parts(

@@ -60,19 +60,6 @@ def check_outputs(model: LoadedModel, request: InferRequest) -> None:
         check_classes(classes, count, "request fewer, or the tensor")
 
 
-def outputs_of(
-    model: LoadedModel, request: InferRequest, outcomes: Sequence[Outcome]
-) -> list[Output]:
-    """The requested outputs, each with all items; see `outputs_in_steps`."""
-    steps = outputs_in_steps(model, request, outcomes)
-    while True:
-        try:
-            next(steps)
-        except StopIteration as stop:
-            found: list[Output] = stop.value
-            return found
-
-
 def outputs_in_steps(
     model: LoadedModel, request: InferRequest, outcomes: Sequence[Outcome]
 ) -> Generator[bytes, None, list[Output]]:

@@ -6,10 +6,9 @@ from functools import partial
 
 from app.api.dialect import Dialect
 from app.api.endpoints import Endpoint
-from app.api.oip.errors import ERRORS
 from app.api.oip.fast_json import FastJson
 from app.api.oip.infer import InferCall, KnownHeads
-from app.api.oip.openapi import OPERATIONS
+from app.api.oip.openapi import FORM, OPERATIONS
 from app.api.oip.routes import add_oip
 
 
@@ -24,7 +23,7 @@ def endpoints() -> tuple[Endpoint, ...]:
 
 OIP = Dialect(
     endpoints=endpoints,
-    errors=ERRORS,
+    errors=FORM,
     docs=OPERATIONS,
     roots=("v2",),
     add_routes=add_oip,

@@ -14,7 +14,6 @@ from app.api.negotiation import ANYTHING, check_accepted
 from app.api.oip.answers import (
     check_outputs,
     outputs_in_steps,
-    outputs_of,
     write_answer,
     write_large_answer,
 )
@@ -31,6 +30,7 @@ from app.api.oip.tensors import Layout, items_at, items_of, layout_of
 from app.api.payloads import check_marks
 from app.api.service import Service
 from app.codecs.base import JSON, OCTET_STREAM, Budget, Codec
+from app.codecs.places import at_once
 from app.errors import InvalidInput
 from app.types import Arrays, Item, Outcome
 
@@ -206,9 +206,9 @@ class InferCall(OipCall):
             return f"oip|{size}|{accept!r}"
         return None
 
-    def read(self, body: bytes, *, on_loop: bool) -> list[Item]:
+    def read(self, body: bytes) -> list[Item]:
         """See `Call`."""
-        budget = Budget(on_loop=on_loop)
+        budget, on_loop = self.budget(), self.on_loop
         codec, most = self.model.codec, self.service.limits.max_items
         if self._json_bytes == 0:
             if OCTET_STREAM not in codec.media_types:
@@ -239,7 +239,7 @@ class InferCall(OipCall):
 
     def write(self, outcomes: Sequence[Outcome]) -> Written:
         """See `Call`."""
-        outputs = outputs_of(self.model, self.request, outcomes)
+        outputs = at_once(outputs_in_steps(self.model, self.request, outcomes))
         return write_answer(self.model, self.request, outputs)
 
     def write_large(self, outcomes: Sequence[Outcome]) -> Pieces:

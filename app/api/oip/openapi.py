@@ -1,17 +1,20 @@
-"""The Open Inference Protocol in the OpenAPI document."""
+"""The errors of the Open Inference Protocol, and its part of the OpenAPI document."""
 
 from __future__ import annotations
 
 from app.api.dialect import Docs, Operations
 from app.api.endpoints import Endpoint
+from app.api.errors import ErrorForm
 from app.api.openapi.bodies import BINARY
 from app.api.openapi.errors import errors_of, operation, prediction_errors, suffix_of
 from app.api.openapi.headers import answered, path_parameters
 from app.api.openapi.headers import parameters as header_parameters
 from app.codecs.base import JSON, OCTET_STREAM
+from app.errors import InvalidInput
 
 TAG, ERROR = "open inference protocol", "V2Error"
 ERRORS = errors_of(ERROR)
+FORM = ErrorForm(lambda failure: {"error": failure.message}, {InvalidInput: 400})
 
 _TENSOR: Docs = {
     "type": "object",

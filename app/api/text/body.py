@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
-from app.api.answers import Pieces
 from app.api.calls import Call
 from app.api.codings import MAX_ON_LOOP_BYTES, Inflater
 from app.api.endpoints import Endpoint
-from app.api.json_pieces import Lazy, json_pieces
-from app.api.memo import Written
-from app.api.outcomes import JSON_HEADERS, dumped, failure_of
+from app.api.outcomes import failure_of
 from app.api.text.fields import MAX_BODY_BYTES, at, field, flag, parsed
-from app.codecs.base import Budget, check_count
+from app.codecs.base import check_count
 from app.codecs.values import short
 from app.engine.submission import Submission
 from app.errors import InvalidInput, ItemFailed, ModelNotFound, PayloadTooLarge
@@ -73,16 +70,16 @@ class TextCall(Call):
         """See `Call`."""
         return self.endpoint.route
 
-    def read(self, body: bytes, *, on_loop: bool) -> list[Item]:
+    def read(self, body: bytes) -> list[Item]:
         """See `Call`.
 
         A waiting call does not keep its parsed body, which may be ten times as large; a thread
         parses the body again.
         """
         document, self._document = self._document, None
-        return self.read_document(parsed(body) if document is None else document, on_loop=on_loop)
+        return self.read_document(parsed(body) if document is None else document)
 
-    def read_document(self, document: dict[str, Any], *, on_loop: bool) -> list[Item]:
+    def read_document(self, document: dict[str, Any]) -> list[Item]:
         """The items of a parsed body; see `read`.
 
         Raises:
@@ -103,8 +100,6 @@ class TextCall(Call):
         document: Mapping[str, Any],
         values: Sequence[object],
         where: Callable[[int], str],
-        *,
-        on_loop: bool,
     ) -> list[Item]:
         """An item for each value.
 
@@ -112,14 +107,13 @@ class TextCall(Call):
             document: says whether texts may be cut off.
             values: values that the codec accepts.
             where: returns the place of a value in the body, for errors.
-            on_loop: see `read`.
 
         Raises:
             TooLongForLoop, PayloadTooLarge: see `read`.
             InvalidInput: with the place of the invalid value.
         """
         truncates = _truncates(document)
-        codec, budget = self.model.codec, Budget(on_loop=on_loop, is_left=self.is_left)
+        codec, budget = self.model.codec, self.budget()
         items = []
         for index, value in enumerate(values):
             try:
@@ -149,26 +143,6 @@ class TextCall(Call):
             if all(type(each) is str for each in given):
                 return given
         raise InvalidInput(f"{name!r} must be a list of at least one string", [{"param": name}])
-
-    def document_of(
-        self, outcomes: Sequence[Outcome], collect: Callable[[Iterator[object]], object] = list
-    ) -> object:
-        """The answer as a document of JSON.
-
-        Args:
-            outcomes: of all items, in order.
-            collect: makes a list of places that take long to make.
-        """
-        raise NotImplementedError
-
-    def write(self, outcomes: Sequence[Outcome]) -> Written:
-        """See `Call`."""
-        return JSON_HEADERS, dumped(self.document_of(outcomes))
-
-    def write_large(self, outcomes: Sequence[Outcome]) -> Pieces:
-        """See `Call`."""
-        yield from json_pieces(self.document_of(outcomes, Lazy))
-        return JSON_HEADERS
 
     def arrays_of(self, outcomes: Sequence[Outcome]) -> list[Array]:
         """The first output of each item.

@@ -28,7 +28,7 @@ class ClassifyCall(TextCall):
     __slots__ = ("_key", "_many", "_raw")
     tasks = ("classify",)
 
-    def read_document(self, document: dict[str, Any], *, on_loop: bool) -> list[Item]:
+    def read_document(self, document: dict[str, Any]) -> list[Item]:
         """See `TextCall`."""
         key = self._key = one_of(document, INPUTS, INPUT)
         self._raw = wants_raw(document, self.model)
@@ -42,7 +42,7 @@ class ClassifyCall(TextCall):
             self._many, values = sequences_of(given)
         count, labels = len(values), self.model.manifest.outputs[0].item_shape[0]
         check_classes(count * labels, count, "send fewer texts at once")
-        return self.items_of(document, values, lambda index: f"{key}[{index}]", on_loop=on_loop)
+        return self.items_of(document, values, lambda index: f"{key}[{index}]")
 
     def document_of(
         self, outcomes: Sequence[Outcome], collect: Callable[[Iterator[object]], object] = list

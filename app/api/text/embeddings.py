@@ -30,17 +30,17 @@ class EmbeddingsCall(TextCall):
     __slots__ = ("_in_base64", "size")
     tasks = ("embed",)
 
-    def read_document(self, document: dict[str, Any], *, on_loop: bool) -> list[Item]:
+    def read_document(self, document: dict[str, Any]) -> list[Item]:
         """See `TextCall`."""
         self.check_fields(document)
         wanted = f"one of {', '.join(FORMATS)}"
         given = field(document, "encoding_format", wanted, lambda given: given in FORMATS)
         self._in_base64 = given == "base64"
         self.read_size(document)
-        return self.items_of_inputs(document, "input", MAX_INPUTS, on_loop=on_loop)
+        return self.items_of_inputs(document, "input", MAX_INPUTS)
 
     def items_of_inputs(
-        self, document: dict[str, Any], name: str, most: int | None = None, *, on_loop: bool
+        self, document: dict[str, Any], name: str, most: int | None = None
     ) -> list[Item]:
         """The items of a field: one text or several, or token ids of one text or of several.
 
@@ -61,7 +61,7 @@ class EmbeddingsCall(TextCall):
         places: Callable[[int], str] = lambda index: name if one else f"{name}[{index}]"  # noqa: E731
         for index, value in enumerate(values):
             self._check_input(value, name, places(index))
-        return self.items_of(document, values, places, on_loop=on_loop)
+        return self.items_of(document, values, places)
 
     def _check_input(self, value: object, name: str, place: str) -> None:
         """Check a text, or its token ids before they become an array."""
@@ -153,7 +153,7 @@ class EmbedCall(EmbeddingsCall):
 
     __slots__ = ("_normalize",)
 
-    def read_document(self, document: dict[str, Any], *, on_loop: bool) -> list[Item]:
+    def read_document(self, document: dict[str, Any]) -> list[Item]:
         """See `TextCall`."""
         self._in_base64 = False
         self._normalize = flag(document, "normalize", default=True)
@@ -162,7 +162,7 @@ class EmbedCall(EmbeddingsCall):
                 "'prompt_name' is not supported: the prompt of a model is set at its export"
             )
         self.read_size(document)
-        return self.items_of_inputs(document, "inputs", on_loop=on_loop)
+        return self.items_of_inputs(document, "inputs")
 
     def document_of(
         self, outcomes: Sequence[Outcome], collect: Callable[[Iterator[object]], object] = list

@@ -26,7 +26,7 @@ class RerankCall(TextCall):
     __slots__ = ("_key", "_raw", "_texts", "_top")
     tasks = ("rerank",)
 
-    def read_document(self, document: dict[str, Any], *, on_loop: bool) -> list[Item]:
+    def read_document(self, document: dict[str, Any]) -> list[Item]:
         """See `TextCall`."""
         query = document.get("query")
         if not isinstance(query, str):
@@ -38,7 +38,7 @@ class RerankCall(TextCall):
         self._raw = wants_raw(document, self.model)
         self._top: int | None = field(document, "top_n", "a whole number of at least 1", _is_count)
         pairs = [[query, text] for text in texts]
-        return self.items_of(document, pairs, lambda index: f"{key}[{index}]", on_loop=on_loop)
+        return self.items_of(document, pairs, lambda index: f"{key}[{index}]")
 
     def document_of(
         self, outcomes: Sequence[Outcome], collect: Callable[[Iterator[object]], object] = list

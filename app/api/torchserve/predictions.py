@@ -6,20 +6,17 @@ TorchServe's default handlers return.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 
-from app.api.answers import Pieces
 from app.api.calls import Call
 from app.api.endpoints import Endpoint
-from app.api.json_pieces import json_pieces
-from app.api.memo import Written
 from app.api.multipart import FORM, read_files
-from app.api.outcomes import JSON_HEADERS, dumped, failure_of
+from app.api.outcomes import failure_of
 from app.api.payloads import check_marks, media_type_of, parsed_json
 from app.codecs.answers import highest
-from app.codecs.base import JSON, Budget
+from app.codecs.base import JSON
 from app.errors import ItemFailed
 from app.types import Array, Arrays, Item, Outcome
 
@@ -40,14 +37,14 @@ class PredictionsCall(Call):
         """See `Call`."""
         return f"torchserve|{self._content_type}"
 
-    def read(self, body: bytes, *, on_loop: bool) -> list[Item]:
+    def read(self, body: bytes) -> list[Item]:
         """See `Call`. JSON is the item itself, or an object whose only key is `data`.
 
         A form must have one part, which is read as if it were the body.
         """
         codec = self.model.codec
         media_type = media_type_of(codec, self._content_type, body)
-        budget = Budget(on_loop=on_loop, is_left=self.is_left, received=self.received)
+        budget = self.budget()
         if media_type == FORM:
             budget.read(len(body))
             (file,) = read_files(self._content_type, body, None, named=False)
@@ -55,7 +52,7 @@ class PredictionsCall(Call):
             media_type = media_type_of(codec, file.content_type, body)
         if media_type != JSON:
             return codec.decode_raw(media_type, body, max_items=None, budget=budget)
-        items = codec.decode_numbers(KEY, body, max_items=None) if on_loop else None
+        items = codec.decode_numbers(KEY, body, max_items=None) if self.on_loop else None
         if items is not None:
             return items
         budget.read(len(body))
@@ -69,19 +66,13 @@ class PredictionsCall(Call):
         """See `Answering`."""
         return self.model.codec.chosen(outputs, None)
 
-    def write(self, outcomes: Sequence[Outcome]) -> Written:
+    def document_of(
+        self, outcomes: Sequence[Outcome], collect: Callable[[Iterator[object]], object] = list
+    ) -> object:
         """The best classes and their scores, or the output; several outputs as an object by name.
 
         Counted rows are answered as in `/predict`, because the protocol leaves the form open.
         """
-        return JSON_HEADERS, dumped(self._document(outcomes))
-
-    def write_large(self, outcomes: Sequence[Outcome]) -> Pieces:
-        """See `Call`."""
-        yield from json_pieces(self._document(outcomes))
-        return JSON_HEADERS
-
-    def _document(self, outcomes: Sequence[Outcome]) -> object:
         (outcome,) = outcomes
         if isinstance(outcome, ItemFailed):
             raise failure_of(outcomes)

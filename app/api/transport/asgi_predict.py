@@ -11,10 +11,10 @@ import asyncio
 from starlette.types import Receive, Scope, Send
 
 from app.api.answers import WRITE_BYTES, LargeAnswer
-from app.api.bodies import BodyMemory
 from app.api.calls import BODY_CUT, BODY_LATE, Call
 from app.api.endpoints import Endpoint
 from app.api.errors import REQUEST_ID, TRACE, TRANSPORT, RawAnswer, error_answer
+from app.api.memory import BodyMemory
 from app.api.negotiation import fields_of
 from app.api.payloads import check_length
 from app.api.queries import check_query, parameters_of

@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 
 from app.api.answers import Pieces, in_parts
 from app.api.memo import Written
-from app.api.oip.answers import outputs_in_steps, outputs_of
+from app.api.oip.answers import outputs_in_steps
 from app.api.oip.grpc.messages import InferMessage, response_parts
 from app.api.oip.infer import OipCall
 from app.api.oip.requests import RAW
-from app.codecs.base import Budget
+from app.codecs.places import at_once
 from app.types import Item, Outcome
 
 ROUTE = "/inference.GRPCInferenceService/ModelInfer"
@@ -34,11 +34,11 @@ class GrpcInferCall(OipCall):
         """None, because reading a message again costs almost nothing."""
         return None
 
-    def read(self, body: bytes, *, on_loop: bool) -> list[Item]:
+    def read(self, body: bytes) -> list[Item]:
         """See `Call`."""
         if self.message is None:
             raise RuntimeError("bug: a message was read twice")
-        budget = Budget(on_loop=on_loop)
+        budget = self.budget()
         request = self.message.request(budget, self.service.limits.max_body_bytes)
         items = self.items_of(request, budget)
         self.message = None
@@ -46,7 +46,7 @@ class GrpcInferCall(OipCall):
 
     def write(self, outcomes: Sequence[Outcome]) -> Written:
         """See `Call`."""
-        outputs = outputs_of(self.model, self.request, outcomes)
+        outputs = at_once(outputs_in_steps(self.model, self.request, outcomes))
         return (), b"".join(response_parts(self.model, self.request.id, outputs))
 
     def write_large(self, outcomes: Sequence[Outcome]) -> Pieces:

@@ -12,8 +12,8 @@ from collections import deque
 
 from grpc.aio import AbortError, BaseError, ServicerContext
 
-from app.api.bodies import BodyMemory
 from app.api.calls import BODY_CUT, BODY_LATE
+from app.api.memory import BodyMemory
 from app.api.offload import without_frames
 from app.api.oip.grpc.statuses import ended, refusal_of
 from app.api.service import RequestLimits

@@ -20,7 +20,7 @@ from grpc.aio import AbortError
 from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection_pb2
 
-from app.api.bodies import BodyMemory
+from app.api.memory import BodyMemory
 from app.api.oip.grpc.adapter import AioServer, Options
 from app.api.oip.grpc.call import ROUTE
 from app.api.oip.grpc.infer import Infer
@@ -28,8 +28,9 @@ from app.api.oip.grpc.peers import Peers
 from app.api.oip.grpc.protos import inference_pb2
 from app.api.oip.grpc.reading import MessageReader
 from app.api.oip.grpc.relay import Events, Relay, most_connections
-from app.api.oip.grpc.service import Inference, Unary
+from app.api.oip.grpc.service import Described, Inference
 from app.api.oip.grpc.streams import Health, Reflection, Streams
+from app.api.oip.grpc.unary import Parts
 from app.api.oip.grpc.unread import UnreadAnswers
 from app.api.origins import Hosts
 from app.api.ports import listening
@@ -153,22 +154,21 @@ class GrpcServer:
         return self._service.metrics.connections_cut.labels(code).inc
 
     def _methods(self) -> dict[str, grpc.RpcMethodHandler[Any, Any]]:
-        ids = RequestIds()
         service, reader = self._service, self._reader
         unread = UnreadAnswers(service.answers, self._peers, self._cut(UNREAD))
+        parts = Parts(service, reader, RequestIds(), unread)
         health = Health(service.lifecycle, (INFERENCE, HEALTH), self._streams, reader)
         methods = Inference(service, self._version).methods
         unary = {f"/{INFERENCE}/{name}": method for name, method in methods.items()}
         unary[f"/{HEALTH}/Check"] = health.check
         made = {
-            path: self._handler(Unary(path, method, service, reader, ids, unread).__call__)
+            path: self._handler(Described(path, method, parts).__call__)
             for path, method in unary.items()
         }
-        infer = Infer(service, reader, ids, unread)
         reflection = Reflection((INFERENCE, HEALTH), self._streams)
         name = reflection_pb2.DESCRIPTOR.services_by_name["ServerReflection"].full_name
         return made | {
-            ROUTE: self._handler(infer.__call__),
+            ROUTE: self._handler(Infer(parts).__call__),
             f"/{HEALTH}/Watch": grpc.stream_stream_rpc_method_handler(health.watch),
             f"/{name}/ServerReflectionInfo": grpc.stream_stream_rpc_method_handler(
                 reflection.__call__,

@@ -2,29 +2,26 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, NamedTuple
 
 from google.protobuf.json_format import ParseDict
 from google.protobuf.message import DecodeError, Message
-from grpc.aio import AbortError
 
 from app.access.entries import ADMIN, PREDICT
 from app.api.endpoints import version_number
 from app.api.oip import repository
-from app.api.oip.grpc.infer import fields_of, followed
 from app.api.oip.grpc.protos import inference_pb2 as pb
-from app.api.oip.grpc.reading import Context, MessageReader, Rejected
-from app.api.oip.grpc.statuses import refusal_of
-from app.api.oip.grpc.unread import UnreadAnswers
+from app.api.oip.grpc.reading import Context
+from app.api.oip.grpc.statuses import Metadata
+from app.api.oip.grpc.unary import Parts, Unary
 from app.api.oip.metadata import model_config, model_metadata, server_metadata
 from app.api.oip.repository import MAX_BYTES, is_ready
 from app.api.oip.statistics import statistics
-from app.api.request_ids import RequestIds
 from app.api.service import Service
-from app.errors import Abandoned, InvalidInput, ModelNotFound, PayloadTooLarge
+from app.errors import InvalidInput, ModelNotFound, PayloadTooLarge
 from app.registry.loaded_models import LoadedModel
+from app.telemetry.tracing import RequestTrace
 
 
 class Method(NamedTuple):
@@ -41,64 +38,27 @@ class Method(NamedTuple):
     scope: str | None = PREDICT
 
 
-class Unary:
-    """Answers a call with one message.
+class Described(Unary):
+    """Answers a call by a `Method`; see `Unary`. Calls that need no key are probes."""
 
-    Args:
-        route: path of the call.
-        method: the call's method.
-        service: has the guard.
-        reader: reads messages.
-        ids: request ids of the process.
-        unread: answers that were not read.
-    """
-
-    def __init__(
-        self,
-        route: str,
-        method: Method,
-        service: Service,
-        reader: MessageReader,
-        ids: RequestIds,
-        unread: UnreadAnswers,
-    ) -> None:
-        self._route = route
+    def __init__(self, route: str, method: Method, parts: Parts) -> None:
+        super().__init__(route, parts, followed=method.scope is not None)
         self._method = method
-        self._tracing = service.tracing
-        self._guard = service.guard
-        self._reader = reader
-        self._ids = ids
-        self._unread = unread
 
-    async def __call__(self, _: object, context: Context) -> bytes:
-        """Answer one call."""
-        began = time.perf_counter()
-        fields = fields_of(context)
-        given_id = self._ids.of(fields)
-        request_id = given_id.decode("ascii")
-        trace = None
-        if self._method.scope is not None:  # otherwise a probe
-            trace = followed(self._tracing, self._route, given_id, began, context)
-        status, outcome = 499, Abandoned.code
-        try:
-            if self._method.scope is not None:
-                self._guard.admit(fields, self._method.scope)
-            message = await self._reader.read(context, request_id)
-            answer = (await self._method.answer(self._parsed(message))).SerializeToString()
-            self._unread.give(context, len(answer))
-            status, outcome = 200, "ok"
-            return answer
-        except Rejected as rejected:
-            refusal = refusal_of(rejected.error, request_id, trace)
-            status, outcome = refusal.status, refusal.outcome
-            raise AbortError from None
-        except Exception as error:
-            refusal = refusal_of(error, request_id, trace)
-            status, outcome = refusal.status, refusal.outcome
-            await context.abort(refusal.code, refusal.details, refusal.metadata)
-        finally:
-            if trace is not None:
-                self._tracing.end(trace, status, outcome)
+    async def answer(
+        self,
+        context: Context,
+        fields: Mapping[bytes, bytes],
+        request_id: bytes,
+        trace: RequestTrace | None,
+    ) -> tuple[bytes, Metadata]:
+        """See `Unary`."""
+        if self._method.scope is not None:
+            self._parts.service.guard.admit(fields, self._method.scope)
+        message = await self._parts.reader.read(context, request_id.decode("ascii"))
+        answer = (await self._method.answer(self._parsed(message))).SerializeToString()
+        self._parts.unread.give(context, len(answer))
+        return answer, ()
 
     def _parsed(self, message: bytes) -> Message:
         if len(message) > MAX_BYTES:

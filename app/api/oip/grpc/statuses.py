@@ -12,8 +12,8 @@ from grpc.aio import BaseError
 
 from app import errors
 from app.api.errors import INTERNAL_MESSAGE
-from app.api.oip.errors import ERRORS
 from app.api.oip.grpc.wire import number_written, written
+from app.api.oip.openapi import FORM
 from app.telemetry.tracing import RequestTrace
 
 LOG = structlog.get_logger(__name__)
@@ -62,7 +62,7 @@ def refusal_of(error: Exception, request_id: str, trace: RequestTrace | None = N
 
 
 def _refused(error: Exception, request_id: str, ids: Mapping[str, str]) -> Refusal:
-    status = ERRORS.status_of(error) if isinstance(error, errors.TorchlaneError) else None
+    status = FORM.status_of(error) if isinstance(error, errors.TorchlaneError) else None
     if status is None or not isinstance(error, errors.TorchlaneError):
         LOG.error("unhandled_error", exc_info=error, request_id=request_id, **ids)
         code = grpc.StatusCode.INTERNAL

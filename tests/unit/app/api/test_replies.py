@@ -8,7 +8,8 @@ import numpy as np
 import orjson
 import pytest
 
-from app.api.native.replies import binary_answer, json_answer
+from app.api.native.replies import binary_parts, json_document
+from app.api.outcomes import dumped
 from app.backends.selection import Preference, select
 from app.codecs.base import JSON, NPY, NPZ, OCTET_STREAM
 from app.codecs.choose import codec_for
@@ -36,15 +37,15 @@ NAN = NonFiniteOutput("the model answered NaN")
 
 class TestJsonAnswer:
     def test_one(self) -> None:
-        assert orjson.loads(json_answer(loaded(), [value(2.5)], many=False)) == {
+        assert orjson.loads(dumped(json_document(loaded(), [value(2.5)], many=False))) == {
             "model": "tiny",
             "version": 3,
             "prediction": {"outputs": {"value": [2.5]}},
         }
 
     def test_failed_item_keeps_its_position(self) -> None:
-        answer = json_answer(loaded(), [value(1), FAILED, NAN, value(4)], many=True)
-        assert orjson.loads(answer) == {
+        answer = json_document(loaded(), [value(1), FAILED, NAN, value(4)], many=True)
+        assert orjson.loads(dumped(answer)) == {
             "model": "tiny",
             "version": 3,
             "predictions": [
@@ -58,12 +59,12 @@ class TestJsonAnswer:
     def test_error_of_a_single_item_is_unchanged(self) -> None:
         for many in (False, True):
             with pytest.raises(NonFiniteOutput) as caught:
-                json_answer(loaded(), [NAN], many=many)
+                json_document(loaded(), [NAN], many=many)
             assert caught.value is NAN
 
     def test_request_fails_if_all_items_fail(self) -> None:
         with pytest.raises(BackendFailed, match="2 of 2 items failed: the model failed") as caught:
-            json_answer(loaded(), [FAILED, NAN], many=True)
+            json_document(loaded(), [FAILED, NAN], many=True)
         assert caught.value.details == (
             {"index": 0, "code": "backend_failed"},
             {"index": 1, "code": "non_finite_output"},
@@ -72,9 +73,9 @@ class TestJsonAnswer:
 
 class TestBinaryAnswer:
     def test_predictions_as_bytes(self) -> None:
-        one = binary_answer(loaded(), OCTET_STREAM, [value(2)], many=False)
+        one = b"".join(binary_parts(loaded(), OCTET_STREAM, [value(2)], many=False))
         assert one == np.array([2], "<f4").tobytes()
-        many = binary_answer(loaded(), NPY, [value(2), value(3)], many=True)
+        many = b"".join(binary_parts(loaded(), NPY, [value(2), value(3)], many=True))
         assert np.load(io.BytesIO(many)).tolist() == [[2], [3]]
 
     @pytest.mark.parametrize(
@@ -88,7 +89,7 @@ class TestBinaryAnswer:
     def test_any_failure_fails_the_request(self, outcomes: list[Outcome], message: str) -> None:
         first = next(each for each in outcomes if isinstance(each, ItemFailed))
         with pytest.raises(type(first), match=message) as caught:
-            binary_answer(loaded(), OCTET_STREAM, outcomes, many=len(outcomes) > 1)
+            binary_parts(loaded(), OCTET_STREAM, outcomes, many=len(outcomes) > 1)
         failed = [i for i, each in enumerate(outcomes) if isinstance(each, ItemFailed)]
         if len(outcomes) > 1:
             assert [detail["index"] for detail in caught.value.details] == failed

@@ -1,8 +1,7 @@
-"""Messages of infer calls, read by our parser and written by protobuf's."""
+"""Messages of infer calls: what is read, and what is refused before protobuf reads it."""
 
 from __future__ import annotations
 
-import itertools
 import math
 import struct
 from typing import Any
@@ -14,7 +13,7 @@ from hypothesis import strategies as st
 
 from app.api.oip.grpc.messages import CONTENTS, ENVELOPE_FIELDS, InferMessage
 from app.api.oip.grpc.protos import inference_pb2 as pb
-from app.api.oip.grpc.wire import Reader, integers, varint, written
+from app.api.oip.grpc.wire import written
 from app.api.oip.requests import InferRequest, Tensor, Wanted
 from app.codecs.base import Budget, TooLongForLoop
 from app.errors import InvalidInput, PayloadTooLarge, TorchlaneError
@@ -168,7 +167,7 @@ class TestTypedContents:
 
     def test_every_datatype_is_covered(self) -> None:
         descriptor = pb.InferTensorContents.DESCRIPTOR
-        assert {number for number, _ in CONTENTS.values()} == set(descriptor.fields_by_number)
+        assert set(CONTENTS.values()) == set(descriptor.fields_by_name)
 
     def test_elements_of_bytes(self) -> None:
         contents = pb.InferTensorContents(bytes_contents=[b"", b"abc"])
@@ -236,7 +235,7 @@ class TestLimits:
     def test_too_many_fields(self) -> None:
         with pytest.raises(PayloadTooLarge, match=f"{ENVELOPE_FIELDS + 100} fields"):
             read(b"\x22\x00" * (ENVELOPE_FIELDS + 101))
-        contents = pb.InferTensorContents(bytes_contents=[b""] * ENVELOPE_FIELDS)
+        contents = pb.InferTensorContents(bytes_contents=[b""] * ENVELOPE_FIELDS * 2)
         with pytest.raises(PayloadTooLarge, match="fields"):
             read(
                 pb.ModelInferRequest(
@@ -255,21 +254,4 @@ class TestLimits:
         with pytest.raises(PayloadTooLarge, match="limit"):
             read(one(datatype="INT64", shape=[MAX_BYTES // 8 + 1], contents=contents))
         with pytest.raises(PayloadTooLarge, match="limit"):
-            read(one(datatype="INT64", shape=[2**62, 2**62], contents=contents))
-
-
-class TestVarints:
-    @pytest.mark.parametrize("size", [0, 1, 5, 300_000])
-    def test_many(self, size: int) -> None:
-        """Also more than are decoded at once."""
-        values = [(1 << (index % 63)) - 1 for index in range(size)]
-        octets = b"".join(itertools.islice(map(varint, values), size))
-        found = integers(memoryview(octets), np.dtype(np.int64), size)
-        assert found.tolist() == values
-
-    def test_too_long(self) -> None:
-        for octets in (b"\xff" * 10 + b"\x01", b"\xff" * 3_000_000 + b"\x01"):
-            with pytest.raises(InvalidInput, match="malformed"):
-                integers(memoryview(octets), np.dtype(np.int64), 1)
-            with pytest.raises(InvalidInput, match="malformed"):
-                Reader(octets, 9).unsigned((1, 0, 0, len(octets)))
+            read(one(shape=[1] * (MAX_BYTES // 8 + 1)))
