@@ -52,7 +52,6 @@ COMPILED = (
     "app/api/memo.py",
     "app/api/memory.py",
     "app/api/native/predictions.py",
-    "app/api/native/replies.py",
     "app/api/oip/answers.py",
     "app/api/oip/infer.py",
     "app/api/oip/requests.py",

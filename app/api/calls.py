@@ -96,7 +96,9 @@ class Call(Answering):
         self.endpoint = endpoint
         if service.hosts.enabled:
             service.hosts.check(fields)
-        self._caller = admitted(service, fields) if caller is None else caller
+        self._caller = caller
+        if caller is None and service.guard.enabled:
+            self._caller = admitted(service, fields)
         coding = fields.get(b"content-encoding")
         self._coding = None if coding is None else read_coding(coding)
         self._received = 0  # bytes of the body before its Content-Encoding was undone
@@ -181,12 +183,15 @@ class Call(Answering):
         Raises:
             InvalidInput: if the caller's header is not a valid time.
         """
-        self.deadline = self.arrived_at + _timeout_s(self._timeout_ms, most_s)
+        given = self._timeout_ms
+        timeout_s = most_s if given is None else _timeout_s(given, most_s)
+        self.deadline = self.arrived_at + timeout_s
 
     def _resolve(self) -> LoadedModel:
         """The model that the endpoint names, if the caller may call it."""
         endpoint = self.endpoint
-        model = self.service.loaded.resolve(endpoint.name, version_number(endpoint.version))
+        number = None if endpoint.version is None else version_number(endpoint.version)
+        model = self.service.loaded.resolve(endpoint.name, number)
         allowed = model.settings.allowed_keys
         if allowed is not None and self._caller is not None:
             self._caller.may_call(model.id.name, allowed)
@@ -346,9 +351,7 @@ class Call(Answering):
             caller.asks_for(items + len(self.invalid or ()))
 
 
-def _timeout_s(given: bytes | None, most_s: float) -> float:
-    if given is None:
-        return most_s
+def _timeout_s(given: bytes, most_s: float) -> float:
     try:
         timeout_ms = math.nan if b"_" in given else float(given)
     except ValueError:

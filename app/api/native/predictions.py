@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import cast
 
 from app.api.answers import Pieces, in_parts
 from app.api.calls import Call
 from app.api.endpoints import PARTIAL, PICTURES, TOP_K, Endpoint
 from app.api.memo import Written
-from app.api.native.replies import binary_parts, json_document
 from app.api.negotiation import WANTS_JSON, check_accepted, preferred
+from app.api.outcomes import JSON_HEADERS, all_failed, dumped, failure_of
 from app.api.payloads import MAX_DIGITS, MAX_SHOWN, read_items
 from app.api.queries import parameters_of
 from app.codecs.base import JSON, NPY, OCTET_STREAM, PNG
-from app.errors import InvalidInput, NotAcceptable
-from app.types import Arrays, Item, Outcome
+from app.errors import InvalidInput, ItemFailed, NotAcceptable
+from app.types import Arrays, Item, Note, Outcome
 
 # The values of parameters, and whether each is a yes.
 FLAGS = {PICTURES: {"base64": True}, PARTIAL: {"true": True, "false": False}}
@@ -107,34 +108,60 @@ class NativeCall(Call):
         return outputs
 
     def write(self, outcomes: Sequence[Outcome]) -> Written:
-        """See `Call`."""
+        """See `Answering`."""
         if self._written_as == JSON:
-            return super().write(outcomes)
-        parts = binary_parts(self.model, self._written_as, outcomes, many=self.endpoint.many)
-        return ((b"content-type", self._written_as.encode()),), b"".join(parts)
+            return JSON_HEADERS, dumped(self.document_of(outcomes))
+        headers = ((b"content-type", self._written_as.encode()),)
+        return headers, b"".join(self._binary_parts(outcomes))
 
     def write_large(self, outcomes: Sequence[Outcome]) -> Pieces:
-        """See `Call`."""
-        return super().write_large(outcomes) if self._written_as == JSON else self._parts(outcomes)
+        """See `Answering`."""
+        if self._written_as == JSON:
+            return super().write_large(outcomes)
+        return self._binary_pieces(outcomes)
 
-    def _parts(self, outcomes: Sequence[Outcome]) -> Pieces:
-        for part in binary_parts(self.model, self._written_as, outcomes, many=self.endpoint.many):
+    def _binary_pieces(self, outcomes: Sequence[Outcome]) -> Pieces:
+        for part in self._binary_parts(outcomes):
             yield from in_parts(part)
         return ((b"content-type", self._written_as.encode()),)
+
+    def _binary_parts(self, outcomes: Sequence[Outcome]) -> Iterator[memoryview]:
+        """The predictions as one array; no part of it can show which items failed."""
+        if any(isinstance(outcome, ItemFailed) for outcome in outcomes):
+            raise failure_of(outcomes)
+        arrays = [cast(Arrays, outcome) for outcome in outcomes]
+        return self.model.codec.encode_raw(self._written_as, arrays, many=self.endpoint.many)
 
     def document_of(
         self, outcomes: Sequence[Outcome], collect: Callable[[Iterator[object]], object] = list
     ) -> object:
-        """See `Answering`."""
-        return json_document(
-            *(self.model, outcomes),
-            many=self.endpoint.many,
-            top_k=self._top_k,
-            notes=self.notes,
-            pictures=self._pictures,
-            partial=self._partial,
-            collect=collect,
-        )
+        """See `Answering`; a failed item keeps its place."""
+        if not self._partial and all_failed(outcomes):
+            raise failure_of(outcomes)
+        model = self.model.id
+        content: dict[str, object] = {"model": model.name, "version": model.version}
+        if self._partial:
+            content["failed"] = sum(isinstance(each, ItemFailed) for each in outcomes)
+        if self.endpoint.many:
+            content["predictions"] = collect(self._places(outcomes))
+        else:
+            content["prediction"] = self._place(outcomes[0], self.notes[0] if self.notes else None)
+        return content
+
+    def _places(self, outcomes: Sequence[Outcome]) -> Iterator[object]:
+        for index, outcome in enumerate(outcomes):
+            yield self._place(outcome, self.notes[index] if self.notes else None)
+
+    def _place(self, outcome: Outcome, note: Note | None) -> dict[str, object]:
+        """What an item has in the answer: its prediction or its error."""
+        if not isinstance(outcome, ItemFailed):
+            if self._pictures:
+                return self.model.codec.encode(outcome, self._top_k, note, pictures=True)
+            return self.model.codec.encode(outcome, self._top_k, note)
+        place: dict[str, object] = {"error": str(outcome), "code": outcome.code}
+        if outcome.details:
+            place["details"] = outcome.details
+        return place
 
     def expected_bytes(self, array_bytes: int) -> int:
         """See `Call`."""

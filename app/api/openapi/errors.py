@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from app.api.openapi.headers import CHALLENGE, RETRY_AFTER, Docs
+from app.api.dialect import Docs
+from app.api.openapi.headers import CHALLENGE, RETRY_AFTER
 from app.codecs.base import JSON
 
 Responses = dict[int | str, dict[str, Any]]

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
+from app.api.dialect import Docs
 from app.api.request_ids import WELL_FORMED
-
-Docs = dict[str, Any]
 
 # On every answer.
 REQUEST_ID: Docs = {

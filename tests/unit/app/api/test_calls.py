@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -17,7 +18,14 @@ from app.api.native.predictions import NativeCall
 from app.api.service import Service
 from app.codecs.tensor import TensorCodec
 from app.engine.batch_runner import Contract
-from app.errors import DeadlineExceeded, InvalidInput, ModelNotFound, PayloadTooLarge
+from app.errors import (
+    BackendFailed,
+    DeadlineExceeded,
+    InvalidInput,
+    ModelNotFound,
+    NonFiniteOutput,
+    PayloadTooLarge,
+)
 from app.types import Item, ModelId
 from models.manifest import Manifest
 from tests.artifacts import write_artifact
@@ -26,6 +34,7 @@ from tests.integration.listening import listening
 SINGLE = Endpoint("/predict", NativeCall)
 BATCH = Endpoint("/batch-predict", NativeCall, many=True)
 BODY = b'{"input": [1, 2]}'
+OCTETS = "application/octet-stream"
 TIMEOUT_S = 30.0
 
 
@@ -209,6 +218,45 @@ class TestRepeatedBodies:
         call = begun(service, x_torchlane_timeout_ms="0.000001")
         with pytest.raises(DeadlineExceeded):
             call.begin(BODY)
+
+
+class TestFailedItems:
+    """The model fails on 500, and answers -500 with NaN."""
+
+    BODY = b'{"inputs": [[1, 2], [500, 2], [-500, 2], [4, 2]]}'
+
+    async def test_failed_item_keeps_its_position(self, service: Service) -> None:
+        _, _, content = await answered(service, self.BODY, BATCH)
+        first, failed, nan, last = json.loads(content)["predictions"]
+        assert (first, last) == ({"outputs": {"y": [2, 4]}}, {"outputs": {"y": [8, 4]}})
+        assert (failed["code"], nan["code"]) == ("backend_failed", "non_finite_output")
+
+    async def test_error_of_a_single_item_is_unchanged(self, service: Service) -> None:
+        for endpoint, body in (
+            (SINGLE, b'{"input": [-500, 2]}'),
+            (BATCH, b'{"inputs": [[-500, 2]]}'),
+        ):
+            with pytest.raises(NonFiniteOutput) as caught:
+                await answered(service, body, endpoint)
+            assert not caught.value.details
+
+    @pytest.mark.parametrize(
+        ("body", "accept", "message", "failed"),
+        [
+            (b'{"inputs": [[500, 2], [-500, 2]]}', "", "2 of 2 items failed", [0, 1]),
+            (BODY, OCTETS, "2 of 4 items failed", [1, 2]),
+        ],
+    )
+    async def test_request_fails(
+        self, service: Service, body: bytes, accept: str, message: str, failed: list[int]
+    ) -> None:
+        """If all items do; or if any does, and the answer cannot show it."""
+        with pytest.raises(BackendFailed, match=message) as caught:
+            await answered(service, body, BATCH, accept=accept)
+        codes = ["backend_failed", "non_finite_output"]
+        assert list(caught.value.details) == [
+            {"index": index, "code": code} for index, code in zip(failed, codes, strict=True)
+        ]
 
 
 async def test_oversized_answer_is_refused(tmp_path: Path) -> None:
