@@ -24,8 +24,8 @@ class Operations:
         error_schema: the name of its errors' schema.
         of: the arguments of an `APIRoute` for each method of a prediction endpoint.
         schemas: schemas that these refer to, by name.
-        for_default: makes a document exact for the default model, whose requests may have a number
-            of items at most.
+        for_default: makes the document exact for the default model; the number is the maximum of
+            items of a request.
     """
 
     tag: str

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import struct
 from typing import Any
 
 import numpy as np
@@ -108,22 +107,21 @@ def test_truncated_shape() -> None:
         read(written(1, b"m") + written(5, tensor))
 
 
-class TestParameters:
-    def test_last_value_of_a_parameter_wins(self) -> None:
-        message = one(contents=pb.InferTensorContents(fp32_contents=[1, 2]))
-        for name, value in {
-            "bool_param": True,
-            "string_param": "x",
-            "double_param": 1.5,
-            "uint64_param": 2**64 - 1,
-        }.items():
-            setattr(message.parameters[name], name, value)
-        message.parameters["timeout"].int64_param = 1
-        again = pb.ModelInferRequest()
-        again.parameters["timeout"].int64_param = 2_000_000
-        found = read(message.SerializeToString() + again.SerializeToString())
-        assert found.timeout_s == 2
+def test_raw_contents_between_other_fields() -> None:
+    """A message that is cut in two, each with a tensor: protobuf joins what has no raw bytes."""
+    first, second = one(name="a"), one(name="b", shape=[1, 1])
+    first.raw_input_contents.append(b"12345678")
+    second.raw_input_contents.append(b"1234")
+    second.parameters["timeout"].int64_param = 2_000_000
+    found = read(first.SerializeToString() + second.SerializeToString())
+    assert [(each.name, bytes(each.data)) for each in found.inputs] == [  # type: ignore[arg-type]
+        ("a", b"12345678"),
+        ("b", b"1234"),
+    ]
+    assert found.timeout_s == 2
 
+
+class TestParameters:
     def test_a_negative_timeout(self) -> None:
         message = one(contents=pb.InferTensorContents(fp32_contents=[1, 2]))
         message.parameters["timeout"].int64_param = -1
@@ -173,16 +171,6 @@ class TestTypedContents:
         contents = pb.InferTensorContents(bytes_contents=[b"", b"abc"])
         (tensor,) = read(one(datatype="BYTES", shape=[2], contents=contents)).inputs
         assert tensor.data == [b"", b"abc"]
-
-    def test_packed_and_unpacked_parts_are_joined(self) -> None:
-        """As protobuf's rules for repeated fields, and for messages that come twice, have it."""
-        packed = written(5, written(6, struct.pack("<f", 1)))
-        alone = written(5, b"%c%b" % (6 << 3 | 5, struct.pack("<f", 2)))
-        tensor = one().inputs[0].SerializeToString() + packed + alone
-        message = written(1, b"m") + written(5, tensor)
-        assert pb.ModelInferRequest.FromString(message).inputs[0].contents.fp32_contents == [1, 2]
-        (found,) = read(message).inputs
-        assert bytes(found.data) == struct.pack("<2f", 1, 2)  # type: ignore[arg-type]
 
     @pytest.mark.parametrize(
         ("changes", "words"),
