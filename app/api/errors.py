@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import orjson
 from starlette.types import Scope
@@ -66,8 +67,7 @@ LAST_ANSWERS = (
 RawAnswer = tuple[int, list[tuple[bytes, bytes]], bytes]  # status, headers, body
 
 
-@dataclass(frozen=True, slots=True)
-class Failure:
+class Failure(NamedTuple):
     """What the body of an error may show.
 
     Attributes:

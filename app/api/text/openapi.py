@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import NamedTuple
 
 from app.api.dialect import Docs, Operations
@@ -226,7 +227,7 @@ _TEI_RESPONSES: Responses = {
 }
 
 
-def _operation(endpoint: Endpoint, errors: Responses) -> list[Docs]:
+def _operation(errors: Responses, endpoint: Endpoint) -> list[Docs]:
     call = _CALLS[endpoint.route]
     ok: Docs = {
         "description": call.told,
@@ -249,13 +250,6 @@ def _content(name: str) -> Docs:
     return {JSON: {"schema": _ref(name)}}
 
 
-def _openai(endpoint: Endpoint) -> list[Docs]:
-    return _operation(endpoint, prediction_errors(errors_of(OPENAI_ERROR), without=(422,)))
-
-
-def _tei(endpoint: Endpoint) -> list[Docs]:
-    return _operation(endpoint, _TEI_RESPONSES)
-
-
-OPENAI_OPERATIONS = Operations(TAG, OPENAI_ERROR, _openai, _SCHEMAS)
-TEI_OPERATIONS = Operations(TAG, TEI_ERROR, _tei, _SCHEMAS)
+_OPENAI_RESPONSES = prediction_errors(errors_of(OPENAI_ERROR), without=(422,))
+OPENAI_OPERATIONS = Operations(TAG, OPENAI_ERROR, partial(_operation, _OPENAI_RESPONSES), _SCHEMAS)
+TEI_OPERATIONS = Operations(TAG, TEI_ERROR, partial(_operation, _TEI_RESPONSES), _SCHEMAS)
