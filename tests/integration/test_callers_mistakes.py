@@ -17,7 +17,7 @@ from torch import nn
 from models.tensors import Dimension, TensorSpec
 from tests.artifacts import write_artifact
 from tests.integration.listening import Listening, listening
-from tests.integration.wire import WireAnswer, request
+from tests.integration.wire import request
 
 SEQ = Dimension(name="seq", least=1, most=8)
 IDS = TensorSpec(
@@ -65,17 +65,6 @@ async def server(tmp_path: Path) -> AsyncIterator[Listening]:
         yield made
 
 
-async def both(server: Listening, **given: Any) -> WireAnswer:
-    """The same request on the fast path and through ASGI: answered alike."""
-    before = len(server.asgi)
-    short = await server.ask(request(**given))
-    assert len(server.asgi) == before
-    other = await server.ask(request(**given, expect="100-continue"))
-    assert len(server.asgi) == before + 1
-    assert short.alike() == other.alike()
-    return short
-
-
 def npy(value: object) -> bytes:
     buffer = io.BytesIO()
     np.save(buffer, np.array(value))
@@ -116,11 +105,11 @@ def item(ids: list[int], mask: list[Any]) -> dict[str, Any]:
 async def test_inputs_outside_the_manifest_are_422(
     server: Listening, wrong: dict[str, Any], told: str, numbers: tuple[int, int] | None
 ) -> None:
-    one = await both(server, body=json.dumps({"input": wrong}).encode())
+    one = await server.ask(request(body=json.dumps({"input": wrong}).encode()))
     assert (one.status, one.code) == (422, "invalid_input")
     assert one.json()["error"].startswith(told)
     body = json.dumps({"inputs": [item([1], [0]), wrong]}).encode()
-    many = await both(server, path="/batch-predict", body=body)
+    many = await server.ask(request(path="/batch-predict", body=body))
     assert (many.status, many.code) == (422, "invalid_input")
     (detail,) = many.json()["details"]
     assert detail["index"] == 1
@@ -141,7 +130,7 @@ async def test_errors_name_the_item_in_every_format(
     server: Listening, content_type: str, body: bytes
 ) -> None:
     path = "/models/row/batch-predict"
-    answer = await both(server, path=path, content_type=content_type, body=body)
+    answer = await server.ask(request(path=path, content_type=content_type, body=body))
     assert answer.status == 422
     (detail,) = answer.json()["details"]
     assert (detail["index"], detail["input"]) == (1, "row")
@@ -150,7 +139,7 @@ async def test_errors_name_the_item_in_every_format(
 
 async def test_bools_may_be_0_and_1(server: Listening) -> None:
     answers = [
-        await both(server, body=json.dumps({"input": item([4, 5], mask)}).encode())
+        await server.ask(request(body=json.dumps({"input": item([4, 5], mask)}).encode()))
         for mask in ([1, 0], [True, False], [1.0, False])
     ]
     assert [each.status for each in answers] == [200] * 3
@@ -165,16 +154,12 @@ async def test_model_failures_are_logged_with_request_ids(tmp_path: Path, shows:
     write_artifact(tmp_path, "double")
     async with listening(tmp_path, show_model_errors=shows) as server:
         with capture_logs() as logs:
-            one = await server.ask(request(body=b'{"input": [500, 0]}', x_request_id="fast-path"))
-            other = await server.ask(
-                request(body=b'{"input": [500, 0]}', x_request_id="by-asgi", expect="100-continue")
-            )
+            one = await server.ask(request(body=b'{"input": [500, 0]}', x_request_id="one"))
             body = b'{"inputs": [[1, 2], [600, 0]]}'
             many = await server.ask(request("/batch-predict", body, x_request_id="many"))
     failed = [each for each in logs if each["event"] == "model_failed"]
-    assert [each["request_ids"] for each in failed] == [["fast-path"], ["by-asgi"], ["many"]]
+    assert [each["request_ids"] for each in failed] == [["one"], ["many"]]
     assert all(SECRET in each["first"] for each in failed)
-    assert one.alike() == other.alike()
     assert (one.status, one.code, many.status) == (500, "backend_failed", 200)
     place = many.json()["predictions"][1]
     assert (place["error"], place["code"]) == ("the model failed on this item", "backend_failed")
