@@ -32,7 +32,6 @@ class NativeCall(Call):
     __slots__ = ("_content_type", "_partial", "_pictures", "_top_k", "_written_as")
 
     def read_head(self, fields: Mapping[bytes, bytes]) -> None:
-        """See `Call`."""
         self._content_type = fields.get(b"content-type", b"").decode("latin-1")
         endpoint = self.endpoint
         self._top_k, self._pictures, self._partial = endpoint.top_k, False, False
@@ -43,7 +42,6 @@ class NativeCall(Call):
         self._written_as = JSON
 
     def check_model(self) -> None:
-        """See `Call`."""
         if self._top_k is not None or self._pictures or self._partial:
             self._check_query()
         elif self.accept not in WANTS_JSON:
@@ -75,7 +73,6 @@ class NativeCall(Call):
             ) from error
 
     def memo_text(self, body: bytes) -> str | None:
-        """See `Call`."""
         if self._content_type in NOT_PARSED:
             return None
         if len(body) > MAX_TEXT_BYTES and self.model.manifest.codec.kind == "text":
@@ -84,7 +81,6 @@ class NativeCall(Call):
         return f"{self.endpoint.many}|{chosen}|{self._content_type}"
 
     def read(self, body: bytes) -> list[Item]:
-        """See `Call`."""
         if self._partial:
             self.invalid = {}  # again in a thread
         return read_items(
@@ -108,14 +104,12 @@ class NativeCall(Call):
         return outputs
 
     def write(self, outcomes: Sequence[Outcome]) -> Written:
-        """See `Answering`."""
         if self._written_as == JSON:
             return JSON_HEADERS, dumped(self.document_of(outcomes))
         headers = ((b"content-type", self._written_as.encode()),)
         return headers, b"".join(self._binary_parts(outcomes))
 
     def write_large(self, outcomes: Sequence[Outcome]) -> Pieces:
-        """See `Answering`."""
         if self._written_as == JSON:
             return super().write_large(outcomes)
         return self._binary_pieces(outcomes)
@@ -164,7 +158,6 @@ class NativeCall(Call):
         return place
 
     def expected_bytes(self, array_bytes: int) -> int:
-        """See `Call`."""
         if self._written_as != JSON:
             return array_bytes
         selects = self._top_k is not None or self.model.manifest.codec.top_k is not None

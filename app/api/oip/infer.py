@@ -160,7 +160,6 @@ class OipCall(Call):
         check_accepted(self.accept, OCTET_STREAM if is_binary else JSON)
 
     def expected_bytes(self, array_bytes: int) -> int:
-        """See `Call`."""
         wanted = self.request.outputs
         if wanted is None:
             return array_bytes if self.request.binary else super().expected_bytes(array_bytes)
@@ -193,7 +192,6 @@ class InferCall(OipCall):
         super().__init__(service, endpoint, fields)
 
     def read_head(self, fields: Mapping[bytes, bytes]) -> None:
-        """See `Call`."""
         given = fields.get(HEADER)
         self._json_bytes = None if given is None else header_length(given)
         self.request = RAW
@@ -207,7 +205,6 @@ class InferCall(OipCall):
         return None
 
     def read(self, body: bytes) -> list[Item]:
-        """See `Call`."""
         budget, on_loop = self.budget(), self.on_loop
         codec, most = self.model.codec, self.service.limits.max_items
         if self._json_bytes == 0:
@@ -238,11 +235,9 @@ class InferCall(OipCall):
         return items
 
     def write(self, outcomes: Sequence[Outcome]) -> Written:
-        """See `Call`."""
         outputs = at_once(outputs_in_steps(self.model, self.request, outcomes))
         return write_answer(self.model, self.request, outputs)
 
     def write_large(self, outcomes: Sequence[Outcome]) -> Pieces:
-        """See `Call`."""
         outputs = yield from outputs_in_steps(self.model, self.request, outcomes)
         return (yield from write_large_answer(self.model, self.request, outputs))

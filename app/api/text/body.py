@@ -42,7 +42,6 @@ class TextCall(Call):
         self.limit_time(self.service.limits.timeout_s)
 
     def begin(self, body: bytes, request_id: bytes = b"") -> Submission:
-        """See `Call`."""
         if self._coding is not None:
             body = self._inflated(body, self._coding)
             self._coding = None
@@ -62,12 +61,10 @@ class TextCall(Call):
         return inflated
 
     def check_model(self) -> None:
-        """See `Call`."""
         super().check_model()
         check_task(self.model, self.tasks, self.endpoint.route)
 
     def memo_text(self, body: bytes) -> str | None:
-        """See `Call`."""
         return self.endpoint.route
 
     def read(self, body: bytes) -> list[Item]:

@@ -29,7 +29,6 @@ class ClassifyCall(TextCall):
     tasks = ("classify",)
 
     def read_document(self, document: dict[str, Any]) -> list[Item]:
-        """See `TextCall`."""
         key = self._key = one_of(document, INPUTS, INPUT)
         self._raw = wants_raw(document, self.model)
         values: Sequence[object]
@@ -47,7 +46,6 @@ class ClassifyCall(TextCall):
     def document_of(
         self, outcomes: Sequence[Outcome], collect: Callable[[Iterator[object]], object] = list
     ) -> object:
-        """See `TextCall`."""
         places = self._places(self.arrays_of(outcomes))
         if self._key == INPUTS:
             return collect(places) if self._many else next(places)

@@ -31,7 +31,6 @@ class EmbeddingsCall(TextCall):
     tasks = ("embed",)
 
     def read_document(self, document: dict[str, Any]) -> list[Item]:
-        """See `TextCall`."""
         self.check_fields(document)
         wanted = f"one of {', '.join(FORMATS)}"
         given = field(document, "encoding_format", wanted, lambda given: given in FORMATS)
@@ -114,7 +113,6 @@ class EmbeddingsCall(TextCall):
     def document_of(
         self, outcomes: Sequence[Outcome], collect: Callable[[Iterator[object]], object] = list
     ) -> object:
-        """See `TextCall`."""
         return self.listed("list", "data", collect(self._places(self.arrays_of(outcomes))))
 
     def _places(self, arrays: Sequence[Array]) -> Iterator[object]:
@@ -142,7 +140,6 @@ class InfinityEmbeddingsCall(EmbeddingsCall):
         field(document, "modality", "text", lambda given: given == "text")
 
     def read_size(self, document: dict[str, Any]) -> None:
-        """See `EmbeddingsCall`."""
         if document.get("dimensions") == 0:
             document["dimensions"] = None
         super().read_size(document)
@@ -154,7 +151,6 @@ class EmbedCall(EmbeddingsCall):
     __slots__ = ("_normalize",)
 
     def read_document(self, document: dict[str, Any]) -> list[Item]:
-        """See `TextCall`."""
         self._in_base64 = False
         self._normalize = flag(document, "normalize", default=True)
         if document.get("prompt_name") is not None:
@@ -167,7 +163,6 @@ class EmbedCall(EmbeddingsCall):
     def document_of(
         self, outcomes: Sequence[Outcome], collect: Callable[[Iterator[object]], object] = list
     ) -> object:
-        """See `TextCall`."""
         return collect(self._vectors(self.arrays_of(outcomes)))
 
     def _vectors(self, arrays: Sequence[Array]) -> Iterator[object]:

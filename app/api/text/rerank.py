@@ -27,7 +27,6 @@ class RerankCall(TextCall):
     tasks = ("rerank",)
 
     def read_document(self, document: dict[str, Any]) -> list[Item]:
-        """See `TextCall`."""
         query = document.get("query")
         if not isinstance(query, str):
             raise InvalidInput("'query' must be a string", [{"param": "query"}])

@@ -30,11 +30,9 @@ class PredictionsCall(Call):
     __slots__ = ("_content_type",)
 
     def read_head(self, fields: Mapping[bytes, bytes]) -> None:
-        """See `Call`."""
         self._content_type = fields.get(b"content-type", b"").decode("latin-1")
 
     def memo_text(self, body: bytes) -> str | None:
-        """See `Call`."""
         return f"torchserve|{self._content_type}"
 
     def read(self, body: bytes) -> list[Item]:
@@ -63,7 +61,6 @@ class PredictionsCall(Call):
         return [codec.decode(value, budget)]
 
     def chosen(self, outputs: Arrays) -> Arrays:
-        """See `Answering`."""
         return self.model.codec.chosen(outputs, None)
 
     def document_of(

@@ -35,7 +35,6 @@ class GrpcInferCall(OipCall):
         return None
 
     def read(self, body: bytes) -> list[Item]:
-        """See `Call`."""
         if self.message is None:
             raise RuntimeError("bug: a message was read twice")
         budget = self.budget()
@@ -45,17 +44,14 @@ class GrpcInferCall(OipCall):
         return items
 
     def write(self, outcomes: Sequence[Outcome]) -> Written:
-        """See `Call`."""
         outputs = at_once(outputs_in_steps(self.model, self.request, outcomes))
         return (), b"".join(response_parts(self.model, self.request.id, outputs))
 
     def write_large(self, outcomes: Sequence[Outcome]) -> Pieces:
-        """See `Call`."""
         outputs = yield from outputs_in_steps(self.model, self.request, outcomes)
         for part in response_parts(self.model, self.request.id, outputs):
             yield from in_parts(memoryview(part))
         return ()
 
     def expected_bytes(self, array_bytes: int) -> int:
-        """See `Call`."""
         return array_bytes

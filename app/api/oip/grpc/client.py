@@ -81,7 +81,6 @@ class Client(asyncio.BufferedProtocol):
     # The client's side.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """See `asyncio.BaseProtocol`."""
         self._transport = transport  # type: ignore[assignment]
         self._opened(self)
         self._transport.write(self._early)  # type: ignore[union-attr]
@@ -90,11 +89,9 @@ class Client(asyncio.BufferedProtocol):
             self.close()
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        """See `asyncio.BufferedProtocol`."""
         return self._buffer
 
     def buffer_updated(self, nbytes: int) -> None:
-        """See `asyncio.BufferedProtocol`."""
         new = bytes(self._buffer[:nbytes])
         self._data = self._data[self._at :] + new if self._at < len(self._data) else new
         self._at = 0
@@ -119,14 +116,12 @@ class Client(asyncio.BufferedProtocol):
             self._core.pause_reading()
 
     def resume_writing(self) -> None:
-        """See `asyncio.BaseProtocol`."""
         if self.peer is not None:
             self.peer.stalled_since = None
         if self._core is not None and not self._core.is_closing():
             self._core.resume_reading()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """See `asyncio.BaseProtocol`."""
         self._ended(self)
         self.close()
         if self._abort is not None:
@@ -186,24 +181,20 @@ class Client(asyncio.BufferedProtocol):
     # Taking turns.
 
     def wait(self) -> None:
-        """See `Queueing`."""
         self.queued = True
         self._pause(QUEUED)
 
     def resume(self) -> None:
-        """See `Queueing`."""
         self.queued = False
         self._unpause(QUEUED)
 
     def is_read(self) -> bool:
-        """See `Queueing`."""
         if self._core is None or self._core.is_closing() or self._inner is None:
             return True
         unread = fcntl.ioctl(self._inner.fileno(), termios.TIOCOUTQ, NONE_UNREAD)
         return unread == NONE_UNREAD
 
     def pass_on(self, budget: int, calls: int) -> int:
-        """See `Queueing`."""
         self.has_more = False
         self.calls = 0
         if self._pauses & FULL or self._core is None or self._core.is_closing():
@@ -250,21 +241,16 @@ class Core(asyncio.Protocol):
         self._inner = inner
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """See `asyncio.BaseProtocol`."""
         self._client.core_made(transport, self._inner)  # type: ignore[arg-type]
 
     def data_received(self, data: bytes) -> None:
-        """See `asyncio.Protocol`."""
         self._client.answered(data)
 
     def pause_writing(self) -> None:
-        """See `asyncio.BaseProtocol`."""
         self._client.core_full()
 
     def resume_writing(self) -> None:
-        """See `asyncio.BaseProtocol`."""
         self._client.core_ready()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """See `asyncio.BaseProtocol`."""
         self._client.close()

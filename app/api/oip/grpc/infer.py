@@ -29,7 +29,6 @@ class Infer(Unary):
         request_id: bytes,
         trace: RequestTrace | None,
     ) -> tuple[bytes, Metadata]:
-        """See `Unary`."""
         service = self._parts.service
         caller = admitted(service, fields)  # before the message: it counts whatever follows
         body = await self._parts.reader.read(context, request_id.decode("ascii"))

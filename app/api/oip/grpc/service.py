@@ -52,7 +52,6 @@ class Described(Unary):
         request_id: bytes,
         trace: RequestTrace | None,
     ) -> tuple[bytes, Metadata]:
-        """See `Unary`."""
         if self._method.scope is not None:
             self._parts.service.guard.admit(fields, self._method.scope)
         message = await self._parts.reader.read(context, request_id.decode("ascii"))
