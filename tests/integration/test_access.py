@@ -154,7 +154,7 @@ class TestPredictions:
                 if origin is not None:
                     wanted["access-control-expose-headers"] = (
                         "X-Request-Id, X-Torchlane-Cache, Server-Timing, Retry-After, "
-                        "Inference-Header-Content-Length"
+                        "retry-after-ms, Inference-Header-Content-Length"
                     )
                     if known:
                         wanted["access-control-allow-origin"] = "*" if allowed == "*" else origin
