@@ -26,13 +26,11 @@ class CudaSpan:
 
     @property
     def is_done(self) -> bool:
-        """See `Span`."""
         query: Callable[[], bool] = self.ended.query  # untyped in torch
         return query()
 
     @property
     def seconds(self) -> float:
-        """See `Span`."""
         milliseconds: float = self._began.elapsed_time(self.ended)
         return milliseconds / 1000
 
@@ -59,19 +57,15 @@ class CudaStreams:
         return torch.empty(count, dtype=torch.uint8, pin_memory=True)
 
     def device_bytes(self, count: int) -> torch.Tensor:
-        """See `Streams`."""
         return torch.empty(count, dtype=torch.uint8, device=self.device)
 
     def copy_in(self, work: Work) -> Span:
-        """See `Streams`."""
         return self._do(self._copy_in, work)
 
     def compute(self, work: Work, after: Span) -> Span:
-        """See `Streams`."""
         return self._do(self._compute, work, after)
 
     def copy_out(self, work: Work, after: Span) -> Span:
-        """See `Streams`."""
         return self._do(self._copy_out, work, after)
 
     def capture(
@@ -103,7 +97,6 @@ class CudaStreams:
         return made, graph.replay
 
     def finish(self) -> None:
-        """See `Streams`."""
         for stream in (self._copy_in, self._compute, self._copy_out):
             stream.synchronize()
 

@@ -42,13 +42,11 @@ class FakeBackend:
         self.calls: list[str] = []
 
     def load(self) -> None:
-        """See `Backend`."""
         self.calls.append("load")
         if self.load_error is not None:
             raise self.load_error
 
     def warm_up(self, batches: Iterable[Arrays], between: Between = nothing) -> Warmed:
-        """See `Backend`."""
         self.calls.append("warm_up")
         largest = 1
         for batch in batches:
@@ -59,11 +57,9 @@ class FakeBackend:
         return Warmed(largest)
 
     def shares(self, other: Backend) -> bool:
-        """See `Backend`."""
         return False
 
     def run(self, inputs: Arrays) -> Arrays:
-        """See `Backend`."""
         self.calls.append("run")
         values = inputs["x"]
         self.batches.append(values.reshape(len(values), -1)[:, 0].tolist())
@@ -72,9 +68,7 @@ class FakeBackend:
         return made if made is not None else {"value": np.asarray(values * 2)}
 
     def serving(self) -> Serving:
-        """See `Backend`."""
         return Serving((ServedStep(None, "fake"),))
 
     def close(self) -> None:
-        """See `Backend`."""
         self.calls.append("close")

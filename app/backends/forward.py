@@ -63,7 +63,6 @@ class FormBackend:
         self._lane: Lane | None = None
 
     def load(self) -> None:
-        """See `Backend`."""
         self._forward = self.opened(self.variant.files, self.device)
 
     def opened(self, names: Sequence[str], device: torch.device) -> Forward:
@@ -138,7 +137,6 @@ class FormBackend:
         )
 
     def warm_up(self, batches: Iterable[Arrays], between: Between = nothing) -> Warmed:
-        """See `Backend`."""
         largest = 1
         # Only TorchScript specializes, on the second and third run.
         runs = WARM_RUNS if self.variant.format == "torchscript" else 1
@@ -156,28 +154,23 @@ class FormBackend:
         return Warmed(largest)
 
     def shares(self, other: Backend) -> bool:
-        """See `Backend`."""
         if self.works_by_itself or not isinstance(other, FormBackend):
             return False  # what a device captures belongs to one replica
         return self._forward is not None and self._forward == other._forward
 
     def run(self, inputs: Arrays) -> Arrays:
-        """See `Backend`."""
         lane = self._on_lane()
         if lane is not None:
             return lane.launch(inputs).outputs()
         return run_forward(self._loaded(), inputs, self.manifest, self.device)
 
     def stage(self, shapes: Mapping[str, Sequence[int]]) -> Arrays:
-        """See `LaunchingBackend`."""
         return self._launching().stage(shapes)
 
     def launch(self, inputs: Arrays) -> Launched:
-        """See `LaunchingBackend`."""
         return self._launching().launch(inputs)
 
     def serving(self) -> Serving:
-        """See `Backend`."""
         launches = self.works_by_itself
         steps = (ServedStep(None, str(self.form)),)
         return Serving(steps, launches=launches, prefetches=launches)
@@ -192,7 +185,6 @@ class FormBackend:
         return streams_of(self.device) if self.works_by_itself else None
 
     def close(self) -> None:
-        """See `Backend`."""
         if self._lane is not None:
             self._lane.close()
         self._forward = self._lane = None

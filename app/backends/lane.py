@@ -100,19 +100,16 @@ class LaneBatch:
 
     @property
     def expected_s(self) -> float:
-        """See `Launched`."""
         return self._expected_s
 
     @property
     def is_done(self) -> bool:
-        """See `Launched`."""
         try:
             return self._spans[-1].is_done
         except RuntimeError:  # `outputs` will raise it
             return True
 
     def outputs(self) -> Arrays:
-        """See `Launched`."""
         if self._slot is None:
             raise ReplicaError("bug: the outputs of a batch were requested twice")
         self.end()
@@ -120,7 +117,6 @@ class LaneBatch:
         return {spec.name: tensor.numpy() for spec, tensor in outputs}
 
     def times(self) -> DeviceTimes:
-        """See `Launched`."""
         return self._times
 
     def end(self) -> None:
@@ -191,7 +187,6 @@ class Lane:
         return declared_outputs(self._loaded(*given), self.manifest.outputs)
 
     def stage(self, shapes: Mapping[str, Sequence[int]]) -> Arrays:
-        """See `LaunchingBackend`."""
         slot = self._next_slot()
         with faults_of(self.device):
             self._staged = {
@@ -201,7 +196,6 @@ class Lane:
             return self._staged
 
     def launch(self, inputs: Arrays) -> LaneBatch:
-        """See `LaunchingBackend`."""
         return self._launch(inputs, self._graphs.best(size_of(inputs)))
 
     def capture(self, batch: Arrays, tolerance: Tolerance, between: Between = nothing) -> None:

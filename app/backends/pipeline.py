@@ -189,7 +189,6 @@ class PipelineBackend(FormBackend):
         self._pipeline: Pipeline | None = None
 
     def load(self) -> None:
-        """See `Backend`."""
         stages = [
             Stage(self.opened([name], device), device)
             for name, device in zip(self.variant.files, self._devices, strict=True)
@@ -210,20 +209,16 @@ class PipelineBackend(FormBackend):
         return Warmed(rows)
 
     def shares(self, other: Backend) -> bool:
-        """See `Backend`."""
         return False  # each has threads, and a number of parts for each size, of its own
 
     def run(self, inputs: Arrays) -> Arrays:
-        """See `Backend`."""
         return run_forward(self._loaded(), inputs, self.manifest, HOST)
 
     def serving(self) -> Serving:
-        """See `Backend`."""
         where = ", ".join(str(device) for device in self._devices)
         return Serving((ServedStep(None, f"{self.form} on {where}"),))
 
     def close(self) -> None:
-        """See `Backend`."""
         if self._pipeline is not None:
             self._pipeline.close()
         self._pipeline = None

@@ -184,7 +184,6 @@ class PlannedBackend:
         return Warmed(largest, warmed.seconds)
 
     def shares(self, other: Backend) -> bool:
-        """See `Backend`."""
         return (
             isinstance(other, PlannedBackend)
             and self._steps == other._steps
@@ -196,19 +195,15 @@ class PlannedBackend:
         )
 
     def run(self, inputs: Arrays) -> Arrays:
-        """See `Backend`."""
         return self._at(size_of(inputs)).run(inputs)
 
     def stage(self, shapes: Mapping[str, Sequence[int]]) -> Arrays:
-        """See `LaunchingBackend`."""
         return self._launching(next(iter(shapes.values()))[0]).stage(shapes)
 
     def launch(self, inputs: Arrays) -> Launched:
-        """See `LaunchingBackend`."""
         return self._launching(size_of(inputs)).launch(inputs)
 
     def serving(self) -> Serving:
-        """See `Backend`."""
         parts = self._loaded.values()
         launches = bool(parts) and all(part.backend.serving().launches for part in parts)
         return dataclasses.replace(self._served(), launches=launches, prefetches=launches)
@@ -222,7 +217,6 @@ class PlannedBackend:
         return Serving((ServedStep(None, steps[0].form),) if steps else ())
 
     def close(self) -> None:
-        """See `Backend`."""
         for part in self._loaded.values():
             close_safely(part.backend)
         self._loaded = {}

@@ -38,7 +38,6 @@ class AudioCodec(FileCodec):
         self._axis = self._input.axes[-1]
 
     def of_file(self, data: bytes, budget: Budget | None) -> Item:
-        """See `FileCodec`."""
         try:
             opened = open_sound(data, self._how, self._axis)
             if budget is not None:

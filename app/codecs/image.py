@@ -41,7 +41,6 @@ class ImageCodec(FileCodec):
             self.places = Places(manifest)
 
     def of_file(self, data: bytes, budget: Budget | None) -> Item:
-        """See `FileCodec`."""
         try:
             charge = None if budget is None else budget.picture
             opened = open_picture(data, self._how, charge)

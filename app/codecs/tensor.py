@@ -185,17 +185,14 @@ class TensorCodec:
         ]
 
     def convert_numbers(self, name: str, numbers: list[object]) -> Array:
-        """See `Codec`."""
         spec = next(each for each in self._inputs if each.name == name)
         return convert(spec, _array(spec, numbers))
 
     def cast_numbers(self, name: str, numbers: Array) -> Array | None:
-        """See `Codec`."""
         exact = self._ranges.get(name)
         return None if exact is None else exact.cast(numbers)
 
     def item_schema(self) -> JsonSchema:
-        """See `Codec`."""
         specs = {spec.name: spec for spec in self._inputs}
         values = {
             name: each.schema(number_schema(specs[name])) for name, each in self._categories.items()

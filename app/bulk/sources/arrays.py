@@ -28,7 +28,6 @@ class ArrayChunk:
         return sum(stop - start for _, start, stop in self.parts)
 
     def cut(self, start: int, stop: int) -> Self:
-        """See `Chunk`."""
         kept = []
         for path, first, end in self.parts:
             low, high = max(first, first + start), min(end, first + stop)
@@ -38,11 +37,9 @@ class ArrayChunk:
         return type(self)(tuple(kept))
 
     def joined(self, others: Sequence[Self]) -> Self:
-        """See `Chunk`."""
         return type(self)(self.parts + tuple(part for each in others for part in each.parts))
 
     def columns(self) -> Columns:
-        """See `Chunk`."""
         arrays = [np.array(_mapped(path)[start:stop]) for path, start, stop in self.parts]
         return Columns({INPUT: arrays[0] if len(arrays) == 1 else np.concatenate(arrays)})
 
@@ -90,7 +87,6 @@ class ArraySource:
         self.total: int | None = sum(count for _, count in self._files)
 
     def chunks(self, first: int, rows: int) -> Iterator[ArrayChunk]:
-        """See `Source`."""
         for path, count in self._files:
             for start in range(first, count, rows):
                 yield ArrayChunk(((path, start, min(start + rows, count)),))

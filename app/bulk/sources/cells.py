@@ -53,16 +53,13 @@ class CellsChunk:
         return len(self.rows)
 
     def cut(self, start: int, stop: int) -> Self:
-        """See `Chunk`."""
         return type(self)(self.names, self.rows[start:stop], self.id)
 
     def joined(self, others: Sequence[Self]) -> Self:
-        """See `Chunk`."""
         rows = list(chain(self.rows, *(each.rows for each in others)))
         return type(self)(self.names, rows, self.id)
 
     def columns(self) -> Columns:
-        """See `Chunk`."""
         values: dict[str, list[str | None]] = {name: [None] * len(self) for name in self.names}
         broken: dict[int, str] = {}
         for row, cells in enumerate(self.rows):
@@ -113,7 +110,6 @@ class CsvSource:
         self.row_bytes = max(map(_size, islice(self._rows(), LOOKED_AT)), default=0)
 
     def chunks(self, first: int, rows: int) -> Iterator[CellsChunk]:
-        """See `Source`."""
         names = tuple(self.wanted.names)
         kept: list[Row] = []
         size = 0

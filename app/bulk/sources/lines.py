@@ -37,11 +37,9 @@ class LinesChunk:
         return len(self.lines)
 
     def cut(self, start: int, stop: int) -> Self:
-        """See `Chunk`."""
         return type(self)(self.lines[start:stop], self.chooser)
 
     def joined(self, others: Sequence[Self]) -> Self:
-        """See `Chunk`."""
         lines = self.lines + [line for each in others for line in each.lines]
         return type(self)(lines, self.chooser)
 
@@ -66,7 +64,6 @@ class LinesChunk:
         return Columns({INPUT: items, ID: ids}, broken)
 
     def add_to(self, digest: hashlib._Hash) -> None:
-        """See `Chunk`."""
         for line in self.lines:
             digest.update(line)
             digest.update(b"\n")
@@ -100,7 +97,6 @@ class LinesSource:
             self._look()
 
     def chunks(self, first: int, rows: int) -> Iterator[LinesChunk]:
-        """See `Source`."""
         kept: list[bytes] = []
         size = 0
         for line in islice(self._lines(), first, None):

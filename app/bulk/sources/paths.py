@@ -25,16 +25,13 @@ class PathsChunk:
         return len(self.paths)
 
     def cut(self, start: int, stop: int) -> Self:
-        """See `Chunk`."""
         return type(self)(self.paths[start:stop], self.ids[start:stop])
 
     def joined(self, others: Sequence[Self]) -> Self:
-        """See `Chunk`."""
         paths = self.paths + tuple(path for each in others for path in each.paths)
         return type(self)(paths, self.ids + tuple(one for each in others for one in each.ids))
 
     def columns(self) -> Columns:
-        """See `Chunk`."""
         return Columns({INPUT: self.paths, ID: self.ids})
 
     def add_to(self, digest: hashlib._Hash) -> None:
@@ -61,7 +58,6 @@ class PathSource:
         self.total: int | None = len(files)
 
     def chunks(self, first: int, rows: int) -> Iterator[PathsChunk]:
-        """See `Source`."""
         for start in range(first, len(self._files), rows):
             stop = start + rows
             yield PathsChunk(self._files[start:stop], self._ids[start:stop])

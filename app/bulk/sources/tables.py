@@ -31,17 +31,14 @@ class TableChunk:
         return int(self.table.num_rows)
 
     def cut(self, start: int, stop: int) -> Self:
-        """See `Chunk`."""
         return type(self)(self.table.slice(start, stop - start))
 
     def joined(self, others: Sequence[Self]) -> Self:
-        """See `Chunk`."""
         if not others:
             return self
         return type(self)(pa.concat_tables([self.table, *(each.table for each in others)]))
 
     def columns(self) -> Columns:
-        """See `Chunk`."""
         names = self.table.column_names
         return Columns({name: self.table.column(name).combine_chunks() for name in names})
 
@@ -121,7 +118,6 @@ class ParquetSource:
             )
 
     def chunks(self, first: int, rows: int) -> Iterator[TableChunk]:
-        """See `Source`."""
         for path, count in zip(self._files, self._rows, strict=True):
             if first < count:
                 yield from self._of(path, first, rows)
