@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from app.engine.clock import Clock
+from app.engine.dispatcher import Dispatcher
 from app.engine.queue import ONE_ITEM, Load, ModelQueue
 from app.engine.timeline import Timeline
 from app.errors import DeadlineExceeded, Overloaded, PayloadTooLarge
@@ -221,12 +222,12 @@ class ReadLag:
 
     Args:
         clock: the engine's clock.
-        worked_at: when the loop last finished a turn's work on batches.
+        dispatcher: knows when the loop last finished a turn's work on batches.
     """
 
-    def __init__(self, clock: Clock, worked_at: Callable[[], float]) -> None:
+    def __init__(self, clock: Clock, dispatcher: Dispatcher) -> None:
         self._clock = clock
-        self._worked_at = worked_at
+        self._dispatcher = dispatcher
         self._reading = False  # whether the loop is in the turn that began at `_turn_at`
         self._turn_at = self._read_at = clock.now()
         self._since = 0.0
@@ -236,7 +237,7 @@ class ReadLag:
         now = self._clock.now()
         if not self._reading:
             self._reading = True
-            worked_at = max(self._read_at, self._worked_at())
+            worked_at = max(self._read_at, self._dispatcher.worked_at)
             self._since = self._turn_at if now - worked_at < IDLE_S else now
             self._turn_at = now
             asyncio.get_running_loop().call_soon(self._has_read)

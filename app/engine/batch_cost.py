@@ -157,6 +157,7 @@ class BatchCost:
 
     Attributes:
         deviation: running mean of the relative deviation of batches from their expected time.
+        is_limited: whether batches are smaller for a while, after running out of memory.
     """
 
     __slots__ = (
@@ -172,12 +173,14 @@ class BatchCost:
         "_tables",
         "_whole",
         "deviation",
+        "is_limited",
         "largest",
     )
 
     def __init__(self, largest: int, measured: BatchTimes) -> None:
         self.largest = largest
         self.deviation = 0.0
+        self.is_limited = False
         # Places in a batch (items times length), limited after running out of memory.
         self._fits = self._whole = math.inf
         self._guessed = False
@@ -193,7 +196,7 @@ class BatchCost:
 
     def expected_s(self, items: int, length: int = 0) -> float:
         """Seconds of a batch of `items`; 0 until a batch has been measured."""
-        compute_s = self.compute_s(items, length)
+        compute_s = self._curves.seconds(items, length) * self._drift.value
         return compute_s + self._overhead.value if compute_s > 0 else 0.0
 
     def compute_s(self, items: int, length: int = 0) -> float:
@@ -244,7 +247,8 @@ class BatchCost:
             self._guessed = True
             self._changed()
             return
-        expected_s, whole_s = self.compute_s(items, length), self.expected_s(items, length)
+        expected_s = self.compute_s(items, length)
+        whole_s = expected_s + self._overhead.value
         off_s, drift = compute_s - expected_s, self._drift.value
         self._drift.add(drift * compute_s / expected_s, drift / OUTLIER, drift * OUTLIER)
         self._drift.value = max(LEAST_S, self._drift.value)
@@ -298,14 +302,16 @@ class BatchCost:
         whole = self.largest * max(1, length)
         self._whole = whole if self._whole == math.inf else max(self._whole, whole)
         self._grow_at = now + GROW_AFTER_S
+        self.is_limited = True
         self._changed()
 
     def turn(self, now: float) -> None:
         """Allow larger batches again after a while: other processes may have freed memory."""
-        if self._fits < self._whole and now >= self._grow_at:
+        if self.is_limited and now >= self._grow_at:
             self._fits *= 2
             if self._fits >= self._whole:
                 self._fits = self._whole = math.inf
+                self.is_limited = False
             self._grow_at = now + GROW_AFTER_S
             self._changed()
 

@@ -183,15 +183,13 @@ class _Run:
             self._errors,
             took_s,
             self._forwards,
-            self._least_too_large(),
+            self._least_too_large() if self._did_not_fit else 0,
             self._prepared_s,
             self._device,
         )
 
     def _least_too_large(self) -> int:
         """The smallest number of items that did not fit together, although each fits alone."""
-        if not self._did_not_fit:
-            return 0
         alone = {start for start, stop in self._did_not_fit if stop - start == 1}
         sizes = [
             stop - start

@@ -33,7 +33,9 @@ _Entry: TypeAlias = tuple[bytes, _Layout, int]
 
 def cost_bytes(key: bytes, value: Arrays) -> int:
     """Real bytes of one entry: key, the arrays' bytes, and bookkeeping."""
-    size = sum(_padded(array.nbytes) for array in value.values())
+    size = 0
+    for array in value.values():
+        size += -(-array.nbytes // ALIGNMENT) * ALIGNMENT  # compiled or not, faster than a call
     return sys.getsizeof(key) + EMPTY_BYTES + size + ENTRY_OVERHEAD_BYTES
 
 
@@ -88,7 +90,11 @@ class PredictionCache:
         cost = cost_bytes(key, value) + (0 if self._ttl_s is None else LIFETIME_BYTES)
         if cost + LAYOUT_BYTES * len(value) > self._capacity:
             return
-        layout: _Layout = tuple([(name, a.dtype, a.shape) for name, a in value.items()])
+        columns, pieces = [], []
+        for name, array in value.items():
+            columns.append((name, array.dtype, array.shape))
+            pieces.append(array.tobytes())
+        layout: _Layout = tuple(columns)
         known = self._layouts.get(layout)
         if known is None:
             if len(self._layouts) >= MOST_LAYOUTS:
@@ -97,11 +103,11 @@ class PredictionCache:
             known = self._layouts[layout] = layout
             if self._layouts_are_paid:
                 cost += LAYOUT_BYTES * len(layout)
-        pieces = [array.tobytes() for array in value.values()]
         data = pieces[0]
         if len(pieces) > 1:
             data = b"".join([piece.ljust(_padded(len(piece)), b"\0") for piece in pieces])
-        self._expire()
+        if self._expiries:
+            self._expire()
         if key in self._entries:
             self._drop(key)
         while self._used + cost > self._capacity:

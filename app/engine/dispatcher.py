@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Protocol, cast
 
@@ -20,7 +21,7 @@ from app.engine.replica_thread import Later
 from app.engine.timeline import Timeline
 from app.engine.widening import widened
 from app.errors import BackendFailed, DeviceLost, ReplicaError
-from app.types import ModelId, Outcome
+from app.types import Item, ModelId, Outcome
 
 # A slower pool looks that often whether a faster one is late with the items that wait for it.
 LOOK_S = 0.05
@@ -91,13 +92,6 @@ class Dispatcher:
         self._wake_s = math.inf  # seconds until the next batch may be formed
         self._timer: Timer | None = None
 
-    def serves(self, model: ModelId) -> bool:
-        """Whether any replica serves the model."""
-        for replica in self._replicas:  # noqa: SIM110  # per request: `any` takes twice as long
-            if replica.serves(model):
-                return True
-        return False
-
     def ready_replicas(self, model: ModelId) -> int:
         """Number of replicas that serve the model."""
         return sum(replica.serves(model) for replica in self._replicas)
@@ -145,22 +139,24 @@ class Dispatcher:
         if len(queues) > 1:
             queues.sort(key=_charged)
         for queue in queues:
+            if queue.tickets.queued == 0:
+                queue.gathering_since = None
+                continue
             batch = self._batch_of(queue, now)
             if batch is not None:
                 return batch
         return None
 
     def _batch_of(self, queue: ModelQueue, now: float) -> Batch | None:
-        if queue.tickets.queued == 0:
-            queue.gathering_since = None
-            return None
-        pools = self._timeline.ordered(queue, now)
+        pools = self._timeline.pools
+        if len(pools) > 1:
+            pools = self._timeline.ordered(queue, now)
         if not pools:
             return None
         idle = pools[0].idle(queue.model)
         if idle:
             if queue.grows(now):
-                self._again(0.0)
+                self._wake_s = 0.0
                 return None
             return self._whole(queue, pools[0], idle, now)
         queue.gathering_since = None
@@ -179,7 +175,9 @@ class Dispatcher:
             if shape.length and len(shapes) > 1:
                 shape = widened(shape, shapes, cost, 1 / len(idle))  # noqa: PLW2901
             queue.full = cost.batch_size(shape.allowed_s, shape.length)
-            limits = queue.limits_for(queue.full)
+            limits = queue.limits
+            if queue.full < limits.max_batch_size:
+                limits = replace(limits, max_batch_size=queue.full)
             decision = decide(shape.waiting, now - shape.oldest_at, len(idle), limits)
             if decision.size > 0:
                 queue.gathering_since = None
@@ -212,7 +210,8 @@ class Dispatcher:
         ahead = cost.ahead(size, shape.length)
         if len(shapes) > len(shape.groups) or self._others_wait(queue, soonest):
             ahead = ahead._replace(least=1)
-        limits, waited_s = queue.limits_for(size), now - shape.oldest_at
+        limits = replace(queue.limits, max_batch_size=size)
+        waited_s = now - shape.oldest_at
         decision = decide_ahead(shape.waiting, waited_s, soonest_s, ahead, limits)
         if decision.size > 0:
             return self._cut(queue, shape, decision.size, soonest, now)
@@ -319,7 +318,10 @@ class Dispatcher:
             batch.cost.took(len(batch.tickets), report.compute_s, took.overhead_s, batch.length)
         elif self.on_fault is not None:
             self.on_fault(replica, fault)
-        self.poke()
+        for each in self._queues.values():
+            if each.tickets.queued:
+                self.poke()
+                break
         self.worked_at = self._clock.now()
 
     def _settle(self, batch: Batch, report: Report, began: float) -> None:
@@ -351,7 +353,9 @@ class Dispatcher:
 
 def _work_of(batch: Batch) -> Callable[[Backend], Report | Later[Report]]:
     """Run a batch in the replica's thread, or launch it on an asynchronous device."""
-    items = [ticket.item for ticket in batch.tickets]
+    items: list[Item] = []
+    for ticket in batch.tickets:
+        items.append(ticket.item)
     contract, beat = batch.queue.contract, batch.replica.beat
     if batch.undisturbed and batch.serving.launches:
 

@@ -36,7 +36,7 @@ from app.engine.queue import (
     TicketQueue,
     on_its_own,
 )
-from app.engine.replica import Replica
+from app.engine.replica import READY, Replica
 from app.engine.shared_tier import SharedTier
 from app.engine.submission import OpenSubmissions, Submission
 from app.engine.timeline import Timeline
@@ -128,6 +128,7 @@ class Engine(Settler):
         tracing: Tracing | None = None,
         tier: SharedTier | None = None,
     ) -> None:
+        self._replicas = replicas
         self._kinds = {replica.name: replica.device.kind for replica in replicas}
         self._clock = clock
         self._metrics = metrics
@@ -145,7 +146,7 @@ class Engine(Settler):
         if tier is not None:
             self._lookups = Lookups(tier, clock, self, self._dispatcher.poke)
         self._admission = Admission(self._timeline)
-        self._lag = ReadLag(clock, lambda: self._dispatcher.worked_at)
+        self._lag = ReadLag(clock, self._dispatcher)
         self._models: dict[ModelId, _Served] = {}
         self._open = OpenSubmissions(clock)
         self._expected: dict[Submission, _Served] = {}  # requests whose items are not decoded yet
@@ -488,10 +489,7 @@ class Engine(Settler):
         if submission.error is not None:
             self._leave(queue, submission)
         count_outcomes(queue.metrics, submission, self._clock.now())
-        then, submission.then = (
-            submission.then,
-            None,
-        )  # breaks a reference cycle: it often holds the submission
+        then, submission.then = submission.then, None  # it often holds the submission: a cycle
         if then is not None:
             try:
                 then()
@@ -504,9 +502,10 @@ class Engine(Settler):
         served = self._models.get(model)
         if served is None:
             raise ModelNotFound(f"model {model} is not loaded; GET /models lists loaded models")
-        if not self._dispatcher.serves(model):
-            raise ModelNotReady(f"no replica of {model} is ready; try again shortly")
-        return served
+        for replica in self._replicas:  # `any` takes twice as long
+            if replica.state is READY and model in replica.models:
+                return served
+        raise ModelNotReady(f"no replica of {model} is ready; try again shortly")
 
     def _join(self, queue: ModelQueue, flight: Ticket, submission: Submission) -> None:
         flight.waiters.add(submission)

@@ -135,7 +135,10 @@ class Pool:
 
     def idle(self, model: ModelId) -> list[Replica]:
         """The replicas that could begin a batch of the model now."""
-        free = [each.replica for each in self.tracks if each.replica.is_free(model)]
+        free: list[Replica] = []
+        for track in self.tracks:
+            if track.replica.is_free(model):
+                free.append(track.replica)  # compiled, a loop is faster
         if len(free) < 2:
             return free
         # A batch on a replica that proves a new version would wait for its forward, or forever.

@@ -6,7 +6,7 @@ import enum
 import heapq
 from bisect import bisect_left, bisect_right, insort_left, insort_right
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Final, NamedTuple
 
@@ -75,7 +75,8 @@ class Ticket(Flight):
     def __init__(
         self, key: bytes, item: Item, enqueued_at: float, due_at: float, expires_at: float
     ) -> None:
-        super().__init__(key)
+        self.key = key
+        self.waiters = set()
         self.item = item
         self.group = item.group
         self.enqueued_at = enqueued_at
@@ -194,7 +195,9 @@ class TicketQueue:
         if was_asked and len(tickets) > 1 and tickets[-2].enqueued_at > ticket.enqueued_at:
             shape.by_age = False  # it is older than tickets that were added during its lookup
         self.submitted += 1
-        self._count(shape, +1)
+        self.waiting += 1
+        self.queued += 1
+        self.waiting_bytes += shape.item_bytes
 
     def ask(self, ticket: Ticket) -> None:
         """Add a ticket that is looked up in the second cache; `submit` is called later."""
@@ -296,7 +299,7 @@ class TicketQueue:
         Returns:
             The batch, now RUNNING, and expired tickets, now DONE, which are not computed.
         """
-        shapes = [self._shapes[group] for group in groups]
+        shapes = list(map(self._shapes.__getitem__, groups))
         tickets: Iterable[Ticket] = shapes[0].tickets
         if start:
             tickets = shapes[0].tickets[start : start + size]
@@ -352,7 +355,7 @@ def on_its_own(item: Item) -> Item:
     A note is for the answers of one request; its batch does not need it.
     """
     for array in item.arrays.values():
-        if _is_part(array):
+        if array.base is not None and _is_part(array):
             arrays = {name: a.copy() if _is_part(a) else a for name, a in item.arrays.items()}
             return Item(arrays, item.signature, item.length)
     return item if item.note is None else Item(item.arrays, item.signature, item.length)
@@ -428,7 +431,8 @@ class ModelQueue:
         self.seen = self.tickets.submitted
         self.arrived = items
         for cost in self.costs.values():
-            cost.turn(now)
+            if cost.is_limited:
+                cost.turn(now)
 
     def adjust(self, limits: ModelLimits) -> None:
         """Change the limits; items that already wait stay."""
@@ -452,9 +456,3 @@ class ModelQueue:
     def is_empty(self) -> bool:
         """Whether no item of the model waits or runs."""
         return self.tickets.waiting == 0 and self.running == 0
-
-    def limits_for(self, size: int) -> BatchLimits:
-        """The limits, with batches of at most `size` items."""
-        if size == self.limits.max_batch_size:
-            return self.limits
-        return replace(self.limits, max_batch_size=size)

@@ -86,7 +86,7 @@ class Replica:
 
     def is_free(self, model: ModelId) -> bool:
         """Whether it could start a batch of the model now."""
-        return not self.busy and self.serves(model)
+        return not self.busy and self.state is READY and model in self.models
 
     def can_prefetch(self, model: ModelId) -> bool:
         """Whether it could prepare a batch of the model while its device runs another one.

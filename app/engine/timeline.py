@@ -160,7 +160,7 @@ class Timeline:
             left_s: seconds, less than until the deadline; see `Admission`.
             now: the current time.
         """
-        pools = self.ordered(queue, now)
+        pools = self.pools if len(self.pools) == 1 else self.ordered(queue, now)
         if self._is_idle(queue, pools) or self._is_ample(queue, pools, fresh, left_s, now):
             return True
         loads, fills_up = [*queue.tickets.ahead(deadline), *fresh], False
@@ -254,9 +254,11 @@ class Timeline:
         count = items // cost.most_of(0) + tickets.shape_count + len(fresh)
         work_s = count * full_s * (1 + MARGIN * cost.deviation) + queue.limits.batch_wait_s
         for track in pools[0].tracks:
-            own_s = track.left_s(now) + MARGIN * track.off_s() + work_s
+            own_s = work_s
+            if track.runs:
+                own_s += track.left_s(now) + MARGIN * track.off_s()
             if len(self.queues) * own_s <= left_s and track.replica.serves(queue.model):
-                return not track.is_overdue(cost.longest_s(), now)
+                return not track.runs or not track.is_overdue(cost.longest_s(), now)
         return False
 
     def _others_s(self, queue: ModelQueue, allowed_s: float, now: float) -> list[float]:

@@ -63,7 +63,7 @@ class RequestMetrics:
 
     def ended(self, seconds: float, trace_id: str = "") -> None:
         """Count a request that took this many seconds."""
-        self._finished.inc()
+        self._finished.amount += 1
         self._seconds.observe(seconds, trace_id)
 
 
@@ -99,16 +99,16 @@ class ModelMetrics:
     def looked_up(self, counts: CacheCounts) -> None:
         """Count a request's items by the result of their lookup in the cache and in flight."""
         hit, miss, joined = counts
-        self._hit.inc(hit)
-        self._miss.inc(miss)
-        self._joined.inc(joined)
+        self._hit.amount += hit
+        self._miss.amount += miss
+        self._joined.amount += joined
 
     def request(self, seconds: float, queue_s: float, compute_s: float, *, computed: bool) -> None:
         """Count a request without a failure."""
-        (self._requests_computed if computed else self._requests_cached).inc()
-        self._ok_s.inc(seconds)
-        self._queue_s.inc(queue_s)
-        self._compute_s.inc(compute_s)
+        (self._requests_computed if computed else self._requests_cached).amount += 1
+        self._ok_s.amount += seconds
+        self._queue_s.amount += queue_s
+        self._compute_s.amount += compute_s
 
     def failed(self, seconds: float) -> None:
         """Count a request that failed, at least in part."""
@@ -129,7 +129,7 @@ class ModelMetrics:
         if tally is None:
             series = self._counters.items.labels(*self._labels, outcome)
             tally = self._outcomes[outcome] = self._tallies.counter(series)
-        tally.inc(amount)
+        tally.amount += amount
 
 
 class SharedCacheMetrics:
@@ -182,10 +182,10 @@ class ReplicaMetrics:
             compute_s: seconds in the backend.
             device: times by the device's own clock.
         """
-        self._batches.inc()
-        self._items.inc(items)
-        self._busy_s.inc(busy_s)
-        self._compute_s.inc(compute_s)
+        self._batches.amount += 1
+        self._items.amount += items
+        self._busy_s.amount += busy_s
+        self._compute_s.amount += compute_s
         if device.compute_s:
             for tally, seconds in zip(self._device_s, device, strict=True):
                 tally.inc(seconds)

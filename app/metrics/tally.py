@@ -16,21 +16,24 @@ class Tally:
 
     Args:
         hand_over: called with the count since its last call.
+
+    Attributes:
+        amount: the count since then; callers on the hot path add to it.
     """
 
-    __slots__ = ("_amount", "_hand_over")
+    __slots__ = ("_hand_over", "amount")
 
     def __init__(self, hand_over: Callable[[float], None]) -> None:
         self._hand_over = hand_over
-        self._amount = 0.0
+        self.amount = 0.0
 
     def inc(self, amount: float = 1) -> None:
         """Add an amount, which must not be negative."""
-        self._amount += amount
+        self.amount += amount
 
     def flush(self) -> None:
         """Hand over the count."""
-        amount, self._amount = self._amount, 0.0
+        amount, self.amount = self.amount, 0.0
         if amount:
             self._hand_over(amount)
 
