@@ -140,7 +140,7 @@ class Dispatcher:
             queues.sort(key=_charged)
         for queue in queues:
             if queue.tickets.queued == 0:
-                queue.gathering_since = None
+                queue.gathering_since, queue.full = None, 0
                 continue
             batch = self._batch_of(queue, now)
             if batch is not None:

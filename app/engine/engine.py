@@ -352,15 +352,15 @@ class Engine(Settler):
         """Reject a request before it is decoded, if not even one item would be in time.
 
         Returns:
-            whether that was predicted: not if nothing waits, because `submit` predicts it anyway.
+            whether that was predicted: not if nothing waits or runs, where `submit` is enough.
 
         Raises:
             ModelNotFound, ModelNotReady, Overloaded, ShuttingDown: as in `submit`.
         """
         served = self._served(model)
-        if served.queue.tickets.waiting == 0:
-            return False
         queue, now = served.queue, self._clock.now()
+        if queue.is_empty:
+            return False
         if deadline <= now:
             return False  # `submit` raises a better error
         try:  # the item's length is unknown: assume the shortest

@@ -394,7 +394,7 @@ class ModelQueue:
         running_s: expected device time of its running batches.
         running: number of its running batches.
         gathering_since: when the batch that is growing was first considered.
-        full: number of items that filled a batch when one was last formed.
+        full: number of items that filled a batch when one was last formed; 0 once none waits.
         seen: number of tickets that had been submitted one turn ago.
         arrived: number of tickets submitted since.
         flights: waiting and running flights, by key; each revision of a version has its own.

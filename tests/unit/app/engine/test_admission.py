@@ -94,11 +94,13 @@ async def test_read_lag_reduces_the_remaining_time() -> None:
         deadline = r.clock.now() + 0.1
         with pytest.raises(Overloaded):
             r.engine.submit(MODEL, [item(1)], deadline, 0.09)
-        assert not r.engine.foresee(MODEL, deadline, 0.09)  # nothing waits: `submit` predicts it
-        accepted = r.engine.submit(MODEL, [item(1)], deadline, 0.08)
         with pytest.raises(Overloaded):
-            r.engine.foresee(MODEL, deadline, 0.08)  # not decoded yet
-        assert r.engine.foresee(MODEL, deadline, 0.05)
+            r.engine.foresee(MODEL, deadline, 0.09)  # not decoded yet
+        foreseen = r.engine.foresee(MODEL, deadline, 0.08)
+        assert foreseen
+        accepted = r.engine.submit(MODEL, [item(1)], deadline, 0.08, foreseen=foreseen)
+        with pytest.raises(Overloaded):
+            r.engine.foresee(MODEL, deadline, 0.08)
         r.backend.gate.set()
         await running
         assert values(await accepted.answer()) == [2]
