@@ -39,7 +39,7 @@ from app.backends.base import Backend
 from app.backends.devices import find_devices, share_one_core
 from app.backends.factory import TorchBackends
 from app.backends.nvml import readings_of
-from app.backends.profiler import TorchRecorder
+from app.backends.profiler import Profiler
 from app.backends.selection import Selection
 from app.backends.shape_caches import bound_caches
 from app.engine import engine
@@ -64,7 +64,6 @@ from app.serving.lifecycle import MIN_CLOSE_S, Lifecycle, LifecycleConfig
 from app.serving.models_file import ModelsFile
 from app.serving.overrides import Overrides
 from app.serving.placement import Placement, Trial, measured_layout, place
-from app.serving.profiling import Process, Profiler
 from app.serving.replica_pool import ReplicaPool, log_failure
 from app.serving.served_artifacts import ServedArtifacts
 from app.serving.turn import Turn
@@ -192,7 +191,7 @@ def create_app(
         Hosts(listed(settings.trusted_hosts)),
         Origins(listed(settings.cors_origins or "")),
         tracing,
-        Profiler(TorchRecorder(), tracing, replicas, lambda: lifecycle.stopping, _process(worker)),
+        _profiler(worker, lambda: lifecycle.stopping),
     )
 
     export = _export(service, worker)
@@ -440,11 +439,10 @@ def _torch_backends(placement: Placement, max_batch_size: int) -> BackendFactory
     return make
 
 
-def _process(worker: Worker | None) -> Process:
-    """The description of this process for profiles."""
+def _profiler(worker: Worker | None, stopping: Callable[[], bool]) -> Profiler:
     of = f", worker {worker.index} of {worker.of}" if worker else ""
-    profile = worker.shared.profile if worker else None
-    return Process(f"torchlane {_version('torchlane')}{of}", Turn(profile))
+    turn = Turn(worker.shared.profile if worker else None)
+    return Profiler(f"torchlane {_version('torchlane')}{of}", turn.take, stopping)
 
 
 def _version(distribution: str) -> str:

@@ -230,3 +230,17 @@ def frozen_copy(array: Array) -> Array:
     copy = np.array(array, order="C")
     copy.setflags(write=False)
     return copy
+
+
+class Profile(NamedTuple):
+    """A finished trace.
+
+    Attributes:
+        content: in Chrome's format, possibly compressed.
+        seconds: the recorded time.
+        ended: why the recording ended.
+    """
+
+    content: bytes
+    seconds: float
+    ended: str

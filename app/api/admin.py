@@ -17,9 +17,8 @@ from app.api.openapi.headers import RETRY_AFTER
 from app.api.queries import check_query
 from app.api.service import Service
 from app.errors import Abandoned
-from app.serving.profiling import Profile
 from app.serving.rollout import Changes
-from app.types import ModelId
+from app.types import ModelId, Profile
 
 CONFLICT = 409
 RESPONSES: dict[int | str, dict[str, Any]] = {
@@ -113,7 +112,7 @@ def add_admin(app: FastAPI, service: Service) -> None:
 
     @router.post("/profile", operation_id="profile", response_class=Response, responses=PROFILED)
     async def profile(_: Admin, request: Request, seconds: Seconds = USUAL_S) -> Response:
-        """Record batches, requests and operators of the answering process while it serves."""
+        """Record batches and operators of the answering process while it serves."""
         codings = fields_of(request.headers.raw).get(b"accept-encoding", b"")
         compressed = gzip_of(codings) != NEVER
         work = asyncio.create_task(service.profiler.profile(seconds, compressed=compressed))

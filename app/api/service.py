@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
 from app.access.guard import Guard
 from app.api.answers import AnswerMemory
@@ -18,8 +19,8 @@ from app.metrics import Metrics
 from app.registry.loaded_models import LoadedModels
 from app.registry.repository import Repository
 from app.serving.lifecycle import Lifecycle
-from app.serving.profiling import Profiler
 from app.telemetry.tracing import Tracing
+from app.types import Profile
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +41,19 @@ class RequestLimits:
     head_timeout_s: float
     open_metrics: bool
     show_model_errors: bool
+
+
+class Profiler(Protocol):
+    """Records one trace at a time."""
+
+    async def profile(self, seconds: float, *, compressed: bool) -> Profile:
+        """Record for this time, or until the server stops or the trace is full.
+
+        Raises:
+            AlreadyRecording: if another profile is being recorded, in any worker.
+            NotRecorded: if there is no room in the temporary folder.
+            ShuttingDown: if the server is stopping.
+        """
 
 
 @dataclass(frozen=True, slots=True)

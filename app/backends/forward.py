@@ -16,6 +16,7 @@ from app.backends.faults import NO_HOST_MEMORY, faults_of
 from app.backends.golden import QUICK_S
 from app.backends.lane import Lane
 from app.backends.memory import check_fits, peak_of
+from app.backends.profiler import batch_range
 from app.backends.shape_caches import CACHE_BYTES, has_free_sizes
 from app.backends.streams import Streams
 from app.errors import ArtifactInvalid, DeviceLost, ReplicaError, VariantUnusable
@@ -229,6 +230,7 @@ def run_forward(
     Raises:
         ModelError, DeviceLost: see `faults_of`.
     """
-    with faults_of(device), torch.inference_mode():
+    named = batch_range(manifest.model, manifest.version, size_of(inputs))
+    with faults_of(device), torch.inference_mode(), named:
         tensors = [each.to(device) for each in input_tensors(inputs, manifest.inputs)]
         return named_outputs(forward(*tensors), manifest.outputs)

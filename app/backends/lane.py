@@ -22,6 +22,7 @@ import torch
 from app.backends.base import Between, size_of
 from app.backends.faults import faults_of
 from app.backends.graphs import Graph, Graphs
+from app.backends.profiler import batch_range
 from app.backends.streams import Buffer, CaptureFailed, Span, Streams
 from app.errors import OutOfMemory, ReplicaError
 from app.types import NO_DEVICE_TIMES, Arrays, DeviceTimes
@@ -253,7 +254,8 @@ class Lane:
         del self._free[-1]
         batch = LaneBatch(self, slot, size_of(inputs))
         try:
-            with faults_of(self.device):
+            named = batch_range(self.manifest.model, self.manifest.version, size_of(inputs))
+            with faults_of(self.device), named:
                 host_in = [
                     self._on_host(buffer, inputs, spec.name)
                     for buffer, spec in zip(slot.host_in, self.manifest.inputs, strict=True)

@@ -1,83 +1,233 @@
-"""Records the operators that torch runs in all threads of this process."""
+"""Profiles of this process: torch's own traces, with a range for each batch."""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import os
 import tempfile
+import threading
+import time
+import zlib
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 import orjson
+import structlog
 import torch
 from torch._C._profiler import _ExperimentalConfig
-from torch.autograd.profiler import profile
+from torch.autograd.profiler import profile, record_function
 
-from app.errors import NotRecorded
+from app.errors import NotRecorded, ShuttingDown
+from app.types import Profile
 from models.scratch import scratch_folder
 
+LOG = structlog.get_logger(__name__)
+MOST_BYTES = 64 << 20  # of a trace, before compression
+# Target number of events in a slice: for each event torch holds the GIL for about 1.2 us when the
+# slice ends, and again when it is written.
+SLICE_EVENTS = 2000
+FIRST_SLICE_S, LEAST_SLICE_S, LONGEST_SLICE_S = 0.1, 0.02, 0.25
+POLL_S = 0.001
+HELD_S = 1.0  # maximum wait for batches: shorter than a hang that the watchdog reports
+BEGIN = b'{"traceEvents":[\n'
+END_BYTES = 1024  # kept free for the end of the trace
+GZIP_BITS, QUICK = 31, 1  # zlib's settings for a gzip header and the lowest level
 FOLDER = "torchlane-profile-"
-OWN = ("Trace", "overhead")  # categories of events about the recorder itself
-WORTH = ("X", "s", "f")  # phases: spans, and the arrows from a launch to its kernel
-
-# Reads the recorded events in Chrome's format. Their times are microseconds since a moment, which
-# is passed in nanoseconds since 1970. Slow; may run in any thread.
-Recorded = Callable[[int], Iterator[dict[str, Any]]]
+DONE, FULL, STOPPING = "the time is up", "the trace is full", "the server is shutting down"
 
 
-class TorchRecorder:
-    """Records from `start` to `stop`, in parts. Call it in the main thread.
+class _Batches:
+    """The forwards that run; as a context, one of them.
 
-    Parts avoid holding the GIL for long: torch holds it for about 1.2 us per event when a recording
-    ends, and again when it is written. No operator should run while a recording ends, because torch
-    does not wait for it.
+    torch's memory is corrupted if an operator runs while a recording ends.
     """
 
     def __init__(self) -> None:
-        self._running: profile | None = None
-        self._named: set[tuple[object, ...]] = set()  # since `start`
+        self.recorded = False
+        self._threads: set[int] = set()
+        self._held = False
+        self._changed = threading.Condition()
 
-    def start(self) -> None:
-        """Begin.
+    def __enter__(self) -> None:
+        self._threads.add(threading.get_ident())
 
-        Raises:
-            RuntimeError: if a recording is already running.
+    def __exit__(self, *_: object) -> None:
+        self._threads.discard(threading.get_ident())
+
+    @contextlib.contextmanager
+    def range(self, name: str) -> Iterator[None]:
+        """A forward with a range of the trace; begins once forwards are not held."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._held, HELD_S)
+            self.__enter__()
+        with self, record_function(name):
+            yield
+
+    async def hold(self) -> bool:
+        """Hold those that have not begun until `go_on`; wait for the others, up to HELD_S.
+
+        Returns:
+            whether the task was cancelled: the recording must end first.
         """
-        if self._running is not None:
-            raise RuntimeError("bug: a recording is already running")
-        # Otherwise it logs each start and stop to stderr, at the next lower level.
-        os.environ.setdefault("KINETO_LOG_LEVEL", "6")
-        self._named = set()
-        self._running = _begun()
-
-    def next(self) -> Recorded:
-        """End a part and begin the next one."""
-        recorded = self.stop()
-        self._running = _begun()
-        return recorded
-
-    def stop(self) -> Recorded:
-        """End the last part."""
-        running, self._running = self._running, None
-        if running is None:
-            raise RuntimeError("bug: no recording is running")
-        named = self._named
-        running.__exit__(None, None, None)  # type: ignore[no-untyped-call]
-
-        def events(since_ns: int) -> Iterator[dict[str, Any]]:
+        until, cancelled = time.monotonic() + HELD_S, False
+        with self._changed:
+            self._held = True
+        while self._threads and time.monotonic() < until:
             try:
-                with scratch_folder(FOLDER, Path(tempfile.gettempdir())) as folder:
-                    file = folder / "trace.json"
-                    running.export_chrome_trace(str(file))  # type: ignore[no-untyped-call]
-                    trace = orjson.loads(file.read_bytes())
-            except (OSError, orjson.JSONDecodeError) as error:  # torch reports no failed write
-                raise NotRecorded(
-                    f"the profile could not be written to the temporary folder ({error}): free "
-                    "space there, or set TMPDIR to a writable folder with some and restart"
-                ) from error
-            return _read(trace, since_ns, named)
+                await asyncio.sleep(POLL_S)
+            except asyncio.CancelledError:
+                cancelled = True
+        return cancelled
 
-        return events
+    def go_on(self) -> None:
+        """Let forwards begin again."""
+        with self._changed:
+            self._held = False
+            self._changed.notify_all()
+
+
+BATCHES = _Batches()  # torch records the whole process
+
+
+def batch_range(model: str, version: int, rows: int) -> AbstractContextManager[None]:
+    """The context in which a batch runs: a range of the trace while a profile is recorded."""
+    if not BATCHES.recorded:
+        return BATCHES
+    return BATCHES.range(f"batch of {rows}, {model}/{version}")
+
+
+class Profiler:
+    """Records one trace at a time.
+
+    Args:
+        name: the name of the process in traces.
+        turn: held during a profile, until about a time of `time.monotonic`; it raises
+            AlreadyRecording if another profile is being recorded, in any worker.
+        stopping: whether the server is stopping.
+        most_bytes: maximum size of a trace, before compression.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        turn: Callable[[float], AbstractContextManager[None]],
+        stopping: Callable[[], bool],
+        most_bytes: int = MOST_BYTES,
+    ) -> None:
+        self._name = name
+        self._turn = turn
+        self._stopping = stopping
+        self._most_bytes = most_bytes
+        # Otherwise torch logs each start and stop to stderr, at the next lower level.
+        os.environ.setdefault("KINETO_LOG_LEVEL", "6")
+
+    async def profile(self, seconds: float, *, compressed: bool) -> Profile:
+        """See `app.api.service.Profiler`."""
+        if self._stopping():
+            raise ShuttingDown("the server is shutting down; try another server")
+        began = time.monotonic()
+        with self._turn(began + seconds):
+            LOG.info("profiling", seconds=seconds)
+            trace = _Trace(self._name, self._most_bytes, compressed=compressed)
+            BATCHES.recorded = True
+            try:
+                ended = await self._record(trace, began + seconds)
+            except asyncio.CancelledError:
+                LOG.info("profile_dropped", seconds=round(time.monotonic() - began, 3))
+                raise
+            finally:
+                BATCHES.recorded = False
+            took_s = round(time.monotonic() - began, 3)
+            content = trace.end({"server": self._name, "seconds": took_s, "ended": ended})
+        LOG.info("profiled", seconds=took_s, ended=ended, bytes=trace.nbytes)
+        return Profile(content, took_s, ended)
+
+    async def _record(self, trace: _Trace, ends_at: float) -> str:
+        """Record and read slices in turn; returns why the recording ended."""
+        slice_s = FIRST_SLICE_S
+        while True:
+            recording = _begun()
+            try:
+                await self._wait(min(time.monotonic() + slice_s, ends_at))
+            finally:
+                cancelled = await BATCHES.hold()
+                recording.__exit__(None, None, None)  # type: ignore[no-untyped-call]
+                BATCHES.go_on()
+            if cancelled:
+                raise asyncio.CancelledError
+            events = await asyncio.to_thread(trace.add, recording)
+            if trace.is_full:
+                return FULL
+            if self._stopping():
+                return STOPPING
+            if time.monotonic() >= ends_at:
+                return DONE
+            wanted_s = slice_s * SLICE_EVENTS / max(events, 1)
+            slice_s = max(LEAST_SLICE_S, min(LONGEST_SLICE_S, 2 * slice_s, wanted_s))
+
+    async def _wait(self, until: float) -> None:
+        """Wait until a time of `time.monotonic`, or until the server stops."""
+        while not self._stopping() and (left_s := until - time.monotonic()) > 0:  # noqa: ASYNC110
+            await asyncio.sleep(min(LEAST_SLICE_S, left_s))
+
+
+class _Trace:
+    """Slices of one trace."""
+
+    def __init__(self, process: str, most_bytes: int, *, compressed: bool) -> None:
+        self._process = process
+        self._most_bytes = most_bytes - END_BYTES
+        self._squeeze = zlib.compressobj(QUICK, wbits=GZIP_BITS) if compressed else None
+        self._parts: list[bytes] = []
+        self.is_full = False
+        self.nbytes = 0
+        self._write(BEGIN)
+
+    def add(self, recording: profile) -> int:
+        """Add a slice, if there is room; returns the number of its events."""
+        try:
+            with scratch_folder(FOLDER, Path(tempfile.gettempdir())) as folder:
+                file = folder / "trace.json"
+                recording.export_chrome_trace(str(file))  # type: ignore[no-untyped-call]
+                events = orjson.loads(file.read_bytes())["traceEvents"]
+        except (OSError, orjson.JSONDecodeError) as error:  # torch reports no failed write
+            raise NotRecorded(
+                f"the profile could not be written to the temporary folder ({error}): free space "
+                "there, or set TMPDIR to a writable folder with some and restart"
+            ) from error
+        text = b",\n" * (self.nbytes > len(BEGIN)) + orjson.dumps(list(self._worth(events)))[1:-1]
+        self.is_full = self.nbytes + len(text) > self._most_bytes
+        if not self.is_full:
+            self._write(text)
+        return len(events)
+
+    def end(self, about: dict[str, object]) -> bytes:
+        """The whole trace, with `about` as its metadata."""
+        self._write(b'],"displayTimeUnit":"ms","otherData":' + orjson.dumps(about) + b"}")
+        if self._squeeze is not None:
+            self._parts.append(self._squeeze.flush())
+        return b"".join(self._parts)
+
+    def _write(self, text: bytes) -> None:
+        self.nbytes += len(text)
+        self._parts.append(text if self._squeeze is None else self._squeeze.compress(text))
+
+    def _worth(self, events: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+        """The events worth showing, with the names of our threads, and of operators only times."""
+        names = {each.native_id: each.name for each in threading.enumerate()}
+        for event in events:
+            if not isinstance(event["pid"], int) or event.get("cat") == "overhead":
+                continue  # about the recorder itself
+            if event.get("cat") == "cpu_op":
+                del event["args"]
+            elif event["name"] == "process_name" and event["pid"] == os.getpid():
+                event["args"]["name"] = self._process
+            elif event["name"] == "thread_name" and event["tid"] in names:
+                event["args"]["name"] = names[event["tid"]]
+            yield event
 
 
 def _begun() -> profile:
@@ -91,29 +241,3 @@ def _begun() -> profile:
     )
     made.__enter__()  # type: ignore[no-untyped-call]
     return made
-
-
-def _read(
-    trace: dict[str, Any], since_ns: int, named: set[tuple[object, ...]]
-) -> Iterator[dict[str, Any]]:
-    """The events worth showing; for operators on the CPU, only name and times.
-
-    Args:
-        trace: the trace as torch wrote it.
-        since_ns: the moment from which times count, in nanoseconds since 1970.
-        named: tracks of devices whose names the trace already has.
-    """
-    own = os.getpid()
-    shift_us = (int(trace.get("baseTimeNanoseconds", 0)) - since_ns) / 1000
-    for event in trace["traceEvents"]:
-        if event["ph"] == "M" and isinstance(event["pid"], int) and event["pid"] != own:
-            key = (event["name"], event["pid"], event["tid"])
-            if key not in named:
-                named.add(key)
-                yield event
-        if event["ph"] not in WORTH or event.get("cat") in OWN:
-            continue
-        event["ts"] = round(event["ts"] + shift_us, 3)
-        if event.get("cat") == "cpu_op":
-            del event["args"]
-        yield event

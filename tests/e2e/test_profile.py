@@ -36,8 +36,8 @@ def test_a_stop_ends_the_profile_with_a_trace(tmp_path: Path) -> None:
         assert server.exit_code() == 0
         log = server.log
     assert answer.status_code == 200
-    names = [event["name"] for event in json.loads(answer.content)["traceEvents"]]
-    assert names[-1] == "end: the server is shutting down"
-    assert names.count("POST /predict") == 2
+    trace = json.loads(answer.content)
+    assert trace["otherData"]["ended"] == "the server is shutting down"
+    assert "batch of 1, double/1" in [event["name"] for event in trace["traceEvents"]]
     assert "STAGE:" not in log
     assert "profiler_start" not in log

