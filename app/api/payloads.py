@@ -88,7 +88,7 @@ def read_items(
     """
     media_type = media_type_of(codec, content_type, body)
     most = max_items if many else None
-    if media_type == JSON and not again:  # at any length: simdjson holds the GIL
+    if media_type == JSON and not again:  # at any length: it holds the GIL
         items = codec.decode_numbers("inputs" if many else "input", body, max_items=most)
         if items is not None:
             return items

@@ -172,10 +172,7 @@ def _check_sum(got: int, most: int, what: str, unit: str, advice: str = "split i
 
 
 class Codec(Protocol):
-    """One instance per loaded model; called on the event loop, and `decode...` also in threads.
-
-    Only `decode_numbers` has state; it is called only on the event loop.
-    """
+    """One instance per loaded model; called on the event loop, and `decode...` also in threads."""
 
     manifest: Manifest
     media_types: tuple[str, ...]
@@ -200,7 +197,7 @@ class Codec(Protocol):
     def decode_numbers(self, key: str, body: bytes, *, max_items: int | None) -> list[Item] | None:
         """The items of a JSON body, `{key: X}` or, with `max_items`, `{key: [X, ...]}`, if simple.
 
-        A fast path for bodies with only numbers, with the same outcome as `decode`. None only means
+        A fast path for bodies with only floats, with the same outcome as `decode`. None only means
         that `decode` must read the body, and explain what is wrong, if anything.
         """
 
@@ -233,12 +230,6 @@ class Codec(Protocol):
 
         Raises:
             InvalidInput: if a number would change by more than rounding, or if lists are ragged.
-        """
-
-    def cast_numbers(self, name: str, numbers: Array) -> Array | None:
-        """Numbers parsed from JSON, as float64 or int64, in the dtype of an input.
-
-        None if there is no such input, or if the written numbers may differ from the parsed ones.
         """
 
     def item_schema(self) -> JsonSchema:

@@ -14,7 +14,7 @@ from app.codecs.item_schema import JsonSchema, number_schema, tensor_item
 from app.codecs.missing import one_nan
 from app.codecs.npy import read_npy
 from app.codecs.npz import read_npz
-from app.codecs.numbers import NumberRange, NumberReader, rows
+from app.codecs.numbers import NATIVE_READER, NumberReader, rows
 from app.codecs.places import Places
 from app.codecs.values import check_below, check_values, convert, misshapen, not_all, short, wanted
 from app.errors import InvalidInput, UnsupportedMediaType
@@ -56,9 +56,6 @@ class TensorCodec:
         self._below = [(spec, places[spec.name]) for spec in self._inputs if spec.name in places]
         self.most_marks = sum(map(_most_marks, self._inputs))
         self.most_lists = sum(map(_most_lists, self._inputs))
-        self._ranges = {
-            spec.name: NumberRange(spec) for spec in self._inputs if spec.dtype != "bool"
-        }
         self._reader: NumberReader | None = None
         self._padding = padding_of(manifest.inputs, manifest.outputs)
         self._mask = None if self._padding is None else self._padding.dimension.mask
@@ -85,8 +82,8 @@ class TensorCodec:
         if len(self._inputs) == 1:
             (spec,) = self._inputs
             self.media_types = (NPY, NPZ)
-            if NumberReader.can_read(spec):
-                self._reader = NumberReader(spec)
+            if NATIVE_READER is not None and NumberReader.can_read(spec):
+                self._reader = NumberReader(spec, NATIVE_READER)
                 self._signature = self._reader.signature  # one tuple, compared by identity
             if spec.is_fixed:
                 self.media_types = (OCTET_STREAM, NPY, NPZ)
@@ -187,10 +184,6 @@ class TensorCodec:
     def convert_numbers(self, name: str, numbers: list[object]) -> Array:
         spec = next(each for each in self._inputs if each.name == name)
         return convert(spec, _array(spec, numbers))
-
-    def cast_numbers(self, name: str, numbers: Array) -> Array | None:
-        exact = self._ranges.get(name)
-        return None if exact is None else exact.cast(numbers)
 
     def item_schema(self) -> JsonSchema:
         specs = {spec.name: spec for spec in self._inputs}

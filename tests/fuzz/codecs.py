@@ -44,7 +44,6 @@ class Thorough:
         self.item_schema = codec.item_schema
         self.decode_arrays = codec.decode_arrays
         self.convert_numbers = codec.convert_numbers
-        self.cast_numbers = codec.cast_numbers
         self.finish = codec.finish
         self.check_top_k = codec.check_top_k
         self.check_pictures = codec.check_pictures

@@ -20,7 +20,6 @@ import pytest_asyncio
 from PIL import Image
 
 from app.api.endpoints import Endpoint
-from app.api.oip.fast_json import FastJson
 from app.api.oip.infer import HEADER, MAX_KNOWN, InferCall, KnownHeads
 from tests.artifacts import write_artifact, write_small
 from tests.integration.listening import Listening, listening
@@ -298,7 +297,7 @@ class TestBinary:
 
     async def test_the_header_cache_is_bounded_and_excludes_bodies(self, server: Server) -> None:
         service, heads = server.listening.service, KnownHeads()
-        endpoint = Endpoint("r", partial(InferCall, FastJson(), heads), "double", many=True)
+        endpoint = Endpoint("r", partial(InferCall, heads), "double", many=True)
         documents = ({"id": str(n), "inputs": [BINARY]} for n in range(MAX_KNOWN + 10))
         sent = [json.dumps(each).encode() for each in documents]
         for head in sent:
@@ -486,7 +485,7 @@ async def test_a_call_keeps_no_inputs(server: Server) -> None:
     service = server.listening.service
     body = json.dumps({"id": "mine", "inputs": [{**X, "data": [4, 9]}]}).encode()
     endpoint = Endpoint("r", InferCall, "double")
-    call = InferCall(FastJson(), KnownHeads(), service, endpoint, {})
+    call = InferCall(KnownHeads(), service, endpoint, {})
     await call.begin(body).settled()
     assert (call.request.id, call.request.inputs) == ("mine", ())
 

@@ -6,7 +6,6 @@ from functools import partial
 
 from app.api.dialect import Dialect
 from app.api.endpoints import Endpoint
-from app.api.oip.fast_json import FastJson
 from app.api.oip.infer import InferCall, KnownHeads
 from app.api.oip.openapi import FORM, OPERATIONS
 from app.api.oip.routes import add_oip
@@ -14,7 +13,7 @@ from app.api.oip.routes import add_oip
 
 def endpoints() -> tuple[Endpoint, ...]:
     """The endpoints of infer calls, which share a parser and the known heads."""
-    call = partial(InferCall, FastJson(), KnownHeads())
+    call = partial(InferCall, KnownHeads())
     return tuple(
         Endpoint(route, call, many=True)
         for route in ("/v2/models/{name}/infer", "/v2/models/{name}/versions/{version}/infer")

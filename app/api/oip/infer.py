@@ -11,13 +11,13 @@ from app.api.calls import Call
 from app.api.endpoints import Endpoint
 from app.api.memo import Written
 from app.api.negotiation import ANYTHING, check_accepted
+from app.api.oip import fast_json
 from app.api.oip.answers import (
     check_outputs,
     outputs_in_steps,
     write_answer,
     write_large_answer,
 )
-from app.api.oip.fast_json import FastJson
 from app.api.oip.requests import (
     HEADER_LENGTH,
     RAW,
@@ -45,7 +45,6 @@ def parse_body(
     json_bytes: int | None,
     max_items: int,
     budget: Budget,
-    fast: FastJson | None,
 ) -> InferRequest:
     """The request in a body of JSON and, after it, the bytes of tensors.
 
@@ -55,7 +54,6 @@ def parse_body(
         json_bytes: the length of its JSON; None for the whole body.
         max_items: maximum number of items.
         budget: the request's budget.
-        fast: the event loop's parser; None in a thread.
 
     Raises:
         InvalidInput, PayloadTooLarge, TooLongForLoop: see `app.api.payloads.read_items`.
@@ -68,8 +66,8 @@ def parse_body(
     head = body if size == len(body) else body[:size]
     check_marks(head, codec, max_items, budget, ENVELOPE_MARKS)
     document: Any = None
-    if fast is not None and size == len(body):
-        document = fast.load(body, codec)
+    if size == len(body):
+        document = fast_json.load(body)
     if document is None:
         budget.read(size)
         document = load(head, nan=codec.takes_nan)
@@ -172,22 +170,19 @@ class InferCall(OipCall):
     """See `Call`. The Content-Type is ignored, because clients send none or a wrong one.
 
     Args:
-        fast: the event loop's parser.
         heads: the known heads of all calls, for the event loop.
         service, endpoint, fields: see `Call`.
     """
 
-    __slots__ = ("_fast", "_heads", "_json_bytes")
+    __slots__ = ("_heads", "_json_bytes")
 
     def __init__(
         self,
-        fast: FastJson,
         heads: KnownHeads,
         service: Service,
         endpoint: Endpoint,
         fields: Mapping[bytes, bytes],
     ) -> None:
-        self._fast = fast
         self._heads = heads
         super().__init__(service, endpoint, fields)
 
@@ -215,10 +210,9 @@ class InferCall(OipCall):
                 )
             self.check_answer()
             return codec.decode_raw(OCTET_STREAM, body, max_items=most, budget=budget)
-        fast = self._fast if on_loop else None
         size = self._json_bytes
         if size is None or size > MAX_KNOWN_BYTES or not on_loop:
-            return self.items_of(parse_body(codec, body, size, most, budget, fast), budget)
+            return self.items_of(parse_body(codec, body, size, most, budget), budget)
         head = body[:size]
         known = self._heads.get(codec, head)
         if known is not None and known.nbytes == len(body) - size:
@@ -227,7 +221,7 @@ class InferCall(OipCall):
                 return items_at(codec, known, body, size)
             except InvalidInput as error:
                 raise of_item(error) from error
-        request = parse_body(codec, body, size, most, budget, fast)
+        request = parse_body(codec, body, size, most, budget)
         items = self.items_of(request, budget)
         layout = layout_of(codec, request)
         if layout is not None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import tracemalloc
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,13 +11,11 @@ import orjson
 import pytest
 
 from app.codecs.numbers import (
-    MAX_KEPT_BYTES,
     MAX_PRODUCT_SIZE,
     NumberReader,
-    ReadFloats,
     is_finite,
 )
-from app.types import Array
+from app.types import Array, Item
 from models.tensors import Dtype
 from tests.native import read_floats
 from tests.unit.models.manifests import spec
@@ -30,25 +27,25 @@ def body(key: str, value: object) -> bytes:
     return orjson.dumps({key: value}, option=orjson.OPT_SERIALIZE_NUMPY)
 
 
-@dataclass(frozen=True)
 class Way:
-    """Floats by machine code or not; all else by simdjson."""
-
-    read_floats: ReadFloats | None
+    """Reads floats of some shape."""
 
     def reader(self, dtype: Dtype = "float32", shape: tuple[int, ...] = (2, 3)) -> NumberReader:
-        return NumberReader(spec("x", dtype, (-1, *shape)), self.read_floats)
+        return NumberReader(spec("x", dtype, (-1, *shape)), read_floats())
 
     def one(self, raw: bytes, of: NumberReader | None = None) -> Array | None:
-        return (of or self.reader()).read("input", raw, None)
+        return self._stacked((of or self.reader()).items("input", raw, None))
 
     def many(self, raw: bytes, of: NumberReader | None = None, max_items: int = 8) -> Array | None:
-        return (of or self.reader()).read("inputs", raw, max_items)
+        return self._stacked((of or self.reader()).items("inputs", raw, max_items))
+
+    def _stacked(self, items: list[Item] | None) -> Array | None:
+        return None if items is None else np.stack([each.arrays["x"] for each in items])
 
 
-@pytest.fixture(params=["simdjson", "machine code"])
-def way(request: pytest.FixtureRequest) -> Way:
-    return Way(read_floats() if request.param == "machine code" else None)
+@pytest.fixture
+def way() -> Way:
+    return Way()
 
 
 class TestRead:
@@ -75,14 +72,8 @@ class TestRead:
     @pytest.mark.parametrize(
         ("dtype", "numbers"),
         [
-            ("float16", [65504, -65504, 0.1, 1e-30]),
             ("float32", [2**53 - 1, -(2**53) + 1, 16777217, 1e-45]),
             ("float64", [2**53 - 1, -(2**53) + 1, 0.1, 5e-324]),
-            ("int8", [-128, 127, 0, 1]),
-            ("int16", [-(2**15), 2**15 - 1, 0, 1]),
-            ("int32", [-(2**31), 2**31 - 1, 0, 1]),
-            ("int64", [-(2**63), 2**63 - 1, 0, 1]),
-            ("uint8", [0, 255, 1, 2]),
         ],
     )
     def test_each_dtype_up_to_its_limits(
@@ -102,13 +93,8 @@ class TestRead:
             numbers[-1] = large
             assert way.one(body("input", numbers), of) is None
 
-    def test_many_large_finite_numbers_are_accepted(self, way: Way) -> None:
-        got = way.one(body("input", [60000] * 6), way.reader("float16"))
-        assert got is not None
-        assert got.max() == 60000
-
     def test_arrays_outlive_the_next_body(self, way: Way) -> None:
-        for dtype in ("float64", "int64", "float32"):
+        for dtype in ("float64", "float32"):
             of = way.reader(dtype)
             first = way.one(body("input", [[1, 2, 3], [4, 5, 6]]), of)
             second = way.one(body("input", [[7, 8, 9], [0, 0, 0]]), of)
@@ -122,16 +108,6 @@ class TestRead:
         for raw in (b'{"input": [[1, 2, 3], [4, 5, "6"]]}', b'{"input": [[1', b"[" * 3000):
             assert way.one(raw, of) is None
             assert way.one(body("input", PAIR), of) is not None
-
-    def test_bodies_above_the_kept_parser_size(self, way: Way) -> None:
-        numbers = np.arange(MAX_KEPT_BYTES) % 7
-        raw = body("input", numbers)
-        assert len(raw) > MAX_KEPT_BYTES
-        of = way.reader("int8", (MAX_KEPT_BYTES,))
-        for _ in range(2):
-            got = way.one(raw, of)
-            assert got is not None
-            np.testing.assert_array_equal(got[0], numbers)
 
 
 class TestUnsupported:
@@ -147,7 +123,7 @@ class TestUnsupported:
 
     @pytest.mark.parametrize(
         ("dtype", "shape", "can"),
-        [("float32", (2, 3), True), ("bool", (2, 3), False), ("float32", (-1, 3), False)],
+        [("float32", (2, 3), True), ("int64", (2, 3), False), ("float32", (-1, 3), False)],
     )
     def test_supported_inputs(self, dtype: Dtype, shape: tuple[int, ...], can: bool) -> None:
         assert NumberReader.can_read(spec("x", dtype, (-1, *shape))) is can

@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from app.codecs.base import NPY, OCTET_STREAM
+from app.api.payloads import read_items
+from app.codecs.base import JSON, NPY, OCTET_STREAM
 from app.codecs.tensor import TensorCodec
 from app.engine.keys import MOST_BEGUN, KeyMaker
 from app.types import Arrays, Item
@@ -89,14 +90,13 @@ def test_every_encoding_gives_the_same_key(dtype: Dtype) -> None:
         [codec.decode(each) for each in nested],
         [codec.decode(each) for each in flat],
         [codec.decode({"x": each}) for each in nested],
-        codec.decode_numbers("inputs", orjson.dumps({"inputs": nested}), max_items=9),
-        codec.decode_numbers("inputs", orjson.dumps({"inputs": flat}), max_items=9),
+        read_items(codec, JSON, orjson.dumps({"inputs": nested}), many=True, max_items=9),
+        read_items(codec, JSON, orjson.dumps({"inputs": flat}), many=True, max_items=9),
     ]
     keys = [[MAKER.key(item) for item in items or ()] for items in ways]
     assert all(each == keys[0] for each in keys)
     assert keys[0][0] != keys[0][1]
-    alone = codec.decode_numbers("input", orjson.dumps({"input": nested[1]}), max_items=None)
-    assert alone is not None
+    alone = read_items(codec, JSON, orjson.dumps({"input": nested[1]}), many=False, max_items=9)
     assert [MAKER.key(item) for item in alone] == keys[0][1:]
 
 

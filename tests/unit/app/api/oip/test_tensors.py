@@ -37,7 +37,7 @@ def read(padding: int) -> tuple[bytes, list[Array], InferRequest]:
     """A body, its array as it is read first and with a known layout, and the request."""
     json, budget = head(padding), Budget()
     body = json + OCTETS
-    request = parse_body(codec(), body, len(json), 4, budget, None)
+    request = parse_body(codec(), body, len(json), 4, budget)
     (first,) = items_of(codec(), request.inputs, 4, budget)
     layout = layout_of(codec(), request)
     assert layout is not None
