@@ -15,7 +15,7 @@ import tomllib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import structlog
 from pydantic import BaseModel, ByteSize, ConfigDict, Field, ValidationError
@@ -28,17 +28,14 @@ from models.plan import Precision
 
 LOG = structlog.get_logger(__name__)
 MAX_FILE_BYTES = 1 << 20  # 10,000 models, each with a dozen settings
-SEARCHED_CHARACTERS = 1 << 16  # of a file; to find the line of a mistake takes many parses
 MAX_MISTAKES = 20
 SHOWN = 500  # characters of a mistake, which may quote a large value
 SETTLING_S, SETTLING_LOOKS = 0.1, 20  # a file that is equal in two checks in a row is complete
 SETTING = "TORCHLANE_MODELS_FILE"
 
-_Path: TypeAlias = tuple[str, ...]
-
 
 class ModelsFileError(ValueError):
-    """A wrong models file; the message names the file, and the line and key of each mistake."""
+    """A wrong models file; the message names the file, and the key of each mistake."""
 
 
 class Entry(BaseModel):
@@ -179,10 +176,9 @@ class _Reader:
         self._file = file
         self._devices = devices
         self._asks_for_keys = asks_for_keys
-        self._mistakes: list[tuple[_Path, str]] = []
+        self._mistakes: list[str] = []
         try:
-            self._text = unmarked(text).decode().replace("\r\n", "\n")
-            self._found = tomllib.loads(self._text)
+            self._found = tomllib.loads(unmarked(text).decode())
         except ValueError as error:  # not UTF-8, or not TOML: the message has the line
             raise ModelsFileError(f"{SETTING}={file}: {error}") from None
 
@@ -193,37 +189,36 @@ class _Reader:
             ModelsFileError: with the first MAX_MISTAKES mistakes, one per line.
         """
         entries: dict[str, Entry] = {}
-        for key in self._found.keys() - {"models"}:
-            self._wrong((key,), f"{key!r} is unknown; use tables such as [models.digits]")
+        for key in self._found:
+            if key != "models":
+                self._wrong(f"{key!r} is unknown; use tables such as [models.digits]")
         models = self._found.get("models", {})
         if not isinstance(models, dict):
-            self._wrong(("models",), "`models` must be a table, such as [models.digits]")
+            self._wrong("`models` must be a table, such as [models.digits]")
             models = {}
         for name, table in models.items():
             entry = self._entry(name, table)
             if entry is not None:
                 entries[name] = entry
         if self._mistakes:
-            found = ((self._line_of(path), what) for path, what in self._mistakes[:MAX_MISTAKES])
-            lines = [f"line {number}: {what}" if number else what for number, what in sorted(found)]
+            lines = self._mistakes[:MAX_MISTAKES]
             if (more := len(self._mistakes) - MAX_MISTAKES) > 0:
                 lines.append(f"and {more} more mistakes")
             raise ModelsFileError("\n  ".join((f"{SETTING}={self._file}:", *lines)))
         return entries
 
     def _entry(self, name: str, table: object) -> Entry | None:
-        path = ("models", name)
         if not MODEL_NAME.fullmatch(name):
-            self._wrong(path, f"{name!r} is not a valid model name")
+            self._wrong(f"[models] {name!r} is not a valid model name")
             return None
         if not isinstance(table, dict):
-            self._wrong(path, f"{name!r} must be a table, such as [models.{name}]")
+            self._wrong(f"[models] {name!r} must be a table, such as [models.{name}]")
             return None
         try:
             entry = Entry.model_validate(table)
         except ValidationError as error:
             for each in error.errors(include_url=False):
-                self._wrong((*path, str(each["loc"][0])), _told(name, each))
+                self._wrong(_told(name, each))
             return None
         for device in () if entry.devices is None else _listed(entry.devices) or [""]:
             if device not in self._devices:
@@ -232,43 +227,14 @@ class _Reader:
                     "set their number with `replicas`" if "*" in device else "see TORCHLANE_DEVICES"
                 )
                 what = f"{device!r} is not a device of this server, which has {there}; {hint}"
-                self._wrong((*path, "devices"), f"[models.{name}] devices: {what}")
+                self._wrong(f"[models.{name}] devices: {what}")
         if entry.allowed_keys is not None and not self._asks_for_keys:
             what = "this server has no API keys; set TORCHLANE_API_KEYS_FILE"
-            self._wrong((*path, "allowed_keys"), f"[models.{name}] allowed_keys: {what}")
+            self._wrong(f"[models.{name}] allowed_keys: {what}")
         return entry
 
-    def _wrong(self, path: _Path, what: str) -> None:
-        self._mistakes.append((path, what if len(what) <= SHOWN else f"{what[:SHOWN]} ..."))
-
-    def _line_of(self, path: _Path) -> int:
-        """The number of the line that defines a key; 0 in a file that takes long to search."""
-        if len(self._text) > SEARCHED_CHARACTERS:
-            return 0
-        lines = self._text.split("\n")
-        low, high = 1, len(lines)
-        while low < high:
-            middle = (low + high) // 2
-            if _begins_to_hold(lines, middle, path):
-                high = middle
-            else:
-                low = middle + 1
-        return low
-
-
-def _begins_to_hold(lines: Sequence[str], count: int, path: _Path) -> bool:
-    """Whether the first `count` lines, with the lines that complete them, define a key."""
-    for size in range(count, len(lines)):
-        try:
-            found: object = tomllib.loads("\n".join(lines[:size]))
-        except (tomllib.TOMLDecodeError, RecursionError):
-            continue
-        for key in path:
-            if not isinstance(found, dict) or key not in found:
-                return False
-            found = found[key]
-        break
-    return True
+    def _wrong(self, what: str) -> None:
+        self._mistakes.append(what if len(what) <= SHOWN else f"{what[:SHOWN]} ...")
 
 
 def _told(name: str, error: ErrorDetails) -> str:
