@@ -75,7 +75,11 @@ def main(create: Create | None = None, arguments: Sequence[str] | None = None) -
     try:
         settings = load_settings(os.environ, **chosen)
         _check_extras(settings)
-        variables.check(os.environ)
+        if variables.traces_wanted(os.environ):
+            # Not at the top: OpenTelemetry's SDK is in an extra.
+            from app.telemetry.provider import configured  # noqa: PLC0415
+
+            configured()
         configure_logs(settings.log_level, settings.log_format)
         _drop_metrics_folder()
         workers = _workers(settings) if place is None else 1

@@ -313,14 +313,13 @@ def _tier(settings: Settings, metrics: Metrics) -> RedisTier | None:
 
 def _export(service: Service, worker: Worker | None) -> Export | None:
     """The exporter of this process's spans, if OpenTelemetry's variables request them."""
-    if variables.wanted_by(os.environ) is None:
+    if not variables.traces_wanted(os.environ):
         return None
-    variables.check(os.environ)
     # Not at the top: OpenTelemetry's SDK is in an extra.
     from app.telemetry.provider import Export  # noqa: PLC0415
 
     index = worker.index if worker else None
-    export = Export(os.environ, _version("torchlane"), index)
+    export = Export(_version("torchlane"), index)
     service.tracing.add(export.spans, export.spans.may_want)
     return export
 

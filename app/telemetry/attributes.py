@@ -5,7 +5,6 @@ from __future__ import annotations
 import traceback
 from typing import TypeAlias
 
-from opentelemetry.sdk.trace import Event
 from opentelemetry.semconv.attributes.error_attributes import ERROR_TYPE
 from opentelemetry.semconv.attributes.exception_attributes import (
     EXCEPTION_MESSAGE,
@@ -139,8 +138,8 @@ def text_of(error: BaseException) -> str:
     return str(error)[:MOST_CHARACTERS]
 
 
-def error_event(error: BaseException, at_ns: int) -> Event:
-    """The event that the SDK's `record_exception` adds; with a stack trace only for bugs."""
+def error_attributes(error: BaseException) -> Attributes:
+    """Those of an exception's event; with a stack trace only for bugs."""
     found: Attributes = {
         EXCEPTION_TYPE: type(error).__qualname__,
         EXCEPTION_MESSAGE: text_of(error),
@@ -148,4 +147,4 @@ def error_event(error: BaseException, at_ns: int) -> Event:
     if not isinstance(error, TorchlaneError):
         stack = traceback.format_exception(error)
         found[EXCEPTION_STACKTRACE] = "".join(stack)[-MOST_OF_STACK:]
-    return Event("exception", found, at_ns)
+    return found

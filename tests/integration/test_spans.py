@@ -12,11 +12,10 @@ import numpy as np
 import pytest
 from opentelemetry.propagators.composite import CompositePropagator
 from opentelemetry.sdk.resources import Resource
-from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-from opentelemetry.sdk.trace.sampling import ParentBasedTraceIdRatio
-from opentelemetry.sdk.util.instrumentation import InstrumentationScope
+from opentelemetry.sdk.trace.sampling import ALWAYS_ON, ParentBasedTraceIdRatio
 from opentelemetry.trace import SpanContext, SpanKind, StatusCode, format_span_id, format_trace_id
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
@@ -26,9 +25,7 @@ from structlog.testing import capture_logs
 from app.api.oip.grpc.protos import inference_pb2 as pb
 from app.codecs.tensor import TensorCodec
 from app.errors import ModelError
-from app.telemetry.late import LateExporter
-from app.telemetry.making import SpanMaker
-from app.telemetry.spans import Sampling, Spans
+from app.telemetry.spans import Ids, Sampling, Spans
 from app.telemetry.tracing import Tracing
 from app.types import Arrays
 from tests.artifacts import write_artifact
@@ -46,16 +43,19 @@ class Made:
 
     def __init__(self, ratio: float = 1.0) -> None:
         self.exporter = InMemorySpanExporter()
-        sampling = Sampling(
-            ParentBasedTraceIdRatio(ratio),
-            CompositePropagator([TraceContextTextMapPropagator()]),
-            ratio,
-            follows_parent=True,
+        ids = Ids()
+        provider = TracerProvider(
+            ParentBasedTraceIdRatio(ratio), Resource({}), shutdown_on_exit=False, id_generator=ids
         )
+        always = TracerProvider(ALWAYS_ON, Resource({}), shutdown_on_exit=False)
+        for each in (provider, always):
+            each.add_span_processor(SimpleSpanProcessor(self.exporter))
         self.sink = Spans(
-            [SimpleSpanProcessor(LateExporter(self.exporter, 3))],
-            sampling,
-            SpanMaker(Resource({}), InstrumentationScope("torchlane")),
+            provider.get_tracer("torchlane"),
+            always.get_tracer("torchlane"),
+            ids,
+            CompositePropagator([TraceContextTextMapPropagator()]),
+            Sampling(ratio, follows_parent=True),
         )
 
     def begin(self, tracing: Tracing) -> Made:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from opentelemetry.propagators.textmap import (
     default_getter,
     default_setter,
 )
+from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.trace import (
     NonRecordingSpan,
     SpanContext,
@@ -25,7 +27,8 @@ from opentelemetry.trace import (
 from structlog.testing import capture_logs
 
 from app.telemetry import provider
-from app.telemetry.provider import Export, resource_of
+from app.telemetry.provider import Export, configured, resource_of
+from app.telemetry.spans import Sampling
 from app.telemetry.tracing import RequestTrace
 
 
@@ -66,20 +69,99 @@ class ReadsMore(TextMapPropagator):
         """Nothing is passed on."""
 
 
-@pytest.mark.parametrize("sampler", ["parentbased_traceidratio", "PARENTBASED_TRACEIDRATIO"])
+@pytest.fixture
+def environ(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
+    """No variables but those of the test."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in [each for each in os.environ if each.startswith("OTEL_")]:
+            patch.delenv(name)
+        patch.setenv("OTEL_TRACES_EXPORTER", "console")
+        yield patch
+        for name in [each for each in os.environ if each.startswith("OTEL_")]:
+            del os.environ[name]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("OTEL_TRACES_EXPORTER", "zipkin"),
+        ("OTEL_TRACES_EXPORTER", "console,zipkin"),
+        ("OTEL_TRACES_SAMPLER", "sometimes"),
+        ("OTEL_PROPAGATORS", "tracecontext,b4"),
+        ("OTEL_BSP_MAX_QUEUE_SIZE", "0"),
+        ("OTEL_BSP_MAX_QUEUE_SIZE", "many"),
+        ("OTEL_BSP_SCHEDULE_DELAY", "-1"),
+        ("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", "4096"),
+    ],
+)
+def test_a_wrong_value_is_named(environ: pytest.MonkeyPatch, name: str, value: str) -> None:
+    environ.setenv(name, value)
+    with pytest.raises(ValueError, match=name) as caught:
+        configured()
+    if "BSP" not in name:
+        assert f"{name}='{value}' cannot be used: " in str(caught.value)
+        assert "the names are" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("OTEL_EXPORTER_OTLP_PROTOCOL", "http/xml"),
+        ("OTEL_EXPORTER_OTLP_ENDPOINT", "ftp://collector:4317"),
+        ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://"),
+        ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://collector:port"),
+        ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "http://two words"),
+    ],
+)
+def test_a_wrong_receiver_is_named(environ: pytest.MonkeyPatch, name: str, value: str) -> None:
+    environ.setenv("OTEL_TRACES_EXPORTER", "otlp")
+    environ.setenv(name, value)
+    with pytest.raises(ValueError, match=value):
+        configured()
+
+
+@pytest.mark.parametrize("share", ["1.5", "-0.1", "half", "nan"])
+def test_invalid_ratio_is_refused(environ: pytest.MonkeyPatch, share: str) -> None:
+    environ.setenv("OTEL_TRACES_SAMPLER", "traceidratio")
+    environ.setenv("OTEL_TRACES_SAMPLER_ARG", share)
+    with pytest.raises(ValueError, match=f"OTEL_TRACES_SAMPLER_ARG='{share}' cannot be used"):
+        configured()
+
+
+def test_variables_are_read_by_the_sdk(environ: pytest.MonkeyPatch) -> None:
+    environ.delenv("OTEL_TRACES_EXPORTER")
+    for endpoint in ("collector:4317", "https://[::1]:4317/"):
+        environ.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint)
+        found = configured()
+        assert [each.__module__.split(".")[4] for each in found.exporters] == ["grpc"]
+        assert found.sampling == (1.0, True)
+        assert found.propagator.fields == {"traceparent", "tracestate", "baggage"}
+    environ.setenv("OTEL_TRACES_EXPORTER", "otlp, console")
+    environ.setenv("OTEL_EXPORTER_OTLP_PROTOCOL", "http/protobuf")
+    environ.setenv("OTEL_TRACES_SAMPLER", "PARENTBASED_TRACEIDRATIO")
+    environ.setenv("OTEL_TRACES_SAMPLER_ARG", "0.01")
+    environ.setenv("OTEL_PROPAGATORS", "none")
+    found = configured()
+    names = [each.__name__ for each in found.exporters]
+    assert names == ["OTLPSpanExporter", "ConsoleSpanExporter"]
+    assert found.sampling == (0.01, True)
+    assert "TraceIdRatioBased{0.01}" in found.sampler.get_description()
+    assert found.propagator.fields == set()
+    environ.setenv("OTEL_TRACES_SAMPLER", "traceidratio")
+    environ.delenv("OTEL_TRACES_SAMPLER_ARG")
+    assert configured().sampling == (1.0, False)
+
+
 async def test_propagator_may_read_unlisted_headers(
-    monkeypatch: pytest.MonkeyPatch, sampler: str
+    environ: pytest.MonkeyPatch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(provider, "_propagator", lambda _: ReadsMore())
-    environ = {
-        "OTEL_TRACES_EXPORTER": "console",
-        "OTEL_PROPAGATORS": "b3",
-        "OTEL_TRACES_SAMPLER": sampler,
-        "OTEL_TRACES_SAMPLER_ARG": "0",
-    }
-    export = Export(environ, "1.2", None)
+    known = configured()
+    sampling = Sampling(None, follows_parent=False)
+    changed = known._replace(propagator=ReadsMore(), sampling=sampling)
+    monkeypatch.setattr(provider, "configured", lambda: changed)
+    export = Export("1.2", None)
     spans = export.spans
-    fields = {b"x-b3-traceid": b"2a"}
+    fields = {b"x-b3-traceid": b"2a", b"b3": b""}
     assert spans.may_want(fields)
     token = spans.wants(RequestTrace("GET", "/", "", b"abc", 1.0), fields)
     assert token is not None
@@ -87,35 +169,25 @@ async def test_propagator_may_read_unlisted_headers(
     await export.close(5.0)
 
 
-async def test_blank_variable_counts_as_unset(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_blank_variable_counts_as_unset(environ: pytest.MonkeyPatch) -> None:
     for name in ("OTEL_EXPORTER_OTLP_TIMEOUT", "OTEL_BSP_SCHEDULE_DELAY", "OTEL_TRACES_SAMPLER"):
-        monkeypatch.setenv(name, " ")
-    monkeypatch.setenv("OTEL_TRACES_EXPORTER", "OTLP,")
-    export = Export(os.environ, "1.2", None)
-    await export.close(5.0)
+        environ.setenv(name, " ")
+    environ.setenv("OTEL_TRACES_EXPORTER", "otlp")
+    await Export("1.2", None).close(5.0)
     assert "OTEL_EXPORTER_OTLP_TIMEOUT" not in os.environ
 
 
 async def test_hanging_receiver_does_not_block_others(
-    monkeypatch: pytest.MonkeyPatch,
+    environ: pytest.MonkeyPatch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hangs, closed = threading.Event(), threading.Event()
 
-    class Processor:
-        made = 0
-
-        def __init__(self, _: object) -> None:
-            self._end = closed.set if Processor.made else hangs.wait
-            Processor.made += 1
-
-        def shutdown(self) -> None:
-            self._end()
-
-    monkeypatch.setattr(provider, "BatchSpanProcessor", Processor)
-    environ = {"OTEL_TRACES_EXPORTER": "otlp,console"}
+    ends: list[Callable[[], object]] = [hangs.wait, closed.set]
+    monkeypatch.setattr(BatchSpanProcessor, "shutdown", lambda _: ends.pop(0)())
+    environ.setenv("OTEL_TRACES_EXPORTER", "otlp,console")
     try:
         with capture_logs() as logs:
-            await Export(environ, "1.2", None).close(0.2)
+            await Export("1.2", None).close(0.2)
         assert closed.is_set()
         assert [each["event"] for each in logs] == ["traces_not_sent"]
     finally:
