@@ -11,6 +11,7 @@ import time
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from torch._C._profiler import _ExperimentalConfig
 from torch.autograd.profiler import profile, record_function
 
 from app.errors import NotRecorded, ShuttingDown
+from app.threads import in_thread
 from app.types import Profile
 from models.scratch import scratch_folder
 
@@ -158,7 +160,8 @@ class Profiler:
                 BATCHES.go_on()
             if cancelled:
                 raise asyncio.CancelledError
-            events = await asyncio.to_thread(trace.add, recording)
+            # Its thread does not delay the end of the process, however slow the disk is.
+            events = await in_thread(partial(trace.add, recording), _discard)
             if trace.is_full:
                 return FULL
             if self._stopping():
@@ -228,6 +231,10 @@ class _Trace:
             elif event["name"] == "thread_name" and event["tid"] in names:
                 event["args"]["name"] = names[event["tid"]]
             yield event
+
+
+def _discard(_: object) -> None:
+    """Drop a result that is no longer wanted."""
 
 
 def _begun() -> profile:

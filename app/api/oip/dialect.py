@@ -12,7 +12,7 @@ from app.api.oip.routes import add_oip
 
 
 def endpoints() -> tuple[Endpoint, ...]:
-    """The endpoints of infer calls, which share a parser and the known heads."""
+    """The endpoints of infer calls, which share the known heads."""
     call = partial(InferCall, KnownHeads())
     return tuple(
         Endpoint(route, call, many=True)
