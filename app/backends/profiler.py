@@ -35,7 +35,7 @@ FIRST_SLICE_S, LEAST_SLICE_S, LONGEST_SLICE_S = 0.1, 0.02, 0.25
 POLL_S = 0.001
 HELD_S = 1.0  # maximum wait for batches: shorter than a hang that the watchdog reports
 BEGIN = b'{"traceEvents":[\n'
-END_BYTES = 1024  # kept free for the end of the trace
+END_BYTES = 64 << 10  # kept free for the end of the trace
 GZIP_BITS, QUICK = 31, 1  # zlib's settings for a gzip header and the lowest level
 FOLDER = "torchlane-profile-"
 DONE, FULL, STOPPING = "the time is up", "the trace is full", "the server is shutting down"
@@ -185,6 +185,7 @@ class _Trace:
         self._most_bytes = most_bytes - END_BYTES
         self._squeeze = zlib.compressobj(QUICK, wbits=GZIP_BITS) if compressed else None
         self._parts: list[bytes] = []
+        self._names: dict[int | None, str] = {}  # of threads, by their native ids
         self.is_full = False
         self.nbytes = 0
         self._write(BEGIN)
@@ -208,7 +209,11 @@ class _Trace:
         return len(events)
 
     def end(self, about: dict[str, object]) -> bytes:
-        """The whole trace, with `about` as its metadata."""
+        """The whole trace, with the names of threads, and `about` as its metadata."""
+        kind: dict[str, object] = {"ph": "M", "name": "thread_name", "pid": os.getpid()}
+        for number, name in self._names.items():
+            text = orjson.dumps({**kind, "tid": number, "args": {"name": name}})
+            self._write(b",\n" * (self.nbytes > len(BEGIN)) + text)
         self._write(b'],"displayTimeUnit":"ms","otherData":' + orjson.dumps(about) + b"}")
         if self._squeeze is not None:
             self._parts.append(self._squeeze.flush())
@@ -219,8 +224,8 @@ class _Trace:
         self._parts.append(text if self._squeeze is None else self._squeeze.compress(text))
 
     def _worth(self, events: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-        """The events worth showing, with the names of our threads, and of operators only times."""
-        names = {each.native_id: each.name for each in threading.enumerate()}
+        """The events worth showing, without torch's names of threads; of operators only times."""
+        self._names |= {each.native_id: each.name for each in threading.enumerate()}
         for event in events:
             if not isinstance(event["pid"], int) or event.get("cat") == "overhead":
                 continue  # about the recorder itself
@@ -228,8 +233,8 @@ class _Trace:
                 del event["args"]
             elif event["name"] == "process_name" and event["pid"] == os.getpid():
                 event["args"]["name"] = self._process
-            elif event["name"] == "thread_name" and event["tid"] in names:
-                event["args"]["name"] = names[event["tid"]]
+            elif event["name"] == "thread_name" and event["tid"] in self._names:
+                continue
             yield event
 
 

@@ -95,7 +95,7 @@ async def test_server_stop_ends_and_returns_the_profile() -> None:
 
 
 async def test_full_trace_ends_the_profile() -> None:
-    most = 40_000
+    most = 400_000
     profile = await made(most_bytes=most).profile(30, compressed=False)
     assert profile.ended == FULL
     assert len(profile.content) <= most
