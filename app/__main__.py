@@ -345,7 +345,7 @@ def _config(app: FastAPI | str, settings: Settings) -> uvicorn.Config:
         host=settings.host,
         port=settings.port,
         loop="uvloop" if sys.platform != "win32" else "asyncio",
-        http="httptools" if isinstance(app, str) else app.state.protocol,
+        http="httptools" if isinstance(app, str) else app.state.connection,
         ws="none",
         lifespan="on",
         log_config=None,

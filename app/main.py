@@ -32,8 +32,8 @@ from app.api.openapi.document import install_openapi
 from app.api.origins import Hosts, Origins
 from app.api.routes import DIALECTS, add_routes
 from app.api.service import RequestLimits, Service
+from app.api.transport.connection import connections_for
 from app.api.transport.middleware import surround
-from app.api.transport.protocol import protocol_for
 from app.api.turns import Turns
 from app.backends.base import Backend
 from app.backends.devices import find_devices, share_one_core
@@ -209,7 +209,7 @@ def create_app(
     )
     app.state.lifecycle = lifecycle  # for __main__, which begins the drain before the lifespan ends
     app.state.metrics = metrics  # for __main__, which owns the log
-    app.state.protocol = protocol_for(service)  # for uvicorn
+    app.state.connection = connections_for(service)  # for uvicorn
     app.state.grpc = grpc  # for __main__, which binds its port or hands it connections
     app.state.guard = service.guard  # for routes that need a scope
     install_error_handlers(app)

@@ -174,12 +174,8 @@ class Server(uvicorn.Server):
         writing_s = max(0.0, self._lifecycle.stop_left_s() - reserve_s / 2)
         await _until_empty(connections, time.monotonic() + writing_s)
         # The remaining clients do not send their body or read their answer: uvicorn cancels them.
-        # Imported here, because prometheus_client checks at import whether it is shared.
-        from app.api.transport.protocol import Protocol  # noqa: PLC0415
-
         for connection in list(connections):
-            if isinstance(connection, Protocol):  # the fast path has no task to cancel
-                connection.give_up()
+            connection.give_up()  # type: ignore[union-attr]  # the fast path has no task to cancel
         linger_s = min(LINGER_S, self._lifecycle.stop_left_s())  # for clients to read these answers
         await _until_empty(connections, time.monotonic() + linger_s)
         self.config.timeout_graceful_shutdown = 0 if connections else 1

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import http.client
 import re
 import signal
 import socket
@@ -133,21 +132,3 @@ def test_memory_is_bounded_and_others_are_served(
         assert max(waited for _, waited in seen) < 2
         server.signal(signal.SIGTERM)
         assert server.exit_code(20) == 0
-
-
-def test_a_connection_is_reused_after_the_time_that_was_set(models: Path, tmp_path: Path) -> None:
-    """Longer than uvicorn's default of 5 s, which no balancer keeps to."""
-    with running(models, tmp_path / "log", keep_alive_s="60", **SETTINGS) as server:
-        connection = http.client.HTTPConnection("127.0.0.1", server.port)
-        statuses = []
-        for pause_s in (0, 5.5):
-            time.sleep(pause_s)
-            connection.request("GET", "/health/live")
-            if pause_s == 0:
-                kept = connection.sock
-            assert connection.sock is kept
-            answer = connection.getresponse()
-            answer.read()
-            statuses.append(answer.status)
-        connection.close()
-        assert statuses == [200, 200]

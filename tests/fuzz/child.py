@@ -24,7 +24,6 @@ INSTRUMENTED = [
     "PIL",
     "numpy.lib",
     "python_multipart",
-    "uvicorn.protocols",
     "tests.fuzz",
 ]
 NPY = ("numpy.lib._format_impl", "numpy.lib.format")  # what reads .npy, instrumented nonetheless

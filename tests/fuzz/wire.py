@@ -20,7 +20,7 @@ import uvicorn
 from uvicorn.server import ServerState
 
 from app.api.errors import STATUS
-from app.api.transport.protocol import Protocol
+from app.api.transport.connection import Connection
 from app.main import create_app
 from app.settings import Settings
 from tests.artifacts import write_artifact
@@ -105,19 +105,19 @@ class Served:
     async def ask(self, pieces: list[bytes]) -> bytes:
         """What is answered to a client that sends this, waits a little, and leaves."""
         ear = Ear()
-        protocol: Protocol = self.app.state.protocol(
+        connection: Connection = self.app.state.connection(
             config=self.config, server_state=self.state, app_state={}
         )
-        protocol.connection_made(ear)
-        metrics = protocol.service.metrics
+        connection.connection_made(ear)
+        metrics = connection.service.metrics
         for piece in pieces:
             if not ear.is_closing():
-                protocol.data_received(piece)
+                connection.data_received(piece)
                 await asyncio.sleep(0)
         until = self.loop.time() + PATIENCE_S
         while (self.state.tasks or metrics.requests_open) and self.loop.time() < until:
             await asyncio.sleep(0)
-        protocol.connection_lost(None)
+        connection.connection_lost(None)
         until = self.loop.time() + LIMIT_S
         while self.state.tasks or metrics.requests_open:
             if self.loop.time() > until:

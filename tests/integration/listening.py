@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,7 +16,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.server import ServerState
 
 from app.api.service import Service
-from app.api.transport.protocol import Protocol
+from app.api.transport.connection import Connection
 from app.backends.base import Backend
 from app.backends.fake import FakeBackend, Step
 from app.backends.selection import Selection
@@ -103,9 +102,9 @@ class Listening:
     _wires: list[Wire] = field(default_factory=list)
 
     @property
-    def connections(self) -> list[Protocol]:
+    def connections(self) -> list[Connection]:
         """Those that are open on the server's side."""
-        return [each for each in self.state.connections if isinstance(each, Protocol)]
+        return [each for each in self.state.connections if isinstance(each, Connection)]
 
     async def connect(self) -> Wire:
         """A new connection, closed when the test ends."""
@@ -140,7 +139,10 @@ class Listening:
 @contextlib.asynccontextmanager
 async def listening(
     model_dir: Path,
+    application: ASGIApp | None = None,
     *,
+    access_log: bool = False,
+    root_path: str = "",
     make_backend: BackendFactory | None = None,
     keep_alive_s: float = 5.0,
     **settings: Any,
@@ -149,6 +151,9 @@ async def listening(
 
     Args:
         model_dir: the repository.
+        application: answers what is not on the fast path, instead of the server's own.
+        access_log: see `uvicorn.Config`.
+        root_path: see `uvicorn.Config`.
         make_backend: other backends than torch's.
         keep_alive_s: how long an idle connection stays.
         settings: see `app.settings`.
@@ -158,21 +163,20 @@ async def listening(
     loop = asyncio.get_running_loop()
     asgi: list[str] = []
     config = uvicorn.Config(
-        _noting(app, asgi),
-        http=app.state.protocol,
+        _noting(application or app, asgi),
+        http=app.state.connection,
         ws="none",
         lifespan="off",
         log_config=None,
-        access_log=False,
+        access_log=access_log,
+        root_path=root_path,
         timeout_keep_alive=keep_alive_s,  # type: ignore[arg-type]  # a float does as well
     )
     config.load()
     state = ServerState()
 
-    def protocol() -> Protocol:
-        # pytest catches what this logger is told, and a log of accesses rules the fast path out.
-        logging.getLogger("uvicorn.access").handlers.clear()
-        made: Protocol = app.state.protocol(config=config, server_state=state, app_state={})
+    def protocol() -> Connection:
+        made: Connection = app.state.connection(config=config, server_state=state, app_state={})
         return made
 
     server = Listening(app, 0, state, protocol().service, asgi)

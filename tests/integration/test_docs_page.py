@@ -10,12 +10,7 @@ import pytest
 
 from tests.integration.harness import Api, serving
 
-FILES = {
-    "/docs": "text/html; charset=utf-8",
-    "/docs/start.js": "text/javascript; charset=utf-8",
-    "/docs/swagger-ui.css": "text/css; charset=utf-8",
-    "/docs/swagger-ui-bundle.js": "text/javascript; charset=utf-8",
-}
+FILES = ("/docs", "/docs/start.js", "/docs/swagger-ui.css", "/docs/swagger-ui-bundle.js")
 
 
 @pytest.fixture
@@ -24,25 +19,11 @@ async def api(tmp_path: Path) -> AsyncIterator[Api]:
         yield api
 
 
-@pytest.mark.parametrize(("path", "media_type"), FILES.items())
-async def test_each_file_is_served_and_revalidated(api: Api, path: str, media_type: str) -> None:
+@pytest.mark.parametrize("path", FILES)
+async def test_each_file_is_served(api: Api, path: str) -> None:
     answer = await api.client.get(path)
     assert answer.status_code == 200
-    assert answer.headers["content-type"] == media_type
-    assert answer.headers["x-content-type-options"] == "nosniff"
     assert answer.headers["cache-control"] == "no-cache"
-    etag = answer.headers["etag"]
-    head = await api.client.head(path)
-    assert (head.status_code, head.content) == (200, b"")
-    assert head.headers["content-length"] == str(len(answer.content))
-    assert head.headers["etag"] == etag
-    for known in (etag, f'"other", W/{etag}', "*"):
-        again = await api.client.get(path, headers={"If-None-Match": known})
-        assert (again.status_code, again.content, again.headers["etag"]) == (304, b"", etag)
-    assert (await api.client.get(path, headers={"If-None-Match": '"other"'})).status_code == 200
-    rejected = await api.client.post(path)
-    assert (rejected.status_code, rejected.json()["code"]) == (405, "method_not_allowed")
-    assert {each.strip() for each in rejected.headers["allow"].split(",")} == {"GET", "HEAD"}
 
 
 async def test_the_policy_allows_only_the_servers_files(api: Api) -> None:
@@ -64,7 +45,7 @@ async def test_the_policy_allows_only_the_servers_files(api: Api) -> None:
 @pytest.mark.parametrize(
     "path",
     [
-        *("/docs/redoc.standalone.js", "/docs/nope", "/redoc"),
+        *("/docs/nope", "/redoc", "/docs/docs"),
         *("/docs/../app/main.py", "/docs/..%2F__init__.py", "/docs/%2e%2e/core.py"),
         *("/docs//etc/passwd", "/docs/%2Fetc%2Fpasswd", "/docs/start.js%00"),
     ],

@@ -18,7 +18,7 @@ import pytest
 from app.api import answering, answers, json_pieces, memory
 from app.api.oip import answers as oip_answers
 from app.api.text import classify, embeddings
-from app.api.transport import asgi_predict, exchange, uvicorn_adapter
+from app.api.transport import asgi_predict, exchange, writing
 from app.api.turns import Turns
 from app.codecs.answers import AnswerEncoder
 from app.errors import Overloaded
@@ -92,7 +92,7 @@ def shrink(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(answering, "LARGE_BYTES", -1)
     patch.setattr(memory, "FREE_BYTES", 0)
     patch.setattr(json_pieces, "MAX_COST", 1)
-    for module in (answers, asgi_predict, exchange, uvicorn_adapter):
+    for module in (answers, asgi_predict, exchange, writing):
         patch.setattr(module, "WRITE_BYTES", 7)
 
 
@@ -257,12 +257,12 @@ async def test_unread_answers_are_counted_and_more_are_rejected(
     write_artifact(tmp_path, "double")
     loop = asyncio.get_running_loop()
     limit = 20 << 20  # one answer of 12 MB, and no other
-    given = {"cache_bytes": 0, "answers_limit_bytes": limit}
+    given: dict[str, Any] = {"cache_bytes": 0, "answers_limit_bytes": limit}
     async with listening(tmp_path, make_backend=Doubles(wide), **given) as server:
         held = server.service.answers
         with deaf(server, ask_wide(5, **WAYS[way])) as first:
             first.setblocking(False)
-            await until(lambda: any(each.flow.write_paused for each in server.connections))
+            await until(lambda: any(each.writer.is_paused for each in server.connections))
             assert 8 * WIDTH < held.held < limit
             wire = await server.connect()
             rejected = await wire.ask(ask_wide(6, **WAYS[way]))
@@ -314,7 +314,7 @@ async def test_answers_of_known_size_have_their_room_before_they_are_computed(
     room: Path, way: str
 ) -> None:
     doubles, limit = Doubles(of_room), 1 << 20  # for two of six
-    given = {"cache_bytes": 0, "answers_limit_bytes": limit}
+    given: dict[str, Any] = {"cache_bytes": 0, "answers_limit_bytes": limit}
     async with listening(room, make_backend=doubles, **given) as server:
         held = server.service.answers
         doubles.hold()
@@ -340,7 +340,7 @@ async def test_room_is_given_back_without_an_answer(room: Path, way: str, end: s
         return of_room(inputs)
 
     doubles = Doubles(fails)
-    given = {"queue_limit_items": 1} if end == "queue full" else {}
+    given: dict[str, Any] = {"queue_limit_items": 1} if end == "queue full" else {}
     async with listening(room, make_backend=doubles, cache_bytes=0, **given) as server:
         held = server.service.answers
         doubles.hold()

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from app.access.entries import make_key
-from app.api.transport import closing
+from app.api.transport import writing
 from tests.artifacts import write_artifact
 from tests.integration.harness import held
 from tests.integration.listening import Listening, listening, until
@@ -150,12 +150,6 @@ async def test_metrics_are_not_read_without_listeners(models: Path) -> None:
         assert reads == then
 
 
-async def test_http_1_0_gets_no_stream(models: Path) -> None:
-    async with listening(models) as server:
-        answer = await server.ask(request("/live", b"", method="GET", version="1.0"))
-        assert (answer.status, answer.code) == (505, "http_version_not_supported")
-
-
 @pytest.mark.usefixtures("fast")
 async def test_an_endless_request_body_ends_the_stream(models: Path) -> None:
     async with listening(models) as server:
@@ -199,8 +193,8 @@ async def test_too_many_listeners_get_retry_after(
 async def test_a_listener_that_never_reads_is_disconnected(
     models: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(closing, "LAST_READ_S", FAST_S)
-    monkeypatch.setattr(closing, "UNREAD_S", FAST_S)
+    monkeypatch.setattr(writing, "LAST_READ_S", FAST_S)
+    monkeypatch.setattr(writing, "UNREAD_S", FAST_S)
     async with listening(models) as server, listener(server) as live:
         with socket.socket() as mute:
             mute.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)

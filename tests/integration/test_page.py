@@ -44,7 +44,9 @@ async def test_each_file_is_served_and_revalidated(tmp_path: Path, name: str) ->
         assert head.headers["content-length"] == str(len(answer.content))
         again = await api.client.get(url, headers={"If-None-Match": etag})
         assert (again.status_code, again.content, again.headers["etag"]) == (304, b"", etag)
-        assert (await api.client.post(url)).status_code == 405
+        rejected = await api.client.post(url)
+        assert (rejected.status_code, rejected.json()["code"]) == (405, "method_not_allowed")
+        assert {each.strip() for each in rejected.headers["allow"].split(",")} == {"GET", "HEAD"}
 
 
 async def test_the_policy_allows_only_the_servers_files(tmp_path: Path) -> None:

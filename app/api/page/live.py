@@ -21,7 +21,7 @@ from app.access.entries import METRICS
 from app.api.errors import HEAD_ONLY, TRANSPORT
 from app.api.page.snapshot import Change, Series, read, snapshot, version
 from app.api.service import Service
-from app.errors import HttpVersionNotSupported, Overloaded, ShuttingDown, TorchlaneError
+from app.errors import Overloaded, ShuttingDown, TorchlaneError
 
 LOG = structlog.get_logger(__name__)
 MAX_LISTENERS = 32  # per process
@@ -140,8 +140,6 @@ class LiveStream(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """See ASGI."""
-        if scope["http_version"] == "1.0":  # an answer in HTTP/1.0 needs a length
-            raise HttpVersionNotSupported("/live needs HTTP/1.1; configure the proxy to use it")
         start = {"type": "http.response.start", "status": 200, "headers": list(HEADERS)}
         if HEAD_ONLY in scope:
             await send(start)

@@ -1,4 +1,7 @@
-"""The page at /, and the calls that work without it: GET /live and the reports of versions."""
+"""The page at /, and the calls that work without it: GET /live and the reports of versions.
+
+All addresses in the page are relative, so it works behind a proxy that removes a path prefix.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +12,10 @@ from fastapi import FastAPI, Response
 from app.api.access import Scraper
 from app.api.openapi import schemas
 from app.api.openapi.headers import RETRY_AFTER
-from app.api.page.files import add_files
 from app.api.page.live import Live, LiveStream
 from app.api.page.report import add_report
 from app.api.service import Service
+from app.api.static_files import PackagedFiles
 
 LIVE: dict[int | str, dict[str, Any]] = {
     200: {
@@ -32,7 +35,10 @@ def add_page(app: FastAPI, service: Service, *, shown: bool) -> None:
     """Add the live data, the reports and, if it is shown, the page."""
     live, asks_for_key = Live(service), not service.limits.open_metrics
     if shown:
-        add_files(app)
+        # blob: and data: are for pictures that a user chose or drew
+        served = PackagedFiles((__package__, "static"), images="blob: data:")
+        app.add_route("/", served.page("index.html"), include_in_schema=False)
+        app.mount("/page", served)
     add_report(app, service)
 
     @app.get(

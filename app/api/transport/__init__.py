@@ -1,1 +1,1 @@
-"""Connections: the fast path for predictions, and uvicorn's path to the ASGI application."""
+"""Connections: the fast path for predictions, and the calls of the ASGI application."""

@@ -1,7 +1,7 @@
 """The prediction calls as an ASGI application: reads the body, waits, writes the answer.
 
 FastAPI documents these routes, and `routes.py` passes their requests to it. In this project's own
-server most requests use `protocol.py` instead, which costs half as much.
+server most requests use `exchange.py` instead, which costs half as much.
 """
 
 from __future__ import annotations

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable
-from typing import Any, Protocol
+from typing import Any
 
 import structlog
 
@@ -26,8 +25,10 @@ from app.api.errors import (
     error_body,
 )
 from app.api.payloads import check_length
-from app.api.request_ids import HEADER, RequestIds
-from app.api.service import Service
+from app.api.request_ids import HEADER
+from app.api.transport.host import RequestConnection
+from app.api.transport.known_head import KnownHead
+from app.api.transport.parsing import RequestParser
 from app.engine.submission import Submission
 from app.errors import Abandoned, DeadlineExceeded, ShuttingDown, TorchlaneError
 from app.telemetry.tracing import RequestTrace
@@ -38,52 +39,17 @@ LEFT = "the client disconnected before its answer was written"
 SMALL_PIECE_BYTES = 4096  # larger pieces of a body are kept as received, and copied once
 
 
-class ExchangeConnection(Protocol):
-    """What an exchange needs from its connection.
-
-    Attributes:
-        headers: the request's headers, with names in lower case.
-        fields: the last value of each name.
-        url: the request's URL, as received.
-    """
-
-    service: Service
-    ids: RequestIds
-    headers: list[tuple[bytes, bytes]]
-    fields: dict[bytes, bytes]
-    url: bytes
-    loop: asyncio.AbstractEventLoop
-
-    @property
-    def can_answer(self) -> bool:
-        """Whether anything more can be written."""
-        raise NotImplementedError
-
-    def write_answer(
-        self, status: int, headers: Iterable[tuple[bytes, bytes]], content: bytes
-    ) -> None:
-        """Write a whole answer, with the default headers."""
-
-    def write_in_pieces(self, content: bytes, sent: Callable[[], None]) -> None:
-        """Write a long content as the client reads it; then call `sent`, unless it leaves."""
-
-    def close_behind_answer(self) -> None:
-        """Close, but let the client read what was written."""
-
-    def exchanged(self) -> None:
-        """Called when the answer has been written."""
-
-
 class Exchange:
-    """A prediction and its answer on one connection; replaces uvicorn's own cycle.
+    """A prediction and its answer on one connection.
 
     Args:
-        connection: has a complete head.
+        connection: of the request.
+        head: the complete head of the request.
         endpoint: the requested endpoint.
 
     Attributes:
-        response_complete: whether the whole answer has been written; uvicorn reads it.
-        keep_alive: whether the connection stays open; uvicorn sets it to False when it stops.
+        response_complete: whether the whole answer has been written.
+        keep_alive: whether the connection stays open; set to False when the server stops.
     """
 
     __slots__ = (
@@ -106,15 +72,17 @@ class Exchange:
         "response_complete",
     )
 
-    def __init__(self, connection: ExchangeConnection, endpoint: Endpoint) -> None:
+    def __init__(
+        self, connection: RequestConnection, head: RequestParser | KnownHead, endpoint: Endpoint
+    ) -> None:
         self.response_complete = False
         self._is_decided = False  # the answer, although it may not be written yet
         self.keep_alive = True
         self._began = time.perf_counter()
         self._connection = connection
         self._endpoint = endpoint
-        self._request_id = connection.ids.of(connection.fields)
-        self._for_browsers = connection.service.origins.headers(connection.fields)
+        self._request_id = connection.ids.of(head.fields)
+        self._for_browsers = connection.service.origins.headers(head.fields)
         self._body: list[bytes | bytearray] = []
         self._body_bytes = 0
         self._held_bytes = 0  # as counted by BodyMemory
@@ -126,25 +94,23 @@ class Exchange:
         connection.service.metrics.requests_open += 1
         self._trace: RequestTrace | None = None
         if connection.service.tracing.enabled:
-            self._trace = self._followed()
+            self._trace = self._followed(head)
 
-    def _followed(self) -> RequestTrace | None:
-        connection = self._connection
-        tracing = connection.service.tracing
-        if not tracing.may_follow(connection.headers, connection.fields):
+    def _followed(self, head: RequestParser | KnownHead) -> RequestTrace | None:
+        tracing = self._connection.service.tracing
+        if not tracing.may_follow(head.headers, head.fields):
             return None
-        path = connection.url.partition(b"?")[0].decode("latin-1")
+        path = head.url.partition(b"?")[0].decode("latin-1")
         trace = RequestTrace("POST", path, self._endpoint.route, self._request_id, self._began)
-        return tracing.begin(trace, connection.headers, connection.fields)
+        return tracing.begin(trace, head.headers, head.fields)
 
     def _log_ids(self) -> dict[str, str]:
         return {} if self._trace is None else self._trace.log_ids()
 
-    def open(self) -> None:
-        """Check the head."""
+    def open(self, fields: dict[bytes, bytes]) -> None:
+        """Check the head, given its headers."""
         try:
-            connection = self._connection
-            self._call = self._endpoint.call(connection.service, self._endpoint, connection.fields)
+            self._call = self._endpoint.call(self._connection.service, self._endpoint, fields)
             self._call.trace = self._trace
             self._call.is_sent_always = True
         except Exception as error:
@@ -167,7 +133,7 @@ class Exchange:
         except TorchlaneError as error:
             self._fail(error)
 
-    def begin(self) -> None:
+    def on_body_end(self) -> None:
         """Submit the body, which is complete."""
         if self._is_decided or self._call is None:
             return
@@ -267,13 +233,13 @@ class Exchange:
     def _write(self, answer: RawAnswer) -> None:
         """Write the answer, and count it: every exchange passes here once."""
         status, headers, content = answer
-        connection = self._connection
+        writer = self._connection.writer
         self._is_decided = True
         self._release_body()
         if self._timer is not None:
             self._timer.cancel()
         is_long = False
-        if connection.can_answer:
+        if writer.can_answer:
             is_long = len(content) > WRITE_BYTES
             if not self.keep_alive or (b"connection", b"close") in headers:
                 self.keep_alive = False
@@ -281,13 +247,13 @@ class Exchange:
                 headers.append((b"connection", b"close"))
             headers.append((HEADER, self._request_id))
             headers += self._for_browsers
-            connection.write_answer(status, headers, b"" if is_long else content)
+            writer.write_answer(status, headers, b"" if is_long else content)
         try:
             self._count(status)
         except Exception:  # the client has its answer, and the connection continues
             LOG.exception("request_not_counted", **self._log_ids())
         if is_long:
-            connection.write_in_pieces(content, self._sent)
+            writer.write_in_pieces(content, self._sent)
         else:
             self._sent()
 
@@ -301,7 +267,7 @@ class Exchange:
         self._call = self._submission = None  # an idle connection keeps its last exchange
         if not self.keep_alive:
             self._connection.close_behind_answer()
-        self._connection.exchanged()
+        self._connection.answered()
 
     def _release_body(self) -> None:
         """Drop the body, which is complete or no longer wanted."""

@@ -111,3 +111,18 @@ def check_trailers(trailers: Sequence[tuple[bytes, bytes]]) -> None:
     """
     if any(name == b"connection" for name, _ in trailers):
         raise MalformedRequest("a trailer must not have a Connection field")
+
+
+def without_upgrade(
+    method: bytes, target: bytes, version: str, headers: Sequence[tuple[bytes, bytes]]
+) -> bytes:
+    """A head for a new parser, without Upgrade headers (RFC 9110, section 7.8).
+
+    The parser stops after a head that requests an upgrade, and cannot be made to read the body as
+    usual.
+    """
+    parts = [method, b" ", target, b" HTTP/", version.encode(), b"\r\n"]
+    for name, value in headers:
+        if name != b"upgrade":
+            parts += (name, b": ", value, b"\r\n")
+    return b"".join((*parts, b"\r\n"))

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from app.api.transport.protocol import Protocol
+from app.api.transport.parsing import RequestParser
 from tests.artifacts import write_artifact
-from tests.integration.listening import Doubles, listening, until
+from tests.integration.listening import Doubles, listening
 from tests.integration.wire import COUNTED, OPEN, READY, answered, ask_for, request
 
 
@@ -55,14 +55,14 @@ async def test_known_heads_answer_like_parsed_requests(
     models: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     parsed = 0
-    message_begins = Protocol.on_message_begin
+    message_begins = RequestParser.on_message_begin
 
-    def count(self: Protocol) -> None:
+    def count(self: RequestParser) -> None:
         nonlocal parsed
         parsed += 1
         message_begins(self)
 
-    monkeypatch.setattr(Protocol, "on_message_begin", count)
+    monkeypatch.setattr(RequestParser, "on_message_begin", count)
     wrong = (b"[", b'{"input": [1]}', b"x" * 3000, b"")
     async with listening(models, max_body_bytes=2000, cache_bytes=0) as server:
         wire = await server.connect()
@@ -83,19 +83,6 @@ async def test_known_heads_answer_like_parsed_requests(
         assert await server.metric(OPEN) == 0
 
 
-@pytest.mark.parametrize("chunk_bytes", [None, 1, 5, 1000])
-async def test_body_may_arrive_byte_by_byte(models: Path, chunk_bytes: int | None) -> None:
-    async with listening(models) as server:
-        wire = await server.connect()
-        for number in (3.0, 4.0):
-            data = request(body=b'{"input": [%r, 2]}' % number, chunk_bytes=chunk_bytes)
-            for at in range(len(data)):
-                wire.send(data[at : at + 1])
-                await asyncio.sleep(0)
-            await answered(wire, number)
-        assert server.asgi == []
-
-
 async def test_chunks_of_any_size_keep_their_order(models: Path) -> None:
     inputs = [[number / 64, 0.5] for number in range(4000)]
     body = json.dumps({"inputs": inputs}).encode()
@@ -114,42 +101,6 @@ async def test_chunks_of_any_size_keep_their_order(models: Path) -> None:
         got = [each["outputs"]["y"] for each in answer.json()["predictions"]]
         assert got == [[2 * a, 2 * b] for a, b in inputs]
         assert server.asgi == []
-
-
-class TestOrder:
-    """Answers come in the order of pipelined requests."""
-
-    @pytest.mark.parametrize("cache_bytes", [0, 1_000_000])
-    async def test_fast_and_asgi_requests_keep_their_order(
-        self, models: Path, cache_bytes: int
-    ) -> None:
-        rng = random.Random(3)
-        async with listening(models, cache_bytes=cache_bytes) as server:
-            wire = await server.connect()
-            for _ in range(30):
-                numbers = [rng.choice([None, 1.0, 2.0, rng.randrange(800) / 16]) for _ in range(5)]
-                wire.send(b"".join(READY if n is None else ask_for(n) for n in numbers))
-                for number in numbers:
-                    if number is None:
-                        assert (await wire.answer()).json()["status"] == "ready"
-                    else:
-                        await answered(wire, number)
-            assert await server.metric(OPEN) == 0
-
-    async def test_request_behind_a_slow_one_waits(self, models: Path) -> None:
-        doubles = Doubles()
-        async with listening(models, make_backend=doubles) as server:
-            doubles.hold()
-            wire = await server.connect()
-            wire.send(ask_for(5))
-            await until(lambda: doubles.one.batches == [[5]])
-            wire.send(READY + ask_for(6))
-            await asyncio.sleep(0.05)
-            assert server.asgi == []  # begun only when its turn has come
-            doubles.go_on()
-            await answered(wire, 5)
-            assert (await wire.answer()).json()["status"] == "ready"
-            await answered(wire, 6)
 
 
 async def test_small_chunks_use_no_extra_memory(models: Path) -> None:
