@@ -79,7 +79,6 @@ class Connection(asyncio.Protocol):
     # What asyncio and the server call.
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """See `asyncio.Protocol`."""
         state = self.host.state
         state.connections.add(self)
         self.transport = transport
@@ -94,7 +93,6 @@ class Connection(asyncio.Protocol):
         self._wait(self.service.limits.head_timeout_s)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """See `asyncio.Protocol`."""
         self.host.state.connections.discard(self)
         if self._timer is not None:
             self._timer.cancel()
@@ -106,7 +104,6 @@ class Connection(asyncio.Protocol):
         self.request = None  # otherwise both would wait for the garbage collector
 
     def data_received(self, data: bytes) -> None:
-        """See `asyncio.Protocol`."""
         known = self._known
         if known is not None and self._is_free:
             body = known.body_of(data)
@@ -124,11 +121,9 @@ class Connection(asyncio.Protocol):
             self._known = known_head(data, parser.url, chosen[1], chosen[0]) or known
 
     def pause_writing(self) -> None:
-        """See `asyncio.Protocol`."""
         self.writer.pause()
 
     def resume_writing(self) -> None:
-        """See `asyncio.Protocol`."""
         self.writer.resume()
         self.reader.go_on()
 
@@ -150,7 +145,6 @@ class Connection(asyncio.Protocol):
 
     @property
     def is_closing(self) -> bool:
-        """See `IdleConnection`."""
         return self.transport.is_closing()
 
     @property
@@ -180,7 +174,6 @@ class Connection(asyncio.Protocol):
 
     @property
     def can_parse(self) -> bool:
-        """See `ParsingConnection`."""
         reads = self.parser.reads
         if reads == BETWEEN:
             return self.is_answered and not self.writer.is_paused
@@ -234,12 +227,10 @@ class Connection(asyncio.Protocol):
             cycle.start()
 
     def on_body(self, body: bytes) -> None:
-        """A piece of a body."""
         if self.request is not None:
             self.request.take(body)
 
     def on_request_end(self) -> None:
-        """The last byte of a request."""
         if self._due is not None:  # already answered
             self._wait(self.host.keep_alive_s)
         if self.request is not None:
