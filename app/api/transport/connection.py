@@ -243,14 +243,16 @@ class Connection(asyncio.Protocol):
         self.host.state.total_requests += 1
         if not self.writer.can_answer:
             return
-        self.reader.resume()  # the application may have left a body unread
+        if self.reader.is_paused:  # the application has left a body unread
+            self.reader.resume()
         if self.parser.reads == BETWEEN:
             self._wait(self.host.keep_alive_s)
         elif self.parser.reads == BODY:
             self._wait(self.service.limits.timeout_s)
         else:
             self._wait(self.service.limits.head_timeout_s)
-        self.reader.go_on()
+        if self.reader.ahead is not None:
+            self.reader.go_on()
 
     def close_behind_answer(self) -> None:
         """Close, but let the client read what was written."""
@@ -276,7 +278,7 @@ class Connection(asyncio.Protocol):
         return (
             self.parser.reads == BETWEEN
             and self.is_answered
-            and self.reader.is_empty
+            and self.reader.ahead is None
             and not self.writer.is_paused
             and not self.transport.is_closing()
         )
@@ -308,7 +310,7 @@ class Connection(asyncio.Protocol):
     def _look(self) -> None:
         self._timer = None
         now = self.loop.time()
-        if self._due is None or not self.reader.is_empty:  # the server's turn
+        if self._due is None or self.reader.ahead is not None:  # the server's turn
             self._set_timer(now + self.host.keep_alive_s)
         elif self._due > now:
             self._set_timer(self._due)

@@ -51,6 +51,10 @@ class Reader:
         connection: parses what is read.
         service: has the turns, and the memory that also counts incomplete bodies.
         transport: of the connection.
+
+    Attributes:
+        ahead: what was received and not parsed; empty: only the next read waits for its turn.
+        is_paused: whether the application does not read its body.
     """
 
     def __init__(
@@ -59,26 +63,21 @@ class Reader:
         self._connection: ParsingConnection | None = connection
         self._service = service
         self._transport = transport
-        self._ahead: memoryview | None = None  # empty: only the next read waits for its turn
+        self.ahead: memoryview | None = None
         self._ahead_counted = 0
         self._waits_for_turn = False
         # Two reasons to read nothing; either suffices.
         self._is_held = False  # by too much that was sent ahead
-        self._is_paused = False  # by the application, which does not read its body
+        self.is_paused = False
         self._is_stopped = False
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether all that was received has been parsed."""
-        return self._ahead is None
 
     def received(self, data: bytes) -> None:
         """Parse one request, unless earlier ones wait, and keep the rest."""
         connection = self._connection
         if connection is None or connection.parser.reads == NOTHING:
             return
-        if self._ahead is not None:
-            self._keep(memoryview(b"".join((self._ahead, data))))
+        if self.ahead is not None:
+            self._keep(memoryview(b"".join((self.ahead, data))))
             return
         size, at = len(data), 0
         if connection.can_parse:
@@ -89,22 +88,22 @@ class Reader:
         if at < size:
             self._keep(memoryview(data)[at:])
         elif size >= AHEAD_BYTES and connection.parser.reads != NOTHING:
-            self._ahead = memoryview(b"")
+            self.ahead = memoryview(b"")
             self._hold(True)
             self.go_on()
 
     def go_on(self) -> None:
         """Wait for a turn, if there is something to parse and nothing else to wait for."""
-        if self._ahead is None or self._waits_for_turn or self._connection is None:
+        if self.ahead is None or self._waits_for_turn or self._connection is None:
             return
-        if self._connection.can_parse or not len(self._ahead):
+        if self._connection.can_parse or not len(self.ahead):
             self._waits_for_turn = True
             self._service.turns.wait(self)
 
     def take_turn(self) -> float:
         """Parse one more piece; see `Participant`."""
         self._waits_for_turn = False
-        ahead, connection = self._ahead, self._connection
+        ahead, connection = self.ahead, self._connection
         if ahead is None or connection is None:
             return 0.0
         if not len(ahead):
@@ -119,7 +118,7 @@ class Reader:
         except Exception:  # a bug, which the event loop logs
             self._transport.abort()
             raise
-        if self._ahead is not None:  # otherwise it was dropped
+        if self.ahead is not None:  # otherwise it was dropped
             if at < len(ahead):
                 self._keep(ahead[at:])
             else:
@@ -128,22 +127,21 @@ class Reader:
 
     def drop(self) -> None:
         """Forget what was not parsed."""
-        if self._ahead is not None:
-            self._ahead = None
+        if self.ahead is not None:
+            self.ahead = None
             self._service.bodies.give_back(self._ahead_counted)
             self._ahead_counted = 0
             self._hold(False)
 
     def pause(self) -> None:
         """Read no more bytes from the client until `resume`."""
-        self._is_paused = True
+        self.is_paused = True
         self._start_or_stop()
 
     def resume(self) -> None:
         """Read again, unless too much was sent ahead."""
-        if self._is_paused:
-            self._is_paused = False
-            self._start_or_stop()
+        self.is_paused = False
+        self._start_or_stop()
 
     def lost(self) -> None:
         """The connection is closed."""
@@ -171,7 +169,7 @@ class Reader:
             return
         if 2 * len(rest) < memoryview(rest.obj).nbytes:  # a few bytes must not keep a whole read
             rest = memoryview(bytes(rest))
-        self._ahead = rest
+        self.ahead = rest
         try:
             self._ahead_counted = self._service.bodies.hold(len(rest), self._ahead_counted)
         except Overloaded as error:
@@ -186,7 +184,7 @@ class Reader:
         self._start_or_stop()
 
     def _start_or_stop(self) -> None:
-        stops = self._is_held or self._is_paused
+        stops = self._is_held or self.is_paused
         if stops != self._is_stopped and not self._transport.is_closing():
             self._is_stopped = stops
             if stops:
