@@ -247,7 +247,7 @@ class TestSlow:
                 while not got.endswith(b"]}}}"):
                     got += await loop.sock_recv(slow, 1 << 20)
                     await asyncio.sleep(0.01)
-            assert got.partition(b"\r\n\r\n")[2].count(b"0.0") == 4_000_000
+            assert got.rpartition(b"\r\n\r\n")[2].count(b"0.0") == 4_000_000
 
     @pytest.mark.parametrize("headers", [{}, {"expect": "100-continue"}])
     async def test_what_a_slow_reader_acknowledges_counts(
