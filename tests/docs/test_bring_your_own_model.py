@@ -92,7 +92,7 @@ def test_commands_print_the_documented_answers(server: Server, script: str, answ
     assert close(json.loads(printed), json.loads(answer)), printed
 
 
-def test_the_document_has_three_questions_and_one_start() -> None:
-    assert len(questions()) == 3
+def test_the_document_has_two_questions_and_one_start() -> None:
+    assert len(questions()) == 2
     assert len(SERVE.findall(DOCUMENT)) == 1
     assert (ROOT / "Makefile").read_text().count("\nserve: ") == 1
