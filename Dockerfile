@@ -152,7 +152,7 @@ USER 10001:10001
 ENV MPLCONFIGDIR=/tmp/matplotlib
 VOLUME /artifacts
 CMD ["python", "-m", "export", "digits", "--out", "/artifacts"]
-ARG VERSION=0.1.0 REVISION=unknown
+ARG VERSION=1.0.0 REVISION=unknown
 LABEL org.opencontainers.image.title="Torchlane export" \
       org.opencontainers.image.description="Creates verified, self-describing artifacts from PyTorch models" \
       org.opencontainers.image.licenses="Apache-2.0" \
@@ -165,7 +165,7 @@ COPY --from=load-environment /opt/venv /opt/venv
 COPY --from=load-package /opt/torchlane /opt/torchlane
 EXPOSE 8089
 CMD ["locust", "--locustfile", "loadtests/locustfile.py"]
-ARG VERSION=0.1.0 REVISION=unknown
+ARG VERSION=1.0.0 REVISION=unknown
 LABEL org.opencontainers.image.title="Torchlane load" \
       org.opencontainers.image.description="Locust users and a capacity search for Torchlane servers" \
       org.opencontainers.image.licenses="Apache-2.0" \
@@ -182,7 +182,7 @@ EXPOSE 8000
 HEALTHCHECK --interval=5s --timeout=3s --start-period=120s --retries=3 \
   CMD ["python", "-I", "-S", "/opt/healthcheck.py", "ready"]
 CMD ["python", "-m", "app"]
-ARG VERSION=0.1.0 REVISION=unknown
+ARG VERSION=1.0.0 REVISION=unknown
 LABEL org.opencontainers.image.title="Torchlane" \
       org.opencontainers.image.description="Serves exported PyTorch models: batched, de-duplicated, cached" \
       org.opencontainers.image.licenses="Apache-2.0" \
