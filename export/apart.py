@@ -18,7 +18,15 @@ from typing import Any
 
 from export.artifact import staging_folder
 from export.errors import ExportError
-from export.pipeline import Job, Made, Proved, Stage, checked, prove, timed
+from export.pipeline import (
+    Artifact,
+    ExportJob,
+    ProvedVariants,
+    Stage,
+    check_job,
+    prove,
+    time_and_publish,
+)
 from export.timing.tune import TuneOptions
 from models.definitions.definition import Progress
 from models.definitions.loading import BrokenDefinition
@@ -29,7 +37,7 @@ CLEANUP_S = 10.0  # until a process that was told to end is killed
 
 
 @dataclass(frozen=True, slots=True)
-class _Begun:
+class _JobSummary:
     """What this process must know of a job that the other one has."""
 
     model: str
@@ -54,13 +62,13 @@ class Apart:
         prepare: returns the job; runs in the other process, like everything that needs the model.
     """
 
-    def __init__(self, prepare: Callable[[], Job]) -> None:
+    def __init__(self, prepare: Callable[[], ExportJob]) -> None:
         context = multiprocessing.get_context("fork")
         self._ours, theirs = context.Pipe()
         self._process: BaseProcess = context.Process(target=_run, args=(theirs, prepare))
         self._process.start()
         theirs.close()
-        self._begun: _Begun | None = None
+        self._summary: _JobSummary | None = None
 
     def wait_for_job(self) -> None:
         """Wait until the job is prepared; then nothing but its progress is left to print.
@@ -68,17 +76,17 @@ class Apart:
         Raises:
             ExportError: or whatever else `prepare` raised.
         """
-        self._begun = self._received(None)
+        self._summary = self._receive(None)
 
-    def export(self, stage: Stage) -> Made:
+    def export(self, stage: Stage) -> Artifact:
         """Export the model: see `export.pipeline.export`."""
-        begun = self._begun
-        assert begun is not None, "wait_for_job was not called"  # nosec B101
-        with staging_folder(begun.out, begun.model) as staging:
+        summary = self._summary
+        assert summary is not None, "wait_for_job was not called"  # nosec B101
+        with staging_folder(summary.out, summary.model) as staging:
             self._ours.send(staging)
-            proved = self._received(stage)
+            variants = self._receive(stage)
             self._process.join()
-            return timed(proved, begun.tuning, staging, stage)
+            return time_and_publish(variants, summary.tuning, staging, stage)
 
     def close(self) -> None:
         """End the process, if it still runs."""
@@ -88,24 +96,24 @@ class Apart:
         self._process.kill()
         self._process.join()
 
-    def _received(self, stage: Stage | None) -> Any:
+    def _receive(self, stage: Stage | None) -> Any:
         """Return the next result; pass on the progress before it."""
         progress: Progress | None = None
         while True:
             try:
-                kind, *told = self._ours.recv()
+                kind, *values = self._ours.recv()
             except (EOFError, OSError):
                 self._process.join()
                 raise ExportError(self._end()) from None
             if kind == "error":
                 self._process.join()
-                raise told[0]
+                raise values[0]
             if kind == "result":
-                return told[0]
+                return values[0]
             if kind == "stage" and stage is not None:
-                progress = stage(*told)
+                progress = stage(*values)
             elif progress is not None:
-                progress(*told)
+                progress(*values)
 
     def _end(self) -> str:
         code = self._process.exitcode or 0
@@ -114,14 +122,14 @@ class Apart:
 
 
 @contextlib.contextmanager
-def apart(prepare: Callable[[], Job]) -> Iterator[Apart]:
+def apart(prepare: Callable[[], ExportJob]) -> Iterator[Apart]:
     """Provide the other process; see `Apart`."""
     with contextlib.closing(Apart(prepare)) as process:
         process.wait_for_job()
         yield process
 
 
-def _run(pipe: Connection, prepare: Callable[[], Job]) -> None:
+def _run(pipe: Connection, prepare: Callable[[], ExportJob]) -> None:
     """Run in the other process: prepare the job, then build and prove its variants."""
 
     def stage(name: str) -> Progress:
@@ -129,16 +137,18 @@ def _run(pipe: Connection, prepare: Callable[[], Job]) -> None:
         return lambda done, total, note: pipe.send(("progress", done, total, note))
 
     try:
-        pipe.send(("result", *_proved(pipe, prepare, stage)))
+        pipe.send(("result", *_prove_variants(pipe, prepare, stage)))
     except (KeyboardInterrupt, BrokenPipeError, EOFError):
         return  # the other process ends too, and says why
     except (ExportError, BrokenDefinition, Diverged) as error:
         pipe.send(("error", error))
 
 
-def _proved(pipe: Connection, prepare: Callable[[], Job], stage: Stage) -> tuple[Proved]:
+def _prove_variants(
+    pipe: Connection, prepare: Callable[[], ExportJob], stage: Stage
+) -> tuple[ProvedVariants]:
     job = prepare()
-    version = checked(job)
+    version = check_job(job)
     sys.stdout.flush()
-    pipe.send(("result", _Begun(job.model, job.out, job.tuning)))
+    pipe.send(("result", _JobSummary(job.model, job.out, job.tuning)))
     return (prove(job, version, pipe.recv(), stage),)

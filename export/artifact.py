@@ -55,30 +55,30 @@ def any_artifact(out: Path) -> Path | None:
     return None
 
 
-def choose_version(model_folder: Path, wanted: int | None) -> int:
+def choose_version(model_folder: Path, version: int | None) -> int:
     """Return the wanted version, or the one after the highest.
 
     Raises:
         UsageError: if the wanted version is out of range or exists already, if no number is left,
             or if the folder cannot be read.
     """
-    taken = versions(model_folder)
-    following = taken[-1] + 1 if taken else 1
-    if wanted is None and following > MAX_VERSION:
+    numbers = versions(model_folder)
+    following = numbers[-1] + 1 if numbers else 1
+    if version is None and following > MAX_VERSION:
         raise UsageError(
             f"{model_folder} has the highest version, {MAX_VERSION}; choose a lower one that is "
             "free with --version, and pin it with TORCHLANE_VERSIONS"
         )
-    if wanted is None:
+    if version is None:
         return following
-    if not 1 <= wanted <= MAX_VERSION:
-        raise UsageError(f"--version must be 1 to {MAX_VERSION}, got {wanted}")
-    if wanted in taken:
+    if not 1 <= version <= MAX_VERSION:
+        raise UsageError(f"--version must be 1 to {MAX_VERSION}, got {version}")
+    if version in numbers:
         raise UsageError(
-            f"version {wanted} exists in {model_folder}, and artifacts never change; "
+            f"version {version} exists in {model_folder}, and artifacts never change; "
             f"omit --version to write version {following}"
         )
-    return wanted
+    return version
 
 
 def digest_of(path: Path) -> FileDigest:

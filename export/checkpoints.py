@@ -23,19 +23,19 @@ def read(file: Path, model: str) -> Mapping[str, Any]:
     Raises:
         UsageError: if it cannot be read, belongs to another model, or is of another program.
     """
-    found = weights.read(file)
-    if run_of(found, file, model) is None:
+    content = weights.read(file)
+    if run_of(content, file, model) is None:
         raise UsageError(f"{file} was not written by `python -m export train`")
-    return found
+    return content
 
 
-def run_of(found: Mapping[str, Any], file: Path, model: str) -> TrainingRun | None:
+def run_of(content: Mapping[str, Any], file: Path, model: str) -> TrainingRun | None:
     """Return the record of the run in a checkpoint; None: it is of another program.
 
     Raises:
         UsageError: if it belongs to another model.
     """
-    own = found.get(KEY)
+    own = content.get(KEY)
     if not isinstance(own, dict):
         return None
     if own.get("model") != model:

@@ -22,8 +22,8 @@ from export.apart import apart, is_large
 from export.artifact import any_artifact
 from export.comparison import compare
 from export.errors import ExportError, UsageError
-from export.pipeline import Job, export, open_artifact
-from export.progress import shown_on, stdout
+from export.pipeline import ExportJob, export, open_artifact
+from export.progress import progress_on, stdout
 from export.proving.prove import ProofOptions
 from export.proving.verify import BATCH_S
 from export.renewal import tune_again
@@ -92,10 +92,10 @@ def main(
         Console(stderr=True, soft_wrap=True).print(f"export: {escape(str(error))}", highlight=False)
         return 2 if isinstance(error, UsageError) else 1
     except KeyboardInterrupt:
-        left = "nothing was written"
+        outcome = "nothing was written"
         if arguments[:1] == [TRAIN]:
-            left = "--resume continues from the last checkpoint, if there is one"
-        sys.stderr.write(f"export: interrupted; {left}\n")
+            outcome = "--resume continues from the last checkpoint, if there is one"
+        sys.stderr.write(f"export: interrupted; {outcome}\n")
         return 130  # the shell's convention for SIGINT
     return 0
 
@@ -135,51 +135,51 @@ def _export(arguments: Sequence[str], catalog: Mapping[str, Definition], console
         help="do nothing if the repository already has an artifact of any model",
     )
     _add_tuning(parser)
-    parsed = parser.parse_args(arguments)
-    if parsed.model not in catalog:
+    args = parser.parse_args(arguments)
+    if args.model not in catalog:
         raise UsageError(
-            f"unknown model {parsed.model!r}; there are: {', '.join(sorted(catalog))}; "
+            f"unknown model {args.model!r}; there are: {', '.join(sorted(catalog))}; "
             f"or a command: {', '.join((TRAIN, *COMMANDS))}"
         )
-    if parsed.checkpoint_key and not parsed.checkpoint:
+    if args.checkpoint_key and not args.checkpoint:
         raise UsageError("--checkpoint-key needs --checkpoint FILE")
-    if parsed.if_empty and (there := any_artifact(parsed.out)):
+    if args.if_empty and (there := any_artifact(args.out)):
         console.print(f"{escape(str(there))} exists; nothing to do", highlight=False)
         return
-    job = Job(
-        model=parsed.model,
-        definition=catalog[parsed.model],
-        out=parsed.out,
-        version=parsed.version,
-        checkpoint=parsed.checkpoint,
-        checkpoint_key=parsed.checkpoint_key,
+    job = ExportJob(
+        model=args.model,
+        definition=catalog[args.model],
+        out=args.out,
+        version=args.version,
+        checkpoint=args.checkpoint,
+        checkpoint_key=args.checkpoint_key,
         proof=ProofOptions(
-            parsed.variants,
-            parsed.max_accuracy_drop,
-            parsed.max_batch_size,
-            parsed.thorough,
-            parsed.integer_share,
+            args.variants,
+            args.max_accuracy_drop,
+            args.max_batch_size,
+            args.thorough,
+            args.integer_share,
         ),
-        tuning=_tuning(parsed),
-        profile=parsed.profile,
+        tuning=_tuning(args),
+        profile=args.profile,
     )
-    _carry_out(lambda: job, parsed.checkpoint, parsed, console)
+    _carry_out(lambda: job, args.checkpoint, args, console)
 
 
 def _train(arguments: Sequence[str], catalog: Mapping[str, Definition], console: Console) -> int:
     parser = _Parser(prog="python -m export train", description=TRAIN_HELP)
     options.add_arguments(parser)
-    parsed = parser.parse_args(arguments)
-    if parsed.model not in catalog:
-        raise UsageError(f"unknown model {parsed.model!r}; there are: {', '.join(sorted(catalog))}")
-    definition, found = catalog[parsed.model], options.processes(parsed)
-    options.check(parsed, definition, found)
+    args = parser.parse_args(arguments)
+    if args.model not in catalog:
+        raise UsageError(f"unknown model {args.model!r}; there are: {', '.join(sorted(catalog))}")
+    definition, processes = catalog[args.model], options.processes(args)
+    options.check(args, definition, processes)
     from export.training.run import train  # noqa: PLC0415 # only this command needs the extra
 
-    if found.rank:
+    if processes.rank:
         console = Console(file=io.StringIO())  # only one process prints
-    with shown_on(console) as stage:
-        code, lines = train(parsed, definition, found, stage, console)
+    with progress_on(console) as stage:
+        code, lines = train(args, definition, processes, stage, console)
     for line in lines:
         console.print(escape(line), highlight=False, soft_wrap=True)
     return code
@@ -192,34 +192,36 @@ def _adopt(arguments: Sequence[str], console: Console) -> None:
     _add_variants(parser)
     _add_accuracy(parser)
     _add_tuning(parser)
-    parsed = parser.parse_args(arguments)
-    _carry_out(lambda: _adopted(parsed, console), parsed.file, parsed, console)
+    args = parser.parse_args(arguments)
+    _carry_out(lambda: _adopt_job(args, console), args.file, args, console)
 
 
-def _adopted(parsed: argparse.Namespace, console: Console) -> Job:
+def _adopt_job(args: argparse.Namespace, console: Console) -> ExportJob:
     """Return the job for a model from elsewhere; print what was learned about it."""
     with console.status("Running the model on samples (at most a minute)"):  # on a terminal only
-        found = adopt.adopt(parsed)
-    told = [f"warning: {warning}" for warning in found.warnings]
-    told += [f"hint: {found.hint}"] if found.hint else []
-    told += [f"learned: {each}" for each in found.learned]
-    told += [f"examples: {found.definition.real_inputs}"] if found.definition.real_inputs else []
-    for line in told:
+        adoption = adopt.adopt(args)
+    lines = [f"warning: {warning}" for warning in adoption.warnings]
+    lines += [f"hint: {adoption.hint}"] if adoption.hint else []
+    lines += [f"learned: {each}" for each in adoption.findings]
+    lines += (
+        [f"examples: {adoption.definition.real_inputs}"] if adoption.definition.real_inputs else []
+    )
+    for line in lines:
         console.print(escape(line), highlight=False, soft_wrap=True)
-    return Job(
-        model=found.name,
-        definition=found.definition,
-        out=parsed.out,
-        version=parsed.version,
+    return ExportJob(
+        model=adoption.name,
+        definition=adoption.definition,
+        out=args.out,
+        version=args.version,
         proof=ProofOptions(
-            parsed.variants,
-            max_accuracy_drop=parsed.max_accuracy_drop,
-            max_batch=parsed.max_batch_size,
-            thorough=parsed.thorough,
-            integer_share=parsed.integer_share,
+            args.variants,
+            max_accuracy_drop=args.max_accuracy_drop,
+            max_batch=args.max_batch_size,
+            thorough=args.thorough,
+            integer_share=args.integer_share,
         ),
-        tuning=_tuning(parsed),
-        profile=parsed.profile,
+        tuning=_tuning(args),
+        profile=args.profile,
     )
 
 
@@ -230,13 +232,13 @@ def _tune(arguments: Sequence[str], console: Console) -> None:
     )
     parser.add_argument("folder", type=local_path, help="an artifact, such as artifacts/digits/1")
     _add_tuning(parser, again=True)
-    parsed = parser.parse_args(arguments)
-    with shown_on(console) as stage:
-        made = tune_again(parsed.folder, _tuning(parsed), stage)
-    print_summary(console, made.manifest, made.folder)
-    if os.path.lexists(parsed.folder / SIGNATURE_FILE):
+    args = parser.parse_args(arguments)
+    with progress_on(console) as stage:
+        artifact = tune_again(args.folder, _tuning(args), stage)
+    print_summary(console, artifact.manifest, artifact.folder)
+    if os.path.lexists(args.folder / SIGNATURE_FILE):
         console.print(
-            f"warning: {escape(str(parsed.folder))} is signed, the new version is not; sign it "
+            f"warning: {escape(str(args.folder))} is signed, the new version is not; sign it "
             "with `python -m export sign`",
             highlight=False,
             soft_wrap=True,
@@ -252,11 +254,11 @@ def _show(arguments: Sequence[str], console: Console) -> None:
         metavar="PATH",
         help="public keys, a PEM file or a folder of them: accept only what they signed",
     )
-    parsed = parser.parse_args(arguments)
-    trusted = signing.trusted_keys(parsed.trusted_keys)
-    manifest = open_artifact(parsed.folder, trusted)
-    signature = signing.told_of(parsed.folder, checked=trusted is not None)
-    print_report(console, manifest, parsed.folder, signature)
+    args = parser.parse_args(arguments)
+    keys = signing.trusted_keys(args.trusted_keys)
+    manifest = open_artifact(args.folder, keys)
+    signature = signing.describe_signature(args.folder, checked=keys is not None)
+    print_report(console, manifest, args.folder, signature)
 
 
 def _keygen(arguments: Sequence[str], console: Console) -> None:
@@ -295,16 +297,16 @@ COMMANDS: dict[str, Command] = {
 
 
 def _carry_out(
-    prepare: Callable[[], Job], file: Path | None, parsed: argparse.Namespace, console: Console
+    prepare: Callable[[], ExportJob], file: Path | None, args: argparse.Namespace, console: Console
 ) -> None:
     """Export a model: a large one, from its file or folder, in a process of its own."""
     with contextlib.ExitStack() as stack:
-        if is_large(file) and not parsed.profile:  # a profile needs the model, after its forms
+        if is_large(file) and not args.profile:  # a profile needs the model, after its forms
             work = stack.enter_context(apart(prepare)).export
         else:
             work = functools.partial(export, prepare())
-        made = work(stack.enter_context(shown_on(console)))
-    print_summary(console, made.manifest, made.folder)
+        artifact = work(stack.enter_context(progress_on(console)))
+    print_summary(console, artifact.manifest, artifact.folder)
 
 
 def _add_variants(parser: argparse.ArgumentParser) -> None:
@@ -390,5 +392,5 @@ def _add_tuning(parser: argparse.ArgumentParser, *, again: bool = False) -> None
         )
 
 
-def _tuning(parsed: argparse.Namespace) -> TuneOptions:
-    return TuneOptions(parsed.max_batch_size, parsed.threads, parsed.plan_precision)
+def _tuning(args: argparse.Namespace) -> TuneOptions:
+    return TuneOptions(args.max_batch_size, args.threads, args.plan_precision)

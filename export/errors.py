@@ -44,41 +44,43 @@ def reason(error: BaseException) -> str:
     if not lines:
         return type(error).__name__
     if "Traceback of TorchScript" in text:
-        said = _raised_in_script(lines)
+        message = _raised_in_script(lines)
     elif HERE in text:
-        said = _script_error(lines)
+        message = _script_error(lines)
     elif "C++ compile error" in lines[0]:
-        said = _compiler_error(lines)
+        message = _compiler_error(lines)
     else:
-        said = _first(lines)
+        message = _first(lines)
     if isinstance(error, KeyError | AssertionError):  # their texts are not sentences
-        said = f"{type(error).__name__}: {said}"
-    return said if len(said) <= LONGEST else f"{said[: LONGEST - 4].rsplit(' ', 1)[0]} ..."
+        message = f"{type(error).__name__}: {message}"
+    return message if len(message) <= LONGEST else f"{message[: LONGEST - 4].rsplit(' ', 1)[0]} ..."
 
 
 def _raised_in_script(lines: Sequence[str]) -> str:
     """Return the last line of a traceback that names an exception."""
     for line in reversed(lines):
-        found = RAISED.fullmatch(line)
-        if found is not None:
-            return found[2] if found[1] == "RuntimeError" else f"{found[1]}: {found[2]}"
+        match = RAISED.fullmatch(line)
+        if match is not None:
+            return match[2] if match[1] == "RuntimeError" else f"{match[1]}: {match[2]}"
     return lines[-1]
 
 
 def _script_error(lines: Sequence[str]) -> str:
     """Return the script compiler's message, with the line of source that it marks."""
     what = lines[0].rstrip(".: ")
-    wanted = next((line for line in lines if line.startswith("Expected a value of type")), None)
-    if wanted is not None:  # the first of several signatures
-        what = f"{what}: {wanted.rstrip('.')}"
-    marked = next(index for index, line in enumerate(lines) if line.endswith(HERE))
-    return f"{what}, in: {lines[marked - 1]}"
+    expectation = next(
+        (line for line in lines if line.startswith("Expected a value of type")), None
+    )
+    if expectation is not None:  # the first of several signatures
+        what = f"{what}: {expectation.rstrip('.')}"
+    mark = next(index for index, line in enumerate(lines) if line.endswith(HERE))
+    return f"{what}, in: {lines[mark - 1]}"
 
 
 def _compiler_error(lines: Sequence[str]) -> str:
     """Return the compiler's first error, which follows the command."""
-    found = next((line for line in lines if re.search(r"\berror: ", line)), None)
-    return "C++ compile error" + (f": {found.partition('error: ')[2]}" if found else "")
+    error_line = next((line for line in lines if re.search(r"\berror: ", line)), None)
+    return "C++ compile error" + (f": {error_line.partition('error: ')[2]}" if error_line else "")
 
 
 def _first(lines: Sequence[str]) -> str:

@@ -33,9 +33,6 @@ Ask = Callable[[], bytes]  # prompts for the passphrase of a key
 class Signer:
     """Signs manifests with a private key.
 
-    Args:
-        key: the private key.
-
     Attributes:
         fingerprint: of the public key.
         own: the public key, to verify with.
@@ -72,17 +69,13 @@ def make_keys(private: Path, passphrase: bytes | None) -> tuple[Path, str]:
     encryption = BestAvailableEncryption(passphrase) if passphrase else NoEncryption()
     pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, encryption)
     _write(private, pem, PRIVATE_MODE)
-    shown = key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
-    _write(public, shown, PUBLIC_MODE)
+    public_pem = key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+    _write(public, public_pem, PUBLIC_MODE)
     return public, fingerprint_of(key.public_key())
 
 
 def read_signer(private: Path, ask: Ask) -> Signer:
     """Read a private key in PEM (PKCS8).
-
-    Args:
-        private: the file.
-        ask: prompts for its passphrase, if it has one.
 
     Raises:
         UsageError: if there is no such key, or the passphrase is wrong.
@@ -93,7 +86,7 @@ def read_signer(private: Path, ask: Ask) -> Signer:
         raise UsageError(f"--key {private}: {error.strerror}") from error
     except FileRejected as error:
         raise UsageError(f"--key {private}: {error}") from error
-    key = _loaded(private, data, ask)
+    key = _load_key(private, data, ask)
     if not isinstance(key, Ed25519PrivateKey):
         raise UsageError(f"--key {private}: not an Ed25519 key")
     return Signer(key)
@@ -104,7 +97,7 @@ def is_read_by_others(private: Path) -> bool:
     return bool(private.stat().st_mode & READ_BY_OTHERS)
 
 
-def _loaded(private: Path, data: bytes, ask: Ask) -> object:
+def _load_key(private: Path, data: bytes, ask: Ask) -> object:
     try:
         return load_pem_private_key(data, password=None)
     except TypeError:

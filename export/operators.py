@@ -23,7 +23,7 @@ from export.errors import ExportError, UsageError, reason
 from export.pipeline import open_artifact
 from export.timing import tune
 from export.timing.contest import runner
-from export.timing.profiling import FORWARDS, WHOLE, compressed, record, trace_of
+from export.timing.profiling import FORWARDS, WHOLE, compress, record, trace_of
 from models.forms import Forward, intra_op_threads, kinds_here, processor_of
 from models.golden import golden_batches
 from models.local_paths import local_path
@@ -37,7 +37,7 @@ from models.timing import seconds_of
 BATCH_SIZES = "1,8"
 ROWS = 12
 # Environment variables that change how torch computes.
-TOLD = (
+VARIABLES = (
     *("OMP_NUM_THREADS", "OMP_PROC_BIND", "OMP_PLACES", "OMP_WAIT_POLICY"),
     *("GOMP_CPU_AFFINITY", "KMP_AFFINITY", "KMP_BLOCKTIME", "MKL_NUM_THREADS", "LD_PRELOAD"),
     *("ONEDNN_MAX_CPU_ISA", "ATEN_CPU_CAPABILITY", "CUDA_VISIBLE_DEVICES"),
@@ -50,8 +50,6 @@ class Operator:
     """The cost of an operator on inputs of one shape, per forward.
 
     Attributes:
-        shapes: of its inputs.
-        calls: how often it runs.
         cpu_us: on the CPU, without the operators that it calls.
         device_us: the same on the device.
     """
@@ -109,20 +107,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def run(parsed: argparse.Namespace, console: Console) -> None:
+def run(args: argparse.Namespace, console: Console) -> None:
     """Record and print.
 
     Raises:
         UsageError: if the options do not fit the artifact or this machine.
         ExportError: if a form cannot be loaded or run, or the trace cannot be written.
     """
-    manifest = open_artifact(parsed.folder)
-    if parsed.device not in kinds_here():
-        raise UsageError(f"--device {parsed.device}: this machine has none")
-    device = torch.device(parsed.device)
-    _check_variants(parsed.variant, manifest)
-    batches = {size: _batch(manifest, size, parsed.length) for size in parsed.batch_size}
-    threads = (parsed.threads or serving_threads()) if device.type == "cpu" else 1
+    manifest = open_artifact(args.folder)
+    if args.device not in kinds_here():
+        raise UsageError(f"--device {args.device}: this machine has none")
+    device = torch.device(args.device)
+    _check_variants(args.variant, manifest)
+    batches = {size: _batch(manifest, size, args.length) for size in args.batch_size}
+    threads = (args.threads or serving_threads()) if device.type == "cpu" else 1
     trace: dict[str, Any] = {}
     with intra_op_threads(threads):
         _say(console, f"{manifest.model} version {manifest.version}", style="bold")
@@ -132,18 +130,18 @@ def run(parsed: argparse.Namespace, console: Console) -> None:
         def tell(why: str) -> None:
             _say(console, f"warning: {why}")
 
-        forms = _load(parsed, manifest, device, tell)
+        forms = _load(args, manifest, device, tell)
         for size, batch in batches.items():
-            for form in _at(parsed, manifest, device, size, forms):
+            for form in _at(args, manifest, device, size, forms):
                 try:
-                    events = _show(console, form, runner(forms[form], batch, device), batch, parsed)
+                    events = _show(console, form, runner(forms[form], batch, device), batch, args)
                 except Exception as error:  # a form may fail in any way
                     why = f"{form} cannot run a batch of {size}: {reason(error)}"
                     raise ExportError(why) from error
                 _join(trace, events)
-    if parsed.trace is not None:
-        _write(parsed.trace, trace)
-        _say(console, f"\ntrace: {parsed.trace}; open it at ui.perfetto.dev or chrome://tracing")
+    if args.trace is not None:
+        _write(args.trace, trace)
+        _say(console, f"\ntrace: {args.trace}; open it at ui.perfetto.dev or chrome://tracing")
 
 
 def environment(device: torch.device, threads: int) -> Iterator[str]:
@@ -160,18 +158,20 @@ def environment(device: torch.device, threads: int) -> Iterator[str]:
         f"{torch.backends.cpu.get_cpu_capability()}; {torch.get_num_threads()} intra-op and "
         f"{torch.get_num_interop_threads()} inter-op threads"
     )
-    told = [f"{name}={value}" for name, value in sorted(os.environ.items()) if name in TOLD]
-    if told:
-        yield f"environment: {', '.join(told)}"
+    variables = [
+        f"{name}={value}" for name, value in sorted(os.environ.items()) if name in VARIABLES
+    ]
+    if variables:
+        yield f"environment: {', '.join(variables)}"
 
 
-def operators(recorded: torch.profiler.profile) -> list[Operator]:
+def operators(profile: torch.profiler.profile) -> list[Operator]:
     """Return the operators of recorded forwards, those that take the most time first.
 
     Time outside of operators, such as in an interpreter or compiled kernels, is in the entry of the
     whole forward.
     """
-    found = [
+    costs = [
         Operator(
             name=each.key,
             shapes="" if each.key == WHOLE else _shapes(each.input_shapes),
@@ -179,13 +179,13 @@ def operators(recorded: torch.profiler.profile) -> list[Operator]:
             cpu_us=each.self_cpu_time_total / FORWARDS,
             device_us=each.self_device_time_total / FORWARDS,
         )
-        for each in recorded.key_averages(group_by_input_shape=True)
+        for each in profile.key_averages(group_by_input_shape=True)
     ]
-    return sorted(found, key=lambda each: -max(each.cpu_us, each.device_us))
+    return sorted(costs, key=lambda each: -max(each.cpu_us, each.device_us))
 
 
-def _check_variants(wanted: tuple[str, ...] | None, manifest: Manifest) -> None:
-    unknown = set(wanted or ()) - set(manifest.variants)
+def _check_variants(names: tuple[str, ...] | None, manifest: Manifest) -> None:
+    unknown = set(names or ()) - set(manifest.variants)
     if unknown:
         raise UsageError(
             f"--variant {', '.join(sorted(unknown))}: there are: {', '.join(manifest.variants)}"
@@ -193,36 +193,38 @@ def _check_variants(wanted: tuple[str, ...] | None, manifest: Manifest) -> None:
 
 
 def _load(
-    parsed: argparse.Namespace, manifest: Manifest, device: torch.device, tell: tune.Tell
+    args: argparse.Namespace, manifest: Manifest, device: torch.device, tell: tune.Tell
 ) -> dict[Form, Forward]:
     """Load the forms of the wanted variants, or all that a plan may name."""
-    kept = {
+    variants = {
         name: variant
         for name, variant in manifest.variants.items()
-        if parsed.variant is None or name in parsed.variant
+        if args.variant is None or name in args.variant
     }
     forms = tune.load_forms(
-        parsed.folder, manifest.model_copy(update={"variants": kept}), device, tell
+        args.folder, manifest.model_copy(update={"variants": variants}), device, tell
     )
     if not forms:
-        raise ExportError(f"none of {', '.join(kept)} runs on {device} here")
+        raise ExportError(f"none of {', '.join(variants)} runs on {device} here")
     return forms
 
 
 def _at(
-    parsed: argparse.Namespace,
+    args: argparse.Namespace,
     manifest: Manifest,
     device: torch.device,
     size: int,
     forms: dict[Form, Forward],
 ) -> list[Form]:
     """Return the forms to record at a batch size."""
-    if parsed.variant is not None:
+    if args.variant is not None:
         return list(forms)
-    planned = (
+    device_plan = (
         manifest.plan.on("cuda" if device.type == "cuda" else "cpu") if manifest.plan else None
     )
-    steps = planned.steps.get(manifest.plan.precision) if planned and manifest.plan else None
+    steps = (
+        device_plan.steps.get(manifest.plan.precision) if device_plan and manifest.plan else None
+    )
     if steps and (form := form_at(steps, size)) in forms:
         return [form]
     return [next(iter(forms))]
@@ -238,17 +240,19 @@ def _batch(manifest: Manifest, size: int, length: int | None) -> Arrays:
     padding = padding_of(manifest.inputs, manifest.outputs)
     if padding is None:
         raise UsageError(f"--length: the items of {manifest.model} have no length")
-    named = padding.dimension
-    if not named.least <= length <= named.most:
-        raise UsageError(f"--length {length}: {named.name} is {named.least} to {named.most}")
-    made = {}
+    dimension = padding.dimension
+    if not dimension.least <= length <= dimension.most:
+        raise UsageError(
+            f"--length {length}: {dimension.name} is {dimension.least} to {dimension.most}"
+        )
+    arrays = {}
     for spec in manifest.inputs:
         array = batch[spec.name]
         for at, axis in enumerate(spec.axes, start=1):
-            if axis.name == named.name:
+            if axis.name == dimension.name:
                 array = np.take(array, np.arange(length) % array.shape[at], axis=at)
-        made[spec.name] = np.ascontiguousarray(array)
-    return made
+        arrays[spec.name] = np.ascontiguousarray(array)
+    return arrays
 
 
 def _show(
@@ -256,18 +260,18 @@ def _show(
     form: Form,
     forward: Callable[[], object],
     batch: Arrays,
-    parsed: argparse.Namespace,
+    args: argparse.Namespace,
 ) -> dict[str, Any]:
     """Record a form, print its table, and return the trace."""
-    recorded = record(forward, shapes=True)
-    found = operators(recorded)
+    profile = record(forward, shapes=True)
+    costs = operators(profile)
     shapes = ", ".join(f"{name} {array.dtype}{list(array.shape)}" for name, array in batch.items())
     size = len(next(iter(batch.values())))
     _say(console, f"\n{form}, batch of {size}: {shapes}", style="bold")
-    inside = sum(each.cpu_us for each in found if each.name != WHOLE)
-    total = sum(each.cpu_us for each in found)
+    inside = sum(each.cpu_us for each in costs if each.name != WHOLE)
+    total = sum(each.cpu_us for each in costs)
     seconds = statistics.median(seconds_of(forward) for _ in range(FORWARDS))
-    on_device = sum(each.device_us for each in found)
+    on_device = sum(each.device_us for each in costs)
     _say(
         console,
         f"{seconds * 1e3:.3f} ms a forward (median of {FORWARDS}, not recorded); "
@@ -279,15 +283,15 @@ def _show(
     for title in columns:
         table.add_column(title, justify="right", no_wrap=True)
     table.add_column("input shapes", overflow="fold")
-    for each in found[: parsed.rows]:
+    for each in costs[: args.rows]:
         name = "outside of operators" if each.name == WHOLE else each.name
         numbers = [f"{each.calls:g}", f"{each.cpu_us:.1f}", f"{each.cpu_us / max(total, 1e-9):.1%}"]
         numbers += [f"{each.device_us:.1f}"] if on_device else []
         table.add_row(escape(name), *numbers, escape(each.shapes))
     console.print(table)
-    if len(found) > parsed.rows:
-        _say(console, f"and {len(found) - parsed.rows} more; --rows shows them")
-    return _named(trace_of(recorded), f"{form}, batch of {size}")
+    if len(costs) > args.rows:
+        _say(console, f"and {len(costs) - args.rows} more; --rows shows them")
+    return _name_ranges(trace_of(profile), f"{form}, batch of {size}")
 
 
 def _shapes(shapes: Any) -> str:
@@ -295,7 +299,7 @@ def _shapes(shapes: Any) -> str:
     return " ".join(str(list(each)).replace(" ", "") for each in shapes or () if each)
 
 
-def _named(trace: dict[str, Any], name: str) -> dict[str, Any]:
+def _name_ranges(trace: dict[str, Any], name: str) -> dict[str, Any]:
     """Name the trace's ranges of whole forwards after what ran."""
     for event in trace["traceEvents"]:
         if event.get("name") == WHOLE:
@@ -311,7 +315,7 @@ def _join(trace: dict[str, Any], more: dict[str, Any]) -> None:
 
 
 def _write(file: Path, trace: dict[str, Any]) -> None:
-    data = compressed(trace) if file.suffix == ".gz" else json.dumps(trace).encode()
+    data = compress(trace) if file.suffix == ".gz" else json.dumps(trace).encode()
     try:
         file.write_bytes(data)
     except OSError as error:

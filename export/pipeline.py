@@ -31,7 +31,7 @@ from export.reports import report_html
 from export.timing import profiling, tune
 from export.timing.contest import runner
 from export.variants.base import Subject
-from export.variants.registry import MAKERS, wanted_variants
+from export.variants.registry import MAKERS, select_variants
 from models.definitions.definition import Definition, Progress
 from models.golden import golden_batches
 from models.heap import collect
@@ -47,19 +47,15 @@ Stage = Callable[[str], Progress]
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class ExportJob:
     """What to export and where: the parsed command line.
 
     Attributes:
-        model: its name.
-        definition: of the model.
         out: the repository to write to.
         version: the version number to write; None: the next one.
-        weights: a state_dict to load instead of training.
         checkpoint: a file with weights to load instead of training; see `export.reading.weights`.
         checkpoint_key: where in it the weights are, if it has several.
         proof: which variants to build, and their requirements.
-        tuning: how to time them.
         profile: whether to write profiles of every form.
     """
 
@@ -75,7 +71,7 @@ class Job:
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
+class Artifact:
     """A finished artifact."""
 
     folder: Path
@@ -83,7 +79,7 @@ class Made:
 
 
 @dataclass(frozen=True, slots=True)
-class Proved:
+class ProvedVariants:
     """The variants of a model, built and verified.
 
     Attributes:
@@ -97,7 +93,7 @@ class Proved:
     eager: nn.Module | None
 
 
-def export(job: Job, stage: Stage) -> Made:
+def export(job: ExportJob, stage: Stage) -> Artifact:
     """Export a model as the job describes.
 
     Args:
@@ -109,25 +105,23 @@ def export(job: Job, stage: Stage) -> Made:
         ParityError: if a file and the eager model give different answers; leaves nothing behind.
         ExportError: if the export fails for another reason; leaves nothing behind.
     """
-    version = checked(job)
+    version = check_job(job)
     with staging_folder(job.out, job.model) as staging:
-        proved = prove(job, version, staging, stage)
+        variants = prove(job, version, staging, stage)
         collect()  # the model, unless it is profiled: timing loads all of its forms
-        return timed(proved, job.tuning, staging, stage)
+        return time_and_publish(variants, job.tuning, staging, stage)
 
 
-def checked(job: Job) -> int:
+def check_job(job: ExportJob) -> int:
     """Return the version that a job will write, after the checks that take no time.
 
     Raises:
         UsageError: if the job is impossible.
         ExportError: if its definition has no golden examples.
     """
-    wanted, precision = wanted_variants(job.proof.variants, job.definition), job.tuning.precision
-    if precision is not None and all(MAKERS[name].precision != precision for name in wanted):
-        raise UsageError(
-            f"--plan-precision {precision}: none of {', '.join(wanted)} computes in it"
-        )
+    names, precision = select_variants(job.proof.variants, job.definition), job.tuning.precision
+    if precision is not None and all(MAKERS[name].precision != precision for name in names):
+        raise UsageError(f"--plan-precision {precision}: none of {', '.join(names)} computes in it")
     if not job.definition.golden_inputs():
         raise ExportError(
             f"the definition of {job.model!r} has no golden examples; a server replays them before "
@@ -136,34 +130,29 @@ def checked(job: Job) -> int:
     return choose_version(job.out / job.model, job.version)
 
 
-def prove(job: Job, version: int, staging: Path, stage: Stage) -> Proved:
-    """Build and verify the variants: the first half of `export`, which needs the model.
-
-    Args:
-        job: what to do.
-        version: from `checked`.
-        staging: the folder for the variants' files.
-        stage: see `export`.
-    """
-    module, run = _learned(job, stage)
+def prove(job: ExportJob, version: int, staging: Path, stage: Stage) -> ProvedVariants:
+    """Build and verify the variants: the first half of `export`, which needs the model."""
+    module, run = _build(job, stage)
     collect()  # what reading it took
     subject = Subject(job.model, job.definition, module)
     for name, data in job.definition.files().items() if job.definition.files else ():
         write_file(staging / name, data)
     proof = prove_variants(subject, job.proof, staging, stage, job.tuning.threads)
     _check_precision(job.tuning.precision, proof)
-    manifest = renewed(_manifest(job, version, subject, proof, staging), training=run)
-    return Proved(manifest, proof.max_batch, module if job.profile else None)
+    manifest = with_changes(_manifest(job, version, subject, proof, staging), training=run)
+    return ProvedVariants(manifest, proof.max_batch, module if job.profile else None)
 
 
-def timed(proved: Proved, tuning: tune.TuneOptions, staging: Path, stage: Stage) -> Made:
+def time_and_publish(
+    variants: ProvedVariants, tuning: tune.TuneOptions, staging: Path, stage: Stage
+) -> Artifact:
     """Time the variants and publish the artifact: the second half of `export`."""
-    manifest = proved.manifest
-    options = replace(tuning, max_batch=tuning.max_batch or proved.max_batch)
+    manifest = variants.manifest
+    options = replace(tuning, max_batch=tuning.max_batch or variants.max_batch)
     plan = tune.measure(staging, manifest, options, stage("timing"))
-    if proved.eager is not None:
-        _profile(proved.eager, manifest, staging, stage("profiling"))
-    return finish(staging, renewed(manifest, plan=plan))
+    if variants.eager is not None:
+        _profile(variants.eager, manifest, staging, stage("profiling"))
+    return finish(staging, with_changes(manifest, plan=plan))
 
 
 def open_artifact(folder: Path, verifier: Verifier | None = None) -> Manifest:
@@ -184,7 +173,7 @@ def open_artifact(folder: Path, verifier: Verifier | None = None) -> Manifest:
         raise UsageError(f"{folder} is not an intact artifact: {error}") from error
 
 
-def finish(staging: Path, manifest: Manifest, sign: Sign | None = None) -> Made:
+def finish(staging: Path, manifest: Manifest, sign: Sign | None = None) -> Artifact:
     """Write report and digests, then publish the folder.
 
     Files that already have a digest keep it: they were verified with it.
@@ -199,17 +188,18 @@ def finish(staging: Path, manifest: Manifest, sign: Sign | None = None) -> Made:
     """
     try:
         (staging / REPORT_FILE).write_text(report_html.render(manifest), encoding="utf-8")
-        known = {name: file for name, file in manifest.files.items() if name != REPORT_FILE}
+        digests = {name: file for name, file in manifest.files.items() if name != REPORT_FILE}
         files = {
-            path.name: known.get(path.name) or digest_of(path) for path in sorted(staging.iterdir())
+            path.name: digests.get(path.name) or digest_of(path)
+            for path in sorted(staging.iterdir())
         }
     except OSError as error:
         raise ExportError(f"cannot write {REPORT_FILE}: {error.strerror}") from error
-    manifest = renewed(manifest, files=files)
-    return Made(publish(staging, manifest, sign), manifest)
+    manifest = with_changes(manifest, files=files)
+    return Artifact(publish(staging, manifest, sign), manifest)
 
 
-def renewed(manifest: Manifest, **changes: object) -> Manifest:
+def with_changes(manifest: Manifest, **changes: object) -> Manifest:
     """Return a copy of a manifest with some fields changed, validated as a whole."""
     if "version" in changes:
         changes["created_at"] = dt.datetime.now(dt.UTC)
@@ -228,7 +218,9 @@ def _check_precision(precision: Precision | None, proof: Proof) -> None:
     raise ExportError(f"--plan-precision {precision}: no variant is left: {'; '.join(reasons)}")
 
 
-def _manifest(job: Job, version: int, subject: Subject, proof: Proof, staging: Path) -> Manifest:
+def _manifest(
+    job: ExportJob, version: int, subject: Subject, proof: Proof, staging: Path
+) -> Manifest:
     """Return the manifest with everything known before timing."""
     definition = job.definition
     try:
@@ -274,13 +266,13 @@ def _profile(eager: nn.Module, manifest: Manifest, staging: Path, progress: Prog
     progress(1, 1, "")
 
 
-def _learned(job: Job, stage: Stage) -> tuple[nn.Module, TrainingRun | None]:
+def _build(job: ExportJob, stage: Stage) -> tuple[nn.Module, TrainingRun | None]:
     module, run = job.definition.build(), None
     if job.checkpoint is not None:
         content = weights.read(job.checkpoint)
         run = checkpoints.run_of(content, job.checkpoint, job.model)
-        told = weights.load(content, job.checkpoint, module, job.checkpoint_key)
-        stage("weights")(1, 1, told)
+        summary = weights.load(content, job.checkpoint, module, job.checkpoint_key)
+        stage("weights")(1, 1, summary)
     elif job.definition.train is not None:
         job.definition.train(module, stage("training"))
     _check_weights(job.model, module)
@@ -316,7 +308,7 @@ def _golden(eager: nn.Module, definition: Definition) -> tuple[GoldenExample, ..
 def git_commit() -> str | None:
     """Return the commit of the exporting code; None outside a git checkout."""
     try:
-        found = subprocess.run(  # nosec B603 B607 # no input from outside, git from PATH
+        result = subprocess.run(  # nosec B603 B607 # no input from outside, git from PATH
             ["git", "rev-parse", "HEAD"],
             cwd=Path(__file__).parent,
             capture_output=True,
@@ -326,4 +318,4 @@ def git_commit() -> str | None:
         )
     except (OSError, subprocess.SubprocessError):
         return None
-    return found.stdout.strip()
+    return result.stdout.strip()

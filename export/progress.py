@@ -48,7 +48,7 @@ def stdout() -> Console:
 
 
 @contextlib.contextmanager
-def shown_on(console: Console) -> Iterator[Stage]:
+def progress_on(console: Console) -> Iterator[Stage]:
     """Provide a function that starts a step and returns its progress callback."""
     if not console.is_terminal:
         with contextlib.ExitStack() as steps:
@@ -94,12 +94,12 @@ class _Line:
         self._console = console
         self._name = name
         self._began = time.monotonic()
-        self._reached = ""
+        self._status = ""
 
     def __call__(self, done: int, total: int, note: str) -> None:
-        self._reached = f"{done}/{total} {note}"
+        self._status = f"{done}/{total} {note}"
 
     def close(self) -> None:
         took = dt.timedelta(seconds=round(time.monotonic() - self._began))
-        line = f"{self._name:<10} {took} {self._reached}"
+        line = f"{self._name:<10} {took} {self._status}"
         self._console.print(Text(line), soft_wrap=True)

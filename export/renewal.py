@@ -12,28 +12,28 @@ from pathlib import Path
 from export.artifact import choose_version, digest_of, staging_folder
 from export.errors import ExportError, UsageError
 from export.keys import Signer
-from export.pipeline import REPORT_FILE, Made, Stage, finish, open_artifact, renewed
+from export.pipeline import REPORT_FILE, Artifact, Stage, finish, open_artifact, with_changes
 from export.timing import tune
 from models.integrity import Verifier
 from models.manifest import SIGNATURE_FILE, Manifest
 from models.signatures import TrustedKeys
 
 
-def tune_again(folder: Path, options: tune.TuneOptions, stage: Stage) -> Made:
+def tune_again(folder: Path, options: tune.TuneOptions, stage: Stage) -> Artifact:
     """Time an artifact's variants on this machine, and write the plan as a new version.
 
     Raises:
         UsageError: if the artifact is not intact, or no variant has the wanted precision.
         ExportError: if the new version cannot be written.
     """
-    with _copied(folder) as (old, staging, version):
+    with _staged_copy(folder) as (old, staging, version):
         if options.precision is None and old.plan is not None:
             options = dataclasses.replace(options, precision=old.plan.precision)
         plan = tune.measure(staging, old, options, stage("timing"))
-        return finish(staging, renewed(old, plan=plan, version=version))
+        return finish(staging, with_changes(old, plan=plan, version=version))
 
 
-def sign_anew(folder: Path, signer: Signer, trusted: TrustedKeys | None = None) -> Made:
+def sign_anew(folder: Path, signer: Signer, trusted_keys: TrustedKeys | None = None) -> Artifact:
     """Sign an artifact, as a new version because artifacts never change.
 
     An existing signature must be valid, or an altered artifact would become trusted.
@@ -41,23 +41,25 @@ def sign_anew(folder: Path, signer: Signer, trusted: TrustedKeys | None = None) 
     Args:
         folder: an artifact, signed or not.
         signer: signs the new version, and is trusted to have signed the old one.
-        trusted: other accepted keys; then a signature is required. None: only the signer's.
+        trusted_keys: other accepted keys; then a signature is required. None: only the signer's.
 
     Raises:
         UsageError: if the artifact is not intact, or its signature is not trusted.
         ExportError: if the new version cannot be written.
     """
     verifier = None
-    if trusted is not None:
-        verifier = signer.own.and_also(trusted)
+    if trusted_keys is not None:
+        verifier = signer.own.and_also(trusted_keys)
     elif os.path.lexists(folder / SIGNATURE_FILE):
         verifier = signer.own
-    with _copied(folder, verifier) as (old, staging, version):
-        return finish(staging, renewed(old, version=version), signer.sign)
+    with _staged_copy(folder, verifier) as (old, staging, version):
+        return finish(staging, with_changes(old, version=version), signer.sign)
 
 
 @contextlib.contextmanager
-def _copied(folder: Path, verifier: Verifier | None = None) -> Iterator[tuple[Manifest, Path, int]]:
+def _staged_copy(
+    folder: Path, verifier: Verifier | None = None
+) -> Iterator[tuple[Manifest, Path, int]]:
     """Provide an artifact's manifest, a staging copy of its files, and the next version number."""
     old = open_artifact(folder, verifier)
     folder = folder.resolve()  # "." has no parents to write to
@@ -79,8 +81,8 @@ def _copy(folder: Path, manifest: Manifest, staging: Path) -> None:
             continue
         try:
             shutil.copyfile(folder / name, staging / name)
-            copied = digest_of(staging / name)
+            copy_digest = digest_of(staging / name)
         except OSError as error:
             raise ExportError(f"cannot copy {folder / name}: {error.strerror}") from error
-        if copied != digest:
+        if copy_digest != digest:
             raise ExportError(f"{folder / name} changed while it was copied; run this again")

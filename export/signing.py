@@ -41,15 +41,15 @@ def add_keygen_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def keygen(parsed: argparse.Namespace, console: Console) -> None:
+def keygen(args: argparse.Namespace, console: Console) -> None:
     """Run `keygen`.
 
     Raises:
         UsageError: if no passphrase can be read, and see `make_keys`.
     """
-    passphrase = _new_passphrase() if parsed.passphrase else None
-    public, fingerprint = make_keys(parsed.private, passphrase)
-    _say(console, f"{parsed.private} signs: keep it secret, and away from servers")
+    passphrase = _new_passphrase() if args.passphrase else None
+    public, fingerprint = make_keys(args.private, passphrase)
+    _say(console, f"{args.private} signs: keep it secret, and away from servers")
     _say(console, f"{public} is for servers: set TORCHLANE_TRUSTED_KEYS to it, or to its folder")
     _say(console, f"fingerprint {fingerprint}")
 
@@ -74,18 +74,18 @@ def add_sign_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def sign(parsed: argparse.Namespace, console: Console) -> None:
+def sign(args: argparse.Namespace, console: Console) -> None:
     """Run `sign`.
 
     Raises:
         UsageError: if the artifact is not intact, there is no key, or a signature is not trusted.
         ExportError: if the new version cannot be written.
     """
-    signer = read_signer(parsed.key, lambda: _passphrase(parsed.key))
-    if is_read_by_others(parsed.key):
-        _say(console, f"warning: others can read {parsed.key}; chmod 600 keeps them out")
-    made = sign_anew(parsed.folder, signer, trusted_keys(parsed.trusted_keys))
-    _say(console, f"{made.folder} is {parsed.folder}, signed by the key {signer.fingerprint}")
+    signer = read_signer(args.key, lambda: _passphrase(args.key))
+    if is_read_by_others(args.key):
+        _say(console, f"warning: others can read {args.key}; chmod 600 keeps them out")
+    artifact = sign_anew(args.folder, signer, trusted_keys(args.trusted_keys))
+    _say(console, f"{artifact.folder} is {args.folder}, signed by the key {signer.fingerprint}")
 
 
 def trusted_keys(path: Path | None) -> TrustedKeys | None:
@@ -100,13 +100,8 @@ def trusted_keys(path: Path | None) -> TrustedKeys | None:
         raise UsageError(f"--trusted-keys {path}: {error}") from error
 
 
-def told_of(folder: Path, *, checked: bool) -> str:
-    """Return the report's text about an artifact's signature.
-
-    Args:
-        folder: the artifact.
-        checked: whether the signature was verified.
-    """
+def describe_signature(folder: Path, *, checked: bool) -> str:
+    """Return the report's text about an artifact's signature."""
     try:
         fingerprint = claimed_key(read_inside(folder, SIGNATURE_FILE, MAX_SMALL_BYTES))
     except FileNotFoundError:
@@ -120,19 +115,19 @@ def told_of(folder: Path, *, checked: bool) -> str:
 
 def _passphrase(private: Path) -> bytes:
     """Read the passphrase of an existing key."""
-    return _given(os.environ.get(PASSPHRASE) or _prompt(f"Passphrase of {private}: "))
+    return _encode(os.environ.get(PASSPHRASE) or _prompt(f"Passphrase of {private}: "))
 
 
 def _new_passphrase() -> bytes:
-    found = os.environ.get(PASSPHRASE)
-    if not found:
-        found = _prompt("Passphrase of the new key: ")
-        if found != _prompt("Repeat the passphrase: "):
+    passphrase = os.environ.get(PASSPHRASE)
+    if not passphrase:
+        passphrase = _prompt("Passphrase of the new key: ")
+        if passphrase != _prompt("Repeat the passphrase: "):
             raise UsageError("the two passphrases differ; no key was created")
-    return _given(found)
+    return _encode(passphrase)
 
 
-def _given(passphrase: str) -> bytes:
+def _encode(passphrase: str) -> bytes:
     if not passphrase:
         raise UsageError("the passphrase is empty; omit --passphrase for a key without one")
     return passphrase.encode()

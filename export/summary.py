@@ -25,13 +25,7 @@ LONGEST = 160  # characters of a reason; the report has all of it
 
 
 def print_summary(console: Console, manifest: Manifest, folder: Path) -> None:
-    """Print what was written, which form serves which sizes, what was left out, how to serve it.
-
-    Args:
-        console: where to print.
-        manifest: of the artifact.
-        folder: of the artifact: repository/model/version.
-    """
+    """Print what was written, which form serves which sizes, what was left out, how to serve it."""
     console.print(plain(f"{manifest.model} version {manifest.version}"), style="bold")
     for word, what in _rows(manifest, folder):
         # The terminal wraps long lines itself, so that commands can be copied.
@@ -41,14 +35,14 @@ def print_summary(console: Console, manifest: Manifest, folder: Path) -> None:
 def _rows(manifest: Manifest, folder: Path) -> Iterator[tuple[str, str]]:
     size = sum(file.bytes for file in manifest.files.values())
     yield "written", f"{folder}: {len(manifest.files)} files, {size:,} bytes"
-    taken, given = (
+    inputs, outputs = (
         ", ".join(f"{each.name} {each.dtype}{list(each.shape)}" for each in specs)
         for specs in (manifest.inputs, manifest.outputs)
     )
-    yield "model", f"{taken} -> {given}"
-    yield from _proved(manifest)
+    yield "model", f"{inputs} -> {outputs}"
+    yield from _proof_rows(manifest)
     python = shlex.quote(_python())
-    yield from _planned(manifest, folder, python)
+    yield from _plan_rows(manifest, folder, python)
     variants: dict[str, list[str]] = {}  # by reason
     for each in manifest.left_out:
         variants.setdefault(each.reason, []).append(each.variant)
@@ -59,23 +53,27 @@ def _rows(manifest: Manifest, folder: Path) -> Iterator[tuple[str, str]]:
         "report",
         f"{folder / REPORT_FILE}, and {python} -m export show {shlex.quote(str(folder))}",
     )
-    yield "serve it", _served(folder.parent.parent, python)
+    yield "serve it", _serve_command(folder.parent.parent, python)
 
 
-def _proved(manifest: Manifest) -> Iterator[tuple[str, str]]:
+def _proof_rows(manifest: Manifest) -> Iterator[tuple[str, str]]:
     """Summarize by precision: forms of one precision differ about equally from eager."""
     worst: dict[str, float] = {}
     sizes: set[int] = set()
-    padded: set[int] = set()
+    padded_sizes: set[int] = set()
     for variant in manifest.variants.values():
         sizes |= set(variant.parity.batch_sizes)
-        padded |= set(variant.parity.padded_to)
+        padded_sizes |= set(variant.parity.padded_to)
         forms = [each for each in (variant.parity, variant.optimized) if each is not None]
-        found = max(each.max_absolute for each in forms)
-        worst[variant.precision] = max(worst.get(variant.precision, 0), found)
-    told = ", ".join(f"{precision} within {found:.1e}" for precision, found in worst.items())
-    batches = f"batches {ranges(sizes)}" + (f", padded to {ranges(padded)}" if padded else "")
-    yield "proved", f"{', '.join(manifest.variants)}; {batches}; {told} of eager"
+        largest = max(each.max_absolute for each in forms)
+        worst[variant.precision] = max(worst.get(variant.precision, 0), largest)
+    differences = ", ".join(
+        f"{precision} within {largest:.1e}" for precision, largest in worst.items()
+    )
+    batches = f"batches {ranges(sizes)}" + (
+        f", padded to {ranges(padded_sizes)}" if padded_sizes else ""
+    )
+    yield "proved", f"{', '.join(manifest.variants)}; {batches}; {differences} of eager"
     if manifest.accuracy is not None:
         others = (
             f", {name} {variant.accuracy:.4f}"
@@ -85,7 +83,7 @@ def _proved(manifest: Manifest) -> Iterator[tuple[str, str]]:
         yield quality(manifest), f"{manifest.accuracy:.4f}{''.join(others)}"
 
 
-def _planned(manifest: Manifest, folder: Path, python: str) -> Iterator[tuple[str, str]]:
+def _plan_rows(manifest: Manifest, folder: Path, python: str) -> Iterator[tuple[str, str]]:
     plan = manifest.plan
     if plan is None:
         yield "serves", f"{next(iter(manifest.variants))}, batches of every size"
@@ -94,8 +92,8 @@ def _planned(manifest: Manifest, folder: Path, python: str) -> Iterator[tuple[st
         steps = device.steps.get(plan.precision)
         line = plan_line(steps) if steps else "nothing"
         yield "serves", f"{plan.precision} on {device.processor.kind}: {line}"
-        if told := " ".join(load_lines(device, shlex.quote(str(folder)), python)):
-            yield "busy", told
+        if text := " ".join(load_lines(device, shlex.quote(str(folder)), python)):
+            yield "busy", text
     others = {
         name: _faster(device, name, plan.precision)
         for device in plan.devices
@@ -103,8 +101,8 @@ def _planned(manifest: Manifest, folder: Path, python: str) -> Iterator[tuple[st
         if name != plan.precision
     }
     if others:
-        told = ", ".join(name + others[name] for name in sorted(others))
-        yield "or", f"{told}, when served with --plan-precision"
+        text = ", ".join(name + others[name] for name in sorted(others))
+        yield "or", f"{text}, when served with --plan-precision"
 
 
 def _faster(device: DevicePlan, precision: Precision, than: Precision) -> str:
@@ -112,8 +110,8 @@ def _faster(device: DevicePlan, precision: Precision, than: Precision) -> str:
     one, other = (_best(device, each) for each in (precision, than))
     sizes = sorted(one.keys() & other.keys())
     ends = sizes[:1] + sizes[1:][-1:]
-    told = ", ".join(f"{other[size] / one[size]:.1f}x at batch {size}" for size in ends)
-    return f" ({told})" if told else ""
+    ratios = ", ".join(f"{other[size] / one[size]:.1f}x at batch {size}" for size in ends)
+    return f" ({ratios})" if ratios else ""
 
 
 def _best(device: DevicePlan, precision: Precision) -> dict[int, float]:
@@ -126,7 +124,7 @@ def _best(device: DevicePlan, precision: Precision) -> dict[int, float]:
     return best
 
 
-def _served(out: Path, python: str) -> str:
+def _serve_command(out: Path, python: str) -> str:
     """Return the command that serves a repository; in a checkout it uses machine code."""
     flags = "" if out == DEFAULT_OUT else f"--model-dir {shlex.quote(str(out))}"
     if Path.cwd() == CHECKOUT and (CHECKOUT / "Makefile").exists():
@@ -136,5 +134,5 @@ def _served(out: Path, python: str) -> str:
 
 def _python() -> str:
     """Return the path of this interpreter, as short as possible."""
-    here, used = Path.cwd(), Path(sys.executable)
-    return str(used.relative_to(here) if used.is_relative_to(here) else used)
+    here, python = Path.cwd(), Path(sys.executable)
+    return str(python.relative_to(here) if python.is_relative_to(here) else python)

@@ -41,10 +41,10 @@ def share(text: str) -> float:
     return _up_to(text, 1, "a share from 0 to 1")
 
 
-def _up_to(text: str, most: float, told: str) -> float:
+def _up_to(text: str, most: float, what: str) -> float:
     value = _number(text)
     if not 0 <= value <= most:
-        raise argparse.ArgumentTypeError(f"must be {told}, got {text!r}")
+        raise argparse.ArgumentTypeError(f"must be {what}, got {text!r}")
     return value
 
 

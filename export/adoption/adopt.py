@@ -18,12 +18,12 @@ import torch
 from torch import nn
 
 from export.adoption import examples, foreign, huggingface, outputs
-from export.adoption.example_files import Taken
+from export.adoption.example_files import InputContract
 from export.errors import ExportError, UsageError, reason
 from export.probing import probe_process
-from export.probing.samples import narrowed
+from export.probing.samples import narrow
 from export.reading import categories, codecs, model_files, pictured, preprocessing, sounds
-from export.reading.declared import opened, read_inputs, with_longest
+from export.reading.declared import open_ended, read_inputs, with_longest
 from export.reading.mar import (
     MANIFEST,
     MAX_LABELS_BYTES,
@@ -44,15 +44,14 @@ from models.tensors import TensorSpec
 
 
 @dataclass(frozen=True, slots=True)
-class Adopted:
+class Adoption:
     """A model from elsewhere, ready to be exported.
 
     Attributes:
-        name: its name in the repository.
         definition: like one in `models/definitions`; `build` returns TorchScript unchanged.
         warnings: a sentence on each part that could not be adopted.
         hint: a sentence on an option that may have been forgotten.
-        learned: a sentence on each fact found by running the model, then the options that state
+        findings: a sentence on each fact found by running the model, then the options that state
             the same.
     """
 
@@ -60,7 +59,7 @@ class Adopted:
     definition: Definition
     warnings: tuple[str, ...]
     hint: str | None
-    learned: tuple[str, ...]
+    findings: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,11 +134,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     huggingface.add_arguments(parser)
 
 
-def adopt(parsed: argparse.Namespace) -> Adopted:
+def adopt(args: argparse.Namespace) -> Adoption:
     """Read the file, run its model on samples, and describe it.
-
-    Args:
-        parsed: from a parser with `add_arguments`.
 
     Returns:
         the model to export; writes nothing.
@@ -148,80 +144,92 @@ def adopt(parsed: argparse.Namespace) -> Adopted:
         UsageError: if the arguments are wrong.
         ExportError: if the file is invalid, or its model cannot be served.
     """
-    if huggingface.is_meant(parsed):
-        suggested, definition = huggingface.adopt_folder(parsed)
-        name = _name(parsed.name, suggested)
+    if huggingface.is_meant(args):
+        folder_name, definition = huggingface.adopt_folder(args)
+        name = _name(args.name, folder_name)
         files = definition.files() if definition.files else {}
         tokenizer = next(iter(files.values()), None)
-        given = examples.given(parsed, Taken(definition.inputs, definition.codec, tokenizer))
-        if given is not None:
-            definition = examples.measured(given, examples.sampled(given, definition))
-        return Adopted(name, definition, (), None, ())
-    huggingface.check_options(parsed)
-    return _adopt_file(parsed)
+        real_inputs = examples.read_examples(
+            args, InputContract(definition.inputs, definition.codec, tokenizer)
+        )
+        if real_inputs is not None:
+            definition = examples.with_calibration(
+                real_inputs, examples.with_samples(real_inputs, definition)
+            )
+        return Adoption(name, definition, (), None, ())
+    huggingface.check_options(args)
+    return _adopt_file(args)
 
 
-def _adopt_file(parsed: argparse.Namespace) -> Adopted:
-    source = _open(parsed.file)
-    if parsed.preprocess is not None:
-        defaults, told = preprocessing.apply(parsed, source.defaults)
-        source = replace(source, defaults=defaults, warnings=(*source.warnings, *told))
-    given_inputs = parsed.input or source.defaults.inputs
-    if not (parsed.name or source.name or given_inputs):
+def _adopt_file(args: argparse.Namespace) -> Adoption:
+    source = _open(args.file)
+    if args.preprocess is not None:
+        defaults, notes = preprocessing.apply(args, source.defaults)
+        source = replace(source, defaults=defaults, warnings=(*source.warnings, *notes))
+    input_texts = args.input or source.defaults.inputs
+    if not (args.name or source.name or input_texts):
         raise UsageError(
             "--name and --input are required: the model's name in the repository, and its input, "
             f"such as {codecs.EXAMPLE}"
         )
-    name = _name(parsed.name, source.name)
+    name = _name(args.name, source.name)
     digest = _digest(source)
     module = _module(source)
-    known = categories.read_categories(parsed)
-    declared = read_inputs(given_inputs, parsed.pad or (), foreign.argument_names(module))
-    declared = categories.with_ranges(declared, known)
-    if parsed.codec == "audio":
-        declared, told = with_longest(declared, sounds.rate_of(parsed))
-        source = replace(source, warnings=(*source.warnings, *told))
-    inputs = tuple(each.spec for each in declared)
-    wanted, first, file = _wanted(parsed)
+    input_categories = categories.read_categories(args)
+    declarations = read_inputs(input_texts, args.pad or (), foreign.argument_names(module))
+    declarations = categories.with_ranges(declarations, input_categories)
+    if args.codec == "audio":
+        declarations, notes = with_longest(declarations, sounds.rate_of(args))
+        source = replace(source, warnings=(*source.warnings, *notes))
+    inputs = tuple(each.spec for each in declarations)
+    output_names, first, file = _output_options(args)
     labels = None if file is None else _read_labels(file)
-    codec = codecs.codec_of(parsed, source.defaults, inputs, labels or source.labels)
-    codec = codecs.with_categories(codec, known, inputs)
-    told = codecs.assumed(parsed, source.defaults, codec)
-    source = replace(source, warnings=(*source.warnings, *told))
+    codec = codecs.codec_of(args, source.defaults, inputs, labels or source.labels)
+    codec = codecs.with_categories(codec, input_categories, inputs)
+    notes = codecs.assumptions(args, source.defaults, codec)
+    source = replace(source, warnings=(*source.warnings, *notes))
     original = source.program.original if source.program else None
-    given = examples.given(parsed, Taken(tuple(map(opened, declared)), codec))
-    real = given.examples if given else None
-    found, samples = foreign.infer(module, narrowed(inputs), codec, wanted, original, real)
-    served = codecs.counted(parsed, sorted(found, key=lambda spec: spec.name != first))
-    served = pictured.pictured(parsed, served)
-    codecs.check_outputs(codec, served, by_command=labels is not None)
-    names = [[spec.name for spec in each] for each in (found, served)]
-    ways = outputs.ways(module, *names, picked=bool(wanted))
-    learned = probe_process.learn(source.data, source.what, declared, samples.shapes, examples=real)
-    if given is not None:
-        learned = examples.widened(given, learned)
-    inputs = tuple(each.spec for each in learned.inputs)
-    codec = codecs.sized(codec, inputs)
+    real_inputs = examples.read_examples(
+        args, InputContract(tuple(map(open_ended, declarations)), codec)
+    )
+    real = real_inputs.examples if real_inputs else None
+    model_outputs, samples = foreign.infer(
+        module, narrow(inputs), codec, output_names, original, real
+    )
+    served_outputs = codecs.with_counts(
+        args, sorted(model_outputs, key=lambda spec: spec.name != first)
+    )
+    served_outputs = pictured.with_pictures(args, served_outputs)
+    codecs.check_outputs(codec, served_outputs, by_command=labels is not None)
+    names = [[spec.name for spec in each] for each in (model_outputs, served_outputs)]
+    ways = outputs.ways(module, *names, picked=bool(output_names))
+    findings = probe_process.learn(
+        source.data, source.what, declarations, samples.shapes, examples=real
+    )
+    if real_inputs is not None:
+        findings = examples.with_item_sizes(real_inputs, findings)
+    inputs = tuple(each.spec for each in findings.inputs)
+    codec = codecs.with_sizes(codec, inputs)
     samples = replace(samples, inputs=inputs, codec=codec)
     definition = Definition(
-        description=parsed.description or source.origin,
+        description=args.description or source.origin,
         inputs=inputs,
-        outputs=served,
+        outputs=served_outputs,
         codec=codec,
-        build=functools.partial(_build, parsed.file, digest, len(inputs), ways),
+        build=functools.partial(_build, args.file, digest, len(inputs), ways),
         train=None,
         random_inputs=samples.random_inputs,
         golden_inputs=samples.golden_inputs,
         example=lambda: categories.with_names(
-            samples.example(), [spec.name for spec in inputs], known
+            samples.example(), [spec.name for spec in inputs], input_categories
         ),
     )
-    if given is not None:
-        given.check(inputs)
-        definition = examples.measured(given, definition, samples.shapes)
-    told = (*learned.notes, f"that is {_options(inputs)}") if learned.notes else ()
-    hint = codecs.hint(parsed, codec, inputs)
-    return Adopted(name, definition, source.warnings, hint, told)
+    if real_inputs is not None:
+        real_inputs.check(inputs)
+        definition = examples.with_calibration(real_inputs, definition, samples.shapes)
+    notes = (*findings.notes, f"that is {_options(inputs)}") if findings.notes else ()
+    hint = codecs.hint(args, codec, inputs)
+    return Adoption(name, definition, source.warnings, hint, notes)
 
 
 def _options(inputs: Sequence[TensorSpec]) -> str:
@@ -242,11 +250,11 @@ def _build(file: Path, digest: bytes, inputs: int, ways: Sequence[outputs.Way] |
         return serving(module, [str(name) for _, name in ways] if ways else module.names)
     if ways is None:
         return module
-    wrapped = outputs.around(module, inputs, ways)
+    wrapper = outputs.around(module, inputs, ways)
     if not isinstance(module, torch.jit.ScriptModule):
-        return wrapped
+        return wrapper
     try:
-        return to_torchscript(wrapped, (), "script")
+        return to_torchscript(wrapper, (), "script")
     except RuntimeError as error:
         raise ExportError(f"the model's outputs cannot be told apart: {reason(error)}") from error
 
@@ -266,15 +274,15 @@ def _open(file: Path) -> _Source:
     if not is_onnx(source.data, source.what):
         names = model_files.archive_names(source.data, source.what)
         if MANIFEST in names:
-            source = _unpacked(source, names)
-    program = model_files.described_in(source.data, source.what)
+            source = _open_archive(source, names)
+    program = model_files.program_in(source.data, source.what)
     if program is None:
         return source
-    taken = replace(source.defaults, inputs=source.defaults.inputs or program.inputs)
-    return replace(source, defaults=taken, program=program)
+    defaults = replace(source.defaults, inputs=source.defaults.inputs or program.inputs)
+    return replace(source, defaults=defaults, program=program)
 
 
-def _unpacked(archive: _Source, names: list[str]) -> _Source:
+def _open_archive(archive: _Source, names: list[str]) -> _Source:
     """Return the model in a TorchServe archive, with the archive's information about it."""
     mar = read_mar(archive.data, names, archive.what)
     version = f", version {mar.version}" if mar.version else ""
@@ -296,8 +304,8 @@ def _read(file: Path) -> bytes:
         raise UsageError(f"cannot read {file}: {error.strerror}") from error
 
 
-def _name(wanted: str | None, suggested: str | None) -> str:
-    name = wanted or suggested
+def _name(option: str | None, default: str | None) -> str:
+    name = option or default
     if name is None:
         raise UsageError("--name is required: the model's name in the repository")
     if not outputs.is_name(name):
@@ -308,12 +316,12 @@ def _name(wanted: str | None, suggested: str | None) -> str:
     return name
 
 
-def _wanted(parsed: argparse.Namespace) -> tuple[tuple[str, ...], str | None, Path | None]:
+def _output_options(args: argparse.Namespace) -> tuple[tuple[str, ...], str | None, Path | None]:
     """Return the names of outputs, the first one of them, and the file of its labels."""
-    pairs = [text.partition("=") for text in parsed.output or ()]
+    pairs = [text.partition("=") for text in args.output or ()]
     names = tuple(name for name, _, _ in pairs)
     try:
-        labelled = [(name, local_path(file)) for name, equals, file in pairs if equals]
+        label_files = [(name, local_path(file)) for name, equals, file in pairs if equals]
     except NotLocal as error:
         raise UsageError(f"--output NAME=FILE: {error}") from error
     for name in names:
@@ -326,9 +334,9 @@ def _wanted(parsed: argparse.Namespace) -> tuple[tuple[str, ...], str | None, Pa
         raise UsageError(f"--output '{bare[0]}=': the file of its labels is missing")
     if len(set(names)) < len(names):
         raise UsageError(f"--output: names must differ, got {', '.join(names)}")
-    if len(labelled) + (parsed.labels is not None) > 1:
+    if len(label_files) + (args.labels is not None) > 1:
         raise UsageError("labels can be given only once: --labels FILE, or one --output NAME=FILE")
-    return names, *(labelled[0] if labelled else (None, parsed.labels))
+    return names, *(label_files[0] if label_files else (None, args.labels))
 
 
 def _read_labels(file: Path) -> tuple[str, ...]:

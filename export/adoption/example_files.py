@@ -32,18 +32,16 @@ FORMATS = (
     ".txt or .jsonl"
 )
 
-MAX_SHOWN = 4096  # characters of a text; a longer one is not shown to people
+MAX_DISPLAY = 4096  # characters of a text; a longer one is not shown to people
 
-Reader: TypeAlias = Callable[[Path, "Taken"], "Found"]
+Reader: TypeAlias = Callable[[Path, "InputContract"], "ItemSource"]
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
+class InputContract:
     """What a model takes.
 
     Attributes:
-        inputs: of the model.
-        codec: how clients send them.
         tokenizer: the file; None: it takes no texts.
     """
 
@@ -53,25 +51,24 @@ class Taken:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class ItemSource:
     """The items of a file or a folder.
 
     Attributes:
-        count: how many.
         item: reads one: input name -> array without the batch axis, not yet checked.
         name: of an item, for messages.
         labels: of all items, as they are written; None: there are none.
-        shown: a text, or two of them, as a client sends it in JSON; None: other items, long texts.
+        display: a text, or two, as a client sends it in JSON; None: other items, long texts.
     """
 
     count: int
     item: Callable[[int], Arrays]
     name: Callable[[int], str]
     labels: Sequence[object] | None = None
-    shown: Callable[[int], JsonValue] = lambda _: None
+    display: Callable[[int], JsonValue] = lambda _: None
 
 
-def find(path: Path, taken: Taken) -> Found:
+def find(path: Path, contract: InputContract) -> ItemSource:
     """Open a file, or a folder of pictures or sounds, in the format of its name.
 
     Raises:
@@ -83,26 +80,26 @@ def find(path: Path, taken: Taken) -> Found:
             raise UsageError(f"--examples {path}: more than {MAX_FILE_BYTES:,} bytes; give a part")
         if kind not in READERS:
             raise UsageError(f"--examples {path}: must be {FORMATS}")
-        found = READERS[kind](path, taken)
+        source = READERS[kind](path, contract)
     except OSError as error:
         raise UsageError(f"--examples {path}: {error.strerror or error}") from error
     except (NotUtf8Error, UnicodeDecodeError) as error:
         raise UsageError(f"--examples {path} is not UTF-8: {error}") from error
-    if not found.count:
+    if not source.count:
         raise UsageError(f"--examples {path} is empty: give some real inputs")
-    return found
+    return source
 
 
-def read(found: Found, index: int, inputs: Sequence[TensorSpec]) -> Arrays:
+def read(source: ItemSource, index: int, inputs: Sequence[TensorSpec]) -> Arrays:
     """Read an item in the dtypes of the inputs, and in their order, without padding at its end.
 
     Raises:
         UsageError: if it cannot be read, or the model does not take it.
     """
-    name = found.name(index)
+    name = source.name(index)
     try:
-        given = found.item(index)
-        item = {spec.name: _fitting(spec, given[spec.name]) for spec in inputs}
+        arrays = source.item(index)
+        item = {spec.name: _fitting(spec, arrays[spec.name]) for spec in inputs}
     except OSError as error:
         raise UsageError(f"--examples {name}: {error.strerror or error}") from error
     except (PictureError, TextError, NotInstalled, ValueError, TypeError, LookupError) as error:
@@ -136,8 +133,8 @@ def check_limits(name: str, item: Arrays, inputs: Sequence[TensorSpec]) -> None:
             raise UsageError(f"--examples {name}: {number} is not a number that {spec} takes")
 
 
-def _fitting(spec: TensorSpec, given: Any) -> Array:
-    array = null_as_nan(np.asarray(given)) if spec.nan else np.asarray(given)
+def _fitting(spec: TensorSpec, value: Any) -> Array:
+    array = null_as_nan(np.asarray(value)) if spec.nan else np.asarray(value)
     kinds = [
         {"u": "i"}.get(dtype.kind, dtype.kind) for dtype in (array.dtype, np.dtype(spec.dtype))
     ]
@@ -147,16 +144,16 @@ def _fitting(spec: TensorSpec, given: Any) -> Array:
             f"the item is {array.dtype}{list(array.shape)}, and the model takes {takes}"
         )
     with np.errstate(over="ignore"):
-        made = array.astype(spec.dtype)
-    if kinds[1] == "f" and np.isinf(made).any():
+        result = array.astype(spec.dtype)
+    if kinds[1] == "f" and np.isinf(result).any():
         raise ValueError(f"{spec.name!r} has infinite numbers")
-    if kinds[1] == "f" and not spec.nan and np.isnan(made).any():
+    if kinds[1] == "f" and not spec.nan and np.isnan(result).any():
         raise ValueError(
             f"{spec.name!r} has NaN; if numbers may be missing, say so: --input '{spec} or nan'"
         )
-    if kinds[1] == "i" and not np.array_equal(made, array):
+    if kinds[1] == "i" and not np.array_equal(result, array):
         raise ValueError(f"{spec.name!r} has numbers outside of {spec.dtype}")
-    return made
+    return result
 
 
 def lines_of(data: bytes) -> list[str]:
@@ -169,30 +166,30 @@ def lines_of(data: bytes) -> list[str]:
     return text.removesuffix("\n").split("\n") if text else []
 
 
-def _of_file(data: bytes, taken: Taken) -> Arrays:
+def _of_file(data: bytes, contract: InputContract) -> Arrays:
     """Return the item of a picture or a sound."""
-    if isinstance(taken.codec, ImageCodecSpec):
-        name = taken.codec.input_of(taken.inputs).name
-        return {name: preprocess(data, taken.codec.preprocess)}
-    if not isinstance(taken.codec, AudioCodecSpec):
+    if isinstance(contract.codec, ImageCodecSpec):
+        name = contract.codec.input_of(contract.inputs).name
+        return {name: preprocess(data, contract.codec.preprocess)}
+    if not isinstance(contract.codec, AudioCodecSpec):
         raise TypeError("the model takes neither pictures nor sounds")
-    axis = taken.inputs[0].axes[-1]
-    samples = decode_sound(open_sound(data, taken.codec, axis), taken.codec)
-    return item_of(samples, taken.inputs)
+    axis = contract.inputs[0].axes[-1]
+    samples = decode_sound(open_sound(data, contract.codec, axis), contract.codec)
+    return item_of(samples, contract.inputs)
 
 
-def _folder(folder: Path, taken: Taken) -> Found:
-    if taken.codec.kind not in FILES:
+def _folder(folder: Path, contract: InputContract) -> ItemSource:
+    if contract.codec.kind not in FILES:
         raise UsageError(
             f"--examples {folder} is a folder, for models that take pictures or sounds: add "
             "--codec image or audio, or give a file of numbers or texts"
         )
-    if isinstance(taken.codec, ImageCodecSpec) and taken.codec.input is not None:
+    if isinstance(contract.codec, ImageCodecSpec) and contract.codec.input is not None:
         raise UsageError(
             f"--examples {folder} is a folder, but the model takes more than a picture: give "
             "Parquet with a column for each input, the picture's file in one of them"
         )
-    suffixes = FILES[taken.codec.kind]
+    suffixes = FILES[contract.codec.kind]
     files = sorted(
         file
         for file in folder.rglob("*")
@@ -209,46 +206,48 @@ def _folder(folder: Path, taken: Taken) -> Found:
         )
 
     def item(index: int) -> Arrays:
-        return _of_file(files[index].read_bytes(), taken)
+        return _of_file(files[index].read_bytes(), contract)
 
     labels = [each[0] for each in parts] if inside == {True} else None
-    return Found(len(files), item, lambda index: str(files[index]), labels)
+    return ItemSource(len(files), item, lambda index: str(files[index]), labels)
 
 
-def _array(file: Path, taken: Taken) -> Found:
-    names = [spec.name for spec in taken.inputs]
+def _array(file: Path, contract: InputContract) -> ItemSource:
+    names = [spec.name for spec in contract.inputs]
     if len(names) > 1:
         raise UsageError(
             f"--examples {file} has one array, but the model has the inputs {', '.join(names)}: "
             "give .npz or Parquet"
         )
     try:
-        mapped = np.lib.format.open_memmap(file, mode="r")
+        array = np.lib.format.open_memmap(file, mode="r")
     except (ValueError, EOFError) as error:
         raise UsageError(f"--examples {file} cannot be read as .npy: {error}") from error
-    return _of_arrays(file, {names[0]: mapped}, None, taken)
+    return _of_arrays(file, {names[0]: array}, None, contract)
 
 
-def _arrays(file: Path, taken: Taken) -> Found:
+def _arrays(file: Path, contract: InputContract) -> ItemSource:
     try:
-        with file.open("rb") as opened, zipfile.ZipFile(opened) as archive:
+        with file.open("rb") as stream, zipfile.ZipFile(stream) as archive:
             if sum(entry.file_size for entry in archive.infolist()) > MAX_FILE_BYTES:
                 raise UsageError(
                     f"--examples {file} would unpack to more than {MAX_FILE_BYTES:,} bytes; give "
                     "a part"
                 )
-            loaded = np.load(opened, allow_pickle=False)
-            arrays = {name: loaded[name] for name in loaded.files}
+            content = np.load(stream, allow_pickle=False)
+            arrays = {name: content[name] for name in content.files}
     except (ValueError, EOFError, zipfile.BadZipFile) as error:
         raise UsageError(f"--examples {file} cannot be read as .npz: {error}") from error
     labels = arrays.pop(LABELS, None)
-    _check_names(file, arrays, taken)
-    return _of_arrays(file, arrays, labels, taken)
+    _check_names(file, arrays, contract)
+    return _of_arrays(file, arrays, labels, contract)
 
 
-def _of_arrays(file: Path, arrays: Arrays, labels: Array | None, taken: Taken) -> Found:
+def _of_arrays(
+    file: Path, arrays: Arrays, labels: Array | None, contract: InputContract
+) -> ItemSource:
     shapes = {name: array.shape for name, array in arrays.items()}
-    if all(spec.accepts(shapes[spec.name]) for spec in taken.inputs):
+    if all(spec.accepts(shapes[spec.name]) for spec in contract.inputs):
         raise UsageError(
             f"--examples {file} has one item; the first axis must be that of the items: stack at "
             "least two"
@@ -257,7 +256,7 @@ def _of_arrays(file: Path, arrays: Arrays, labels: Array | None, taken: Taken) -
     counts = {len(array) if array.ndim else 0 for array in every}
     if len(counts) > 1:
         raise UsageError(f"--examples {file}: its arrays have {sorted(counts)} rows")
-    return Found(
+    return ItemSource(
         counts.pop(),
         lambda index: {name: array[index] for name, array in arrays.items()},
         lambda index: f"{file}, row {index}",
@@ -265,16 +264,16 @@ def _of_arrays(file: Path, arrays: Arrays, labels: Array | None, taken: Taken) -
     )
 
 
-def _check_names(file: Path, given: Mapping[str, object], taken: Taken) -> None:
-    names = [spec.name for spec in taken.inputs]
-    if sorted(given) != sorted(names):
+def _check_names(file: Path, columns: Mapping[str, object], contract: InputContract) -> None:
+    names = [spec.name for spec in contract.inputs]
+    if sorted(columns) != sorted(names):
         raise UsageError(
-            f"--examples {file} has {', '.join(given) or 'nothing'}, and the model takes "
+            f"--examples {file} has {', '.join(columns) or 'nothing'}, and the model takes "
             f"{', '.join(names)}"
         )
 
 
-def _table(file: Path, taken: Taken) -> Found:
+def _table(file: Path, contract: InputContract) -> ItemSource:
     try:
         parquet = imported("pyarrow.parquet", "pyarrow", "bulk")
     except NotInstalled as error:
@@ -291,7 +290,7 @@ def _table(file: Path, taken: Taken) -> Found:
     def row(index: int) -> Mapping[str, Any]:
         return {name: column[index].as_py() for name, column in columns.items()}
 
-    return _of_rows(file, table.num_rows, columns, row, labels, taken)
+    return _of_rows(file, table.num_rows, columns, row, labels, contract)
 
 
 def _of_rows(
@@ -300,56 +299,56 @@ def _of_rows(
     columns: Mapping[str, object],
     row: Callable[[int], Mapping[str, Any]],
     labels: Sequence[object] | None,
-    taken: Taken,
-) -> Found:
+    contract: InputContract,
+) -> ItemSource:
     """Return rows of texts, of pictures or sounds as files, or of numbers, by the model's codec."""
-    codec = taken.codec
+    codec = contract.codec
 
     def name(index: int) -> str:
         return f"{file}, row {index}"
 
     if isinstance(codec, TextCodecSpec):
-        wanted = [TEXT, SECOND] if codec.pairs else [TEXT]
-        if any(each not in columns for each in wanted):
-            raise UsageError(f"--examples {file} needs {' and '.join(map(repr, wanted))}")
-        make = _tokenizes(taken, codec)
+        keys = [TEXT, SECOND] if codec.pairs else [TEXT]
+        if any(each not in columns for each in keys):
+            raise UsageError(f"--examples {file} needs {' and '.join(map(repr, keys))}")
+        make = _tokenizes(contract, codec)
 
         def texts(index: int) -> list[Any]:
-            return [row(index)[each] for each in wanted]
+            return [row(index)[each] for each in keys]
 
-        def shown(index: int) -> JsonValue:
-            made = texts(index)
-            short = sum(map(len, made)) <= MAX_SHOWN
-            return (made if codec.pairs else made[0]) if short else None
+        def display(index: int) -> JsonValue:
+            values = texts(index)
+            short = sum(map(len, values)) <= MAX_DISPLAY
+            return (values if codec.pairs else values[0]) if short else None
 
-        return Found(count, lambda at: make(*texts(at)), name, labels, shown)
-    _check_names(file, columns, taken)
+        return ItemSource(count, lambda at: make(*texts(at)), name, labels, display)
+    _check_names(file, columns, contract)
 
     def item(index: int) -> Arrays:
-        made: dict[str, Array] = {}
-        for spec in taken.inputs:
+        arrays: dict[str, Array] = {}
+        for spec in contract.inputs:
             value = row(index)[spec.name]
             if isinstance(value, bytes) and codec.kind in FILES:
-                made |= _of_file(value, taken)
+                arrays |= _of_file(value, contract)
                 continue
             array = np.asarray(value)
             flat = array.ndim == 1 and len(spec.item_shape) > 1 and spec.is_fixed
-            made[spec.name] = array.reshape(spec.item_shape) if flat else array
-        return made
+            arrays[spec.name] = array.reshape(spec.item_shape) if flat else array
+        return arrays
 
-    return Found(count, item, name, labels)
+    return ItemSource(count, item, name, labels)
 
 
-def _texts(file: Path, taken: Taken) -> Found:
+def _texts(file: Path, contract: InputContract) -> ItemSource:
     rows = []
     for number, line in enumerate(lines_of(file.read_bytes()), start=1):
         if not line.strip():
             raise UsageError(f"--examples {file}, line {number} is empty: remove it")
         rows.append({TEXT: line})
-    return _of_texts(file, rows, taken)
+    return _of_texts(file, rows, contract)
 
 
-def _objects(file: Path, taken: Taken) -> Found:
+def _objects(file: Path, contract: InputContract) -> ItemSource:
     rows = []
     for number, line in enumerate(lines_of(file.read_bytes()), start=1):
         try:
@@ -357,26 +356,26 @@ def _objects(file: Path, taken: Taken) -> Found:
         except (ValueError, RecursionError) as error:
             raise UsageError(f"--examples {file}, line {number}: not JSON: {error}") from error
         rows.append(row if isinstance(row, dict) else {TEXT: row})
-    return _of_texts(file, rows, taken)
+    return _of_texts(file, rows, contract)
 
 
-def _of_texts(file: Path, rows: Sequence[Mapping[str, Any]], taken: Taken) -> Found:
-    if not isinstance(taken.codec, TextCodecSpec):
+def _of_texts(file: Path, rows: Sequence[Mapping[str, Any]], contract: InputContract) -> ItemSource:
+    if not isinstance(contract.codec, TextCodecSpec):
         raise UsageError(
             f"--examples {file} has texts, and the model takes none: give .npy, .npz or Parquet"
         )
     if not rows:
-        return Found(0, lambda _: {}, str)
-    labels = [row.get(LABEL) for row in rows]
-    known = None if labels == [None] * len(rows) else labels
+        return ItemSource(0, lambda _: {}, str)
+    column = [row.get(LABEL) for row in rows]
+    labels = None if column == [None] * len(rows) else column
     columns = dict.fromkeys(set.intersection(*(set(row) for row in rows)))
-    return _of_rows(file, len(rows), columns, rows.__getitem__, known, taken)
+    return _of_rows(file, len(rows), columns, rows.__getitem__, labels, contract)
 
 
-def _tokenizes(taken: Taken, codec: TextCodecSpec) -> Callable[..., Arrays]:
-    if taken.tokenizer is None:
+def _tokenizes(contract: InputContract, codec: TextCodecSpec) -> Callable[..., Arrays]:
+    if contract.tokenizer is None:
         raise RuntimeError("a bug in adopt: a model that takes texts has no tokenizer")
-    tokenizer = Tokenizer(taken.tokenizer, codec)
+    tokenizer = Tokenizer(contract.tokenizer, codec)
 
     def make(*texts: object) -> Arrays:
         for text in texts:

@@ -12,12 +12,20 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from export.adoption.example_files import FORMATS, Found, Taken, check_limits, find, lines_of, read
+from export.adoption.example_files import (
+    FORMATS,
+    InputContract,
+    ItemSource,
+    check_limits,
+    find,
+    lines_of,
+    read,
+)
 from export.errors import UsageError
 from export.probing.examples import Examples, Shapes, bytes_of, shapes_of
-from export.probing.probing import Learned
+from export.probing.probing import Findings
 from export.probing.samples import Samples
-from export.reading.declared import changed, units_of
+from export.reading.declared import change_axes, units_of
 from models.byte_order import NotUtf8Error
 from models.codec_specs import TextCodecSpec
 from models.definitions.definition import Definition, HeldOut
@@ -37,27 +45,26 @@ ONLY = "; free sizes are proved only as they are in these, because others that w
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class RealInputs:
     """What the command gives.
 
     Attributes:
-        found: all items of the file or folder.
+        source: all items of the file or folder.
         where: what has the labels, for messages.
-        chosen: the index of each item that was read, in the order of `items`.
+        indices: the index of each item that was read, in the order of `items`.
         items: different ones, drawn from all.
-        told: a sentence on their number.
     """
 
-    found: Found
+    source: ItemSource
     where: Path
-    chosen: Array
+    indices: Array
     items: tuple[Arrays, ...]
-    told: str
+    note: str
 
     @property
     def examples(self) -> Examples:
         """The items for proofs."""
-        return Examples(self.items[:MAX_EXAMPLES], self.found.shown(int(self.chosen[0])))
+        return Examples(self.items[:MAX_EXAMPLES], self.source.display(int(self.indices[0])))
 
     def check(self, inputs: Sequence[TensorSpec]) -> None:
         """Check that the inputs allow each item, once their limits are known.
@@ -65,12 +72,12 @@ class Given:
         Raises:
             UsageError: at the first that does not fit.
         """
-        for index, item in zip(self.chosen.tolist(), self.items, strict=True):
-            check_limits(self.found.name(index), item, inputs)
+        for index, item in zip(self.indices.tolist(), self.items, strict=True):
+            check_limits(self.source.name(index), item, inputs)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options that `given` reads."""
+    """Add the options that `read_examples` reads."""
     group = parser.add_argument_group("for real inputs")
     group.add_argument(
         "--examples",
@@ -91,65 +98,61 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def given(parsed: argparse.Namespace, taken: Taken) -> Given | None:
+def read_examples(args: argparse.Namespace, contract: InputContract) -> RealInputs | None:
     """Read the real inputs that the command names; None: it names none.
-
-    Args:
-        parsed: from a parser with `add_arguments`.
-        taken: by the model.
 
     Raises:
         UsageError: if they cannot be read, do not fit the model, or are fewer than two.
     """
-    path, file = parsed.examples, parsed.example_labels
+    path, file = args.examples, args.example_labels
     if path is None:
         if file is not None:
             raise UsageError("--example-labels is for the items of --examples, which is missing")
         return None
-    found = find(path, taken)
+    source = find(path, contract)
     if file is not None:
-        found = replace(found, labels=_lines(file))
-    chosen, items, repeated = _read(found, taken.inputs)
+        source = replace(source, labels=_lines(file))
+    indices, items, repeats = _read(source, contract.inputs)
     if len(items) < 2:
         raise UsageError(
             f"--examples {path} has {len(items)} item"
-            f"{', repeated' if repeated else ''}: at least two different ones are needed, because "
+            f"{', repeated' if repeats else ''}: at least two different ones are needed, because "
             "only they can show that an answer does not depend on the rest of a batch"
         )
-    told = f"{len(items):,} of {found.count:,} items of {path.name}"
-    told += f", without {repeated:,} repeated ones" if repeated else ""
-    return Given(found, path if file is None else file, chosen, items, told)
+    note = f"{len(items):,} of {source.count:,} items of {path.name}"
+    note += f", without {repeats:,} repeated ones" if repeats else ""
+    return RealInputs(source, path if file is None else file, indices, items, note)
 
 
-def widened(given: Given, learned: Learned) -> Learned:
+def with_item_sizes(real_inputs: RealInputs, findings: Findings) -> Findings:
     """Let sizes without a known end be as large as those of the items, if these are very large."""
-    inputs, notes = learned.inputs, list(learned.notes)
+    inputs, notes = findings.inputs, list(findings.notes)
     for unit in units_of(inputs):
         number, axis = unit.places[0]
         name = inputs[number].name
-        most = max(item[name].shape[axis] for item in given.items)
+        most = max(item[name].shape[axis] for item in real_inputs.items)
         if unit.most is None and most > FREE_MOST:
-            inputs = changed(inputs, unit, name=unit.name, least=unit.least, most=most)
-            notes.append(f"{unit.told} is at most {most:,}, as in --examples")
-    return Learned(inputs, tuple(notes))
+            inputs = change_axes(inputs, unit, name=unit.name, least=unit.least, most=most)
+            notes.append(f"{unit.label} is at most {most:,}, as in --examples")
+    return Findings(inputs, tuple(notes))
 
 
-def sampled(given: Given, definition: Definition) -> Definition:
+def with_samples(real_inputs: RealInputs, definition: Definition) -> Definition:
     """Replace samples of a definition by real inputs.
 
     Of texts, golden examples that are longer than them stay, and every second batch of proofs has
     tokens and lengths that the definition chooses.
     """
-    examples = given.examples
+    examples = real_inputs.examples
     samples = Samples(definition.inputs, definition.codec, examples.shapes(), examples)
-    made = replace(
+    result = replace(
         definition,
         random_inputs=samples.random_inputs,
         golden_inputs=samples.golden_inputs,
         example=samples.example,
     )
     if not isinstance(definition.codec, TextCodecSpec):
-        return made
+        return result
     longest = max(map(bytes_of, examples.items))
 
     def random_inputs(rng: np.random.Generator, batch: int) -> Arrays:
@@ -160,74 +163,81 @@ def sampled(given: Given, definition: Definition) -> Definition:
         longer = [item for item in definition.golden_inputs() if bytes_of(item) > longest]
         return [*samples.golden_inputs(), *longer]
 
-    is_shown = examples.shown is not None
+    is_shown = examples.display is not None
     return replace(
-        made,
+        result,
         random_inputs=random_inputs,
         golden_inputs=golden_inputs,
         example=samples.example if is_shown else definition.example,
     )
 
 
-def measured(given: Given, definition: Definition, shapes: Sequence[Shapes] = ()) -> Definition:
+def with_calibration(
+    real_inputs: RealInputs, definition: Definition, shapes: Sequence[Shapes] = ()
+) -> Definition:
     """Add calibration data to a definition, and with labels a held-out set.
 
     Args:
-        given: the items.
+        real_inputs: the items.
         definition: of the model.
         shapes: all that proofs use; empty: the definition chooses them.
 
     Raises:
         UsageError: if the labels do not fit the model.
     """
-    items, told = given.items, given.told
-    labels = _indices(given.found, definition, given.where)
-    used = items[:MAX_EXAMPLES] if labels is None else items[: min(MAX_EXAMPLES, len(items) // 2)]
-    made = replace(definition, calibration=lambda: _batches(used))
+    items, note = real_inputs.items, real_inputs.note
+    labels = _indices(real_inputs.source, definition, real_inputs.where)
+    calibration_items = (
+        items[:MAX_EXAMPLES] if labels is None else items[: min(MAX_EXAMPLES, len(items) // 2)]
+    )
+    result = replace(definition, calibration=lambda: _batches(calibration_items))
     if labels is not None:
-        end = _affordable(definition, items, len(used))
-        right = labels[given.chosen[len(used) : end]]
-        inputs = _together(items[len(used) : end], definition)
-        made = replace(made, held_out=lambda: HeldOut(inputs, right))
-        told += f"; accuracy is measured on {len(right):,}, int8 may use {len(used):,} others"
+        end = _affordable(definition, items, len(calibration_items))
+        right = labels[real_inputs.indices[len(calibration_items) : end]]
+        inputs = _together(items[len(calibration_items) : end], definition)
+        result = replace(result, held_out=lambda: HeldOut(inputs, right))
+        count = len(calibration_items)
+        note += f"; accuracy is measured on {len(right):,}, int8 may use {count:,} others"
     is_fixed = all(spec.is_fixed for spec in definition.inputs)
-    if shapes and not is_fixed and set(shapes) <= set(given.examples.shapes()):
-        told += ONLY
-    return replace(made, real_inputs=told)
+    if shapes and not is_fixed and set(shapes) <= set(real_inputs.examples.shapes()):
+        note += ONLY
+    return replace(result, real_inputs=note)
 
 
-def _read(found: Found, inputs: Sequence[TensorSpec]) -> tuple[Array, tuple[Arrays, ...], int]:
+def _read(
+    source: ItemSource, inputs: Sequence[TensorSpec]
+) -> tuple[Array, tuple[Arrays, ...], int]:
     """Read items drawn from all, within the limits.
 
     Returns:
         their indices, the items, and how many were left out because they are equal to others.
     """
-    most = MAX_EXAMPLES if found.labels is None else MAX_ITEMS
-    chosen: list[int] = []
+    most = MAX_EXAMPLES if source.labels is None else MAX_ITEMS
+    indices: list[int] = []
     items: list[Arrays] = []
-    known: set[bytes] = set()
-    size, repeated, ends_at = 0, 0, time.monotonic() + READ_S
-    for index in np.random.default_rng(SEED).permutation(found.count).tolist():
+    digests: set[bytes] = set()
+    size, repeats, ends_at = 0, 0, time.monotonic() + READ_S
+    for index in np.random.default_rng(SEED).permutation(source.count).tolist():
         late = len(items) > BATCH and time.monotonic() > ends_at
         if len(items) == most or (size > MAX_BYTES and len(items) > 1) or late:
             break
-        item = read(found, index, inputs)
+        item = read(source, index, inputs)
         digest = _digest(item)
-        if digest in known:
-            repeated += 1
+        if digest in digests:
+            repeats += 1
             continue
-        known.add(digest)
-        chosen.append(index)
+        digests.add(digest)
+        indices.append(index)
         items.append(item)
         size += bytes_of(item)
-    return np.array(chosen, np.int64), tuple(items), repeated
+    return np.array(indices, np.int64), tuple(items), repeats
 
 
 def _digest(item: Arrays) -> bytes:
-    made = sha256(repr(shapes_of(item)).encode())
+    digest = sha256(repr(shapes_of(item)).encode())
     for array in item.values():
-        made.update(np.ascontiguousarray(array).tobytes())
-    return made.digest()
+        digest.update(np.ascontiguousarray(array).tobytes())
+    return digest.digest()
 
 
 def _affordable(definition: Definition, items: Sequence[Arrays], first: int) -> int:
@@ -285,13 +295,13 @@ def _lines(file: Path) -> list[str]:
         raise UsageError(f"--example-labels {file} is not UTF-8: {error}") from error
 
 
-def _indices(found: Found, definition: Definition, where: Path) -> Array | None:
+def _indices(source: ItemSource, definition: Definition, where: Path) -> Array | None:
     """Return the index of each label in the first output.
 
     Raises:
         UsageError: if there is not one for each item, or the model does not have it.
     """
-    if found.labels is None:
+    if source.labels is None:
         return None
     shape = definition.outputs[0].item_shape
     if len(shape) != 1 or shape[0] < 2 or _is_embedding(definition):
@@ -299,22 +309,22 @@ def _indices(found: Found, definition: Definition, where: Path) -> Array | None:
             f"{where} has labels, which need a first output with a score for each label, [-1, N]; "
             f"the model's is {list(definition.outputs[0].shape)}"
         )
-    if len(found.labels) != found.count:
-        raise UsageError(f"{where} has {len(found.labels):,} labels for {found.count:,} items")
+    if len(source.labels) != source.count:
+        raise UsageError(f"{where} has {len(source.labels):,} labels for {source.count:,} items")
     names = definition.codec.score_labels or ()
-    known: dict[str, int] = {str(index): index for index in range(shape[0])}
-    known |= {name: index for index, name in enumerate(names)}
-    made = []
-    for label in found.labels:
-        index = known.get(str(label)) if isinstance(label, str | int) else None
+    index_of: dict[str, int] = {str(index): index for index in range(shape[0])}
+    index_of |= {name: index for index, name in enumerate(names)}
+    indices = []
+    for label in source.labels:
+        index = index_of.get(str(label)) if isinstance(label, str | int) else None
         if index is None:
-            told = f"one of {', '.join(names[:9])}, or " if names else ""
+            choices = f"one of {', '.join(names[:9])}, or " if names else ""
             raise UsageError(
-                f"{where} has the label {label!r}, and the model has {shape[0]}: it must be {told}"
-                f"an index, 0 to {shape[0] - 1}"
+                f"{where} has the label {label!r}, and the model has {shape[0]}: it must be "
+                f"{choices}an index, 0 to {shape[0] - 1}"
             )
-        made.append(index)
-    return np.array(made)
+        indices.append(index)
+    return np.array(indices)
 
 
 def _is_embedding(definition: Definition) -> bool:

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import fx, nn
 
-from export.adoption.outputs import Made, by_name
+from export.adoption.outputs import Outputs, by_name
 from export.errors import ExportError, UsageError, reason
 from export.probing import traces
 from export.probing.examples import Examples, Shapes
@@ -90,19 +90,19 @@ def infer(
     shapes: list[Shapes] = []
     took = size = 0.0
     for index, pair in enumerate(pairs):
-        wanted = sample_bytes(inputs, BATCHES[-1], pair[-1])
-        too_long = took and took * wanted / size > LARGER_BUDGET_S
-        if shapes and (wanted > MAX_LARGER_BYTES or too_long):
+        sample_size = sample_bytes(inputs, BATCHES[-1], pair[-1])
+        too_long = took and took * sample_size / size > LARGER_BUDGET_S
+        if shapes and (sample_size > MAX_LARGER_BYTES or too_long):
             break
         began = time.perf_counter()
         try:
-            made = _runs(module, inputs, source, pair, names, original)
+            new_runs = _runs(module, inputs, source, pair, names, original)
         except DoesNotRun as error:
             if not shapes and not own and pair == pairs[-1]:
                 raise _with_cause(error, module, inputs, source, pair[-1]) from error
             continue
-        took, size = time.perf_counter() - began, wanted
-        runs |= made
+        took, size = time.perf_counter() - began, sample_size
+        runs |= new_runs
         if not shapes:
             shapes += pair
         elif index <= USUAL:
@@ -122,11 +122,9 @@ def infer(
 def _of(examples: Examples, inputs: Sequence[TensorSpec]) -> tuple[Shapes, ...]:
     """Return the shapes of examples whose batches fit into memory; the smallest must fit."""
     shapes = examples.shapes()
-    needed = [sample_bytes(inputs, BATCHES[-1], each) for each in shapes]
-    _check_bytes(min(needed), "--examples", "give smaller items")
-    return tuple(
-        each for each, size in zip(shapes, needed, strict=True) if size <= MAX_SAMPLE_BYTES
-    )
+    sizes = [sample_bytes(inputs, BATCHES[-1], each) for each in shapes]
+    _check_bytes(min(sizes), "--examples", "give smaller items")
+    return tuple(each for each, size in zip(shapes, sizes, strict=True) if size <= MAX_SAMPLE_BYTES)
 
 
 def _differences(one: Shapes, other: Shapes) -> int:
@@ -148,14 +146,14 @@ def _apart(inputs: Sequence[TensorSpec], shapes: Sequence[Shapes]) -> tuple[Shap
         return ()
     small, large = shapes[0], shapes[min(1, len(shapes) - 1)]
     names = [[axis.name for axis in spec.axes] for spec in inputs]
-    mixed = tuple(
+    combination = tuple(
         tuple(
             larger if name == padding.dimension.name else size
             for name, size, larger in zip(each, one, other, strict=True)
         )
         for each, one, other in zip(names, small, large, strict=True)
     )
-    return () if mixed in (small, large) else (mixed,)
+    return () if combination in (small, large) else (combination,)
 
 
 def _affordable(inputs: tuple[TensorSpec, ...]) -> list[tuple[Shapes, ...]]:
@@ -165,15 +163,15 @@ def _affordable(inputs: tuple[TensorSpec, ...]) -> list[tuple[Shapes, ...]]:
     """
     batch = BATCHES[-1]
     pairs = [tuple(dict.fromkeys(pair)) for pair in shapes_in_steps(inputs)]
-    needed = sample_bytes(inputs, batch, pairs[0][-1])
-    _check_bytes(needed, "--input", "give smaller sizes, or -1 for a free size")
+    smallest = sample_bytes(inputs, batch, pairs[0][-1])
+    _check_bytes(smallest, "--input", "give smaller sizes, or -1 for a free size")
     return [pair for pair in pairs if sample_bytes(inputs, batch, pair[-1]) <= MAX_SAMPLE_BYTES]
 
 
-def _check_bytes(needed: int, option: str, advice: str) -> None:
-    if needed > MAX_SAMPLE_BYTES:
+def _check_bytes(size: int, option: str, advice: str) -> None:
+    if size > MAX_SAMPLE_BYTES:
         raise UsageError(
-            f"{option}: a sample batch of {BATCHES[-1]} items has {needed:,} bytes; at most "
+            f"{option}: a sample batch of {BATCHES[-1]} items has {size:,} bytes; at most "
             f"{MAX_SAMPLE_BYTES:,} are tried: {advice}"
         )
 
@@ -185,27 +183,27 @@ def _runs(
     several: Sequence[Shapes],
     names: Sequence[str],
     original: nn.Module | None,
-) -> dict[Sizes, Made]:
+) -> dict[Sizes, Outputs]:
     """Return dtypes and shapes of the outputs for batches of every size."""
     rng = np.random.default_rng(SEED)
-    runs: dict[Sizes, Made] = {}
+    runs: dict[Sizes, Outputs] = {}
     if not several:
         return runs
     for shapes in several:
         for batch in BATCHES:
             sample = draw(inputs, source, rng, batch, shapes)
-            made = by_name(_run(module, inputs, sample), names)
-            _check_finite(made, inputs, source)
-            runs[batch, shapes] = {name: tensor.to("meta") for name, tensor in made.items()}
+            outputs = by_name(_run(module, inputs, sample), names)
+            _check_finite(outputs, inputs, source)
+            runs[batch, shapes] = {name: tensor.to("meta") for name, tensor in outputs.items()}
     before = _state(module)
-    repeated = by_name(_run(module, inputs, sample), names)
-    is_same = _same(made, repeated)
-    changed = [name for name, now in _state(module).items() if not _alike(now, before[name])]
-    if changed or (not is_same and (changed := traces.assigned(module))):
+    again = by_name(_run(module, inputs, sample), names)
+    is_same = _same(outputs, again)
+    state_names = [name for name, now in _state(module).items() if not _alike(now, before[name])]
+    if state_names or (not is_same and (state_names := traces.assigned_attributes(module))):
         raise ExportError(
-            f"the model has a state: a forward changes {', '.join(map(repr, changed[:3]))}, so an "
-            "answer depends on the requests before it, of other callers too. Take the state as an "
-            "input and return the new one as an output, or do not keep it"
+            f"the model has a state: a forward changes {', '.join(map(repr, state_names[:3]))}, "
+            "so an answer depends on the requests before it, of other callers too. Take the state as "
+            "an input and return the new one as an output, or do not keep it"
         )
     if not is_same:
         raise ExportError(
@@ -214,7 +212,7 @@ def _runs(
             "torch.jit.trace; or it keeps a state in a list or a dict: take that as an input and "
             "return the new one as an output"
         )
-    if original is not None and not _same(made, by_name(_run(original, inputs, sample), names)):
+    if original is not None and not _same(outputs, by_name(_run(original, inputs, sample), names)):
         raise ExportError(
             "the program gives other answers once its operators are rewritten for TorchScript: "
             "script the model instead, torch.jit.script(model.eval()).save('model.pt')"
@@ -233,9 +231,13 @@ def _alike(now: torch.Tensor, before: torch.Tensor) -> bool:
     return torch.equal(now, before)
 
 
-def _check_finite(made: Made, inputs: Sequence[TensorSpec], source: CodecSpec | Examples) -> None:
+def _check_finite(
+    outputs: Outputs, inputs: Sequence[TensorSpec], source: CodecSpec | Examples
+) -> None:
     floats = [
-        each for each in made.values() if str(each.dtype).removeprefix("torch.") in get_args(Dtype)
+        each
+        for each in outputs.values()
+        if str(each.dtype).removeprefix("torch.") in get_args(Dtype)
     ]
     if all(bool(torch.isfinite(tensor).all()) for tensor in floats):
         return
@@ -257,7 +259,7 @@ def _check_finite(made: Made, inputs: Sequence[TensorSpec], source: CodecSpec | 
     )
 
 
-def _same(before: Made, after: Made) -> bool:
+def _same(before: Outputs, after: Outputs) -> bool:
     return before.keys() <= after.keys() and all(
         _equal(tensor, after[name]) for name, tensor in before.items()
     )
@@ -304,56 +306,56 @@ def _with_cause(
     return error
 
 
-def _outputs(runs: Mapping[Sizes, Made], inputs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
-    counts = {len(made) for made in runs.values()}
+def _outputs(runs: Mapping[Sizes, Outputs], inputs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
+    counts = {len(outputs) for outputs in runs.values()}
     if len(counts) > 1:
         raise ExportError(f"the number of the model's outputs changes: {sorted(counts)}")
-    named = [list(made) for made in runs.values()]
-    if strange := [each for each in named if set(each) != set(named[0])]:
-        raise ExportError(f"the names of the outputs change: {named[0]}, then {strange[0]}")
+    names = [list(outputs) for outputs in runs.values()]
+    if strange := [each for each in names if set(each) != set(names[0])]:
+        raise ExportError(f"the names of the outputs change: {names[0]}, then {strange[0]}")
     return tuple(
-        _output(name, {sizes: made[name] for sizes, made in runs.items()}, inputs)
-        for name in named[0]
+        _output(name, {sizes: outputs[name] for sizes, outputs in runs.items()}, inputs)
+        for name in names[0]
     )
 
 
 def _output(
-    name: str, made: Mapping[Sizes, torch.Tensor], inputs: Sequence[TensorSpec]
+    name: str, tensors: Mapping[Sizes, torch.Tensor], inputs: Sequence[TensorSpec]
 ) -> TensorSpec:
-    dtypes = {str(tensor.dtype).removeprefix("torch.") for tensor in made.values()}
-    known = [dtype for dtype in get_args(Dtype) if {dtype} == dtypes]
-    if not known:
-        told = " or ".join(sorted(dtypes))
+    dtypes = {str(tensor.dtype).removeprefix("torch.") for tensor in tensors.values()}
+    servable = [dtype for dtype in get_args(Dtype) if {dtype} == dtypes]
+    if not servable:
+        kinds = " or ".join(sorted(dtypes))
         change = advice.of_output(min(dtypes))
-        raise ExportError(f"{name} is {told}, which answers cannot carry: {change}")
-    for (batch, _), tensor in made.items():
+        raise ExportError(f"{name} is {kinds}, which answers cannot carry: {change}")
+    for (batch, _), tensor in tensors.items():
         if tensor.shape[:1] != (batch,):
-            scalars = all(not each.ndim for each in made.values())
+            scalars = all(not each.ndim for each in tensors.values())
             raise ExportError(advice.of_batch_axis(name, batch, tensor.shape, scalars=scalars))
     shape = [-1]
-    for (batch, items), tensor in made.items():
-        if tensor.shape[1:] != made[BATCHES[0], items].shape[1:]:
+    for (batch, items), tensor in tensors.items():
+        if tensor.shape[1:] != tensors[BATCHES[0], items].shape[1:]:
             raise ExportError(
                 f"{name} is {list(tensor.shape)} for a batch of {batch}, and "
-                f"{list(made[BATCHES[0], items].shape)} for one of {BATCHES[0]}: only the first "
+                f"{list(tensors[BATCHES[0], items].shape)} for one of {BATCHES[0]}: only the first "
                 "axis may depend on the batch, because an item's answer must not. If a size "
                 "depends on the data, as after nonzero, return a fixed number, padded, and how "
                 "many of them are valid"
             )
-    shapes = {tuple(tensor.shape[1:]) for tensor in made.values()}
+    shapes = {tuple(tensor.shape[1:]) for tensor in tensors.values()}
     if len({len(each) for each in shapes}) > 1 or any(0 in each for each in shapes):
         raise ExportError(f"{name} has the shapes {sorted(map(list, shapes))}, without the batch")
     shape += [sizes[0] if len(set(sizes)) == 1 else -1 for sizes in zip(*shapes, strict=True)]
     return TensorSpec(
         name=name,
-        dtype=known[0],
+        dtype=servable[0],
         shape=tuple(shape),
-        dimensions=_dimensions(shape, made, inputs),
+        dimensions=_dimensions(shape, tensors, inputs),
     )
 
 
 def _dimensions(
-    shape: Sequence[int], made: Mapping[Sizes, torch.Tensor], inputs: Sequence[TensorSpec]
+    shape: Sequence[int], tensors: Mapping[Sizes, torch.Tensor], inputs: Sequence[TensorSpec]
 ) -> tuple[Dimension, ...]:
     """Return the padded dimension for each axis of an output that always has its size."""
     padding = padding_of(inputs, ())
@@ -365,9 +367,11 @@ def _dimensions(
         for at, axis in enumerate(spec.axes)
         if axis.name == padding.dimension.name
     )
-    sizes = [items[first][at] for _, items in made]
+    sizes = [items[first][at] for _, items in tensors]
     return tuple(
-        padding.dimension if [tensor.shape[at] for tensor in made.values()] == sizes else ANY_SIZE
+        padding.dimension
+        if [tensor.shape[at] for tensor in tensors.values()] == sizes
+        else ANY_SIZE
         for at, size in enumerate(shape)
         if at and size == -1
     )
@@ -388,13 +392,13 @@ def _arguments(module: nn.Module) -> list[Any]:
 
 
 def _check_inputs(module: nn.Module, inputs: Sequence[TensorSpec]) -> None:
-    taken = argument_names(module)
+    names = argument_names(module)
     if isinstance(module, OnnxModule | fx.GraphModule):
-        _check_number(inputs, taken, taken)
+        _check_number(inputs, names, names)
         return
     arguments = _arguments(module)
-    needed = [argument.name for argument in arguments if not argument.has_default_value()]
-    _check_number(inputs, needed, taken)
+    required = [argument.name for argument in arguments if not argument.has_default_value()]
+    _check_number(inputs, required, names)
     for argument in arguments[: len(inputs)]:
         kind = argument.type.annotation_str
         if kind not in ("Tensor", "Optional[Tensor]"):
@@ -402,10 +406,10 @@ def _check_inputs(module: nn.Module, inputs: Sequence[TensorSpec]) -> None:
 
 
 def _check_number(
-    inputs: Sequence[TensorSpec], needed: Sequence[str], taken: Sequence[str]
+    inputs: Sequence[TensorSpec], required: Sequence[str], names: Sequence[str]
 ) -> None:
-    if not len(needed) <= len(inputs) <= len(taken):
+    if not len(required) <= len(inputs) <= len(names):
         raise UsageError(
-            f"--input: {len(inputs)} given, but the model takes {len(taken)} ({', '.join(taken)}); "
+            f"--input: {len(inputs)} given, but the model takes {len(names)} ({', '.join(names)}); "
             "give --input once for each, in this order"
         )

@@ -34,7 +34,7 @@ OF_FOLDERS = ("tower", "pooling", "normalize", "max_tokens", "allow_pickle")
 ADAPTER = "adapter_config.json"
 TASKS = "|".join(get_args(TextTask))
 # The end of the name of an architecture -> the task that it was made for.
-MADE_FOR = {
+TASK_OF_ARCHITECTURE = {
     "ForSequenceClassification": "classify (or rerank, if it scores pairs of texts)",
     "ForTokenClassification": "classify-tokens",
     "ForImageClassification": "classify (or embed)",
@@ -87,73 +87,73 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def is_meant(parsed: argparse.Namespace) -> bool:
+def is_meant(args: argparse.Namespace) -> bool:
     """Whether the command names a folder or a repository of the hub."""
-    file: Path = parsed.file
-    return file.is_dir() or parsed.task is not None
+    file: Path = args.file
+    return file.is_dir() or args.task is not None
 
 
-def check_options(parsed: argparse.Namespace) -> None:
+def check_options(args: argparse.Namespace) -> None:
     """Raise UsageError for options that do not apply to this kind of model, a folder or a file."""
-    folder = is_meant(parsed)
+    folder = is_meant(args)
     kind, names = ("folder", OF_FILES) if folder else ("file", OF_FOLDERS)
     for name in names:
-        if getattr(parsed, name) is not None:
-            raise UsageError(f"--{name.replace('_', '-')} is not for a {kind}: {parsed.file}")
+        if getattr(args, name) is not None:
+            raise UsageError(f"--{name.replace('_', '-')} is not for a {kind}: {args.file}")
 
 
-def adopt_folder(parsed: argparse.Namespace) -> tuple[str, Definition]:
+def adopt_folder(args: argparse.Namespace) -> tuple[str, Definition]:
     """Return the name and the definition of the model in a folder.
 
     Raises:
         UsageError: if the task is missing, or neither a folder nor a repository is named.
         ExportError: if the model cannot be used.
     """
-    told = str(parsed.file)
-    if parsed.task is None:
+    source = str(args.file)
+    if args.task is None:
         try:
-            raise UsageError(f"{told}: {_task_of(parsed.file)}")
+            raise UsageError(f"{source}: {_task_of(args.file)}")
         except FolderError as error:
-            raise UsageError(f"{told}: {error}") from error
-    check_options(parsed)
-    if parsed.task != "embed" and (parsed.pooling or parsed.tower or parsed.normalize is not None):
+            raise UsageError(f"{source}: {error}") from error
+    check_options(args)
+    if args.task != "embed" and (args.pooling or args.tower or args.normalize is not None):
         raise UsageError("--pooling, --tower and --[no-]normalize are for --task embed")
-    wanted = Wanted(
-        task=parsed.task,
-        pooling=parsed.pooling,
-        normalize=parsed.normalize,
-        max_tokens=parsed.max_tokens,
-        allow_pickle=bool(parsed.allow_pickle),
-        tower=parsed.tower,
+    options = Wanted(
+        task=args.task,
+        pooling=args.pooling,
+        normalize=args.normalize,
+        max_tokens=args.max_tokens,
+        allow_pickle=bool(args.allow_pickle),
+        tower=args.tower,
     )
-    path = parsed.file if parsed.file.exists() else _downloaded(told, wanted)
-    name = Path(told).resolve().name
-    description = parsed.description or f"Adopted from {name}."
+    path = args.file if args.file.exists() else _download(source, options)
+    name = Path(source).resolve().name
+    description = args.description or f"Adopted from {name}."
     try:
-        definition = _definition(ModelFolder(path), wanted, description)
+        definition = _definition(ModelFolder(path), options, description)
     except FolderError as error:
-        raise ExportError(f"{told}: {error}") from error
-    suggested = name if wanted.tower is None else f"{name}-{wanted.tower}"
-    return NO_NAME.sub("-", suggested), definition
+        raise ExportError(f"{source}: {error}") from error
+    default_name = name if options.tower is None else f"{name}-{options.tower}"
+    return NO_NAME.sub("-", default_name), definition
 
 
-def _definition(folder: ModelFolder, wanted: Wanted, description: str) -> Definition:
+def _definition(folder: ModelFolder, options: Wanted, description: str) -> Definition:
     if folder.json(ADAPTER) is not None:
         raise FolderError(_adapter(folder))
     fields = folder.fields(CONFIG)
     if not fields and folder.json(MODULES) is None:
         raise FolderError(_empty(folder))
     if folder.json(MODULES) is not None:
-        return definition_of(folder, wanted, description)
+        return definition_of(folder, options, description)
     config = config_of(fields)
     towers = has_towers(config, class_of("AutoModel", config))
-    if wanted.task == "embed" and towers != (wanted.tower is not None):
+    if options.task == "embed" and towers != (options.tower is not None):
         raise FolderError(TWO_TOWERS if towers else NO_TOWERS)
-    if towers and wanted.pooling is not None:
+    if towers and options.pooling is not None:
         raise FolderError("--pooling is for models with one tower; CLIP's towers have their own")
-    if takes_pictures(config, wanted):
-        return picture_definition(folder, config, wanted, description)
-    return definition_of(folder, wanted, description)
+    if takes_pictures(config, options):
+        return picture_definition(folder, config, options, description)
+    return definition_of(folder, options, description)
 
 
 def _task_of(path: Path) -> str:
@@ -168,14 +168,16 @@ def _task_of(path: Path) -> str:
         config = config_of(fields)
     except FolderError:  # without transformers, or a sentence-transformers folder
         return f"a folder: --task {TASKS} says what its model is for"
-    made = architecture(config)
-    told = f"a folder{made and f' with {made}'}"
+    class_name = architecture(config)
+    description = f"a folder{class_name and f' with {class_name}'}"
     if has_towers(config, class_of("AutoModel", config)):
-        return f"{told}: {TWO_TOWERS}"
-    task = next((task for end, task in MADE_FOR.items() if made.endswith(end)), None)
+        return f"{description}: {TWO_TOWERS}"
+    task = next(
+        (task for end, task in TASK_OF_ARCHITECTURE.items() if class_name.endswith(end)), None
+    )
     if task is not None:
-        return f"{told}: add --task {task}"
-    return f"{told}: --task {TASKS} says what its model is for"
+        return f"{description}: add --task {task}"
+    return f"{description}: --task {TASKS} says what its model is for"
 
 
 def _adapter(folder: ModelFolder) -> str:
@@ -189,13 +191,13 @@ def _adapter(folder: ModelFolder) -> str:
 
 def _empty(folder: ModelFolder) -> str:
     there = sorted(file.name for file in folder.path.iterdir())
-    told = f"no {CONFIG}, but {', '.join(there[:5])}" if there else "an empty folder"
+    summary = f"no {CONFIG}, but {', '.join(there[:5])}" if there else "an empty folder"
     files = [each for each in there if Path(each).suffix in MODEL_FILES]
     advice = f"; to adopt a model file, name it: {folder.path / files[0]}" if files else ""
-    return f"{told}: a folder must have what save_pretrained of transformers writes{advice}"
+    return f"{summary}: a folder must have what save_pretrained of transformers writes{advice}"
 
 
-def _downloaded(repository: str, wanted: Wanted) -> Path:
+def _download(repository: str, options: Wanted) -> Path:
     """Return the folder in Hugging Face's cache with the files of a repository."""
     if REPOSITORY.fullmatch(repository) is None:
         raise UsageError(f"{repository} does not exist, and is not OWNER/NAME of a hub repository")
@@ -203,11 +205,11 @@ def _downloaded(repository: str, wanted: Wanted) -> Path:
         import huggingface_hub  # noqa: PLC0415 - an extra
     except ImportError as error:
         raise ExportError(MISSING) from error
-    patterns = [*FILES, *(PICKLES if wanted.allow_pickle else ())]
+    patterns = [*FILES, *(PICKLES if options.allow_pickle else ())]
     try:
         # The user names the repository; its files are read like those of any folder, and never run.
-        found = huggingface_hub.snapshot_download(repository, allow_patterns=patterns)  # nosec B615
-        return Path(found)
+        folder = huggingface_hub.snapshot_download(repository, allow_patterns=patterns)  # nosec B615
+        return Path(folder)
     except Exception as error:  # from the hub, the network or the disk
         raise ExportError(
             f"{repository} is not a folder and cannot be downloaded: {cause(error)}; copy the "

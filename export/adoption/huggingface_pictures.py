@@ -26,58 +26,58 @@ CLASSIFIER, ENCODER = "AutoModelForImageClassification", "AutoModel"
 INPUT = "pixel_values"
 
 
-def takes_pictures(config: Any, wanted: Wanted) -> bool:
+def takes_pictures(config: Any, options: Wanted) -> bool:
     """Whether a folder's model, or the wanted tower of it, takes pictures."""
-    if wanted.tower is not None:
-        return wanted.tower == "vision"
-    if wanted.task == "classify" and class_of(CLASSIFIER, config) is not None:
+    if options.tower is not None:
+        return options.tower == "vision"
+    if options.task == "classify" and class_of(CLASSIFIER, config) is not None:
         return "Sequence" not in architecture(config)
     return getattr(class_of(ENCODER, config), "main_input_name", None) == INPUT
 
 
 def picture_definition(
-    folder: ModelFolder, config: Any, wanted: Wanted, description: str
+    folder: ModelFolder, config: Any, options: Wanted, description: str
 ) -> Definition:
     """Build the definition of a classifier or an encoder of pictures, or of a vision tower.
 
     Args:
         folder: with config.json, safetensors and the configuration of its image processor.
         config: of the model.
-        wanted: the model's task and options.
+        options: the model's task and options.
         description: one sentence.
 
     Raises:
         FolderError: if something is missing or broken, or does not fit the task.
     """
-    if wanted.task not in ("embed", "classify"):
+    if options.task not in ("embed", "classify"):
         raise FolderError(
             f"{architecture(config) or 'the model'} takes pictures: give --task embed or classify"
         )
-    if wanted.max_tokens is not None or wanted.pooling == "last":
-        option = "--pooling last" if wanted.max_tokens is None else "--max-tokens"
+    if options.max_tokens is not None or options.pooling == "last":
+        option = "--pooling last" if options.max_tokens is None else "--max-tokens"
         raise FolderError(f"{option} is for texts, and the model takes pictures")
     how = _preprocess(folder)
-    weights = folder.weights(allow_pickle=wanted.allow_pickle)
-    module = _module(config, weights, wanted)
+    weights = folder.weights(allow_pickle=options.allow_pickle)
+    module = _module(config, weights, options)
     inputs = (TensorSpec(name=INPUT, dtype="float32", shape=(-1, 3, how.height, how.width)),)
     codec = ImageCodecSpec(preprocess=how)
     samples = Samples(inputs, codec, ((inputs[0].item_shape,),))
     batch = draw(inputs, codec, np.random.default_rng(SEED), 1, samples.shapes[0])
     try:
         with torch.inference_mode():
-            made = module(*input_tensors(batch, inputs))
+            output = module(*input_tensors(batch, inputs))
     except Exception as error:
         raise FolderError(
             f"the model fails on a picture of {how.width} x {how.height} pixels: {cause(error)}"
         ) from error
-    name = "embedding" if wanted.task == "embed" else "logits"
-    if wanted.task == "classify":
-        labels, scores = labels_of(config, made.shape[-1])
+    name = "embedding" if options.task == "embed" else "logits"
+    if options.task == "classify":
+        labels, scores = labels_of(config, output.shape[-1])
         codec = codec.model_copy(update={"labels": labels, "scores": scores})
     return Definition(
         description=description,
         inputs=inputs,
-        outputs=(TensorSpec(name=name, dtype="float32", shape=(-1, made.shape[-1])),),
+        outputs=(TensorSpec(name=name, dtype="float32", shape=(-1, output.shape[-1])),),
         codec=codec,
         build=lambda: module,
         train=None,
@@ -87,17 +87,17 @@ def picture_definition(
     )
 
 
-def _module(config: Any, weights: dict[str, torch.Tensor], wanted: Wanted) -> nn.Module:
-    name = CLASSIFIER if wanted.task == "classify" else ENCODER
-    model, has_pooler = loaded(name, config, weights, wanted.task)
-    if wanted.task == "classify":
+def _module(config: Any, weights: dict[str, torch.Tensor], options: Wanted) -> nn.Module:
+    name = CLASSIFIER if options.task == "classify" else ENCODER
+    model, has_pooler = loaded(name, config, weights, options.task)
+    if options.task == "classify":
         return PictureModel(model, "logits", normalize=False).eval()
     answer: Answer = "features"
-    if wanted.tower is None:
+    if options.tower is None:
         answer = "pooler" if has_pooler else "cls"
-        if wanted.pooling is not None:
-            answer = "cls" if wanted.pooling == "cls" else "mean"
-    return PictureModel(model, answer, normalize=wanted.normalize is not False).eval()
+        if options.pooling is not None:
+            answer = "cls" if options.pooling == "cls" else "mean"
+    return PictureModel(model, answer, normalize=options.normalize is not False).eval()
 
 
 def _preprocess(folder: ModelFolder) -> PicturePreprocess:
@@ -112,10 +112,10 @@ def _preprocess(folder: ModelFolder) -> PicturePreprocess:
         )
     try:
         steps = preprocessing.of_huggingface(fields, name)
-    except preprocessing.Refused as error:
-        raise FolderError(error.told) from error
-    said = {"image_mean": steps.mean, "image_std": steps.std, "resample": steps.interpolation}
-    if missing := [key for key, value in said.items() if value is None]:
+    except preprocessing.UnsupportedPreprocessing as error:
+        raise FolderError(error.reason) from error
+    settings = {"image_mean": steps.mean, "image_std": steps.std, "resample": steps.interpolation}
+    if missing := [key for key, value in settings.items() if value is None]:
         raise FolderError(f"{name} has no {missing[0]!r}, whose default depends on the library")
     try:
         return PicturePreprocess.model_validate(

@@ -21,9 +21,9 @@ from models.definitions.definition import Definition
 from models.forms import input_tensors
 from models.tensors import Name, stack
 
-Made = dict[str, torch.Tensor]
-# How to get an output from a model's result: a function and its argument: `made[0]`,
-# `made["boxes"]`, `made.boxes`.
+Outputs = dict[str, torch.Tensor]
+# How to get an output from a model's result: a function and its argument: `result[0]`,
+# `result["boxes"]`, `result.boxes`.
 Way: TypeAlias = tuple[Callable[..., Any], int | str]
 
 FLAT = "return all tensors in one tuple or dict, without a second level"
@@ -51,40 +51,40 @@ def is_name(text: object) -> bool:
     return True
 
 
-def by_name(made: object, wanted: Sequence[str] = ()) -> Made:
+def by_name(result: object, names: Sequence[str] = ()) -> Outputs:
     """Map names to the outputs of a forward.
 
     Args:
-        made: a tensor, or several in a tuple, list, dict or NamedTuple.
-        wanted: which names of a dict or NamedTuple to use; otherwise a name for each tensor.
+        result: a tensor, or several in a tuple, list, dict or NamedTuple.
+        names: which names of a dict or NamedTuple to use; otherwise a name for each tensor.
             Empty: all of them, under their own names, or as output_0 and so on.
 
     Raises:
         UsageError: if the names do not fit.
         ExportError: if it does not consist of tensors; the message says what to change.
     """
-    own = tuple(made) if isinstance(made, dict) else getattr(made, "_fields", None)
-    if isinstance(made, list) and any(isinstance(each, dict) for each in made):
+    own = tuple(result) if isinstance(result, dict) else getattr(result, "_fields", None)
+    if isinstance(result, list) and any(isinstance(each, dict) for each in result):
         raise ExportError(DETECTOR)
-    values = list(made.values() if isinstance(made, dict) else _several(made))
+    values = list(result.values() if isinstance(result, dict) else _several(result))
     if not values:
         raise ExportError("the model returns nothing; it must return a tensor, or several")
     if own is None:
-        return _tensors(dict(zip(_names(len(values), wanted), values, strict=True)))
+        return _tensors(dict(zip(_names(len(values), names), values, strict=True)))
     parts = dict(zip(own, values, strict=True))
-    if strays := [name for name in wanted if name not in parts]:
+    if strays := [name for name in names if name not in parts]:
         raise UsageError(f"--output {strays[0]}: the model returns {', '.join(map(str, own))}")
-    return _tensors({name: parts[name] for name in wanted or own})
+    return _tensors({name: parts[name] for name in names or own})
 
 
 def ways(
-    module: nn.Module, found: Sequence[str], order: Sequence[str], *, picked: bool
+    module: nn.Module, names: Sequence[str], order: Sequence[str], *, picked: bool
 ) -> tuple[Way, ...] | None:
     """Return the ways to the wanted outputs; None: the model needs no wrapper.
 
     Args:
         module: the model.
-        found: the names from `by_name`.
+        names: the names from `by_name`.
         order: the same names, in the order to serve.
         picked: whether names were given, so a NamedTuple may have more.
 
@@ -94,23 +94,25 @@ def ways(
     if _is_by_name(module):
         return tuple((operator.getitem, name) for name in order)
     if isinstance(module, fx.GraphModule):
-        same = list(order) == list(found)
-        return None if same else tuple((operator.getitem, found.index(name)) for name in order)
+        same = list(order) == list(names)
+        return None if same else tuple((operator.getitem, names.index(name)) for name in order)
     forward: Any = module.forward
-    (returned,) = (each.type for each in forward.schema.returns)
-    if returned.kind() == "DictType":
+    (return_type,) = (each.type for each in forward.schema.returns)
+    if return_type.kind() == "DictType":
         return tuple((operator.getitem, name) for name in order)
-    if returned.kind() not in ("TensorType", "TupleType", "ListType"):
+    if return_type.kind() not in ("TensorType", "TupleType", "ListType"):
         raise ExportError(
-            f"the model returns {returned.annotation_str}: it must always return a tensor, or "
+            f"the model returns {return_type.annotation_str}: it must always return a tensor, or "
             "always a tuple, a list or a dict of tensors"
         )
-    is_named = returned.kind() == "TupleType" and not returned.annotation_str.startswith("Tuple[")
+    is_named = return_type.kind() == "TupleType" and not return_type.annotation_str.startswith(
+        "Tuple["
+    )
     if is_named and picked:
         return tuple((getattr, name) for name in order)
-    if list(order) == list(found):
+    if list(order) == list(names):
         return None
-    return tuple((operator.getitem, found.index(name)) for name in order)
+    return tuple((operator.getitem, names.index(name)) for name in order)
 
 
 def _is_by_name(module: nn.Module) -> bool:
@@ -121,7 +123,7 @@ def _is_by_name(module: nn.Module) -> bool:
     return isinstance(last.args[0], dict)
 
 
-def around(module: nn.Module, inputs: int, given: Sequence[Way]) -> fx.GraphModule:
+def around(module: nn.Module, inputs: int, selection: Sequence[Way]) -> fx.GraphModule:
     """Build a module that calls the model and returns the outputs at the given ways.
 
     It can be scripted, traced and exported if the model can.
@@ -129,13 +131,13 @@ def around(module: nn.Module, inputs: int, given: Sequence[Way]) -> fx.GraphModu
     Args:
         module: the model.
         inputs: how many tensors it accepts.
-        given: the ways, for example from `ways`.
+        selection: the ways, for example from `ways`.
     """
     graph = fx.Graph()
     arguments = tuple(graph.placeholder(f"x{index}") for index in range(inputs))
-    made = graph.call_module("inner", arguments)
-    taken = tuple(graph.call_function(function, (made, at)) for function, at in given)
-    graph.output(taken if len(taken) > 1 else taken[0])
+    result = graph.call_module("inner", arguments)
+    outputs = tuple(graph.call_function(function, (result, at)) for function, at in selection)
+    graph.output(outputs if len(outputs) > 1 else outputs[0])
     return fx.GraphModule({"inner": module}, graph).eval()
 
 
@@ -153,10 +155,10 @@ def in_order(module: nn.Module, definition: Definition) -> nn.Module:
     item = stack([definition.golden_inputs()[0]])
     try:
         with torch.inference_mode():
-            made = module(*input_tensors(item, definition.inputs))
+            result = module(*input_tensors(item, definition.inputs))
     except Exception:  # of any class; the proof runs it again, and reports it
         return module
-    own = list(made) if isinstance(made, dict) else list(getattr(made, "_fields", ()))
+    own = list(result) if isinstance(result, dict) else list(getattr(result, "_fields", ()))
     names = [spec.name for spec in definition.outputs]
     if not own:
         return module
@@ -165,26 +167,26 @@ def in_order(module: nn.Module, definition: Definition) -> nn.Module:
             f"the model returns {', '.join(map(str, own))}, but the definition declares "
             f"{', '.join(names)}: give the outputs the same names"
         )
-    take = operator.getitem if isinstance(made, dict) else getattr
+    take = operator.getitem if isinstance(result, dict) else getattr
     return around(module, len(definition.inputs), [(take, name) for name in names])
 
 
-def _several(made: object) -> Sequence[object]:
-    return made if isinstance(made, tuple | list) else (made,)
+def _several(result: object) -> Sequence[object]:
+    return result if isinstance(result, tuple | list) else (result,)
 
 
-def _names(count: int, wanted: Sequence[str]) -> Sequence[str]:
-    if not wanted:
+def _names(count: int, names: Sequence[str]) -> Sequence[str]:
+    if not names:
         return ("output",) if count == 1 else [f"output_{index}" for index in range(count)]
-    if len(wanted) != count:
+    if len(names) != count:
         raise UsageError(
-            f"--output: {len(wanted)} given, but the model returns {count}; give --output once for "
+            f"--output: {len(names)} given, but the model returns {count}; give --output once for "
             "each, in this order"
         )
-    return wanted
+    return names
 
 
-def _tensors(parts: Mapping[Any, Any]) -> Made:
+def _tensors(parts: Mapping[Any, Any]) -> Outputs:
     for name, value in parts.items():
         if not isinstance(value, torch.Tensor):
             raise ExportError(

@@ -41,7 +41,7 @@ WHY_RATIOS_DIFFER = (
 Function = Callable[..., torch.Tensor]
 
 
-class Case(NamedTuple):
+class FunctionCase(NamedTuple):
     """One function written in two ways that give the same answer; `batched` can be compiled."""
 
     title: str
@@ -73,15 +73,17 @@ def squarings_loop(x: torch.Tensor) -> torch.Tensor:
     return torch.stack([squarings(each) for each in x])
 
 
-def cases(rows: int = 100, columns: int = 200) -> tuple[Case, ...]:
+def cases(rows: int = 100, columns: int = 200) -> tuple[FunctionCase, ...]:
     """Return the functions with inputs of these sizes; published times are for the defaults."""
     points = torch.rand(rows, 2), torch.rand(columns, 2)
     near_one = torch.linspace(0.995, 1.005, 5)  # its power of 1024 is neither 0 nor infinite
     pairs = f"pairwise: all squared distances of a[{rows},2], b[{columns},2]"
     batching, scripting = "batching: 438 ms -> 322 us", "scripting: 18.5 us -> 4.41 us, 4.20x"
     return (
-        Case(pairs, distances_loop, distances, points, batching),
-        Case("chain: ten squarings of 5", squarings_loop, squarings, (near_one,), scripting),
+        FunctionCase(pairs, distances_loop, distances, points, batching),
+        FunctionCase(
+            "chain: ten squarings of 5", squarings_loop, squarings, (near_one,), scripting
+        ),
     )
 
 
@@ -91,38 +93,38 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         parser.add_argument(f"--{name}", type=positive, default=default, help=what)
 
 
-def run(parsed: argparse.Namespace, console: Console) -> None:
+def run(args: argparse.Namespace, console: Console) -> None:
     """Compare and print, as the options say; see `compare`."""
-    with intra_op_threads(parsed.threads), torch.inference_mode():
-        console.print(f"{this_cpu(parsed.threads)}, torch {torch.__version__}", highlight=False)
+    with intra_op_threads(args.threads), torch.inference_mode():
+        console.print(f"{this_cpu(args.threads)}, torch {torch.__version__}", highlight=False)
         for case in cases():
-            compare(case, console, parsed.rounds)
+            compare(case, console, args.rounds)
         console.print(f"\n{WHY_RATIOS_DIFFER}", highlight=False)
 
 
-def compare(case: Case, console: Console, rounds: int) -> None:
+def compare(case: FunctionCase, console: Console, rounds: int) -> None:
     """Print a table of the forms; ParityError: two of them give different answers."""
     console.print(f"\n{case.title}; published: {case.published}", highlight=False)
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of torch.jit, and the compiler's about its own code
-        scripted: Function = torch.jit.script(case.batched)
-        forms = {LOOP: case.loop, BATCHED: case.batched, SCRIPTED: scripted}
+        script: Function = torch.jit.script(case.batched)
+        forms = {LOOP: case.loop, BATCHED: case.batched, SCRIPTED: script}
         try:
-            forms[COMPILED] = compiled(case, Path(folder) / "compiled.pt2")
+            forms[COMPILED] = compile_batched(case, Path(folder) / "compiled.pt2")
         except NotApplicable as why:
             console.print(f"{COMPILED}: left out: {why}", highlight=False, markup=False)
         check(case, forms)
         calls = {name: partial(form, *case.inputs) for name, form in forms.items()}
         times = time_interleaved(calls, rounds)
     table = Table("form", "median us", "over the loop", "over batched", box=box.SIMPLE_HEAD)
-    median = {name: statistics.median(taken) for name, taken in times.items()}
-    for name, taken_s in median.items():
-        ratios = (f"{median[other] / taken_s:,.2f}x" for other in (LOOP, BATCHED))
-        table.add_row(name, f"{taken_s * 1e6:,.2f}", *ratios)
+    median = {name: statistics.median(seconds) for name, seconds in times.items()}
+    for name, median_s in median.items():
+        ratios = (f"{median[other] / median_s:,.2f}x" for other in (LOOP, BATCHED))
+        table.add_row(name, f"{median_s * 1e6:,.2f}", *ratios)
     console.print(table)
 
 
-def compiled(case: Case, package: Path) -> Function:
+def compile_batched(case: FunctionCase, package: Path) -> Function:
     """Compile the batched form as in an artifact; NotApplicable: there is no C++ compiler."""
     find_compiler()
     from torch._inductor import aoti_compile_and_package  # noqa: PLC0415 - slow
@@ -138,7 +140,7 @@ def compiled(case: Case, package: Path) -> Function:
     return lambda *inputs: call(list(inputs))[0]
 
 
-def check(case: Case, forms: Mapping[str, Function]) -> None:
+def check(case: FunctionCase, forms: Mapping[str, Function]) -> None:
     """Compare the answers of all forms with the loop's, up to rounding."""
     expected = case.loop(*case.inputs)
     for name, form in forms.items():

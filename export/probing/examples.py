@@ -25,17 +25,17 @@ class Examples:
     Attributes:
         items: at least two, which differ: input name -> array without the batch axis, in the order
             of the model's inputs.
-        shown: one of them as a client sends it in JSON; None: as numbers.
+        display: one of them as a client sends it in JSON; None: as numbers.
     """
 
     items: tuple[Arrays, ...]
-    shown: JsonValue = None
+    display: JsonValue = None
 
     def golden(self) -> list[Arrays]:
         """Return the smallest item, one in the middle, and the largest."""
         ordered = sorted(self.items, key=bytes_of)
-        chosen = (ordered[0], ordered[len(ordered) // 2], ordered[-1])
-        return list({id(each): each for each in chosen}.values())
+        picks = (ordered[0], ordered[len(ordered) // 2], ordered[-1])
+        return list({id(each): each for each in picks}.values())
 
     def shapes(self) -> tuple[Shapes, ...]:
         """Return the shapes of the golden items, without repetitions."""
@@ -48,12 +48,6 @@ class Examples:
 
         Items of these shapes are used as they are. If there is only one, it lends its integers to
         others, which may depend on the sizes, such as the edges of a graph.
-
-        Args:
-            inputs: of the model.
-            rng: chooses the items.
-            batch: its size.
-            shapes: of each item.
         """
         order = [self.items[at] for at in rng.permutation(len(self.items))]
         items = [item for item in order if shapes_of(item) == shapes]
@@ -61,8 +55,8 @@ class Examples:
             first = items[0] if items else order[0]
             others = [item for item in order if item is not first][: max(1, batch - 1)]
             lender = items[0] if items else None
-            items = items or [_resized(inputs, first, shapes)]
-            items += [_resized(inputs, other, shapes, lender) for other in others]
+            items = items or [_resize(inputs, first, shapes)]
+            items += [_resize(inputs, other, shapes, lender) for other in others]
         return stack([items[row % len(items)] for row in range(batch)])
 
 
@@ -76,22 +70,22 @@ def bytes_of(item: Arrays) -> int:
     return sum(array.nbytes for array in item.values())
 
 
-def _resized(
+def _resize(
     inputs: Sequence[TensorSpec], item: Arrays, shapes: Shapes, lender: Arrays | None = None
 ) -> Arrays:
     """Repeat or cut an item to these shapes; integers are limited to numbers that work for them."""
-    named = {spec.name: shape for spec, shape in zip(inputs, shapes, strict=True)}
+    shape_of = {spec.name: shape for spec, shape in zip(inputs, shapes, strict=True)}
     lends = lender is not None and any(_is_measured(array) for array in item.values())
-    made: dict[str, Array] = {}
-    for spec in at_sizes(inputs, named):
-        array = tiled(item[spec.name], named[spec.name])
+    arrays: dict[str, Array] = {}
+    for spec in at_sizes(inputs, shape_of):
+        array = tiled(item[spec.name], shape_of[spec.name])
         if lender is not None and lends and not _is_measured(array):
             array = lender[spec.name]
         elif array.dtype.kind == "i":
             low, high = safe_range(spec)
             array = np.clip(array, low, max(low, high)).astype(spec.dtype)
-        made[spec.name] = array
-    return made
+        arrays[spec.name] = array
+    return arrays
 
 
 def _is_measured(array: Array) -> bool:

@@ -13,7 +13,7 @@ from multiprocessing.process import BaseProcess
 
 from export.errors import UsageError
 from export.probing.examples import Examples, Shapes, bytes_of
-from export.probing.probing import BUDGET_S, Learned, Prober
+from export.probing.probing import BUDGET_S, Findings, Prober
 from export.reading.declared import DeclaredInput
 from export.reading.model_files import load
 from models.quiet import DEPRECATIONS, ignore_warnings
@@ -33,7 +33,7 @@ def learn(
     limit_s: float = LIMIT_S,
     *,
     examples: Examples | None = None,
-) -> Learned:
+) -> Findings:
     """Learn about a model's inputs by running it.
 
     Args:
@@ -47,16 +47,16 @@ def learn(
     Raises:
         UsageError: if it does not accept the declared inputs.
     """
-    learned = Learned(tuple(inputs))
+    findings = Findings(tuple(inputs))
     if not any(each.free or each.dtype.startswith("int") or each.range for each in inputs):
-        return learned
-    left = memory_left_bytes()
-    if left is not None and left < COPIES * len(data):
-        return Learned(tuple(inputs), ("limits were not probed: too little memory is left",))
+        return findings
+    free_bytes = memory_left_bytes()
+    if free_bytes is not None and free_bytes < COPIES * len(data):
+        return Findings(tuple(inputs), ("limits were not probed: too little memory is left",))
     if examples is not None:
         examples = Examples(tuple(examples.golden()))
         if sum(map(bytes_of, examples.items)) > MAX_EXAMPLES_BYTES:
-            return Learned(tuple(inputs), ("limits were not probed: the examples are too large",))
+            return Findings(tuple(inputs), ("limits were not probed: the examples are too large",))
     ours, theirs = multiprocessing.get_context("spawn").Pipe(duplex=False)
     process = multiprocessing.get_context("spawn").Process(
         target=_probe,
@@ -66,37 +66,39 @@ def learn(
     process.start()
     theirs.close()
     try:
-        return _received(ours, process, learned, limit_s)
+        return _receive(ours, process, findings, limit_s)
     finally:
         ours.close()
         process.kill()
         process.join()
 
 
-def _received(ours: Connection, process: BaseProcess, learned: Learned, limit_s: float) -> Learned:
+def _receive(
+    ours: Connection, process: BaseProcess, findings: Findings, limit_s: float
+) -> Findings:
     """Return the last message of the process; unfinished findings stay open."""
     ends_at = time.monotonic() + limit_s
     while ours.poll(max(0.0, ends_at - time.monotonic())):
         try:
-            told = ours.recv()
+            message = ours.recv()
         except (EOFError, OSError):  # the latter in the middle of a message
             process.join()
-            return _stopped(learned, f"the model ended the process ({_why(process.exitcode)})")
-        if isinstance(told, UsageError):
-            raise told
-        if told is None:
-            return learned
-        learned = told
-    return _stopped(learned, f"it took more than {limit_s:g} s")
+            return _cut_short(findings, f"the model ended the process ({_why(process.exitcode)})")
+        if isinstance(message, UsageError):
+            raise message
+        if message is None:
+            return findings
+        findings = message
+    return _cut_short(findings, f"it took more than {limit_s:g} s")
 
 
-def _stopped(learned: Learned, why: str) -> Learned:
-    trying = learned.trying or "anything"
+def _cut_short(findings: Findings, why: str) -> Findings:
+    trying = findings.trying or "anything"
     note = (
         f"{why} while {trying} was tried: that and everything after it is left open; give what you "
         "know with --input, such as 1<=n<=512 for a size or in 0..30521 for integers"
     )
-    return Learned(learned.inputs, (*learned.notes, note))
+    return Findings(findings.inputs, (*findings.notes, note))
 
 
 def _why(code: int | None) -> str:
@@ -106,7 +108,7 @@ def _why(code: int | None) -> str:
 
 
 def _probe(
-    told: Connection,
+    pipe: Connection,
     data: bytes,
     what: str,
     inputs: tuple[DeclaredInput, ...],
@@ -120,10 +122,10 @@ def _probe(
     module = load(data, what)
     _bound_memory()
     try:
-        Prober(module, inputs, shapes, told.send, examples).learn()
+        Prober(module, inputs, shapes, pipe.send, examples).learn()
     except UsageError as error:
-        told.send(error)
-    told.send(None)
+        pipe.send(error)
+    pipe.send(None)
 
 
 def _bound_memory() -> None:
@@ -132,8 +134,8 @@ def _bound_memory() -> None:
         return
     import resource  # noqa: PLC0415  # not on all systems
 
-    left = memory_left_bytes()
-    room = MAX_MEMORY_BYTES if left is None else min(MAX_MEMORY_BYTES, left // 2)
+    free_bytes = memory_left_bytes()
+    room = MAX_MEMORY_BYTES if free_bytes is None else min(MAX_MEMORY_BYTES, free_bytes // 2)
     with open("/proc/self/statm", encoding="ascii") as file:
-        taken = int(file.read().split()[0]) * resource.getpagesize()
-    resource.setrlimit(resource.RLIMIT_AS, (taken + room, resource.RLIM_INFINITY))
+        used_bytes = int(file.read().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (used_bytes + room, resource.RLIM_INFINITY))

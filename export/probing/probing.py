@@ -19,7 +19,7 @@ from export.errors import UsageError
 from export.probing.examples import Examples, Shapes
 from export.probing.samples import SEED, draw
 from export.probing.trials import Outcome, Trials, Try
-from export.reading.declared import DeclaredInput, Range, Unit, changed, units_of
+from export.reading.declared import DeclaredInput, Range, Unit, change_axes, units_of
 from models.bounds import near_zero
 from models.codec_specs import TensorCodecSpec
 from models.tensors import Array, TensorSpec
@@ -35,7 +35,7 @@ End = Literal["least", "most"]
 
 
 @dataclass(frozen=True, slots=True)
-class Learned:
+class Findings:
     """The findings so far.
 
     Attributes:
@@ -65,7 +65,7 @@ class Prober:
         module: Callable[..., object],
         inputs: Sequence[DeclaredInput],
         shapes: Sequence[Shapes],
-        tell: Callable[[Learned], None],
+        tell: Callable[[Findings], None],
         examples: Examples | None = None,
     ) -> None:
         self._trials = Trials(module, examples)
@@ -75,7 +75,7 @@ class Prober:
         self._notes: list[str] = []
         self._ends_at = time.perf_counter() + BUDGET_S
 
-    def learn(self) -> Learned:
+    def learn(self) -> Findings:
         """Try everything; return the findings.
 
         Raises:
@@ -85,18 +85,18 @@ class Prober:
             if time.perf_counter() > self._ends_at:
                 self._notes.append(f"{trying}: not tried, because the model is slow; left open")
                 continue
-            self._tell(Learned(self._inputs, tuple(self._notes), trying))
+            self._tell(Findings(self._inputs, tuple(self._notes), trying))
             learn()
-        learned = Learned(self._inputs, tuple(self._notes))
-        self._tell(learned)
-        return learned
+        findings = Findings(self._inputs, tuple(self._notes))
+        self._tell(findings)
+        return findings
 
     def _steps(self) -> Iterator[tuple[str, Callable[[], None]]]:
         yield "which sizes must be equal", self._learn_equal
         for at in range(len(units_of(self._inputs))):
-            told = units_of(self._inputs)[at].told
-            yield f"the largest size of {told}", functools.partial(self._learn_size, at, "most")
-            yield f"the smallest size of {told}", functools.partial(self._learn_size, at, "least")
+            label = units_of(self._inputs)[at].label
+            yield f"the largest size of {label}", functools.partial(self._learn_size, at, "most")
+            yield f"the smallest size of {label}", functools.partial(self._learn_size, at, "least")
         for at, each in enumerate(self._inputs):
             if (
                 np.dtype(each.dtype).kind == "i" or each.range is not None
@@ -109,35 +109,39 @@ class Prober:
         if not 2 <= len(units) <= MAX_UNITS:
             return
         worked = []
-        for chosen in itertools.product((0, 1), repeat=len(units)):
-            sizes = {u: self._two_sizes(u)[which] for u, which in zip(units, chosen, strict=True)}
+        for combination in itertools.product((0, 1), repeat=len(units)):
+            sizes = {
+                u: self._two_sizes(u)[which] for u, which in zip(units, combination, strict=True)
+            }
             if self._run(self._sized(sizes)) is not Outcome.FAILS:
-                worked.append(chosen)
+                worked.append(combination)
         groups: dict[tuple[int, ...], list[Unit]] = {}
         for at, unit in enumerate(units):
-            in_each = tuple(chosen[at] for chosen in worked)
+            in_each = tuple(combination[at] for combination in worked)
             groups.setdefault(in_each, []).append(unit)
         for group in groups.values():
             if len(group) > 1 and len(worked) > 1:
                 self._make_equal(group)
 
     def _make_equal(self, units: Sequence[Unit]) -> None:
-        told = " and ".join(unit.told for unit in units)
+        labels = " and ".join(unit.label for unit in units)
         small, large = self._two_sizes(units[0])
         names = {unit.name for unit in units if unit.name is not None}
         bounds = {(unit.least, unit.most) for unit in units} - {(None, None)}
         if len(names) > 1 or len(bounds) > 1:
             self._notes.append(
-                f"{told} fail whenever their sizes differ, but are declared as different; if they "
-                "are the same, give them one name"
+                f"{labels} fail whenever their sizes differ, but are declared as different; if "
+                "they are the same, give them one name"
             )
             return
         name = next(iter(names), None) or self._unused_name()
         least, most = next(iter(bounds), (None, None))
         is_spread = any(self._run(self._sized({u: 1})) is Outcome.WORKS for u in units)
         for unit in units:
-            self._inputs = changed(self._inputs, unit, name=name, least=least, most=most)
-        note = f"{told} must be equal ({small} next to {large} fails): they are now called {name!r}"
+            self._inputs = change_axes(self._inputs, unit, name=name, least=least, most=most)
+        note = (
+            f"{labels} must be equal ({small} next to {large} fails): they are now called {name!r}"
+        )
         if is_spread:
             note += f". 1 next to {small} runs; if that is intended, give them different names"
         self._notes.append(note)
@@ -155,32 +159,32 @@ class Prober:
                     break
             return outcome
 
-        said, inside = (unit.most, large) if end == "most" else (unit.least, small)
-        if said is not None:
-            self._check(f"--input: size {said} of {unit.told}", attempt, said, inside)
+        bound, inside = (unit.most, large) if end == "most" else (unit.least, small)
+        if bound is not None:
+            self._check(f"--input: size {bound} of {unit.label}", attempt, bound, inside)
             return
         ways = _up(large, LARGEST_SIZE) if end == "most" else _down_to_0(small)
         limit = self._trials.limit(attempt, inside, ways)
         if limit is None:
             return
         why = self._why(attempt, limit + (1 if end == "most" else -1))
-        self._notes.append(f"{unit.told} is at {end} {limit}: {why}")
+        self._notes.append(f"{unit.label} is at {end} {limit}: {why}")
         least, most = (limit, unit.most) if end == "least" else (unit.least, limit)
-        self._inputs = changed(self._inputs, unit, name=unit.name, least=least, most=most)
+        self._inputs = change_axes(self._inputs, unit, name=unit.name, least=least, most=most)
 
     def _learn_range(self, at: int) -> None:
-        declared, shapes = self._inputs[at], self._shapes[0]
-        low, high = near_zero(declared.spec)
+        declaration, shapes = self._inputs[at], self._shapes[0]
+        low, high = near_zero(declaration.spec)
 
         def attempt(number: int) -> Outcome:
             return self._run_filled(at, shapes, number)
 
-        if declared.range is not None:
-            self._check_range(at, declared.range, attempt, (low, high))
+        if declaration.range is not None:
+            self._check_range(at, declaration.range, attempt, (low, high))
             return
         if attempt(low) is not Outcome.WORKS or attempt(high) is not Outcome.WORKS:
             return
-        whole = np.iinfo(declared.dtype)
+        whole = np.iinfo(declaration.dtype)
         up = _up(high, min(LARGEST_NUMBER, int(whole.max)))
         down = [-number for number in _up(0, min(LARGEST_NUMBER, -int(whole.min)))]
         least = self._trials.limit(attempt, low, down)
@@ -190,34 +194,34 @@ class Prober:
         unit = None
         if most is not None and not self._holds(at, most, 1):
             unit, most = self._unit_above(at, most), None
-        inputs, told, notes = self._inputs, f"the numbers of {declared.name!r} are", []
+        inputs, subject, notes = self._inputs, f"the numbers of {declaration.name!r} are", []
         if least is not None:
-            notes.append(f"{told} at least {least}: {self._why(attempt, least - 1)}")
+            notes.append(f"{subject} at least {least}: {self._why(attempt, least - 1)}")
         if most is not None:
-            notes.append(f"{told} at most {most}: {self._why(attempt, most + 1)}")
+            notes.append(f"{subject} at most {most}: {self._why(attempt, most + 1)}")
         name = None
         if unit is not None:
             name, size = unit.name or self._unused_name(), self._two_sizes(unit)[0]
-            inputs = changed(inputs, unit, name=name, least=unit.least, most=unit.most)
-            called = "" if unit.name else f", now called {name!r}"
+            inputs = change_axes(inputs, unit, name=name, least=unit.least, most=unit.most)
+            naming = "" if unit.name else f", now called {name!r}"
             why = self._why(attempt, size)
-            notes.append(f"{told} less than {unit.told}{called}: if that is {size}, {why}")
-        ranged = replace(inputs[at], range=(least, most), below=name)
-        inputs = (*inputs[:at], ranged, *inputs[at + 1 :])
+            notes.append(f"{subject} less than {unit.label}{naming}: if that is {size}, {why}")
+        new_input = replace(inputs[at], range=(least, most), below=name)
+        inputs = (*inputs[:at], new_input, *inputs[at + 1 :])
         if notes and self._takes_all_of(at, inputs):
             self._inputs = inputs
             self._notes += notes
 
-    def _check_range(self, at: int, declared: Range, attempt: Try, inside: tuple[int, int]) -> None:
+    def _check_range(self, at: int, bounds: Range, attempt: Try, inside: tuple[int, int]) -> None:
         """Check that the model works at both ends of a declared range.
 
         Raises:
             UsageError: if it does not.
         """
         name = self._inputs[at].name
-        for said, near in zip(declared, inside, strict=True):
-            if said is not None and not self._is_taken(at, said):
-                self._check(f"--input: {said} in {name!r}", attempt, said, near)
+        for bound, near in zip(bounds, inside, strict=True):
+            if bound is not None and not self._is_taken(at, bound):
+                self._check(f"--input: {bound} in {name!r}", attempt, bound, near)
         below = next(
             (unit for unit in units_of(self._inputs) if unit.name == self._inputs[at].below), None
         )
@@ -228,7 +232,7 @@ class Prober:
             if size and self._run_filled(at, shapes, size - 1) is Outcome.FAILS:
                 raise UsageError(
                     f"--input: {size - 1} in {name!r} is allowed where {below.name!r} is {size}, "
-                    f"but the model fails on it: {self._trials.said}"
+                    f"but the model fails on it: {self._trials.failure}"
                 )
 
     def _takes_all_of(self, at: int, inputs: Sequence[DeclaredInput]) -> bool:
@@ -236,8 +240,8 @@ class Prober:
         rng = np.random.default_rng(SEED)
         specs, name = [each.spec for each in inputs], inputs[at].name
         for shapes in self._shapes:
-            drawn = draw(specs, TensorCodecSpec(), rng, 1, shapes)[name]
-            if self._run_among_others(shapes, {name: drawn}) is not Outcome.WORKS:
+            numbers = draw(specs, TensorCodecSpec(), rng, 1, shapes)[name]
+            if self._run_among_others(shapes, {name: numbers}) is not Outcome.WORKS:
                 return False
         return True
 
@@ -247,23 +251,23 @@ class Prober:
         Otherwise a number may be a length, or each column may have its own table.
         """
         for shapes in self._shapes:
-            for number, wanted in ((limit, Outcome.WORKS), (limit + step, Outcome.FAILS)):
-                if self._run_filled(at, shapes, number) is not wanted:
+            for number, outcome in ((limit, Outcome.WORKS), (limit + step, Outcome.FAILS)):
+                if self._run_filled(at, shapes, number) is not outcome:
                     return False
         return not self._is_taken(at, limit + step)
 
     def _unit_above(self, at: int, limit: int) -> Unit | None:
         """Return the only free size that is always one more than the largest number; or None."""
-        found = []
+        candidates = []
         for unit in units_of(self._inputs):
             size, other = self._two_sizes(unit)
             if size != limit + 1 or size == other:
                 continue
             shapes = self._sized({unit: other})
             ends = ((other - 1, Outcome.WORKS), (other, Outcome.FAILS))
-            if all(self._run_filled(at, shapes, number) is wanted for number, wanted in ends):
-                found.append(unit)
-        return found[0] if len(found) == 1 and not self._is_taken(at, limit + 1) else None
+            if all(self._run_filled(at, shapes, number) is outcome for number, outcome in ends):
+                candidates.append(unit)
+        return candidates[0] if len(candidates) == 1 and not self._is_taken(at, limit + 1) else None
 
     def _is_taken(self, at: int, number: int) -> bool:
         """Whether a number is accepted at any place of an item, or there are too many to try."""
@@ -278,24 +282,24 @@ class Prober:
                 return True
         return False
 
-    def _check(self, told: str, attempt: Try, said: int, inside: int) -> None:
+    def _check(self, label: str, attempt: Try, value: int, inside: int) -> None:
         """Check that a declared value works.
 
         Raises:
             UsageError: if it does not; the message says which value does.
         """
-        outcome = attempt(said)
+        outcome = attempt(value)
         if outcome is Outcome.UNCLEAR:
-            self._notes.append(f"{told} was not tried: it takes too much memory")
+            self._notes.append(f"{label} was not tried: it takes too much memory")
         if outcome is Outcome.FAILS:
-            why = self._trials.said
-            edge = self._trials.edge(attempt, inside, said)
+            why = self._trials.failure
+            edge = self._trials.edge(attempt, inside, value)
             hint = "" if edge is None else f"; it works as far as {edge}"
-            raise UsageError(f"{told} is allowed, but the model fails on it: {why}{hint}")
+            raise UsageError(f"{label} is allowed, but the model fails on it: {why}{hint}")
 
     def _why(self, attempt: Try, number: int) -> str:
         attempt(number)
-        return f"{number} fails ({self._trials.said})"
+        return f"{number} fails ({self._trials.failure})"
 
     def _run(
         self, shapes: Shapes, numbers: Mapping[str, Array] | None = None, *, finite: bool = False
@@ -304,8 +308,8 @@ class Prober:
 
     def _run_filled(self, at: int, shapes: Shapes, number: int) -> Outcome:
         """Run with one number everywhere in an input, alone and among other items."""
-        filled = np.full((1, *shapes[at]), number, self._inputs[at].dtype)
-        return self._run_among_others(shapes, {self._inputs[at].name: filled})
+        numbers = np.full((1, *shapes[at]), number, self._inputs[at].dtype)
+        return self._run_among_others(shapes, {self._inputs[at].name: numbers})
 
     def _run_among_others(self, shapes: Shapes, numbers: Mapping[str, Array]) -> Outcome:
         return self._trials.run_among_others(self._specs(), shapes, numbers)
@@ -314,9 +318,9 @@ class Prober:
         return [each.spec for each in self._inputs]
 
     def _unused_name(self) -> str:
-        used = {unit.name for unit in units_of(self._inputs)}
+        names = {unit.name for unit in units_of(self._inputs)}
         new = (*NAMES, *(f"n{number}" for number in range(MAX_UNITS)))
-        return next(each for each in new if each not in used)
+        return next(each for each in new if each not in names)
 
     def _lowest(self, shapes: Shapes) -> dict[str, Array]:
         """Return integers that are all 0, or the lowest declared ones."""

@@ -61,39 +61,39 @@ def draw(
     """
     if isinstance(source, Examples):
         return _with_missing(inputs, source.draw(inputs, rng, batch, shapes), rng)
-    made = {}
+    arrays = {}
     masks = {dimension.mask for spec in inputs for dimension in spec.dimensions}
-    named = {spec.name: shape for spec, shape in zip(inputs, shapes, strict=True)}
+    shape_of = {spec.name: shape for spec, shape in zip(inputs, shapes, strict=True)}
     picture = source.input_of(inputs).name if isinstance(source, ImageCodecSpec) else None
-    for spec, item_shape in zip(at_sizes(inputs, named), shapes, strict=True):
+    for spec, item_shape in zip(at_sizes(inputs, shape_of), shapes, strict=True):
         shape = (batch, *item_shape)
         if spec.name in masks:
-            made[spec.name] = np.ones(shape, spec.dtype)  # an item has no padding
+            arrays[spec.name] = np.ones(shape, spec.dtype)  # an item has no padding
         elif isinstance(source, ImageCodecSpec) and spec.name == picture:
             pixels = rng.integers(0, 256, shape, np.uint8)
-            made[spec.name] = _normalised(pixels, source.preprocess)
+            arrays[spec.name] = _normalise(pixels, source.preprocess)
         elif isinstance(source, AudioCodecSpec):
-            made[spec.name] = rng.uniform(-LOUDEST, LOUDEST, shape).astype(np.float32)
+            arrays[spec.name] = rng.uniform(-LOUDEST, LOUDEST, shape).astype(np.float32)
         else:
-            made[spec.name] = _numbers_of(spec, rng, shape)
-    return _with_missing(inputs, made, rng)
+            arrays[spec.name] = _numbers_of(spec, rng, shape)
+    return _with_missing(inputs, arrays, rng)
 
 
 def _with_missing(inputs: Sequence[TensorSpec], batch: Arrays, rng: np.random.Generator) -> Arrays:
     """Remove numbers that may be missing, of about half of the items; a list keeps at least one."""
-    made = dict(batch)
+    arrays = dict(batch)
     for spec in inputs:
         if not spec.nan:
             continue
-        rows = np.array(made[spec.name]).reshape(len(made[spec.name]), -1)
+        rows = np.array(arrays[spec.name]).reshape(len(arrays[spec.name]), -1)
         count, size = rows.shape
         is_missing = rng.random((count, size)) < MISSING
         is_missing &= rng.random((count, 1)) < HAS_MISSING
         if size > 1:
             is_missing[np.arange(count), rng.integers(0, size, count)] = False
         rows[is_missing] = np.nan
-        made[spec.name] = rows.reshape(made[spec.name].shape)
-    return made
+        arrays[spec.name] = rows.reshape(arrays[spec.name].shape)
+    return arrays
 
 
 def sample_bytes(inputs: Sequence[TensorSpec], batch: int, shapes: Shapes) -> int:
@@ -104,7 +104,7 @@ def sample_bytes(inputs: Sequence[TensorSpec], batch: int, shapes: Shapes) -> in
     )
 
 
-def narrowed(inputs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
+def narrow(inputs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
     """Reduce ranges to the two numbers nearest to 0: it is unknown whether the others work."""
     return tuple(
         spec.model_copy(update=dict(zip(("minimum", "maximum"), near_zero(spec), strict=True)))
@@ -208,7 +208,6 @@ class Samples:
     """The inputs of a definition: drawn ones, golden ones, and an example for people.
 
     Attributes:
-        inputs: of the model.
         codec: how a client sends it.
         shapes: of items on which the model ran; not empty.
         examples: real inputs, from which all others are drawn; None: they are random.
@@ -220,12 +219,11 @@ class Samples:
     examples: Examples | None = None
 
     def random_inputs(self, rng: np.random.Generator, batch: int) -> Arrays:
-        """See `Definition.random_inputs`."""
         shapes = self.shapes[int(rng.integers(len(self.shapes)))]
         return draw(self.inputs, self.examples or self.codec, rng, batch, shapes)
 
     def golden_inputs(self) -> list[Arrays]:
-        """See `Definition.golden_inputs`; of every shape, and the same at every call."""
+        """Return items of every shape, the same at every call."""
         if self.examples is not None:
             return self.examples.golden()
         rng = np.random.default_rng(SEED)
@@ -236,13 +234,13 @@ class Samples:
         return [item for batch in batches for item in unstack(batch)]
 
     def example(self) -> JsonValue:
-        """See `Definition.example`: a small PNG or WAV file in base64, or a golden item as numbers.
+        """Return a small PNG or WAV file in base64, or a golden item as numbers.
 
         None for more than 4096 numbers, or 16,384 samples of a sound, which are too many to show. A
         picture has no details of its file, such as a place.
         """
-        if self.examples is not None and self.examples.shown is not None:
-            return self.examples.shown
+        if self.examples is not None and self.examples.display is not None:
+            return self.examples.display
         if isinstance(self.codec, ImageCodecSpec):
             return self._with_picture(self.codec)
         item = self.golden_inputs()[0]
@@ -273,7 +271,7 @@ class Samples:
         return png(picture_of(golden, how), MAX_PICTURE)
 
 
-def _normalised(pixels: Array, how: PicturePreprocess) -> Array:
+def _normalise(pixels: Array, how: PicturePreprocess) -> Array:
     """Normalise levels [n, channels, h, w] as `models.preprocess` does for the model."""
     if how.values == "levels":
         return pixels

@@ -51,7 +51,7 @@ def check_evaluating(module: nn.Module) -> None:
                 )
 
 
-def assigned(module: nn.Module) -> list[str]:
+def assigned_attributes(module: nn.Module) -> list[str]:
     """Return the names of the attributes that a forward of a TorchScript module assigns."""
     if not isinstance(module, torch.jit.ScriptModule):
         return []

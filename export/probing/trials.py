@@ -13,7 +13,7 @@ import torch
 
 from export.errors import reason
 from export.probing.examples import Examples, Shapes
-from export.probing.samples import SEED, draw, narrowed, sample_bytes
+from export.probing.samples import SEED, draw, narrow, sample_bytes
 from export.reading.model_files import FAILURES
 from models.codec_specs import TensorCodecSpec
 from models.forms import input_tensors
@@ -46,14 +46,14 @@ class Trials:
         examples: real inputs; None: samples are random.
 
     Attributes:
-        said: why the last failed run failed.
+        failure: why the last failed run failed.
         took_s: seconds of the last run.
     """
 
     def __init__(self, module: Callable[..., object], examples: Examples | None = None) -> None:
         self._module = module
         self._source = examples or TensorCodecSpec()
-        self.said = ""
+        self.failure = ""
         self.took_s = 0.0
 
     def run(
@@ -74,9 +74,9 @@ class Trials:
         """
         if sample_bytes(inputs, 1, shapes) > MAX_SAMPLE_BYTES:
             return Outcome.UNCLEAR
-        outcome, made = self._forward(inputs, {**self.sample(inputs, shapes), **(numbers or {})})
-        if finite and outcome is Outcome.WORKS and not _is_finite(made):
-            self.said = "NaN or infinite numbers"
+        outcome, outputs = self._forward(inputs, {**self.sample(inputs, shapes), **(numbers or {})})
+        if finite and outcome is Outcome.WORKS and not _is_finite(outputs):
+            self.failure = "NaN or infinite numbers"
             return Outcome.FAILS
         return outcome
 
@@ -107,32 +107,32 @@ class Trials:
         outcome, together = self._forward(inputs, batch)
         self.took_s = took_s
         if outcome is Outcome.WORKS and not _has_row(together, 1, alone):
-            self.said = "the answer then depends on the other items of a batch"
+            self.failure = "the answer then depends on the other items of a batch"
             return Outcome.FAILS
         return outcome
 
     def sample(self, inputs: Sequence[TensorSpec], shapes: Shapes, batch: int = 1) -> Arrays:
         """Draw the same items at every call, with numbers for any model, and a batch axis."""
         rng = np.random.default_rng(SEED)
-        return draw(narrowed(inputs), self._source, rng, batch, shapes)
+        return draw(narrow(inputs), self._source, rng, batch, shapes)
 
     def _forward(self, inputs: Sequence[TensorSpec], sample: Arrays) -> tuple[Outcome, object]:
         """Return whether a forward works, and its outputs."""
-        made: object = None
+        outputs: object = None
         began = time.perf_counter()
         try:
             with torch.inference_mode(), warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # warnings about tried values do not matter
-                made = self._module(*input_tensors(sample, inputs))
+                outputs = self._module(*input_tensors(sample, inputs))
         except FAILURES as error:
-            self.said = reason(error)
+            self.failure = reason(error)
             is_memory = isinstance(error, MemoryError) or any(
-                each in self.said for each in NO_MEMORY
+                each in self.failure for each in NO_MEMORY
             )
             return Outcome.UNCLEAR if is_memory else Outcome.FAILS, None
         finally:
             self.took_s = time.perf_counter() - began
-        return Outcome.WORKS, made
+        return Outcome.WORKS, outputs
 
     def limit(self, attempt: Try, inside: int, ways: Sequence[int]) -> int | None:
         """Return the last number that works, if all tried numbers beyond it fail.
@@ -175,8 +175,8 @@ class Trials:
         return inside
 
 
-def _is_finite(made: object) -> bool:
-    return all(bool(torch.isfinite(each).all()) for each in _tensors(made))
+def _is_finite(outputs: object) -> bool:
+    return all(bool(torch.isfinite(each).all()) for each in _tensors(outputs))
 
 
 def _has_row(batch: object, row: int, alone: object) -> bool:
@@ -184,18 +184,20 @@ def _has_row(batch: object, row: int, alone: object) -> bool:
     for many, one in zip(_tensors(batch), _tensors(alone), strict=True):
         if many.shape[1:] != one.shape[1:] or len(many) <= row:
             return False
-        got, want = many[row], one[0]
-        if not want.dtype.is_floating_point:
-            if not torch.equal(got, want):
+        answer, expected = many[row], one[0]
+        if not expected.dtype.is_floating_point:
+            if not torch.equal(answer, expected):
                 return False
         else:
-            near = NEAR * float(want.abs().nan_to_num(0, 0, 0).max()) if want.numel() else 0.0
-            if not torch.allclose(got, want, rtol=NEAR, atol=near, equal_nan=True):
+            near = (
+                NEAR * float(expected.abs().nan_to_num(0, 0, 0).max()) if expected.numel() else 0.0
+            )
+            if not torch.allclose(answer, expected, rtol=NEAR, atol=near, equal_nan=True):
                 return False
     return True
 
 
-def _tensors(made: object) -> list[torch.Tensor]:
-    given = list(made.values()) if isinstance(made, dict) else made
-    several = given if isinstance(given, tuple | list) else (given,)
+def _tensors(outputs: object) -> list[torch.Tensor]:
+    values = list(outputs.values()) if isinstance(outputs, dict) else outputs
+    several = values if isinstance(values, tuple | list) else (values,)
     return [each for each in several if isinstance(each, torch.Tensor)]

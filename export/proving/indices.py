@@ -37,14 +37,14 @@ def check_indices(definition: Definition, batch: Arrays, eager: Run, tolerance: 
     items = unstack(batch)[:ITEMS]
     plain: Arrays | None = None
     ends_at = time.perf_counter() + BUDGET_S
-    for spec, number, item in _changed(definition.inputs, items[1]):
+    for spec, number, item in _changes(definition.inputs, items[1]):
         if time.perf_counter() > ends_at:
             return
-        plain = plain or _made(eager, stack(items))
+        plain = plain or _answers(eager, stack(items))
         if plain is None:  # it runs on smaller batches only
             return
-        alone = _made(eager, stack([item]))
-        among = _made(eager, stack([items[0], item, items[2]]))
+        alone = _answers(eager, stack([item]))
+        among = _answers(eager, stack([items[0], item, items[2]]))
         if among is None:
             continue
         if alone is None or not _same(alone, 0, among, 1, tolerance):
@@ -60,7 +60,7 @@ def check_indices(definition: Definition, batch: Arrays, eager: Run, tolerance: 
         )
 
 
-def _changed(
+def _changes(
     inputs: Sequence[TensorSpec], item: Arrays
 ) -> Iterator[tuple[TensorSpec, int, Arrays]]:
     """Return an input, a number, and the item with this number everywhere or in one place."""
@@ -74,8 +74,8 @@ def _changed(
         near = [number for size in sizes for number in (size, size + 1, 2 * size)]
         for number in (*sorted(set(near)), -1):
             if _is_new(spec, array, number):
-                for changed in _with(array, number):
-                    yield spec, number, {**item, spec.name: changed}
+                for variation in _with(array, number):
+                    yield spec, number, {**item, spec.name: variation}
 
 
 def _is_new(spec: TensorSpec, array: Array, number: int) -> bool:
@@ -89,12 +89,12 @@ def _is_new(spec: TensorSpec, array: Array, number: int) -> bool:
 def _with(array: Array, number: int) -> Iterator[Array]:
     yield np.full_like(array, number)
     for place in np.linspace(0, array.size - 1, min(array.size, MOST_PLACES)).round().astype(int):
-        changed = array.copy()
-        changed.reshape(-1)[place] = number
-        yield changed
+        variation = array.copy()
+        variation.reshape(-1)[place] = number
+        yield variation
 
 
-def _made(eager: Run, batch: Arrays) -> Arrays | None:
+def _answers(eager: Run, batch: Arrays) -> Arrays | None:
     try:
         return eager(batch)
     except ParityError:  # the model refuses the number
@@ -110,7 +110,7 @@ def _same(one: Arrays, row: int, other: Arrays, its_row: int, tolerance: Toleran
 
 def _advice(inputs: Sequence[TensorSpec], spec: TensorSpec, items: Sequence[Arrays]) -> str:
     """Return the option with the range of an index into the first free size of another input."""
-    named = next(
+    size_name = next(
         (
             axis.name
             for each in inputs
@@ -119,6 +119,6 @@ def _advice(inputs: Sequence[TensorSpec], spec: TensorSpec, items: Sequence[Arra
         ),
         None,
     )
-    declared = spec.model_copy(update={"minimum": 0, "maximum": None, "below": named or "n"})
-    note = "" if named else ", where n is the name of the size that the numbers count"
-    return f"--input '{declared}'{note}"
+    example = spec.model_copy(update={"minimum": 0, "maximum": None, "below": size_name or "n"})
+    note = "" if size_name else ", where n is the name of the size that the numbers count"
+    return f"--input '{example}'{note}"

@@ -27,7 +27,6 @@ class PaddedBatch:
     """Items of different sizes, and eager's answer to each alone.
 
     Attributes:
-        padding: of the model.
         items: input name -> array without the batch axis.
         expected: of each item: output name -> array without the batch axis.
         to: the padded size of all.
@@ -73,12 +72,12 @@ def padded_batches(
     least, most = dimension.least, dimension.most
     rng = np.random.default_rng(SEED)
 
-    def proved(sizes: Sequence[int], top: int) -> PaddedBatch:
+    def build_batch(sizes: Sequence[int], top: int) -> PaddedBatch:
         first = draw()  # the others get its sizes in other free axes: else they share no batch
-        drawn = (first, *(draw() for _ in sizes[1:]))
+        originals = (first, *(draw() for _ in sizes[1:]))
         items = tuple(
-            _resized(dimension, definition.inputs, item, first, size)
-            for item, size in zip(drawn, sizes, strict=True)
+            _resize(dimension, definition.inputs, item, first, size)
+            for item, size in zip(originals, sizes, strict=True)
         )
         alone = [eager(stack([item])) for item in items]
         expected = tuple({name: array[0] for name, array in each.items()} for each in alone)
@@ -90,7 +89,7 @@ def padded_batches(
     if not tops:
         return ()
     progress(0, len(tops), f"{dimension.name} {least} and {most}")
-    made = {most: proved((least, most), most)}  # regardless of time; also the warm-up
+    batches = {most: build_batch((least, most), most)}  # regardless of time; also the warm-up
     ends_at = time.perf_counter() + BUDGET_S
     took_s = before = 0.0
     for done, top in enumerate(tops, start=1):
@@ -98,10 +97,10 @@ def padded_batches(
         # The time of attention grows with the square of the size.
         if before and began + took_s * (top / before) ** 2 > ends_at:
             break
-        made[top] = proved(rng.permutation(_spread(least, top, max_batch)).tolist(), top)
+        batches[top] = build_batch(rng.permutation(_spread(least, top, max_batch)).tolist(), top)
         took_s, before = time.perf_counter() - began, top
         progress(done, len(tops), f"{dimension.name} {least} to {top}")
-    return tuple(made[top] for top in sorted(made))
+    return tuple(batches[top] for top in sorted(batches))
 
 
 def largest_change(
@@ -120,22 +119,22 @@ def largest_change(
         ParityError: at the first answer that differs by more.
     """
     padding = batch.padding
-    got = run(padding.stack(batch.items))
+    outputs = run(padding.stack(batch.items))
     largest = 0.0
     for row, (item, expected) in enumerate(zip(batch.items, batch.expected, strict=True)):
         size = padding.size(item)
-        answer = padding.trimmed({name: array[row] for name, array in got.items()}, size)
+        answer = padding.trimmed({name: array[row] for name, array in outputs.items()}, size)
         for name, want in expected.items():
-            told = f"{what}output {name!r} of an item of {padding.dimension.name} {size}"
-            told += f", padded to {batch.to}:"
+            subject = f"{what}output {name!r} of an item of {padding.dimension.name} {size}"
+            subject += f", padded to {batch.to}:"
             excess = tolerance.excess(want, answer[name])
             if want.shape != answer[name].shape:
                 raise ParityError(
-                    f"{told} {excess}; if that axis has the item's size, declare it as "
+                    f"{subject} {excess}; if that axis has the item's size, declare it as "
                     f"{padding.dimension.name!r}, and what belongs to padding is cut off"
                 )
             if excess is not None:
-                raise ParityError(f"{told} {excess}{advice}")
+                raise ParityError(f"{subject} {excess}{advice}")
             difference = np.abs(want.astype(np.float64) - answer[name].astype(np.float64))
             largest = max(largest, float(difference.max(initial=0)))
     return largest
@@ -157,19 +156,19 @@ def _spread(least: int, top: int, max_batch: int) -> list[int]:
     return sorted({round(size) for size in np.geomspace(least, top, count).tolist()})
 
 
-def _resized(
+def _resize(
     dimension: Dimension, inputs: Sequence[TensorSpec], item: Arrays, like: Arrays, size: int
 ) -> Arrays:
     """Repeat or cut an item: to this size along the padded axes, else to the sizes of another."""
-    made = dict(item)
+    arrays = dict(item)
     for spec in inputs:
-        wanted = [
+        shape = [
             size if axis.name == dimension.name else same
             for axis, same in zip(spec.axes, like[spec.name].shape, strict=True)
         ]
-        made[spec.name] = tiled(item[spec.name], wanted)
-    shapes = {name: array.shape for name, array in made.items()}
+        arrays[spec.name] = tiled(item[spec.name], shape)
+    shapes = {name: array.shape for name, array in arrays.items()}
     for spec, here in zip(inputs, at_sizes(inputs, shapes), strict=True):
         if spec.below is not None and here.maximum is not None:
-            made[spec.name] = np.minimum(made[spec.name], here.maximum).astype(spec.dtype)
-    return made
+            arrays[spec.name] = np.minimum(arrays[spec.name], here.maximum).astype(spec.dtype)
+    return arrays

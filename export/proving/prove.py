@@ -14,14 +14,14 @@ from export.proving import verify
 from export.variants.base import (
     INTEGER_SHARE,
     Draft,
-    Maker,
     NotApplicable,
     Subject,
+    VariantMaker,
     own_precision,
     tolerance_of,
     weights_of,
 )
-from export.variants.registry import MAKERS, SEVERAL_COPIES, wanted_variants
+from export.variants.registry import MAKERS, SEVERAL_COPIES, select_variants
 from models.archive import ArchiveError, check_archive
 from models.definitions.definition import HeldOut, Progress
 from models.forms import Forward, intra_op_threads, kinds_here, load_form
@@ -80,7 +80,7 @@ class Proof:
 
 
 @dataclass(slots=True)
-class _Work:
+class _ProofState:
     """The model, and the results so far."""
 
     subject: Subject
@@ -89,7 +89,7 @@ class _Work:
     folder: Path
     stage: Stage
     threads: int
-    reference: verify.Reference
+    reference: verify.ParityReference
     held_out: HeldOut | None
     accuracy: float | None
     variants: dict[str, Variant] = field(default_factory=dict)
@@ -114,7 +114,7 @@ def prove_variants(
         ExportError: if none is left.
     """
     definition = subject.definition
-    wanted = wanted_variants(options.variants, definition)
+    names = select_variants(options.variants, definition)
     own = own_precision(subject.eager, definition.outputs)
     threads = threads or serving_threads()
     dense = (each for each in weights_of(subject.eager) if each.layout == torch.strided)
@@ -130,8 +130,10 @@ def prove_variants(
         )
         held_out = definition.held_out() if definition.held_out else None
         accuracy = verify.accuracy(subject.eager, definition, held_out) if held_out else None
-        work = _Work(subject, options, own, folder, stage, threads, against, held_out, accuracy)
-        for name in wanted:
+        work = _ProofState(
+            subject, options, own, folder, stage, threads, against, held_out, accuracy
+        )
+        for name in names:
             if name == "trace" and options.variants is None and "script" in work.variants:
                 continue  # it would lose control flow and gain nothing
             if is_large and name in SEVERAL_COPIES and options.may_leave_out:
@@ -148,7 +150,7 @@ def prove_variants(
     return Proof(work.variants, work.left_out, accuracy, against.batch_sizes[-1])
 
 
-def _attempt(work: _Work, name: str, maker: Maker) -> None:
+def _attempt(work: _ProofState, name: str, maker: VariantMaker) -> None:
     """Build and verify one variant; record it, or the reason for leaving it out."""
     progress = work.stage(name)
     progress(0, 1, "making")
@@ -170,11 +172,11 @@ def _attempt(work: _Work, name: str, maker: Maker) -> None:
         _leave_out(work, name, str(error), progress)
 
 
-def _without(work: _Work, name: str) -> str:
+def _without(work: _ProofState, name: str) -> str:
     """Return advice for when one variant prevents the export of all others."""
     others = [
         other
-        for other in wanted_variants(work.options.variants, work.subject.definition)
+        for other in select_variants(work.options.variants, work.subject.definition)
         if other != name
     ]
     if not others:
@@ -182,12 +184,12 @@ def _without(work: _Work, name: str) -> str:
     return f". Nothing was written; to export without it: --variants {','.join(others)}"
 
 
-def _leave_out(work: _Work, name: str, why: str, progress: Progress) -> None:
+def _leave_out(work: _ProofState, name: str, why: str, progress: Progress) -> None:
     work.left_out[name] = why
     progress(1, 1, f"left out: {why}")
 
 
-def _accuracy(work: _Work, form: Forward, kind: DeviceKind) -> float | None:
+def _accuracy(work: _ProofState, form: Forward, kind: DeviceKind) -> float | None:
     """Return the accuracy on the held-out set, if there is one.
 
     Raises:
@@ -195,18 +197,18 @@ def _accuracy(work: _Work, form: Forward, kind: DeviceKind) -> float | None:
     """
     if work.held_out is None or work.accuracy is None:
         return None
-    got = verify.accuracy(form, work.subject.definition, work.held_out, torch.device(kind))
-    drop = round(100 * (work.accuracy - got), 6)  # 0.5 points are 0.5, not 0.5000000000000004
+    accuracy = verify.accuracy(form, work.subject.definition, work.held_out, torch.device(kind))
+    drop = round(100 * (work.accuracy - accuracy), 6)  # 0.5 points are 0.5, not 0.5000000000000004
     if drop > work.options.max_accuracy_drop:
         raise NotApplicable(
-            f"accuracy {got:.4f} is {drop:.2f} points below eager's; "
+            f"accuracy {accuracy:.4f} is {drop:.2f} points below eager's; "
             f"--max-accuracy-drop allows {work.options.max_accuracy_drop:g}"
         )
-    return got
+    return accuracy
 
 
 def _prove(
-    work: _Work, name: str, precision: Precision, draft: Draft, progress: Progress
+    work: _ProofState, name: str, precision: Precision, draft: Draft, progress: Progress
 ) -> Variant:
     """Verify the written file, loaded as a server loads it, on every kind of device here."""
     files = [
@@ -216,8 +218,8 @@ def _prove(
     for kind in (kind for kind in kinds_here() if kind in draft.device_kinds):
         plain = _load(work, draft, files, kind, optimized=False)
         so_far = 0.0 if parity is None else parity.max_absolute
-        found = _parity(work, plain, precision, kind, progress, so_far)
-        parity = found if parity is None else _worse(parity, found)
+        device_parity = _parity(work, plain, precision, kind, progress, so_far)
+        parity = device_parity if parity is None else _worse(parity, device_parity)
         here = _accuracy(work, plain, kind)
         accuracy = here if accuracy is None or here is None else min(accuracy, here)
     if parity is None:
@@ -246,7 +248,7 @@ def _prove(
 
 
 def _optimized(
-    work: _Work,
+    work: _ProofState,
     name: str,
     draft: Draft,
     files: Sequence[File],
@@ -280,7 +282,7 @@ def _optimized(
 
 
 def _parity(
-    work: _Work,
+    work: _ProofState,
     form: Forward,
     precision: Precision,
     kind: DeviceKind,
@@ -293,22 +295,22 @@ def _parity(
     )
 
 
-def _operators(work: _Work, draft: Draft) -> tuple[OperatorLibrary, ...]:
+def _operators(work: _ProofState, draft: Draft) -> tuple[OperatorLibrary, ...]:
     """Return the libraries of operators that a server must load for the written files."""
-    found: set[OperatorLibrary] = set()
+    libraries: set[OperatorLibrary] = set()
     if draft.format == "torchscript":
         for name in draft.files:
             with (work.folder / name).open("rb") as file:
-                found.update(operators_in(file, name, check_archive(file, name)))
-    return tuple(sorted(found))
+                libraries.update(operators_in(file, name, check_archive(file, name)))
+    return tuple(sorted(libraries))
 
 
-def _tolerance(work: _Work, precision: Precision) -> Tolerance:
+def _tolerance(work: _ProofState, precision: Precision) -> Tolerance:
     return tolerance_of(precision, work.own, work.options.integer_share)
 
 
 def _load(
-    work: _Work, draft: Draft, files: Sequence[File], kind: DeviceKind, *, optimized: bool
+    work: _ProofState, draft: Draft, files: Sequence[File], kind: DeviceKind, *, optimized: bool
 ) -> Forward:
     """Load a form of the written file.
 

@@ -65,7 +65,7 @@ class Comparison:
 
 
 @dataclass(frozen=True, slots=True)
-class Reference:
+class ParityReference:
     """The reference that all forms of a model are compared with.
 
     Attributes:
@@ -91,27 +91,27 @@ def run(
     shapes = ", ".join(f"{name} {list(array.shape)}" for name, array in inputs.items())
     try:
         with torch.inference_mode():
-            made = module(*tensors)
+            result = module(*tensors)
     except Exception as error:  # a model's own code may raise anything
         raise ParityError(f"the model fails on {shapes}: {reason(error)}") from error
-    if not isinstance(made, torch.Tensor | tuple | list):
+    if not isinstance(result, torch.Tensor | tuple | list):
         raise ParityError(
-            f"the model returns a {type(made).__name__}; it must return a tensor, or a tuple of "
+            f"the model returns a {type(result).__name__}; it must return a tensor, or a tuple of "
             "tensors in the order of the declared outputs"
         )
     try:
-        named = named_outputs(made, definition.outputs)
+        outputs = named_outputs(result, definition.outputs)
     except (ValueError, TypeError, RuntimeError) as error:
         raise ParityError(reason(error)) from error
     size = len(next(iter(inputs.values())))
     for spec in definition.outputs:
-        array = named[spec.name]
+        array = outputs[spec.name]
         if array.shape[:1] != (size,) or not spec.accepts(array.shape[1:]):
             raise ParityError(
                 f"output {spec.name!r} is {array.dtype}{list(array.shape)} for a batch of {size}, "
                 f"declared as {spec.dtype}{list(spec.shape)}"
             )
-    return named
+    return outputs
 
 
 def reference(
@@ -122,7 +122,7 @@ def reference(
     *,
     thorough: bool = False,
     tolerance: Tolerance = TOLERANCES["float32"],
-) -> Reference:
+) -> ParityReference:
     """Compute eager's outputs for random inputs of many batch sizes and the golden examples.
 
     Args:
@@ -158,7 +158,7 @@ def reference(
                 )
         if size > 1:
             alone = run(eager, definition, _last(inputs))
-            _moved(f"{what}: eager's", definition, tolerance, alone, expected)
+            _batch_effect(f"{what}: eager's", definition, tolerance, alone, expected)
         comparisons.append(Comparison(what, inputs, expected))
 
     singles = [
@@ -189,12 +189,12 @@ def reference(
         others = definition.random_inputs(np.random.default_rng(SEED), indices.ITEMS)
         indices.check_indices(definition, others, forward, tolerance)
     padded = padded_batches(definition, draw, forward, max_batch, progress, tolerance)
-    return Reference(definition, tuple(comparisons), sizes, padded)
+    return ParityReference(definition, tuple(comparisons), sizes, padded)
 
 
 def check_parity(
     exported: Runnable,
-    against: Reference,
+    against: ParityReference,
     tolerance: Tolerance,
     progress: Progress,
     device: torch.device = CPU,
@@ -227,9 +227,9 @@ def check_parity(
     worst = {spec.name: (0.0, 0.0) for spec in definition.outputs}
     invariance = 0.0
     for done, each in enumerate(against.comparisons, start=1):
-        got = run(exported, definition, each.inputs, device)
+        outputs = run(exported, definition, each.inputs, device)
         for spec in definition.outputs:
-            expected, answer = each.expected[spec.name], got[spec.name]
+            expected, answer = each.expected[spec.name], outputs[spec.name]
             _check(each.what, spec, tolerance, expected, answer)
             difference = _difference(expected, answer)
             scale = np.maximum(np.abs(expected.astype(np.float64)), TINY)
@@ -239,16 +239,16 @@ def check_parity(
                 max(worst[spec.name][1], pair[1]),
             )
         alone = run(exported, definition, _last(each.inputs), device)
-        moved = _moved(f"{each.what}:", definition, steady, alone, got)
-        invariance = max(invariance, moved)
+        effect = _batch_effect(f"{each.what}:", definition, steady, alone, outputs)
+        invariance = max(invariance, effect)
         largest = max(so_far, *(absolute for absolute, _ in worst.values()))
         progress(done, len(against.comparisons), f"largest difference {largest:.1e}")
     forward = partial(run, exported, definition, device=device)
     for batch in against.padded:
         largest_change("", batch, forward, tolerance)
         own = tuple(_first(forward(stack([item]))) for item in batch.items)
-        moved = largest_change(ALONE, replace(batch, expected=own), forward, steady)
-        invariance = max(invariance, moved)
+        effect = largest_change(ALONE, replace(batch, expected=own), forward, steady)
+        invariance = max(invariance, effect)
     return Parity(
         outputs={
             name: Difference(max_absolute=absolute, max_relative=relative)
@@ -260,7 +260,7 @@ def check_parity(
     )
 
 
-def agree(one: Runnable, other: Runnable, against: Reference, tolerance: Tolerance) -> bool:
+def agree(one: Runnable, other: Runnable, against: ParityReference, tolerance: Tolerance) -> bool:
     """Whether two forms give the same answers on the CPU, within the tolerance.
 
     Raises:
@@ -287,13 +287,13 @@ def accuracy(
     """
     if not len(held_out.labels):
         raise ExportError("the held-out set is empty; set held_out to None if there is none")
-    made: list[dict[str, Array]] = []
+    batches: list[dict[str, Array]] = []
     for start in range(0, len(held_out.labels), 64):
         part = slice(start, start + 64)
         inputs = {name: array[part] for name, array in held_out.inputs.items()}
-        made.append(run(module, definition, inputs, device))
+        batches.append(run(module, definition, inputs, device))
     outputs = {
-        spec.name: np.concatenate([m[spec.name] for m in made]) for spec in definition.outputs
+        spec.name: np.concatenate([m[spec.name] for m in batches]) for spec in definition.outputs
     }
     first = definition.outputs[0].name
     if not _is_finite(outputs[first]):
@@ -320,8 +320,8 @@ def _sizes(most: int, one_s: float, one_bytes: int, *, thorough: bool) -> tuple[
         if always or (items * one_s <= budget_s and items * one_bytes <= BUDGET_BYTES):
             return tuple(sorted(sizes))
     others = range(3, min(most, MOST_BY_CHANCE + 1))
-    drawn = np.random.default_rng(SEED).permutation(others)[:2]
-    return tuple(sorted(size for size in {1, 2, *map(int, drawn), most} if size <= most))
+    chance_sizes = np.random.default_rng(SEED).permutation(others)[:2]
+    return tuple(sorted(size for size in {1, 2, *map(int, chance_sizes), most} if size <= most))
 
 
 def _bytes(batch: Comparison) -> int:
@@ -336,20 +336,22 @@ def _near_powers_of_two(largest: int) -> Iterator[int]:
     yield largest
 
 
-def _check(what: str, spec: TensorSpec, tolerance: Tolerance, expected: Array, got: Array) -> None:
-    if not _is_finite(got):
+def _check(
+    what: str, spec: TensorSpec, tolerance: Tolerance, expected: Array, answers: Array
+) -> None:
+    if not _is_finite(answers):
         raise ParityError(f"{what}: output {spec.name!r} is not finite, eager's is")
-    for want, answer in zip(expected, got, strict=True):
+    for want, answer in zip(expected, answers, strict=True):
         excess = tolerance.excess(want, answer)
         if excess is not None:
-            ties = "" if got.dtype.kind == "f" else TIES
+            ties = "" if answers.dtype.kind == "f" else TIES
             raise ParityError(f"{what}: output {spec.name!r} {excess}{ties}")
 
 
 def _check_inputs(what: str, definition: Definition, inputs: Arrays, size: int) -> None:
-    wanted = [spec.name for spec in definition.inputs]
-    if set(inputs) != set(wanted):
-        raise ExportError(f"{what}: the definition gives {sorted(inputs)}, but declares {wanted}")
+    names = [spec.name for spec in definition.inputs]
+    if set(inputs) != set(names):
+        raise ExportError(f"{what}: the definition gives {sorted(inputs)}, but declares {names}")
     for spec in definition.inputs:
         array = inputs[spec.name]
         fits = array.shape[:1] == (size,) and spec.takes(array.shape[1:])
@@ -381,7 +383,7 @@ def _last(batch: Arrays) -> dict[str, Array]:
     return {name: array[-1:] for name, array in batch.items()}
 
 
-def _moved(
+def _batch_effect(
     what: str, definition: Definition, tolerance: Tolerance, alone: Arrays, together: Arrays
 ) -> float:
     """Return the largest difference between the last item's answers alone and in its batch."""
@@ -408,8 +410,8 @@ def _advice(answer: Array) -> str:
     )
 
 
-def _difference(expected: Array, got: Array) -> Array:
-    return np.abs(expected.astype(np.float64) - got.astype(np.float64))
+def _difference(expected: Array, answer: Array) -> Array:
+    return np.abs(expected.astype(np.float64) - answer.astype(np.float64))
 
 
 def _largest(difference: Array) -> float:

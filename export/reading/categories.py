@@ -41,30 +41,30 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def read_categories(parsed: argparse.Namespace) -> tuple[Categories, ...]:
+def read_categories(args: argparse.Namespace) -> tuple[Categories, ...]:
     """Read the files of the options.
 
     Raises:
         UsageError: if one cannot be read, or the options contradict each other.
     """
-    files = dict(_pair("--categories", text) for text in parsed.categories or ())
-    unknown = dict(_pair("--unknown", text) for text in parsed.unknown or ())
-    if len(files) < len(parsed.categories or ()) or len(unknown) < len(parsed.unknown or ()):
+    files = dict(_pair("--categories", text) for text in args.categories or ())
+    unknown = dict(_pair("--unknown", text) for text in args.unknown or ())
+    if len(files) < len(args.categories or ()) or len(unknown) < len(args.unknown or ()):
         raise UsageError("--categories, --unknown: give each input once")
     if strays := [name for name in unknown if name not in files]:
         raise UsageError(f"--unknown {strays[0]}: the input has no --categories {strays[0]}=FILE")
-    made = []
+    categories = []
     for name, file in files.items():
         index = unknown.get(name)
         if index is not None and not (index.isascii() and index.isdigit() and len(index) < 10):
             raise UsageError(f"--unknown {name}={index}: the index must be a whole number from 0")
         fields = {"input": name, "names": _names(file), "unknown": index and int(index)}
         try:
-            made.append(Categories.model_validate(fields))
+            categories.append(Categories.model_validate(fields))
         except ValidationError as error:
             raise UsageError(f"--categories {name}={file}: {first_of(error)}") from error
-    names = "".join(name for each in made for name in each.names)
-    count = sum(len(each.names) for each in made)
+    names = "".join(name for each in categories for name in each.names)
+    count = sum(len(each.names) for each in categories)
     marks = count + sum(map(names.count, MARKS))
     if marks > MAX_MARKS:
         raise UsageError(
@@ -72,19 +72,19 @@ def read_categories(parsed: argparse.Namespace) -> tuple[Categories, ...]:
             f"them are too much for the manifest; at most {MAX_MARKS:,} of both in total: shorten "
             "the names, or leave --categories out and send indices"
         )
-    return tuple(made)
+    return tuple(categories)
 
 
 def with_ranges(
-    declared: Sequence[DeclaredInput], categories: Sequence[Categories]
+    inputs: Sequence[DeclaredInput], categories: Sequence[Categories]
 ) -> tuple[DeclaredInput, ...]:
     """Return the inputs; those of categories that have no range get that of the indices."""
-    known = by_input(categories)
+    by_name = by_input(categories)
     return tuple(
-        replace(each, range=(0, known[each.name].largest))
-        if each.name in known and each.range is None and np.dtype(each.dtype).kind in "iu"
+        replace(each, range=(0, by_name[each.name].largest))
+        if each.name in by_name and each.range is None and np.dtype(each.dtype).kind in "iu"
         else each
-        for each in declared
+        for each in inputs
     )
 
 
@@ -98,19 +98,19 @@ def with_names(
         inputs: the names of the inputs.
         categories: of the inputs.
     """
-    known = by_input(categories)
+    by_name = by_input(categories)
     if len(inputs) == 1:
-        return _named(example, known.get(inputs[0]))
+        return _with_name(example, by_name.get(inputs[0]))
     if not isinstance(example, Mapping):
         return example
-    return {name: _named(value, known.get(name)) for name, value in example.items()}
+    return {name: _with_name(value, by_name.get(name)) for name, value in example.items()}
 
 
-def _named(value: JsonValue, categories: Categories | None) -> JsonValue:
+def _with_name(value: JsonValue, categories: Categories | None) -> JsonValue:
     if categories is None:
         return value
     if isinstance(value, list):
-        return [_named(each, categories) for each in value]
+        return [_with_name(each, categories) for each in value]
     is_index = isinstance(value, int) and 0 <= value < len(categories.names)
     return categories.names[value] if is_index and isinstance(value, int) else value
 
@@ -122,19 +122,19 @@ def _pair(option: str, text: str) -> tuple[str, str]:
     return name, rest
 
 
-def _names(given: str) -> list[str]:
+def _names(path: str) -> list[str]:
     try:
-        file: Path = local_path(given)
+        file: Path = local_path(path)
         if file.stat().st_size > MAX_FILE_BYTES:
             raise UsageError(f"--categories: {file} has more than {MAX_FILE_BYTES:,} bytes")
         text = unmarked(file.read_bytes()).decode()
     except NotLocal as error:
         raise UsageError(f"--categories: {error}") from error
     except OSError as error:
-        raise UsageError(f"--categories: cannot read {given}: {error.strerror}") from error
+        raise UsageError(f"--categories: cannot read {path}: {error.strerror}") from error
     except (NotUtf8Error, UnicodeDecodeError) as error:
-        raise UsageError(f"--categories: {given} is not UTF-8: {error}") from error
+        raise UsageError(f"--categories: {path} is not UTF-8: {error}") from error
     names = [line.strip() for line in text.rstrip().replace("\r\n", "\n").split("\n")]
     if "" in names:
-        raise UsageError(f"--categories: line {names.index('') + 1} of {given} is empty")
+        raise UsageError(f"--categories: line {names.index('') + 1} of {path} is empty")
     return names

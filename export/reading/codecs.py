@@ -146,7 +146,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def codec_of(
-    parsed: argparse.Namespace,
+    args: argparse.Namespace,
     defaults: Defaults,
     inputs: tuple[TensorSpec, ...],
     labels: tuple[str, ...] | None,
@@ -156,39 +156,39 @@ def codec_of(
     Raises:
         UsageError: if the options contradict each other, or the inputs.
     """
-    scores: Scores = parsed.scores or defaults.scores
-    if parsed.top_k is not None and parsed.top_k < 1:
-        raise UsageError(f"--top-k must be at least 1, got {parsed.top_k}")
+    scores: Scores = args.scores or defaults.scores
+    if args.top_k is not None and args.top_k < 1:
+        raise UsageError(f"--top-k must be at least 1, got {args.top_k}")
     common = {
         "labels": labels,
         "scores": scores,
-        "top_k": parsed.top_k,
-        "ranked_by": parsed.ranked_by,
-        "threshold": parsed.threshold,
-        "classes": parsed.classes,
+        "top_k": args.top_k,
+        "ranked_by": args.ranked_by,
+        "threshold": args.threshold,
+        "classes": args.classes,
     }
-    kind = parsed.codec or defaults.codec
-    _check_options(parsed, kind)
+    kind = args.codec or defaults.codec
+    _check_options(args, kind)
     if kind == "tensor":
-        return _checked(TensorCodecSpec, **common)
+        return _build_codec(TensorCodecSpec, **common)
     if kind == "audio":
-        return _checked(AudioCodecSpec, **sounds.fields_of(parsed, inputs), **common)
+        return _build_codec(AudioCodecSpec, **sounds.fields_of(args, inputs), **common)
     picture = _picture(inputs)
-    preprocess = _preprocess(parsed, defaults, picture)
-    boxes = [_boxes(text) for text in parsed.boxes or ()]
-    return _checked(
+    preprocess = _preprocess(args, defaults, picture)
+    boxes = [_boxes(text) for text in args.boxes or ()]
+    return _build_codec(
         ImageCodecSpec,
         preprocess=preprocess,
         input=picture.name if len(inputs) > 1 else None,
         boxes=boxes,
-        masks=parsed.mask or (),
+        masks=args.mask or (),
         **common,
     )
 
 
-def _check_options(parsed: argparse.Namespace, kind: str) -> None:
+def _check_options(args: argparse.Namespace, kind: str) -> None:
     for other, (options, what) in OF_FILES.items():
-        strays = [name for name in options if getattr(parsed, name) is not None]
+        strays = [name for name in options if getattr(args, name) is not None]
         if strays and kind != other:
             advice = f": add --codec {other}" if kind == "tensor" else f", not for --codec {kind}"
             raise UsageError(f"--{strays[0].replace('_', '-')} is for {what}{advice}")
@@ -229,7 +229,7 @@ def _boxes(text: str) -> dict[str, object]:
     }
 
 
-def _checked(
+def _build_codec(
     codec: type[TensorCodecSpec | ImageCodecSpec | AudioCodecSpec], **fields: object
 ) -> CodecSpec:
     try:
@@ -239,28 +239,28 @@ def _checked(
         raise UsageError(f"{options}: {first_of(error)}") from error
 
 
-def counted(parsed: argparse.Namespace, outputs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
+def with_counts(args: argparse.Namespace, outputs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
     """Apply `--count` to the outputs; counting outputs come last.
 
     Raises:
         UsageError: if it names an output that does not exist, or gives one two counts.
     """
     counts: dict[str, str] = {}
-    for text in parsed.count or ():
+    for text in args.count or ():
         count, _, names = text.partition("=")
         for name in names.split(","):
             if counts.setdefault(name, count) != count:
                 raise UsageError(
                     f"--count: {name!r} has two counts, {counts[name]!r} and {count!r}; give one"
                 )
-    known = [spec.name for spec in outputs]
-    if strays := [name for name in counts if name not in known]:
+    output_names = [spec.name for spec in outputs]
+    if strays := [name for name in counts if name not in output_names]:
         raise UsageError(
             f"--count: {strays[0]!r} is not an output; give COUNT=NAME,NAME with names of these: "
-            f"{', '.join(known)}"
+            f"{', '.join(output_names)}"
         )
-    said = [spec.model_copy(update={"count": counts.get(spec.name)}) for spec in outputs]
-    return tuple(sorted(said, key=lambda spec: spec.name in counts.values()))
+    specs = [spec.model_copy(update={"count": counts.get(spec.name)}) for spec in outputs]
+    return tuple(sorted(specs, key=lambda spec: spec.name in counts.values()))
 
 
 def _is_picture(spec: TensorSpec) -> bool:
@@ -270,51 +270,51 @@ def _is_picture(spec: TensorSpec) -> bool:
 
 def _picture(inputs: Sequence[TensorSpec]) -> TensorSpec:
     """Return the only input that a picture can become."""
-    found = [spec for spec in inputs if _is_picture(spec)]
-    if len(found) != 1:
+    candidates = [spec for spec in inputs if _is_picture(spec)]
+    if len(candidates) != 1:
         raise UsageError(
             "--codec image needs one --input float32[-1,C,H,W], or uint8, where C is 1 or 3, such "
             f"as {EXAMPLE}; others may be tensors of other shapes"
         )
-    return found[0]
+    return candidates[0]
 
 
 def _preprocess(
-    parsed: argparse.Namespace, defaults: Defaults, picture: TensorSpec
+    args: argparse.Namespace, defaults: Defaults, picture: TensorSpec
 ) -> PicturePreprocess:
     is_levels = picture.dtype == "uint8"
-    if is_levels and (parsed.mean, parsed.std) != (None, None):
+    if is_levels and (args.mean, args.std) != (None, None):
         raise UsageError(
             "--mean and --std are for float32: a uint8 input gets the levels of 0 to 255 as they "
             "are, which the model scales itself"
         )
     channels, height, width = (axis.most for axis in picture.axes)
     if not picture.is_fixed:
-        _check_unscaled(parsed, defaults)
+        _check_unscaled(args, defaults)
         defaults = replace(defaults, fit="none", resize_shorter=None, fill="border")
     if defaults.picture is not None and defaults.picture[1:] != (height, width):
-        file, *wanted = defaults.picture
+        file, *size = defaults.picture
         raise UsageError(
-            f"--preprocess {file} is for inputs of {wanted[0]} x {wanted[1]} pixels (height x "
+            f"--preprocess {file} is for inputs of {size[0]} x {size[1]} pixels (height x "
             f"width), but the input has {height} x {width}; change --input or the file"
         )
-    fit = parsed.fit or defaults.fit
+    fit = args.fit or defaults.fit
     theirs = defaults if fit == defaults.fit else PLAIN
-    shorter = parsed.resize_shorter or theirs.resize_shorter
+    shorter = args.resize_shorter or theirs.resize_shorter
     if fit == "crop" and shorter is None:
         shorter = round(max(width, height) * RESIZE)
     fields = {
         "width": width,
         "height": height,
         "channels": channels,
-        **_figures(parsed, PLAIN if is_levels else defaults, channels),
+        **_figures(args, PLAIN if is_levels else defaults, channels),
         "values": "levels" if is_levels else "normalized",
-        "polarity": parsed.polarity or "light-on-dark",
+        "polarity": args.polarity or "light-on-dark",
         "fit": fit,
         "resize_shorter": shorter,
-        "interpolation": parsed.interpolation or defaults.interpolation,
-        "fill": _fill(parsed.fill or theirs.fill),
-        "alpha": parsed.alpha or "white",
+        "interpolation": args.interpolation or defaults.interpolation,
+        "fill": _fill(args.fill or theirs.fill),
+        "alpha": args.alpha or "white",
         "crop_corner": theirs.crop_corner,
     }
     try:
@@ -323,17 +323,17 @@ def _preprocess(
         raise UsageError(f"--codec image: {first_of(error)}") from error
 
 
-def _check_unscaled(parsed: argparse.Namespace, defaults: Defaults) -> None:
-    given = [name for name in OF_SCALING if getattr(parsed, name) not in (None, "none")]
-    if given or defaults.picture is not None:
-        option = given[0] if given else "preprocess"
+def _check_unscaled(args: argparse.Namespace, defaults: Defaults) -> None:
+    options = [name for name in OF_SCALING if getattr(args, name) not in (None, "none")]
+    if options or defaults.picture is not None:
+        option = options[0] if options else "preprocess"
         raise UsageError(
             f"--{option.replace('_', '-')} is for pictures that are scaled to one size, but H and "
             "W in --input are free: give numbers for both, or leave it out"
         )
 
 
-def sized(codec: CodecSpec, inputs: Sequence[TensorSpec]) -> CodecSpec:
+def with_sizes(codec: CodecSpec, inputs: Sequence[TensorSpec]) -> CodecSpec:
     """Return the codec with the largest sizes of the inputs, which may have been found by trial.
 
     Raises:
@@ -355,16 +355,16 @@ def sized(codec: CodecSpec, inputs: Sequence[TensorSpec]) -> CodecSpec:
 
 
 def _figures(
-    parsed: argparse.Namespace, defaults: Defaults, channels: int
+    args: argparse.Namespace, defaults: Defaults, channels: int
 ) -> dict[str, tuple[float, ...]]:
     """Return mean and std; if one is ImageNet's, so is the other unless it is given too."""
-    if IMAGENET in (parsed.mean, parsed.std):
+    if IMAGENET in (args.mean, args.std):
         if channels != len(IMAGENET_MEAN):
             raise UsageError(f"imagenet has 3 channels, the input has {channels}")
         defaults = replace(defaults, mean=IMAGENET_MEAN, std=IMAGENET_STD)
     return {
-        "mean": _floats("--mean", parsed.mean) or defaults.mean or (0.0,) * channels,
-        "std": _floats("--std", parsed.std) or defaults.std or (1.0,) * channels,
+        "mean": _floats("--mean", args.mean) or defaults.mean or (0.0,) * channels,
+        "std": _floats("--std", args.std) or defaults.std or (1.0,) * channels,
     }
 
 
@@ -387,41 +387,41 @@ def _floats(option: str, text: str | None) -> tuple[float, ...] | None:
         ) from error
 
 
-def assumed(parsed: argparse.Namespace, defaults: Defaults, codec: CodecSpec) -> tuple[str, ...]:
+def assumptions(args: argparse.Namespace, defaults: Defaults, codec: CodecSpec) -> tuple[str, ...]:
     """Return a sentence on the defaults of pictures that nothing states, or nothing if all are."""
     if not isinstance(codec, ImageCodecSpec) or defaults.codec == "image":
         return ()  # a file or an archive states the rest
     how = codec.preprocess
-    taken: dict[str, str] = {}
+    values: dict[str, str] = {}
     if how.fit != "none":
-        taken = {"fit": how.fit, "interpolation": how.interpolation}
+        values = {"fit": how.fit, "interpolation": how.interpolation}
     if how.fit == "pad":
-        taken["fill"] = str(how.fill)
+        values["fill"] = str(how.fill)
     if how.fit == "crop":
-        taken["resize_shorter"] = str(how.resize_shorter)
+        values["resize_shorter"] = str(how.resize_shorter)
     if how.values == "normalized":
-        taken |= {"mean": "0", "std": "1"}
-    if IMAGENET in (parsed.mean, parsed.std):
-        taken = {name: value for name, value in taken.items() if name not in ("mean", "std")}
-    taken |= {"alpha": how.alpha, "polarity": how.polarity}
+        values |= {"mean": "0", "std": "1"}
+    if IMAGENET in (args.mean, args.std):
+        values = {name: value for name, value in values.items() if name not in ("mean", "std")}
+    values |= {"alpha": how.alpha, "polarity": how.polarity}
     options = [
         f"--{name.replace('_', '-')} {value}"
-        for name, value in taken.items()
-        if getattr(parsed, name) is None
+        for name, value in values.items()
+        if getattr(args, name) is None
     ]
     if not options:
         return ()
     file = "" if how.fit == "none" else ", or --preprocess FILE"
-    told = (
+    sentence = (
         f"pictures are prepared with {', '.join(options)}, because nothing says how they were in "
         f"training; state these options{file}"
     )
-    return (told,)
+    return (sentence,)
 
 
-def hint(parsed: argparse.Namespace, codec: CodecSpec, inputs: Sequence[TensorSpec]) -> str | None:
+def hint(args: argparse.Namespace, codec: CodecSpec, inputs: Sequence[TensorSpec]) -> str | None:
     """Return a hint if clients could send pictures but no codec was given."""
-    if parsed.codec is not None or isinstance(codec, ImageCodecSpec) or len(inputs) != 1:
+    if args.codec is not None or isinstance(codec, ImageCodecSpec) or len(inputs) != 1:
         return None
     if not _is_picture(inputs[0]):
         return None

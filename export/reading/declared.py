@@ -75,12 +75,14 @@ class DeclaredInput:
         Raises:
             ValidationError: if it is inconsistent.
         """
-        known = any((axis.name, axis.least, axis.most) != (None, None, None) for axis in self.free)
+        has_dimensions = any(
+            (axis.name, axis.least, axis.most) != (None, None, None) for axis in self.free
+        )
         fields = {
             "name": self.name,
             "dtype": self.dtype,
             "shape": self.shape,
-            "dimensions": [_dimension(axis) for axis in self.free] if known else (),
+            "dimensions": [_dimension(axis) for axis in self.free] if has_dimensions else (),
             "minimum": self.range and self.range[0],
             "maximum": self.range and self.range[1],
             "below": self.below,
@@ -104,33 +106,35 @@ class Unit:
 
     Attributes:
         places: (input, axis of an item), by index.
-        told: its name in messages.
+        label: its name in messages.
     """
 
     places: tuple[tuple[int, int], ...]
-    told: str
+    label: str
     name: str | None
     least: int | None
     most: int | None
 
 
 def read_inputs(
-    given: Sequence[str], pads: Sequence[str] = (), arguments: Sequence[str] = ()
+    texts: Sequence[str], pads: Sequence[str] = (), arguments: Sequence[str] = ()
 ) -> tuple[DeclaredInput, ...]:
     """Parse the inputs that the options describe, in order.
 
     Args:
-        given: each `--input`.
+        texts: each `--input`.
         pads: each `--pad`: NAME=MASK; at most one.
         arguments: the names of the model's arguments, for inputs without a name.
 
     Raises:
         UsageError: if one of them is wrong, or they contradict each other.
     """
-    if not given:
+    if not texts:
         raise UsageError(f"--input is required: the model's input, such as {EXAMPLE}")
-    unnamed = [_input(text) for text in given]
-    inputs = _with_bounds([_named(unnamed, at, arguments) for at in range(len(unnamed))])
+    declarations = [_input(text) for text in texts]
+    inputs = _with_bounds(
+        [_with_name(declarations, at, arguments) for at in range(len(declarations))]
+    )
     names = [each.name for each in inputs]
     if len(set(names)) < len(names):
         raise UsageError(f"--input: names must differ, got {names}")
@@ -140,8 +144,8 @@ def read_inputs(
             "in another free size do not share a batch; choose the size that differs most often"
         )
     for pad in pads:
-        inputs = _padded(inputs, pad)
-    for text, each in zip(given, inputs, strict=True):
+        inputs = _with_padding(inputs, pad)
+    for text, each in zip(texts, inputs, strict=True):
         try:
             _ = each.spec
         except ValidationError as error:
@@ -157,10 +161,12 @@ def read_inputs(
     return inputs
 
 
-def opened(declared: DeclaredInput) -> TensorSpec:
+def open_ended(declaration: DeclaredInput) -> TensorSpec:
     """Return an input whose sizes have no largest one unless it was given."""
-    free = (replace(axis, most=MAX_SIZE) if axis.most is None else axis for axis in declared.free)
-    return replace(declared, free=tuple(free)).spec
+    free = (
+        replace(axis, most=MAX_SIZE) if axis.most is None else axis for axis in declaration.free
+    )
+    return replace(declaration, free=tuple(free)).spec
 
 
 def units_of(inputs: Sequence[DeclaredInput]) -> list[Unit]:
@@ -169,13 +175,13 @@ def units_of(inputs: Sequence[DeclaredInput]) -> list[Unit]:
     for number, each in enumerate(inputs):
         for axis in each.free:
             key = axis.name or (number, axis.at)
-            told = repr(axis.name) if axis.name else f"axis {axis.at} of {each.name!r}"
-            unit = units.get(key) or Unit((), told, axis.name, axis.least, axis.most)
+            label = repr(axis.name) if axis.name else f"axis {axis.at} of {each.name!r}"
+            unit = units.get(key) or Unit((), label, axis.name, axis.least, axis.most)
             units[key] = replace(unit, places=(*unit.places, (number, axis.at)))
     return list(units.values())
 
 
-def changed(
+def change_axes(
     inputs: Sequence[DeclaredInput],
     unit: Unit,
     *,
@@ -213,16 +219,16 @@ def with_longest(
     for unit in units_of(inputs):
         if unit.places[0][0] == 0 and unit.most is None:
             most = max(unit.least or 0, LONGEST_SOUND_S * rate)
-            told = (
+            note = (
                 f"sounds may have up to {most} samples ({most / rate:g} s), because --input does "
                 "not say how many; n<=SAMPLES in it states another limit"
             )
-            limited = changed(inputs, unit, name=unit.name, least=unit.least, most=most)
-            return limited, (told,)
+            new_inputs = change_axes(inputs, unit, name=unit.name, least=unit.least, most=most)
+            return new_inputs, (note,)
     return tuple(inputs), ()
 
 
-def _named(inputs: Sequence[DeclaredInput], at: int, arguments: Sequence[str]) -> DeclaredInput:
+def _with_name(inputs: Sequence[DeclaredInput], at: int, arguments: Sequence[str]) -> DeclaredInput:
     """Return an input with its name, that of the model's argument, or a number."""
     if inputs[at].name:
         return inputs[at]
@@ -234,33 +240,33 @@ def _named(inputs: Sequence[DeclaredInput], at: int, arguments: Sequence[str]) -
 
 def _input(text: str) -> DeclaredInput:
     """Parse an input; its name is empty if it has none."""
-    found = INPUT.fullmatch(text.strip())
-    if found is None:
+    match = INPUT.fullmatch(text.strip())
+    if match is None:
         raise UsageError(
             f"--input {text!r} is not dtype[shape], such as {EXAMPLE}, or NAME=dtype[shape] in "
             "LEAST..MOST for integers, in 0..<n for indices into the free size n; "
             "`or nan` for floats that may be missing"
         )
-    dtype = next((each for each in get_args(Dtype) if each == found[2]), None)
+    dtype = next((each for each in get_args(Dtype) if each == match[2]), None)
     if dtype is None:
         raise UsageError(
-            f"--input {text!r}: unknown dtype {found[2]!r}; there are {', '.join(get_args(Dtype))}"
-            f"{advice.of_input(found[2])}"
+            f"--input {text!r}: unknown dtype {match[2]!r}; there are {', '.join(get_args(Dtype))}"
+            f"{advice.of_input(match[2])}"
         )
     shape, free = [], []
-    for at, size in enumerate(map(str.strip, found[3].split(","))):
+    for at, size in enumerate(map(str.strip, match[3].split(","))):
         if NUMBER.fullmatch(size):
             shape.append(int(size))
             free += [FreeAxis(at - 1, None)] if size == "-1" and at else []
         elif (bounds := FREE.fullmatch(size)) is not None and at:
             shape.append(-1)
-            named = None if bounds[2] == "-1" else bounds[2]
-            free.append(FreeAxis(at - 1, named, _whole(bounds[1]), _whole(bounds[3])))
+            size_name = None if bounds[2] == "-1" else bounds[2]
+            free.append(FreeAxis(at - 1, size_name, _whole(bounds[1]), _whole(bounds[3])))
         elif size or at:
             raise UsageError(f"--input {text!r}: {_wrong_size(size, at)}")
-    range_ = (_whole(found[5]), _whole(found[6])) if found[4] else None
-    nan = found[8] is not None
-    return DeclaredInput(found[1] or "", dtype, tuple(shape), tuple(free), range_, found[7], nan)
+    range_ = (_whole(match[5]), _whole(match[6])) if match[4] else None
+    nan = match[8] is not None
+    return DeclaredInput(match[1] or "", dtype, tuple(shape), tuple(free), range_, match[7], nan)
 
 
 def _wrong_size(size: str, at: int) -> str:
@@ -275,18 +281,18 @@ def _whole(text: str | None) -> int | None:
 
 def _with_bounds(inputs: Sequence[DeclaredInput]) -> tuple[DeclaredInput, ...]:
     """Apply the bounds given for a name in one place to all its places."""
-    said: dict[str, FreeAxis] = {}
+    axes: dict[str, FreeAxis] = {}
     for axis in (axis for each in inputs for axis in each.free):
         if axis.name is not None:
-            before = said.get(axis.name, axis)
-            least = _said_once(axis.name, "least", before.least, axis.least)
-            most = _said_once(axis.name, "most", before.most, axis.most)
-            said[axis.name] = replace(axis, least=least, most=most)
+            before = axes.get(axis.name, axis)
+            least = _one_bound(axis.name, "least", before.least, axis.least)
+            most = _one_bound(axis.name, "most", before.most, axis.most)
+            axes[axis.name] = replace(axis, least=least, most=most)
     return tuple(
         replace(
             each,
             free=tuple(
-                axis if axis.name is None else replace(said[axis.name], at=axis.at)
+                axis if axis.name is None else replace(axes[axis.name], at=axis.at)
                 for axis in each.free
             ),
         )
@@ -294,7 +300,7 @@ def _with_bounds(inputs: Sequence[DeclaredInput]) -> tuple[DeclaredInput, ...]:
     )
 
 
-def _said_once(name: str, end: str, one: int | None, other: int | None) -> int | None:
+def _one_bound(name: str, end: str, one: int | None, other: int | None) -> int | None:
     if one is not None and other is not None and one != other:
         raise UsageError(
             f"--input: {name!r} is at {end} {one} in one place and {other} in another; one name "
@@ -303,7 +309,7 @@ def _said_once(name: str, end: str, one: int | None, other: int | None) -> int |
     return other if one is None else one
 
 
-def _padded(inputs: Sequence[DeclaredInput], pad: str) -> tuple[DeclaredInput, ...]:
+def _with_padding(inputs: Sequence[DeclaredInput], pad: str) -> tuple[DeclaredInput, ...]:
     """Mark the axes of the name in `--pad NAME=MASK` as padded; their least size is 1."""
     name, _, mask = pad.partition("=")
     names = {axis.name for each in inputs for axis in each.free if axis.name is not None}

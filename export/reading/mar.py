@@ -21,7 +21,7 @@ MANIFEST = "MAR-INF/MANIFEST.json"
 LABELS = "index_to_name.json"
 MAX_MANIFEST_BYTES = 1024 * 1024
 MAX_LABELS_BYTES = 16 * 1024 * 1024
-NAMED = 10  # files named in a warning; the others are counted
+MAX_LISTED = 10  # files named in a warning; the others are counted
 
 # TorchServe's default handlers, each with the replacement for what it does; None: nothing is lost.
 # `base_handler` accepts and returns nested numbers, as this server does.
@@ -84,13 +84,10 @@ class Mar:
     """The content of an archive.
 
     Attributes:
-        model: the model's name.
         version: the model's version; empty if it has none.
         handler: the name of a default handler, or of a Python file.
-        serialized_file: the name of the model's file.
-        data: that file's bytes.
         labels: of the first output, from index_to_name.json; None: there are none.
-        ignored: the names of all other files.
+        other_files: the names of all other files.
     """
 
     model: str
@@ -99,7 +96,7 @@ class Mar:
     serialized_file: str
     data: bytes
     labels: tuple[str, ...] | None
-    ignored: tuple[str, ...]
+    other_files: tuple[str, ...]
 
     @property
     def defaults(self) -> Defaults:
@@ -108,20 +105,22 @@ class Mar:
 
     def warnings(self) -> tuple[str, ...]:
         """Return a sentence on each part that is not adopted."""
-        told = []
+        sentences = []
         if self.handler not in DEFAULT_HANDLERS:
-            told.append(
+            sentences.append(
                 f"the archive's own handler {self.handler!r} is not run: describe what it does "
                 "before and after the model with --codec, --mean, --std, --fit, --scores and "
                 "--labels, or do it in the client"
             )
         elif advice := DEFAULT_HANDLERS[self.handler]:
-            told.append(f"the handler {self.handler!r} is not run: {advice}")
-        if self.ignored:
-            more = len(self.ignored) - NAMED
-            names = ", ".join(self.ignored[:NAMED]) + (f" and {more} more" if more > 0 else "")
-            told.append(f"these files of the archive are not used: {names}")
-        return tuple(told)
+            sentences.append(f"the handler {self.handler!r} is not run: {advice}")
+        if self.other_files:
+            more = len(self.other_files) - MAX_LISTED
+            names = ", ".join(self.other_files[:MAX_LISTED]) + (
+                f" and {more} more" if more > 0 else ""
+            )
+            sentences.append(f"these files of the archive are not used: {names}")
+        return tuple(sentences)
 
 
 def read_mar(data: bytes, names: list[str], what: str) -> Mar:
@@ -153,7 +152,7 @@ def read_mar(data: bytes, names: list[str], what: str) -> Mar:
             if LABELS in names and handler not in LABELS_ELSEWHERE:
                 labels = labels_of(_json(archive, LABELS, MAX_LABELS_BYTES), LABELS)
             script = handler.partition(":")[0]  # file:function; the suffix is optional
-            told = {MANIFEST, file, script, f"{script}.py"} | ({LABELS} if labels else set())
+            used_names = {MANIFEST, file, script, f"{script}.py"} | ({LABELS} if labels else set())
             return Mar(
                 model=_text(model, "modelName", what),
                 version=str(model.get("modelVersion", "")),
@@ -161,7 +160,7 @@ def read_mar(data: bytes, names: list[str], what: str) -> Mar:
                 serialized_file=file,
                 data=archive.read(file),
                 labels=labels,
-                ignored=tuple(n for n in names if n not in told and not n.endswith("/")),
+                other_files=tuple(n for n in names if n not in used_names and not n.endswith("/")),
             )
     except (*DAMAGE, zlib.error) as error:
         raise ExportError(f"{what} is damaged: {error}") from error

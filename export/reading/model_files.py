@@ -48,7 +48,7 @@ def is_program(names: Iterable[str]) -> bool:
     return any(name.partition("/")[2] == ARCHIVE_FORMAT for name in names)
 
 
-def described_in(data: bytes, what: str) -> Program | None:
+def program_in(data: bytes, what: str) -> Program | None:
     """Return the model in a file of a kind that describes its inputs; None: of another kind.
 
     Raises:
@@ -69,15 +69,11 @@ def load(data: bytes, what: str) -> nn.Module:
     Returns a ScriptModule for a TorchScript file, a GraphModule for a torch.export program, an
     OnnxModule for an ONNX file.
 
-    Args:
-        data: the file.
-        what: its name, for messages.
-
     Raises:
         ExportError: if it is something else; the message says what it is and what to do.
     """
-    if (described := described_in(data, what)) is not None:
-        return described.module
+    if (program := program_in(data, what)) is not None:
+        return program.module
     names = archive_names(data, what, of_torch=True)
     _check_intact(data, what, names)
     files = {name.partition("/")[2] for name in names}
@@ -107,8 +103,8 @@ def _check_intact(data: bytes, what: str, names: Iterable[str]) -> None:
         for _ in read_entries(io.BytesIO(data), what, names):
             pass
     except ArchiveError as error:
-        quantized = f"; {TRACED}" if _lacks_weights(data) else ""
-        raise ExportError(f"{error}; copy or save it again{quantized}") from error
+        hint = f"; {TRACED}" if _lacks_weights(data) else ""
+        raise ExportError(f"{error}; copy or save it again{hint}") from error
 
 
 def _lacks_weights(data: bytes) -> bool:

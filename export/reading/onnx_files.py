@@ -38,10 +38,6 @@ def is_onnx(data: bytes, what: str) -> bool:
 def read_onnx(data: bytes, what: str) -> Program:
     """Read an ONNX file.
 
-    Args:
-        data: the file.
-        what: its name, for messages.
-
     Raises:
         ExportError: if it is not a whole ONNX model, ONNX Runtime cannot run it, or its inputs
             cannot be served.
@@ -63,41 +59,36 @@ def read_onnx(data: bytes, what: str) -> Program:
 
 
 def serving(module: OnnxModule, names: Sequence[str]) -> OnnxModule:
-    """Return the model as a server needs it: with these outputs, in this order, as a tuple.
-
-    Args:
-        module: from `read_onnx`.
-        names: of the outputs.
-    """
+    """Return the model as a server needs it: with these outputs, in this order, as a tuple."""
     if tuple(names) == module.names:
         return OnnxModule(module.data)
     import onnx  # noqa: PLC0415 - optional
 
     model = onnx.load_model_from_string(module.data)
     outputs = dict(zip(module.names, model.graph.output, strict=True))
-    chosen = [outputs[name] for name in names]
+    selection = [outputs[name] for name in names]
     del model.graph.output[:]
-    model.graph.output.extend(chosen)
+    model.graph.output.extend(selection)
     return OnnxModule(model.SerializeToString())
 
 
-def plain_names(given: Sequence[Any]) -> tuple[str, ...]:
+def plain_names(values: Sequence[Any]) -> tuple[str, ...]:
     """Return names that a manifest accepts for inputs or outputs of a file, all different."""
-    made: list[str] = []
-    for index, each in enumerate(given):
+    names: list[str] = []
+    for index, each in enumerate(values):
         plain = re.sub("[^A-Za-z0-9_-]+", "_", each.name).strip("_-")[:MAX_NAME]
-        others = (f"tensor_{number}" for number in range(index, index + len(given)))
-        made.append(next(name for name in (plain, *others) if name and name not in made))
-    return tuple(made)
+        others = (f"tensor_{number}" for number in range(index, index + len(values)))
+        names.append(next(name for name in (plain, *others) if name and name not in names))
+    return tuple(names)
 
 
-def _check_outputs(given: Sequence[Any], what: str) -> None:
+def _check_outputs(outputs: Sequence[Any], what: str) -> None:
     """Check that answers can contain the outputs.
 
     Raises:
         ExportError: if one is not a tensor of numbers.
     """
-    for each in given:
+    for each in outputs:
         if each.type not in DTYPES:
             raise ExportError(
                 f"{what} returns {each.name!r} as {each.type}, which answers cannot contain: "
@@ -108,21 +99,21 @@ def _check_outputs(given: Sequence[Any], what: str) -> None:
 
 def _unreadable(what: str, error: Exception) -> str:
     newer = OPSET.search(str(error))
-    said = f"it has opset {newer[1]}, and opset {newer[2]} is the last" if newer else reason(error)
+    cause = f"it has opset {newer[1]}, and opset {newer[2]} is the last" if newer else reason(error)
     how = ""
-    if newer or "IR version" in said:
+    if newer or "IR version" in cause:
         how = "; export it with a lower opset_version, or install a newer onnxruntime"
-    return f"the installed ONNX Runtime cannot run {what}: {said}{how}"
+    return f"the installed ONNX Runtime cannot run {what}: {cause}{how}"
 
 
-def _inputs(given: Sequence[Any], what: str) -> Iterator[str]:
+def _inputs(inputs: Sequence[Any], what: str) -> Iterator[str]:
     """Yield each input in the form of `adopt --input`; sizes of one name in the file are equal.
 
     Raises:
         ExportError: if an input is not a tensor that clients can send, or its batch is fixed.
     """
-    batches = {each.shape[0] for each in given if each.shape}
-    for each, name in zip(given, plain_names(given), strict=True):
+    batches = {each.shape[0] for each in inputs if each.shape}
+    for each, name in zip(inputs, plain_names(inputs), strict=True):
         dtype = DTYPES.get(each.type)
         if dtype is None:
             kind = each.type.removeprefix("tensor(").rstrip(")")
@@ -137,8 +128,8 @@ def _inputs(given: Sequence[Any], what: str) -> Iterator[str]:
             raise ExportError(
                 f"{what} accepts {each.name!r} only in batches of {batch}: {FREE_BATCH}"
             )
-        told = ["-1" if size in batches else _size(size) for size in sizes]
-        yield f"{name}={dtype}[{','.join(['-1', *told])}]"
+        dims = ["-1" if size in batches else _size(size) for size in sizes]
+        yield f"{name}={dtype}[{','.join(['-1', *dims])}]"
 
 
 def _size(size: int | str | None) -> str:

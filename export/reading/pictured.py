@@ -10,6 +10,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from export.errors import UsageError
+from export.reading.codecs import first_of
 from models.byte_order import NotUtf8Error, unmarked
 from models.local_paths import local_path
 from models.pictured import MAX_CLASSES, ImageOutput, MaskOutput
@@ -42,29 +43,31 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def pictured(parsed: argparse.Namespace, outputs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
+def with_pictures(
+    args: argparse.Namespace, outputs: Sequence[TensorSpec]
+) -> tuple[TensorSpec, ...]:
     """Apply both options to the outputs.
 
     Raises:
         UsageError: if they are malformed, or do not fit the outputs.
     """
     forms: dict[str, ImageOutput | MaskOutput] = {}
-    for text in getattr(parsed, "as") or ():
+    for text in getattr(args, "as") or ():
         name, form = _form(text)
         name = name or outputs[0].name
         if name in forms:
             raise UsageError(f"--as: {name!r} is declared twice")
         forms[name] = form
-    known = [spec.name for spec in outputs]
-    if strays := [name for name in forms if name not in known]:
-        raise UsageError(f"--as: {strays[0]!r} is not an output; these are: {', '.join(known)}")
-    if parsed.palette is not None:
+    names = [spec.name for spec in outputs]
+    if strays := [name for name in forms if name not in names]:
+        raise UsageError(f"--as: {strays[0]!r} is not an output; these are: {', '.join(names)}")
+    if args.palette is not None:
         masks = [name for name, form in forms.items() if isinstance(form, MaskOutput)]
         if len(masks) != 1:
             raise UsageError(f"--palette is for one output with --as mask, got {len(masks)}")
-        forms[masks[0]] = _read_palette(parsed.palette)
+        forms[masks[0]] = _read_palette(args.palette)
     return tuple(
-        _declared(spec, forms[spec.name]) if spec.name in forms else spec for spec in outputs
+        _with_picture(spec, forms[spec.name]) if spec.name in forms else spec for spec in outputs
     )
 
 
@@ -79,7 +82,7 @@ def _form(text: str) -> tuple[str | None, ImageOutput | MaskOutput]:
     try:
         return match[1], ImageOutput(range=(float(match[3]), float(match[4])))
     except ValidationError as error:
-        raise UsageError(f"--as {text!r}: {_first_of(error)}") from error
+        raise UsageError(f"--as {text!r}: {first_of(error)}") from error
     except ValueError as error:
         raise UsageError(f"--as {text!r}: a range has two numbers, such as -1..1") from error
 
@@ -100,32 +103,24 @@ def _read_palette(file: Path) -> MaskOutput:
             f"--palette: {file.name} has {len(lines)} lines; it must have one for each class, 1 to "
             f"{MAX_CLASSES}"
         )
-    found = [LINE.fullmatch(line) for line in lines]
-    names = [match[2] for match in found if match is not None]
-    if None in found or (None in names and any(names)):
+    matches = [LINE.fullmatch(line) for line in lines]
+    names = [match[2] for match in matches if match is not None]
+    if None in matches or (None in names and any(names)):
         raise UsageError(
             f"--palette: each line of {file.name} must be a colour such as #804080, and all or no "
             "lines must have the name of a class after it"
         )
-    colours = tuple(f"#{match[1].lower()}" for match in found if match is not None)
+    colours = tuple(f"#{match[1].lower()}" for match in matches if match is not None)
     classes = () if None in names else tuple(names)
-    return _made(colours, classes, file)
-
-
-def _made(colours: tuple[str, ...], classes: tuple[str, ...], file: Path) -> MaskOutput:
     try:
         return MaskOutput(palette=colours, classes=classes)
     except ValidationError as error:
-        raise UsageError(f"--palette: {file.name}: {_first_of(error)}") from error
+        raise UsageError(f"--palette: {file.name}: {first_of(error)}") from error
 
 
-def _declared(spec: TensorSpec, form: ImageOutput | MaskOutput) -> TensorSpec:
+def _with_picture(spec: TensorSpec, form: ImageOutput | MaskOutput) -> TensorSpec:
     fields = {**dict(spec), "picture": form}
     try:
         return TensorSpec.model_validate(fields)
     except ValidationError as error:
-        raise UsageError(f"--as: {_first_of(error)}") from error
-
-
-def _first_of(error: ValidationError) -> str:
-    return error.errors(include_url=False)[0]["msg"].removeprefix("Value error, ")
+        raise UsageError(f"--as: {first_of(error)}") from error

@@ -57,15 +57,15 @@ WITHOUT_EFFECT = (  # keys of Hugging Face that do not change the array of a col
     *("do_reduce_labels", "processor_class", "return_tensors"),
 )
 Side = Annotated[int, Field(ge=1, le=4096)]  # pixels, as in the manifest
-Said = TypeVar("Said", bound=Part)
+PartT = TypeVar("PartT", bound=Part)
 
 
-class Refused(UsageError):
-    """A file says what is not possible; `told` is the reason without advice on options."""
+class UnsupportedPreprocessing(UsageError):
+    """A file says what is not possible; `reason` is the reason without advice on options."""
 
-    def __init__(self, told: str) -> None:
-        super().__init__(f"--preprocess {told}; {OTHERWISE}")
-        self.told = told
+    def __init__(self, why: str) -> None:
+        super().__init__(f"--preprocess {why}; {OTHERWISE}")
+        self.reason = why
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,25 +83,25 @@ class Steps:
     crop_corner: CropCorner = "half-even"
 
 
-def apply(parsed: argparse.Namespace, defaults: Defaults) -> tuple[Defaults, tuple[str, ...]]:
+def apply(args: argparse.Namespace, defaults: Defaults) -> tuple[Defaults, tuple[str, ...]]:
     """Return the defaults with those of the file `--preprocess`, and a sentence on overrides.
 
     Raises:
         UsageError: if the file cannot be read, is in no known format, or says what is not possible.
     """
-    file: Path = parsed.preprocess
+    file: Path = args.preprocess
     steps = parse(_text(file), file.name)
-    stated = ("fit", "mean", "std", "interpolation", "resize_shorter", "fill")
-    given = [name for name in stated if getattr(parsed, name) is not None]
+    names = ("fit", "mean", "std", "interpolation", "resize_shorter", "fill")
+    options = [name for name in names if getattr(args, name) is not None]
     for name, key in (("mean", "image_mean"), ("std", "image_std"), ("interpolation", "resample")):
-        if getattr(steps, name) is None and name not in given:
+        if getattr(steps, name) is None and name not in options:
             raise UsageError(
                 f"--preprocess {file.name} has no {key!r}, and its default depends on the version "
                 f"of the library: add --{name}"
             )
-    replaced = [f"--{name.replace('_', '-')}" for name in given if getattr(steps, name) is not None]
-    verb = "replaces" if len(replaced) == 1 else "replace"
-    told = f"{' and '.join(replaced)} of the command line {verb} what {file.name} says"
+    flags = [f"--{name.replace('_', '-')}" for name in options if getattr(steps, name) is not None]
+    verb = "replaces" if len(flags) == 1 else "replace"
+    sentence = f"{' and '.join(flags)} of the command line {verb} what {file.name} says"
     return replace(
         defaults,
         codec="image",
@@ -114,7 +114,7 @@ def apply(parsed: argparse.Namespace, defaults: Defaults) -> tuple[Defaults, tup
         fill=steps.fill or "border",
         crop_corner=steps.crop_corner,
         picture=(file.name, steps.height, steps.width),
-    ), ((told,) if replaced else ())
+    ), ((sentence,) if flags else ())
 
 
 def parse(text: str, what: str) -> Steps:
@@ -127,8 +127,8 @@ def parse(text: str, what: str) -> Steps:
     Raises:
         UsageError: if it is in none of them, or describes what this server cannot do.
     """
-    if printed := TORCHVISION.fullmatch(text.strip()):
-        return _torchvision(_arguments(printed[1], what), what)
+    if match := TORCHVISION.fullmatch(text.strip()):
+        return _torchvision(_arguments(match[1], what), what)
     fields = _mapping(text)
     if "input_size" in fields:
         return _timm(fields, what)
@@ -139,8 +139,8 @@ def parse(text: str, what: str) -> Steps:
 
 def _text(file: Path) -> str:
     try:
-        with file.open("rb") as opened:
-            data = opened.read(MAX_BYTES + 1)
+        with file.open("rb") as stream:
+            data = stream.read(MAX_BYTES + 1)
         if len(data) > MAX_BYTES:
             raise UsageError(f"--preprocess {file}: at most {MAX_BYTES:,} bytes are read")
         return unmarked(data).decode()
@@ -154,28 +154,28 @@ def _mapping(text: str) -> dict[str, Any]:
     """Return a JSON object, or a dict of literals as Python prints it; empty: it is neither."""
     for read in (json.loads, ast.literal_eval):
         try:
-            found = read(text.strip())
+            value = read(text.strip())
         except (ValueError, SyntaxError, RecursionError, MemoryError, TypeError):
             continue
-        if isinstance(found, dict) and all(isinstance(key, str) for key in found):
-            return found
+        if isinstance(value, dict) and all(isinstance(key, str) for key in value):
+            return value
     return {}
 
 
 def _arguments(text: str, what: str) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    arguments: dict[str, Any] = {}
     at = 0
     while at < len(text.rstrip()):
         argument = ARGUMENT.match(text, at)
-        if argument is None or argument[1] in found:
+        if argument is None or argument[1] in arguments:
             _refuse(what, repr(text[at : at + 40].strip()), "must be KEY=VALUE, each key once")
         key, value = argument[1], argument[2]
         try:
-            found[key] = ast.literal_eval(value) if value[0] in "[(" else value
+            arguments[key] = ast.literal_eval(value) if value[0] in "[(" else value
         except (ValueError, SyntaxError):
             _refuse(what, key, f"{value} is not a list of numbers")
         at = argument.end()
-    return found
+    return arguments
 
 
 class _Torchvision(Part):
@@ -198,7 +198,7 @@ class _Timm(Part):
     crop_mode: Literal["center", "squash", "border"] = "center"
 
 
-class _Size(Part):
+class _PictureSize(Part):
     """Of `size` and `crop_size`; `edge` stands for a number without a name."""
 
     edge: Side | None = None
@@ -207,15 +207,15 @@ class _Size(Part):
     width: Side | None = None
 
 
-def _named(value: object) -> object:
+def _as_size(value: object) -> object:
     return {"edge": value} if isinstance(value, int) else value
 
 
 class _HuggingFace(Part):
     image_processor_type: str = "ViT"
     feature_extractor_type: str = "ViT"
-    size: Annotated[_Size, BeforeValidator(_named)]
-    crop_size: Annotated[_Size, BeforeValidator(_named)] | None = None
+    size: Annotated[_PictureSize, BeforeValidator(_as_size)]
+    crop_size: Annotated[_PictureSize, BeforeValidator(_as_size)] | None = None
     resample: int | None = None
     image_mean: tuple[float, ...] | None = None
     image_std: tuple[float, ...] | None = None
@@ -233,79 +233,77 @@ class _HuggingFace(Part):
     @property
     def kind(self) -> str:
         """The name of the processor, without its suffix."""
-        given = "image_processor_type" in self.model_fields_set
-        return SUFFIX.sub("", self.image_processor_type if given else self.feature_extractor_type)
+        has_type = "image_processor_type" in self.model_fields_set
+        return SUFFIX.sub(
+            "", self.image_processor_type if has_type else self.feature_extractor_type
+        )
 
 
 def _torchvision(fields: dict[str, Any], what: str) -> Steps:
-    said = _checked(_Torchvision, fields, what)
-    height, width = (said.crop_size * 2)[:2]
-    resized = said.resize_size
+    config = _parse_fields(_Torchvision, fields, what)
+    height, width = (config.crop_size * 2)[:2]
+    size = config.resize_size
     fit: Fit = "crop"
-    if len(resized) == 2:
+    if len(size) == 2:
         fit = "stretch"
-        if resized[0] != resized[1] and resized != (height, width):
-            _refuse(what, "resize_size", f"{list(resized)} must be one number, or crop_size")
+        if size[0] != size[1] and size != (height, width):
+            _refuse(what, "resize_size", f"{list(size)} must be one number, or crop_size")
     return Steps(
         height=height,
         width=width,
         fit=fit,
-        resize_shorter=None if resized == (height, width) else resized[0],
-        mean=said.mean,
-        std=said.std,
-        interpolation=said.interpolation,
+        resize_shorter=None if size == (height, width) else size[0],
+        mean=config.mean,
+        std=config.std,
+        interpolation=config.interpolation,
     )
 
 
 def _timm(fields: dict[str, Any], what: str) -> Steps:
-    said = _checked(_Timm, fields, what)
-    _, height, width = said.input_size
+    config = _parse_fields(_Timm, fields, what)
+    _, height, width = config.input_size
     fits: Mapping[str, Fit] = {"center": "crop", "squash": "stretch", "border": "pad"}
-    fit = fits[said.crop_mode]
-    is_cut = said.crop_pct < 1
+    fit = fits[config.crop_mode]
+    is_cut = config.crop_pct < 1
     if fit == "pad" and is_cut:
-        _refuse(what, "crop_pct", f"must be 1 with crop_mode 'border', got {said.crop_pct}")
+        _refuse(what, "crop_pct", f"must be 1 with crop_mode 'border', got {config.crop_pct}")
     if height != width and (fit == "crop" or is_cut):
         _refuse(what, "input_size", f"{height} x {width} must be square for crop_mode and crop_pct")
-    shorter = math.floor(height / said.crop_pct)
+    shorter = math.floor(height / config.crop_pct)
     return Steps(
         height=height,
         width=width,
         fit=fit,
         resize_shorter=shorter if fit == "crop" or is_cut else None,
         fill="mean" if fit == "pad" else None,
-        mean=said.mean,
-        std=said.std,
-        interpolation=said.interpolation,
+        mean=config.mean,
+        std=config.std,
+        interpolation=config.interpolation,
     )
 
 
 def of_huggingface(fields: Mapping[str, Any], what: str) -> Steps:
     """Read the configuration of an image processor of Hugging Face.
 
-    Args:
-        fields: of the file.
-        what: its name, for messages.
-
     Raises:
         Refused: if it describes what this server cannot do.
     """
-    stated = {k: v for k, v in fields.items() if k not in WITHOUT_EFFECT and v is not None}
-    said = _checked(_HuggingFace, stated, what)
-    if said.resample is not None and said.resample not in RESAMPLING:
+    values = {k: v for k, v in fields.items() if k not in WITHOUT_EFFECT and v is not None}
+    config = _parse_fields(_HuggingFace, values, what)
+    if config.resample is not None and config.resample not in RESAMPLING:
         names = ", ".join(f"{number} ({name})" for number, name in RESAMPLING.items())
-        _refuse(what, "resample", f"{said.resample} must be one of {names}")
-    if said.kind == CONVNEXT:
-        height, width, fit, shorter = _convnext(said, what)
-    elif said.kind in PLAIN:
-        height, width, fit, shorter = _plain(said, what)
+        _refuse(what, "resample", f"{config.resample} must be one of {names}")
+    if config.kind == CONVNEXT:
+        height, width, fit, shorter = _convnext(config, what)
+    elif config.kind in PLAIN:
+        height, width, fit, shorter = _plain(config, what)
     else:
-        known = ", ".join((*PLAIN, CONVNEXT))
-        _refuse(what, "image_processor_type", f"{said.kind!r} is not one of {known}")
+        kinds = ", ".join((*PLAIN, CONVNEXT))
+        _refuse(what, "image_processor_type", f"{config.kind!r} is not one of {kinds}")
     # (value * factor - mean) / std, as (value / 255 - mean / scale) / (std / scale)
-    scale = 255 * (said.rescale_factor if said.do_rescale else 1)
-    mean, std = said.image_mean, said.image_std
-    if not said.do_normalize:
+    scale = 255 * (config.rescale_factor if config.do_rescale else 1)
+    mean, std = config.image_mean, config.image_std
+    if not config.do_normalize:
         mean, std = (0.0,) * 3, (1.0,) * 3
     return Steps(
         height=height,
@@ -314,59 +312,59 @@ def of_huggingface(fields: Mapping[str, Any], what: str) -> Steps:
         resize_shorter=shorter,
         mean=mean and tuple(value / scale for value in mean),
         std=std and tuple(value / scale for value in std),
-        interpolation=None if said.resample is None else RESAMPLING[said.resample],
+        interpolation=None if config.resample is None else RESAMPLING[config.resample],
         crop_corner="down",
     )
 
 
-def _plain(said: _HuggingFace, what: str) -> tuple[int, int, Fit, int | None]:
+def _plain(config: _HuggingFace, what: str) -> tuple[int, int, Fit, int | None]:
     """Return height, width, fit and resize_shorter."""
-    if said.crop_pct is not None:
-        _refuse(what, "crop_pct", f"is not a key of {said.kind}ImageProcessor")
-    if said.crop_size is not None and said.do_center_crop is None:
+    if config.crop_pct is not None:
+        _refuse(what, "crop_pct", f"is not a key of {config.kind}ImageProcessor")
+    if config.crop_size is not None and config.do_center_crop is None:
         _refuse(what, "crop_size", "needs do_center_crop, true or false")
-    size, edge = said.size, said.size.edge
-    if not said.do_center_crop:
+    size, edge = config.size, config.size.edge
+    if not config.do_center_crop:
         height, width = _both(size, "size", what)
         return height, width, "stretch", None
-    if said.crop_size is None:
+    if config.crop_size is None:
         _refuse(what, "do_center_crop", "is true, but there is no crop_size")
-    height, width = _both(said.crop_size, "crop_size", what)
-    if edge is not None and said.kind not in (*SHORTER, *SQUARE):
+    height, width = _both(config.crop_size, "crop_size", what)
+    if edge is not None and config.kind not in (*SHORTER, *SQUARE):
         _refuse(what, "size", f'{edge} must be {{"shortest_edge": {edge}}}, or height and width')
-    shorter = size.shortest_edge or (edge if said.kind in SHORTER else None)
+    shorter = size.shortest_edge or (edge if config.kind in SHORTER else None)
     if shorter is not None:
         if (size.height, size.width) != (None, None):
             _refuse(what, "size", "must be shortest_edge, or height and width")
         return height, width, "crop", shorter
-    scaled = _both(size, "size", what)
-    if scaled == (height, width):
+    resize = _both(size, "size", what)
+    if resize == (height, width):
         return height, width, "stretch", None
-    if scaled[0] != scaled[1] or height != width:
-        _refuse(what, "size", f"{list(scaled)} must be square, or equal to crop_size")
-    return height, width, "stretch", scaled[0]
+    if resize[0] != resize[1] or height != width:
+        _refuse(what, "size", f"{list(resize)} must be square, or equal to crop_size")
+    return height, width, "stretch", resize[0]
 
 
-def _convnext(said: _HuggingFace, what: str) -> tuple[int, int, Fit, int | None]:
+def _convnext(config: _HuggingFace, what: str) -> tuple[int, int, Fit, int | None]:
     """Return height, width, fit and resize_shorter."""
-    side = said.size.shortest_edge or said.size.edge
+    side = config.size.shortest_edge or config.size.edge
     if side is None:
         _refuse(what, "size", "must be shortest_edge for ConvNextImageProcessor")
-    if said.do_center_crop:
+    if config.do_center_crop:
         _refuse(what, "do_center_crop", "must be false for ConvNextImageProcessor")
     if side >= CONVNEXT_STRETCHES:
         return side, side, "stretch", None
-    return side, side, "crop", int(side / (said.crop_pct or 224 / 256))
+    return side, side, "crop", int(side / (config.crop_pct or 224 / 256))
 
 
-def _both(size: _Size, key: str, what: str) -> tuple[int, int]:
+def _both(size: _PictureSize, key: str, what: str) -> tuple[int, int]:
     height, width = size.edge or size.height, size.edge or size.width
     if height is None or width is None or size.shortest_edge is not None:
         _refuse(what, key, "must be height and width, for pictures of one size")
     return height, width
 
 
-def _checked(kind: type[Said], fields: dict[str, Any], what: str) -> Said:
+def _parse_fields(kind: type[PartT], fields: dict[str, Any], what: str) -> PartT:
     try:
         return kind.model_validate(fields)
     except ValidationError as error:
@@ -378,4 +376,4 @@ def _checked(kind: type[Said], fields: dict[str, Any], what: str) -> Said:
 
 
 def _refuse(what: str, key: str, problem: str) -> NoReturn:
-    raise Refused(f"{what}: {key}: {problem}")
+    raise UnsupportedPreprocessing(f"{what}: {key}: {problem}")

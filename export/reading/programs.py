@@ -91,18 +91,13 @@ def read_program(data: bytes, what: str) -> Program:
     return Program(plain_module(program), tuple(_inputs(program, what)), original)
 
 
-def _clean(data: bytes, what: str, made: BinaryIO) -> None:
+def _clean(data: bytes, what: str, target: BinaryIO) -> None:
     """Reduce an archive to the parts of a program.
-
-    Args:
-        data: the archive.
-        what: its name, for messages.
-        made: where the result is written.
 
     Raises:
         ExportError: if loading it needs anything else.
     """
-    with zipfile.ZipFile(io.BytesIO(data)) as old, zipfile.ZipFile(made, "w") as new:
+    with zipfile.ZipFile(io.BytesIO(data)) as old, zipfile.ZipFile(target, "w") as new:
         names = {name.partition("/")[2]: name for name in old.namelist()}
         if missing := [name for name in (MODEL, *CONFIGS) if name not in names]:
             raise ExportError(
@@ -175,14 +170,14 @@ def _check_spec(text: Any, what: str) -> None:
 
 def _parts(value: Any) -> Iterator[dict[str, Any]]:
     """Yield all objects in a JSON value."""
-    left = [value]
-    while left:
-        each = left.pop()
+    waiting = [value]
+    while waiting:
+        each = waiting.pop()
         if isinstance(each, dict):
             yield each
-            left += each.values()
+            waiting += each.values()
         elif isinstance(each, list):
-            left += each
+            waiting += each
 
 
 def _inputs(program: torch.export.ExportedProgram, what: str) -> Iterator[str]:
@@ -206,9 +201,9 @@ def _inputs(program: torch.export.ExportedProgram, what: str) -> Iterator[str]:
                 "batch, torch.export.export(model, example, dynamic_shapes=({0: "
                 "torch.export.Dim('batch')}, ...)), and with an example of at least two items"
             )
-        told = [_size(size, program.range_constraints, names) for size in sizes]
+        dims = [_size(size, program.range_constraints, names) for size in sizes]
         dtype = str(value.dtype).removeprefix("torch.")
-        yield f"{node.name}={dtype}[{','.join(['-1', *told])}]"
+        yield f"{node.name}={dtype}[{','.join(['-1', *dims])}]"
 
 
 def _size(size: Any, ranges: Mapping[Any, Any], names: dict[str, str]) -> str:

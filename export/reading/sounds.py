@@ -32,32 +32,32 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def fields_of(parsed: argparse.Namespace, inputs: Sequence[TensorSpec]) -> dict[str, Any]:
+def fields_of(args: argparse.Namespace, inputs: Sequence[TensorSpec]) -> dict[str, Any]:
     """Return the fields of the codec that the options state.
 
     Raises:
         UsageError: if the rate is missing or wrong, or the inputs are not those of sounds.
     """
-    rate = rate_of(parsed)
+    rate = rate_of(args)
     try:
         check_sound(inputs)
     except ValueError as error:
         raise UsageError(f"--codec audio: {error}; for example {EXAMPLE}") from error
-    given = {} if parsed.resampling is None else {"resampling": parsed.resampling}
-    return {"rate": rate, **given}
+    options = {} if args.resampling is None else {"resampling": args.resampling}
+    return {"rate": rate, **options}
 
 
-def rate_of(parsed: argparse.Namespace) -> int:
+def rate_of(args: argparse.Namespace) -> int:
     """Return the samples per second of the input.
 
     Raises:
         UsageError: if the rate is missing or wrong.
     """
-    rate: int | None = parsed.rate
+    rate: int | None = args.rate
     if rate is None or not MIN_RATE <= rate <= MAX_RATE:
-        got = "" if rate is None else f", got {rate}"
+        detail = "" if rate is None else f", got {rate}"
         raise UsageError(
             f"--codec audio needs --rate, the samples per second of the input, {MIN_RATE} to "
-            f"{MAX_RATE}{got}"
+            f"{MAX_RATE}{detail}"
         )
     return rate

@@ -20,7 +20,7 @@ SHOWN = 3  # names in a message
 ALONE = "save only the weights: torch.save(model.state_dict(), FILE)"
 
 
-class Found(NamedTuple):
+class Candidate(NamedTuple):
     """Weights of a file that have the names of a model's.
 
     Attributes:
@@ -41,14 +41,14 @@ class Found(NamedTuple):
         return ".".join(filter(None, (self.at, self.prefix.removesuffix("."))))
 
 
-class _LeftOut:
+class _Placeholder:
     """Takes the place of every object in a checkpoint that is neither a tensor nor plain data."""
 
-    def __new__(cls, *given: object) -> Any:
+    def __new__(cls, *args: object) -> Any:
         # What is made without arguments may get items, and torch gives these to its own dict only.
-        return super().__new__(cls) if given else OrderedDict()
+        return super().__new__(cls) if args else OrderedDict()
 
-    def __init__(self, *given: object) -> None: ...
+    def __init__(self, *args: object) -> None: ...
 
     def __setstate__(self, state: object) -> None: ...
 
@@ -62,16 +62,16 @@ def read(file: Path) -> Mapping[str, Any]:
         UsageError: if it cannot be read.
     """
     try:
-        with file.open("rb") as opened:
-            is_safetensors = opened.read(9)[8:] == b"{"
+        with file.open("rb") as stream:
+            is_safetensors = stream.read(9)[8:] == b"{"
     except OSError as error:
         raise UsageError(f"{file}: {error.strerror}") from error
-    found = _safetensors(file) if is_safetensors else _of_torch(file)
-    if isinstance(found, _LeftOut):
+    content = _safetensors(file) if is_safetensors else _of_torch(file)
+    if isinstance(content, _Placeholder):
         raise UsageError(f"{file} is a whole object, whose code would be needed: {ALONE}")
-    if not isinstance(found, dict):
-        raise UsageError(f"{file} has no weights by name, but a {type(found).__name__}: {ALONE}")
-    return found
+    if not isinstance(content, dict):
+        raise UsageError(f"{file} has no weights by name, but a {type(content).__name__}: {ALONE}")
+    return content
 
 
 def load(content: Mapping[str, Any], file: Path, module: nn.Module, at: str | None = None) -> str:
@@ -89,32 +89,36 @@ def load(content: Mapping[str, Any], file: Path, module: nn.Module, at: str | No
     Raises:
         UsageError: if no weights fit, or several do.
     """
-    wanted = module.state_dict()
+    state = module.state_dict()
     places = list(_places(content))
     if not places:
         raise UsageError(f"{file} has no weights by name: {ALONE}")
-    found = [each for place, weights in places for each in _under_prefixes(place, weights, wanted)]
+    candidates = [
+        each for place, weights in places for each in _under_prefixes(place, weights, state)
+    ]
     if at is not None:
-        known = ", ".join(filter(None, (each.key for each in found))) or "none"
-        found = [each for each in found if at in (each.key, each.at)]
-        if not found:
-            raise UsageError(f"--checkpoint-key {at}: {file} has no weights there; it has: {known}")
-    problems = [_problem(each, module, wanted) for each in found]
-    fitting = [each for each, problem in zip(found, problems, strict=True) if problem is None]
+        available = ", ".join(filter(None, (each.key for each in candidates))) or "none"
+        candidates = [each for each in candidates if at in (each.key, each.at)]
+        if not candidates:
+            raise UsageError(
+                f"--checkpoint-key {at}: {file} has no weights there; it has: {available}"
+            )
+    problems = [_problem(each, module, state) for each in candidates]
+    fitting = [each for each, problem in zip(candidates, problems, strict=True) if problem is None]
     if not fitting:
         nearest, problem = max(
-            zip(found, problems, strict=True),
-            key=lambda each: len(each[0].weights.keys() & wanted.keys()),
+            zip(candidates, problems, strict=True),
+            key=lambda each: len(each[0].weights.keys() & state.keys()),
         )
-        raise UsageError(f"{_told(file, nearest)}: does not fit the model: {problem}")
+        raise UsageError(f"{_describe(file, nearest)}: does not fit the model: {problem}")
     if len(fitting) > 1:
         keys = ", ".join(each.key for each in fitting)
         raise UsageError(
             f"{file} has several weights that fit ({keys}): choose with --checkpoint-key"
         )
-    (chosen,) = fitting
-    module.load_state_dict(dict(chosen.weights), strict=False)  # ties may be missing
-    return _told(file, chosen)
+    (match,) = fitting
+    module.load_state_dict(dict(match.weights), strict=False)  # ties may be missing
+    return _describe(file, match)
 
 
 def _safetensors(file: Path) -> dict[str, torch.Tensor]:
@@ -136,7 +140,7 @@ def _of_torch(file: Path) -> Any:
         unknown = torch.serialization.get_unsafe_globals_in_checkpoint(file)
     except Exception:  # a file of before torch 1.6, or none: `load` finds out
         unknown = []
-    stands_in: list[Any] = [(_LeftOut, name) for name in unknown]
+    stands_in: list[Any] = [(_Placeholder, name) for name in unknown]
     try:
         with warnings.catch_warnings(), torch.serialization.safe_globals(stands_in):
             warnings.simplefilter("ignore")  # about other kinds of files
@@ -164,15 +168,15 @@ def _places(
 
 
 def _under_prefixes(
-    at: str, weights: Mapping[str, torch.Tensor], wanted: Mapping[str, torch.Tensor]
-) -> Iterator[Found]:
+    at: str, weights: Mapping[str, torch.Tensor], state: Mapping[str, torch.Tensor]
+) -> Iterator[Candidate]:
     """Yield the weights under each of the prefixes that have the most of the model's names."""
     prefixes = Counter({"": 0})
     for name in weights:
         parts = name.split(".")
         for at_part in range(len(parts)):
             end = ".".join(parts[at_part:])
-            if end in wanted:
+            if end in state:
                 prefixes[name.removesuffix(end)] += 1
     most = max(prefixes.values())
     for best in (prefix for prefix, count in prefixes.items() if count == most):
@@ -180,30 +184,34 @@ def _under_prefixes(
             name.removeprefix(best): each for name, each in weights.items() if name.startswith(best)
         }
         others = tuple(name for name in weights if not name.startswith(best))
-        yield Found(at, best, under, others)
+        yield Candidate(at, best, under, others)
 
 
-def _problem(found: Found, module: nn.Module, wanted: Mapping[str, torch.Tensor]) -> str | None:
+def _problem(
+    candidate: Candidate, module: nn.Module, state: Mapping[str, torch.Tensor]
+) -> str | None:
     """Return what differs between the weights and the model's; None: nothing."""
-    missing = [name for name in _needed(module, found.weights) if name not in found.weights]
-    unknown = [name for name in found.weights if name not in wanted]
-    shapes = [
-        f"{name} is {list(found.weights[name].shape)} in the file and {list(each.shape)} "
-        "in the model"
-        for name, each in wanted.items()
-        if name in found.weights and found.weights[name].shape != each.shape
+    missing = [
+        name for name in _required_names(module, candidate.weights) if name not in candidate.weights
     ]
-    told = []
+    unknown = [name for name in candidate.weights if name not in state]
+    shapes = [
+        f"{name} is {list(candidate.weights[name].shape)} in the file and {list(each.shape)} "
+        "in the model"
+        for name, each in state.items()
+        if name in candidate.weights and candidate.weights[name].shape != each.shape
+    ]
+    problems = []
     if missing:
-        told.append(f"it lacks {len(missing)} of {len(wanted)} tensors ({_some(missing)})")
+        problems.append(f"it lacks {len(missing)} of {len(state)} tensors ({_some(missing)})")
     if unknown:
-        told.append(f"the model has no {_some(unknown)}")
+        problems.append(f"the model has no {_some(unknown)}")
     if shapes:
-        told.append(_some(shapes))
-    return "; ".join(told) or None
+        problems.append(_some(shapes))
+    return "; ".join(problems) or None
 
 
-def _needed(module: nn.Module, there: Mapping[str, torch.Tensor]) -> Iterator[str]:
+def _required_names(module: nn.Module, there: Mapping[str, torch.Tensor]) -> Iterator[str]:
     """Yield the names of the model's tensors, without those that share the memory of one there."""
     tensors = module.state_dict(keep_vars=True)
     present = {id(each) for name, each in tensors.items() if name in there}
@@ -212,13 +220,13 @@ def _needed(module: nn.Module, there: Mapping[str, torch.Tensor]) -> Iterator[st
             yield name
 
 
-def _told(file: Path, found: Found) -> str:
-    told = f"{found.at} of {file.name}" if found.at else file.name
-    if found.prefix:
-        told += f", names without {found.prefix!r}"
-    if found.others:
-        told += f", without {_some(found.others)}"
-    return told
+def _describe(file: Path, candidate: Candidate) -> str:
+    text = f"{candidate.at} of {file.name}" if candidate.at else file.name
+    if candidate.prefix:
+        text += f", names without {candidate.prefix!r}"
+    if candidate.others:
+        text += f", without {_some(candidate.others)}"
+    return text
 
 
 def _some(names: list[str] | tuple[str, ...]) -> str:

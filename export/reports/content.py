@@ -112,9 +112,9 @@ def _accuracy(variant: Variant, eager: float | None) -> tuple[str, str]:
 
 def _parity(manifest: Manifest) -> Section:
     rows: list[tuple[str, ...]] = []
-    allowed: dict[str, list[str]] = {}
+    tolerances: dict[str, list[str]] = {}
     for name, variant in manifest.variants.items():
-        allowed.setdefault(str(variant.tolerance), []).append(name)
+        tolerances.setdefault(str(variant.tolerance), []).append(name)
         rows += _parity_rows(Form(variant=name), variant.parity)
         if variant.optimized is not None:
             rows += _parity_rows(Form(variant=name, optimized=True), variant.optimized)
@@ -122,7 +122,7 @@ def _parity(manifest: Manifest) -> Section:
         title="Parity with eager float32",
         lines=(
             "The largest differences over batches of these sizes and the golden examples.",
-            *(f"Allowed for {', '.join(names)}: {text}." for text, names in allowed.items()),
+            *(f"Allowed for {', '.join(names)}: {text}." for text, names in tolerances.items()),
         ),
         columns=(
             Column("form"),

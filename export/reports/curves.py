@@ -17,18 +17,18 @@ COLOURS = ("#0b63b0", "#b3470b", "#00735c", "#9b2f8f", "#7a5c00", "#c01f4a", "#3
 
 def curves_of(epochs: Sequence[TrainedEpoch], prefix: str) -> str:
     """Return an `svg` element for a page, see `export.reports.plot.svg_of`."""
-    return as_element(_drawn(epochs), prefix, "Loss and metrics by epoch")
+    return as_element(_draw(epochs), prefix, "Loss and metrics by epoch")
 
 
 def page_of(epochs: Sequence[TrainedEpoch]) -> str:
     """Return a separate file, with its own colours."""
-    drawn = _drawn(epochs).replace(INK, "#1c1f23")
+    svg = _draw(epochs).replace(INK, "#1c1f23")
     for placeholder, colour in zip(SERIES, COLOURS, strict=True):
-        drawn = drawn.replace(placeholder, colour)
-    return drawn
+        svg = svg.replace(placeholder, colour)
+    return svg
 
 
-def _drawn(epochs: Sequence[TrainedEpoch]) -> str:
+def _draw(epochs: Sequence[TrainedEpoch]) -> str:
     series: list[tuple[str, list[float | None]]] = [
         ("loss", [each.loss for each in epochs]),
         ("evaluation loss", [each.evaluation_loss for each in epochs]),
@@ -39,8 +39,8 @@ def _drawn(epochs: Sequence[TrainedEpoch]) -> str:
         figure = Figure(figsize=(7.6, 3.6), layout="constrained")
         panels = figure.subplots(1, 2 if metrics else 1, squeeze=False)[0]
         at = 0
-        for axes, drawn in zip(panels, (series, metrics), strict=False):
-            for name, values in drawn:
+        for axes, lines in zip(panels, (series, metrics), strict=False):
+            for name, values in lines:
                 points = [
                     (e.epoch, v) for e, v in zip(epochs, values, strict=True) if v is not None
                 ]

@@ -43,8 +43,8 @@ def steps_of(how: PicturePreprocess) -> str:
 
 
 def _fill(how: PicturePreprocess) -> str:
-    named = {"border": "the median of the outermost pixels", "mean": "the mean"}
-    return f"level {how.fill}" if isinstance(how.fill, int) else named[how.fill]
+    words = {"border": "the median of the outermost pixels", "mean": "the mean"}
+    return f"level {how.fill}" if isinstance(how.fill, int) else words[how.fill]
 
 
 def example_seen(manifest: Manifest) -> str | None:

@@ -31,8 +31,8 @@ def print_report(
     facts = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
     facts.add_column(style="dim", no_wrap=True)
     facts.add_column(overflow="fold")
-    signed = () if signature is None else (("signature", signature),)
-    for word, what in (*content.facts, ("artifact", str(folder)), *signed):
+    signature_row = () if signature is None else (("signature", signature),)
+    for word, what in (*content.facts, ("artifact", str(folder)), *signature_row):
         facts.add_row(plain(word), plain(what))
     console.print(facts)
     for section in content.sections:

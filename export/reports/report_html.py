@@ -41,10 +41,8 @@ def render(manifest: Manifest) -> str:
 
 
 def _plot(device: DevicePlan, prefix: str) -> Markup:
-    made = svg_of(device, prefix)
-    return Markup(made)  # nosec B704 # made here, with escaped texts
+    return Markup(svg_of(device, prefix))  # nosec B704 # made here, with escaped texts
 
 
 def _curves(epochs: Sequence[TrainedEpoch], prefix: str) -> Markup:
-    made = curves_of(epochs, prefix)
-    return Markup(made)  # nosec B704 # made here, with escaped texts
+    return Markup(curves_of(epochs, prefix))  # nosec B704 # made here, with escaped texts

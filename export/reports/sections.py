@@ -21,16 +21,15 @@ class Section:
     """A title, sentences, a table, and on the page a plot.
 
     Attributes:
-        title: its topic.
         lines: sentences, above the table.
         columns, rows: the table; a cell may have several lines.
-        measured: the device whose times are plotted.
-        trained: the epochs whose curves are plotted.
+        device: the device whose times are plotted.
+        epochs: the epochs whose curves are plotted.
     """
 
     title: str
     lines: tuple[str, ...] = ()
     columns: tuple[Column, ...] = ()
     rows: tuple[tuple[str, ...], ...] = ()
-    measured: DevicePlan | None = None
-    trained: tuple[TrainedEpoch, ...] = ()
+    device: DevicePlan | None = None
+    epochs: tuple[TrainedEpoch, ...] = ()

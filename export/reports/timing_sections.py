@@ -58,19 +58,19 @@ def _plan(manifest: Manifest, plan: Plan, device: DevicePlan) -> Section:
         f"Measured on {device.processor} with torch {device.torch_version}.",
         "A server follows one precision for all batch sizes; larger batches run as the largest.",
     ]
-    timed = max((size for times in device.times for size in times.batch_sizes), default=0)
-    if any(steps[-1].up_to > timed > 0 for steps in device.steps.values()):
+    largest = max((size for times in device.times for size in times.batch_sizes), default=0)
+    if any(steps[-1].up_to > largest > 0 for steps in device.steps.values()):
         lines.append(
-            f"Batches of more than {timed} were not timed: they are slow and run in the same form, "
-            "because every form's time grew in proportion to the batch, or one size would take "
-            "minutes."
+            f"Batches of more than {largest} were not timed: they are slow and run in the "
+            "same form, because every form's time grew in proportion to the batch, or one size would "
+            "take minutes."
         )
     if device.layout is not None:
         rates = zip(device.layout.layouts, device.layout.items_per_s, strict=True)
-        told = ", ".join(f"{layout}: {three_digits(rate)}" for layout, rate in rates)
+        text = ", ".join(f"{layout}: {three_digits(rate)}" for layout, rate in rates)
         lines.append(
             f"CPU layout (replicas x threads): {device.layout.chosen}. Items/s in batches of "
-            f"{device.layout.batch_size}, next to a busy event loop: {told}."
+            f"{device.layout.batch_size}, next to a busy event loop: {text}."
         )
     lines += load_lines(device, f"artifacts/{manifest.model}/{manifest.version}")
     if plan.precision not in device.steps:
@@ -80,31 +80,31 @@ def _plan(manifest: Manifest, plan: Plan, device: DevicePlan) -> Section:
         lines=tuple(lines),
         columns=(Column("precision"), Column("which form runs which batch sizes")),
         rows=tuple(rows),
-        measured=device,
+        device=device,
     )
 
 
 def _times(device: DevicePlan, precision: Precision, manifest: Manifest) -> Section:
-    found = standings(device, precision)
+    results = standings(device, precision)
     variants = [each for each in manifest.variants.values() if each.precision == precision]
     forms = [times.form for times in device.times if times.precision == precision]
-    single = best_single(found)
+    single = best_single(results)
     columns = [Column("batch", numeric=True)]
     columns += [Column(str(form), numeric=True) for form in forms]
     if len(forms) > 1:
         columns += [Column(title, numeric=True) for title in COMPARED]
     return Section(
         title=f"Time per item, {precision} on {device.processor.kind}",
-        lines=tuple(_explained(found, forms, single, _why_one(manifest, variants))),
+        lines=tuple(_explain(results, forms, single, _why_one(manifest, variants))),
         columns=tuple(columns),
-        rows=tuple(_row(each, forms, single) for each in found),
+        rows=tuple(_row(each, forms, single) for each in results),
     )
 
 
-def _explained(
-    found: Sequence[Standing], forms: Sequence[Form], single: Form | None, why_one: str
+def _explain(
+    results: Sequence[Standing], forms: Sequence[Form], single: Form | None, why_one: str
 ) -> Iterator[str]:
-    if not found:
+    if not results:
         yield "The plan's form was not timed."
         return
     yield (
@@ -118,14 +118,14 @@ def _explained(
         yield f"Best single form, by the geometric mean over the sizes: {single}."
     if why_one:
         yield f"One form runs all sizes, the best overall: {why_one}."
-    beyond = [str(each.size) for each in found if not each.within_noise]
+    beyond = [str(each.size) for each in results if not each.within_noise]
     if beyond:
         yield f"Slower than the fastest form beyond the noise at batch {', '.join(beyond)}."
     else:
         yield "At no measured batch size is the plan slower than the fastest form beyond the noise."
-    chosen = {each.chosen for each in found}
-    if len(chosen) == 1:
-        yield from _one_wins(found, chosen.pop(), mixable=not why_one)
+    winners = {each.plan_form for each in results}
+    if len(winners) == 1:
+        yield from _one_wins(results, winners.pop(), mixable=not why_one)
 
 
 def _why_one(manifest: Manifest, variants: Sequence[Variant]) -> str:
@@ -137,11 +137,11 @@ def _why_one(manifest: Manifest, variants: Sequence[Variant]) -> str:
     return "the forms differ by more than float32 does, and an answer must not depend on the load"
 
 
-def _one_wins(found: Sequence[Standing], winner: Form, *, mixable: bool) -> Iterator[str]:
+def _one_wins(results: Sequence[Standing], winner: Form, *, mixable: bool) -> Iterator[str]:
     """Explain with figures why the plan has a single form."""
-    if mixable and all(each.within_noise for each in found):
+    if mixable and all(each.within_noise for each in results):
         yield f"{winner} runs at every size: no other form wins by more than the noise at any."
-    for each in found:
+    for each in results:
         own, runner_up = each.times[winner].median_us, each.runner_up
         if runner_up is None:
             yield f"Batch {each.size}: {three_digits(own)} us; no other form may run."
@@ -156,7 +156,7 @@ def _one_wins(found: Sequence[Standing], winner: Form, *, mixable: bool) -> Iter
 def _row(each: Standing, forms: Sequence[Form], single: Form | None) -> tuple[str, ...]:
     cells = [str(each.size)]
     for form in forms:
-        mark = CHOSEN if form == each.chosen else ""
+        mark = CHOSEN if form == each.plan_form else ""
         cells.append(_time(each.times.get(form), mark))
     if len(forms) > 1:
         noise = "" if each.within_noise else "\nbeyond noise"

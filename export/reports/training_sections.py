@@ -35,7 +35,7 @@ def training_sections(run: TrainingRun | None) -> Iterator[Section]:
             )
             for epoch in run.epochs
         ),
-        trained=run.epochs,
+        epochs=run.epochs,
     )
 
 

@@ -25,11 +25,10 @@ Key = tuple[Form, int]  # a form, and which of the golden shapes
 
 
 @dataclass(slots=True)
-class Measured:
+class Contest:
     """The measurements on one device.
 
     Attributes:
-        manifest: of the measured artifact.
         rounds: the mean over the shapes, per round.
         timings: batch size -> everything known about it.
     """
@@ -59,8 +58,8 @@ class Measured:
     def contenders(self) -> list[Form]:
         """The forms that may be the fastest of their precision at a size that is not yet timed."""
         last = max(self.rounds)
-        found = contests(self.manifest, {last: self.rounds[last]})
-        return [form for rounds in found.values() for form in remaining(rounds[last])]
+        by_precision = contests(self.manifest, {last: self.rounds[last]})
+        return [form for rounds in by_precision.values() for form in remaining(rounds[last])]
 
     @property
     def kept_waiting(self) -> float | None:
@@ -79,8 +78,8 @@ class Measured:
             return False
         last = max(self.rounds)
         shapes = 1 + max(shape for _, shape in self.timings[last].seconds)
-        found = contests(self.manifest, self.rounds)
-        return can_stop(found.values(), size, BUDGET_S / shapes, self.warm_runs)
+        by_precision = contests(self.manifest, self.rounds)
+        return can_stop(by_precision.values(), size, BUDGET_S / shapes, self.warm_runs)
 
     def _is_certain(self, size: int) -> bool:
         """Whether the load on the machine cannot have changed the conclusions.
@@ -91,10 +90,10 @@ class Measured:
         if timing.is_quiet and timing.kept_waiting <= QUIET:
             return True
         by_precision = contests(self.manifest, {size: self.rounds[size]})
-        found = [rounds[size] for rounds in by_precision.values()]
+        results = [rounds[size] for rounds in by_precision.values()]
         if timing.is_quiet:
-            return all(is_told(taken) for taken in found)
-        return all(is_decided(taken, 1 + MIN_GAIN) for taken in found)
+            return all(is_told(times) for times in results)
+        return all(is_decided(times, 1 + MIN_GAIN) for times in results)
 
 
 def time_forms(
@@ -125,8 +124,10 @@ def time_forms(
     }
 
     def enough(seconds: Mapping[Key, Sequence[float]]) -> bool:
-        found = contests(manifest, {1: mean_over_shapes(seconds)})
-        return all(is_decided(taken) for rounds in found.values() for taken in rounds.values())
+        by_precision = contests(manifest, {1: mean_over_shapes(seconds)})
+        return all(
+            is_decided(times) for rounds in by_precision.values() for times in rounds.values()
+        )
 
     on_cpu = threads if device.type == "cpu" else None
     return take_turns(runs, Limits(ROUNDS, BUDGET_S, warm_runs), threads=on_cpu, enough=enough)
@@ -136,12 +137,12 @@ def contests(
     manifest: Manifest, rounds: Rounds
 ) -> dict[Precision, dict[int, dict[Form, list[float]]]]:
     """Return the competing forms by precision: their times by batch size."""
-    found: dict[Precision, dict[int, dict[Form, list[float]]]] = {}
-    for size, taken in rounds.items():
-        for form, times in taken.items():
+    by_precision: dict[Precision, dict[int, dict[Form, list[float]]]] = {}
+    for size, by_form in rounds.items():
+        for form, times in by_form.items():
             precision = manifest.variants[form.variant].precision
-            found.setdefault(precision, {}).setdefault(size, {})[form] = list(times)
-    return found
+            by_precision.setdefault(precision, {}).setdefault(size, {})[form] = list(times)
+    return by_precision
 
 
 def runner(forward: Forward, batch: Arrays, device: torch.device) -> Callable[[], object]:
@@ -150,8 +151,8 @@ def runner(forward: Forward, batch: Arrays, device: torch.device) -> Callable[[]
 
     def run() -> None:
         with torch.inference_mode():
-            made = forward(*(tensor.to(device) for tensor in tensors))
-            for output in sequence_of(made):
+            outputs = forward(*(tensor.to(device) for tensor in tensors))
+            for output in sequence_of(outputs):
                 output.cpu()
 
     return run

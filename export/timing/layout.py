@@ -54,7 +54,7 @@ def best_layout(
     forward = runner(open_form(form_at(steps, size)), batch, CPU)
     forwards = dict.fromkeys(layouts(cores), forward)
     try:
-        found, others = best(forwards, size, begin_replica)
+        layout, others = best(forwards, size, begin_replica)
     except Exception as error:  # a form may fail in any way when several threads run it
         tell(f"cpu layout: not measured: {reason(error)}")
         return None
@@ -62,7 +62,7 @@ def best_layout(
         load = f"other processes used {others:.0%} of the cores"
         tell(f"cpu layout: not stored, {load}; the server measures it")
         return None
-    return found
+    return layout
 
 
 def begin_replica(replica: int, layout: Layout) -> None:

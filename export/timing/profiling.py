@@ -21,7 +21,7 @@ from models.timing import WARM_RUNS
 FORWARDS = 10  # recorded per form
 WHOLE = "whole forward"  # the range around each
 # The parts of a trace that a viewer needs. The rest contains the machine's host name and path.
-KEPT = ("schemaVersion", "deviceProperties", "displayTimeUnit", "baseTimeNanoseconds")
+TRACE_KEYS = ("schemaVersion", "deviceProperties", "displayTimeUnit", "baseTimeNanoseconds")
 
 
 def profile(forms: Mapping[str, Callable[[], object]], folder: Path) -> list[Path]:
@@ -46,15 +46,15 @@ def profile(forms: Mapping[str, Callable[[], object]], folder: Path) -> list[Pat
     stems = {name: _stem(name) for name in forms}
     if len(set(stems.values())) != len(stems):
         raise ValueError(f"these names would give one file: {', '.join(sorted(stems))}")
-    written = []
+    files = []
     for name, run in forms.items():
         trace, table = folder / f"{stems[name]}.json.gz", folder / f"{stems[name]}.txt"
         try:
             _record(name, run, trace, table)
         except OSError as error:
             raise ExportError(f"cannot write {table.name}: {error.strerror or error}") from error
-        written += [trace, table]
-    return written
+        files += [trace, table]
+    return files
 
 
 def record(run: Callable[[], object], *, shapes: bool = False) -> torch.profiler.profile:
@@ -69,40 +69,40 @@ def record(run: Callable[[], object], *, shapes: bool = False) -> torch.profiler
         for _ in range(WARM_RUNS):
             run()
         # acc_events: avoids a warning about a future default
-        recorded = torch.profiler.profile(
+        profiler = torch.profiler.profile(
             activities=activities, acc_events=True, record_shapes=shapes
         )
-        with recorded:
+        with profiler:
             for _ in range(FORWARDS):
                 with record_function(WHOLE):
                     run()
             if torch.cuda.is_available():
                 torch.cuda.synchronize()
-    return recorded
+    return profiler
 
 
-def trace_of(recorded: torch.profiler.profile) -> dict[str, Any]:
+def trace_of(profiler: torch.profiler.profile) -> dict[str, Any]:
     """Return the trace in Chrome's format, without data that identifies this machine."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "trace.json"
-        recorded.export_chrome_trace(str(file))
+        profiler.export_chrome_trace(str(file))
         trace: dict[str, Any] = json.loads(file.read_bytes())
-    kept = {key: trace[key] for key in KEPT if key in trace}
-    kept["traceEvents"] = trace["traceEvents"]
-    return kept
+    subset = {key: trace[key] for key in TRACE_KEYS if key in trace}
+    subset["traceEvents"] = trace["traceEvents"]
+    return subset
 
 
-def compressed(trace: dict[str, Any]) -> bytes:
+def compress(trace: dict[str, Any]) -> bytes:
     """Compress a trace; equal traces give equal bytes."""
     return gzip.compress(json.dumps(trace, separators=(",", ":")).encode(), mtime=0)
 
 
 def _record(name: str, run: Callable[[], object], trace: Path, table: Path) -> None:
-    recorded = record(run)
-    events = recorded.key_averages()
+    profiler = record(run)
+    events = profiler.key_averages()
     if not events:
         raise ExportError(f"torch.profiler recorded nothing of {name}")
-    trace.write_bytes(compressed(trace_of(recorded)))
+    trace.write_bytes(compress(trace_of(profiler)))
     table.write_text(
         f"{name}: {FORWARDS} forwards on torch {torch.__version__}, "
         f"{torch.get_num_threads()} intra-op threads. `{WHOLE}` is one whole call; kernels "
@@ -112,7 +112,7 @@ def _record(name: str, run: Callable[[], object], trace: Path, table: Path) -> N
 
 
 def _stem(name: str) -> str:
-    cleaned = re.sub(r"[^A-Za-z0-9._]+", "-", name).strip("-")[:96]
-    if not re.search(r"[A-Za-z0-9]", cleaned):
+    stem = re.sub(r"[^A-Za-z0-9._]+", "-", name).strip("-")[:96]
+    if not re.search(r"[A-Za-z0-9]", stem):
         raise ValueError(f"a form needs a name with a letter or digit in it, got {name!r}")
-    return f"profile-{cleaned}"
+    return f"profile-{stem}"

@@ -23,36 +23,35 @@ class Standing:
     """The measurements at one batch size of one precision.
 
     Attributes:
-        size: of the batch.
         times: every form that was measured at this size.
-        chosen: the plan's form.
+        plan_form: the plan's form.
     """
 
     size: int
     times: dict[Form, PerItem]
-    chosen: Form
+    plan_form: Form
 
     @property
     def fastest(self) -> Form:
         """The fastest form, by the median; the plan's form on a tie."""
-        return min(self.times, key=lambda form: (self._median(form), form != self.chosen))
+        return min(self.times, key=lambda form: (self._median(form), form != self.plan_form))
 
     @property
     def runner_up(self) -> Form | None:
         """The fastest form other than the plan's; None if there is none."""
-        others = [form for form in self.times if form != self.chosen]
+        others = [form for form in self.times if form != self.plan_form]
         return min(others, key=self._median, default=None)
 
     @property
     def within_noise(self) -> bool:
         """Whether the plan's form is as fast as the fastest, within the noise."""
-        fastest, chosen = self.times[self.fastest], self.times[self.chosen]
-        needed = fastest.median_us < (1 - MIN_GAIN) * chosen.median_us
-        return not needed or chosen.low_us <= fastest.high_us
+        fastest, own = self.times[self.fastest], self.times[self.plan_form]
+        is_slower = fastest.median_us < (1 - MIN_GAIN) * own.median_us
+        return not is_slower or own.low_us <= fastest.high_us
 
     def ratio(self, form: Form) -> float:
         """The time of the plan's form divided by that of another one."""
-        return self._median(self.chosen) / self._median(form)
+        return self._median(self.plan_form) / self._median(form)
 
     def _median(self, form: Form) -> float:
         return self.times[form].median_us
@@ -65,16 +64,16 @@ def standings(device: DevicePlan, precision: Precision) -> tuple[Standing, ...]:
         device: the measured times and the plan.
         precision: one that has steps.
     """
-    measured = [times for times in device.times if times.precision == precision]
+    form_times = [times for times in device.times if times.precision == precision]
     steps = device.steps[precision]
-    sizes = sorted({size for times in measured for size in times.batch_sizes})
-    found = []
+    sizes = sorted({size for times in form_times for size in times.batch_sizes})
+    entries = []
     for size in sizes:
-        times = {each.form: per_item(each)[size] for each in measured if size in each.batch_sizes}
-        chosen = form_at(steps, size)
-        if chosen in times:
-            found.append(Standing(size, times, chosen))
-    return tuple(found)
+        times = {each.form: per_item(each)[size] for each in form_times if size in each.batch_sizes}
+        plan_form = form_at(steps, size)
+        if plan_form in times:
+            entries.append(Standing(size, times, plan_form))
+    return tuple(entries)
 
 
 def per_item(times: FormTimes) -> dict[int, PerItem]:
@@ -85,17 +84,17 @@ def per_item(times: FormTimes) -> dict[int, PerItem]:
     }
 
 
-def best_single(found: Sequence[Standing]) -> Form | None:
+def best_single(entries: Sequence[Standing]) -> Form | None:
     """Return the best form for all sizes, by the geometric mean of its times.
 
     Returns None if no form was measured at every size.
     """
-    if not found:
+    if not entries:
         return None
-    everywhere = [form for form in found[0].times if all(form in each.times for each in found)]
+    everywhere = [form for form in entries[0].times if all(form in each.times for each in entries)]
 
     def mean(form: Form) -> float:
-        return sum(math.log(max(each.times[form].median_us, 1e-9)) for each in found)
+        return sum(math.log(max(each.times[form].median_us, 1e-9)) for each in entries)
 
     return min(everywhere, key=mean, default=None)
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 
 from export.errors import ExportError, UsageError, reason
-from export.timing.contest import Measured, contests, time_forms
+from export.timing.contest import Contest, contests, time_forms
 from export.timing.layout import best_layout
 from models.archive import ArchiveError
 from models.definitions.definition import Progress
@@ -81,30 +81,30 @@ def measure(folder: Path, manifest: Manifest, options: TuneOptions, progress: Pr
         ExportError: if no variant runs here, or one fails while it is timed.
     """
     precision = default_precision(manifest.variants, options.precision)
-    measured = (
+    plans = (
         _measure_on(kind, folder, manifest, options, precision, progress) for kind in kinds_here()
     )
-    devices = [found for found in measured if found is not None]
+    devices = [plan for plan in plans if plan is not None]
     if not devices:
         raise ExportError("no variant runs on this machine, so there is nothing to measure")
     new = {device.processor.kind for device in devices}
     old = manifest.plan.devices if manifest.plan else ()
-    kept = (device for device in old if device.processor.kind not in new)
-    return Plan(precision=precision, devices=(*devices, *kept))
+    others = (device for device in old if device.processor.kind not in new)
+    return Plan(precision=precision, devices=(*devices, *others))
 
 
-def default_precision(variants: Mapping[str, Variant], wanted: Precision | None) -> Precision:
+def default_precision(variants: Mapping[str, Variant], precision: Precision | None) -> Precision:
     """Return the precision of a plan, which a server uses by default.
 
     Raises:
         UsageError: if no variant has the wanted precision.
     """
     there = list(dict.fromkeys(variant.precision for variant in variants.values()))
-    if wanted is not None and wanted not in there:
+    if precision is not None and precision not in there:
         raise UsageError(
-            f"--plan-precision {wanted}: no variant has it; there are: {', '.join(there)}"
+            f"--plan-precision {precision}: no variant has it; there are: {', '.join(there)}"
         )
-    return wanted or ("float32" if "float32" in there else there[0])
+    return precision or ("float32" if "float32" in there else there[0])
 
 
 def _measure_on(
@@ -125,47 +125,49 @@ def _measure_on(
     def load(*forms: Form) -> dict[Form, Forward]:
         return load_forms(folder, manifest, device, tell, forms)
 
-    def time(forms: dict[Form, Forward]) -> Measured:
-        return _timed(manifest, forms, sizes, device, threads, progress)
+    def time(forms: dict[Form, Forward]) -> Contest:
+        return _time_sizes(manifest, forms, sizes, device, threads, progress)
 
-    loaded: dict[Form, Forward] = {}
+    in_memory: dict[Form, Forward] = {}
     with intra_op_threads(threads):
         if any(map(manifest.is_large, manifest.variants.values())):
-            found = _knock_out(manifest, precision, loaded, load, time)
+            results = _knock_out(manifest, precision, in_memory, load, time)
         else:
-            loaded |= load(*forms_of(manifest.variants))
-            found = [time(loaded)] if loaded else []
-    if not found:
+            in_memory |= load(*forms_of(manifest.variants))
+            results = [time(in_memory)] if in_memory else []
+    if not results:
         return None
     times: dict[Form, FormTimes] = {}
     steps: dict[Precision, tuple[Step, ...]] = {}
-    for measured in found:
-        times |= _summaries(measured)
-        steps |= plan_steps(measured, sizes[-1])
+    for contest in results:
+        times |= _summaries(contest)
+        steps |= plan_steps(contest, sizes[-1])
     plan = DevicePlan(
         processor=processor_of(device, threads),
         torch_version=torch.__version__,
         times=tuple(times.values()),
         steps=steps,
-        kept_waiting=max(each.kept_waiting or 0 for each in found) or None,
-        unsettled=tuple(sorted({size for each in found for size in each.unsettled})),
+        kept_waiting=max(each.kept_waiting or 0 for each in results) or None,
+        unsettled=tuple(sorted({size for each in results for size in each.unsettled})),
     )
     if kind != "cpu" or options.threads is not None:
         return plan  # a server with a fixed number of threads has no choice
 
-    def opened(form: Form) -> Forward:
-        return loaded.get(form) or load(form)[form]
+    def open_form(form: Form) -> Forward:
+        return in_memory.get(form) or load(form)[form]
 
-    return plan.model_copy(update={"layout": best_layout(manifest, plan, precision, opened, tell)})
+    return plan.model_copy(
+        update={"layout": best_layout(manifest, plan, precision, open_form, tell)}
+    )
 
 
 def _knock_out(
     manifest: Manifest,
     default: Precision,
-    loaded: dict[Form, Forward],
+    in_memory: dict[Form, Forward],
     load: Callable[..., dict[Form, Forward]],
-    time: Callable[[dict[Form, Forward]], Measured],
-) -> list[Measured]:
+    time: Callable[[dict[Form, Forward]], Contest],
+) -> list[Contest]:
     """Time the forms of a large model, a precision at a time, and large ones in pairs.
 
     So two large forms are in memory at most. The faster one of two meets the next: one form will
@@ -174,94 +176,92 @@ def _knock_out(
     Args:
         manifest: of the artifact.
         default: the precision that is timed last, and stays loaded for what follows.
-        loaded: gets the forms that stay loaded.
+        in_memory: gets the forms that stay loaded.
         load: loads forms, or says why not.
         time: times forms against each other.
     """
-    found: list[Measured] = []
+    results: list[Contest] = []
     by_precision: dict[Precision, list[Form]] = {}
     for form, variant in forms_of(manifest.variants).items():
         by_precision.setdefault(variant.precision, []).append(form)
     for precision in sorted(by_precision, key=lambda each: each == default):
         forms = by_precision[precision]
         are_large = any(manifest.is_large(manifest.variants[each.variant]) for each in forms)
-        last = len(found)
-        loaded.clear()
+        last = len(results)
+        in_memory.clear()
         trim()
         for form in forms:
-            loaded |= load(form)
-            is_complete = len(loaded) == 2 if are_large else form == forms[-1]
-            if loaded and (is_complete or (form == forms[-1] and len(found) == last)):
-                found.append(time(loaded))
+            in_memory |= load(form)
+            is_complete = len(in_memory) == 2 if are_large else form == forms[-1]
+            if in_memory and (is_complete or (form == forms[-1] and len(results) == last)):
+                results.append(time(in_memory))
                 if are_large:
-                    best = plan_steps(found[-1], 1)[precision][0].form
-                    kept = loaded.get(best)
-                    loaded.clear()
+                    best = plan_steps(results[-1], 1)[precision][0].form
+                    survivor = in_memory.get(best)
+                    in_memory.clear()
                     trim()
-                    loaded |= load(best) if kept is None else {best: kept}
-    return found
+                    in_memory |= load(best) if survivor is None else {best: survivor}
+    return results
 
 
-def _timed(
+def _time_sizes(
     manifest: Manifest,
     forms: dict[Form, Forward],
     sizes: Sequence[int],
     device: torch.device,
     threads: int,
     progress: Progress,
-) -> Measured:
+) -> Contest:
     """Time forms against each other, at each size that may change the plan; remove the losers."""
-    found = Measured(manifest)
+    contest = Contest(manifest)
     for done, size in enumerate(sizes, start=1):
-        if found.can_stop(size):
-            largest = max(found.rounds)
+        if contest.can_stop(size):
+            largest = max(contest.rounds)
             why = f"{device.type}, batches above {largest}: not timed, as they change no plan"
             progress(len(sizes), len(sizes), why)
             break
-        if size > 2 and done % 2 and size < sizes[-1] and found.is_slow:
+        if size > 2 and done % 2 and size < sizes[-1] and contest.is_slow:
             continue
         batches = golden_batches(manifest, size)
         try:
-            timing = time_forms(manifest, forms, batches, device, threads, found.warm_runs)
+            timing = time_forms(manifest, forms, batches, device, threads, contest.warm_runs)
         except Exception as error:  # a form may fail in any way at a size that it never ran
             raise ExportError(f"a batch of {size} cannot be timed: {reason(error)}") from error
-        found.add(size, timing)
-        for form in set(forms) - set(found.contenders):
+        contest.add(size, timing)
+        for form in set(forms) - set(contest.contenders):
             del forms[form]
         trim()  # what these and forwards took
         progress(done, len(sizes), f"{device.type}, batch {size}")
-    return found
+    return contest
 
 
-def _summaries(measured: Measured) -> dict[Form, FormTimes]:
+def _summaries(contest: Contest) -> dict[Form, FormTimes]:
     """Return the times of each form that was timed."""
-    forms = dict.fromkeys(form for taken in measured.rounds.values() for form in taken)
-    variants = measured.manifest.variants
-    return {
-        form: summary(measured.rounds, form, variants[form.variant].precision) for form in forms
-    }
+    forms = dict.fromkeys(form for by_form in contest.rounds.values() for form in by_form)
+    variants = contest.manifest.variants
+    return {form: summary(contest.rounds, form, variants[form.variant].precision) for form in forms}
 
 
-def plan_steps(measured: Measured, largest: int) -> dict[Precision, tuple[Step, ...]]:
+def plan_steps(contest: Contest, largest: int) -> dict[Precision, tuple[Step, ...]]:
     """Choose the form for each batch size, per precision.
 
     Args:
-        measured: the times.
+        contest: the times.
         largest: the batch size that the plan must reach; unmeasured larger sizes get the last form.
     """
-    manifest, made = measured.manifest, {}
-    forms = dict.fromkeys(form for taken in measured.rounds.values() for form in taken)
-    for precision, rounds in contests(manifest, measured.rounds).items():
+    manifest, by_precision = contest.manifest, {}
+    forms = dict.fromkeys(form for by_form in contest.rounds.values() for form in by_form)
+    for precision, rounds in contests(manifest, contest.rounds).items():
         candidates = [
             form for form in forms if manifest.variants[form.variant].precision == precision
         ]
         variants = (each for each in manifest.variants.values() if each.precision == precision)
         if manifest.may_mix(variants):
-            steps = choose(rounds, candidates, measured.unsettled)
+            steps = choose(rounds, candidates, contest.unsettled)
         else:
-            steps = choose_one(rounds, candidates, measured.unsettled)
-        made[precision] = extended(steps, largest)
-    return made
+            steps = choose_one(rounds, candidates, contest.unsettled)
+        by_precision[precision] = extended(steps, largest)
+    return by_precision
 
 
 def _largest(plan: Plan | None, kind: DeviceKind) -> int:

@@ -16,7 +16,7 @@ from rich.console import Console
 
 from export.errors import UsageError
 from export.training import options
-from export.training.watching import Profiler
+from export.training.watching import StepProfiler
 from models.definitions.training import Training
 
 UNUSABLE: dict[type[Callback], str] = {
@@ -27,47 +27,47 @@ UNUSABLE: dict[type[Callback], str] = {
 }
 
 
-def of_options(parsed: Namespace, console: Console) -> list[Callback]:
+def of_options(args: Namespace, console: Console) -> list[Callback]:
     """Return the callbacks that the options ask for."""
-    made: list[Callback] = [Profiler(parsed.out, console)] if parsed.profile else []
-    if parsed.early_stopping is not None:
-        usual = "min" if parsed.early_stopping in options.LOSSES else "max"
-        asked = {"patience": parsed.patience, "min_delta": parsed.min_delta}
-        asked = {name: each for name, each in asked.items() if each is not None}
-        made.append(EarlyStopping(parsed.early_stopping, mode=parsed.mode or usual, **asked))
-    return made
+    callbacks: list[Callback] = [StepProfiler(args.out, console)] if args.profile else []
+    if args.early_stopping is not None:
+        usual = "min" if args.early_stopping in options.LOSSES else "max"
+        settings = {"patience": args.patience, "min_delta": args.min_delta}
+        settings = {name: each for name, each in settings.items() if each is not None}
+        callbacks.append(EarlyStopping(args.early_stopping, mode=args.mode or usual, **settings))
+    return callbacks
 
 
-def declared(how: Training, asked: Iterable[Callback]) -> list[Callback]:
+def of_declaration(how: Training, option_callbacks: Iterable[Callback]) -> list[Callback]:
     """Return the callbacks of the declaration.
 
     Args:
         how: the declaration.
-        asked: the callbacks of the options.
+        option_callbacks: the callbacks of the options.
 
     Raises:
         UsageError: if one of them is not a callback, or cannot work here.
     """
-    found = how.callbacks() if how.callbacks else ()
-    if not isinstance(found, Iterable):
-        raise UsageError(f"`callbacks` must return a list of callbacks, got {_class(found)}")
-    made = list(found)
-    for each in made:
+    value = how.callbacks() if how.callbacks else ()
+    if not isinstance(value, Iterable):
+        raise UsageError(f"`callbacks` must return a list of callbacks, got {_class(value)}")
+    callbacks = list(value)
+    for each in callbacks:
         if not isinstance(each, Callback):
             raise UsageError(
                 f"`callbacks` must return callbacks of `lightning.pytorch`, got {_class(each)}"
             )
-        for kind, told in UNUSABLE.items():
+        for kind, why in UNUSABLE.items():
             if isinstance(each, kind):
-                raise UsageError(f"`callbacks` cannot have {type(each).__name__}: {told}")
-    stopping = {each.state_key for each in asked if isinstance(each, EarlyStopping)}
-    if any(each.state_key in stopping for each in made):
+                raise UsageError(f"`callbacks` cannot have {type(each).__name__}: {why}")
+    stopping = {each.state_key for each in option_callbacks if isinstance(each, EarlyStopping)}
+    if any(each.state_key in stopping for each in callbacks):
         raise UsageError(
             "--early-stopping: `callbacks` has an EarlyStopping for the same metric; omit one"
         )
-    return made
+    return callbacks
 
 
-def _class(found: object) -> str:
-    kind = type(found)
-    return "None" if found is None else f"{kind.__module__}.{kind.__qualname__}"
+def _class(value: object) -> str:
+    kind = type(value)
+    return "None" if value is None else f"{kind.__module__}.{kind.__qualname__}"

@@ -25,7 +25,7 @@ from models.definitions.training import Diverged
 from models.durable import replacing
 from models.manifest import TrainedEpoch
 
-CURVES, PLOT, REACHED = "curves.json", "curves.svg", "reached"
+CURVES, PLOT, STEP_FILE = "curves.json", "curves.svg", "reached"
 ASK_EVERY = 8  # updates between two checks whether any process received a stop signal
 LOG_EVERY = 50  # steps, as Lightning does
 STOPPING = (signal.SIGINT, signal.SIGTERM)
@@ -57,24 +57,28 @@ class Keeper(Callback):
         self.folder = folder
         self.every = every
         self.progress = progress
-        self.told = False  # whether a signal has arrived
+        self.signalled = False  # whether a signal has arrived
         self.stopped = False
         self.ending = False  # whether a callback of this process wants to end the run
-        self.saved = 0  # the step of last.ckpt
-        self.undefined: dict[str, list[int]] = {}  # metric -> epochs in which it was not finite
+        self.saved_step = 0  # the step of last.ckpt
+        self.undefined_epochs: dict[
+            str, list[int]
+        ] = {}  # metric -> epochs in which it was not finite
         self.began = time.monotonic()
-        self.noted = 0.0
+        self.noted_at = 0.0
         self.loss = ""
         self.handlers: dict[int, Any] = {}
-        self.logged = torch.zeros(2, dtype=torch.float64)  # of `Learner.losses`, in this epoch
+        self.logged_losses = torch.zeros(
+            2, dtype=torch.float64
+        )  # of `Learner.losses`, in this epoch
 
     def on_train_start(self, trainer: Trainer, module: LightningModule) -> None:
         """Handle signals: from now on they end the run after a step."""
         self.handlers = {each: signal.signal(each, self._tell) for each in STOPPING}
         self.began = time.monotonic() - _of(module).record.get("seconds", 0.0)
-        self.saved = _of(module).step
+        self.saved_step = _of(module).step
         if trainer.loggers:
-            self.logged = _of(module).summed(_of(module).losses)
+            self.logged_losses = _of(module).sum_over_processes(_of(module).losses)
 
     def on_train_epoch_start(self, trainer: Trainer, module: LightningModule) -> None:
         """Check that checkpoints fall between updates.
@@ -101,7 +105,7 @@ class Keeper(Callback):
         self.on_train_end(trainer, module)
 
     def _tell(self, number: int, frame: FrameType | None) -> None:
-        self.told = True
+        self.signalled = True
         signal.signal(signal.SIGINT, signal.default_int_handler)  # the second one does not wait
 
     def on_train_batch_end(
@@ -121,10 +125,12 @@ class Keeper(Callback):
         self.ending |= trainer.should_stop
         trainer.should_stop = False  # not before all processes agree
         may_stop = ask if trainer.world_size > 1 else not accumulated  # no checkpoint has gradients
-        told = may_stop and trainer.strategy.reduce_boolean_decision(self.told, all=False)
+        is_signalled = may_stop and trainer.strategy.reduce_boolean_decision(
+            self.signalled, all=False
+        )
         ends = may_stop and not at_end and self._ends(trainer, learner)
         is_due = self.every is not None and not accumulated and done % self.every < window
-        saves = at_end or told or ends or is_due
+        saves = at_end or is_signalled or ends or is_due
         if ask or saves:
             self._check(learner, saves=saves)
         if trainer.loggers and done % LOG_EVERY == 0:
@@ -134,72 +140,73 @@ class Keeper(Callback):
         if saves:
             learner.record["seconds"] = 0.0 if at_end else time.monotonic() - self.began
             trainer.save_checkpoint(self.folder / LAST, weights_only=False)
-            self.saved = done
-        if told and not learner.is_over:
+            self.saved_step = done
+        if is_signalled and not learner.is_over:
             self.stopped = trainer.should_stop = True
         if trainer.is_global_zero:
-            (self.folder / REACHED).write_text(str(done))
+            (self.folder / STEP_FILE).write_text(str(done))
             self._note(learner, done, total)
 
     def _log_step(self, trainer: Trainer, learner: Learner) -> None:
         """Log the mean loss since the last call, of all processes, and the learning rate."""
-        sums = learner.summed(learner.losses)
-        loss, samples = (sums - self.logged).tolist()
-        self.logged = sums
+        sums = learner.sum_over_processes(learner.losses)
+        loss, samples = (sums - self.logged_losses).tolist()
+        self.logged_losses = sums
         rate = trainer.optimizers[0].param_groups[0]["lr"]
         self._log(
             trainer, learner, {"loss_step": loss / samples if samples else math.nan, "lr": rate}
         )
 
     @staticmethod
-    def _log(trainer: Trainer, learner: Learner, found: dict[str, float]) -> None:
+    def _log(trainer: Trainer, learner: Learner, values: dict[str, float]) -> None:
         for each in trainer.loggers:
-            each.log_metrics(found, learner.step)
+            each.log_metrics(values, learner.step)
 
     def _check(self, learner: Learner, *, saves: bool) -> None:
         """Check the losses so far, and the weights before they are saved."""
-        bad = learner.diverged_at()
+        bad = learner.first_diverged_step()
         if bad is not None:
-            raise self._diverged(learner, "the loss is NaN or infinite", bad)
+            raise self._divergence(learner, "the loss is NaN or infinite", bad)
         if saves and not learner.weights_are_finite():
-            raise self._diverged(learner, "weights are NaN or infinite", learner.step)
+            raise self._divergence(learner, "weights are NaN or infinite", learner.step)
 
-    def _diverged(self, learner: Learner, what: str, step: int) -> Diverged:
+    def _divergence(self, learner: Learner, what: str, step: int) -> Diverged:
         """Create the error, with the checkpoints that are kept."""
-        epoch, kept = learner.record["run"]["kept"], []
+        epoch, checkpoints = learner.record["run"]["kept"], []
         if epoch:
-            kept.append(f"{self.folder / BEST} (epoch {epoch})")
-        if self.saved:
-            kept.append(f"{self.folder / LAST} (step {self.saved})")
+            checkpoints.append(f"{self.folder / BEST} (epoch {epoch})")
+        if self.saved_step:
+            checkpoints.append(f"{self.folder / LAST} (step {self.saved_step})")
         return Diverged(
             f"training diverged: {what} at step {step} of {learner.total} "
-            f"(epoch {math.ceil(step / learner.steps)}); kept: {' and '.join(kept) or 'nothing'}; "
-            "try a lower learning rate, or find the first NaN with --detect-anomaly"
+            f"(epoch {math.ceil(step / learner.steps)}); "
+            f"kept: {' and '.join(checkpoints) or 'nothing'}; try a lower learning "
+            "rate, or find the first NaN with --detect-anomaly"
         )
 
     def _note(self, learner: Learner, done: int, total: int) -> None:
         """Report progress; not after each step, because reading the loss waits for the device."""
         now = time.monotonic()
-        loss, samples = learner.losses.tolist() if now - self.noted > 0.5 else (0.0, 0.0)
+        loss, samples = learner.losses.tolist() if now - self.noted_at > 0.5 else (0.0, 0.0)
         if samples:
-            self.noted = now
+            self.noted_at = now
             self.loss = f"loss {loss / samples:.3f}"
         self.progress(done, total, f"epoch {math.ceil(done / learner.steps)} {self.loss}")
 
     def _end_epoch(self, trainer: Trainer, learner: Learner) -> None:
         run, how = learner.record["run"], learner.how
         loss = learner.take_losses()
-        found = learner.evaluate() if learner.evaluation is not None else [math.nan]
-        if learner.evaluation is not None and not math.isfinite(found[0]):
-            raise self._diverged(learner, "the evaluation loss is NaN or infinite", learner.step)
-        metrics = dict(zip(how.metrics, map(_finite, found[1:]), strict=False))
+        results = learner.evaluate() if learner.evaluation is not None else [math.nan]
+        if learner.evaluation is not None and not math.isfinite(results[0]):
+            raise self._divergence(learner, "the evaluation loss is NaN or infinite", learner.step)
+        metrics = dict(zip(how.metrics, map(_finite, results[1:]), strict=False))
         for name in (name for name, each in metrics.items() if each is None):
-            self.undefined.setdefault(name, []).append(learner.step // learner.steps)
+            self.undefined_epochs.setdefault(name, []).append(learner.step // learner.steps)
         epoch = TrainedEpoch(
             epoch=learner.step // learner.steps,
             seconds=round(time.monotonic() - self.began, 3),
             loss=_finite(loss),
-            evaluation_loss=_finite(found[0]),
+            evaluation_loss=_finite(results[0]),
             metrics=metrics,
         )
         run["epochs"] = [*run["epochs"], epoch.model_dump()]
@@ -218,14 +225,14 @@ class Keeper(Callback):
 
     def _tell_callbacks(self, trainer: Trainer, learner: Learner, epoch: TrainedEpoch) -> None:
         """Pass the epoch's numbers to loggers and callbacks; a callback may end the run."""
-        found = {"loss": epoch.loss, **epoch.metrics}
+        values = {"loss": epoch.loss, **epoch.metrics}
         if learner.evaluation is not None:
-            found["evaluation_loss"] = epoch.evaluation_loss
-        numbers = {name: math.nan if each is None else each for name, each in found.items()}
+            values["evaluation_loss"] = epoch.evaluation_loss
+        numbers = {name: math.nan if each is None else each for name, each in values.items()}
         self._log(trainer, learner, {"epoch": epoch.epoch, **numbers})
         for logger in trainer.loggers:
             logger.save()
-        self.logged = torch.zeros(2, dtype=torch.float64)
+        self.logged_losses = torch.zeros(2, dtype=torch.float64)
         trainer.callback_metrics.update(
             {name: torch.tensor(each) for name, each in numbers.items()}
         )
@@ -235,8 +242,8 @@ class Keeper(Callback):
 
     def _ends(self, trainer: Trainer, learner: Learner) -> bool:
         """Whether a callback of any process ends the run; if so, record why."""
-        wanted = self.ending or trainer.should_stop
-        trainer.should_stop = trainer.strategy.reduce_boolean_decision(wanted, all=False)
+        wants_end = self.ending or trainer.should_stop
+        trainer.should_stop = trainer.strategy.reduce_boolean_decision(wants_end, all=False)
         if trainer.should_stop:
             reasons = (
                 getattr(each, "stopping_reason_message", "") for each in self._others(trainer)
@@ -248,10 +255,10 @@ class Keeper(Callback):
         return [each for each in trainer.callbacks if each is not self]  # type: ignore[attr-defined]
 
 
-def reached(folder: Path) -> int:
+def last_step(folder: Path) -> int:
     """Return the last completed step of a run, however it ended."""
     try:
-        return int((folder / REACHED).read_text())
+        return int((folder / STEP_FILE).read_text())
     except (OSError, ValueError):
         return 0
 

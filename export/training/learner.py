@@ -122,49 +122,49 @@ class Learner(LightningModule):
         bad = torch.where(loss.isfinite(), math.inf, float(self.step + 1))
         self.first_bad = torch.minimum(self.first_bad.to(loss.device, bad.dtype), bad)
 
-    def diverged_at(self) -> int | None:
+    def first_diverged_step(self) -> int | None:
         """Return the first step with a loss, in any process, that is NaN or infinite."""
         here = self.first_bad.to(self.device, self.exact)
-        found = float(self.trainer.strategy.reduce(here, reduce_op="min"))
-        return int(found) if math.isfinite(found) else None
+        step = float(self.trainer.strategy.reduce(here, reduce_op="min"))
+        return int(step) if math.isfinite(step) else None
 
     def weights_are_finite(self) -> bool:
         """Whether no process has a trained weight that is NaN or infinite, or statistics of NaN."""
-        trained = (_here(each).isfinite().all() for each in self.parameters_here())
+        weights = (_here(each).isfinite().all() for each in self.parameters_here())
         buffers = (each for each in self.learns.buffers() if each.is_floating_point())
-        good = all(map(bool, trained)) and not any(bool(each.isnan().any()) for each in buffers)
+        good = all(map(bool, weights)) and not any(bool(each.isnan().any()) for each in buffers)
         return bool(self.trainer.strategy.reduce_boolean_decision(good, all=True))
 
-    def summed(self, sums: torch.Tensor) -> torch.Tensor:
+    def sum_over_processes(self, sums: torch.Tensor) -> torch.Tensor:
         """Add up the sums of all processes."""
         here = sums.to(self.device, self.exact)
-        reduced: torch.Tensor = self.trainer.strategy.reduce(here, reduce_op="sum")
-        return reduced.cpu()
+        total: torch.Tensor = self.trainer.strategy.reduce(here, reduce_op="sum")
+        return total.cpu()
 
     def take_losses(self) -> float:
         """Return the mean loss since the last call."""
-        loss, samples = self.summed(self.losses).tolist()
+        loss, samples = self.sum_over_processes(self.losses).tolist()
         self.losses = torch.zeros(2, dtype=torch.float64)
         return loss / samples if samples else float("nan")
 
     def evaluate(self) -> list[float]:
         """Return the means of the loss and of each metric on the evaluation data."""
-        measured = (self.how.loss, *self.how.metrics.values())
-        sums = torch.zeros(len(measured) + 1, dtype=torch.float64)
+        functions = (self.how.loss, *self.how.metrics.values())
+        sums = torch.zeros(len(functions) + 1, dtype=torch.float64)
         self.learning(False)
         context = self.trainer.precision_plugin.val_step_context()
         with torch.no_grad(), context:
             for batch in self.how.evaluation_batches(self.evaluation, self.share, **self.loading):  # type: ignore[arg-type]
-                moved = self.trainer.strategy.batch_to_device(batch)
-                moved = self.trainer.precision_plugin.convert_input(moved)
-                outputs = self.outputs(moved)
+                local = self.trainer.strategy.batch_to_device(batch)
+                local = self.trainer.precision_plugin.convert_input(local)
+                outputs = self.outputs(local)
                 if outputs is None or not batch.counted:
                     continue
-                outputs, target = first(outputs, batch.counted), moved.target[: batch.counted]
-                found = [float(each(outputs, target)) * batch.counted for each in measured]
-                sums += torch.tensor([*found, batch.counted], dtype=torch.float64)
+                outputs, target = first(outputs, batch.counted), local.target[: batch.counted]
+                values = [float(each(outputs, target)) * batch.counted for each in functions]
+                sums += torch.tensor([*values, batch.counted], dtype=torch.float64)
         self.learning(True)
-        *totals, samples = self.summed(sums).tolist()
+        *totals, samples = self.sum_over_processes(sums).tolist()
         return [each / samples if samples else float("nan") for each in totals]
 
     def learning(self, on: bool) -> None:
@@ -174,7 +174,7 @@ class Learner(LightningModule):
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Store the step, from which the batches follow; the trainer's loops are not needed."""
         checkpoint.pop("loops", None)
-        losses = self.summed(self.losses).tolist()
+        losses = self.sum_over_processes(self.losses).tolist()
         checkpoint[KEY] = self.record | {
             "step": self.step,
             "steps": self.steps,
@@ -199,8 +199,8 @@ class Learner(LightningModule):
 
 def _here(weights: torch.Tensor) -> torch.Tensor:
     """Return this process's part of weights that FSDP has split."""
-    split: Any = getattr(weights, "to_local", None)
-    return weights.detach() if split is None else split().detach()
+    to_local: Any = getattr(weights, "to_local", None)
+    return weights.detach() if to_local is None else to_local().detach()
 
 
 def move(batch: Batch, to: Callable[[torch.Tensor], torch.Tensor]) -> Batch:

@@ -28,7 +28,12 @@ LOGGERS = ("csv", "tensorboard")
 LOSSES = ("loss", "evaluation_loss")
 # Options of Lightning, by its names, that a resumed run keeps, as those of the declaration.
 STOPPING = ("early_stopping", "mode", "patience", "min_delta")
-KEPT = ("accumulate_grad_batches", "gradient_clip_val", "gradient_clip_algorithm", *STOPPING)
+STEP_OPTIONS = (
+    "accumulate_grad_batches",
+    "gradient_clip_val",
+    "gradient_clip_algorithm",
+    *STOPPING,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +43,6 @@ class Processes:
     Attributes:
         kind: of the devices, one per process: cpu, cuda or mps.
         here: processes on this machine.
-        machines: their number.
         rank: of this process, among all.
         elastic: whether `torchrun` starts them, and restarts them when one is lost.
     """
@@ -128,13 +132,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def processes(parsed: argparse.Namespace) -> Processes:
+def processes(args: argparse.Namespace) -> Processes:
     """Determine the processes of the run.
 
     Raises:
         UsageError: if there are too few devices.
     """
-    kind = parsed.accelerator
+    kind = args.accelerator
     usable = {
         "cuda": torch.cuda.is_available(),
         "mps": torch.backends.mps.is_available(),
@@ -145,15 +149,15 @@ def processes(parsed: argparse.Namespace) -> Processes:
     if not usable[kind]:
         raise UsageError(f"--accelerator {kind}: this machine has none")
     by_torchrun = "TORCHELASTIC_RUN_ID" in os.environ
-    here, machines = parsed.devices or 1, parsed.num_nodes or 1
+    here, machines = args.devices or 1, args.num_nodes or 1
     if by_torchrun:
-        started = int(os.environ["LOCAL_WORLD_SIZE"])
-        if parsed.devices not in (None, started):
-            raise UsageError(f"torchrun started {started} processes: omit --devices {here}")
-        here, machines = started, int(os.environ["WORLD_SIZE"]) // started
-        if parsed.num_nodes not in (None, machines):
+        count = int(os.environ["LOCAL_WORLD_SIZE"])
+        if args.devices not in (None, count):
+            raise UsageError(f"torchrun started {count} processes: omit --devices {here}")
+        here, machines = count, int(os.environ["WORLD_SIZE"]) // count
+        if args.num_nodes not in (None, machines):
             raise UsageError(
-                f"torchrun started {machines} machines: omit --num-nodes {parsed.num_nodes}"
+                f"torchrun started {machines} machines: omit --num-nodes {args.num_nodes}"
             )
         _check_restarts()
     elif machines > 1 and "NODE_RANK" not in os.environ:
@@ -189,7 +193,7 @@ def stages_of(definition: Definition) -> Any:
     return (how.stages if how else None) or definition.stages
 
 
-def check(parsed: argparse.Namespace, definition: Definition, found: Processes) -> None:
+def check(args: argparse.Namespace, definition: Definition, processes: Processes) -> None:
     """Run the checks that need no model.
 
     Raises:
@@ -197,48 +201,48 @@ def check(parsed: argparse.Namespace, definition: Definition, found: Processes) 
     """
     if definition.training is None:
         raise UsageError(
-            f"{parsed.model!r} declares no `training`: see docs/training.md for how to declare it"
+            f"{args.model!r} declares no `training`: see docs/training.md for how to declare it"
         )
     if find_spec("lightning") is None:
         raise UsageError(EXTRA)
-    strategy, alone = parsed.strategy, found.world == 1
-    if alone and strategy != "auto" and not found.elastic:  # all others may have left
+    strategy, alone = args.strategy, processes.world == 1
+    if alone and strategy != "auto" and not processes.elastic:  # all others may have left
         raise UsageError(f"--strategy {strategy} needs several processes: use --devices 2 or more")
-    if parsed.compile and parsed.detect_anomaly:
+    if args.compile and args.detect_anomaly:
         raise UsageError("--detect-anomaly sees no operations in compiled code: omit --compile")
-    if parsed.workers < 0:
-        raise UsageError(f"--workers must be 0 or more, got {parsed.workers}")
-    if parsed.seed is not None and not 0 <= parsed.seed < 2**31:
-        raise UsageError(f"--seed must be 0 to {2**31 - 1}, got {parsed.seed}")
-    if strategy == "fsdp" and parsed.precision == "16-mixed":
+    if args.workers < 0:
+        raise UsageError(f"--workers must be 0 or more, got {args.workers}")
+    if args.seed is not None and not 0 <= args.seed < 2**31:
+        raise UsageError(f"--seed must be 0 to {2**31 - 1}, got {args.seed}")
+    if strategy == "fsdp" and args.precision == "16-mixed":
         raise UsageError("--precision 16-mixed cannot be combined with fsdp: use bf16-mixed")
-    _check_steps(parsed, definition.training)
+    _check_steps(args, definition.training)
     if strategy == "pipeline":
-        check_pipeline(parsed, definition)
-    elif parsed.microbatches is not None:
+        check_pipeline(args, definition)
+    elif args.microbatches is not None:
         raise UsageError("--microbatches is for --strategy pipeline")
-    last = parsed.out / LAST
-    if found.rank == 0 and not found.elastic:  # others may see what the first wrote
-        if parsed.resume and not last.exists():
+    last = args.out / LAST
+    if processes.rank == 0 and not processes.elastic:  # others may see what the first wrote
+        if args.resume and not last.exists():
             raise UsageError(f"--resume: there is no {last}; omit --resume to begin")
-        if not parsed.resume and last.exists():
-            raise UsageError(f"{parsed.out} has a run: add --resume, or choose another folder")
+        if not args.resume and last.exists():
+            raise UsageError(f"{args.out} has a run: add --resume, or choose another folder")
 
 
-def _check_steps(parsed: argparse.Namespace, how: Training) -> None:
+def _check_steps(args: argparse.Namespace, how: Training) -> None:
     """Check the options that are Lightning's own."""
-    if parsed.gradient_clip_algorithm and parsed.gradient_clip_val is None:
+    if args.gradient_clip_algorithm and args.gradient_clip_val is None:
         raise UsageError("--gradient-clip-algorithm needs --gradient-clip-val")
-    given = [each for each in STOPPING if getattr(parsed, each) is not None]
-    if given and parsed.early_stopping is None:
-        raise UsageError(f"{flag(given[0])} needs --early-stopping METRIC")
+    stopping = [each for each in STOPPING if getattr(args, each) is not None]
+    if stopping and args.early_stopping is None:
+        raise UsageError(f"{flag(stopping[0])} needs --early-stopping METRIC")
     there = (*LOSSES, *how.metrics) if how.evaluation else LOSSES[:1]
-    if given and parsed.early_stopping not in there:
+    if stopping and args.early_stopping not in there:
         raise UsageError(
-            f"--early-stopping {parsed.early_stopping}: this model has {', '.join(there)}"
+            f"--early-stopping {args.early_stopping}: this model has {', '.join(there)}"
             + ("" if how.evaluation else "; its training declares no `evaluation`")
         )
-    if "tensorboard" in (parsed.logger or ()) and find_spec("tensorboard") is None:
+    if "tensorboard" in (args.logger or ()) and find_spec("tensorboard") is None:
         raise UsageError(BOARD)
 
 
@@ -248,7 +252,7 @@ def flag(name: str) -> str:
 
 
 def check_pipeline(
-    parsed: argparse.Namespace, definition: Definition, *, resumed: bool = False
+    args: argparse.Namespace, definition: Definition, *, resumed: bool = False
 ) -> None:
     """Check the options, for a resumed run with those that it began with.
 
@@ -256,16 +260,14 @@ def check_pipeline(
         UsageError: if one cannot be combined with a pipeline, or the model has no stages.
     """
     if stages_of(definition) is None:
-        raise UsageError(
-            f"--strategy pipeline: {parsed.model!r} declares no stages; use ddp or fsdp"
-        )
-    wrong = "--compile" if parsed.compile else ""
-    wrong = wrong or ("--precision 16-mixed" if parsed.precision == "16-mixed" else "")
+        raise UsageError(f"--strategy pipeline: {args.model!r} declares no stages; use ddp or fsdp")
+    wrong = "--compile" if args.compile else ""
+    wrong = wrong or ("--precision 16-mixed" if args.precision == "16-mixed" else "")
     for each in ("accumulate_grad_batches", "gradient_clip_val"):
-        wrong = wrong or (flag(each) if getattr(parsed, each) is not None else "")
+        wrong = wrong or (flag(each) if getattr(args, each) is not None else "")
     if wrong:
-        told = f"the run began with {wrong}, which" if resumed else wrong
-        raise UsageError(f"{told} cannot be combined with --strategy pipeline")
+        subject = f"the run began with {wrong}, which" if resumed else wrong
+        raise UsageError(f"{subject} cannot be combined with --strategy pipeline")
 
 
 def check_stages(module: nn.Module, stages: Sequence[nn.Module]) -> Sequence[nn.Module]:
@@ -274,31 +276,32 @@ def check_stages(module: nn.Module, stages: Sequence[nn.Module]) -> Sequence[nn.
     Raises:
         UsageError: if one is missing, or shared and would get two different values.
     """
-    found = Counter(id(each) for stage in stages for each in stage.parameters())
+    counts = Counter(id(each) for stage in stages for each in stage.parameters())
     for name, each in module.named_parameters():
-        if found[id(each)] != 1:
+        if counts[id(each)] != 1:
             raise UsageError(
-                f"--strategy pipeline: {name} is in {found[id(each)]} stages, but must be in one"
+                f"--strategy pipeline: {name} is in {counts[id(each)]} stages, but must be in one"
             )
     return stages
 
 
-def check_split(parsed: argparse.Namespace, batch: int, stages: int, found: Processes) -> int:
+def check_split(args: argparse.Namespace, batch: int, stages: int, processes: Processes) -> int:
     """Return the number of microbatches of a pipeline; 0: it is not a pipeline.
 
     Raises:
         UsageError: if the batch or the processes cannot be divided that way.
     """
-    if parsed.strategy != "pipeline":
-        if batch < found.world:
-            raise UsageError(f"a batch of {batch} is too small for {found.world} processes")
+    if args.strategy != "pipeline":
+        if batch < processes.world:
+            raise UsageError(f"a batch of {batch} is too small for {processes.world} processes")
         return 0
-    if stages < 2 or found.world % stages:
+    if stages < 2 or processes.world % stages:
         raise UsageError(
-            f"--strategy pipeline: {found.world} processes cannot be pipelines of {stages} stages"
+            f"--strategy pipeline: {processes.world} processes cannot be pipelines of "
+            f"{stages} stages"
         )
-    microbatches: int = parsed.microbatches or 2 * stages
-    replicas = found.world // stages
+    microbatches: int = args.microbatches or 2 * stages
+    replicas = processes.world // stages
     if microbatches < stages or batch % (replicas * microbatches):
         raise UsageError(
             f"a batch of {batch} cannot be cut into {replicas} x {microbatches} microbatches, "

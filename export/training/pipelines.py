@@ -24,7 +24,7 @@ from models.definitions.training import Batch, Share
 Cut = Callable[[nn.Module], Sequence[nn.Module]]
 
 
-class Part(PipelineStage):
+class PureStage(PipelineStage):
     """Infers shapes without side effects, although torch runs the stage on uninitialized memory.
 
     Batch norms would add that memory to their statistics, even NaN, and dropout would draw numbers.
@@ -74,15 +74,17 @@ class PipelineLearner(Learner):
         index, stages = mesh["stage"].get_local_rank(), mesh["stage"].size()
         own = self.cut(self.module)[index]
         state = self.module.state_dict(keep_vars=True)
-        kept = {id(each) for each in (*own.parameters(), *own.buffers())}
-        self.mine = {name: each for name, each in state.items() if id(each) in kept}
+        own_ids = {id(each) for each in (*own.parameters(), *own.buffers())}
+        self.mine = {name: each for name, each in state.items() if id(each) in own_ids}
         for name, each in state.items():
             if name not in self.mine:
                 each.data = each.data.new_empty(0)
-        wrapped: nn.Module = own.train()
+        stage_module: nn.Module = own.train()
         if mesh["data"].size() > 1 and any(each.requires_grad for each in own.parameters()):
-            wrapped = DistributedDataParallel(own, process_group=mesh.get_group("data"))
-        self.stage = Part(wrapped, index, stages, self.device, group=mesh.get_group("stage"))
+            stage_module = DistributedDataParallel(own, process_group=mesh.get_group("data"))
+        self.stage = PureStage(
+            stage_module, index, stages, self.device, group=mesh.get_group("stage")
+        )
         self.schedule = Schedule1F1B(self.stage, self.microbatches, loss_fn=self.how.loss)
 
     def parameters_here(self) -> list[nn.Parameter]:
@@ -94,8 +96,8 @@ class PipelineLearner(Learner):
         optimizer: Any = self.optimizers()
         optimizer.zero_grad()
         losses: list[torch.Tensor] = []
-        taken = batch.inputs if self.stage.is_first else ()
-        self.schedule.step(*taken, target=batch.target, losses=losses, return_outputs=False)
+        inputs = batch.inputs if self.stage.is_first else ()
+        self.schedule.step(*inputs, target=batch.target, losses=losses, return_outputs=False)
         optimizer.step()
         schedule: Any = self.lr_schedulers()
         if schedule is not None:
@@ -136,15 +138,15 @@ class PipelineStrategy(DDPStrategy):
 
     def lightning_module_state_dict(self) -> dict[str, Any]:
         """Return the whole model, on the first process."""
-        return _joined({f"{PREFIX}{name}": each for name, each in self.learner.mine.items()})
+        return _join({f"{PREFIX}{name}": each for name, each in self.learner.mine.items()})
 
     def optimizer_state(self, optimizer: Optimizer) -> dict[str, Any]:
         """Return the state of all parameters, numbered as in the whole model."""
         state: dict[str, Any] = super().optimizer_state(optimizer)
         numbers = self._numbers()
-        found = _joined({numbers[own]: each for own, each in state["state"].items()})
-        groups = [{**group, "params": self._trained()} for group in state["param_groups"]]
-        return {"state": found, "param_groups": groups}
+        whole = _join({numbers[own]: each for own, each in state["state"].items()})
+        groups = [{**group, "params": self._trained_indices()} for group in state["param_groups"]]
+        return {"state": whole, "param_groups": groups}
 
     def load_optimizer_state_dict(self, checkpoint: Mapping[str, Any]) -> None:
         """Load the part that belongs to this stage."""
@@ -157,7 +159,7 @@ class PipelineStrategy(DDPStrategy):
         for optimizer in self.optimizers:
             optimizer.load_state_dict({"state": own, "param_groups": groups})
 
-    def _trained(self) -> list[int]:
+    def _trained_indices(self) -> list[int]:
         return list(range(len(list(self.learner.learns.parameters()))))
 
     def _numbers(self) -> list[int]:
@@ -166,17 +168,17 @@ class PipelineStrategy(DDPStrategy):
         return [own[id(each)] for each in self.learner.parameters_here()]
 
 
-def _joined(part: dict[Any, Any]) -> dict[Any, Any]:
+def _join(part: dict[Any, Any]) -> dict[Any, Any]:
     """Join the parts of all processes, only on the first one, which writes them."""
     first = distributed.get_rank() == 0
     parts: list[Any] | None = [None] * distributed.get_world_size() if first else None
     distributed.gather_object(_on_cpu(part), parts)
-    return {name: each for found in parts or () for name, each in found.items()}
+    return {name: each for content in parts or () for name, each in content.items()}
 
 
-def _on_cpu(found: Any) -> Any:
-    if isinstance(found, torch.Tensor):
-        return found.detach().cpu()
-    if isinstance(found, dict):
-        return {name: _on_cpu(each) for name, each in found.items()}
-    return found
+def _on_cpu(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return value.detach().cpu()
+    if isinstance(value, dict):
+        return {name: _on_cpu(each) for name, each in value.items()}
+    return value

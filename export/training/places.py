@@ -36,8 +36,8 @@ def line_of(stack: Sequence[traceback.FrameSummary]) -> str | None:
         return None
     file, line = own[-1].filename, own[-1].lineno or 0
     path, here = Path(file), Path.cwd()
-    shown = path.relative_to(here) if path.is_relative_to(here) else path.name
-    return f"{shown}, line {line}: `{linecache.getline(file, line).strip()}`"
+    place = path.relative_to(here) if path.is_relative_to(here) else path.name
+    return f"{place}, line {line}: `{linecache.getline(file, line).strip()}`"
 
 
 def frames_in(text: str) -> list[traceback.FrameSummary]:
@@ -45,19 +45,19 @@ def frames_in(text: str) -> list[traceback.FrameSummary]:
     return [traceback.FrameSummary(file, int(line), "") for file, line in FRAME.findall(text)]
 
 
-def told(error: BaseException) -> str | None:
+def describe(error: BaseException) -> str | None:
     """Return the reason and the line of an error in a user's own code; None for other errors."""
     text = str(error)
     if IN_WORKER in text:  # torch raises the same class here, with the traceback as its text
         text = text.partition(IN_WORKER)[2]
         line = line_of(frames_in(text))
-        said = text.strip().splitlines()[-1].strip()
+        cause = text.strip().splitlines()[-1].strip()
     else:
         line = line_of(traceback.extract_tb(error.__traceback__))
-        said = reason(error)
-        if not said.startswith(type(error).__name__):
-            said = f"{type(error).__name__}: {said}"
-    return None if line is None else f"{said}, at {line}"
+        cause = reason(error)
+        if not cause.startswith(type(error).__name__):
+            cause = f"{type(error).__name__}: {cause}"
+    return None if line is None else f"{cause}, at {line}"
 
 
 def _is_own(file: str) -> bool:

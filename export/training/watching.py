@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from export.errors import ExportError
-from export.timing.profiling import compressed, trace_of
+from export.timing.profiling import compress, trace_of
 from export.training.places import frames_in, line_of
 
 TRACE, TABLE = "profile.json.gz", "profile.txt"
@@ -29,21 +29,21 @@ class NanWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None
     ) -> Any:
         """Run the operation and check its result."""
-        made = func(*args, **(kwargs or {}))
+        result = func(*args, **(kwargs or {}))
         name: str = func.name().removeprefix("aten::")
         writes = func.namespace == "aten" and not name.startswith(UNWRITTEN)
-        if writes and any(map(_has_nan, tree_leaves(made))):
-            raise ExportError(f"the first NaN: {_told(name.partition('.')[0])}")
-        return made
+        if writes and any(map(_has_nan, tree_leaves(result))):
+            raise ExportError(f"the first NaN: {_describe(name.partition('.')[0])}")
+        return result
 
 
-def _has_nan(made: object) -> bool:
-    if not isinstance(made, torch.Tensor) or not made.is_floating_point():
+def _has_nan(value: object) -> bool:
+    if not isinstance(value, torch.Tensor) or not value.is_floating_point():
         return False
-    return bool(made.isnan().any())
+    return bool(value.isnan().any())
 
 
-def _told(name: str) -> str:
+def _describe(name: str) -> str:
     """Describe the operation with the line of the model or the loss that called it."""
     node: Any = torch._C._current_autograd_node()  # the backward's, if it is running
     if node is None:
@@ -56,7 +56,7 @@ def _place(stack: Sequence[traceback.FrameSummary]) -> str:
     return line_of(stack) or "an unknown place"
 
 
-class Profiler(Callback):
+class StepProfiler(Callback):
     """Records ten steps of the first process, after three unrecorded ones."""
 
     def __init__(self, folder: Path, console: Console) -> None:
@@ -90,7 +90,7 @@ class Profiler(Callback):
             return
         self.recording.stop()
         averages = self.recording.key_averages()
-        (self.folder / TRACE).write_bytes(compressed(trace_of(self.recording)))
+        (self.folder / TRACE).write_bytes(compress(trace_of(self.recording)))
         table = averages.table(sort_by="self_cpu_time_total", row_limit=-1)
         (self.folder / TABLE).write_text(table)
         self.recording = None

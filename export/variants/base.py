@@ -43,12 +43,12 @@ def own_precision(module: nn.Module, outputs: Sequence[TensorSpec]) -> Precision
 
 def weights_of(module: nn.Module) -> list[torch.Tensor]:
     """Return parameters, buffers, and the constants of TorchScript, whose weights may be frozen."""
-    found = [*module.parameters(), *module.buffers()]
+    tensors = [*module.parameters(), *module.buffers()]
     if isinstance(module, torch.jit.ScriptModule):
         graph: Any = module.inlined_graph
         constants = (each.output().toIValue() for each in graph.findAllNodes("prim::Constant"))
-        found += [each for each in constants if isinstance(each, torch.Tensor)]
-    return found
+        tensors += [each for each in constants if isinstance(each, torch.Tensor)]
+    return tensors
 
 
 def tolerance_of(precision: Precision, own: Precision, integer_share: float) -> Tolerance:
@@ -75,8 +75,6 @@ class Subject:
     """The model to export.
 
     Attributes:
-        name: of the model.
-        definition: its public contract and its data.
         eager: the trained module in eval mode, float32, on the CPU. Makers work on copies.
     """
 
@@ -90,12 +88,9 @@ class Draft:
     """A file that a maker wrote, not yet verified.
 
     Attributes:
-        file: its name in the folder.
         made_by: the functions used, for the manifest.
-        device_kinds: the kinds of device on which it runs.
         native: requirements of its compiled code; None: it has none.
         later_stages: further files that run after it.
-        format: its format.
     """
 
     file: str
@@ -111,7 +106,7 @@ class Draft:
         return (self.file, *self.later_stages)
 
 
-class Maker(Protocol):
+class VariantMaker(Protocol):
     """Makes one variant."""
 
     @property

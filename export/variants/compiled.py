@@ -31,18 +31,14 @@ X86_LEVELS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Compiled:
-    """See `export.variants.base.Maker`.
-
-    Attributes:
-        kind: of the target device.
-    """
+class AotInductor:
+    """Makes a package of AOTInductor for one kind of device."""
 
     kind: DeviceKind
     precision: Precision = "float32"
 
     def make(self, subject: Subject, folder: Path) -> Draft:
-        """See `Maker`; takes seconds to minutes, and needs a C++ compiler."""
+        """Takes seconds to minutes, and needs a C++ compiler."""
         if self.kind == "cuda" and not torch.cuda.is_available():
             raise NotApplicable("it is compiled on a CUDA device, and there is none")
         subject = in_python(subject)
@@ -89,19 +85,19 @@ def find_compiler() -> str:
     try:
         compiler = get_cpp_compiler()
     except (InvalidCxxCompiler, OSError) as error:
-        found = "the program in CXX does not run" if os.environ.get("CXX") else "there is none"
+        problem = "the program in CXX does not run" if os.environ.get("CXX") else "there is none"
         raise NotApplicable(
-            f"it needs a C++ compiler and {found}; install g++ or clang++, or set CXX to one"
+            f"it needs a C++ compiler and {problem}; install g++ or clang++, or set CXX to one"
         ) from error
     name = Path(compiler).name
     with tempfile.TemporaryDirectory() as folder:
         # If this fails, torch fails too, later and less clearly.
         command = [compiler, "-x", "c++", "-shared", "-fPIC", "-o", f"{folder}/tried.so", "-"]
-        tried = subprocess.run(  # nosec B603 # the caller chooses the compiler
+        result = subprocess.run(  # nosec B603 # the caller chooses the compiler
             command, input="#include <cmath>\n", capture_output=True, text=True, check=False
         )
-    if tried.returncode != 0:
-        why = reason(RuntimeError(f"C++ compile error\n{tried.stderr}"))
+    if result.returncode != 0:
+        why = reason(RuntimeError(f"C++ compile error\n{result.stderr}"))
         raise NotApplicable(f"it needs a C++ compiler and {name} does not work: {why}")
     return name
 
@@ -113,9 +109,9 @@ def _vector_flags(flags: frozenset[str]) -> set[str]:
     """
     from torch._inductor.cpu_vec_isa import pick_vec_isa  # noqa: PLC0415 - slow
 
-    asked = re.findall(r"-m([a-z0-9-]+)", pick_vec_isa().build_arch_flags())
+    sets = re.findall(r"-m([a-z0-9-]+)", pick_vec_isa().build_arch_flags())
     plain = {re.sub("[-_]", "", flag): flag for flag in flags}
-    return {plain[re.sub("[-_]", "", name)] for name in asked if re.sub("[-_]", "", name) in plain}
+    return {plain[re.sub("[-_]", "", name)] for name in sets if re.sub("[-_]", "", name) in plain}
 
 
 def _has_levels() -> bool:

@@ -36,5 +36,5 @@ class OnnxModule(nn.Module):
         Raises:
             MemoryError, RuntimeError, ValueError: see `OnnxForm`.
         """
-        made = self._form(*tensors)
-        return dict(zip(self.names, made, strict=True)) if self.names else tuple(made)
+        outputs = self._form(*tensors)
+        return dict(zip(self.names, outputs, strict=True)) if self.names else tuple(outputs)

@@ -12,7 +12,7 @@ from torch import fx, nn
 
 from export.errors import reason
 from export.variants.base import Draft, NotApplicable, Subject
-from export.variants.layers import converted_to
+from export.variants.layers import convert_to
 from export.variants.torchscript import Method, example_of, freeze, in_python, save, to_torchscript
 from models.processor import DeviceKind
 from models.tensors import TensorSpec
@@ -23,12 +23,11 @@ KINDS: dict[str, tuple[DeviceKind, ...]] = {"bf16": ("cpu", "cuda"), "fp16": ("c
 
 @dataclass(frozen=True, slots=True)
 class Half:
-    """See `export.variants.base.Maker`."""
+    """Makes `bf16` or `fp16`."""
 
     precision: Literal["bf16", "fp16"]
 
     def make(self, subject: Subject, folder: Path) -> Draft:
-        """See `Maker`."""
         kinds = KINDS[self.precision]
         if kinds == ("cuda",) and not torch.cuda.is_available():
             raise NotApplicable("it is built and verified on a CUDA device, and there is none")
@@ -37,15 +36,15 @@ class Half:
             raise NotApplicable("it has no floating-point weights and no float32 input")
         dtype = DTYPES[self.precision]
         try:
-            inner = converted_to(subject.eager, dtype)
+            inner = convert_to(subject.eager, dtype)
             for each in inner.modules():
                 if isinstance(each, fx.GraphModule):
                     _replace_dtype(each, dtype)
         except Exception as error:  # modules may contain objects that cannot be copied
             raise NotApplicable(f"cannot make a copy in {dtype}: {reason(error)}") from error
-        compiled, method = _compile(inner, dtype, subject)
+        module, method = _compile(inner, dtype, subject)
         file = f"{self.precision}.pt"
-        save(freeze(compiled), folder / file)
+        save(freeze(module), folder / file)
         return Draft(file, f"module.to({dtype}) + torch.jit.{method}", kinds)
 
 
@@ -72,9 +71,9 @@ def _compile(
     outer: nn.Module = type("Outer", (nn.Module,), {})()
     outer.inner = inner
     try:
-        scripted = to_torchscript(outer.eval(), (), "script")
-        scripted.define(_source(dtype, inputs, outputs))
-        return scripted, "script"
+        module = to_torchscript(outer.eval(), (), "script")
+        module.define(_source(dtype, inputs, outputs))
+        return module, "script"
     except Exception:  # anything from torch or the traced model's code
         try:
             cast = _Cast(inner, dtype, outputs).eval()
@@ -95,15 +94,17 @@ class _Cast(nn.Module):
         self._outputs = [getattr(torch, spec.dtype) for spec in outputs]
 
     def forward(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        made = self.inner(*(t.to(self._dtype) if t.dtype == torch.float32 else t for t in tensors))
-        made = made if isinstance(made, tuple | list) else (made,)
-        return tuple(t.to(dtype) for t, dtype in zip(made, self._outputs, strict=True))
+        outputs = self.inner(
+            *(t.to(self._dtype) if t.dtype == torch.float32 else t for t in tensors)
+        )
+        outputs = outputs if isinstance(outputs, tuple | list) else (outputs,)
+        return tuple(t.to(dtype) for t, dtype in zip(outputs, self._outputs, strict=True))
 
 
 def _source(dtype: torch.dtype, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> str:
     """Write the same casts in TorchScript, with one name per input, because it has no `*args`."""
     names = [f"x{index}" for index in range(len(inputs))]
-    taken = ", ".join(
+    call_arguments = ", ".join(
         f"{name}.to({dtype})" if spec.dtype == "float32" else name
         for name, spec in zip(names, inputs, strict=True)
     )
@@ -111,14 +112,14 @@ def _source(dtype: torch.dtype, inputs: Sequence[TensorSpec], outputs: Sequence[
     if len(outputs) == 1:
         return (
             f"def forward(self, {arguments}) -> Tensor:\n"
-            f"    return self.inner({taken}).to(torch.{outputs[0].dtype})\n"
+            f"    return self.inner({call_arguments}).to(torch.{outputs[0].dtype})\n"
         )
-    made = [f"y{index}" for index in range(len(outputs))]
+    results = [f"y{index}" for index in range(len(outputs))]
     cast = ", ".join(
-        f"{name}.to(torch.{spec.dtype})" for name, spec in zip(made, outputs, strict=True)
+        f"{name}.to(torch.{spec.dtype})" for name, spec in zip(results, outputs, strict=True)
     )
     return (
         f"def forward(self, {arguments}):\n"
-        f"    {', '.join(made)} = self.inner({taken})\n"
+        f"    {', '.join(results)} = self.inner({call_arguments})\n"
         f"    return {cast}\n"
     )

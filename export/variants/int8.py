@@ -19,9 +19,9 @@ from export.artifact import write_file
 from export.errors import ExportError, reason
 from export.variants.base import Draft, NotApplicable, Subject
 from export.variants.graphs import OnnxModule
-from export.variants.layers import replaced
+from export.variants.layers import replace_layers
 from export.variants.onnx import exporter, onnx_of
-from export.variants.openvino import converted, named
+from export.variants.openvino import convert, name_of
 from export.variants.programs import quiet
 from export.variants.rowwise import MIN_WEIGHTS, rowwise
 from export.variants.torchscript import example_of, freeze, in_python, save, script_or_trace
@@ -38,12 +38,12 @@ CALIBRATION_S = 60.0  # no batch begins later: operator by operator, a large mod
 
 @dataclass(frozen=True, slots=True)
 class Int8:
-    """See `export.variants.base.Maker`."""
+    """Makes `int8`."""
 
     precision: Precision = "int8"
 
     def make(self, subject: Subject, folder: Path) -> Draft:
-        """See `Maker`.
+        """Quantize by row or statically, by what does most of the model's work.
 
         Raises:
             NotApplicable: if there is nothing to quantize, or a package is missing or fails to.
@@ -65,11 +65,11 @@ class Int8:
 
 def _by_row(subject: Subject, folder: Path) -> Draft:
     try:
-        module = replaced(subject.eager, rowwise).eval()
+        module = replace_layers(subject.eager, rowwise).eval()
     except Exception as error:  # modules may contain objects that cannot be copied
         raise NotApplicable(f"quantization failed: {reason(error)}") from error
-    compiled, method = script_or_trace(module, example_of(subject))
-    save(freeze(compiled), folder / "int8.pt")
+    script, method = script_or_trace(module, example_of(subject))
+    save(freeze(script), folder / "int8.pt")
     return Draft("int8.pt", f"int8 by row, without calibration + torch.jit.{method}", ("cpu",))
 
 
@@ -82,17 +82,17 @@ def _static(subject: Subject, folder: Path) -> Draft:
     data, how = onnx_of(subject)
     try:
         with quiet():
-            quantized, used = _quantized(data, batches)
+            model, count = _quantize(data, batches)
     except Exception as error:  # it raises many classes
         raise NotApplicable(f"ONNX Runtime cannot quantize it: {reason(error)}") from error
-    if quantized is None:
+    if model is None:
         raise NotApplicable("there is no convolution and no matrix product to quantize")
-    write_file(folder / "int8.zip", converted(package, quantized, subject.definition.inputs))
-    by = f"quantize_static of ONNX Runtime {runtime.__version__}, {used} items"
-    return Draft("int8.zip", f"{how} + {by} + {named(package)}", ("cpu",), format="openvino")
+    write_file(folder / "int8.zip", convert(package, model, subject.definition.inputs))
+    by = f"quantize_static of ONNX Runtime {runtime.__version__}, {count} items"
+    return Draft("int8.zip", f"{how} + {by} + {name_of(package)}", ("cpu",), format="openvino")
 
 
-def _quantized(data: bytes, batches: Sequence[Arrays]) -> tuple[bytes | None, int]:
+def _quantize(data: bytes, batches: Sequence[Arrays]) -> tuple[bytes | None, int]:
     """Quantize an ONNX model: weights by channel, and the inputs of their operators.
 
     Their outputs stay float32, so that OpenVINO computes what follows an operator with it: with
@@ -108,7 +108,7 @@ def _quantized(data: bytes, batches: Sequence[Arrays]) -> tuple[bytes | None, in
     model = onnx.load_model_from_string(data)
     weights = {each.name for each in model.graph.initializer}
     names = [each.name for each in model.graph.input if each.name not in weights]
-    reader = _Reader(names, batches)
+    reader = _CalibrationReader(names, batches)
     with tempfile.TemporaryDirectory() as scratch:
         file = Path(scratch) / "model.onnx"
         quantization.quantize_static(
@@ -126,20 +126,20 @@ def _quantized(data: bytes, batches: Sequence[Arrays]) -> tuple[bytes | None, in
                 "OpTypesToExcludeOutputQuantization": list(WEIGHTED),
             },
         )
-        made = file.read_bytes()
-    operators = {node.op_type for node in onnx.load_model_from_string(made).graph.node}
-    return (made if "DequantizeLinear" in operators else None), reader.used
+        content = file.read_bytes()
+    operators = {node.op_type for node in onnx.load_model_from_string(content).graph.node}
+    return (content if "DequantizeLinear" in operators else None), reader.count
 
 
-class _Reader:
+class _CalibrationReader:
     """Gives batches to the quantizer, while there is time; an input's name -> its array.
 
     Attributes:
-        used: the number of items given.
+        count: the number of items given.
     """
 
     def __init__(self, names: Sequence[str], batches: Sequence[Arrays]) -> None:
-        self.used = 0
+        self.count = 0
         self._batches = self._in_time(names, batches)
 
     def get_next(self) -> dict[str, Any] | None:
@@ -149,9 +149,9 @@ class _Reader:
     def _in_time(self, names: Sequence[str], batches: Sequence[Arrays]) -> Iterator[dict[str, Any]]:
         ends_at = time.monotonic() + CALIBRATION_S
         for batch in batches:
-            if self.used and time.monotonic() > ends_at:
+            if self.count and time.monotonic() > ends_at:
                 return
-            self.used += len(next(iter(batch.values())))
+            self.count += len(next(iter(batch.values())))
             yield dict(zip(names, batch.values(), strict=True))
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 
-def replaced(module: nn.Module, make: Callable[[nn.Module], nn.Module | None]) -> nn.Module:
+def replace_layers(module: nn.Module, make: Callable[[nn.Module], nn.Module | None]) -> nn.Module:
     """Return a copy with other layers, which shares the weights of those that stay.
 
     Args:
@@ -19,10 +19,10 @@ def replaced(module: nn.Module, make: Callable[[nn.Module], nn.Module | None]) -
     Raises:
         Exception: what an object in the module raises if it cannot be copied, or `make`.
     """
-    return _replaced(_copied(module, lambda weight: weight), make)
+    return _replace(_copy(module, lambda weight: weight), make)
 
 
-def converted_to(module: nn.Module, dtype: torch.dtype) -> nn.Module:
+def convert_to(module: nn.Module, dtype: torch.dtype) -> nn.Module:
     """Return a copy whose floating-point weights have another dtype, without a whole copy first.
 
     Raises:
@@ -30,24 +30,26 @@ def converted_to(module: nn.Module, dtype: torch.dtype) -> nn.Module:
     """
 
     def change(weight: torch.Tensor) -> torch.Tensor:
-        made = weight.detach().to(dtype if weight.is_floating_point() else weight.dtype, copy=True)
+        tensor = weight.detach().to(
+            dtype if weight.is_floating_point() else weight.dtype, copy=True
+        )
         is_parameter = isinstance(weight, nn.Parameter)
-        return nn.Parameter(made, requires_grad=False) if is_parameter else made
+        return nn.Parameter(tensor, requires_grad=False) if is_parameter else tensor
 
-    return _copied(module, change).to(dtype)  # tensors elsewhere, which a module may move itself
+    return _copy(module, change).to(dtype)  # tensors elsewhere, which a module may move itself
 
 
-def _copied(module: nn.Module, change: Callable[[torch.Tensor], torch.Tensor]) -> nn.Module:
+def _copy(module: nn.Module, change: Callable[[torch.Tensor], torch.Tensor]) -> nn.Module:
     weights = {id(each): each for each in (*module.parameters(), *module.buffers())}
     return copy.deepcopy(module, {key: change(each) for key, each in weights.items()})
 
 
-def _replaced(module: nn.Module, make: Callable[[nn.Module], nn.Module | None]) -> nn.Module:
-    made = make(module)
-    if made is not None:
-        return made
+def _replace(module: nn.Module, make: Callable[[nn.Module], nn.Module | None]) -> nn.Module:
+    replacement = make(module)
+    if replacement is not None:
+        return replacement
     for name, child in module.named_children():
-        other = _replaced(child, make)
+        other = _replace(child, make)
         if other is not child:
             setattr(module, name, other)
     return module

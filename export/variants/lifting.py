@@ -40,23 +40,23 @@ def plain_module(program: torch.export.ExportedProgram) -> fx.GraphModule:
     Raises:
         ExportError: if an output is not a tensor.
     """
-    found: Any = program.module(check_guards=False)
+    source: Any = program.module(check_guards=False)
     graph = fx.Graph()
     values: dict[fx.Node, Any] = {}
     modules: dict[str, Any] = {}
-    for node in found.graph.nodes:
+    for node in source.graph.nodes:
         if node.op == "placeholder":
             values[node] = graph.placeholder(node.name)
         elif node.op == "get_attr":
-            tensor = operator.attrgetter(node.target)(found)
+            tensor = operator.attrgetter(node.target)(source)
             modules[node.target] = tensor
             values[node] = graph.get_attr(node.target)
         elif node.op == "output":
-            graph.output(_returned(program, [_made(each, values) for each in node.args[0]]))
+            graph.output(_outputs(program, [_value_of(each, values) for each in node.args[0]]))
         elif node.op == "call_function":
-            made = _node(graph, node, values, found, modules)
-            if made is not None:
-                values[node] = made
+            result = _node(graph, node, values, source, modules)
+            if result is not None:
+                values[node] = result
     root = nn.Module()
     for name, value in modules.items():
         _put(root, name, value)
@@ -67,7 +67,7 @@ def plain_module(program: torch.export.ExportedProgram) -> fx.GraphModule:
     return module
 
 
-def converted(module: torch.jit.ScriptModule, example: tuple[torch.Tensor, ...]) -> fx.GraphModule:
+def convert(module: torch.jit.ScriptModule, example: tuple[torch.Tensor, ...]) -> fx.GraphModule:
     """Convert TorchScript to a Python module, with torch's own converter to torch.export.
 
     Raises:
@@ -109,28 +109,28 @@ def _is_sized(condition: Any) -> bool:
         if value.debugName() in seen or node.kind() == "prim::Param":
             continue
         seen.add(value.debugName())
-        given = list(node.inputs())
+        inputs = list(node.inputs())
         if node.kind() in SIZES:
             return True
         if node.kind() == "aten::len":
-            kind = given[0].type().kind()
+            kind = inputs[0].type().kind()
             if kind == "TensorType":
                 return True
-            if given[0].node().kind() == "aten::size":
+            if inputs[0].node().kind() == "aten::size":
                 continue  # the number of axes
         if value.type().kind() != "TensorType" or node.kind() in FROM_NUMBERS:
-            waiting += given
-            waiting += [made for block in node.blocks() for made in block.outputs()]
+            waiting += inputs
+            waiting += [output for block in node.blocks() for output in block.outputs()]
     return False
 
 
-def _made(output: Any, values: Mapping[fx.Node, Any]) -> Any:
+def _value_of(output: Any, values: Mapping[fx.Node, Any]) -> Any:
     if not isinstance(output, fx.Node):
         raise ExportError(f"the program returns {output}, which is not a tensor")
     return values[output]
 
 
-def _returned(program: torch.export.ExportedProgram, flat: Sequence[Any]) -> Any:
+def _outputs(program: torch.export.ExportedProgram, flat: Sequence[Any]) -> Any:
     """Return the outputs as the program does: one, a tuple, or a dict."""
     spec = program.call_spec.out_spec
     if spec is not None and spec.type is dict and len(spec.context) == len(flat):
@@ -142,7 +142,7 @@ def _node(
     graph: fx.Graph,
     node: fx.Node,
     values: Mapping[fx.Node, Any],
-    found: Any,
+    source: Any,
     modules: dict[str, Any],
 ) -> Any:
     name = getattr(node.target, "_opname", "")
@@ -152,7 +152,7 @@ def _node(
     kwargs = dict(fx.node.map_arg(dict(node.kwargs), lambda each: values[each]))
     if name == "sym_size":
         return graph.call_method("size", args)
-    layer = _layer(node, found)
+    layer = _layer(node, source)
     if layer is not None:
         modules[f"layer_{node.name}"] = layer
         return graph.call_module(f"layer_{node.name}", (args[0],))
@@ -168,17 +168,17 @@ def _node(
     return graph.call_function(node.target, args, kwargs)
 
 
-def _layer(node: fx.Node, found: Any) -> Any:
+def _layer(node: fx.Node, source: Any) -> Any:
     """Return the layer that a node computes, if its weights are parameters of the model."""
     if node.target not in (LINEAR, CONVOLUTION) or node.kwargs:
         return None
     args: Sequence[Any] = node.args
-    given = [*args, *[None] * (3 - len(args))]
+    operands = [*args, *[None] * (3 - len(args))]
     tensors = []
-    for each in given[1:3]:
+    for each in operands[1:3]:
         if each is not None and not (isinstance(each, fx.Node) and each.op == "get_attr"):
             return None
-        tensors.append(None if each is None else operator.attrgetter(str(each.target))(found))
+        tensors.append(None if each is None else operator.attrgetter(str(each.target))(source))
     weight, bias = tensors
     if weight is None:
         return None

@@ -15,7 +15,7 @@ from torch import nn
 
 from export.errors import reason
 from export.variants.base import Draft, NotApplicable, Subject
-from export.variants.layers import replaced
+from export.variants.layers import replace_layers
 from export.variants.torchscript import example_of, in_python, save, script_or_trace
 from export.variants.work import work_of
 from models.plan import Precision
@@ -28,12 +28,12 @@ MIN_SHARE = 0.5  # of the multiplications: below, other layers take most of the 
 
 @dataclass(frozen=True, slots=True)
 class OneDnn:
-    """See `export.variants.base.Maker`."""
+    """Makes `onednn`."""
 
     precision: Precision = "float32"
 
     def make(self, subject: Subject, folder: Path) -> Draft:
-        """See `Maker`.
+        """Replace the large linear layers.
 
         Raises:
             NotApplicable: if large linear layers are not most of the model, or torch has no oneDNN.
@@ -49,7 +49,7 @@ class OneDnn:
                 f"multiplications of an item, and more than {MIN_SHARE:.0%} would be needed"
             )
         try:
-            module = replaced(subject.eager, _packed)
+            module = replace_layers(subject.eager, _pack)
         except Exception as error:  # modules may contain objects that cannot be copied
             raise NotApplicable(f"cannot replace linear layers: {reason(error)}") from error
         compiled, method = script_or_trace(module, example_of(subject))
@@ -58,7 +58,7 @@ class OneDnn:
         return Draft("onednn.pt", f"torch.utils.mkldnn + torch.jit.{method}", ("cpu",))
 
 
-def _packed(module: nn.Module) -> nn.Module | None:
+def _pack(module: nn.Module) -> nn.Module | None:
     """Return the oneDNN layer for a large linear one; None for other layers and subclasses."""
     if type(module) is not nn.Linear or module.weight.numel() < MIN_WEIGHTS:
         return None
@@ -66,5 +66,5 @@ def _packed(module: nn.Module) -> nn.Module | None:
         warnings.simplefilter("ignore")  # torch itself uses torch.jit at the first import
         from torch.utils.mkldnn import MkldnnLinear  # noqa: PLC0415
 
-        made: nn.Module = MkldnnLinear(module, torch.float32)
-    return made
+        layer: nn.Module = MkldnnLinear(module, torch.float32)
+    return layer

@@ -13,7 +13,7 @@ from export.errors import reason
 from export.variants.base import Draft, NotApplicable, Subject
 from export.variants.graphs import OnnxModule
 from export.variants.programs import cpu_program, quiet
-from export.variants.work import expected
+from export.variants.work import expected_gain
 from models.plan import Precision
 from models.runtimes import NotInstalled, imported
 
@@ -27,16 +27,15 @@ GAINS = (
 
 @dataclass(frozen=True, slots=True)
 class Onnx:
-    """See `export.variants.base.Maker`."""
+    """Makes `onnx`."""
 
     precision: Precision = "float32"
 
     def make(self, subject: Subject, folder: Path) -> Draft:
-        """See `Maker`."""
         try:
             version = exporter().__version__
         except NotInstalled as error:
-            raise NotApplicable(f"{error}{expected(subject.eager, GAINS)}") from error
+            raise NotApplicable(f"{error}{expected_gain(subject.eager, GAINS)}") from error
         data, how = onnx_of(subject)
         write_file(folder / FILE, data)
         return Draft(FILE, f"{how}, ONNX Runtime {version}", ("cpu",), format="onnx")
@@ -48,9 +47,9 @@ def exporter() -> Any:
     Raises:
         NotInstalled: if one of them is missing.
     """
-    needed = ("onnx", "onnxscript", "onnxruntime")
-    found = [imported(name, "ONNX Runtime and onnxscript", "onnx-export") for name in needed]
-    return found[-1]
+    names = ("onnx", "onnxscript", "onnxruntime")
+    packages = [imported(name, "ONNX Runtime and onnxscript", "onnx-export") for name in names]
+    return packages[-1]
 
 
 def onnx_of(subject: Subject) -> tuple[bytes, str]:
@@ -64,17 +63,17 @@ def onnx_of(subject: Subject) -> tuple[bytes, str]:
     program = cpu_program(subject)
     try:
         with quiet():
-            return _converted(program), "torch.export + torch.onnx"
+            return _convert(program), "torch.export + torch.onnx"
     except Exception as error:  # the exporter raises many classes
         raise NotApplicable(f"torch.onnx cannot convert it: {reason(error)}") from error
 
 
-def _converted(program: torch.export.ExportedProgram) -> bytes:
+def _convert(program: torch.export.ExportedProgram) -> bytes:
     """Convert a program; the file has nothing of the model's source."""
     from onnx_ir.passes.common import ClearMetadataAndDocStringPass  # noqa: PLC0415 - optional
 
-    made: Any = torch.onnx.export(program, verbose=False)
-    ClearMetadataAndDocStringPass()(made.model)
-    made.model.metadata_props.clear()
-    data: bytes = made.model_proto.SerializeToString()
+    onnx_program: Any = torch.onnx.export(program, verbose=False)
+    ClearMetadataAndDocStringPass()(onnx_program.model)
+    onnx_program.model.metadata_props.clear()
+    data: bytes = onnx_program.model_proto.SerializeToString()
     return data

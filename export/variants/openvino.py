@@ -14,7 +14,7 @@ from export.errors import reason
 from export.variants.base import Draft, NotApplicable, Subject
 from export.variants.graphs import OnnxModule
 from export.variants.programs import cpu_program, quiet
-from export.variants.work import expected
+from export.variants.work import expected_gain
 from models.openvino_models import GRAPH, WEIGHTS, openvino, packed
 from models.plan import Precision
 from models.runtimes import NotInstalled
@@ -27,32 +27,31 @@ GAINS = ((("conv",), "; convolutional networks took 9 to 38 % less time with it"
 
 @dataclass(frozen=True, slots=True)
 class OpenVino:
-    """See `export.variants.base.Maker`."""
+    """Makes `openvino`."""
 
     precision: Precision = "float32"
 
     def make(self, subject: Subject, folder: Path) -> Draft:
-        """See `Maker`."""
         try:
             package = openvino()
         except NotInstalled as error:
-            raise NotApplicable(f"{error}{expected(subject.eager, GAINS)}") from error
+            raise NotApplicable(f"{error}{expected_gain(subject.eager, GAINS)}") from error
         source: torch.export.ExportedProgram | bytes
         if isinstance(subject.eager, OnnxModule):
             source, how = subject.eager.data, "ONNX as it was given"
         else:
             source, how = cpu_program(subject), "torch.export"
-        data = converted(package, source, subject.definition.inputs)
+        data = convert(package, source, subject.definition.inputs)
         write_file(folder / FILE, data)
-        return Draft(FILE, f"{how} + {named(package)}", ("cpu",), format="openvino")
+        return Draft(FILE, f"{how} + {name_of(package)}", ("cpu",), format="openvino")
 
 
-def named(package: Any) -> str:
+def name_of(package: Any) -> str:
     """Return the package's name and version."""
     return f"OpenVINO {package.__version__.partition('-')[0]}"
 
 
-def converted(
+def convert(
     package: Any, source: torch.export.ExportedProgram | bytes, inputs: tuple[TensorSpec, ...]
 ) -> bytes:
     """Convert a program, or an ONNX file, to an archive as servers load it.
@@ -62,12 +61,12 @@ def converted(
     """
     try:
         with quiet():
-            return _converted(package, source, inputs)
+            return _convert(package, source, inputs)
     except Exception as error:  # its front end raises many classes
         raise NotApplicable(f"OpenVINO cannot convert it: {reason(error)}") from error
 
 
-def _converted(
+def _convert(
     package: Any, source: torch.export.ExportedProgram | bytes, inputs: tuple[TensorSpec, ...]
 ) -> bytes:
     """Convert it, but not by `openvino.convert_model`, which reports its use over the internet."""

@@ -35,27 +35,25 @@ def program_of(subject: Subject, kind: DeviceKind) -> torch.export.ExportedProgr
         Exception: what torch.export raises for a model that it cannot export.
     """
     if kind != "cpu":
-        return _exported(subject, copy.deepcopy(subject.eager).to(kind), kind)
-    made = _PROGRAMS.get(subject.eager)
-    if made is None:
-        made = _PROGRAMS[subject.eager] = _exported(subject, subject.eager, kind)
-    return made
+        return _export(subject, copy.deepcopy(subject.eager).to(kind), kind)
+    program = _PROGRAMS.get(subject.eager)
+    if program is None:
+        program = _PROGRAMS[subject.eager] = _export(subject, subject.eager, kind)
+    return program
 
 
-def _exported(
-    subject: Subject, module: nn.Module, kind: DeviceKind
-) -> torch.export.ExportedProgram:
+def _export(subject: Subject, module: nn.Module, kind: DeviceKind) -> torch.export.ExportedProgram:
     definition = subject.definition
     batch = torch.export.Dim("batch", min=1, max=MAX_BATCH)
     free: list[dict[int, Any]] = []
-    named: dict[str, Any] = {}
+    dims_by_name: dict[str, Any] = {}
     for index, spec in enumerate(definition.inputs):
         dims: dict[int, Any] = {0: batch}
         for at, axis in enumerate(spec.axes, start=1):
             least = max(1, axis.least)
             if axis.most > least:
-                made = torch.export.Dim(f"input{index}_axis{at}", min=least, max=axis.most)
-                dims[at] = made if axis.name is None else named.setdefault(axis.name, made)
+                dim = torch.export.Dim(f"input{index}_axis{at}", min=least, max=axis.most)
+                dims[at] = dim if axis.name is None else dims_by_name.setdefault(axis.name, dim)
         free.append(dims)
     # Sizes of 0 and 1 would become constants, so the example has larger sizes on free axes.
     example = tuple(
@@ -90,12 +88,12 @@ def quiet() -> Iterator[None]:
     levels = [log.level for log in logs]
     for log in logs:
         log.setLevel(logging.CRITICAL)
-    said = io.StringIO()
+    output = io.StringIO()
     try:
         with (
             warnings.catch_warnings(),
-            contextlib.redirect_stderr(said),
-            contextlib.redirect_stdout(said),
+            contextlib.redirect_stderr(output),
+            contextlib.redirect_stdout(output),
         ):
             warnings.simplefilter("ignore")
             yield

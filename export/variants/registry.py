@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from export.errors import UsageError
-from export.variants.base import Maker
-from export.variants.compiled import Compiled
+from export.variants.base import VariantMaker
+from export.variants.compiled import AotInductor
 from export.variants.half import Half
 from export.variants.int8 import Int8
 from export.variants.onednn import OneDnn
@@ -17,12 +17,12 @@ from models.definitions.definition import Definition
 STAGED = "staged"
 # Those whose runtime or converter holds the weights two or three times.
 SEVERAL_COPIES = ("openvino", "onnx")
-MAKERS: dict[str, Maker] = {
+MAKERS: dict[str, VariantMaker] = {
     "script": TorchScript("script"),
     "trace": TorchScript("trace"),
     "onednn": OneDnn(),
-    "compiled": Compiled("cpu"),
-    "compiled-cuda": Compiled("cuda"),
+    "compiled": AotInductor("cpu"),
+    "compiled-cuda": AotInductor("cuda"),
     "openvino": OpenVino(),
     "onnx": Onnx(),
     "bf16": Half("bf16"),
@@ -32,7 +32,7 @@ MAKERS: dict[str, Maker] = {
 }
 
 
-def wanted_variants(asked_for: tuple[str, ...] | None, definition: Definition) -> tuple[str, ...]:
+def select_variants(names: tuple[str, ...] | None, definition: Definition) -> tuple[str, ...]:
     """Return the names of the variants to build, in the order of preference.
 
     By default a model with stages is built only in stages: it may be too large for anything else.
@@ -40,11 +40,11 @@ def wanted_variants(asked_for: tuple[str, ...] | None, definition: Definition) -
     Raises:
         UsageError: if a name is unknown, or there is none.
     """
-    if asked_for is None:
+    if names is None:
         whole = tuple(name for name in MAKERS if name != STAGED)
         return whole if definition.stages is None else (STAGED,)
-    unknown = [name for name in asked_for if name not in MAKERS]
-    if unknown or not asked_for:
-        given = ",".join(unknown) or "''"
-        raise UsageError(f"--variants {given}: there are: {', '.join(MAKERS)}")
-    return tuple(name for name in MAKERS if name in asked_for)
+    unknown = [name for name in names if name not in MAKERS]
+    if unknown or not names:
+        text = ",".join(unknown) or "''"
+        raise UsageError(f"--variants {text}: there are: {', '.join(MAKERS)}")
+    return tuple(name for name in MAKERS if name in names)

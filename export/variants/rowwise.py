@@ -34,8 +34,8 @@ class RowwiseLinear(nn.Module):
         rows = values.reshape(-1, values.size(-1))
         scale = _scale(rows)
         sums = torch._int_mm((rows / scale).round().to(torch.int8), self.weight)
-        made = torch.addcmul(self.bias, sums * scale, self.scale)
-        return made.view(values.shape[:-1] + self.scale.shape)
+        output = torch.addcmul(self.bias, sums * scale, self.scale)
+        return output.view(values.shape[:-1] + self.scale.shape)
 
 
 def pays(module: nn.Module) -> bool:

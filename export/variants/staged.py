@@ -20,24 +20,23 @@ PREFIX = "stage"
 
 @dataclass(frozen=True, slots=True)
 class Staged:
-    """See `export.variants.base.Maker`; the definition says where the model is split."""
+    """Makes `staged`; the definition says where the model is split."""
 
     precision: Precision = "float32"
 
     def make(self, subject: Subject, folder: Path) -> Draft:
-        """See `Maker`."""
         parts: dict[str, torch.jit.ScriptModule] = {}
         methods: list[str] = []
         example = example_of(subject)
         for number, stage in enumerate(_stages(subject), start=1):
             where = f"stage {number}"
             try:
-                compiled, method = script_or_trace(stage, example)
+                script, method = script_or_trace(stage, example)
             except NotApplicable as error:
                 raise NotApplicable(f"{where}: {error}") from error
-            parts[f"{PREFIX}{number}.pt"] = freeze(compiled)
+            parts[f"{PREFIX}{number}.pt"] = freeze(script)
             methods.append(method)
-            example = _given(where, stage, example)
+            example = _run_stage(where, stage, example)
         try:
             for name, part in parts.items():
                 save(part, folder / name)
@@ -45,9 +44,9 @@ class Staged:
             for name in parts:  # all of them, or none
                 (folder / name).unlink(missing_ok=True)
             raise
-        made = " + ".join(f"torch.jit.{method}" for method in methods)
+        how = " + ".join(f"torch.jit.{method}" for method in methods)
         first, *later = parts
-        return Draft(first, f"{made}, frozen", ("cpu", "cuda"), later_stages=tuple(later))
+        return Draft(first, f"{how}, frozen", ("cpu", "cuda"), later_stages=tuple(later))
 
 
 def _stages(subject: Subject) -> list[nn.Module]:
@@ -62,18 +61,18 @@ def _stages(subject: Subject) -> list[nn.Module]:
     return stages
 
 
-def _given(
+def _run_stage(
     where: str, stage: nn.Module, example: tuple[torch.Tensor, ...]
 ) -> tuple[torch.Tensor, ...]:
     """Run a stage; its outputs are the inputs of the next one."""
     try:
         with torch.inference_mode():
-            made: Any = stage(*example)
+            outputs: Any = stage(*example)
     except Exception as error:  # the model's own code may raise anything
         raise NotApplicable(
             f"{where} fails on the first golden example: {reason(error)}"
         ) from error
-    tensors = tuple(sequence_of(made))
+    tensors = tuple(sequence_of(outputs))
     if not tensors or not all(isinstance(tensor, torch.Tensor) for tensor in tensors):
         kinds = ", ".join(type(each).__name__ for each in tensors) or "nothing"
         raise NotApplicable(

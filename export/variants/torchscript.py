@@ -17,7 +17,7 @@ from export.artifact import write_file
 from export.errors import reason
 from export.variants.base import Draft, NotApplicable, Subject
 from export.variants.graphs import OnnxModule
-from export.variants.lifting import branches_on_sizes, converted
+from export.variants.lifting import branches_on_sizes, convert
 from models.forms import compute_in_float32, input_tensors
 from models.plan import Precision
 from models.runtimes import memory_file
@@ -31,23 +31,22 @@ CONVERTED_BATCH = 3  # torch treats a size of 1 as a constant
 
 @dataclass(frozen=True, slots=True)
 class TorchScript:
-    """See `export.variants.base.Maker`; scripting keeps control flow, a trace records one run."""
+    """Makes `script`, which keeps control flow, or `trace`, which records one run."""
 
     method: Method
     precision: Precision = "float32"
 
     def make(self, subject: Subject, folder: Path) -> Draft:
-        """See `Maker`."""
         file = f"{self.method}.pt"
         check_of_torch(subject)
         try:
-            compiled = to_torchscript(subject.eager, example_of(subject), self.method)
+            script = to_torchscript(subject.eager, example_of(subject), self.method)
         except Exception as error:  # its own, or anything from the model's code
             raise NotApplicable(f"torch.jit.{self.method} failed: {reason(error)}") from error
-        save(freeze(compiled), folder / file)
-        given = isinstance(subject.eager, torch.jit.ScriptModule)
-        made = "TorchScript as it was given" if given else f"torch.jit.{self.method}"
-        return Draft(file, f"{made} + torch.jit.freeze", ("cpu", "cuda"))
+        save(freeze(script), folder / file)
+        is_torchscript = isinstance(subject.eager, torch.jit.ScriptModule)
+        how = "TorchScript as it was given" if is_torchscript else f"torch.jit.{self.method}"
+        return Draft(file, f"{how} + torch.jit.freeze", ("cpu", "cuda"))
 
 
 def to_torchscript(
@@ -65,13 +64,13 @@ def to_torchscript(
         # Warnings: about a module from torch.fx, about each place where a trace may depend on its
         # example (verification finds out), about properties of the model that torch reads.
         warnings.simplefilter("ignore")
-        compiled: torch.jit.ScriptModule
+        script: torch.jit.ScriptModule
         if method == "script":
-            compiled = torch.jit.script(module)
+            script = torch.jit.script(module)
         else:
             trace: Callable[..., Any] = torch.jit.trace  # untyped in torch
-            compiled = trace(module, example, check_trace=False)
-    return compiled
+            script = trace(module, example, check_trace=False)
+    return script
 
 
 def check_of_torch(subject: Subject) -> None:
@@ -101,7 +100,7 @@ def in_python(subject: Subject) -> Subject:
     try:
         module = _CONVERTED.get(subject.eager)
         if module is None:
-            module = converted(subject.eager, example_of(subject, CONVERTED_BATCH))
+            module = convert(subject.eager, example_of(subject, CONVERTED_BATCH))
             _CONVERTED[subject.eager] = module
     except Exception as error:  # torch's converter raises many classes
         raise NotApplicable(
@@ -114,10 +113,6 @@ def script_or_trace(
     module: nn.Module, example: tuple[torch.Tensor, ...]
 ) -> tuple[torch.jit.ScriptModule, Method]:
     """Script a module, or trace it if scripting fails.
-
-    Args:
-        module: what to compile.
-        example: inputs for the trace.
 
     Raises:
         NotApplicable: if neither works.
@@ -142,10 +137,10 @@ def freeze(module: torch.jit.ScriptModule) -> torch.jit.ScriptModule:
     if not hasattr(module, "training"):
         return module  # frozen already: freezing removes that attribute
     try:
-        frozen: torch.jit.ScriptModule = torch.jit.freeze(module.eval())
+        result: torch.jit.ScriptModule = torch.jit.freeze(module.eval())
     except Exception as error:
         raise NotApplicable(f"torch.jit.freeze failed: {reason(error)}") from error
-    return frozen
+    return result
 
 
 def save(module: torch.jit.ScriptModule, file: Path) -> None:

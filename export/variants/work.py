@@ -10,7 +10,7 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 
-def expected(module: nn.Module, gains: Sequence[tuple[Sequence[str], str]]) -> str:
+def expected_gain(module: nn.Module, gains: Sequence[tuple[Sequence[str], str]]) -> str:
     """Return what a runtime gains for such a model; empty if nothing is known to.
 
     Args:
@@ -28,13 +28,11 @@ def expected(module: nn.Module, gains: Sequence[tuple[Sequence[str], str]]) -> s
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class ForwardWork:
     """The multiply-adds of a forward in matrix products, convolutions and attention.
 
     Attributes:
-        total: of all operators.
         linear: of linear layers that were counted; subclasses are not.
-        convolutions: of convolutions.
     """
 
     total: int
@@ -46,7 +44,9 @@ class Work:
         return part / max(1, self.total)
 
 
-def work_of(module: nn.Module, example: tuple[torch.Tensor, ...], least_weights: int) -> Work:
+def work_of(
+    module: nn.Module, example: tuple[torch.Tensor, ...], least_weights: int
+) -> ForwardWork:
     """Count the multiply-adds of a forward.
 
     Args:
@@ -59,9 +59,9 @@ def work_of(module: nn.Module, example: tuple[torch.Tensor, ...], least_weights:
     """
     linear = 0
 
-    def count(layer: nn.Linear, _: object, made: torch.Tensor) -> None:
+    def count(layer: nn.Linear, _: object, output: torch.Tensor) -> None:
         nonlocal linear
-        linear += made.numel() * layer.in_features
+        linear += output.numel() * layer.in_features
 
     hooks = [
         layer.register_forward_hook(count)
@@ -77,4 +77,4 @@ def work_of(module: nn.Module, example: tuple[torch.Tensor, ...], least_weights:
     operators = counter.get_flop_counts().get("Global", {})
     convolutions = operators.get(torch.ops.aten.convolution, 0)
     # A multiplication and an addition are two operations.
-    return Work(counter.get_total_flops() // 2, linear, convolutions // 2)
+    return ForwardWork(counter.get_total_flops() // 2, linear, convolutions // 2)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from export.pipeline import Job, Made, export
+from export.pipeline import Artifact, ExportJob, export
 from export.proving.prove import ProofOptions
 from export.timing.tune import TuneOptions
 from models.definitions.definition import Definition, Progress
@@ -17,16 +17,20 @@ def stage(name: str) -> Progress:
     return quiet
 
 
-def job(out: Path, model: Definition = CATALOG["tiny"], *variants: str, **changes: Any) -> Job:
+def job(
+    out: Path, model: Definition = CATALOG["tiny"], *variants: str, **changes: Any
+) -> ExportJob:
     """A job for `tiny`: `script` alone and batches of up to 3 by default."""
     fields: dict[str, Any] = {
         "proof": ProofOptions(variants or ("script",), max_batch=3),
         "tuning": TuneOptions(max_batch=3, threads=1),
     }
-    return Job("tiny", model, out, **(fields | changes))
+    return ExportJob("tiny", model, out, **(fields | changes))
 
 
-def make(out: Path, model: Definition = CATALOG["tiny"], *variants: str, **changes: Any) -> Made:
+def make(
+    out: Path, model: Definition = CATALOG["tiny"], *variants: str, **changes: Any
+) -> Artifact:
     return export(job(out, model, *variants, **changes), stage)
 
 

@@ -49,10 +49,10 @@ def during_proof(what: str) -> str:
 
 def test_the_parent_times_what_the_other_process_has_proved(tmp_path: Path) -> None:
     hook = """
-proved, timed, parent = apart.prove, apart.timed, os.getpid()
-def prove(*args): print("proved", os.getpid() == parent); return proved(*args)
-def timing(*args): print("timed", os.getpid() == parent); return timed(*args)
-apart.prove, apart.timed = prove, timing"""
+prove, publish, parent = apart.prove, apart.time_and_publish, os.getpid()
+def proving(*args): print("proved", os.getpid() == parent); return prove(*args)
+def timing(*args): print("timed", os.getpid() == parent); return publish(*args)
+apart.prove, apart.time_and_publish = proving, timing"""
     done = adopt(tmp_path, *INPUT, *QUICK, hook=hook)
     assert done.returncode == 0, done.stderr
     assert "proved False\n" in done.stdout

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from export.artifact import digest_of
-from export.pipeline import Made, export, open_artifact
+from export.pipeline import Artifact, export, open_artifact
 from export.variants.base import TOLERANCES
 from models.definitions.definition import Progress
 from models.integrity import read_artifact
@@ -24,17 +24,17 @@ TINY = CATALOG["tiny"]
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
+def made(tmp_path_factory: pytest.TempPathFactory) -> Artifact:
     return make(tmp_path_factory.mktemp("out"), TINY, "script", "bf16")
 
 
 class TestManifest:
-    def test_manifest_equals_the_one_on_disk(self, made: Made) -> None:
+    def test_manifest_equals_the_one_on_disk(self, made: Artifact) -> None:
         text = (made.folder / "manifest.json").read_bytes()
         assert Manifest.model_validate_json(text) == made.manifest
         assert read_artifact(made.folder)[0] == open_artifact(made.folder) == made.manifest
 
-    def test_contract_comes_from_the_definition(self, made: Made) -> None:
+    def test_contract_comes_from_the_definition(self, made: Artifact) -> None:
         manifest = made.manifest
         assert (manifest.model, manifest.version) == ("tiny", 1)
         assert manifest.description == TINY.description
@@ -42,7 +42,7 @@ class TestManifest:
         assert manifest.codec == TINY.codec
         assert manifest.example == [3.0, 4.0]
 
-    def test_golden_examples_hold_the_eager_models_answers(self, made: Made) -> None:
+    def test_golden_examples_hold_the_eager_models_answers(self, made: Artifact) -> None:
         golden = [
             (each.inputs["x"].array().tolist(), each.outputs["y"].array().tolist())
             for each in made.manifest.golden
@@ -59,14 +59,14 @@ class TestManifest:
         ]
         assert set(manifest.variants["script"].parity.outputs) == {"row", "next"}
 
-    def test_time_and_commit_are_recorded(self, made: Made) -> None:
+    def test_time_and_commit_are_recorded(self, made: Artifact) -> None:
         created = made.manifest.created_at
         assert created.utcoffset() == dt.timedelta(0)
         assert abs(dt.datetime.now(dt.UTC) - created) < dt.timedelta(minutes=5)
         commit = made.manifest.git_commit
         assert commit is None or re.fullmatch("[0-9a-f]{40}", commit)
 
-    def test_variant_records_how_it_was_made_and_proved(self, made: Made) -> None:
+    def test_variant_records_how_it_was_made_and_proved(self, made: Artifact) -> None:
         variant = made.manifest.variants["script"]
         assert (variant.file, variant.precision) == ("script.pt", "float32")
         assert variant.made_by == "torch.jit.script + torch.jit.freeze"
@@ -75,7 +75,7 @@ class TestManifest:
         assert variant.parity.batch_sizes == (1, 2, 3)
         assert variant.accuracy == made.manifest.accuracy == 0.75
 
-    def test_plan_covers_the_variants_made(self, made: Made) -> None:
+    def test_plan_covers_the_variants_made(self, made: Artifact) -> None:
         plan = made.manifest.plan
         assert plan is not None
         assert plan.precision == "float32"
@@ -103,14 +103,14 @@ class TestManifest:
 
 
 class TestFiles:
-    def test_every_file_has_a_digest(self, made: Made) -> None:
+    def test_every_file_has_a_digest(self, made: Artifact) -> None:
         names = {path.name for path in made.folder.iterdir()}
         assert names == {"manifest.json", "manifest.sha256", "script.pt", "bf16.pt", "report.html"}
         assert names - {"manifest.json", "manifest.sha256"} == set(made.manifest.files)
         for name, digest in made.manifest.files.items():
             assert digest == digest_of(made.folder / name)
 
-    def test_the_manifest_has_its_digest_in_a_file(self, made: Made) -> None:
+    def test_the_manifest_has_its_digest_in_a_file(self, made: Artifact) -> None:
         digest = digest_of(made.folder / "manifest.json").sha256
         text = (made.folder / "manifest.sha256").read_text()
         assert text == f"{digest}  manifest.json\n"

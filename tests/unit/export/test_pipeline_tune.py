@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from export.errors import ExportError, UsageError
-from export.pipeline import Made, open_artifact
+from export.pipeline import Artifact, open_artifact
 from export.renewal import tune_again
 from export.timing.tune import TuneOptions
 from models.manifest import Manifest
@@ -20,18 +20,18 @@ TINY = CATALOG["tiny"]
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
+def made(tmp_path_factory: pytest.TempPathFactory) -> Artifact:
     return make(tmp_path_factory.mktemp("out"), TINY, "script", "bf16")
 
 
 @pytest.fixture
-def old(made: Made, tmp_path: Path) -> Path:
+def old(made: Artifact, tmp_path: Path) -> Path:
     folder = tmp_path / "tiny/1"
     shutil.copytree(made.folder, folder)
     return folder
 
 
-def test_tuning_writes_a_new_version(made: Made, old: Path) -> None:
+def test_tuning_writes_a_new_version(made: Artifact, old: Path) -> None:
     before = content(old)
     again = tune_again(old, TuneOptions(max_batch=2, threads=2), stage)
     assert again.folder == old.parent / "2"
@@ -40,7 +40,7 @@ def test_tuning_writes_a_new_version(made: Made, old: Path) -> None:
     assert open_artifact(again.folder) == again.manifest
 
 
-def test_only_the_plan_differs(made: Made, old: Path) -> None:
+def test_only_the_plan_differs(made: Artifact, old: Path) -> None:
     again = tune_again(old, TuneOptions(max_batch=2, threads=2), stage)
     kept = set(Manifest.model_fields) - {"version", "created_at", "plan", "files"}
     for name in kept:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from export.pipeline import finish, renewed
+from export.pipeline import finish, with_changes
 from export.renewal import sign_anew
 from models.integrity import IntegrityError, read_artifact
 from tests.artifacts import write_manifest
@@ -72,6 +72,6 @@ def test_a_replaced_staged_file_keeps_its_verified_digest(old: Path, pair: Pair)
     for name in ("manifest.json", "manifest.sha256"):
         (staging / name).unlink()
     (staging / "script.pt").write_bytes(b"another program")
-    made = finish(staging, renewed(manifest_of(old), version=2), pair.signer.sign)
+    made = finish(staging, with_changes(manifest_of(old), version=2), pair.signer.sign)
     with pytest.raises(IntegrityError, match=r"^script\.pt has "):
         read_artifact(made.folder)

@@ -12,7 +12,7 @@ import pytest
 from rich.console import Console
 
 from export.errors import ExportError
-from export.progress import shown_on
+from export.progress import progress_on
 from export.reports.content import content_of
 from export.summary import print_summary
 from models.manifest import Difference, LeftOut, Manifest
@@ -140,7 +140,7 @@ def test_line_of_a_step_that_fails_ends() -> None:
     text = io.StringIO()
 
     def fail() -> None:
-        with shown_on(Console(file=text)) as stage:
+        with progress_on(Console(file=text)) as stage:
             stage("script")(1, 4, "largest difference 2.0e-05")
             raise ExportError("it differs")
 

@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from export.adoption import adopt
-from export.adoption.adopt import Adopted
+from export.adoption.adopt import Adoption
 
 X3 = ("--name", "sums", "--input", "float32[-1,3]")
 PICTURE = ("--name", "light", "--input", "float32[-1,3,8,6]", "--codec", "image")
@@ -99,7 +99,7 @@ def archived(folder: Path, files: Mapping[str, bytes], *options: str) -> Path:
     return folder / "packed.mar"
 
 
-def run(file: Path, *arguments: object) -> Adopted:
+def run(file: Path, *arguments: object) -> Adoption:
     """Adopt a file as the command line does."""
     parser = argparse.ArgumentParser()
     adopt.add_arguments(parser)

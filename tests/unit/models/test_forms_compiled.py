@@ -20,7 +20,7 @@ import pytest
 import torch
 from torch import nn
 
-from export.variants.compiled import Compiled
+from export.variants.compiled import AotInductor
 from models import forms, packages
 from models.archive import ArchiveError
 from models.forms import Forward, load_form
@@ -295,7 +295,7 @@ def wide(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     """A package for `Wide`."""
     folder = tmp_path_factory.mktemp("wide")
     model = definitions.of_vectors(Wide, (3328,))
-    Compiled("cpu").make(definitions.subject(model), folder)
+    AotInductor("cpu").make(definitions.subject(model), folder)
     return (folder / "compiled.pt2").read_bytes()
 
 

@@ -16,7 +16,7 @@ from PIL import Image
 from torch import nn
 
 from export.adoption import adopt
-from export.adoption.adopt import Adopted
+from export.adoption.adopt import Adoption
 from export.errors import ExportError, UsageError
 from export.reading import mar as mar_module
 from export.reading.mar import IMAGE_CLASSIFIER, IMAGENET_MEAN, IMAGENET_STD
@@ -40,13 +40,13 @@ from tests.unit.models.pictures import encoded, noise
 from tests.unit.models.test_preprocess_crop import by_hand
 
 
-def answers(adopted: Adopted, *inputs: object) -> list[Any]:
+def answers(adopted: Adoption, *inputs: object) -> list[Any]:
     """What the built model answers to a batch."""
     module = adopted.definition.build()
     return list(module(*(torch.as_tensor(each) for each in inputs)).tolist())
 
 
-def how(adopted: Adopted) -> PicturePreprocess:
+def how(adopted: Adoption) -> PicturePreprocess:
     codec = adopted.definition.codec
     assert isinstance(codec, ImageCodecSpec)
     return codec.preprocess

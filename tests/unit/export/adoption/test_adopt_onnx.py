@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from export.adoption.adopt import Adopted
+from export.adoption.adopt import Adoption
 from export.errors import ExportError, UsageError
 from export.variants.base import NotApplicable, Subject
 from export.variants.registry import MAKERS
@@ -38,7 +38,7 @@ def masked(tmp_path: Path) -> Path:
     return written(tmp_path, MASKED, SUFFIX)
 
 
-def answers(adopted: Adopted, *inputs: Any) -> list[Any]:
+def answers(adopted: Adoption, *inputs: Any) -> list[Any]:
     module = adopted.definition.build()
     made: Any = module(*(torch.from_numpy(np.asarray(each)) for each in inputs))
     return [each.tolist() for each in made]

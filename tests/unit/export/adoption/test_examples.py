@@ -15,8 +15,8 @@ from PIL import Image
 from torch import nn
 
 from export.adoption import examples
-from export.adoption.adopt import Adopted
-from export.adoption.example_files import Found, read
+from export.adoption.adopt import Adoption
+from export.adoption.example_files import ItemSource, read
 from export.errors import ExportError, UsageError
 from models.codec_specs import ImageCodecSpec
 from models.definitions.definition import Definition, HeldOut
@@ -67,13 +67,13 @@ def means(tmp_path: Path) -> Path:
     return written(tmp_path, scripted(Means()))
 
 
-def of_pictures(file: Path, *arguments: object) -> Adopted:
+def of_pictures(file: Path, *arguments: object) -> Adoption:
     labels = written(file.parent, b"dark\nlight\n", "labels.txt")
     given = ("--name", "m", "--input", f"float32[-1,3,{SIDE},{SIDE}]", "--codec", "image")
     return run(file, *given, "--labels", labels, *arguments)
 
 
-def of_numbers(folder: Path, *arguments: object) -> Adopted:
+def of_numbers(folder: Path, *arguments: object) -> Adoption:
     given = ("--input", "x=float32[-1,3]", "--input", "z=int64[-1,-1] in 0..9")
     return run(written(folder, scripted(Sums())), "--name", "m", *given, *arguments)
 
@@ -418,7 +418,7 @@ def graphs(folder: Path) -> Path:
     )
 
 
-def drawn_of(made: Adopted, count: int = 12) -> list[dict[str, Array]]:
+def drawn_of(made: Adoption, count: int = 12) -> list[dict[str, Array]]:
     """Batches that the proofs would use, of one to four items."""
     rng = np.random.default_rng(7)
     return [dict(made.definition.random_inputs(rng, 1 + index % 4)) for index in range(count)]
@@ -453,7 +453,7 @@ class TestModelsThatNeedThem:
         model = written(tmp_path, scripted(Graphs()))
         inputs = ("--input", "nodes=float32[-1,-1,2]", "--input", "edges=int64[-1,2,-1]")
         made = run(model, "--name", "m", *inputs, "--examples", graphs(tmp_path))
-        assert "edges=int64[-1,2,1<=-1<=1024] in 0..<n" in made.learned[-1]
+        assert "edges=int64[-1,2,1<=-1<=1024] in 0..<n" in made.findings[-1]
         assert len({each["nodes"].shape for each in drawn_of(made)}) > 3
         for each in drawn_of(made):
             assert each["edges"].max() < each["nodes"].shape[1]
@@ -467,7 +467,7 @@ class TestModelsThatNeedThem:
         made = run(model, "--name", "m", "--input", "x=float32[-1,-1]", "--examples", file)
         (spec,) = made.definition.inputs
         assert (spec.axes[0].most, made.definition.outputs[0].shape) == (16000, (-1, -1))
-        assert "axis 0 of 'x' is at most 16,000, as in --examples" in made.learned
+        assert "axis 0 of 'x' is at most 16,000, as in --examples" in made.findings
         assert made.definition.real_inputs == "3 of 3 items of it.parquet" + examples.ONLY
 
     def test_pictures_that_are_too_large_to_serve(self, tmp_path: Path) -> None:
@@ -504,7 +504,7 @@ def test_padding_at_the_end_of_an_item_is_no_part_of_it() -> None:
     rows = np.arange(8, dtype=np.float32).reshape(2, 4)
     masks = ([1, 0, 1, 0], [1, 1, 1, 1], [0, 0, 0, 0])
     given = [{"x": rows, "m": np.array(mask, bool)} for mask in masks]
-    found = Found(3, given.__getitem__, "row {}".format)
+    found = ItemSource(3, given.__getitem__, "row {}".format)
     for at, size in enumerate((3, 4, 4)):
         made = read(found, at, inputs)
         assert made["x"].tolist() == rows[:, :size].tolist()
@@ -517,7 +517,7 @@ def test_an_index_reaches_into_its_own_item_only() -> None:
         TensorSpec(name="e", dtype="int64", shape=(-1, -1), minimum=0, below="n"),
     ]
     item = {"x": np.zeros((3, 2)), "e": np.array([2, 3])}
-    found = Found(1, lambda _: item, lambda _: "row 0")
+    found = ItemSource(1, lambda _: item, lambda _: "row 0")
     with pytest.raises(UsageError, match="row 0: 3 is not a number that e=int64"):
         read(found, 0, inputs)
     assert read(found, 0, [*inputs[:1], inputs[1].model_copy(update={"below": None})])

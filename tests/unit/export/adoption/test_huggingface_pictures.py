@@ -20,7 +20,7 @@ import torch  # noqa: E402
 from PIL import Image  # noqa: E402
 from tokenizers import Tokenizer, processors  # noqa: E402
 
-from export.adoption.adopt import Adopted  # noqa: E402
+from export.adoption.adopt import Adoption  # noqa: E402
 from export.errors import ExportError, UsageError  # noqa: E402
 from export.variants.torchscript import TorchScript  # noqa: E402
 from models.codec_specs import ImageCodecSpec, TextCodecSpec  # noqa: E402
@@ -52,7 +52,7 @@ def picture(transparent: bool = False) -> bytes:
     return file.getvalue()
 
 
-def of_picture(made: Adopted, data: bytes) -> torch.Tensor:
+def of_picture(made: Adoption, data: bytes) -> torch.Tensor:
     codec = made.definition.codec
     assert isinstance(codec, ImageCodecSpec)
     with torch.inference_mode():
@@ -62,7 +62,7 @@ def of_picture(made: Adopted, data: bytes) -> torch.Tensor:
     return answer
 
 
-def of_text(made: Adopted, text: str) -> torch.Tensor:
+def of_text(made: Adoption, text: str) -> torch.Tensor:
     """The answer to a text as the server tokenises it."""
     codec, files = made.definition.codec, made.definition.files
     assert isinstance(codec, TextCodecSpec)

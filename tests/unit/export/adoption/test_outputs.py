@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from export.adoption.adopt import Adopted
+from export.adoption.adopt import Adoption
 from export.errors import ExportError, UsageError
 from tests.signatures import Detector, Found, Mapped, Named, Says, Several
 from tests.unit.export.torchscripts import run, saved, scripted, traced, written
@@ -84,12 +84,12 @@ class Unscripted(nn.Module):
         return Found(x, x * 2) if self.kind is tuple else {"score": x, "box": x * 2}
 
 
-def adopted(folder: Path, model: nn.Module | bytes, *options: object) -> Adopted:
+def adopted(folder: Path, model: nn.Module | bytes, *options: object) -> Adoption:
     file = written(folder, model if isinstance(model, bytes) else scripted(model))
     return run(file, "--name", "m", "--input", "float32[-1,3]", *options)
 
 
-def answers(made: Adopted) -> dict[str, object]:
+def answers(made: Adoption) -> dict[str, object]:
     """Name -> what is served under it."""
     given = made.definition.build()(torch.tensor(ROW))
     several: Sequence[Tensor] = (given,) if isinstance(given, Tensor) else given

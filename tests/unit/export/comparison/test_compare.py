@@ -17,7 +17,7 @@ FORMS = ("eager loop", "batched eager", "scripted")
 
 
 @pytest.mark.parametrize("case", cases(rows=3, columns=4), ids=lambda case: case.title[:8])
-def test_both_ways_to_write_a_function_agree(case: compare.Case) -> None:
+def test_both_ways_to_write_a_function_agree(case: compare.FunctionCase) -> None:
     check(case, {"batched": case.batched})
     with pytest.raises(ParityError, match="wrong and eager loop give different answers"):
         check(case, {"wrong": lambda *inputs: case.batched(*inputs) + 0.01})

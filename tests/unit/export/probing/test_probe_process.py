@@ -12,7 +12,7 @@ from torch import nn
 from export.errors import UsageError
 from export.probing import probe_process
 from export.probing.probe_process import learn
-from export.probing.probing import Learned
+from export.probing.probing import Findings
 from export.probing.samples import two_shapes
 from export.reading.declared import read_inputs
 from tests.unit.export.torchscripts import SUMS, scripted
@@ -47,13 +47,13 @@ class Table(nn.Module):
         return made
 
 
-def learned(data: bytes, given: str, limit_s: float = 60.0) -> Learned:
+def learned(data: bytes, given: str, limit_s: float = 60.0) -> Findings:
     inputs = read_inputs([given])
     shapes = tuple(dict.fromkeys(two_shapes([each.spec for each in inputs], (3, 5))))
     return learn(data, "it.pt", inputs, shapes, limit_s)
 
 
-def shown(found: Learned) -> list[str]:
+def shown(found: Findings) -> list[str]:
     return [str(each.spec) for each in found.inputs]
 
 

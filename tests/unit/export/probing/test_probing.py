@@ -10,14 +10,14 @@ import torch
 from torch import nn
 
 from export.errors import UsageError
-from export.probing.probing import Learned, Prober
+from export.probing.probing import Findings, Prober
 from export.probing.samples import two_shapes
 from export.probing.trials import Outcome, Trials
 from export.reading.declared import read_inputs
 from tests.unit.export.kinds import Graph
 
 
-def learned(module: nn.Module, *given: str) -> Learned:
+def learned(module: nn.Module, *given: str) -> Findings:
     inputs = read_inputs(given)
     shapes = tuple(dict.fromkeys(two_shapes([each.spec for each in inputs], (3, 5))))
     return Prober(torch.jit.script(module.eval()), inputs, shapes, lambda _: None).learn()
@@ -216,7 +216,7 @@ def test_index_into_another_item_is_a_failure() -> None:
     trials = Trials(torch.jit.script(Graph()))
     assert trials.run(inputs, shapes, {"edges": source}) is Outcome.WORKS
     assert trials.run_among_others(inputs, shapes, {"edges": source}) is Outcome.FAILS
-    assert trials.said == "the answer then depends on the other items of a batch"
+    assert trials.failure == "the answer then depends on the other items of a batch"
 
 
 def test_declared_size_must_be_the_one_that_limits_numbers() -> None:

@@ -91,7 +91,7 @@ def texts(
     return definition(module, **(fields | changes))
 
 
-def reference(model: Definition, max_batch: int = 4) -> verify.Reference:
+def reference(model: Definition, max_batch: int = 4) -> verify.ParityReference:
     return verify.reference(subject(model).eager, model, max_batch, quiet)
 
 

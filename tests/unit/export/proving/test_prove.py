@@ -14,7 +14,7 @@ from torch import nn
 from export.errors import ExportError, ParityError, UsageError
 from export.proving.prove import Proof, ProofOptions, prove_variants
 from export.variants.base import HALVES, TOLERANCES
-from export.variants.registry import MAKERS, wanted_variants
+from export.variants.registry import MAKERS, select_variants
 from models.definitions.definition import Definition, HeldOut, Progress
 from tests.unit.export.definitions import (
     CATALOG,
@@ -280,13 +280,13 @@ class TestRejected:
 class TestWanted:
     def test_all_by_default_or_declared_stages(self) -> None:
         whole = CATALOG["tiny"]
-        assert wanted_variants(None, whole) == tuple(MAKERS)[:-1]
+        assert select_variants(None, whole) == tuple(MAKERS)[:-1]
         split = dataclasses.replace(whole, stages=lambda module: (module, module))
-        assert wanted_variants(None, split) == ("staged",)
-        assert wanted_variants(("staged",), whole) == ("staged",)
+        assert select_variants(None, split) == ("staged",)
+        assert select_variants(("staged",), whole) == ("staged",)
 
     def test_each_once_in_order_of_preference(self) -> None:
-        assert wanted_variants(("int8", "script", "int8"), CATALOG["tiny"]) == ("script", "int8")
+        assert select_variants(("int8", "script", "int8"), CATALOG["tiny"]) == ("script", "int8")
 
     @pytest.mark.parametrize(
         ("given", "message"),
@@ -297,4 +297,4 @@ class TestWanted:
     )
     def test_unknown_ones(self, given: tuple[str, ...], message: str) -> None:
         with pytest.raises(UsageError, match=message):
-            wanted_variants(given, CATALOG["tiny"])
+            select_variants(given, CATALOG["tiny"])

@@ -40,7 +40,7 @@ class TestArchiverFiles:
         assert (got.serialized_file, got.data) == ("sums.pt", SUMS)
         assert got.labels == ("more", "less")
         assert got.defaults == PLAIN
-        assert got.ignored == ("notes.txt",)
+        assert got.other_files == ("notes.txt",)
 
     @pytest.mark.parametrize("form", ["default", "zip-store"])
     def test_both_zip_formats_are_read(self, tmp_path: Path, form: str) -> None:
@@ -98,7 +98,7 @@ class TestHandlers:
         files = {**FILES, "index_to_name.json": b'["a"]'}
         got = read(mar(files, MODEL | {"handler": handler}))
         assert got.labels is None
-        assert got.ignored == ("index_to_name.json",)
+        assert got.other_files == ("index_to_name.json",)
 
     def test_ignored_files_are_counted_and_partly_named(self) -> None:
         files = {f"extra/{index:02}.bin": b"x" for index in range(13)}

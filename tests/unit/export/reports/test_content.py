@@ -45,7 +45,7 @@ def test_each_precision_has_its_plan() -> None:
     plan = section(measured_manifest(), "Plan on cpu")
     assert row(plan, "float32, the default")[1] == "1..2 compiled; 3..4 script, optimized at load"
     assert row(plan, "int8")[1] == "1..4 int8"
-    assert plan.measured == MIXED
+    assert plan.device == MIXED
 
 
 def test_first_variant_runs_without_a_plan() -> None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from export.timing.contest import Key, Measured, contests
+from export.timing.contest import Contest, Key, contests
 from export.timing.tune import plan_steps
 from models.manifest import Manifest, NativeCode
 from models.plan import Form
@@ -40,9 +40,9 @@ def timing(
     )
 
 
-def measured(manifest: Manifest, **sizes: Timing[Key]) -> Measured:
+def measured(manifest: Manifest, **sizes: Timing[Key]) -> Contest:
     """By `of_1=...`."""
-    found = Measured(manifest)
+    found = Contest(manifest)
     for name, each in sizes.items():
         found.add(int(name.removeprefix("of_")), each)
     return found
@@ -107,7 +107,7 @@ class TestStops:
     def test_slow_proportional_forms_stop_the_timing(self, manifest: Manifest) -> None:
         one = timing((SCRIPT, [SLOW_S]), (COMPILED, [SLOW_S]))
         two = timing((SCRIPT, [2 * SLOW_S]), (COMPILED, [2 * SLOW_S]))
-        assert not Measured(manifest).can_stop(1)
+        assert not Contest(manifest).can_stop(1)
         assert not measured(manifest, of_1=one).can_stop(2)
         found = measured(manifest, of_1=one, of_2=two)
         assert found.can_stop(4)

@@ -20,7 +20,7 @@ from tests.unit.export.measured import (
 def test_plan_is_compared_with_fastest_form_per_size() -> None:
     found = standings(MIXED, "float32")
     assert [each.size for each in found] == [1, 2, 4]
-    assert [each.chosen for each in found] == [COMPILED, COMPILED, OPTIMIZED]
+    assert [each.plan_form for each in found] == [COMPILED, COMPILED, OPTIMIZED]
     assert [each.fastest for each in found] == [COMPILED, COMPILED, OPTIMIZED]
     assert [each.runner_up for each in found] == [SCRIPT, SCRIPT, COMPILED]
     assert all(each.within_noise for each in found)

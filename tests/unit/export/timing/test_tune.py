@@ -13,7 +13,7 @@ import torch
 from export.artifact import digest_of
 from export.errors import ExportError, UsageError
 from export.timing import contest, tune
-from export.timing.contest import EVEN_S, WARM_AGAIN, Key, Measured
+from export.timing.contest import EVEN_S, WARM_AGAIN, Contest, Key
 from export.timing.tune import TuneOptions
 from models.forms import Forward
 from models.manifest import Manifest, NativeCode, Variant
@@ -117,9 +117,9 @@ class TestMeasure:
         loaded: dict[Form, Forward] = {}
         together: list[list[str]] = []
 
-        def time(forms: dict[Form, Forward]) -> Measured:
+        def time(forms: dict[Form, Forward]) -> Contest:
             together.append([str(each) for each in forms])
-            return Measured(manifest, {1: {form: [1.0, 1.0, 1.0] for form in forms}})
+            return Contest(manifest, {1: {form: [1.0, 1.0, 1.0] for form in forms}})
 
         def load(form: Form) -> dict[Form, Forward]:
             return {form: lambda *tensors: tensors}

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from export.timing import tune
-from export.timing.contest import Measured, runner
+from export.timing.contest import Contest, runner
 from models.golden import golden_batches
 from models.manifest import NativeCode
 from models.plan import Form
@@ -40,7 +40,7 @@ class TestSteps:
         )
         rounds = {1: {PLAIN: [2.0] * 5, OPTIMIZED: [3.0] * 5}, 2: {PLAIN: [9.0], OPTIMIZED: [4.0]}}
         manifest = with_variants(make_manifest(), script=variant)
-        (steps,) = tune.plan_steps(Measured(manifest, rounds), 2).values()
+        (steps,) = tune.plan_steps(Contest(manifest, rounds), 2).values()
         expected = [(1, PLAIN), (2, OPTIMIZED)] if mixes else [(2, OPTIMIZED)]
         assert [(step.up_to, step.form) for step in steps] == expected
 
@@ -48,7 +48,7 @@ class TestSteps:
         variant = SCRIPT.model_copy(update={"precision": "bf16", "optimized": SCRIPT.parity})
         rounds = {1: {PLAIN: [2.0] * 5, OPTIMIZED: [3.0] * 5}, 2: {PLAIN: [9.0], OPTIMIZED: [4.0]}}
         manifest = with_variants(make_manifest(), script=variant)
-        (steps,) = tune.plan_steps(Measured(manifest, rounds), 2).values()
+        (steps,) = tune.plan_steps(Contest(manifest, rounds), 2).values()
         assert [step.form for step in steps] == [PLAIN, OPTIMIZED]
 
 

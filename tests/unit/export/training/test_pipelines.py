@@ -11,7 +11,7 @@ from torch import distributed, nn
 from torch.distributed.pipelining import Schedule1F1B
 from torch.nn import functional
 
-from export.training.pipelines import Part
+from export.training.pipelines import PureStage
 
 
 @pytest.fixture
@@ -25,7 +25,7 @@ def alone(tmp_path: Path) -> Iterator[None]:
 @pytest.mark.usefixtures("alone")
 def test_batch_norms_see_only_microbatches() -> None:
     norm = nn.BatchNorm1d(3)
-    stage = Part(nn.Sequential(norm), 0, 1, torch.device("cpu"))
+    stage = PureStage(nn.Sequential(norm), 0, 1, torch.device("cpu"))
     schedule = Schedule1F1B(stage, 2, loss_fn=functional.mse_loss)
     batch = torch.arange(12.0).view(4, 3)
     schedule.step(batch, target=batch)
@@ -34,6 +34,6 @@ def test_batch_norms_see_only_microbatches() -> None:
 
 
 def test_later_stages_infer_shapes_from_ones(alone: None) -> None:
-    stage = Part(nn.Identity(), 1, 2, torch.device("cpu"))
+    stage = PureStage(nn.Identity(), 1, 2, torch.device("cpu"))
     found = stage._compute_outputs(torch.full((2,), float("nan")), module=stage.submod)
     assert found.tolist() == [1, 1]

@@ -18,7 +18,7 @@ from torch._inductor import config
 
 from export.errors import ExportError
 from export.variants.base import Draft, NotApplicable, Subject
-from export.variants.compiled import Compiled, find_compiler
+from export.variants.compiled import AotInductor, find_compiler
 from models.definitions import digits
 from models.definitions.definition import Definition
 from models.forms import Forward
@@ -28,7 +28,7 @@ from models.tensors import Arrays, Dimension, TensorSpec
 from tests.unit.export.definitions import Branching, definition, loaded, proved, subject
 
 ROOT = Path(__file__).parents[4]
-COMPILED = Compiled("cpu")
+COMPILED = AotInductor("cpu")
 
 
 class Case(NamedTuple):
@@ -214,7 +214,7 @@ def test_a_file_that_cannot_be_written(shared: Case, tmp_path: Path) -> None:
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
 def test_cuda_variant_needs_a_cuda_device(tmp_path: Path) -> None:
     with pytest.raises(NotApplicable, match="compiled on a CUDA device, and there is none"):
-        Compiled("cuda").make(subject(definition()), tmp_path)
+        AotInductor("cuda").make(subject(definition()), tmp_path)
 
 
 def run(code: str, **environment: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from export.variants.layers import replaced
+from export.variants.layers import replace_layers
 from export.variants.rowwise import RowwiseLinear, rowwise
 
 
@@ -41,7 +41,7 @@ def test_zero_input_gives_the_bias() -> None:
 def test_nested_large_layers_are_replaced() -> None:
     small = nn.Linear(8, 8)
     whole = nn.Sequential(layer(), nn.Sequential(nn.ReLU(), nn.Linear(96, 96)), small)
-    made = replaced(whole, rowwise)
+    made = replace_layers(whole, rowwise)
     kinds = [type(each) for each in made.modules() if not list(each.children())]
     assert kinds == [RowwiseLinear, nn.ReLU, RowwiseLinear, nn.Linear]
-    assert isinstance(replaced(layer(), rowwise), RowwiseLinear)
+    assert isinstance(replace_layers(layer(), rowwise), RowwiseLinear)

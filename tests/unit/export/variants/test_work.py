@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from export.variants import onnx, openvino
-from export.variants.work import Work, expected, work_of
+from export.variants.work import ForwardWork, expected_gain, work_of
 
 CONVOLUTION = nn.Conv2d(1, 2, 3)
 PICTURE = torch.zeros(1, 1, 5, 5)
@@ -40,7 +40,7 @@ class Both(nn.Module):
 def test_multiplications_are_those_of_all_items() -> None:
     both = 2 * 162 + 2 * 18 * 5 + 2 * 5 * 3
     made = work_of(Both(), (torch.cat([PICTURE, PICTURE]),), least_weights=90)
-    assert made == Work(total=both, linear=2 * 18 * 5, convolutions=2 * 162)
+    assert made == ForwardWork(total=both, linear=2 * 18 * 5, convolutions=2 * 162)
     assert made.share(made.linear) == pytest.approx(180 / both)
 
 
@@ -49,16 +49,22 @@ def test_functions_count_like_layers() -> None:
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return nn.functional.conv2d(x, CONVOLUTION.weight)
 
-    assert work_of(Functional(), (PICTURE,), 1) == Work(total=162, linear=0, convolutions=162)
+    assert work_of(Functional(), (PICTURE,), 1) == ForwardWork(
+        total=162, linear=0, convolutions=162
+    )
     assert work_of(nn.ReLU(), (PICTURE,), 1).share(0) == 0
 
 
 @pytest.mark.parametrize("made", [exported, scripted, nn.Sequential])
 def test_a_gain_is_told_for_models_that_have_it(made: Any) -> None:
-    assert expected(made(CONVOLUTION), openvino.GAINS).startswith("; convolutional networks")
-    assert expected(made(CONVOLUTION), onnx.GAINS).startswith("; convolutional networks")
-    assert expected(nn.LSTM(2, 2), onnx.GAINS).startswith("; an LSTM")
+    assert expected_gain(made(CONVOLUTION), openvino.GAINS).startswith("; convolutional networks")
+    assert expected_gain(made(CONVOLUTION), onnx.GAINS).startswith("; convolutional networks")
+    assert expected_gain(nn.LSTM(2, 2), onnx.GAINS).startswith("; an LSTM")
 
 
 def test_nothing_is_told_of_other_models() -> None:
-    assert expected(nn.Linear(2, 2), onnx.GAINS) == expected(nn.GRU(2, 2), openvino.GAINS) == ""
+    assert (
+        expected_gain(nn.Linear(2, 2), onnx.GAINS)
+        == expected_gain(nn.GRU(2, 2), openvino.GAINS)
+        == ""
+    )
