@@ -49,15 +49,15 @@ COMMANDS: dict[str, tuple[str, Act, Callable[[argparse.ArgumentParser], None]]] 
 def main(arguments: Sequence[str] | None = None) -> int:
     open_closed_streams()
     arguments = list(sys.argv[1:] if arguments is None else arguments)
-    given = parser().parse_args(arguments)
+    args = parser().parse_args(arguments)
     # a CI log has no width; rich would cut tables at 80 characters
     width = None if sys.stdout.isatty() else LOG_WIDTH
     console = Console(highlight=False, soft_wrap=True, width=width, record=True)
     command = shlex.join(["python", "-m", "loadtests", *arguments])
-    _, act, _ = COMMANDS[given.command]
+    _, act, _ = COMMANDS[args.command]
     try:
-        with _ended_by_signals():
-            return act(given, console, command)
+        with _exit_on_signals():
+            return act(args, console, command)
     except LoadTestError as error:
         sys.stderr.write(f"loadtests: {error}\n")
         return FAILED
@@ -75,16 +75,16 @@ def parser() -> argparse.ArgumentParser:
 
 
 @contextlib.contextmanager
-def _ended_by_signals() -> Iterator[None]:
+def _exit_on_signals() -> Iterator[None]:
     """Exit on SIGTERM and SIGHUP too, so that no stopped server is left behind."""
 
     def leave(number: int, _: FrameType | None) -> None:
         sys.exit(128 + number)
 
-    heard = [  # nohup ignores SIGHUP
+    signals = [  # nohup ignores SIGHUP
         each for each in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(each) != signal.SIG_IGN
     ]
-    before = {each: signal.signal(each, leave) for each in heard}
+    before = {each: signal.signal(each, leave) for each in signals}
     try:
         yield
     finally:

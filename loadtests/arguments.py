@@ -9,12 +9,12 @@ from collections.abc import Callable
 
 def above_zero(text: str) -> float:
     """Parse a finite number above zero."""
-    return _checked(text, lambda value: value > 0, "a number above zero")
+    return _parse(text, lambda value: value > 0, "a number above zero")
 
 
 def at_least_one(text: str) -> int:
     """Parse a whole number from 1."""
-    return int(_checked(text, lambda value: value >= 1 and value == int(value), "a whole number"))
+    return int(_parse(text, lambda value: value >= 1 and value == int(value), "a whole number"))
 
 
 def from_zero(text: str) -> int:
@@ -26,14 +26,14 @@ def from_zero(text: str) -> int:
 
 def share(text: str) -> float:
     """Parse a number from 0 to 1."""
-    return _checked(text, lambda value: 0 <= value <= 1, "from 0 to 1")
+    return _parse(text, lambda value: 0 <= value <= 1, "from 0 to 1")
 
 
-def _checked(text: str, good: Callable[[float], bool], wanted: str) -> float:
+def _parse(text: str, good: Callable[[float], bool], what: str) -> float:
     try:
         value = float(text)
     except ValueError:
         value = math.nan
     if not (math.isfinite(value) and good(value)):
-        raise argparse.ArgumentTypeError(f"{text!r} is not {wanted}")
+        raise argparse.ArgumentTypeError(f"{text!r} is not {what}")
     return value

@@ -67,14 +67,14 @@ def check_writable(folder: Path) -> None:
         tempfile.TemporaryFile(dir=folder).close()
 
 
-def write(folder: Path, name: str, found: Json, console: Console) -> None:
+def write(folder: Path, name: str, fields: Json, console: Console) -> None:
     """Write NAME.json, and NAME.html with everything that a recording console has printed.
 
     Raises:
         UsageError: if they cannot be written.
     """
     with _writing(folder):  # the figures first, because they cannot be reproduced
-        content = orjson.dumps(found, option=orjson.OPT_INDENT_2 | orjson.OPT_NON_STR_KEYS)
+        content = orjson.dumps(fields, option=orjson.OPT_INDENT_2 | orjson.OPT_NON_STR_KEYS)
         (folder / f"{name}.json").write_bytes(content + b"\n")
         console.save_html(str(folder / f"{name}.html"))
     console.print(f"written to {folder}/{name}.html and .json")

@@ -13,10 +13,8 @@ class ServerUrl:
     """The parts of a server's URL.
 
     Attributes:
-        scheme: http or https.
         netloc: host and port as given.
         host: without the brackets of IPv6.
-        port: None if not given.
         prefix: of all paths, without a slash at its end; mostly empty.
     """
 
@@ -37,16 +35,16 @@ class ServerUrl:
         Raises:
             UsageError: if it is not the address of a server; the message never has a password.
         """
-        said = f"{text!r} is not an address like http://127.0.0.1:8000"
+        problem = f"{text!r} is not an address like http://127.0.0.1:8000"
         if "@" in text:
             raise UsageError("the server's address must not have a user and password")
         try:
             parts = urlsplit(text.strip())
             host, port = parts.hostname, parts.port
         except ValueError as error:
-            raise UsageError(f"{said}: {error}") from error
+            raise UsageError(f"{problem}: {error}") from error
         if parts.scheme not in ("http", "https") or not host or port == 0:
-            raise UsageError(f"{said}: it needs http:// or https://, and a host")
+            raise UsageError(f"{problem}: it needs http:// or https://, and a host")
         if parts.query or parts.fragment:
-            raise UsageError(f"{said}: it must end before '?' and '#'")
+            raise UsageError(f"{problem}: it must end before '?' and '#'")
         return cls(parts.scheme, parts.netloc, host, port, parts.path.rstrip("/"))

@@ -13,7 +13,7 @@ from loadtests.errors import LoadTestError
 from models.manifest import MANIFEST_FILE, Manifest
 
 
-class ModelError(LoadTestError):
+class ArtifactError(LoadTestError):
     """There is no usable artifact, or it cannot be built; the message says what to do or why."""
 
 
@@ -26,14 +26,16 @@ def newest_artifact(artifacts: Path, name: str) -> Path:
     files = (artifacts / name).glob(f"*/{MANIFEST_FILE}")
     versions = [int(file.parent.name) for file in files if file.parent.name.isdecimal()]
     if not versions:
-        raise ModelError(
+        raise ArtifactError(
             f"there is no model {name!r} in {artifacts}; run `make export MODEL={name}` first"
         )
     folder = artifacts / name / str(max(versions))
     try:
         manifest_of(folder)
     except ValidationError as error:
-        raise ModelError(f"{folder / MANIFEST_FILE} is damaged; run `make export` again") from error
+        raise ArtifactError(
+            f"{folder / MANIFEST_FILE} is damaged; run `make export` again"
+        ) from error
     return folder
 
 
@@ -49,8 +51,10 @@ def run(module: str, *arguments: str) -> None:
         ModelError: if it fails; the message has its output.
     """
     command = [sys.executable, "-W", "ignore", "-m", module, *arguments]
-    done = subprocess.run(  # nosec B603 # this project
+    result = subprocess.run(  # nosec B603 # this project
         command, cwd=ROOT, capture_output=True, text=True, check=False
     )
-    if done.returncode != 0:
-        raise ModelError(f"`{' '.join(command)}` failed: {(done.stdout + done.stderr)[-1000:]}")
+    if result.returncode != 0:
+        raise ArtifactError(
+            f"`{' '.join(command)}` failed: {(result.stdout + result.stderr)[-1000:]}"
+        )

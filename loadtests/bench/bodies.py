@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import orjson
 
-from loadtests.bench.dialects import JSON, OCTET_STREAM, Dialect
+from loadtests.bench.dialects import JSON, OCTET_STREAM, BenchDialect
 from loadtests.bench.workloads import Workload
 from loadtests.errors import LoadTestError
 from loadtests.traffic.sentences import sentence
@@ -97,7 +97,7 @@ def own_binary(own: int) -> bytes:
     return bytes((own & 255, own >> 8 & 255, own >> 16 & 127, 63))
 
 
-def bodies_of(workload: Workload, manifest: Manifest, dialect: Dialect, seed: int) -> Bodies:
+def bodies_of(workload: Workload, manifest: Manifest, dialect: BenchDialect, seed: int) -> Bodies:
     """Build the requests of a workload to one server.
 
     Args:
@@ -123,13 +123,13 @@ def bodies_of(workload: Workload, manifest: Manifest, dialect: Dialect, seed: in
     many = workload.items > 1
     kind, path = workload.body, dialect.batch_path if many else dialect.path
     if kind == "binary":
-        split = [_binary_pieces(each, dialect) for each in items]
+        bodies = [_binary_pieces(each, dialect) for each in items]
     else:
-        split = [_json_pieces(each, dialect, many=many) for each in items]
+        bodies = [_json_pieces(each, dialect, many=many) for each in items]
     form = kind if not workload.repeated else "none"
     media_type = OCTET_STREAM if kind == "binary" else JSON
     templates: list[tuple[bytes, ...]] = []
-    for pieces in split:
+    for pieces in bodies:
         whole = (_head(path, media_type, pieces, kind) + pieces[0], *pieces[1:])
         # a request that repeats: its own number is permanently that of its place
         templates.append((own_json(len(templates)).join(whole),) if workload.repeated else whole)
@@ -141,7 +141,7 @@ def bodies_of(workload: Workload, manifest: Manifest, dialect: Dialect, seed: in
     return Bodies(form, tuple(templates), order, OWN_NUMBERS // max(1, owners))
 
 
-def _text_bodies(workload: Workload, dialect: Dialect, seed: int) -> Bodies:
+def _text_bodies(workload: Workload, dialect: BenchDialect, seed: int) -> Bodies:
     """Build complete requests: a text has no place for an own number."""
     count = TEXTS // workload.items
     first, many = seed * SEED_TEXTS, workload.items > 1
@@ -166,24 +166,24 @@ def _noisy(manifest: Manifest, rng: np.random.Generator, count: int) -> Array:
     return np.round(noisy, DECIMALS).astype(np.float32)
 
 
-def _json_pieces(items: Array, dialect: Dialect, *, many: bool) -> tuple[bytes, ...]:
+def _json_pieces(items: Array, dialect: BenchDialect, *, many: bool) -> tuple[bytes, ...]:
     """Split a JSON body at the first number of each item, which is removed."""
-    marked = np.round(items.astype(np.float64), DECIMALS)  # short again: 0.1, not 0.10000000149
-    marked.reshape(len(items), -1)[:, 0] = MARK
-    text = orjson.dumps(dialect.body(marked, many))
+    numbers = np.round(items.astype(np.float64), DECIMALS)  # short again: 0.1, not 0.10000000149
+    numbers.reshape(len(items), -1)[:, 0] = MARK
+    text = orjson.dumps(dialect.body(numbers, many))
     return tuple(text.split(str(MARK).encode()))
 
 
-def _binary_pieces(items: Array, dialect: Dialect) -> tuple[bytes, ...]:
+def _binary_pieces(items: Array, dialect: BenchDialect) -> tuple[bytes, ...]:
     """Split a float32 body at the first four bytes of each item, which are removed."""
-    return (dialect.framed(items), *(each.astype("<f4").tobytes()[4:] for each in items))
+    return (dialect.prefix(items), *(each.astype("<f4").tobytes()[4:] for each in items))
 
 
 def _head(path: str, media_type: str, pieces: tuple[bytes, ...], body: str) -> bytes:
     own_bytes = 4 if body == "binary" else 2 + OWN_DIGITS
     length = sum(map(len, pieces)) + own_bytes * (len(pieces) - 1)
-    framed = f"{FRAME}: {len(pieces[0])}\r\n" if body == "binary" and pieces[0] else ""
+    frame_header = f"{FRAME}: {len(pieces[0])}\r\n" if body == "binary" and pieces[0] else ""
     return (
-        f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\n{framed}"
+        f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\n{frame_header}"
         f"Content-Type: {media_type}\r\nContent-Length: {length}\r\n\r\n"
     ).encode("ascii")

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from loadtests.bench.servers import Server
+from loadtests.bench.servers import RunningServer
 from loadtests.errors import LoadTestError
 from loadtests.traffic.target import exchange
 
-COMPUTED, BUILD = "torchlane_items_computed_total", "torchlane_build_info"
+ITEMS_COMPUTED, BUILD = "torchlane_items_computed_total", "torchlane_build_info"
 
 
 class CheckError(LoadTestError):
     """A number of this benchmark would be invalid; the message gives the reason."""
 
 
-def page_of(server: Server) -> str:
+def page_of(server: RunningServer) -> str:
     """Get the metrics of a server.
 
     Raises:
@@ -34,37 +34,39 @@ def check_compiled(text: str) -> None:
         CheckError: if it does not, or does not report it.
     """
     samples = (each for family in text_string_to_metric_families(text) for each in family.samples)
-    told = [each.labels.get("compiled") for each in samples if each.name == BUILD]
-    if told != ["true"]:
-        raise CheckError(f"{BUILD} must say compiled=true, not {told}: run `make compiled`")
+    answers = [each.labels.get("compiled") for each in samples if each.name == BUILD]
+    if answers != ["true"]:
+        raise CheckError(f"{BUILD} must say compiled=true, not {answers}: run `make compiled`")
 
 
-def computed(text: str, model: str) -> float:
+def items_computed(text: str, model: str) -> float:
     """Return how many items of a model were computed, by a page of metrics.
 
     Raises:
         CheckError: if the page does not say.
     """
     samples = (each for family in text_string_to_metric_families(text) for each in family.samples)
-    found = [s.value for s in samples if s.name == COMPUTED and s.labels.get("model") == model]
-    if not found:
-        raise CheckError(f"/metrics has no {COMPUTED} of {model}")
-    return sum(found)
+    counts = [
+        s.value for s in samples if s.name == ITEMS_COMPUTED and s.labels.get("model") == model
+    ]
+    if not counts:
+        raise CheckError(f"/metrics has no {ITEMS_COMPUTED} of {model}")
+    return sum(counts)
 
 
-def check(added: float, answered: int, *, cached: bool) -> None:
+def check(computed: float, items: int, *, cached: bool) -> None:
     """Check that the cache, or the model alone, answered every input.
 
     Args:
-        added: items that the run computed, those of unanswered requests included.
-        answered: items.
+        computed: items that the run computed, those of unanswered requests included.
+        items: answered ones.
         cached: whether the cache must have answered.
 
     Raises:
         CheckError: if that is not so.
     """
-    if added > 0 if cached else added < answered:
+    if computed > 0 if cached else computed < items:
         raise CheckError(
-            f"{answered} {'cached' if cached else 'new'} items were answered, but {added:g} were "
+            f"{items} {'cached' if cached else 'new'} items were answered, but {computed:g} were "
             "computed: is the cache on, and large enough, and does nothing else use this server?"
         )

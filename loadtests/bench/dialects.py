@@ -31,7 +31,7 @@ class AnswerError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Dialect:
+class BenchDialect:
     """The differences between servers.
 
     Items are [n, *shape], or n texts; `many` means a batch.
@@ -40,7 +40,7 @@ class Dialect:
         path, batch_path: where requests go.
         body: items and `many` -> the object to dump as JSON.
         rows: a parsed answer and `many` -> scores [n, k]; None if the server computes nothing.
-        framed: returns the prefix of the items' bytes in a binary request.
+        prefix: returns the prefix of the items' bytes in a binary request.
         loads: parses an answer.
     """
 
@@ -48,7 +48,7 @@ class Dialect:
     batch_path: str
     body: Callable[[Array, bool], Any]
     rows: Callable[[Any, bool], Any]
-    framed: Callable[[Array], bytes] = lambda _: b""
+    prefix: Callable[[Array], bytes] = lambda _: b""
     loads: Callable[[bytes], Any] = orjson.loads
 
     def scores(self, content: bytes, *, many: bool) -> Array | None:
@@ -85,13 +85,8 @@ def _nothing(answer: Any, many: bool) -> None:
         raise ValueError("the bare answer is {}")
 
 
-def v2(model: str, name: str) -> Dialect:
-    """The Open Inference Protocol over REST, with binary answers to binary requests.
-
-    Args:
-        model: its name.
-        name: of its only input.
-    """
+def v2(model: str, name: str) -> BenchDialect:
+    """The Open Inference Protocol over REST, with binary answers to binary requests."""
 
     def tensor(items: Array) -> dict[str, Any]:
         return {"name": name, "shape": list(items.shape), "datatype": "FP32"}
@@ -99,7 +94,7 @@ def v2(model: str, name: str) -> Dialect:
     def body(items: Array, many: bool) -> Any:
         return {"inputs": [{**tensor(items), "data": items.ravel().tolist()}]}
 
-    def framed(items: Array) -> bytes:
+    def prefix(items: Array) -> bytes:
         whole = {**tensor(items), "parameters": {"binary_data_size": 4 * items.size}}
         return orjson.dumps({"inputs": [whole], "parameters": {"binary_data_output": True}})
 
@@ -108,16 +103,11 @@ def v2(model: str, name: str) -> Dialect:
         return np.array(output["data"], np.float64).reshape(output["shape"])
 
     path = f"/v2/models/{model}/infer"
-    return Dialect(path, path, body, rows, framed, _with_bytes)
+    return BenchDialect(path, path, body, rows, prefix, _with_bytes)
 
 
-def openai(path: str, model: str) -> Dialect:
-    """Embeddings with OpenAI's API.
-
-    Args:
-        path: where requests go.
-        model: its name.
-    """
+def openai(path: str, model: str) -> BenchDialect:
+    """Embeddings with OpenAI's API."""
 
     def body(items: Array, many: bool) -> Any:
         return {"model": model, "input": items.tolist() if many else items[0].tolist()}
@@ -125,7 +115,7 @@ def openai(path: str, model: str) -> Dialect:
     def rows(answer: Any, many: bool) -> Any:
         return [each["embedding"] for each in answer["data"]]
 
-    return Dialect(path, path, body, rows)
+    return BenchDialect(path, path, body, rows)
 
 
 def _with_bytes(content: bytes) -> Any:
@@ -136,18 +126,18 @@ def _with_bytes(content: bytes) -> Any:
     return answer
 
 
-TORCHLANE = Dialect("/predict", "/batch-predict", _inputs, _ours)
-ONE_ROUTE = Dialect("/predict", "/predict", _inputs, _scores)  # mosec, LitServe
+TORCHLANE = BenchDialect("/predict", "/batch-predict", _inputs, _ours)
+ONE_ROUTE = BenchDialect("/predict", "/predict", _inputs, _scores)  # mosec, LitServe
 DIALECTS = {
     NATIVE: TORCHLANE,
-    PLAIN: Dialect("/predict", "/batch-predict", _inputs, _scores),
+    PLAIN: BenchDialect("/predict", "/batch-predict", _inputs, _scores),
     PYTRITON: v2("model", "input"),
     INFINITY: openai("/embeddings", MINILM),
-    BARE: Dialect("/predict", "/predict", _inputs, _nothing),
+    BARE: BenchDialect("/predict", "/predict", _inputs, _nothing),
 }
 
 
-def dialect_of(server: str, workload: Workload, manifest: Manifest) -> Dialect:
+def dialect_of(server: str, workload: Workload, manifest: Manifest) -> BenchDialect:
     if server not in OUR_OWN or server == NATIVE:
         return DIALECTS.get(server, ONE_ROUTE)
     if workload.is_text:

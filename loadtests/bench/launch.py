@@ -66,7 +66,7 @@ INFINITY_SETTINGS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Serving:
+class ServedArtifact:
     """The input of the servers.
 
     Attributes:
@@ -96,7 +96,7 @@ def others_of(
         before: whether an earlier version of ours is measured too.
     """
     left_out: dict[str, str] = {}
-    found = [BEFORE] if before else []
+    others = [BEFORE] if before else []
     for server in workload.others:
         if server not in servers:
             continue
@@ -104,10 +104,10 @@ def others_of(
         if reason is None and server == INFINITY and weights() is None:
             reason = f"the package {WEIGHTS} is not installed; torchlane[examples] has it"
         if reason is None:
-            found.append(server)
+            others.append(server)
         else:
             left_out[server] = reason
-    return found, left_out
+    return others, left_out
 
 
 def weights() -> Path | None:
@@ -121,7 +121,7 @@ def workers_of(workload: Workload) -> int:
     return min(usable_cores(), MOST_WORKERS) if workload.shared else 1
 
 
-def spec_of(server: str, workload: Workload, serving: Serving) -> ServerSpec:
+def spec_of(server: str, workload: Workload, serving: ServedArtifact) -> ServerSpec:
     core = None if workload.shared else serving.cores.server
     title = TITLES[OURS if server == NATIVE else server]  # the same process, by other routes
     if server in OUR_OWN:

@@ -25,7 +25,7 @@ GAP_S = 0.001  # shorter gaps are interrupts
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Site:
     """Where the servers run.
 
     Attributes:
@@ -62,28 +62,28 @@ def add_comparison(parser: argparse.ArgumentParser) -> None:
     add_common(parser)
 
 
-def prepare(given: argparse.Namespace, console: Console, command: str) -> Place:
+def prepare(args: argparse.Namespace, console: Console, command: str) -> Site:
     """Run all checks before the measurement, and print its conditions.
 
     Raises:
         LoadTestError: if the results cannot be written, or our server is not compiled as requested.
     """
-    check_writable(given.out)
-    package = None if given.pure else COMPILED
+    check_writable(args.out)
+    package = None if args.pure else COMPILED
     if package is not None:
         check_sources(package)
-    if getattr(given, "before", None):
-        check_machine_code(given.before, "--before needs an earlier commit's .compiled")
+    if getattr(args, "before", None):
+        check_machine_code(args.before, "--before needs an earlier commit's .compiled")
     cores = choose_cores()
-    found = {
+    facts = {
         **conditions(command),
         "server_core": cores.server,
         "generator_core": cores.generator,
         "compiled": package is not None,
         "peers": {peer: pins(peer) for peer in WITH_ENVIRONMENT},
     }
-    console.print(_told(found))
-    return Place(cores, package, found)
+    console.print(_describe(facts))
+    return Site(cores, package, facts)
 
 
 def share_stalled(cores: Cores, seconds: float) -> float:
@@ -102,16 +102,16 @@ def share_stalled(cores: Cores, seconds: float) -> float:
     return lost_s / (last - began)
 
 
-def _told(found: Json) -> str:
+def _describe(facts: Json) -> str:
     """Describe what a reader of the table must know first."""
-    lines = [f"{found['machine']}, {found['date']}, torch {found['versions']['torch']}"]
-    if found["server_core"] is None:
+    lines = [f"{facts['machine']}, {facts['date']}, torch {facts['versions']['torch']}"]
+    if facts["server_core"] is None:
         lines.append("only one core can be used: server and load share it, nothing is pinned")
     else:
         lines.append(
-            f"servers on core {found['server_core']}, load from core {found['generator_core']}"
+            f"servers on core {facts['server_core']}, load from core {facts['generator_core']}"
         )
-    lines.append(f"Torchlane is {'compiled' if found['compiled'] else 'not compiled'}")
-    if found["settings_from_environment"]:
-        lines.append(f"set for Torchlane: {', '.join(found['settings_from_environment'])}")
-    return "\n".join([*lines, *warnings(found["load_average"], usable_cores())])
+    lines.append(f"Torchlane is {'compiled' if facts['compiled'] else 'not compiled'}")
+    if facts["settings_from_environment"]:
+        lines.append(f"set for Torchlane: {', '.join(facts['settings_from_environment'])}")
+    return "\n".join([*lines, *warnings(facts["load_average"], usable_cores())])

@@ -12,10 +12,10 @@ from loadtests.bench import counters, wrk
 from loadtests.bench.bodies import Bodies, BodiesError, bodies_of
 from loadtests.bench.counters import CheckError
 from loadtests.bench.dialects import AnswerError, dialect_of
-from loadtests.bench.launch import Serving, spec_of
-from loadtests.bench.servers import Fleet, Server
+from loadtests.bench.launch import ServedArtifact, spec_of
+from loadtests.bench.servers import Fleet, RunningServer
 from loadtests.bench.workloads import OURS, Workload
-from loadtests.bench.wrk import LoadPlan, Run
+from loadtests.bench.wrk import LoadPlan, WrkResult
 from loadtests.traffic.target import exchange
 from models.manifest import Manifest
 from models.tensors import Array
@@ -27,7 +27,7 @@ LEAST_SPREAD = 1e-3  # between the answers to different inputs: equal ones would
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class TurnFigures:
     """One turn of one server; `cpu_us` is that of all its processes, per request."""
 
     requests_per_s: float
@@ -43,12 +43,7 @@ class Measured:
 
 @dataclass(slots=True)
 class Requests:
-    """The requests to one process in one workload, over all its turns; each is sent once.
-
-    Attributes:
-        file: for wrk.
-        sent: how many.
-    """
+    """The requests to one process in one workload, over all its turns; each is sent once."""
 
     bodies: Bodies
     file: Path
@@ -65,7 +60,7 @@ class Bench:
     """
 
     fleet: Fleet
-    serving: Serving
+    serving: ServedArtifact
     manifest: Manifest
     seconds: int
     scratch: Path
@@ -100,7 +95,7 @@ class Bench:
                     raise CheckError(f"a valid request got a wrong answer: {error}") from error
         return None if scores[0] is None else np.array(scores, np.float64)
 
-    def measured(self, server: str, workload: Workload, seed: int) -> Measured:
+    def measure(self, server: str, workload: Workload, seed: int) -> TurnFigures:
         """Load in a closed loop: each connection sends its next request after its last answer.
 
         Args:
@@ -115,22 +110,24 @@ class Bench:
             requests = self._requests_of(running, server, workload, seed)
             model, before = self.manifest.model, 0.0
             if server == OURS:
-                before = counters.computed(counters.page_of(running), model)
+                before = counters.items_computed(counters.page_of(running), model)
             plan = LoadPlan(workload.connections, self.seconds)
-            found, run = loaded(running, requests.file, requests.sent, plan)
+            figures, run = load_server(running, requests.file, requests.sent, plan)
             requests.sent += run.sent
             if requests.sent > requests.bodies.most:
                 raise BodiesError(f"all {requests.bodies.most} different requests were used up")
             if server == OURS:
-                added = counters.computed(counters.page_of(running), model) - before
+                computed = counters.items_computed(counters.page_of(running), model) - before
                 items, cached = run.answered * workload.items, workload.repeated > 0
-                counters.check(added, items, cached=cached)
-        return found
+                counters.check(computed, items, cached=cached)
+        return figures
 
-    def _requests_of(self, running: Server, server: str, workload: Workload, seed: int) -> Requests:
+    def _requests_of(
+        self, running: RunningServer, server: str, workload: Workload, seed: int
+    ) -> Requests:
         """Return the requests to a process, which is warmed up the first time."""
-        if (found := self._requests.get((server, workload.name))) is not None:
-            return found
+        if (known_requests := self._requests.get((server, workload.name))) is not None:
+            return known_requests
         for key in [key for key in self._requests if key[1] != workload.name]:
             del self._requests[key]
         dialect = dialect_of(server, workload, self.manifest)
@@ -143,7 +140,9 @@ class Bench:
         return requests
 
 
-def loaded(running: Server, file: Path, first: int, plan: LoadPlan) -> tuple[Measured, Run]:
+def load_server(
+    running: RunningServer, file: Path, first: int, plan: LoadPlan
+) -> tuple[TurnFigures, WrkResult]:
     """Load a server with the requests of a file.
 
     Raises:
@@ -153,7 +152,7 @@ def loaded(running: Server, file: Path, first: int, plan: LoadPlan) -> tuple[Mea
     run = wrk.load(running.port, file, first, plan)
     cpu_us = (running.cpu_s() - before_s) * 1e6 / max(1, run.answered)
     _check_run(run, plan.connections)
-    return Measured(run.requests_per_s, run.p50_ms, run.p99_ms, cpu_us), run
+    return TurnFigures(run.requests_per_s, run.p50_ms, run.p99_ms, cpu_us), run
 
 
 def check_same(ours: Array, theirs: Array | None) -> None:
@@ -177,7 +176,7 @@ def check_same(ours: Array, theirs: Array | None) -> None:
         raise CheckError(f"a score differs by {gap:.2g} from ours")
 
 
-def _check_run(run: Run, connections: int) -> None:
+def _check_run(run: WrkResult, connections: int) -> None:
     """Check the counts of a closed loop.
 
     Raises:

@@ -11,7 +11,7 @@ import numpy as np
 from rich.console import Console
 
 from loadtests.bench.launch import TITLES
-from loadtests.bench.measuring import Measured
+from loadtests.bench.measuring import TurnFigures
 from loadtests.bench.workloads import OURS
 from loadtests.reports import Json, table_of
 
@@ -21,7 +21,7 @@ COLUMNS = (
     *("server", "requests/s", "min..max", "p50 ms", "p99 ms", "CPU us", "busy"),
     *("ours is", "min..max", "its CPU"),
 )
-Round: TypeAlias = Mapping[str, Measured]  # by server
+Round: TypeAlias = Mapping[str, TurnFigures]  # by server
 Results: TypeAlias = Mapping[str, Sequence[Round]]  # by workload, in words
 
 
@@ -45,8 +45,8 @@ def turns(servers: Sequence[str], number: int) -> list[str]:
 
 def servers_of(rounds: Sequence[Round]) -> list[str]:
     """Return the measured servers, ours first."""
-    found = dict.fromkeys(server for each in rounds for server in sorted(each))
-    return sorted(found, key=lambda server: server != OURS)
+    servers = dict.fromkeys(server for each in rounds for server in sorted(each))
+    return sorted(servers, key=lambda server: server != OURS)
 
 
 def values(rounds: Sequence[Round], server: str, figure: Figure) -> list[float]:
@@ -72,7 +72,7 @@ def print_figures(console: Console, results: Results) -> None:
                 TITLES[server],
                 f"{speed.median:,.0f}",
                 f"{speed.low:,.0f}..{speed.high:,.0f}",
-                *(_rounded(of[figure].median) for figure in FIGURES[1:]),
+                *(_format(of[figure].median) for figure in FIGURES[1:]),
                 *((f"{ratio.median:.2f}x", f"{ratio.low:.2f}..{ratio.high:.2f}") if ratio else ()),
                 *((f"{statistics.median(cpu):.2f}x",) if cpu else ()),
             )
@@ -98,5 +98,5 @@ def _workload(rounds: Sequence[Round]) -> Json:
     return {"servers": servers, "rounds": rounds}
 
 
-def _rounded(median: float) -> str:
+def _format(median: float) -> str:
     return f"{median:,.2f}" if median < 100 else f"{median:,.0f}"

@@ -53,7 +53,7 @@ class ServerSpec:
 
 
 @dataclass(frozen=True, slots=True)
-class Server:
+class RunningServer:
     """A running server, in a separate session."""
 
     name: str
@@ -128,7 +128,7 @@ class Fleet:
     Use it as a context, which ends all servers at its exit.
     """
 
-    _servers: dict[ServerSpec, Server] = field(default_factory=dict)
+    _servers: dict[ServerSpec, RunningServer] = field(default_factory=dict)
 
     def __enter__(self) -> Fleet:
         return self
@@ -161,7 +161,7 @@ class Fleet:
         self._servers[spec] = server
 
     @contextlib.contextmanager
-    def awake(self, spec: ServerSpec) -> Iterator[Server]:
+    def awake(self, spec: ServerSpec) -> Iterator[RunningServer]:
         """Wake a server while all others are paused; add its name and log to errors."""
         server = self._servers[spec]
         server.signal_all(signal.SIGCONT)
@@ -178,7 +178,7 @@ class Fleet:
         _stop(self._servers.pop(spec))
 
 
-def _start(spec: ServerSpec) -> Server:
+def _start(spec: ServerSpec) -> RunningServer:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = int(free.getsockname()[1])
@@ -193,10 +193,10 @@ def _start(spec: ServerSpec) -> Server:
             env={**os.environ, **environment},
             start_new_session=True,
         )
-    return Server(spec.name, port, process, log)
+    return RunningServer(spec.name, port, process, log)
 
 
-def _wait_ready(server: Server, path: str) -> None:
+def _wait_ready(server: RunningServer, path: str) -> None:
     give_up_at = time.monotonic() + READY_WITHIN_S
     while time.monotonic() < give_up_at:
         if server.process.poll() is not None:
@@ -214,7 +214,7 @@ def _wait_ready(server: Server, path: str) -> None:
     )
 
 
-def _stop(server: Server) -> None:
+def _stop(server: RunningServer) -> None:
     server.signal_all(signal.SIGCONT)
     server.process.terminate()
     with contextlib.suppress(subprocess.TimeoutExpired):

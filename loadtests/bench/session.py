@@ -15,10 +15,10 @@ from rich.console import Console
 
 from loadtests.arguments import at_least_one
 from loadtests.bench import wrk
-from loadtests.bench.artifacts import ModelError, manifest_of, newest_artifact
-from loadtests.bench.launch import TITLES, Serving, others_of, spec_of, workers_of
-from loadtests.bench.machine import Place, add_comparison, prepare, share_stalled
-from loadtests.bench.measuring import Bench, Measured, check_same
+from loadtests.bench.artifacts import ArtifactError, manifest_of, newest_artifact
+from loadtests.bench.launch import TITLES, ServedArtifact, others_of, spec_of, workers_of
+from loadtests.bench.machine import Site, add_comparison, prepare, share_stalled
+from loadtests.bench.measuring import Bench, TurnFigures, check_same
 from loadtests.bench.report import Round, Spread, as_json, print_figures, turns
 from loadtests.bench.servers import Fleet
 from loadtests.bench.workloads import (
@@ -32,7 +32,7 @@ from loadtests.bench.workloads import (
     QUICK_SERVERS,
     SERVERS,
     Workload,
-    chosen,
+    select,
 )
 from loadtests.errors import LoadTestError
 from loadtests.reports import Json, cut_short, write
@@ -66,31 +66,31 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_comparison(parser)
 
 
-def bench(given: argparse.Namespace, console: Console, command: str) -> int:
+def bench(args: argparse.Namespace, console: Console, command: str) -> int:
     console.width = max(console.width, TABLE_WIDTH)
-    generator, digits = wrk.version(), newest_artifact(given.artifacts, DIGITS)
-    place = prepare(given, console, command)
-    rounds = given.rounds or (QUICK_ROUNDS if given.quick else ROUNDS)
+    generator, digits = wrk.version(), newest_artifact(args.artifacts, DIGITS)
+    site = prepare(args, console, command)
+    rounds = args.rounds or (QUICK_ROUNDS if args.quick else ROUNDS)
     console.print(f"{digits}; load by {generator}")
-    console.print(f"{rounds} round(s), a turn of {given.seconds} s for each server")
-    session = Session(given, rounds, place, console.print)
+    console.print(f"{rounds} round(s), a turn of {args.seconds} s for each server")
+    session = Session(args, rounds, site, console.print)
     try:
         session.run()
     finally:  # write the results so far, even if the rest is missing
         if session.results:
-            found = {
-                **place.conditions,
+            facts = {
+                **site.conditions,
                 "generator": generator,
                 "rounds": rounds,
-                "seconds": given.seconds,
+                "seconds": args.seconds,
                 "left_out": session.left_out,
-                "stalled": Spread.of(session.stalled),
+                "stalled": Spread.of(session.stall_shares),
                 "load_average_after": round(os.getloadavg()[0], 2),
                 "incomplete": cut_short(),
             }
             print_figures(console, session.results)
-            console.print(_where_and_when(found))
-            write(given.out, "bench", as_json(session.results, found), console)
+            console.print(_where_and_when(facts))
+            write(args.out, "bench", as_json(session.results, facts), console)
     return 0
 
 
@@ -99,20 +99,19 @@ class Session:
     """Runs the requested measurements.
 
     Attributes:
-        options: see `add_arguments`.
         results: by name and title of the workload.
         left_out: why a server was not measured, by workload and server.
-        stalled: for each round, the share of the time before it in which the server's core did not
-            run a ready process, while all servers were paused.
+        stall_shares: for each round, the share of the time before it in which the server's core did
+            not run a ready process, while all servers were paused.
     """
 
     options: argparse.Namespace
     rounds: int
-    place: Place
+    site: Site
     say: Say
     results: dict[str, list[Round]] = field(default_factory=dict)
     left_out: dict[str, dict[str, str]] = field(default_factory=dict)
-    stalled: list[float] = field(default_factory=list)
+    stall_shares: list[float] = field(default_factory=list)
     _seeds: Iterator[int] = field(default_factory=lambda: itertools.count(1))
 
     def run(self) -> None:
@@ -122,14 +121,14 @@ class Session:
             LoadTestError: if a number would be invalid.
         """
         options = self.options
-        workloads = chosen(options.workloads or (QUICK if options.quick else NAMES))
+        workloads = select(options.workloads or (QUICK if options.quick else NAMES))
         for model in (DIGITS, MINILM):
             of_model = [each for each in workloads if each.model == model]
             if not of_model:
                 continue
             try:
                 folder = newest_artifact(options.artifacts, model)
-            except ModelError as error:
+            except ArtifactError as error:
                 self.say(f"workloads of {model} are left out: {error}")
                 self.left_out |= {each.name: {OURS: str(error)} for each in of_model}
                 continue
@@ -140,7 +139,7 @@ class Session:
     @contextlib.contextmanager
     def _bench(self, folder: Path) -> Iterator[Bench]:
         before = self.options.before and self.options.before.absolute()
-        serving = Serving(folder.absolute(), self.place.cores, self.place.package, before)
+        serving = ServedArtifact(folder.absolute(), self.site.cores, self.site.package, before)
         manifest, seconds = manifest_of(folder), self.options.seconds
         with Fleet() as fleet, tempfile.TemporaryDirectory() as scratch:
             yield Bench(fleet, serving, manifest, seconds, Path(scratch))
@@ -155,18 +154,20 @@ class Session:
         self._start(bench, workload, [OURS, *others])
         rounds: list[Round] = []
         for number in range(self.rounds):
-            self.stalled.append(share_stalled(self.place.cores, STALL_S))
-            made: dict[str, Measured] = {}
+            self.stall_shares.append(share_stalled(self.site.cores, STALL_S))
+            figures: dict[str, TurnFigures] = {}
             for server in turns([OURS, *others], number):
                 if server not in left_out:
                     with self._left_out(workload, server):
-                        made[server] = bench.measured(server, workload, next(self._seeds))
-            rounds.append(made)
+                        figures[server] = bench.measure(server, workload, next(self._seeds))
+            rounds.append(figures)
             self.results[f"{workload.name}: {workload.title}"] = (
                 rounds  # even if the next one is not finished
             )
-            told = ", ".join(f"{name} {each.requests_per_s:,.0f}" for name, each in made.items())
-            self.say(f"{workload.name}, round {number + 1}: {told}")
+            summary = ", ".join(
+                f"{name} {each.requests_per_s:,.0f}" for name, each in figures.items()
+            )
+            self.say(f"{workload.name}, round {number + 1}: {summary}")
 
     def _start(self, bench: Bench, workload: Workload, servers: list[str]) -> None:
         """Start the servers of this workload and end all others, because each uses memory."""
@@ -200,11 +201,11 @@ class Session:
             self.left_out[workload.name][server] = str(error)
 
 
-def _where_and_when(found: Json) -> str:
+def _where_and_when(facts: Json) -> str:
     """Describe how busy the machine was."""
-    stalled = found["stalled"]
+    stall = facts["stalled"]
     return (
-        f"{found['machine']}, {found['date']}: the server's core was stalled for "
-        f"{stalled.median:.1%} ({stalled.low:.1%}..{stalled.high:.1%}) of the time without any "
-        f"load; load average {found['load_average']} before, {found['load_average_after']} after"
+        f"{facts['machine']}, {facts['date']}: the server's core was stalled for "
+        f"{stall.median:.1%} ({stall.low:.1%}..{stall.high:.1%}) of the time without any "
+        f"load; load average {facts['load_average']} before, {facts['load_average_after']} after"
     )

@@ -116,6 +116,6 @@ QUICK = ("json-32", "json-128", "binary-32", "batch-json", "zipf", "v2-binary-32
 QUICK_SERVERS = (MOSEC, BARE, NATIVE)
 
 
-def chosen(names: Sequence[str]) -> tuple[Workload, ...]:
+def select(names: Sequence[str]) -> tuple[Workload, ...]:
     """Return the workloads with these names, in the order of the table."""
     return tuple(workload for workload in WORKLOADS if workload.name in names)

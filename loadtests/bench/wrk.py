@@ -34,11 +34,10 @@ class LoadPlan:
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class WrkResult:
     """The result of a load.
 
     Attributes:
-        seconds: measured time.
         answered: answers within that time.
         sent: requests, including those without an answer; at most one more for each connection.
         not_200: answers with another status.
@@ -74,13 +73,13 @@ def find() -> str:
 
 
 def version() -> str:
-    told = subprocess.run(  # nosec B603 # wrk, as shutil.which found it
+    result = subprocess.run(  # nosec B603 # wrk, as shutil.which found it
         [find(), "-v"], capture_output=True, text=True, check=False
     )
-    return (told.stdout or told.stderr).splitlines()[0].partition("[")[0].strip()
+    return (result.stdout or result.stderr).splitlines()[0].partition("[")[0].strip()
 
 
-def load(port: int, requests: Path, first: int, plan: LoadPlan) -> Run:
+def load(port: int, requests: Path, first: int, plan: LoadPlan) -> WrkResult:
     """Load the server on 127.0.0.1, and count.
 
     Args:
@@ -97,7 +96,7 @@ def load(port: int, requests: Path, first: int, plan: LoadPlan) -> Run:
     command += ["--duration", f"{plan.seconds}s", "--timeout", f"{TIMEOUT_S}s"]
     command += ["--script", str(SCRIPT), f"http://127.0.0.1:{port}", "--", str(requests)]
     try:
-        done = subprocess.run(  # nosec B603 # wrk, as shutil.which found it
+        result = subprocess.run(  # nosec B603 # wrk, as shutil.which found it
             [*command, str(first)],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -106,10 +105,10 @@ def load(port: int, requests: Path, first: int, plan: LoadPlan) -> Run:
         )
     except subprocess.TimeoutExpired as error:
         raise LoadError(f"wrk did not end within {GRACE_S:g} s after its time") from error
-    return parsed(done.stdout.decode(errors="replace"))
+    return parse(result.stdout.decode(errors="replace"))
 
 
-def parsed(output: str) -> Run:
+def parse(output: str) -> WrkResult:
     """Parse the run from wrk's output.
 
     Raises:
@@ -117,13 +116,13 @@ def parsed(output: str) -> Run:
     """
     lines = [line for line in output.splitlines() if line.startswith('{"sent"')]
     try:
-        told: dict[str, Any] = orjson.loads(lines[-1])
+        fields: dict[str, Any] = orjson.loads(lines[-1])
     except (IndexError, orjson.JSONDecodeError) as error:
         raise LoadError(f"wrk said: {output.strip()[-500:] or 'nothing'}") from error
-    broken, timeouts = told.pop("broken"), told.pop("timeouts")
+    broken, timeouts = fields.pop("broken"), fields.pop("timeouts")
     if broken or timeouts:
         raise LoadError(
             f"{broken:.0f} connections broke and {timeouts:.0f} answers stayed out for {TIMEOUT_S} "
             "s"
         )
-    return Run(**told)
+    return WrkResult(**fields)

@@ -22,10 +22,6 @@ MAX_BATCH = 4  # verified and timed at adoption: larger ones cost the same per i
 def linear_artifact(models: Path, item_ms: float) -> Path:
     """Build the model and adopt it as version 1; return the folder of its artifact.
 
-    Args:
-        models: the target repository.
-        item_ms: the target cost of an item on the current core.
-
     Raises:
         ModelError: if a step fails.
     """
@@ -58,17 +54,17 @@ def write(file: Path, item_ms: float) -> None:
                 out[row] = x[row] * 2.0 * product[0, 0]
             return out
 
-    def scripted(products: int) -> Any:
+    def build_script(products: int) -> Any:
         return torch.jit.script(Linear(SIDE, products).eval())
 
     torch.set_num_threads(1)
-    module, one, taken_s = scripted(CALIBRATION), torch.ones(1, WIDTH), []
+    module, one, times_s = build_script(CALIBRATION), torch.ones(1, WIDTH), []
     for _ in range(5):
         began = time.perf_counter()
         module(one)
-        taken_s.append(time.perf_counter() - began)
-    products = max(1, round(item_ms / 1000 / (min(taken_s) / CALIBRATION)))
-    scripted(products).save(str(file))
+        times_s.append(time.perf_counter() - began)
+    products = max(1, round(item_ms / 1000 / (min(times_s) / CALIBRATION)))
+    build_script(products).save(str(file))
 
 
 if __name__ == "__main__":

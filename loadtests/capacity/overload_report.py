@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from rich.console import Console
 
-from loadtests.openloop.trial import Trial
+from loadtests.openloop.trial import TrialResult
 from loadtests.reports import table_of
 
 COLUMNS = (
@@ -21,7 +21,7 @@ LEGEND = (
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
+class LoadResult:
     """One load.
 
     Attributes:
@@ -34,14 +34,14 @@ class Load:
     """
 
     times: float
-    trial: Trial
+    trial: TrialResult
     cpu_us: float
     stalled: float
     ideal_refused: float | None
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class OverloadResult:
     """One server with one model.
 
     Attributes:
@@ -53,11 +53,11 @@ class Measured:
     model: str
     server: str
     capacity_per_s: float
-    loads: tuple[Load, ...]
-    trials: tuple[Trial, ...]
+    loads: tuple[LoadResult, ...]
+    trials: tuple[TrialResult, ...]
 
 
-def print_report(console: Console, results: Sequence[Measured]) -> None:
+def print_report(console: Console, results: Sequence[OverloadResult]) -> None:
     """Print a table for each model, and what else a reader must know."""
     for model in dict.fromkeys(each.model for each in results):
         of_model = [each for each in results if each.model == model]
@@ -73,34 +73,36 @@ def print_report(console: Console, results: Sequence[Measured]) -> None:
             for doubt in load.trial.doubts():
                 console.print(f"* {where}: not the intended load: {doubt}", markup=False)
             if load.trial.errors or load.trial.wrong:
-                told = [load.trial.first_wrong, *load.trial.failures]
-                console.print(f"{where}: {'; '.join(filter(None, told))[:300]}", markup=False)
+                reasons = [load.trial.first_wrong, *load.trial.failures]
+                console.print(f"{where}: {'; '.join(filter(None, reasons))[:300]}", markup=False)
     console.print(LEGEND)
 
 
-def _cells(server: str, load: Load) -> tuple[str, ...]:
+def _cells(server: str, load: LoadResult) -> tuple[str, ...]:
     trial, hints = load.trial, load.trial.hints
-    told = f"{hints.median_ratio:.2f}, {hints.within / hints.judged:.0%}" if hints.judged else ""
+    hint_text = (
+        f"{hints.median_ratio:.2f}, {hints.within / hints.judged:.0%}" if hints.judged else ""
+    )
     ideal = "" if load.ideal_refused is None else f" ({load.ideal_refused:.1%})"
     return (
         f"{load.times:g}x" + ("*" if trial.doubts() else ""),
         server,
         f"{trial.offered_per_s:,.0f}",
         f"{trial.goodput_per_s:,.1f}",
-        share_told(trial.late, trial.requests),
-        share_told(trial.refused, trial.requests) + ideal,
+        format_share(trial.late, trial.requests),
+        format_share(trial.refused, trial.requests) + ideal,
         str(trial.errors),
         str(trial.wrong),
         f"{trial.p50_ms:,.1f}",
         f"{trial.p99_ms:,.1f}",
         "" if trial.refused_p99_ms is None else f"{trial.refused_p99_ms:,.1f}",
         f"{trial.lag_p99_ms:,.1f}",
-        told,
+        hint_text,
         f"{load.cpu_us:,.0f}",
         f"{load.stalled:.1%}",
     )
 
 
-def share_told(number: int, of: int) -> str:
+def format_share(number: int, of: int) -> str:
     """Format a share in percent."""
     return f"{number / of:.2%}" if number else "0"

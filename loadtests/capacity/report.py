@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 from rich.console import Console
 
-from loadtests.capacity.finding import Found
-from loadtests.openloop.trial import Gates, Trial
+from loadtests.capacity.finding import SearchResult
+from loadtests.openloop.trial import Gates, TrialResult
 from loadtests.reports import Json, table_of
 
 COLUMNS = (
@@ -17,68 +17,68 @@ COLUMNS = (
 )
 
 
-def headline(found: Found, gates: Gates) -> str:
+def headline(result: SearchResult, gates: Gates) -> str:
     """Return the result of a search in one sentence."""
-    capacity, trial = found.answer.capacity_per_s, found.at_capacity(gates)
+    capacity, trial = result.answer.capacity_per_s, result.at_capacity(gates)
     slo = f"typical p99 of at most {gates.slo_ms:g} ms, at most {gates.fail_ratio:.2%} failed"
-    if found.end == "wrong answers":
-        bad = found.trials[-1]
+    if result.end == "wrong answers":
+        bad = result.trials[-1]
         return f"{bad.wrong} wrong answers at {bad.rate_per_s:,.0f} requests/s: {bad.first_wrong}"
     if capacity is None or trial is None:
-        if found.end == "interrupted":
+        if result.end == "interrupted":
             return "Interrupted before there was any result"
-        if found.reason:
-            return f"Cut short before there was any result: {found.reason}"
-        lowest = min((t.rate_per_s for t in found.trials), default=0.0)
+        if result.reason:
+            return f"Cut short before there was any result: {result.reason}"
+        lowest = min((t.rate_per_s for t in result.trials), default=0.0)
         return f"The server does not meet the SLO ({slo}) even at {lowest:,.3g} requests/s"
     number = _rate(capacity)
-    sure = "" if found.answer.confirmed else ", not confirmed"
-    if found.at_least:
-        return f"Capacity: at least {number} requests/s{sure} ({slo}): {_bound(found, gates)}"
+    sure = "" if result.answer.confirmed else ", not confirmed"
+    if result.at_least:
+        return f"Capacity: at least {number} requests/s{sure} ({slo}): {_bound(result, gates)}"
     return f"Capacity: {number} requests/s{sure} ({slo})"
 
 
-def _bound(found: Found, gates: Gates) -> str:
+def _bound(result: SearchResult, gates: Gates) -> str:
     """Say what limited the search if it was not the server."""
-    if any(each.generator_bound(gates) for each in found.trials):
+    if any(each.generator_bound(gates) for each in result.trials):
         return "the generator is the limit"
-    if found.end == "too large":
+    if result.end == "too large":
         return "a trial at a higher rate does not fit into memory"
     return "no higher rate was tried"
 
 
-def notes(found: Found, gates: Gates) -> list[str]:
+def notes(result: SearchResult, gates: Gates) -> list[str]:
     """Return what else a reader of the number must know."""
-    answer, trial = found.answer, found.at_capacity(gates)
-    said = []
-    if found.end == "interrupted":
-        said.append("Interrupted: this is the result so far.")
-    if found.reason:
-        said.append(f"Cut short: {found.reason}.")
-    known = answer.capacity_per_s is not None and trial is not None
-    if known and not found.at_least:
-        said.append(
+    answer, trial = result.answer, result.at_capacity(gates)
+    sentences = []
+    if result.end == "interrupted":
+        sentences.append("Interrupted: this is the result so far.")
+    if result.reason:
+        sentences.append(f"Cut short: {result.reason}.")
+    is_known = answer.capacity_per_s is not None and trial is not None
+    if is_known and not result.at_least:
+        sentences.append(
             f"With a probability of 80 % the limit is between {answer.low_per_s:,.4g} and "
             f"{answer.high_per_s:,.4g} requests/s."
         )
-    if known and not answer.confirmed:
-        said.append(
+    if is_known and not answer.confirmed:
+        sentences.append(
             "Not confirmed: no long trial at that rate met the SLO; repeat it on a quieter "
             "machine, or with a larger --budget-s."
         )
     if trial is not None:
-        said.append(
+        sentences.append(
             f"At {trial.rate_per_s:,.4g}/s: p50 {trial.p50_ms:.1f}, p95 {trial.p95_ms:.1f}, "
             f"p99 {trial.p99_ms:.1f} ms (typical {trial.typical_p99_ms:.1f}); goodput "
             f"{trial.goodput_per_s:,.4g}/s; {trial.failed} of {trial.requests} failed; "
             f"generator at {trial.cost.cpu:.0%} of a core."
         )
-        said += [f"Not to be trusted: {doubt}." for doubt in trial.doubts()]
-    said.append(f"{len(found.trials)} trials in {found.seconds:.0f} s.")
-    return said
+        sentences += [f"Not to be trusted: {doubt}." for doubt in trial.doubts()]
+    sentences.append(f"{len(result.trials)} trials in {result.seconds:.0f} s.")
+    return sentences
 
 
-def print_trials(console: Console, trials: Sequence[Trial], gates: Gates) -> None:
+def print_trials(console: Console, trials: Sequence[TrialResult], gates: Gates) -> None:
     table = table_of(COLUMNS)
     for trial in trials:
         latencies = (trial.p50_ms, trial.p95_ms, trial.p99_ms, trial.typical_p99_ms)
@@ -91,7 +91,7 @@ def print_trials(console: Console, trials: Sequence[Trial], gates: Gates) -> Non
     console.print(table)
 
 
-def verdict(trial: Trial, gates: Gates) -> str:
+def verdict(trial: TrialResult, gates: Gates) -> str:
     """Return the outcome of a trial in a word or two."""
     if trial.wrong:
         return "wrong answers"
@@ -100,7 +100,7 @@ def verdict(trial: Trial, gates: Gates) -> str:
     return "generator's limit" if trial.generator_bound(gates) else "missed"
 
 
-def progress(trial: Trial, gates: Gates) -> str:
+def progress(trial: TrialResult, gates: Gates) -> str:
     """Return a line about a trial, for the progress of a search."""
     return (
         f"{trial.kind:>8} {trial.rate_per_s:>9,.1f}/s: p50 {trial.p50_ms:.1f}, p99 "
@@ -108,24 +108,24 @@ def progress(trial: Trial, gates: Gates) -> str:
     )
 
 
-def capacity_json(found: Found, gates: Gates, conditions: Json) -> Json:
-    trial = found.at_capacity(gates)
+def capacity_json(result: SearchResult, gates: Gates, conditions: Json) -> Json:
+    trial = result.at_capacity(gates)
     return {
         "kind": "capacity",
-        **dataclasses.asdict(found.answer),
-        "at_least": found.at_least,
-        "end": found.end,
-        "reason": found.reason,
-        "seconds": found.seconds,
-        "headline": headline(found, gates),
-        "notes": notes(found, gates),
+        **dataclasses.asdict(result.answer),
+        "at_least": result.at_least,
+        "end": result.end,
+        "reason": result.reason,
+        "seconds": result.seconds,
+        "headline": headline(result, gates),
+        "notes": notes(result, gates),
         "at_capacity": None if trial is None else trial_json(trial, gates),
         "conditions": conditions,
-        "trials": [trial_json(each, gates) for each in found.trials],
+        "trials": [trial_json(each, gates) for each in result.trials],
     }
 
 
-def trial_json(trial: Trial, gates: Gates) -> Json:
+def trial_json(trial: TrialResult, gates: Gates) -> Json:
     """Return the figures of a trial, and whether it met the gates."""
     return {
         **dataclasses.asdict(trial),

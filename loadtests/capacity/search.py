@@ -55,7 +55,7 @@ class Lengths:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class TrialStep:
     """The next trial."""
 
     kind: Purpose
@@ -64,7 +64,7 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class CapacityEstimate:
     """The result of a search.
 
     Attributes:
@@ -98,19 +98,19 @@ class Search:
         self._start = min(max(start_per_s, lowest_per_s), highest_per_s)
         self._grid = np.arange(self._lowest - 0.2, self._highest + 0.2, STEP)
         self._log_weight = np.zeros(len(self._grid))
-        self._passed: list[float] = []
-        self._failed: list[float] = []
-        self._hints: list[float] = []
-        self._doubted: float | None = None
+        self._passed_rates: list[float] = []
+        self._failed_rates: list[float] = []
+        self._served_hints: list[float] = []
+        self._repeat_at_per_s: float | None = None
         self._stretch = 1.0  # time spent over time loaded
         self._confirming = 0
-        self._confirmed: float | None = None
+        self._confirmed_per_s: float | None = None
 
-    def warm_up(self) -> Step:
+    def warm_up(self) -> TrialStep:
         """Return the first step, which decides nothing but opens connections and fills caches."""
         return self._step("warm-up", self._start, self._lengths.probe_s, 0)
 
-    def next_step(self, left_s: float) -> Step | None:
+    def next_step(self, left_s: float) -> TrialStep | None:
         """Return the next measurement.
 
         Args:
@@ -119,9 +119,9 @@ class Search:
         Returns:
             the trial; None: the search is over.
         """
-        if self._confirmed is not None or self._hopeless():
+        if self._confirmed_per_s is not None or self._hopeless():
             return None
-        if not (self._passed and self._failed):
+        if not (self._passed_rates and self._failed_rates):
             return self._probe(left_s)
         settle_s, trial_s = self._lengths.settle_s, self._lengths.trial_s
         cost_s = self._stretch * (settle_s + trial_s)
@@ -133,7 +133,7 @@ class Search:
             return None
         return self._confirmation(self._cautious())
 
-    def record(self, step: Step, passed: bool, served_per_s: float, spent_s: float) -> None:
+    def record(self, step: TrialStep, passed: bool, served_per_s: float, spent_s: float) -> None:
         """Learn from a trial.
 
         Args:
@@ -147,60 +147,63 @@ class Search:
         self._stretch = max(1.0, spent_s / (self._lengths.settle_s + step.seconds))
         if step.kind == "probe" and not passed:
             doubtful = served_per_s > OVERLOADED * step.rate_per_s
-            if doubtful and self._doubted != step.rate_per_s:
-                self._doubted = step.rate_per_s  # it may have been a hiccup: repeat it
+            if doubtful and self._repeat_at_per_s != step.rate_per_s:
+                self._repeat_at_per_s = step.rate_per_s  # it may have been a hiccup: repeat it
                 return
-        (self._passed if passed else self._failed).append(step.rate_per_s)
+        (self._passed_rates if passed else self._failed_rates).append(step.rate_per_s)
         lapse = PROBE_LAPSE if step.kind == "probe" else LAPSE
         distance = (self._grid - math.log(step.rate_per_s)) / NOISE
         keeps = lapse + (1 - 2 * lapse) * _normal_cdf(distance)
         self._log_weight += np.log(keeps if passed else 1 - keeps)
         if step.kind == "probe" and not passed:
-            self._hints.append(served_per_s)
+            self._served_hints.append(served_per_s)
         if step.kind == "confirm":
             self._confirming += 1
             if passed:
-                self._confirmed = step.rate_per_s
+                self._confirmed_per_s = step.rate_per_s
 
-    def answer(self) -> Answer:
+    def answer(self) -> CapacityEstimate:
         low, high = self._quantile(0.1), self._quantile(0.9)
-        if not self._passed:
-            return Answer(None, low, high, confirmed=False)
-        capacity = self._confirmed or min(self._cautious(), self._highest_per_s)
-        if not self._failed:  # no rate was too high: the only knowledge is the sustained rate
-            capacity = max(self._passed)
-        return Answer(capacity, low, high, self._confirmed is not None)
+        if not self._passed_rates:
+            return CapacityEstimate(None, low, high, confirmed=False)
+        capacity = self._confirmed_per_s or min(self._cautious(), self._highest_per_s)
+        if not self._failed_rates:  # no rate was too high: the only knowledge is the sustained rate
+            capacity = max(self._passed_rates)
+        return CapacityEstimate(capacity, low, high, self._confirmed_per_s is not None)
 
-    def _probe(self, left_s: float) -> Step | None:
+    def _probe(self, left_s: float) -> TrialStep | None:
         """Grow the rate until it is too high, or shrink it until it is not."""
-        known = self._passed or self._failed or self._doubted
-        if self._doubted and self._doubted not in [*self._passed, *self._failed]:
-            rate = self._doubted
-        elif self._failed:
-            rate = max(min(self._failed) / GROWTH, math.exp(self._lowest))
-        elif self._passed:
-            if max(self._passed) >= self._highest_per_s:
+        has_begun = self._passed_rates or self._failed_rates or self._repeat_at_per_s
+        if self._repeat_at_per_s and self._repeat_at_per_s not in [
+            *self._passed_rates,
+            *self._failed_rates,
+        ]:
+            rate = self._repeat_at_per_s
+        elif self._failed_rates:
+            rate = max(min(self._failed_rates) / GROWTH, math.exp(self._lowest))
+        elif self._passed_rates:
+            if max(self._passed_rates) >= self._highest_per_s:
                 return self._confirmation(self._highest_per_s)
-            rate = min(max(self._passed) * GROWTH, self._highest_per_s)
+            rate = min(max(self._passed_rates) * GROWTH, self._highest_per_s)
         else:
             rate = self._start
-        if known and left_s < self._stretch * (self._lengths.settle_s + self._lengths.probe_s):
+        if has_begun and left_s < self._stretch * (self._lengths.settle_s + self._lengths.probe_s):
             return None
         return self._step("probe", rate, self._lengths.probe_s, 30)
 
-    def _confirmation(self, rate: float) -> Step:
+    def _confirmation(self, rate: float) -> TrialStep:
         return self._step("confirm", rate, TIMES_TWO * self._lengths.trial_s, 1000)
 
-    def _step(self, kind: Purpose, rate: float, seconds: float, requests: int) -> Step:
+    def _step(self, kind: Purpose, rate: float, seconds: float, requests: int) -> TrialStep:
         """Return a trial that is long enough for this number of requests, within the limit."""
         rate = min(rate, self._highest_per_s)  # the grid extends a little beyond it
         seconds = min(max(seconds, requests / rate), max(self._lengths.longest_s, seconds))
-        return Step(kind, rate, seconds)
+        return TrialStep(kind, rate, seconds)
 
     def _hopeless(self) -> bool:
         """Whether even the lowest rate was too high, twice."""
         lowest = math.exp(self._lowest) * 1.001
-        return sum(rate <= lowest for rate in self._failed) >= 2 and not self._passed
+        return sum(rate <= lowest for rate in self._failed_rates) >= 2 and not self._passed_rates
 
     def _cautious(self) -> float:
         return CAUTION * self._quantile(0.5)
@@ -211,9 +214,9 @@ class Search:
     def _quantile(self, share: float) -> float:
         """Return the rate below which the capacity is with this probability."""
         log_weight = self._log_weight.copy()
-        for served_per_s in self._hints:
+        for served_per_s in self._served_hints:
             # a server that sheds load may serve less than its known capacity: ignore that
-            if served_per_s > max(self._passed, default=0.0):
+            if served_per_s > max(self._passed_rates, default=0.0):
                 over = self._grid - math.log(served_per_s)
                 log_weight -= np.where(over > 0, over / HINT_ABOVE, -over / HINT_BELOW)
         weight = np.exp(log_weight - log_weight.max())

@@ -26,9 +26,9 @@ from loadtests.bench.bodies import Bodies
 from loadtests.bench.environments import ENVIRONMENTS, ROOT
 from loadtests.bench.launch import TITLES, own_spec
 from loadtests.bench.machine import add_common, prepare
-from loadtests.bench.measuring import Measured, loaded
+from loadtests.bench.measuring import TurnFigures, load_server
 from loadtests.bench.report import Round, as_json, print_figures, turns
-from loadtests.bench.servers import Fleet, Server, ServerSpec
+from loadtests.bench.servers import Fleet, RunningServer, ServerSpec
 from loadtests.bench.workloads import ONNX, OURS
 from loadtests.errors import LoadTestError
 from loadtests.networks.sizes import (
@@ -59,7 +59,7 @@ class NetworkError(LoadTestError):
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class NetworkCase:
     """A network, and how both servers are asked for it.
 
     Attributes:
@@ -79,8 +79,8 @@ class Case:
 
 
 CASES = (
-    Case(MOBILENET, "MobileNetV3-large, raw float32", "/numbers", OCTETS, (), 4, 1e-3),
-    Case(
+    NetworkCase(MOBILENET, "MobileNetV3-large, raw float32", "/numbers", OCTETS, (), 4, 1e-3),
+    NetworkCase(
         *(RESNET, f"ResNet-50, JPEG of {WIDTH} x {HEIGHT}, best five", "/picture", JPEG),
         (
             *("--codec", "image", "--fit", "crop", "--resize-shorter", "256"),
@@ -90,7 +90,7 @@ CASES = (
         1024,
         0.1,  # their pixels are resized by other code
     ),
-    Case(
+    NetworkCase(
         *(BERT, f"BERT, 6 layers of 384, {TOKENS} tokens, JSON", "/text", JSON),
         (
             *("--input", f"ids=int64[-1,1<=tokens<={LONGEST}] in 0..{WORDS - 1}"),
@@ -109,37 +109,37 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_common(parser)
 
 
-def compare(given: argparse.Namespace, console: Console, command: str) -> int:
+def compare(args: argparse.Namespace, console: Console, command: str) -> int:
     """Build what is missing, measure, print, write; return the exit code.
 
     Raises:
         LoadTestError: if a figure would be invalid.
     """
-    generator, place = wrk.version(), prepare(given, console, command)
-    cases = [case for case in CASES if case.name in given.networks]
+    generator, site = wrk.version(), prepare(args, console, command)
+    cases = [case for case in CASES if case.name in args.networks]
     for case in cases:
         _build(case, console)
     results: dict[str, list[Round]] = {}
     try:
         for case in cases:
-            for name, rounds in _compared(case, place.package, given.rounds):
+            for name, rounds in _compare_in_turns(case, site.package, args.rounds):
                 results[name] = rounds
                 console.print(f"{name}: measured")
     finally:  # write what was measured, even if the rest is missing
         if results:
             print_figures(console, results)
-            found = as_json(results, {**place.conditions, "generator": generator})
-            write(given.out, "networks", found, console)
+            report_fields = as_json(results, {**site.conditions, "generator": generator})
+            write(args.out, "networks", report_fields, console)
     return 0
 
 
-def _build(case: Case, console: Console) -> None:
+def _build(case: NetworkCase, console: Console) -> None:
     """Write a network and adopt it, once."""
     FOLDER.mkdir(parents=True, exist_ok=True)
     folder = FOLDER / case.name
     if (folder / "1" / MANIFEST_FILE).exists():
-        made = manifest_of(folder / "1").created_at
-        console.print(f"{case.name}: adopted {made:%Y-%m-%d %H:%M} UTC; anew: rm -r {folder}")
+        created = manifest_of(folder / "1").created_at
+        console.print(f"{case.name}: adopted {created:%Y-%m-%d %H:%M} UTC; anew: rm -r {folder}")
         return
     console.print(f"{case.name}: building and adopting it, which takes some minutes")
     (FOLDER / "labels.txt").write_text("".join(f"class {at}\n" for at in range(CLASSES)))
@@ -148,7 +148,9 @@ def _build(case: Case, console: Console) -> None:
     run("export", *adopt, "--out", str(FOLDER), *case.adopt)
 
 
-def _compared(case: Case, package: Path | None, rounds: int) -> Iterator[tuple[str, list[Round]]]:
+def _compare_in_turns(
+    case: NetworkCase, package: Path | None, rounds: int
+) -> Iterator[tuple[str, list[Round]]]:
     """Yield a title and the rounds for each number of connections."""
     bodies = _bodies(case)
     specs = _specs(case, package)
@@ -163,26 +165,26 @@ def _compared(case: Case, package: Path | None, rounds: int) -> Iterator[tuple[s
                 first = bodies[:COMPARED]
                 answers[name] = [_answer(server, paths[name], case, body) for body in first]
         _check(case, *answers.values())
-        sent = dict.fromkeys(specs, COMPARED)
+        counts = dict.fromkeys(specs, COMPARED)
         for connections in CONNECTIONS:
-            found: list[Round] = []
+            results: list[Round] = []
             for number in range(rounds + 1):  # the first is the warm-up
                 plan = wrk.LoadPlan(connections, TURN_S if number else WARM_UP_S)
-                made: dict[str, Measured] = {}
+                figures: dict[str, TurnFigures] = {}
                 for name in turns(list(specs), number):
                     with fleet.awake(specs[name]) as server:
-                        made[name], of_wrk = loaded(server, files[name], sent[name], plan)
-                    sent[name] += of_wrk.sent
-                found += [made] if number else []
-                if case.media_type != OCTETS and max(sent.values()) > case.different:
+                        figures[name], of_wrk = load_server(server, files[name], counts[name], plan)
+                    counts[name] += of_wrk.sent
+                results += [figures] if number else []
+                if case.media_type != OCTETS and max(counts.values()) > case.different:
                     raise NetworkError(
                         f"{case.title}: all {case.different} different requests are used in round "
                         f"{number}: give fewer --rounds"
                     )
-            yield f"{case.title}, {connections} connection(s)", found
+            yield f"{case.title}, {connections} connection(s)", results
 
 
-def _specs(case: Case, package: Path | None) -> dict[str, ServerSpec]:
+def _specs(case: NetworkCase, package: Path | None) -> dict[str, ServerSpec]:
     environment = (
         ("PYTHONPATH", str(ROOT)),
         ("NETWORK", str(FOLDER / f"{case.name}.onnx")),
@@ -196,7 +198,7 @@ def _specs(case: Case, package: Path | None) -> dict[str, ServerSpec]:
     }
 
 
-def _bodies(case: Case) -> list[bytes]:
+def _bodies(case: NetworkCase) -> list[bytes]:
     """Return the bodies for the other server."""
     rng = np.random.default_rng(1)
     if case.media_type == OCTETS:
@@ -218,11 +220,11 @@ def _photograph(rng: np.random.Generator) -> bytes:
     return file.getvalue()
 
 
-def _ours(case: Case, body: bytes) -> bytes:
+def _ours(case: NetworkCase, body: bytes) -> bytes:
     return b'{"input": ' + body + b"}" if case.media_type == JSON else body
 
 
-def _requests(case: Case, path: str, bodies: Sequence[bytes], *, ours: bool) -> Bodies:
+def _requests(case: NetworkCase, path: str, bodies: Sequence[bytes], *, ours: bool) -> Bodies:
     """Return the requests; each with float32 gets its own first number, and so is different."""
     templates = []
     is_binary = case.media_type == OCTETS
@@ -237,13 +239,13 @@ def _requests(case: Case, path: str, bodies: Sequence[bytes], *, ours: bool) -> 
     return Bodies("binary" if is_binary else "none", tuple(templates), order, 0)
 
 
-def _answer(server: Server, path: str, case: Case, body: bytes) -> Scores:
+def _answer(server: RunningServer, path: str, case: NetworkCase, body: bytes) -> Scores:
     """Return the scores in one answer, by class."""
-    sent = _ours(case, body) if path != case.path else body
-    got = exchange(server.url, "POST", path, {"Content-Type": case.media_type}, sent)
-    if got.status != 200:
-        raise NetworkError(f"{server.name} answered {got.status}: {got.body[:300]!r}")
-    answer = orjson.loads(got.body)
+    request = _ours(case, body) if path != case.path else body
+    reply = exchange(server.url, "POST", path, {"Content-Type": case.media_type}, request)
+    if reply.status != 200:
+        raise NetworkError(f"{server.name} answered {reply.status}: {reply.body[:300]!r}")
+    answer = orjson.loads(reply.body)
     answer = answer.get("prediction", answer)
     if "outputs" in answer:
         answer = {"scores": next(iter(answer["outputs"].values()))}
@@ -251,7 +253,7 @@ def _answer(server: Server, path: str, case: Case, body: bytes) -> Scores:
     return {str(name): score for name, score in zip(names, answer["scores"], strict=True)}
 
 
-def _check(case: Case, ours: Sequence[Scores], theirs: Sequence[Scores]) -> None:
+def _check(case: NetworkCase, ours: Sequence[Scores], theirs: Sequence[Scores]) -> None:
     """Check that both compute the same, as far as both answer with the same classes."""
     for mine, other in zip(ours, theirs, strict=True):
         shared = mine.keys() & other.keys()

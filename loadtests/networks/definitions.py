@@ -61,9 +61,9 @@ def _convolution(
 class _Excitation(nn.Module):
     def __init__(self, width: int) -> None:
         super().__init__()
-        squeezed = (width // 4 + 4) // 8 * 8  # a multiple of 8, and not much less than a quarter
-        squeezed += 8 * (squeezed < 0.9 * (width // 4))
-        self.squeeze, self.excite = nn.Conv2d(width, squeezed, 1), nn.Conv2d(squeezed, width, 1)
+        narrow = (width // 4 + 4) // 8 * 8  # a multiple of 8, and not much less than a quarter
+        narrow += 8 * (narrow < 0.9 * (width // 4))
+        self.squeeze, self.excite = nn.Conv2d(width, narrow, 1), nn.Conv2d(narrow, width, 1)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         mean = F.adaptive_avg_pool2d(x, 1)
@@ -84,8 +84,8 @@ class _Bottleneck(nn.Module):
         self.skips = stage.stride == 1 and inside == stage.out
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        made: torch.Tensor = self.layers(x)
-        return x + made if self.skips else made
+        out: torch.Tensor = self.layers(x)
+        return x + out if self.skips else out
 
 
 class MobileNet(nn.Module):
@@ -100,8 +100,8 @@ class MobileNet(nn.Module):
         self.head = nn.Sequential(nn.Linear(960, 1280), nn.Hardswish(), nn.Linear(1280, CLASSES))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        made: torch.Tensor = self.head(self.features(x).mean((2, 3)))
-        return made
+        scores: torch.Tensor = self.head(self.features(x).mean((2, 3)))
+        return scores
 
 
 class _Layer(nn.Module):
@@ -114,12 +114,12 @@ class _Layer(nn.Module):
 
     def forward(self, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
         n, tokens, width = x.shape
-        split = self.qkv(x).view(n, tokens, 3, self.heads, width // self.heads)
-        q, k, v = split.permute(2, 0, 3, 1, 4).unbind(0)
-        mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
-        x = self.first(x + self.out(mixed.transpose(1, 2).reshape(n, tokens, width)))
-        made: torch.Tensor = self.second(x + self.narrow(F.gelu(self.wide(x))))
-        return made
+        heads = self.qkv(x).view(n, tokens, 3, self.heads, width // self.heads)
+        q, k, v = heads.permute(2, 0, 3, 1, 4).unbind(0)
+        attention = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+        x = self.first(x + self.out(attention.transpose(1, 2).reshape(n, tokens, width)))
+        out: torch.Tensor = self.second(x + self.narrow(F.gelu(self.wide(x))))
+        return out
 
 
 class Bert(nn.Module):
@@ -134,11 +134,11 @@ class Bert(nn.Module):
 
     def forward(self, ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
         places = torch.arange(ids.shape[1], device=ids.device)
-        x, seen = self.norm(self.words(ids) + self.places(places)), (mask != 0)[:, None, None, :]
+        x, attends = self.norm(self.words(ids) + self.places(places)), (mask != 0)[:, None, None, :]
         for layer in self.layers:
-            x = layer(x, seen)
-        made: torch.Tensor = self.head(x[:, 0])
-        return made
+            x = layer(x, attends)
+        scores: torch.Tensor = self.head(x[:, 0])
+        return scores
 
 
 NETWORKS: Mapping[str, Callable[[], nn.Module]] = {
@@ -163,8 +163,8 @@ def write(name: str, folder: Path) -> None:
     torch.export.save(program, folder / f"{name}.pt2")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        made: Any = torch.onnx.export(program, verbose=False)
-    made.save(folder / f"{name}.onnx")
+        onnx_program: Any = torch.onnx.export(program, verbose=False)
+    onnx_program.save(folder / f"{name}.onnx")
 
 
 if __name__ == "__main__":

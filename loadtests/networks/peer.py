@@ -54,8 +54,8 @@ def picture(body: Annotated[bytes, Body(media_type="image/jpeg")]) -> Any:
 
 @app.post("/text")
 def text(body: Text) -> Any:
-    given = dict(zip(names, (np.array([body.ids]), np.array([body.mask])), strict=True))
-    return {"scores": session.run(None, given)[0][0].tolist()}
+    inputs = dict(zip(names, (np.array([body.ids]), np.array([body.mask])), strict=True))
+    return {"scores": session.run(None, inputs)[0][0].tolist()}
 
 
 if __name__ == "__main__":

@@ -16,12 +16,11 @@ class Unreachable(LoadTestError):
 
 
 @dataclass(frozen=True, slots=True)
-class Address:
+class ServerAddress:
     """The address of the server.
 
     Attributes:
         host: as in the URL, for the Host header.
-        port: TCP port.
         ip: address of the host; empty if it was not looked up.
     """
 
@@ -31,34 +30,35 @@ class Address:
 
     def __str__(self) -> str:
         """Format as HOST:PORT like in a URL, with IPv6 in brackets."""
-        return _joined(self.host, self.port)
+        return _host_port(self.host, self.port)
 
     @property
     def peer(self) -> str:
         """IP:PORT of connections, written as in a URL."""
-        return _joined(self.ip or self.host, self.port)
+        return _host_port(self.ip or self.host, self.port)
 
 
-def reach(url: str) -> Address:
+def reach(url: str) -> ServerAddress:
     """Look up the host and port of http://HOST:PORT, and choose an address that answers.
 
     Raises:
         UsageError: if the URL has another form, such as https.
         Unreachable: if no server accepts a connection there.
     """
-    parsed = ServerUrl.parse(url)
-    wanted = f"--url must be http://HOST:PORT, not {url!r}"
-    if parsed.scheme != "http":
-        raise UsageError(f"{wanted}: with TLS, the generator would measure its own cryptography")
-    if parsed.prefix:
-        raise UsageError(f"{wanted}: without the path {parsed.prefix}")
-    host, port = parsed.host, 80 if parsed.port is None else parsed.port
+    parts = ServerUrl.parse(url)
+    rule = f"--url must be http://HOST:PORT, not {url!r}"
+    if parts.scheme != "http":
+        raise UsageError(f"{rule}: with TLS, the generator would measure its own cryptography")
+    if parts.prefix:
+        raise UsageError(f"{rule}: without the path {parts.prefix}")
+    host, port = parts.host, 80 if parts.port is None else parts.port
     try:
         with socket.create_connection((host, port), REACH_S) as connection:
-            return Address(host, port, str(connection.getpeername()[0]))
+            return ServerAddress(host, port, str(connection.getpeername()[0]))
     except (OSError, UnicodeError) as error:  # the latter for an invalid name
         raise Unreachable(
-            f"cannot connect to {Address(host, port)}: {words_of(error)}; is the server running?"
+            f"cannot connect to {ServerAddress(host, port)}: {words_of(error)}; "
+            "is the server running?"
         ) from error
 
 
@@ -67,5 +67,5 @@ def words_of(error: Exception) -> str:
     return getattr(error, "strerror", None) or str(error) or type(error).__name__
 
 
-def _joined(host: str, port: int) -> str:
+def _host_port(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -32,13 +32,13 @@ class Response:
 class Owner(Protocol):
     """Receives the events of a connection; requests have numbers."""
 
-    def made(self, connection: Connection) -> None:
+    def handle_open(self, connection: Connection) -> None:
         """Handle an opened connection."""
 
-    def lost(self, connection: Connection) -> None:
+    def handle_loss(self, connection: Connection) -> None:
         """Handle a lost connection."""
 
-    def answered(self, connection: Connection, index: int, response: Response) -> None:
+    def handle_answer(self, connection: Connection, index: int, response: Response) -> None:
         """Handle the complete answer to a request."""
 
     def fail(self, index: int, fault: str) -> None:
@@ -61,7 +61,7 @@ class Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's does not inherit from it
-        self._owner.made(self)
+        self._owner.handle_open(self)
 
     def send(self, index: int, request: bytes) -> None:
         """Write a request; the connection is busy until its answer is complete."""
@@ -89,7 +89,7 @@ class Connection(asyncio.Protocol):
             return
         if self._complete:
             self._index = None
-            self._owner.answered(self, index, self._complete.pop())
+            self._owner.handle_answer(self, index, self._complete.pop())
 
     def on_header(self, name: bytes, value: bytes) -> None:
         self._headers[name.decode("latin-1").lower()] = value.decode("latin-1")
@@ -110,4 +110,4 @@ class Connection(asyncio.Protocol):
             why = "" if error is None else f": {words_of(error)}"
             self._owner.fail(self._index, f"{BROKEN}{why}")
             self._index = None
-        self._owner.lost(self)
+        self._owner.handle_loss(self)

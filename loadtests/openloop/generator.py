@@ -12,14 +12,14 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from loadtests.errors import LoadTestError
-from loadtests.openloop.address import Address, Unreachable, words_of
+from loadtests.openloop.address import ServerAddress, Unreachable, words_of
 from loadtests.openloop.connection import Connection, Response
 from models.tensors import Array
 
 TICK_S = 0.001  # the resolution of uvloop's timers; a shorter sleep would spin
 LONGEST_IDLE_S = 2.0  # below uvicorn's keep-alive of 5 s, to never send on a closing connection
 MAX_ANSWER_BYTES = 512 * 1024 * 1024  # of one trial, after which they are judged
-UNANSWERED = "no answer in time"
+NO_ANSWER = "no answer in time"
 NOT_OPENED = "no connection"
 
 
@@ -28,7 +28,7 @@ class TrialTooLarge(LoadTestError):
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class TrialLimits:
     """The limits of a trial.
 
     Attributes:
@@ -41,7 +41,7 @@ class Limits:
 
 
 @dataclass(slots=True)
-class Sent:
+class RequestLog:
     """The fate of the requests, one entry each; times are seconds from the schedule's start.
 
     Attributes:
@@ -71,11 +71,11 @@ class Sent:
 
 
 async def send(
-    address: Address,
+    address: ServerAddress,
     due_s: Array,
     requests: Sequence[bytes],
-    limits: Limits,
-) -> Sent:
+    limits: TrialLimits,
+) -> RequestLog:
     """Send each request when due, on a free or new connection; wait for the answers.
 
     Args:
@@ -96,19 +96,19 @@ async def send(
     finally:
         gc.enable()
         generator.end()
-    sent = generator.sent
-    if sent.connect_error is not None and not any(sent.responses):
+    log = generator.log
+    if log.connect_error is not None and not any(log.responses):
         raise Unreachable(
-            f"cannot connect to {address.peer}: {sent.connect_error}; is the server running?"
+            f"cannot connect to {address.peer}: {log.connect_error}; is the server running?"
         )
-    return sent
+    return log
 
 
 class _Generator:
     """The requests of one trial and their connections."""
 
     def __init__(
-        self, address: Address, due_s: Array, requests: Sequence[bytes], limits: Limits
+        self, address: ServerAddress, due_s: Array, requests: Sequence[bytes], limits: TrialLimits
     ) -> None:
         n = len(due_s)
         self._loop = asyncio.get_running_loop()
@@ -116,8 +116,8 @@ class _Generator:
         self._requests = requests
         # lists: accessing single elements of an array costs several times as much
         self._due: list[float] = due_s.tolist()
-        self._noticed = [float("nan")] * n
-        self._done = [float("nan")] * n
+        self._noticed_s = [float("nan")] * n
+        self._done_s = [float("nan")] * n
         self._next = 0
         self._open = n  # unfinished requests
         self._waiting: deque[int] = deque()
@@ -126,7 +126,7 @@ class _Generator:
         self._opening: set[asyncio.Task[None]] = set()
         self._answer_bytes = 0
         self._start = self._cpu_start = 0.0
-        self.sent = Sent(due_s, np.empty(0), np.empty(0), [None] * n)
+        self.log = RequestLog(due_s, np.empty(0), np.empty(0), [None] * n)
         self.finished: asyncio.Future[None] = self._loop.create_future()
 
     def begin(self) -> None:
@@ -138,15 +138,15 @@ class _Generator:
         """Abandon unanswered requests and record the times."""
         now = time.perf_counter() - self._start
         for index in range(self._next):
-            if self._done[index] != self._done[index]:  # NaN: unfinished
-                self._done[index] = now
-                self.sent.faults.setdefault(index, UNANSWERED)
+            if self._done_s[index] != self._done_s[index]:  # NaN: unfinished
+                self._done_s[index] = now
+                self.log.faults.setdefault(index, NO_ANSWER)
         for task in self._opening:
             task.cancel()
         for connection in list(self._connections):
             connection.abort()
-        self.sent.noticed_s = np.array(self._noticed)
-        self.sent.done_s = np.array(self._done)
+        self.log.noticed_s = np.array(self._noticed_s)
+        self.log.done_s = np.array(self._done_s)
 
     def _tick(self) -> None:
         """Process every due request, and sleep until the next one is due."""
@@ -155,7 +155,7 @@ class _Generator:
         now = time.perf_counter() - self._start
         due, at = self._due, self._next
         while at < len(due) and due[at] <= now:
-            self._noticed[at] = now
+            self._noticed_s[at] = now
             self._offer(at)
             at += 1
             now = time.perf_counter() - self._start
@@ -163,8 +163,8 @@ class _Generator:
         if at < len(due):
             self._loop.call_later(max(due[at] - now, TICK_S), self._tick)
             return
-        self.sent.span_s = now
-        self.sent.cpu_s = time.process_time() - self._cpu_start
+        self.log.span_s = now
+        self.log.cpu_s = time.process_time() - self._cpu_start
         last = due[-1] if due else 0.0
         self._loop.call_later(max(last + self._limits.patience_s - now, 0.0), self._give_up)
         self._finish_if_done()
@@ -180,7 +180,7 @@ class _Generator:
             connection.abort()
         self._waiting.append(index)
         if not self._open_one():
-            self.sent.starved += 1
+            self.log.starved += 1
 
     def _open_one(self) -> bool:
         """Open one more connection if allowed."""
@@ -197,16 +197,16 @@ class _Generator:
                 lambda: Connection(self), self._address.ip or self._address.host, self._address.port
             )
         except OSError as error:
-            self.sent.connect_error = words_of(error)
+            self.log.connect_error = words_of(error)
             if self._waiting:
                 self.fail(self._waiting.popleft(), f"{NOT_OPENED}: {words_of(error)}")
 
-    def made(self, connection: Connection) -> None:
-        self.sent.connections += 1
+    def handle_open(self, connection: Connection) -> None:
+        self.log.connections += 1
         self._connections.add(connection)
         self._free(connection)
 
-    def lost(self, connection: Connection) -> None:
+    def handle_loss(self, connection: Connection) -> None:
         """Drop a lost connection; waiting requests may need a replacement."""
         self._connections.discard(connection)
         if connection in self._idle:
@@ -214,9 +214,9 @@ class _Generator:
         if len(self._waiting) > len(self._opening) and not self.finished.done():
             self._open_one()
 
-    def answered(self, connection: Connection, index: int, response: Response) -> None:
-        self._done[index] = time.perf_counter() - self._start
-        self.sent.responses[index] = response
+    def handle_answer(self, connection: Connection, index: int, response: Response) -> None:
+        self._done_s[index] = time.perf_counter() - self._start
+        self.log.responses[index] = response
         self._answer_bytes += len(response.body)
         if self._answer_bytes > MAX_ANSWER_BYTES and not self.finished.done():
             self.finished.set_exception(
@@ -225,16 +225,16 @@ class _Generator:
                     "--max-rate (or --rate, --seconds)"
                 )
             )
-        self._ended()
+        self._finish_one()
         if response.closes:
             connection.abort()
         else:
             self._free(connection)
 
     def fail(self, index: int, fault: str) -> None:
-        self._done[index] = time.perf_counter() - self._start
-        self.sent.faults[index] = fault
-        self._ended()
+        self._done_s[index] = time.perf_counter() - self._start
+        self.log.faults[index] = fault
+        self._finish_one()
 
     def _free(self, connection: Connection) -> None:
         if self._waiting:
@@ -244,7 +244,7 @@ class _Generator:
             connection.idle_since_s = time.perf_counter()
             self._idle.append(connection)
 
-    def _ended(self) -> None:
+    def _finish_one(self) -> None:
         self._open -= 1
         self._finish_if_done()
 

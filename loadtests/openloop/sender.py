@@ -11,19 +11,19 @@ import numpy as np
 import orjson
 import uvloop
 
-from loadtests.openloop.address import Address
+from loadtests.openloop.address import ServerAddress
 from loadtests.openloop.arrivals import ArrivalKind, schedule
 from loadtests.openloop.connection import Response
-from loadtests.openloop.generator import UNANSWERED, Limits, Sent, TrialTooLarge, send
-from loadtests.traffic.calls import Call, Expectation
+from loadtests.openloop.generator import NO_ANSWER, RequestLog, TrialLimits, TrialTooLarge, send
+from loadtests.traffic.calls import Expectation, LoadCall
 from loadtests.traffic.target import with_key
 from loadtests.traffic.workloads import Draw
 from models.tensors import Array
 
 MAX_REQUEST_BYTES = 512 * 1024 * 1024  # of one trial, all in memory before it starts
 LEAST_REQUEST_BYTES = 64  # of the shortest request, to reject too many before drawing any
-GIVEN_UP = (408, 504)  # accepted, and dropped after the deadline
-REFUSED = (429, 503)  # at once
+TIMEOUT_STATUSES = (408, 504)  # accepted, and dropped after the deadline
+REJECTION_STATUSES = (429, 503)  # at once
 SERVER_FAULT = 500
 
 
@@ -42,9 +42,7 @@ class TrialPlan:
     """The plan of one trial.
 
     Attributes:
-        rate_per_s: mean rate of the arrivals.
         settle_s: load before the measured time.
-        seconds: measured time.
         seed: of the arrivals.
     """
 
@@ -62,8 +60,7 @@ class Outcomes:
         due_s: intended arrivals, from the start of the settling time.
         done_s: when the answer was complete or the request was abandoned.
         lag_s: how late the generator processed it; NaN if it never did.
-        kind: `Kind`.
-        told_ms: `retry_after_ms` of a rejection; NaN if there is none.
+        hint_ms: `retry_after_ms` of a rejection; NaN if there is none.
         reason: what is wrong; empty if nothing.
     """
 
@@ -71,7 +68,7 @@ class Outcomes:
     done_s: Array
     lag_s: Array
     kind: Array
-    told_ms: Array
+    hint_ms: Array
     reason: Sequence[str]
 
 
@@ -103,10 +100,10 @@ class Sender:
 
     def __init__(
         self,
-        address: Address,
+        address: ServerAddress,
         draw: Draw,
         arrivals: ArrivalKind,
-        limits: Limits,
+        limits: TrialLimits,
         headers: Mapping[str, str] | None = None,
     ) -> None:
         self._address, self._draw, self._arrivals = address, draw, arrivals
@@ -114,7 +111,7 @@ class Sender:
         self._heads: dict[tuple[str, ...], bytes] = {}
         self._due_s: Array = np.empty(0)
         self._requests: list[bytes] = []
-        self._expected: list[Expectation] = []  # without the calls, whose bodies are rendered
+        self._expectations: list[Expectation] = []  # without the calls, whose bodies are rendered
 
     def prepare(self, plan: TrialPlan) -> None:
         """Draw arrivals and requests before the measurement.
@@ -125,17 +122,17 @@ class Sender:
         whole_s = plan.settle_s + plan.seconds
         _check_size(plan.rate_per_s * whole_s * LEAST_REQUEST_BYTES)
         self._due_s = schedule(self._arrivals, plan.rate_per_s, whole_s, plan.seed)
-        self._requests, self._expected = [], []  # those of the trial before make room
+        self._requests, self._expectations = [], []  # those of the trial before make room
         size = 0
         for _ in self._due_s:
             call = self._draw()
-            self._expected.append(call.expected)
-            self._requests.append(self._rendered(call))
+            self._expectations.append(call.expected)
+            self._requests.append(self._render(call))
             size += len(self._requests[-1])
             _check_size(size)
         gc.collect()  # now, because there is no collection while requests are sent
 
-    def _rendered(self, call: Call) -> bytes:
+    def _render(self, call: LoadCall) -> bytes:
         key = (call.path, *call.headers, *call.headers.values())
         if (head := self._heads.get(key)) is None:
             lines = [f"POST {call.path} HTTP/1.1", f"Host: {self._address}"]
@@ -155,35 +152,37 @@ class Sender:
             Unreachable: if no server answers.
             TrialTooLarge: if the answers need too much memory.
         """
-        sent = uvloop.run(send(self._address, self._due_s, self._requests, self._limits))
+        log = uvloop.run(send(self._address, self._due_s, self._requests, self._limits))
         cost = Cost(
-            cpu=sent.cpu_s / sent.span_s if sent.span_s > 0 else 0.0,
-            connections=sent.connections,
-            starved=sent.starved,
+            cpu=log.cpu_s / log.span_s if log.span_s > 0 else 0.0,
+            connections=log.connections,
+            starved=log.starved,
         )
-        return self._judge(sent), cost
+        return self._judge(log), cost
 
-    def _judge(self, sent: Sent) -> Outcomes:
-        n = len(sent.due_s)
-        late = sent.done_s - sent.due_s > self._limits.patience_s
-        kind, told_ms = np.zeros(n, np.int8), np.full(n, np.nan)
+    def _judge(self, log: RequestLog) -> Outcomes:
+        n = len(log.due_s)
+        late = log.done_s - log.due_s > self._limits.patience_s
+        kind, hint_ms = np.zeros(n, np.int8), np.full(n, np.nan)
         reason = [
-            (got and expected.problem(got.status, got.headers, got.body)) or ""
-            for expected, got in zip(self._expected, sent.responses, strict=True)
+            (reply and expected.problem(reply.status, reply.headers, reply.body)) or ""
+            for expected, reply in zip(self._expectations, log.responses, strict=True)
         ]
-        for at, response in enumerate(sent.responses):
+        for at, response in enumerate(log.responses):
             if response is None:
-                reason[at] = sent.faults.get(at, UNANSWERED)
-                kind[at] = Kind.GIVEN_UP if reason[at] == UNANSWERED else Kind.ERROR
+                reason[at] = log.faults.get(at, NO_ANSWER)
+                kind[at] = Kind.GIVEN_UP if reason[at] == NO_ANSWER else Kind.ERROR
             elif reason[at]:
-                said = _said(response) if response.status in REFUSED else {}
-                kind[at] = _kind(response.status, said)
-                hint = said.get("retry_after_ms")
-                told_ms[at] = hint if isinstance(hint, int | float) else np.nan
+                details = (
+                    _rejection_fields(response) if response.status in REJECTION_STATUSES else {}
+                )
+                kind[at] = _kind(response.status, details)
+                hint = details.get("retry_after_ms")
+                hint_ms[at] = hint if isinstance(hint, int | float) else np.nan
             elif late[at]:
-                kind[at], reason[at] = Kind.GIVEN_UP, UNANSWERED
-        lag_s = sent.noticed_s - sent.due_s
-        return Outcomes(sent.due_s, sent.done_s, lag_s, kind, told_ms, reason)
+                kind[at], reason[at] = Kind.GIVEN_UP, NO_ANSWER
+        lag_s = log.noticed_s - log.due_s
+        return Outcomes(log.due_s, log.done_s, lag_s, kind, hint_ms, reason)
 
 
 def _check_size(size_bytes: float) -> None:
@@ -194,19 +193,19 @@ def _check_size(size_bytes: float) -> None:
         )
 
 
-def _kind(status: int, said: dict[str, object]) -> Kind:
+def _kind(status: int, details: dict[str, object]) -> Kind:
     """Classify a wrong answer."""
-    if status in GIVEN_UP:
+    if status in TIMEOUT_STATUSES:
         return Kind.GIVEN_UP
-    if status in REFUSED:
-        return Kind.REFUSED if said.get("code", "overloaded") == "overloaded" else Kind.ERROR
+    if status in REJECTION_STATUSES:
+        return Kind.REFUSED if details.get("code", "overloaded") == "overloaded" else Kind.ERROR
     return Kind.ERROR if status >= SERVER_FAULT else Kind.WRONG
 
 
-def _said(response: Response) -> dict[str, object]:
+def _rejection_fields(response: Response) -> dict[str, object]:
     """Parse the object in a rejection's body; empty if there is none."""
     try:
-        found = orjson.loads(response.body)
+        fields = orjson.loads(response.body)
     except orjson.JSONDecodeError:
         return {}
-    return found if isinstance(found, dict) else {}
+    return fields if isinstance(fields, dict) else {}

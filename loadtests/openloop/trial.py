@@ -45,7 +45,6 @@ class Hints:
     ones do not count, however long they kept the server busy.
 
     Attributes:
-        judged: number of hints.
         within: number within a factor of 2.
         median_ratio: of hint over actual time; None without any.
     """
@@ -56,12 +55,10 @@ class Hints:
 
 
 @dataclass(frozen=True, slots=True)
-class Trial:
+class TrialResult:
     """One constant-rate trial, in figures.
 
     Attributes:
-        kind: its purpose.
-        rate_per_s: requested rate.
         seconds: measured time.
         slo_ms: highest latency of an answer in time.
         requests: number within the measured time.
@@ -81,8 +78,6 @@ class Trial:
         failures: failed requests, by reason.
         first_wrong: what was wrong with the first wrong answer; empty if none.
         lag_p99_ms: of the generator: processing minus intended arrival.
-        hints: of rejections.
-        cost: of the generator.
     """
 
     kind: Purpose
@@ -147,24 +142,24 @@ class Trial:
 
     def doubts(self) -> list[str]:
         """Return why the figures are unreliable and what to do; empty if they are reliable."""
-        found = []
+        sentences = []
         if self.lag_p99_ms > LAG_SHARE * self.slo_ms:
-            found.append(
+            sentences.append(
                 f"the generator sent late: 1 % of the requests by more than {self.lag_p99_ms:.1f} "
                 "ms, which is above a tenth of the SLO; give it a separate core or a separate "
                 "machine"
             )
         if self.cost.cpu > BUSY_CPU:
-            found.append(
+            sentences.append(
                 f"the generator used {self.cost.cpu:.0%} of its core; lower the rate, or give it "
                 "a separate core or a faster machine"
             )
         if self.cost.starved:
-            found.append(
+            sentences.append(
                 f"{self.cost.starved} requests waited for a connection, because all were in use; "
                 "allow more with --connections"
             )
-        return found
+        return sentences
 
 
 def summarize(
@@ -174,7 +169,7 @@ def summarize(
     slo_ms: float,
     outcomes: Outcomes,
     cost: Cost,
-) -> Trial:
+) -> TrialResult:
     """Compute the figures of a trial.
 
     Args:
@@ -187,44 +182,44 @@ def summarize(
     """
     settle_s, seconds = measured_s
     due_s, done_s = outcomes.due_s - settle_s, outcomes.done_s - settle_s
-    counted = due_s >= 0
-    n = int(counted.sum())
-    of = {each: counted & (outcomes.kind == each) for each in Kind}
+    is_measured = due_s >= 0
+    n = int(is_measured.sum())
+    of = {each: is_measured & (outcomes.kind == each) for each in Kind}
     latency_ms, lag_ms = (done_s - due_s) * 1000, np.nan_to_num(outcomes.lag_s) * 1000
     in_time = of[Kind.RIGHT] & (latency_ms <= slo_ms)
-    taken = of[Kind.RIGHT] | of[Kind.WRONG] | of[Kind.GIVEN_UP]
+    is_answered = of[Kind.RIGHT] | of[Kind.WRONG] | of[Kind.GIVEN_UP]
     parts = max(1, min(WINDOWS, n // WINDOW_REQUESTS))
     part_of = np.minimum((due_s / seconds * parts).astype(int), parts - 1)
-    p50, p95, p99, highest = quantiles(latency_ms[taken], (50, 95, 99, 100))
-    failed = np.flatnonzero(of[Kind.GIVEN_UP] | of[Kind.REFUSED] | of[Kind.ERROR])
-    wrong = np.flatnonzero(outcomes.kind == Kind.WRONG)
+    p50, p95, p99, highest = quantiles(latency_ms[is_answered], (50, 95, 99, 100))
+    failure_at = np.flatnonzero(of[Kind.GIVEN_UP] | of[Kind.REFUSED] | of[Kind.ERROR])
+    wrong_at = np.flatnonzero(outcomes.kind == Kind.WRONG)
     refused_ms = latency_ms[of[Kind.REFUSED]]
-    served = (outcomes.kind == Kind.RIGHT) & (done_s >= 0) & (done_s < seconds)
-    return Trial(
+    is_served = (outcomes.kind == Kind.RIGHT) & (done_s >= 0) & (done_s < seconds)
+    return TrialResult(
         kind=kind,
         rate_per_s=rate_per_s,
         seconds=seconds,
         slo_ms=slo_ms,
         requests=n,
         offered_per_s=n / seconds,
-        achieved_per_s=int(served.sum()) / seconds,
+        achieved_per_s=int(is_served.sum()) / seconds,
         in_time=int(in_time.sum()),
         late=int((of[Kind.RIGHT] & ~in_time).sum() + of[Kind.GIVEN_UP].sum()),
         refused=len(refused_ms),
         errors=int(of[Kind.ERROR].sum()),
-        wrong=len(wrong),
+        wrong=len(wrong_at),
         p50_ms=p50,
         p95_ms=p95,
         p99_ms=p99,
         max_ms=highest,
-        typical_p99_ms=_typical_p99(latency_ms[taken], part_of[taken]),
-        unlagged_p99_ms=_typical_p99((latency_ms - lag_ms)[taken], part_of[taken]),
+        typical_p99_ms=_typical_p99(latency_ms[is_answered], part_of[is_answered]),
+        unlagged_p99_ms=_typical_p99((latency_ms - lag_ms)[is_answered], part_of[is_answered]),
         refused_p99_ms=quantiles(refused_ms, (99,))[0] if len(refused_ms) else None,
         windows=parts,
-        failures=dict(Counter(outcomes.reason[at] for at in failed.tolist())),
-        first_wrong=outcomes.reason[int(wrong[0])] if len(wrong) else "",
-        lag_p99_ms=quantiles(lag_ms[counted], (99,))[0],
-        hints=_hints(outcomes, np.flatnonzero(counted & ~np.isnan(outcomes.told_ms))),
+        failures=dict(Counter(outcomes.reason[at] for at in failure_at.tolist())),
+        first_wrong=outcomes.reason[int(wrong_at[0])] if len(wrong_at) else "",
+        lag_p99_ms=quantiles(lag_ms[is_measured], (99,))[0],
+        hints=_hints(outcomes, np.flatnonzero(is_measured & ~np.isnan(outcomes.hint_ms))),
         cost=cost,
     )
 
@@ -249,14 +244,14 @@ def _typical_p99(values: Array, part_of: Array) -> float:
 
 
 def _hints(outcomes: Outcomes, at: Array) -> Hints:
-    accepted = np.isin(outcomes.kind, (Kind.RIGHT, Kind.WRONG, Kind.GIVEN_UP))
-    last_s = np.maximum.accumulate(np.where(accepted, outcomes.done_s, -np.inf))
-    told_ms = outcomes.told_ms[at]
+    is_accepted = np.isin(outcomes.kind, (Kind.RIGHT, Kind.WRONG, Kind.GIVEN_UP))
+    last_s = np.maximum.accumulate(np.where(is_accepted, outcomes.done_s, -np.inf))
+    hint_ms = outcomes.hint_ms[at]
     true_ms = np.maximum(0.0, last_s[at] - outcomes.done_s[at]) * 1000
-    judged = np.maximum(told_ms, true_ms) > LEAST_HINT_MS
-    if not judged.any():
+    is_judged = np.maximum(hint_ms, true_ms) > LEAST_HINT_MS
+    if not is_judged.any():
         return Hints(0, 0, None)
     with np.errstate(divide="ignore"):
-        ratios = told_ms[judged] / true_ms[judged]
+        ratios = hint_ms[is_judged] / true_ms[is_judged]
     within = (ratios >= 1 / HINT_FACTOR) & (ratios <= HINT_FACTOR)
     return Hints(len(ratios), int(within.sum()), float(np.median(ratios)))

@@ -8,7 +8,7 @@ from typing import Any
 from loadtests.arguments import above_zero, share
 
 
-def broken(runner: Any, options: argparse.Namespace) -> list[str]:
+def broken_gates(runner: Any, options: argparse.Namespace) -> list[str]:
     """Return one sentence per broken limit, with the measured value and the limit.
 
     Args:
@@ -22,25 +22,25 @@ def broken(runner: Any, options: argparse.Namespace) -> list[str]:
     p99_ms = float(total.get_response_time_percentile(0.99))
     answered_per_s = float(total.total_rps - total.total_fail_per_sec)
     exceptions = sum(each["count"] for each in runner.exceptions.values())
-    found = []
+    sentences = []
     if failures / requests > options.fail_ratio:
-        found.append(
+        sentences.append(
             f"{failures} of {requests} requests failed: a share of {failures / requests:.4g}, "
             f"at most {options.fail_ratio:g} is allowed (--fail-ratio)"
         )
     if options.fail_p99_ms is not None and p99_ms > options.fail_p99_ms:
-        found.append(
+        sentences.append(
             f"the p99 of latency is {p99_ms:g} ms, at most {options.fail_p99_ms:g} ms is allowed "
             "(--fail-p99-ms)"
         )
     if options.fail_min_rps is not None and answered_per_s < options.fail_min_rps:
-        found.append(
+        sentences.append(
             f"{answered_per_s:.1f} requests/s were answered correctly, at least "
             f"{options.fail_min_rps:g} are required (--fail-min-rps)"
         )
     if exceptions:
-        found.append(f"the load test itself failed {exceptions} times; see the log")
-    return found
+        sentences.append(f"the load test itself failed {exceptions} times; see the log")
+    return sentences
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

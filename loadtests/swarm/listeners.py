@@ -16,11 +16,11 @@ from locust.runners import MasterRunner, WorkerRunner
 
 from loadtests.errors import LoadTestError
 from loadtests.swarm import gates, shapes
-from loadtests.swarm.prepared import Prepared, from_message, obstacle, prepare
+from loadtests.swarm.prepared import Preparation, from_message, obstacle, prepare
 from loadtests.traffic.target import TargetError
 
-PREPARED = "torchlane_prepared"  # master to workers: `Prepared.message`
-UNPREPARED = "torchlane_unprepared"  # worker to master: why it cannot load
+PREPARED_MESSAGE = "torchlane_prepared"  # master to workers: `Preparation.message`
+FAILED_MESSAGE = "torchlane_unprepared"  # worker to master: why it cannot load
 log = logging.getLogger(__name__)
 
 
@@ -42,7 +42,7 @@ def _add_arguments(parser: Any, **_: object) -> None:
     gates.add_arguments(parser)
 
 
-class _Staged(LoadTestShape):
+class _StagedShape(LoadTestShape):
     """Goes through stages and ends the run after the last."""
 
     abstract = True  # else Locust would always use it from the locustfile
@@ -62,7 +62,7 @@ class _Around:
     def __init__(self) -> None:
         self._master: Any = None  # the runner, in the master's process
         self._message: Mapping[str, Any] | None = None  # sent or received
-        self._started_with: frozenset[str] = frozenset()  # ids of the workers
+        self._workers: frozenset[str] = frozenset()  # ids of the workers
 
     def init(self, environment: Any, **_: object) -> None:
         """Choose the shape, and leave out users that do not suit the model.
@@ -71,66 +71,66 @@ class _Around:
             SystemExit: if there is nothing to load.
         """
         if isinstance(environment.runner, WorkerRunner):
-            environment.runner.register_message(PREPARED, self._receive)
+            environment.runner.register_message(PREPARED_MESSAGE, self._receive)
             return
         if isinstance(environment.runner, MasterRunner):
             self._master = environment.runner
-            environment.runner.register_message(UNPREPARED, self._worker_fails)
+            environment.runner.register_message(FAILED_MESSAGE, self._worker_fails)
         stages = shapes.stages_of(environment.parsed_options)
         if stages:
-            environment.shape_class = _Staged(stages)
+            environment.shape_class = _StagedShape(stages)
             environment.shape_class.runner = environment.runner
         if environment.host:  # otherwise entered later on the web page
             try:
-                _keep_able(environment, _prepared(environment))
+                _keep_able(environment, _prepare(environment))
             except LoadTestError as error:
                 log.error("%s", error)
                 raise SystemExit(1) from error
 
     def test_start(self, environment: Any, **_: object) -> None:
         """Query the idle server for correct answers."""
-        runner, prepared = environment.runner, None
+        runner, preparation = environment.runner, None
         try:
             if isinstance(runner, WorkerRunner):
-                prepared = self._received()
+                preparation = self._take_message()
             else:
-                prepared = _prepared(environment)
+                preparation = _prepare(environment)
                 if runner is self._master:
-                    self._hand_out(prepared)
+                    self._hand_out(preparation)
                 else:
-                    _keep_able(environment, prepared)
+                    _keep_able(environment, preparation)
         except LoadTestError as error:
             if isinstance(runner, WorkerRunner):
-                runner.send_message(UNPREPARED, {"why": str(error)})
+                runner.send_message(FAILED_MESSAGE, {"why": str(error)})
             else:
                 _fail(environment, str(error))
-        if prepared is not None:
-            environment.host = prepared.target.url  # users append paths to it
+        if preparation is not None:
+            environment.host = preparation.target.url  # users append paths to it
         for user_class in environment.user_classes:
-            user_class.prepared = prepared
+            user_class.preparation = preparation
 
     def worker_connect(self, client_id: str, **_: object) -> None:
         """Let a worker that connects during a run load too."""
         if self._message is not None:
-            self._master.send_message(PREPARED, self._message, client_id)
+            self._master.send_message(PREPARED_MESSAGE, self._message, client_id)
 
     def test_stopping(self, environment: Any, **_: object) -> None:
         """Fail a run that lost a worker, because its load was not the requested one."""
         if environment.runner is not self._master:
             return
-        started, self._started_with, self._message = self._started_with, frozenset(), None
-        lost = sorted(started - _workers_of(self._master))
+        workers, self._workers, self._message = self._workers, frozenset(), None
+        lost = sorted(workers - _workers_of(self._master))
         if lost:
-            log.error("%d of %d workers dropped out: %s", len(lost), len(started), ", ".join(lost))
+            log.error("%d of %d workers dropped out: %s", len(lost), len(workers), ", ".join(lost))
             environment.process_exit_code = 1
 
     def quitting(self, environment: Any, **_: object) -> None:
         if isinstance(environment.runner, WorkerRunner):
             return
-        failed = gates.broken(environment.runner, environment.parsed_options)
-        for sentence in failed:
+        sentences = gates.broken_gates(environment.runner, environment.parsed_options)
+        for sentence in sentences:
             log.error("gate: %s", sentence)
-        if failed or environment.process_exit_code:
+        if sentences or environment.process_exit_code:
             environment.process_exit_code = 1
         else:
             log.info("all gates hold")
@@ -139,18 +139,18 @@ class _Around:
     def _receive(self, msg: Any, **_: object) -> None:
         self._message = msg.data
 
-    def _received(self) -> Prepared:
+    def _take_message(self) -> Preparation:
         """Return the master's message for this run."""
         message, self._message = self._message, None
         if message is None:
             raise TargetError("the master sent nothing to this worker; use one release on both")
         return from_message(message)
 
-    def _hand_out(self, prepared: Prepared) -> None:
+    def _hand_out(self, preparation: Preparation) -> None:
         """Send to the workers; messages are ordered, so they get this one before the start."""
-        self._started_with = _workers_of(self._master)
-        self._message = prepared.message
-        self._master.send_message(PREPARED, self._message)
+        self._workers = _workers_of(self._master)
+        self._message = preparation.message
+        self._master.send_message(PREPARED_MESSAGE, self._message)
 
     def _worker_fails(self, environment: Any, msg: Any, **_: object) -> None:
         if self._message is not None:  # else nothing was sent, because the master has failed
@@ -169,25 +169,25 @@ def _workers_of(master: MasterRunner) -> frozenset[str]:
     return frozenset(each.id for each in clients.ready + clients.spawning + clients.running)
 
 
-def _prepared(environment: Any) -> Prepared:
+def _prepare(environment: Any) -> Preparation:
     if not environment.host:
         raise TargetError("no server was given; add --host http://127.0.0.1:8000")
     return prepare(environment.host, environment.parsed_options.model)
 
 
-def _keep_able(environment: Any, prepared: Prepared) -> None:
+def _keep_able(environment: Any, preparation: Preparation) -> None:
     """Leave out the user classes whose workload does not suit the model.
 
     Raises:
         TargetError: if none is left.
     """
-    kept = []
+    able = []
     for user_class in environment.user_classes:
-        reason = obstacle(prepared, user_class.workload_name)
+        reason = obstacle(preparation, user_class.workload_name)
         if reason is None:
-            kept.append(user_class)
+            able.append(user_class)
         else:
             log.warning("%s is left out: %s", user_class.__name__, reason)
-    if not kept:
-        raise TargetError(f"none of these users can load {prepared.target.model!r}")
-    environment.user_classes = kept
+    if not able:
+        raise TargetError(f"none of these users can load {preparation.target.model!r}")
+    environment.user_classes = able

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from loadtests.traffic.drawing import WorkloadError
-from loadtests.traffic.reference_inputs import MIN_TOLD_APART, References, ask
+from loadtests.traffic.reference_inputs import MIN_DISTINGUISHABLE, References, ask
 from loadtests.traffic.target import Reply, Target, TargetError, exchange, learn
 from loadtests.traffic.workloads import workload
 
@@ -17,11 +17,10 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Prepared:
+class Preparation:
     """The data that users need before they start.
 
     Attributes:
-        target: the loaded model.
         references: the idle server's answers.
         message: the same for `from_message` in another process, encodable by msgpack.
     """
@@ -31,7 +30,7 @@ class Prepared:
     message: Mapping[str, Any]
 
 
-def prepare(url: str, model: str | None) -> Prepared:
+def prepare(url: str, model: str | None) -> Preparation:
     """Query the server for the loaded model and the correct answers to some items.
 
     Raises:
@@ -46,15 +45,17 @@ def prepare(url: str, model: str | None) -> Prepared:
         return reply
 
     references = ask(target, send)
-    level = logging.INFO if references.told_apart >= MIN_TOLD_APART else logging.WARNING
-    log.log(level, "%s/%s: %s", target.model, target.version, references.told())
-    told = {name: getattr(target, name) for name in ("url", "model", "version", "precision")}
-    return Prepared(
-        target, references, {**told, "manifest": dict(target.manifest), "answers": answers}
+    level = (
+        logging.INFO if references.distinguishable_share >= MIN_DISTINGUISHABLE else logging.WARNING
+    )
+    log.log(level, "%s/%s: %s", target.model, target.version, references.describe())
+    fields = {name: getattr(target, name) for name in ("url", "model", "version", "precision")}
+    return Preparation(
+        target, references, {**fields, "manifest": dict(target.manifest), "answers": answers}
     )
 
 
-def from_message(message: Mapping[str, Any]) -> Prepared:
+def from_message(message: Mapping[str, Any]) -> Preparation:
     """Restore what another process prepared, without querying the server, which may be busy.
 
     Raises:
@@ -63,22 +64,22 @@ def from_message(message: Mapping[str, Any]) -> Prepared:
     target = Target(**{name: value for name, value in message.items() if name != "answers"})
     answers = iter(message["answers"])
 
-    def answered(path: str, _: Mapping[str, str], body: bytes) -> Reply:
-        asked, status, answer = next(answers, (b"", 0, b""))
-        if asked != _digest(path, body):
+    def replay(path: str, _: Mapping[str, str], body: bytes) -> Reply:
+        digest, status, answer = next(answers, (b"", 0, b""))
+        if digest != _digest(path, body):
             raise TargetError(
                 "this worker draws other items than its master; use the same release of the load "
                 "tests and of numpy on both"
             )
         return Reply(status, {}, answer)
 
-    return Prepared(target, ask(target, answered), message)
+    return Preparation(target, ask(target, replay), message)
 
 
-def obstacle(prepared: Prepared, name: str) -> str | None:
+def obstacle(preparation: Preparation, name: str) -> str | None:
     """Say why a workload does not suit the model; None if it does."""
     try:
-        workload(name, prepared.target, 0, prepared.references)
+        workload(name, preparation.target, 0, preparation.references)
     except WorkloadError as error:
         return str(error)
     return None

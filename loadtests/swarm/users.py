@@ -9,8 +9,8 @@ from typing import ClassVar
 from locust import FastHttpUser, constant, task
 from locust.exception import StopUser
 
-from loadtests.swarm.prepared import Prepared
-from loadtests.traffic.calls import Call
+from loadtests.swarm.prepared import Preparation
+from loadtests.traffic.calls import LoadCall
 from loadtests.traffic.drawing import WorkloadError
 from loadtests.traffic.target import with_key
 from loadtests.traffic.workloads import workload
@@ -24,7 +24,7 @@ class ModelUser(FastHttpUser):
 
     Attributes:
         workload_name: one of `loadtests.traffic.workloads.WORKLOADS`.
-        prepared: set before the users start; None if that failed, and then no user sends.
+        preparation: set before the users start; None if that failed, and then no user sends.
     """
 
     abstract = True
@@ -32,17 +32,17 @@ class ModelUser(FastHttpUser):
     network_timeout = TIMEOUT_S
     connection_timeout = TIMEOUT_S
     workload_name: ClassVar[str]
-    prepared: ClassVar[Prepared | None] = None
+    preparation: ClassVar[Preparation | None] = None
 
     def on_start(self) -> None:
         """Draw a private seed; stop if the workload does not suit the model."""
-        if self.prepared is None:
+        if self.preparation is None:
             raise StopUser
         # Not at import, because Locust forks its workers after the import.
         seed = int.from_bytes(os.urandom(8))
         try:
             self.draw = workload(
-                self.workload_name, self.prepared.target, seed, self.prepared.references
+                self.workload_name, self.preparation.target, seed, self.preparation.references
             )
         except WorkloadError as error:
             log.warning("a user of %s does not load: %s", type(self).__name__, error)
@@ -74,5 +74,5 @@ class ModelUser(FastHttpUser):
                 response.failure(problem)
 
 
-def _route(call: Call) -> str:
+def _route(call: LoadCall) -> str:
     return call.path.rpartition("/")[2] if call.items else "bad input"

@@ -29,8 +29,8 @@ PICTURE = Tolerance(absolute=0.01, relative=0, of_range=0.05)
 HALF = Tolerance(absolute=0.002, relative=0, of_range=0.02)
 SUM_SLACK = {"float64": 1e-4, "float32": 1e-3, "float16": 1e-2}  # of scores that must sum to 1
 OPTIONAL = {"outputs", "details"}  # for several outputs, and for truncated texts
-LABELLED = {"label", "score", "scores"}
-RANKED = LABELLED | {"labels", "indices"}
+LABELLED_FIELDS = {"label", "score", "scores"}
+RANKED_FIELDS = LABELLED_FIELDS | {"labels", "indices"}
 # The errors that numpy raises for files of random bytes, whose headers it parses as Python.
 NPY_ERRORS = (ValueError, TypeError, SyntaxError, tokenize.TokenError, RecursionError, MemoryError)
 
@@ -40,7 +40,7 @@ class WrongAnswer(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class CorrectAnswer:
     """A correct answer, with its tolerance.
 
     Attributes:
@@ -83,7 +83,7 @@ class Judge:
             raise WrongAnswer(f"the item failed: {prediction.get('code')}")
         outputs = prediction.get("outputs", {})
         if self._labels:
-            form = RANKED if self._is_ranked else LABELLED
+            form = RANKED_FIELDS if self._is_ranked else LABELLED_FIELDS
             if prediction.keys() - OPTIONAL != form or not isinstance(outputs, dict):
                 raise WrongAnswer(f"a prediction with {sorted(prediction)}, not label and scores")
             outputs = {self._first.name: prediction["scores"], **outputs}
@@ -113,7 +113,7 @@ class Judge:
                 f"{list(spec.item_shape)}"
             ) from error
 
-    def known(self, prediction: object, tolerance: Tolerance) -> Known:
+    def correct_answer(self, prediction: object, tolerance: Tolerance) -> CorrectAnswer:
         """Record a prediction as the correct one if it has the correct form.
 
         Raises:
@@ -126,19 +126,19 @@ class Judge:
         high = {name: value + slack[name] for name, value in values.items()}
         labels = None
         if self._labels:
-            scores, allowed = values[self._first.name], slack[self._first.name]
-            best = scores >= scores.max() - 2 * allowed
+            scores, margin = values[self._first.name], slack[self._first.name]
+            best = scores >= scores.max() - 2 * margin
             labels = frozenset(np.array(self._labels)[best].tolist())
-        return Known(values, low, high, labels)
+        return CorrectAnswer(values, low, high, labels)
 
-    def check(self, prediction: object, known: Known | None) -> None:
+    def check(self, prediction: object, correct: CorrectAnswer | None) -> None:
         """Compare a prediction in JSON with the correct one; None: check only the form.
 
         Raises:
             WrongAnswer: if it is wrong.
         """
         values = self.values(prediction)
-        self.check_values(values, known)
+        self.check_values(values, correct)
         if self._labels and isinstance(prediction, dict):
             scores, label = values[self._first.name], prediction["label"]
             best = int(scores.argmax())
@@ -146,19 +146,21 @@ class Judge:
                 raise WrongAnswer(f"label {label!r}, which the model does not have")
             if label != self._labels[best] or prediction["score"] != scores[best]:
                 raise WrongAnswer(f"label {label!r} and its score are not those of the best score")
-            if known is not None and known.labels is not None and label not in known.labels:
-                raise WrongAnswer(f"label {label!r} instead of {' or '.join(sorted(known.labels))}")
+            if correct is not None and correct.labels is not None and label not in correct.labels:
+                raise WrongAnswer(
+                    f"label {label!r} instead of {' or '.join(sorted(correct.labels))}"
+                )
 
-    def check_values(self, values: Mapping[str, Array], known: Known | None) -> None:
+    def check_values(self, values: Mapping[str, Array], correct: CorrectAnswer | None) -> None:
         """Compare outputs with the correct ones; None: check only shapes and ranges.
 
         Raises:
             WrongAnswer: if they are wrong.
         """
-        if known is None:
+        if correct is None:
             return self._check_form(values)
         for name, value in values.items():
-            low, high = known.low[name], known.high[name]
+            low, high = correct.low[name], correct.high[name]
             if value.shape != low.shape:
                 raise WrongAnswer(
                     f"{name} of shape {list(value.shape)} instead of {list(low.shape)}"
@@ -166,7 +168,7 @@ class Judge:
             right = (value >= low) & (value <= high)  # NaN is not
             ties = 0 if value.dtype.kind == "f" else self.tolerance.integer_share
             if np.sum(~right) > int(ties * value.size):
-                far = np.abs(value.astype(np.float64) - known.values[name]).max()
+                far = np.abs(value.astype(np.float64) - correct.values[name]).max()
                 # one digit, because a report groups equal sentences
                 raise WrongAnswer(
                     f"{name} differs by about {far:.0e} from the idle server's answer"
@@ -179,10 +181,11 @@ class Judge:
         Raises:
             WrongAnswer: if another one answered.
         """
-        got = answer.get("model"), answer.get("version")
-        if got != (self._model, self._version):
+        served_by = answer.get("model"), answer.get("version")
+        if served_by != (self._model, self._version):
             raise WrongAnswer(
-                f"answered by {got[0]}/{got[1]} instead of {self._model}/{self._version}"
+                f"answered by {served_by[0]}/{served_by[1]} "
+                f"instead of {self._model}/{self._version}"
             )
 
     def _check_form(self, values: Mapping[str, Array]) -> None:
@@ -234,20 +237,20 @@ def wider(one: Tolerance, other: Tolerance) -> Tolerance:
     )
 
 
-def told_apart(known: Sequence[Known]) -> float:
+def distinguishable_share(correct: Sequence[CorrectAnswer]) -> float:
     """Return the share of pairs with distinguishable answers, 0..1.
 
     Each is compared with the previous eight: all pairs of 64 would take longer than the queries.
     """
-    pairs = [(a, b) for at, a in enumerate(known) for b in known[max(0, at - 8) : at]]
+    pairs = [(a, b) for at, a in enumerate(correct) for b in correct[max(0, at - 8) : at]]
     apart = sum(not _within(a.values, b) for a, b in pairs)
     return apart / len(pairs) if pairs else 0.0
 
 
-def _within(values: Mapping[str, Array], known: Known) -> bool:
+def _within(values: Mapping[str, Array], correct: CorrectAnswer) -> bool:
     return all(
-        value.shape == known.low[name].shape
-        and bool(((value >= known.low[name]) & (value <= known.high[name])).all())
+        value.shape == correct.low[name].shape
+        and bool(((value >= correct.low[name]) & (value <= correct.high[name])).all())
         for name, value in values.items()
     )
 

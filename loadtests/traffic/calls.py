@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 import orjson
 
-from loadtests.traffic.answers import Judge, Known, WrongAnswer
+from loadtests.traffic.answers import CorrectAnswer, Judge, WrongAnswer
 
 JSON = "application/json"
 ERROR_FIELDS = {"error", "code", "request_id", "details"}
@@ -31,15 +31,12 @@ class Expectation(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class LoadCall:
     """A POST request and its correct answer.
 
     Attributes:
-        path: for example /models/digits/predict.
         headers: Content-Type, and Accept if the answer must not be JSON.
-        body: the bytes to send.
         items: number of requested predictions; 0 if it must be rejected.
-        expected: judges the answer.
     """
 
     path: str
@@ -50,17 +47,17 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True)
-class Predictions:
+class ExpectedPredictions:
     """Expects a 200 in JSON with these predictions in order.
 
     Attributes:
-        known: the correct answers; None if only the form can be checked.
+        correct: the correct answers; None if only the form can be checked.
         many: whether the call was /batch-predict.
         twins: indices of equal items, whose answers must be equal.
     """
 
     judge: Judge
-    known: Sequence[Known | None]
+    correct: Sequence[CorrectAnswer | None]
     many: bool = False
     twins: Sequence[tuple[int, int]] = ()
 
@@ -70,41 +67,41 @@ class Predictions:
         field, answer = "predictions" if self.many else "prediction", _object(body)
         if answer is None or answer.keys() != {"model", "version", field}:
             return f"200 with a body that is not {{model, version, {field}}}"
-        got = answer[field] if self.many else [answer[field]]
-        if not isinstance(got, list) or len(got) != len(self.known):
-            count = len(got) if isinstance(got, list) else "no"
-            return f"{count} predictions for {len(self.known)} items"
+        predictions = answer[field] if self.many else [answer[field]]
+        if not isinstance(predictions, list) or len(predictions) != len(self.correct):
+            count = len(predictions) if isinstance(predictions, list) else "no"
+            return f"{count} predictions for {len(self.correct)} items"
         try:
             self.judge.check_head(answer)
-            for one, known in zip(got, self.known, strict=True):
-                self.judge.check(one, known)
+            for one, correct in zip(predictions, self.correct, strict=True):
+                self.judge.check(one, correct)
         except WrongAnswer as error:
             return str(error)
-        if any(got[a] != got[b] for a, b in self.twins):
+        if any(predictions[a] != predictions[b] for a, b in self.twins):
             return "equal items of one batch were answered differently"
         return None
 
 
 @dataclass(frozen=True, slots=True)
-class RawPrediction:
+class ExpectedArray:
     """Expects a 200 with one array as bytes."""
 
     judge: Judge
-    known: Known | None
+    correct: CorrectAnswer | None
     media_type: str
 
     def problem(self, status: int, headers: Mapping[str, str], body: bytes) -> str | None:
         if (problem := _head_problem(status, headers, body, self.media_type)) is not None:
             return problem
         try:
-            self.judge.check_values(self.judge.raw(self.media_type, body), self.known)
+            self.judge.check_values(self.judge.raw(self.media_type, body), self.correct)
         except WrongAnswer as error:
             return str(error)
         return None
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class ExpectedError:
     """Expects an error for invalid input with this status and code, in the service's format."""
 
     status: int

@@ -7,7 +7,7 @@ import random
 from dataclasses import dataclass, field
 
 from loadtests.errors import LoadTestError
-from loadtests.traffic.answers import Known
+from loadtests.traffic.answers import CorrectAnswer
 from loadtests.traffic.payloads import discrete_item, discrete_numbers, json_template
 from loadtests.traffic.reference_inputs import References
 from loadtests.traffic.sentences import SENTENCES, text_json
@@ -23,11 +23,10 @@ class WorkloadError(LoadTestError):
 
 
 @dataclass
-class Source:
+class InputSource:
     """The source of a workload's inputs.
 
     Attributes:
-        target: the model.
         references: its items with known answers.
         seed: equal seeds draw equal inputs, different seeds different ones.
     """
@@ -48,7 +47,7 @@ class UniqueItems:
         WorkloadError: if an item has too few numbers to vary.
     """
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: InputSource) -> None:
         self._source = source
         codec = source.target.codec
         self._text = codec if isinstance(codec, TextCodecSpec) else None
@@ -64,7 +63,7 @@ class UniqueItems:
                 source, tuple(reference.text.variants for reference in source.references.items)
             )
 
-    def draw(self) -> tuple[bytes, Known | None]:
+    def draw(self) -> tuple[bytes, CorrectAnswer | None]:
         """Return the JSON value of a new item, and its correct answer if known."""
         if self._text is not None:
             return text_json(self._text, next(self._numbers)), None
@@ -73,18 +72,18 @@ class UniqueItems:
             return json_template(item, ()).fill(0), None
         index, number = self._variants.next()
         reference = self._source.references.items[index]
-        return reference.text.fill(number), reference.varied
+        return reference.text.fill(number), reference.variant_answer
 
 
 class Variants:
     """Draws pairs of a reference and one of its variants, each pair once."""
 
-    def __init__(self, source: Source, variants: tuple[int, ...]) -> None:
+    def __init__(self, source: InputSource, variants: tuple[int, ...]) -> None:
         _check_enough(source, sum(variants), MIN_INPUTS)
         self._random = source.random
         self._variants = variants
         self._start = source.random.getrandbits(64)
-        self._used = [0] * len(variants)
+        self._counts = [0] * len(variants)
 
     def next(self) -> tuple[int, int]:
         """Return the index of a reference, and the number of its variant.
@@ -93,18 +92,18 @@ class Variants:
             WorkloadError: if all of them are used up.
         """
         index = self._random.randrange(len(self._variants))
-        used = self._used[index]
-        if used >= self._variants[index]:
+        count = self._counts[index]
+        if count >= self._variants[index]:
             raise WorkloadError(
                 f"all {self._variants[index]} variants of an item are used up; shorten the load"
             )
-        self._used[index] = used + 1
-        return index, self._start + used
+        self._counts[index] = count + 1
+        return index, self._start + count
 
 
-def _check_enough(source: Source, inputs: int, wanted: int) -> None:
-    if inputs < wanted:
+def _check_enough(source: InputSource, inputs: int, least: int) -> None:
+    if inputs < least:
         raise WorkloadError(
-            f"an input of {source.target.model} has only {inputs} variants, but {wanted} are "
+            f"an input of {source.target.model} has only {inputs} variants, but {least} are "
             "needed: a run would use them up; use `repeated`"
         )

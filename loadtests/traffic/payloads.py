@@ -61,7 +61,7 @@ class Template:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class VaryingNumber:
     """A number in an item that may change slightly.
 
     Attributes:
@@ -93,7 +93,7 @@ def draw_item(
         of_axes = _sizes_of(spec, aligned=aligned)
         for size in of_axes:
             if size is not None and size not in sizes:
-                sizes[size] = _drawn(*bounds[size], rng)
+                sizes[size] = _draw_size(*bounds[size], rng)
         shapes[spec.name] = tuple(
             n if size is None else sizes[size]
             for n, size in zip(spec.item_shape, of_axes, strict=True)
@@ -119,7 +119,7 @@ def can_be_aligned(specs: Sequence[TensorSpec]) -> bool:
     return len(free) > len(set(free))
 
 
-def places_of(item: Arrays) -> tuple[Place, ...]:
+def places_of(item: Arrays) -> tuple[VaryingNumber, ...]:
     """Return the numbers of an item to change for variants: as few as suffice.
 
     Returns:
@@ -132,40 +132,40 @@ def places_of(item: Arrays) -> tuple[Place, ...]:
     ulps = HALF_ULPS if any(a.dtype == np.float16 for a in floats.values()) else ULPS
     count = math.ceil(math.log(VARIANTS, 2 * ulps + 1))
     if count > total and ulps != HALF_ULPS:
-        needed = math.ceil(VARIANTS ** (1 / total) / 2)
-        ulps = min(MOST_ULPS, needed)
+        ulps_needed = math.ceil(VARIANTS ** (1 / total) / 2)
+        ulps = min(MOST_ULPS, ulps_needed)
     spread = np.linspace(0, total - 1, min(count, total)).round().astype(int)
     starts = dict(zip(floats, _starts(floats), strict=True))
-    places = list[Place]()
+    places = list[VaryingNumber]()
     for name, array in floats.items():
         here = spread - starts[name]
         here = here[(here >= 0) & (here < array.size)]
         near = _near(array.reshape(-1)[here], ulps)
-        places += map(Place, itertools.repeat(name), here.tolist(), near)
+        places += map(VaryingNumber, itertools.repeat(name), here.tolist(), near)
     return tuple(places)
 
 
-def json_template(item: Arrays, places: Sequence[Place]) -> Template:
+def json_template(item: Arrays, places: Sequence[VaryingNumber]) -> Template:
     """Return the item in a JSON body: nested numbers, or an object of them by input name."""
     segments, choices = [b""], list[tuple[bytes, ...]]()
     for position, (name, array) in enumerate(item.items()):
         if len(item) > 1:
             segments[-1] += (b"{" if position == 0 else b",") + orjson.dumps(name) + b":"
         text = _text(array)
-        chosen = {place.index: place for place in places if place.name == name}
+        by_index = {place.index: place for place in places if place.name == name}
         after = 0
-        for index, match in enumerate(NUMBER.finditer(text) if chosen else ()):
-            if index in chosen:
+        for index, match in enumerate(NUMBER.finditer(text) if by_index else ()):
+            if index in by_index:
                 segments[-1] += text[after : match.start()]
                 segments.append(b"")
-                choices.append(tuple(_text(chosen[index].values)[1:-1].split(b",")))
+                choices.append(tuple(_text(by_index[index].values)[1:-1].split(b",")))
                 after = match.end()
         segments[-1] += text[after:]
     segments[-1] += b"}" if len(item) > 1 else b""
     return Template(tuple(segments), tuple(choices))
 
 
-def raw_template(array: Array, places: Sequence[Place]) -> Template:
+def raw_template(array: Array, places: Sequence[VaryingNumber]) -> Template:
     """Return the item's bytes: little-endian, row-major."""
     little = array.dtype.newbyteorder("<")
     data, size = array.astype(little).tobytes(), array.dtype.itemsize
@@ -181,7 +181,7 @@ def _pieces(data: bytes, size: int) -> tuple[bytes, ...]:
     return tuple(data[at : at + size] for at in range(0, len(data), size))
 
 
-def npy_template(array: Array, places: Sequence[Place]) -> Template:
+def npy_template(array: Array, places: Sequence[VaryingNumber]) -> Template:
     """Return the item as an .npy file."""
     buffer = io.BytesIO()
     little = np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
@@ -229,7 +229,7 @@ def _bounds(specs: Sequence[TensorSpec], *, aligned: bool) -> dict[_Size, tuple[
     return bounds
 
 
-def _drawn(least: int, most: int, rng: np.random.Generator) -> int:
+def _draw_size(least: int, most: int, rng: np.random.Generator) -> int:
     return max(least, min(int(rng.choice(FREE_SIZES)), most))
 
 

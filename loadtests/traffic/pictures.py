@@ -45,13 +45,13 @@ def picture_variants(pixels: Array) -> int:
 
 def vary_picture(pixels: Array, number: int) -> Array:
     """Change up to eight values by one grey level; each number gives a different picture."""
-    varied = pixels.copy()
-    flat = varied.reshape(-1)
+    variant = pixels.copy()
+    flat = variant.reshape(-1)
     groups, size = _groups(pixels)
     for group in range(groups):
         number, place = divmod(number, size)
         flat[group * size + place] ^= 1
-    return varied
+    return variant
 
 
 def _groups(pixels: Array) -> tuple[int, int]:

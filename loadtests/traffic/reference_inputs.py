@@ -13,10 +13,10 @@ import orjson
 from loadtests.traffic.answers import (
     HALF,
     PICTURE,
+    CorrectAnswer,
     Judge,
-    Known,
     WrongAnswer,
-    told_apart,
+    distinguishable_share,
     wider,
 )
 from loadtests.traffic.calls import JSON, failure
@@ -41,34 +41,34 @@ MIN_REFERENCES = 8
 MOST_NUMBERS = 2_000_000  # in all references together, so there are fewer large items
 SIDE = 64  # of a picture to draw, in pixels, if it may have any size
 SEED = 0  # every process queries the same items
-MIN_TOLD_APART = 0.5
+MIN_DISTINGUISHABLE = 0.5
 log = logging.getLogger(__name__)
 
 # Sends (path, headers, body) and returns the answer.
 Send = Callable[[str, Mapping[str, str], bytes], Reply]
 
 
-class Refusal(TargetError):
+class RequestRejected(TargetError):
     """The server rejected the request as invalid, or could not answer it."""
 
 
 @dataclass(frozen=True, slots=True)
-class Reference:
+class ReferenceItem:
     """An item, its bodies, and its correct answer.
 
     Attributes:
         text: its JSON value, in variants with the same answer.
         raw: its bytes, in the same variants; None for several inputs, and for text.
         npy: an .npy file, in the same variants; None as for `raw`.
-        known: the answer to the unchanged item.
-        varied: the answer to its variants; for float16 inputs with a wider tolerance.
+        answer: the answer to the unchanged item.
+        variant_answer: the answer to its variants; for float16 inputs with a wider tolerance.
     """
 
     text: Template
     raw: Template | None
     npy: Template | None
-    known: Known
-    varied: Known
+    answer: CorrectAnswer
+    variant_answer: CorrectAnswer
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,15 +77,14 @@ class PictureReference:
 
     Attributes:
         pixels: uint8 [height, width] or [height, width, 3].
-        file: as PNG.
-        known: the answer to the unchanged picture.
-        varied: the answer with a few changed grey levels, with a wider tolerance.
+        answer: the answer to the unchanged picture.
+        variant_answer: the answer with a few changed grey levels, with a wider tolerance.
     """
 
     pixels: Array
     file: bytes
-    known: Known
-    varied: Known
+    answer: CorrectAnswer
+    variant_answer: CorrectAnswer
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,27 +93,26 @@ class References:
 
     Attributes:
         judge: of this model's answers.
-        items: at least one.
         pictures: empty if the model accepts no pictures.
     """
 
     judge: Judge
-    items: tuple[Reference, ...]
+    items: tuple[ReferenceItem, ...]
     pictures: tuple[PictureReference, ...]
 
-    def told(self) -> str:
+    def describe(self) -> str:
         """Describe their number, and whether swapped answers would be noticed."""
-        share = self.told_apart
-        warning = "" if share >= MIN_TOLD_APART else ": swapped answers may not be noticed"
+        share = self.distinguishable_share
+        warning = "" if share >= MIN_DISTINGUISHABLE else ": swapped answers may not be noticed"
         return (
             f"{len(self.items)} reference inputs; of their answers, {share:.1%} of the pairs can "
             f"be told apart{warning}"
         )
 
     @property
-    def told_apart(self) -> float:
+    def distinguishable_share(self) -> float:
         """Return the share of the pairs of answers that differ enough."""
-        return told_apart([reference.varied for reference in self.items])
+        return distinguishable_share([reference.variant_answer for reference in self.items])
 
 
 def ask(target: Target, send: Send | None = None) -> References:
@@ -130,7 +128,7 @@ def ask(target: Target, send: Send | None = None) -> References:
     send = send or (lambda path, headers, body: exchange(target.url, "POST", path, headers, body))
     try:
         return _ask(target, send, aligned=False)
-    except Refusal as error:
+    except RequestRejected as error:
         if not can_be_aligned(target.inputs):
             raise
         log.warning("%s; trying again with one size for free dimensions in all inputs", error)
@@ -168,40 +166,42 @@ def _at_small_size(codec: ImageCodecSpec, inputs: Sequence[TensorSpec]) -> Pictu
     return how.model_copy(update=dict(zip(("height", "width"), sides, strict=True)))
 
 
-def _reference(target: Target, judge: Judge, send: Send, item: Arrays) -> Reference:
+def _reference(target: Target, judge: Judge, send: Send, item: Arrays) -> ReferenceItem:
     places = places_of(item)
     text = json_template(item, places)
     prediction = _predict(target, send, JSON, b'{"input":%b}' % text.fill(0))
     single = next(iter(item.values())) if len(item) == 1 else None
     half = any(array.dtype == np.float16 for array in item.values())
     tolerance = judge.tolerance
-    return Reference(
+    return ReferenceItem(
         text=text,
         raw=None if single is None else raw_template(single, places),
         npy=None if single is None else npy_template(single, places),
-        known=_known(judge, prediction, tolerance),
-        varied=_known(judge, prediction, wider(tolerance, HALF) if half else tolerance),
+        answer=_correct_answer(judge, prediction, tolerance),
+        variant_answer=_correct_answer(
+            judge, prediction, wider(tolerance, HALF) if half else tolerance
+        ),
     )
 
 
-def _text(target: Target, judge: Judge, send: Send, text: bytes) -> Reference:
+def _text(target: Target, judge: Judge, send: Send, text: bytes) -> ReferenceItem:
     """Query a text, without variants, because any change would change the answer."""
     prediction = _predict(target, send, JSON, b'{"input":%b}' % text)
-    known = _known(judge, prediction, judge.tolerance)
-    return Reference(Template((text,), ()), None, None, known, known)
+    answer = _correct_answer(judge, prediction, judge.tolerance)
+    return ReferenceItem(Template((text,), ()), None, None, answer, answer)
 
 
 def _picture(target: Target, judge: Judge, send: Send, pixels: Array) -> PictureReference:
     file = png(pixels)
     prediction = _predict(target, send, "image/png", file)
-    exact = _known(judge, prediction, judge.tolerance)
-    varied = _known(judge, prediction, wider(judge.tolerance, PICTURE))
-    return PictureReference(pixels, file, exact, varied)
+    exact = _correct_answer(judge, prediction, judge.tolerance)
+    variant_answer = _correct_answer(judge, prediction, wider(judge.tolerance, PICTURE))
+    return PictureReference(pixels, file, exact, variant_answer)
 
 
-def _known(judge: Judge, prediction: object, tolerance: Tolerance) -> Known:
+def _correct_answer(judge: Judge, prediction: object, tolerance: Tolerance) -> CorrectAnswer:
     try:
-        return judge.known(prediction, tolerance)
+        return judge.correct_answer(prediction, tolerance)
     except WrongAnswer as error:
         raise TargetError(f"the idle server gave a wrong answer: {error}") from error
 
@@ -210,7 +210,9 @@ def _predict(target: Target, send: Send, content_type: str, body: bytes) -> obje
     path = target.path("predict")
     reply = send(path, {"Content-Type": content_type}, body)
     if reply.status != 200:
-        raise Refusal(f"the idle server refused {path}: {failure(reply.status, reply.body)}")
+        raise RequestRejected(
+            f"the idle server refused {path}: {failure(reply.status, reply.body)}"
+        )
     try:
         return orjson.loads(reply.body)["prediction"]
     except (orjson.JSONDecodeError, TypeError, KeyError) as error:

@@ -21,7 +21,7 @@ VARIABLE = "TORCHLANE_LOAD_API_KEY"
 TIMEOUT_S = 10.0
 ALL_SCORES = "?top_k=999999999"  # overrides the manifest's number
 MODELS = "/models?full=true"  # with the manifest: variants and tolerances
-KEY_REFUSED = (401, 403)
+KEY_REJECTED = (401, 403)
 MAX_SHOWN_CHARACTERS = 300  # of a server's answer, in an error
 
 
@@ -44,8 +44,6 @@ class Target:
 
     Attributes:
         url: of the server, without a slash at its end.
-        model: its name.
-        version: the loaded one.
         precision: of its answers, for example `float32` or `int8`.
         manifest: the public part of its manifest.
     """
@@ -102,7 +100,7 @@ def learn(url: str, model: str | None = None) -> Target:
     """
     url = str(ServerUrl.parse(url))
     reply = exchange(url, "GET", MODELS)
-    if reply.status in KEY_REFUSED:
+    if reply.status in KEY_REJECTED:
         raise TargetError(
             f"{url} requires an API key, and answered {reply.status}: put a key with the scope "
             f"`predict` into the environment variable {VARIABLE}"
@@ -113,7 +111,7 @@ def learn(url: str, model: str | None = None) -> Target:
     return from_models(reply.body, url, model)
 
 
-def from_models(answer: bytes, url: str, wanted: str | None = None) -> Target:
+def from_models(answer: bytes, url: str, model: str | None = None) -> Target:
     """Choose a model from the body of GET /models.
 
     Raises:
@@ -124,7 +122,7 @@ def from_models(answer: bytes, url: str, wanted: str | None = None) -> Target:
     except (orjson.JSONDecodeError, TypeError, KeyError) as error:
         text = answer[:MAX_SHOWN_CHARACTERS].decode(errors="replace")
         raise TargetError(f"GET {url}/models is not a list of models: {text}") from error
-    info = _chosen(models, url, wanted)
+    info = _model_info(models, url, model)
     if info.get("manifest") is None:
         raise TargetError(
             f"{url} has {info['name']!r}, but it is {info.get('state')}, not loaded; "
@@ -144,15 +142,15 @@ def from_models(answer: bytes, url: str, wanted: str | None = None) -> Target:
     return target
 
 
-def _chosen(models: Mapping[str, Any], url: str, wanted: str | None) -> Mapping[str, Any]:
-    listed = ", ".join(models) or "none"
-    if wanted is not None:
-        if wanted not in models:
-            raise TargetError(f"{url} has no model {wanted!r}; it has: {listed}")
-        return dict(models[wanted])
+def _model_info(models: Mapping[str, Any], url: str, model: str | None) -> Mapping[str, Any]:
+    names = ", ".join(models) or "none"
+    if model is not None:
+        if model not in models:
+            raise TargetError(f"{url} has no model {model!r}; it has: {names}")
+        return dict(models[model])
     default = next((info for info in models.values() if info.get("default")), None)
     if default is None:
-        raise TargetError(f"{url} has no default model; name one of: {listed}")
+        raise TargetError(f"{url} has no default model; name one of: {names}")
     return dict(default)
 
 
@@ -180,12 +178,12 @@ def exchange(
         TargetError: if it cannot be sent, or no answer comes within `timeout_s`.
         UsageError: if the URL or the environment's key is invalid.
     """
-    parsed = ServerUrl.parse(url)
-    secure = parsed.scheme == "https"
+    server = ServerUrl.parse(url)
+    secure = server.scheme == "https"
     kind = http.client.HTTPSConnection if secure else http.client.HTTPConnection
-    connection = kind(parsed.host, parsed.port, timeout=timeout_s)
+    connection = kind(server.host, server.port, timeout=timeout_s)
     try:
-        connection.request(method, parsed.prefix + path, body, with_key(headers or {}))
+        connection.request(method, server.prefix + path, body, with_key(headers or {}))
         response = connection.getresponse()
         names = {name.lower(): value for name, value in response.getheaders()}
         return Reply(response.status, names, response.read())

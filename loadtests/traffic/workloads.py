@@ -8,12 +8,19 @@ from typing import TypeAlias
 
 import orjson
 
-from loadtests.traffic.answers import NPY, OCTET_STREAM, Known
-from loadtests.traffic.calls import JSON, Call, Expectation, Predictions, RawPrediction, Refused
-from loadtests.traffic.drawing import Source, UniqueItems, Variants, WorkloadError
+from loadtests.traffic.answers import NPY, OCTET_STREAM, CorrectAnswer
+from loadtests.traffic.calls import (
+    JSON,
+    Expectation,
+    ExpectedArray,
+    ExpectedError,
+    ExpectedPredictions,
+    LoadCall,
+)
+from loadtests.traffic.drawing import InputSource, UniqueItems, Variants, WorkloadError
 from loadtests.traffic.payloads import Template
 from loadtests.traffic.pictures import picture_variants, png, vary_picture
-from loadtests.traffic.reference_inputs import Reference, References
+from loadtests.traffic.reference_inputs import ReferenceItem, References
 from loadtests.traffic.target import Target
 from models.codec_specs import TextCodecSpec
 
@@ -21,30 +28,30 @@ BATCH_ITEMS = 16
 ZIPF_EXPONENT = 1.1  # the skew of popular inputs; that of web requests is about 0.6 to 1.2
 BAD_SHARE = 0.02
 PNG, TEXT = "image/png", "text/plain"
-Draw: TypeAlias = Callable[[], Call]  # draws the next call
+Draw: TypeAlias = Callable[[], LoadCall]  # draws the next call
 
 
-def unique(source: Source) -> Draw:
+def unique(source: InputSource) -> Draw:
     """JSON singles, each with a new input that only the model can answer."""
     items = UniqueItems(source)
     return lambda: _single(source, JSON, b'{"input":%b}', *items.draw())
 
 
-def repeated(source: Source) -> Draw:
+def repeated(source: InputSource) -> Draw:
     """JSON singles of popular inputs, the first far more often than the last (Zipf)."""
     calls = [
-        _single(source, JSON, b'{"input":%b}', reference.text.fill(0), reference.known)
+        _single(source, JSON, b'{"input":%b}', reference.text.fill(0), reference.answer)
         for reference in source.references.items
     ]
     weights = _zipf(len(calls))
     return lambda: source.random.choices(calls, cum_weights=weights)[0]
 
 
-def batch(source: Source) -> Draw:
+def batch(source: InputSource) -> Draw:
     """JSON batches in which half of the items are duplicates; no item is in two batches."""
     items = UniqueItems(source)
 
-    def draw() -> Call:
+    def draw() -> LoadCall:
         distinct = [items.draw() for _ in range(BATCH_ITEMS // 2)]
         picks = [*range(len(distinct))]
         picks += source.random.choices(picks, k=BATCH_ITEMS - len(distinct))
@@ -55,19 +62,19 @@ def batch(source: Source) -> Draw:
             for place, pick in enumerate(picks)
             if first.setdefault(pick, place) != place
         ]
-        known = [distinct[pick][1] for pick in picks]
-        return Call(
+        correct = [distinct[pick][1] for pick in picks]
+        return LoadCall(
             path=source.target.path("batch-predict"),
             headers={"Content-Type": JSON},
             body=b'{"inputs":[%b]}' % b",".join(distinct[pick][0] for pick in picks),
             items=BATCH_ITEMS,
-            expected=Predictions(source.references.judge, known, many=True, twins=twins),
+            expected=ExpectedPredictions(source.references.judge, correct, many=True, twins=twins),
         )
 
     return draw
 
 
-def binary(source: Source, media_type: str) -> Draw:
+def binary(source: InputSource, media_type: str) -> Draw:
     """Singles as raw little-endian bytes or .npy files, with answers in the same format.
 
     Raises:
@@ -86,29 +93,29 @@ def binary(source: Source, media_type: str) -> Draw:
         raise WorkloadError(f"{target.model} accepts {first.dtype}, which varies only in JSON")
     accept = media_type if len(target.outputs) == 1 and target.outputs[0].is_fixed else JSON
 
-    def template(reference: Reference) -> Template:
-        found = reference.raw if media_type == OCTET_STREAM else reference.npy
-        if found is None:
+    def template(reference: ReferenceItem) -> Template:
+        body = reference.raw if media_type == OCTET_STREAM else reference.npy
+        if body is None:
             raise WorkloadError("bug: an item of one input has no bytes")
-        return found
+        return body
 
     references = source.references.items
     variants = Variants(source, tuple(template(each).variants for each in references))
 
-    def draw() -> Call:
+    def draw() -> LoadCall:
         index, number = variants.next()
-        known = references[index].varied
-        expected: Expectation = RawPrediction(judge, known, accept)
+        correct = references[index].variant_answer
+        expected: Expectation = ExpectedArray(judge, correct, accept)
         if accept == JSON:
-            expected = Predictions(judge, (known,))
+            expected = ExpectedPredictions(judge, (correct,))
         path = target.path("predict", binary=accept != JSON)
         headers = {"Content-Type": media_type, "Accept": accept}
-        return Call(path, headers, template(references[index]).fill(number), 1, expected)
+        return LoadCall(path, headers, template(references[index]).fill(number), 1, expected)
 
     return draw
 
 
-def image(source: Source) -> Draw:
+def image(source: InputSource) -> Draw:
     """PNG bodies: half of them popular (Zipf), half new.
 
     Raises:
@@ -122,18 +129,18 @@ def image(source: Source) -> Draw:
     weights = _zipf(len(pictures))
     variants = Variants(source, tuple(picture_variants(each.pixels) for each in pictures))
 
-    def draw() -> Call:
+    def draw() -> LoadCall:
         if source.random.random() < 0.5:
             popular = source.random.choices(pictures, cum_weights=weights)[0]
-            return _single(source, PNG, b"%b", popular.file, popular.known)
+            return _single(source, PNG, b"%b", popular.file, popular.answer)
         index, number = variants.next()
         file = png(vary_picture(pictures[index].pixels, number))
-        return _single(source, PNG, b"%b", file, pictures[index].varied)
+        return _single(source, PNG, b"%b", file, pictures[index].variant_answer)
 
     return draw
 
 
-def text(source: Source) -> Draw:
+def text(source: InputSource) -> Draw:
     """Single new texts as text/plain.
 
     Raises:
@@ -144,32 +151,32 @@ def text(source: Source) -> Draw:
         raise WorkloadError(f"{source.target.model} does not accept single texts")
     items = UniqueItems(source)
 
-    def draw() -> Call:
-        quoted, known = items.draw()
-        return _single(source, TEXT, b"%b", orjson.loads(quoted).encode(), known)
+    def draw() -> LoadCall:
+        item, correct = items.draw()
+        return _single(source, TEXT, b"%b", orjson.loads(item).encode(), correct)
 
     return draw
 
 
-def bad(source: Source) -> Draw:
+def bad(source: InputSource) -> Draw:
     """Requests that must be rejected, each with the correct error."""
     deep = b"0"
     for _ in range(len(source.target.inputs[0].item_shape) + 2):
         deep = b"[" + deep + b"]"
     good = source.references.items[0].text.fill(0)
-    path, invalid = source.target.path("predict"), Refused(422, "invalid_input")
+    path, invalid = source.target.path("predict"), ExpectedError(422, "invalid_input")
     bodies = (
         b'{"input":%b}' % deep,  # wrong shape
         b'{"input":%b' % good,  # not closed
         b'{"inputs":[%b]}' % good,  # a batch's body
     )
-    calls = [Call(path, {"Content-Type": JSON}, body, 0, invalid) for body in bodies]
-    unsupported = Refused(415, "unsupported_media_type")
-    calls.append(Call(path, {"Content-Type": "text/csv"}, b"1,2,3", 0, unsupported))
+    calls = [LoadCall(path, {"Content-Type": JSON}, body, 0, invalid) for body in bodies]
+    unsupported = ExpectedError(415, "unsupported_media_type")
+    calls.append(LoadCall(path, {"Content-Type": "text/csv"}, b"1,2,3", 0, unsupported))
     return lambda: source.random.choice(calls)
 
 
-def mixed(source: Source) -> Draw:
+def mixed(source: InputSource) -> Draw:
     """All of `SHARES` that suit the model, and some invalid input."""
     parts: list[Draw] = []
     shares = []
@@ -181,7 +188,7 @@ def mixed(source: Source) -> Draw:
         shares.append(share)
     weights, wrong = list(itertools.accumulate(shares)), bad(source)
 
-    def draw() -> Call:
+    def draw() -> LoadCall:
         if source.random.random() < BAD_SHARE:
             return wrong()
         return source.random.choices(parts, cum_weights=weights)[0]()
@@ -192,7 +199,7 @@ def mixed(source: Source) -> Draw:
 # Parts of a mixed load, by weight; `repeated` suits every model.
 SHARES = {"unique": 4, "repeated": 3, "batch": 1, "binary": 2, "image": 2, "text": 2}
 
-WORKLOADS: Mapping[str, Callable[[Source], Draw]] = {
+WORKLOADS: Mapping[str, Callable[[InputSource], Draw]] = {
     "unique": unique,
     "repeated": repeated,
     "batch": batch,
@@ -219,13 +226,15 @@ def workload(name: str, target: Target, seed: int, references: References) -> Dr
     make = WORKLOADS.get(name)
     if make is None:
         raise WorkloadError(f"no workload is named {name!r}; there are: {', '.join(WORKLOADS)}")
-    return make(Source(target, references, seed))
+    return make(InputSource(target, references, seed))
 
 
-def _single(source: Source, media_type: str, form: bytes, item: bytes, known: Known | None) -> Call:
-    expected = Predictions(source.references.judge, (known,))
+def _single(
+    source: InputSource, media_type: str, form: bytes, item: bytes, correct: CorrectAnswer | None
+) -> LoadCall:
+    expected = ExpectedPredictions(source.references.judge, (correct,))
     path = source.target.path("predict")
-    return Call(path, {"Content-Type": media_type}, form % item, 1, expected)
+    return LoadCall(path, {"Content-Type": media_type}, form % item, 1, expected)
 
 
 def _zipf(count: int) -> list[float]:

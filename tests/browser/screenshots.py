@@ -15,7 +15,7 @@ from PIL import Image
 from playwright.sync_api import FloatRect, Page, expect
 
 from loadtests.openloop.address import reach
-from loadtests.openloop.generator import Limits, send
+from loadtests.openloop.generator import TrialLimits, send
 from tests.browser.chromium import chromium
 from tests.browser.test_try import THREE, draw_three, predict
 from tests.e2e.server import running
@@ -45,7 +45,7 @@ def load(url: str) -> None:
     seconds = np.arange(0, SECONDS)
     numbers = rng.poisson(180 + 120 * np.sin(seconds / 9))
     due_s = np.sort(np.repeat(seconds, numbers) + rng.random(numbers.sum()))
-    asyncio.run(send(reach(url), due_s, requests(rng, len(due_s)), Limits()))
+    asyncio.run(send(reach(url), due_s, requests(rng, len(due_s)), TrialLimits()))
 
 
 def keep(page: Page, name: str) -> None:

@@ -11,7 +11,7 @@ from playwright.sync_api import Page, expect
 
 from loadtests.openloop.address import reach
 from loadtests.openloop.arrivals import schedule
-from loadtests.openloop.generator import Limits, Sent, send
+from loadtests.openloop.generator import RequestLog, TrialLimits, send
 from tests.browser.chromium import Visits
 from tests.e2e.server import Server
 
@@ -52,8 +52,8 @@ class Load(Thread):
     def __init__(self, server: Server) -> None:
         super().__init__(daemon=True)
         due_s = schedule("uniform", RATE_PER_S, SECONDS, 0)
-        self._work = (reach(server.url), due_s, [REQUEST] * len(due_s), Limits())
-        self.sent: Sent | None = None
+        self._work = (reach(server.url), due_s, [REQUEST] * len(due_s), TrialLimits())
+        self.sent: RequestLog | None = None
 
     def run(self) -> None:
         self.sent = asyncio.run(send(*self._work))

@@ -26,7 +26,7 @@ from loadtests.bench.artifacts import manifest_of, newest_artifact
 from loadtests.bench.bodies import bodies_of
 from loadtests.bench.dialects import TORCHLANE
 from loadtests.bench.servers import Fleet, ServerSpec, choose_cores, pinned
-from loadtests.bench.workloads import MINILM, chosen
+from loadtests.bench.workloads import MINILM, select
 from models.processor import cpu_name
 from tests.artifacts import change_manifest
 
@@ -97,7 +97,7 @@ def _measured(
     fleet: Fleet, spec: ServerSpec, artifact: Path, seed: int, given: argparse.Namespace
 ) -> Figures:
     """Load one server; no sentence comes twice."""
-    [workload] = chosen(["text-32"])
+    [workload] = select(["text-32"])
     bodies = bodies_of(workload, manifest_of(artifact), TORCHLANE, seed)
     with tempfile.NamedTemporaryFile() as file, fleet.awake(spec) as server:
         bodies.write(Path(file.name))

@@ -18,7 +18,7 @@ import numpy as np
 import psutil
 import pytest
 
-from loadtests.bench.wrk import LoadPlan, Run, load
+from loadtests.bench.wrk import LoadPlan, WrkResult, load
 from models.tensors import TensorSpec
 from tests.artifacts import write_artifact
 from tests.e2e.balanced import cluster, in_turns
@@ -113,7 +113,7 @@ def test_throughput_through_haproxy_compared_with_direct(wide: Path, tmp_path: P
     plan = LoadPlan(connections=32, seconds=3)
     with cluster(wide, tmp_path, 1) as found:
         (server,) = found.servers
-        rounds: dict[str, list[tuple[Run, float, float]]] = {"direct": [], "HAProxy": []}
+        rounds: dict[str, list[tuple[WrkResult, float, float]]] = {"direct": [], "HAProxy": []}
         load(server.port, requests, 0, plan)
         for _ in range(ROUNDS):
             for way, port in (("direct", server.port), ("HAProxy", found.balancer.port)):

@@ -24,14 +24,13 @@ MAX_BATCH = 64
 WARM_RUNS = 3  # TorchScript's profiling executor specialises on the second and third call
 SCRIPTS = ("script", "trace")
 Forward = Callable[..., torch.Tensor]  # accepts the inputs in the order of the manifest
-Asked = tuple[bool, Array]  # whether a request is a batch, and its items [n, *shape]
+ItemRequest = tuple[bool, Array]  # whether a request is a batch, and its items [n, *shape]
 
 
 class Model:
     """One artifact with one input and one relevant output, on one thread.
 
     Attributes:
-        shape: of one item.
         labels: of the scores; empty if the model has none.
     """
 
@@ -51,8 +50,8 @@ class Model:
             outputs = self._forward(torch.from_numpy(batch))
             if self._softmax:
                 outputs = torch.softmax(outputs, dim=1)
-            made: Array = outputs.numpy()
-            return made
+            array: Array = outputs.numpy()
+            return array
 
     def array(self, content: bytes) -> Array:
         """Parse little-endian float32 of one or more items -> [n, *shape]."""
@@ -69,7 +68,7 @@ class Model:
             for at, row in zip(best, rows, strict=True)
         ]
 
-    def answers(self, requests: list[Asked]) -> list[Any]:
+    def answers(self, requests: list[ItemRequest]) -> list[Any]:
         """Return the answer to each request, with one forward for the items of all."""
         items = [array for _, array in requests]
         scores = self.scores(items[0] if len(items) == 1 else np.concatenate(items))
@@ -83,7 +82,7 @@ class Model:
         return answers
 
 
-def asked_for(body: dict[str, Any]) -> Asked:
+def parse_request(body: dict[str, Any]) -> ItemRequest:
     """Parse {"input": X} or {"inputs": [X, ...]}."""
     if "input" in body:
         return False, np.array([body["input"]], np.float32)

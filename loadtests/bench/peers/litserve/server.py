@@ -11,17 +11,17 @@ from loadtests.bench.peers.model import (
     MAX_BATCH,
     PORT,
     WORKERS,
-    Asked,
+    ItemRequest,
     Model,
-    asked_for,
     model_here,
+    parse_request,
 )
 
 BATCH_TIMEOUT_S = 0.001
 TIMEOUT_S = 30.0
 
 
-class Predict(litserve.LitAPI):  # type: ignore[misc]
+class LitServeApi(litserve.LitAPI):  # type: ignore[misc]
     """Accepts {"input": X} or {"inputs": [X, ...]}."""
 
     _model: Model
@@ -32,12 +32,12 @@ class Predict(litserve.LitAPI):  # type: ignore[misc]
     # LitServe treats an annotated `request` as a query parameter or a pydantic body; without an
     # annotation it passes the parsed JSON.
     def decode_request(self, request):  # type: ignore[no-untyped-def]
-        return asked_for(request)
+        return parse_request(request)
 
-    def batch(self, inputs: list[Asked]) -> list[Asked]:
+    def batch(self, inputs: list[ItemRequest]) -> list[ItemRequest]:
         return inputs
 
-    def predict(self, x: list[Asked]) -> list[Any]:
+    def predict(self, x: list[ItemRequest]) -> list[Any]:
         return self._model.answers(x)
 
     def unbatch(self, output: list[Any]) -> list[Any]:
@@ -48,7 +48,7 @@ class Predict(litserve.LitAPI):  # type: ignore[misc]
 
 
 if __name__ == "__main__":
-    api = Predict(max_batch_size=MAX_BATCH, batch_timeout=BATCH_TIMEOUT_S)
+    api = LitServeApi(max_batch_size=MAX_BATCH, batch_timeout=BATCH_TIMEOUT_S)
     server = litserve.LitServer(
         api,
         accelerator="cpu",

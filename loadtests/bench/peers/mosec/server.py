@@ -9,7 +9,15 @@ from typing import Any
 import orjson
 from mosec import Server, Worker
 
-from loadtests.bench.peers.model import BODY, MAX_BATCH, PORT, WORKERS, Asked, asked_for, model_here
+from loadtests.bench.peers.model import (
+    BODY,
+    MAX_BATCH,
+    PORT,
+    WORKERS,
+    ItemRequest,
+    model_here,
+    parse_request,
+)
 
 # 0 is its best value here, but `max_wait_time=0` would mean 10: only this deprecated option can set
 # 0. A single request does not wait, and the queue fills while the worker computes.
@@ -18,7 +26,7 @@ TIMEOUT_MS, CAPACITY = "30000", "1024"  # mosec drops older requests, and reject
 MAX_BODY_BYTES = 64 * 1024 * 1024
 
 
-class Predict(Worker):  # type: ignore[misc]
+class MosecWorker(Worker):  # type: ignore[misc]
     """Accepts {"input": X} or {"inputs": [X, ...]}, or float32 of one or more items."""
 
     def __init__(self) -> None:
@@ -26,13 +34,13 @@ class Predict(Worker):  # type: ignore[misc]
         self._model = model_here()
         self._is_json = os.environ[BODY] == "json"
 
-    def deserialize(self, data: bytes) -> Asked:
+    def deserialize(self, data: bytes) -> ItemRequest:
         if not self._is_json:
             items = self._model.array(data)
             return len(items) > 1, items
-        return asked_for(orjson.loads(data))
+        return parse_request(orjson.loads(data))
 
-    def forward(self, data: list[Asked]) -> list[Any]:
+    def forward(self, data: list[ItemRequest]) -> list[Any]:
         return self._model.answers(data)
 
     def serialize(self, data: Any) -> bytes:
@@ -46,6 +54,10 @@ if __name__ == "__main__":
     sys.argv += ["--timeout", TIMEOUT_MS, "--max-request-size", str(MAX_BODY_BYTES)]
     server = Server()
     server.append_worker(
-        Predict, num=WORKERS, max_batch_size=MAX_BATCH, max_wait_time=MAX_WAIT_MS, route="/predict"
+        MosecWorker,
+        num=WORKERS,
+        max_batch_size=MAX_BATCH,
+        max_wait_time=MAX_WAIT_MS,
+        route="/predict",
     )
     server.run()

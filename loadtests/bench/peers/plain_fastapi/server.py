@@ -29,7 +29,7 @@ class Many(BaseModel):
     inputs: list[Item]
 
 
-class Prediction(BaseModel):
+class SingleResponse(BaseModel):
     """The same fields as Torchlane's prediction."""
 
     label: str
@@ -37,10 +37,10 @@ class Prediction(BaseModel):
     scores: list[float]
 
 
-class Predictions(BaseModel):
+class BatchResponse(BaseModel):
     """One prediction for each input."""
 
-    predictions: list[Prediction]
+    predictions: list[SingleResponse]
 
 
 def create_app(model: Model) -> FastAPI:
@@ -48,14 +48,16 @@ def create_app(model: Model) -> FastAPI:
     app = FastAPI()
 
     @app.post("/predict")
-    def predict(body: One) -> Prediction:
+    def predict(body: One) -> SingleResponse:
         scores = model.scores(np.array([body.input], np.float32))
-        return Prediction(**model.predictions(scores)[0])
+        return SingleResponse(**model.predictions(scores)[0])
 
     @app.post("/batch-predict")
-    def batch_predict(body: Many) -> Predictions:
+    def batch_predict(body: Many) -> BatchResponse:
         scores = model.scores(np.array(body.inputs, np.float32))
-        return Predictions(predictions=[Prediction(**each) for each in model.predictions(scores)])
+        return BatchResponse(
+            predictions=[SingleResponse(**each) for each in model.predictions(scores)]
+        )
 
     return app
 

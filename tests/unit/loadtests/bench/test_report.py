@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from loadtests.bench import counters
-from loadtests.bench.counters import CheckError, check_compiled, computed
-from loadtests.bench.measuring import Measured, check_same
+from loadtests.bench.counters import CheckError, check_compiled, items_computed
+from loadtests.bench.measuring import TurnFigures, check_same
 from loadtests.bench.report import Spread, ratios, turns, values
 from loadtests.bench.workloads import MOSEC, OURS
 
@@ -19,8 +19,8 @@ torchlane_items_computed_total{model="other",version="1"} 7
 """
 
 
-def measured(per_s: float) -> Measured:
-    return Measured(per_s, 1.0, 2.0, 1e5 / per_s)
+def measured(per_s: float) -> TurnFigures:
+    return TurnFigures(per_s, 1.0, 2.0, 1e5 / per_s)
 
 
 def test_ratios_compare_within_a_round() -> None:
@@ -42,7 +42,7 @@ def test_every_server_has_one_turn_per_round() -> None:
 
 
 def test_busy_is_cpu_time_per_second() -> None:
-    assert Measured(2000, 1.0, 2.0, cpu_us=400).busy == pytest.approx(0.8)
+    assert TurnFigures(2000, 1.0, 2.0, cpu_us=400).busy == pytest.approx(0.8)
 
 
 def test_servers_must_compute_the_same() -> None:
@@ -57,9 +57,9 @@ def test_servers_must_compute_the_same() -> None:
 
 
 def test_items_of_one_model_are_counted() -> None:
-    assert computed(PAGE, "digits") == 42
+    assert items_computed(PAGE, "digits") == 42
     with pytest.raises(CheckError, match="of mean"):
-        computed(PAGE, "mean")
+        items_computed(PAGE, "mean")
 
 
 @pytest.mark.parametrize(("added", "cached"), [(99, False), (1, True)])

@@ -13,7 +13,7 @@ from loadtests.bench.artifacts import manifest_of
 from loadtests.bench.bodies import bodies_of
 from loadtests.bench.dialects import TORCHLANE
 from loadtests.bench.workloads import WORKLOADS, Workload
-from loadtests.bench.wrk import LoadError, LoadPlan, Run
+from loadtests.bench.wrk import LoadError, LoadPlan, WrkResult
 from tests.artifacts import write_artifact
 from tests.unit.loadtests.openloop.servers import OK, answering
 
@@ -26,8 +26,8 @@ needs_wrk = pytest.mark.skipif(shutil.which("wrk") is None, reason="wrk is not i
 
 
 def test_figures_are_read_from_the_last_line() -> None:
-    run = wrk.parsed(f"Running 2s test\n  1 threads\n\n{TOLD % (0, 0)}\n")
-    assert run == Run(2.0, answered=100, sent=120, not_200=3, p50_ms=1.5, p99_ms=9.25)
+    run = wrk.parse(f"Running 2s test\n  1 threads\n\n{TOLD % (0, 0)}\n")
+    assert run == WrkResult(2.0, answered=100, sent=120, not_200=3, p50_ms=1.5, p99_ms=9.25)
     assert run.requests_per_s == 50
 
 
@@ -43,7 +43,7 @@ def test_figures_are_read_from_the_last_line() -> None:
 )
 def test_failed_run_is_an_error(output: str, says: str) -> None:
     with pytest.raises(LoadError, match=says):
-        wrk.parsed(output)
+        wrk.parse(output)
 
 
 @needs_wrk
@@ -65,5 +65,5 @@ async def test_it_sends_the_numbered_requests(tmp_path: Path, name: str) -> None
         run = await asyncio.to_thread(wrk.load, address.port, file, 70_000, LoadPlan(1, 1))
     assert 10 < run.answered <= len(received) <= run.sent <= run.answered + 2
     numbers = range(70_000, 70_000 + run.sent)  # wrk may try the script once and throw that away
-    wanted = [bodies.request(number).partition(b"\r\n\r\n")[2] for number in numbers]
-    assert received in (wanted[: len(received)], wanted[1 : len(received) + 1])
+    expected = [bodies.request(number).partition(b"\r\n\r\n")[2] for number in numbers]
+    assert received in (expected[: len(received)], expected[1 : len(received) + 1])

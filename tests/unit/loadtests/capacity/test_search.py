@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from loadtests.capacity.search import Answer, Lengths, Search, Step
+from loadtests.capacity.search import CapacityEstimate, Lengths, Search, TrialStep
 from loadtests.openloop.arrivals import schedule
-from loadtests.openloop.trial import Trial, summarize
+from loadtests.openloop.trial import TrialResult, summarize
 from tests.unit.loadtests.openloop.trials import GATES, IDLE, outcomes
 
 OVERHEAD_S = 0.8  # drawing requests and the rest, per trial
@@ -30,7 +30,7 @@ class OneQueue:
     hiccups: float = 0.0
     seed: int = 0
 
-    def trial(self, step: Step, settle_s: float) -> Trial:
+    def trial(self, step: TrialStep, settle_s: float) -> TrialResult:
         """Lindley's recursion: what is left to do when a request arrives."""
         self.seed += 1
         rng = np.random.default_rng(self.seed)
@@ -42,8 +42,8 @@ class OneQueue:
         load = np.cumsum(service)
         late = load - due - np.minimum.accumulate(load - service - due)
         counted = due >= settle_s
-        made = outcomes(late[counted].tolist(), due_s=(due[counted] - settle_s).tolist())
-        return summarize(step.kind, step.rate_per_s, (0, step.seconds), GATES.slo_ms, made, IDLE)
+        results = outcomes(late[counted].tolist(), due_s=(due[counted] - settle_s).tolist())
+        return summarize(step.kind, step.rate_per_s, (0, step.seconds), GATES.slo_ms, results, IDLE)
 
     def capacity(self) -> float:
         """The rate at which a long trial without noise just keeps the SLO."""
@@ -51,15 +51,17 @@ class OneQueue:
         quiet = OneQueue(self.service_s)
         while high / low > 1.002:
             middle = (low * high) ** 0.5
-            kept = quiet.trial(Step("run", middle, 60_000 / middle), 0).meets(GATES)
-            low, high = (middle, high) if kept else (low, middle)
+            is_met = quiet.trial(TrialStep("run", middle, 60_000 / middle), 0).meets(GATES)
+            low, high = (middle, high) if is_met else (low, middle)
         return low
 
 
-def searched(server: OneQueue, budget_s: float = 120) -> tuple[Answer, list[Trial], float]:
+def searched(
+    server: OneQueue, budget_s: float = 120
+) -> tuple[CapacityEstimate, list[TrialResult], float]:
     lengths = Lengths.within(budget_s)
     search = Search(lengths, start_per_s=100, lowest_per_s=1, highest_per_s=50_000)
-    step: Step | None = search.warm_up()
+    step: TrialStep | None = search.warm_up()
     spent, trials = 0.0, []
     while step is not None:
         trial = server.trial(step, lengths.settle_s)
@@ -74,14 +76,14 @@ def searched(server: OneQueue, budget_s: float = 120) -> tuple[Answer, list[Tria
 @pytest.mark.parametrize("rate", [250, 1200, 6000])
 def test_capacity_is_within_ten_percent_despite_noise(rate: int) -> None:
     truth = OneQueue(1 / rate).capacity()
-    found = []
+    capacities = []
     for seed in range(6):
         server = OneQueue(1 / rate, noise=0.03, hiccups=0.1, seed=1000 * seed)
         answer, _, spent = searched(server)
         assert answer.capacity_per_s is not None
         assert spent <= 1.1 * 120
-        found.append(answer.capacity_per_s / truth)
-    assert 0.9 <= min(found) <= max(found) <= 1.1
+        capacities.append(answer.capacity_per_s / truth)
+    assert 0.9 <= min(capacities) <= max(capacities) <= 1.1
 
 
 def test_answer_without_noise_is_confirmed_and_close() -> None:
@@ -104,7 +106,7 @@ def test_capacity_is_found_despite_collapse_under_overload(
     """A server far above its capacity may do nothing but reject; the search starts at 100/s."""
     lengths, left_s = Lengths.within(budget_s), budget_s
     search = Search(lengths, start_per_s=100, lowest_per_s=1, highest_per_s=20_000)
-    step: Step | None = search.warm_up()
+    step: TrialStep | None = search.warm_up()
     while step is not None:
         passed = step.rate_per_s <= capacity
         served = step.rate_per_s if passed else served_per_s

@@ -8,20 +8,20 @@ from typing import Any
 import pytest
 
 from loadtests.networks import compare
-from loadtests.networks.compare import CASES, Case, NetworkError
+from loadtests.networks.compare import CASES, NetworkCase, NetworkError
 
 
-def small(case: Case) -> Case:
-    fields = {name: getattr(case, name) for name in Case.__slots__}
-    return Case(**fields | {"different": 3})
+def small(case: NetworkCase) -> NetworkCase:
+    fields = {name: getattr(case, name) for name in NetworkCase.__slots__}
+    return NetworkCase(**fields | {"different": 3})
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 @pytest.mark.parametrize("ours", [True, False])
-def test_requests_are_complete_and_all_different(case: Case, ours: bool) -> None:
+def test_requests_are_complete_and_all_different(case: NetworkCase, ours: bool) -> None:
     case = small(case)
-    found = compare._requests(case, "/x", compare._bodies(case), ours=ours)
-    sent = [found.request(number) for number in range(len(found.templates))]
+    requests = compare._requests(case, "/x", compare._bodies(case), ours=ours)
+    sent = [requests.request(number) for number in range(len(requests.templates))]
     assert len(set(sent)) == case.different
     for request in sent:
         head, _, body = request.partition(b"\r\n\r\n")
@@ -36,8 +36,8 @@ def test_requests_are_complete_and_all_different(case: Case, ours: bool) -> None
 def test_numbers_never_repeat() -> None:
     """Few bodies are prepared, as they are large; each request has a number of its own."""
     case = small(CASES[0])
-    found = compare._requests(case, "/x", compare._bodies(case), ours=True)
-    assert len({found.request(number) for number in range(20)}) == 20
+    requests = compare._requests(case, "/x", compare._bodies(case), ours=True)
+    assert len({requests.request(number) for number in range(20)}) == 20
 
 
 @pytest.mark.parametrize(

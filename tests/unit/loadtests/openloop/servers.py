@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 
-from loadtests.openloop.address import Address
+from loadtests.openloop.address import ServerAddress
 
 Answer = Callable[[bytes], Awaitable[bytes]]
 OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}"
@@ -15,7 +15,7 @@ CLOSING = b"HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: 2\r\n\r\n{}"
 
 
 @contextlib.asynccontextmanager
-async def answering(answer: Answer) -> AsyncIterator[Address]:
+async def answering(answer: Answer) -> AsyncIterator[ServerAddress]:
     """A server on a free port: what it answers to a body; nothing closes the connection."""
     tasks: set[asyncio.Task[None]] = set()
 
@@ -38,7 +38,7 @@ async def answering(answer: Answer) -> AsyncIterator[Address]:
 
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
     async with server:
-        yield Address("127.0.0.1", server.sockets[0].getsockname()[1])
+        yield ServerAddress("127.0.0.1", server.sockets[0].getsockname()[1])
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)

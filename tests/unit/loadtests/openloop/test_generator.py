@@ -9,8 +9,8 @@ import numpy as np
 
 from loadtests.openloop.connection import BROKEN, UNREADABLE
 from loadtests.openloop.generator import (
-    UNANSWERED,
-    Limits,
+    NO_ANSWER,
+    TrialLimits,
     send,
 )
 from tests.unit.loadtests.openloop.servers import BUSY, OK, answering, requests
@@ -25,7 +25,7 @@ async def test_every_request_is_sent_once_and_answered() -> None:
 
     due = np.arange(60) / 200
     async with answering(answer) as address:
-        sent = await send(address, due, requests(60), Limits())
+        sent = await send(address, due, requests(60), TrialLimits())
     assert sorted(bodies) == [b"%04d" % number for number in range(60)]
     statuses = [response.status for response in sent.responses if response is not None]
     assert statuses == [200] * 3 + [503] + [200] * 56
@@ -49,7 +49,7 @@ async def test_stall_delays_every_request_that_arrives_meanwhile() -> None:
 
     due = np.arange(300) / 200
     async with answering(answer) as address:
-        sent = await send(address, due, requests(300), Limits())
+        sent = await send(address, due, requests(300), TrialLimits())
     during = (sent.done_s - due)[100:200]  # each one waits for what is left of it, or longer
     assert (during >= 0.49 - np.arange(100) / 200).all()
 
@@ -60,7 +60,7 @@ async def test_latency_includes_the_wait_for_a_connection() -> None:
         return OK
 
     async with answering(answer) as address:
-        sent = await send(address, np.zeros(6), requests(6), Limits(connections=2))
+        sent = await send(address, np.zeros(6), requests(6), TrialLimits(connections=2))
     assert sent.connections == 2
     assert sent.starved == 4
     assert not sent.faults
@@ -73,8 +73,10 @@ async def test_unanswered_request_times_out_with_its_wait() -> None:
         return OK
 
     async with answering(answer) as address:
-        sent = await send(address, np.array([0, 0.1, 0.2]), requests(3), Limits(patience_s=0.3))
-    assert sent.faults == {1: UNANSWERED}
+        sent = await send(
+            address, np.array([0, 0.1, 0.2]), requests(3), TrialLimits(patience_s=0.3)
+        )
+    assert sent.faults == {1: NO_ANSWER}
     assert sent.responses[1] is None
     assert 0.39 <= sent.done_s[1] < 20  # its answer would take 30 s
 
@@ -84,7 +86,7 @@ async def test_connection_and_protocol_errors_fail_their_requests() -> None:
         return {b"0001": b"", b"0003": b"SMTP ready\r\n\r\n", b"0004": OK + OK}.get(body, OK)
 
     async with answering(answer) as address:
-        sent = await send(address, np.arange(6) / 50, requests(6), Limits())
+        sent = await send(address, np.arange(6) / 50, requests(6), TrialLimits())
     assert sent.faults[1] == BROKEN
     assert sent.faults[3].startswith(f"{UNREADABLE}: Expected HTTP/")
     assert sent.faults[4] == f"{UNREADABLE}: more than one answer to one request"

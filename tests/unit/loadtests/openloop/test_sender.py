@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from loadtests.openloop.address import Address
+from loadtests.openloop.address import ServerAddress
 from loadtests.openloop.arrivals import ArrivalKind
-from loadtests.openloop.generator import UNANSWERED, Limits
+from loadtests.openloop.generator import NO_ANSWER, TrialLimits
 from loadtests.openloop.sender import Kind, Sender, TrialPlan
-from loadtests.traffic.calls import Call
+from loadtests.traffic.calls import LoadCall
 
-LIMITS = Limits(16, 2.0)
+LIMITS = TrialLimits(16, 2.0)
 
 
 @dataclass(frozen=True)
@@ -39,10 +39,10 @@ class Numbers:
     drawn: int = 0
     padding: bytes = b""
 
-    def draw(self) -> Call:
+    def draw(self) -> LoadCall:
         body = b"%d" % self.drawn + self.padding
         self.drawn += 1
-        return Call("/echo", {"Content-Type": "text/plain"}, body, 1, Echo(body))
+        return LoadCall("/echo", {"Content-Type": "text/plain"}, body, 1, Echo(body))
 
 
 @dataclass
@@ -61,8 +61,8 @@ def server() -> Iterator[EchoServer]:
 
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers["Content-Length"]))
-            status, content = told.answers.get(body, (200, body))
-            told.heads.append({**dict(self.headers), "path": self.path})
+            status, content = fake.answers.get(body, (200, body))
+            fake.heads.append({**dict(self.headers), "path": self.path})
             self.send_response(status)
             self.send_header("Content-Type", "text/plain")
             self.send_header("Content-Length", str(len(content)))
@@ -73,10 +73,10 @@ def server() -> Iterator[EchoServer]:
             """Quiet."""
 
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as listening:
-        told = EchoServer(listening.server_port)
+        fake = EchoServer(listening.server_port)
         thread = threading.Thread(target=listening.serve_forever)
         thread.start()
-        yield told
+        yield fake
         listening.shutdown()
         thread.join()
 
@@ -84,10 +84,10 @@ def server() -> Iterator[EchoServer]:
 def make_sender(
     port: int,
     numbers: Numbers | None = None,
-    limits: Limits = LIMITS,
+    limits: TrialLimits = LIMITS,
     arrivals: ArrivalKind = "uniform",
 ) -> Sender:
-    address = Address("127.0.0.1", port)
+    address = ServerAddress("127.0.0.1", port)
     return Sender(address, (numbers or Numbers()).draw, arrivals, limits)
 
 
@@ -103,18 +103,18 @@ def test_every_answer_is_classified(server: EchoServer) -> None:
         b"8": (408, b"late"),
         b"9": (422, b"not understood"),
     }
-    made, _ = make_sender(server.port).run(TrialPlan(50, 0.1, 0.1, seed=1))
-    assert made.kind.tolist() == [
+    outcomes, _ = make_sender(server.port).run(TrialPlan(50, 0.1, 0.1, seed=1))
+    assert outcomes.kind.tolist() == [
         *(Kind.RIGHT, Kind.RIGHT, Kind.WRONG, Kind.REFUSED, Kind.REFUSED),
         *(Kind.ERROR, Kind.ERROR, Kind.GIVEN_UP, Kind.GIVEN_UP, Kind.WRONG),
     ]
-    assert made.reason[2] == "200: another answer"
-    assert made.told_ms[3] == 40
-    assert np.isnan(np.delete(made.told_ms, 3)).all()
+    assert outcomes.reason[2] == "200: another answer"
+    assert outcomes.hint_ms[3] == 40
+    assert np.isnan(np.delete(outcomes.hint_ms, 3)).all()
 
 
 def test_late_answer_is_a_failure(server: EchoServer) -> None:
-    hasty = make_sender(server.port, limits=Limits(16, 1e-6))
-    made, _ = hasty.run(TrialPlan(50, 0.1, 0.2, seed=1))
-    assert made.kind.tolist() == [Kind.GIVEN_UP] * 15
-    assert set(made.reason) == {UNANSWERED}
+    hasty = make_sender(server.port, limits=TrialLimits(16, 1e-6))
+    outcomes, _ = hasty.run(TrialPlan(50, 0.1, 0.2, seed=1))
+    assert outcomes.kind.tolist() == [Kind.GIVEN_UP] * 15
+    assert set(outcomes.reason) == {NO_ANSWER}

@@ -22,12 +22,12 @@ def test_quantiles_are_nearest_ranks() -> None:
 
 def test_the_figures_of_a_trial() -> None:
     late = [0.010] * 900 + [0.100] * 100
-    found = summary(outcomes(late, seconds=2.0), seconds=2.0)
-    assert (found.requests, found.offered_per_s) == (1000, 500)
-    assert found.achieved_per_s == 475  # those of the last 100 ms come after the measured time
-    assert found.goodput_per_s == 450
-    assert (found.p50_ms, found.p95_ms, found.p99_ms) == pytest.approx((10, 100, 100))
-    assert found.windows == 5
+    figures = summary(outcomes(late, seconds=2.0), seconds=2.0)
+    assert (figures.requests, figures.offered_per_s) == (1000, 500)
+    assert figures.achieved_per_s == 475  # those of the last 100 ms come after the measured time
+    assert figures.goodput_per_s == 450
+    assert (figures.p50_ms, figures.p95_ms, figures.p99_ms) == pytest.approx((10, 100, 100))
+    assert figures.windows == 5
 
 
 def test_every_request_counts_once() -> None:
@@ -37,51 +37,51 @@ def test_every_request_counts_once() -> None:
         4: (Kind.ERROR, "broken"),
         5: (Kind.WRONG, "score 1 instead of 2"),
     }
-    found = summary(outcomes([0.010, 0.100, 0.120, 0.004, 0.001, 5.0], kinds))
-    counts = (found.in_time, found.late, found.refused, found.errors, found.wrong)
+    figures = summary(outcomes([0.010, 0.100, 0.120, 0.004, 0.001, 5.0], kinds))
+    counts = (figures.in_time, figures.late, figures.refused, figures.errors, figures.wrong)
     assert counts == (1, 2, 1, 1, 1)
-    assert sum(counts) == found.requests == 6
-    assert found.failures == {"504": 1, "503": 1, "broken": 1}
-    assert found.first_wrong == "score 1 instead of 2"
-    assert found.refused_p99_ms == pytest.approx(4)
-    assert found.p50_ms == pytest.approx(100)  # of 10, 100, 120 and 5,000
+    assert sum(counts) == figures.requests == 6
+    assert figures.failures == {"504": 1, "503": 1, "broken": 1}
+    assert figures.first_wrong == "score 1 instead of 2"
+    assert figures.refused_p99_ms == pytest.approx(4)
+    assert figures.p50_ms == pytest.approx(100)  # of 10, 100, 120 and 5,000
 
 
 def test_settling_time_counts_only_wrong_answers() -> None:
     wrong = {0: (Kind.WRONG, "of the settling time"), 1: OVERLOADED}
-    made = outcomes([0.01] * 4, wrong, due_s=[0.1, 0.2, 0.5, 0.6])
-    found = summarize("run", 4, (0.5, 0.5), 50, made, IDLE)
-    assert (found.requests, found.in_time, found.refused, found.wrong) == (2, 2, 0, 1)
-    assert found.first_wrong == "of the settling time"
+    results = outcomes([0.01] * 4, wrong, due_s=[0.1, 0.2, 0.5, 0.6])
+    figures = summarize("run", 4, (0.5, 0.5), 50, results, IDLE)
+    assert (figures.requests, figures.in_time, figures.refused, figures.wrong) == (2, 2, 0, 1)
+    assert figures.first_wrong == "of the settling time"
 
 
 def test_hiccup_does_not_change_the_typical_p99() -> None:
     late = [0.010] * 1000
     late[400:460] = [0.300] * 60  # within the third of five parts
-    found = summary(outcomes(late))
-    assert found.p99_ms == pytest.approx(300)
-    assert found.typical_p99_ms == pytest.approx(10)
-    assert found.meets(GATES)
+    figures = summary(outcomes(late))
+    assert figures.p99_ms == pytest.approx(300)
+    assert figures.typical_p99_ms == pytest.approx(10)
+    assert figures.meets(GATES)
 
 
 def test_growing_queue_raises_the_typical_p99() -> None:
-    found = summary(outcomes([0.001 * place for place in range(1000)]))
-    assert found.typical_p99_ms == pytest.approx(597, abs=3)  # of the middle part
-    assert not found.meets(GATES)
+    figures = summary(outcomes([0.001 * place for place in range(1000)]))
+    assert figures.typical_p99_ms == pytest.approx(597, abs=3)  # of the middle part
+    assert not figures.meets(GATES)
 
 
-@pytest.mark.parametrize(("count", "kept"), [(1, True), (2, False)])
-def test_more_failures_than_allowed_miss_the_gates(count: int, kept: bool) -> None:
-    made = outcomes([0.001] * 1000, dict.fromkeys(range(count), OVERLOADED))
-    assert summary(made).meets(GATES) == kept
+@pytest.mark.parametrize(("count", "is_met"), [(1, True), (2, False)])
+def test_more_failures_than_allowed_miss_the_gates(count: int, is_met: bool) -> None:
+    results = outcomes([0.001] * 1000, dict.fromkeys(range(count), OVERLOADED))
+    assert summary(results).meets(GATES) == is_met
 
 
-@pytest.mark.parametrize(("count", "kept"), [(100, True), (101, False)])
-def test_rate_needs_nine_tenths_in_time(count: int, kept: bool) -> None:
-    held = Gates(50, 0.1, in_time=0.9)
+@pytest.mark.parametrize(("count", "is_met"), [(100, True), (101, False)])
+def test_rate_needs_nine_tenths_in_time(count: int, is_met: bool) -> None:
+    gates = Gates(50, 0.1, in_time=0.9)
     late = [0.100] * 50 + [0.001] * 950
     refused = outcomes(late, dict.fromkeys(range(50, count), OVERLOADED))
-    assert summary(refused).meets(held) == kept
+    assert summary(refused).meets(gates) == is_met
 
 
 def test_trial_without_requests_misses_the_gates() -> None:
@@ -90,10 +90,10 @@ def test_trial_without_requests_misses_the_gates() -> None:
 
 
 def test_lateness_due_to_lag_is_the_generators_fault() -> None:
-    found = summary(outcomes([0.060] * 1000, lag_s=0.055))
-    assert not found.meets(GATES)
-    assert found.generator_bound(GATES)
-    assert "sent late" in found.doubts()[0]
+    figures = summary(outcomes([0.060] * 1000, lag_s=0.055))
+    assert not figures.meets(GATES)
+    assert figures.generator_bound(GATES)
+    assert "sent late" in figures.doubts()[0]
 
 
 def test_small_lag_does_not_excuse_a_late_server() -> None:
@@ -102,9 +102,9 @@ def test_small_lag_does_not_excuse_a_late_server() -> None:
 
 def test_busy_generator_is_reported() -> None:
     busy = Cost(cpu=0.97, connections=4, starved=3)
-    found = trial(1000, p99_ms=80, cost=busy)
-    assert found.generator_bound(GATES)
-    busy_doubt, starved_doubt = found.doubts()
+    figures = trial(1000, p99_ms=80, cost=busy)
+    assert figures.generator_bound(GATES)
+    busy_doubt, starved_doubt = figures.doubts()
     assert "used 97% of its core" in busy_doubt
     assert "--connections" in starved_doubt
     assert not trial(1000, p99_ms=8, cost=busy).generator_bound(GATES)
@@ -122,24 +122,24 @@ def test_busy_generator_is_reported() -> None:
 def test_true_hint_lasts_until_accepted_requests_end(
     done_s: list[float], refused: list[int], true_ms: list[float]
 ) -> None:
-    made = outcomes(
+    results = outcomes(
         done_s,
         dict.fromkeys(refused, OVERLOADED),
         due_s=[0.0] * len(done_s),
-        told_ms=dict(zip(refused, true_ms, strict=True)),
+        hint_ms=dict(zip(refused, true_ms, strict=True)),
     )
-    hints = summary(made).hints
+    hints = summary(results).hints
     assert (hints.judged, hints.within) == (len(refused), len(refused))
     assert hints.median_ratio == pytest.approx(1)
-    doubled = dataclasses.replace(made, told_ms=made.told_ms * 2.02)
+    doubled = dataclasses.replace(results, hint_ms=results.hint_ms * 2.02)
     assert summary(doubled).hints.within == 0
 
 
 def test_only_hints_above_20_ms_are_judged() -> None:
     done_s = [0.100, 0.095, 0.095, 0.070, 0.100]  # truth: 5, 5, 30 and 0 ms
-    told_ms = {1: 19, 2: 45, 3: 29, 4: 30}
-    refused = dict.fromkeys(told_ms, OVERLOADED)
-    found = summary(outcomes(done_s, refused, due_s=[0.0] * 5, told_ms=told_ms)).hints
-    assert (found.judged, found.within) == (3, 1)
-    assert found.median_ratio == pytest.approx(9)
+    hint_ms = {1: 19, 2: 45, 3: 29, 4: 30}
+    refused = dict.fromkeys(hint_ms, OVERLOADED)
+    figures = summary(outcomes(done_s, refused, due_s=[0.0] * 5, hint_ms=hint_ms)).hints
+    assert (figures.judged, figures.within) == (3, 1)
+    assert figures.median_ratio == pytest.approx(9)
     assert summary(outcomes([0.01])).hints.median_ratio is None

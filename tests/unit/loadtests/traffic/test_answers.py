@@ -9,7 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from loadtests.traffic.answers import Judge, Known, WrongAnswer, told_apart, tolerance_of
+from loadtests.traffic.answers import (
+    CorrectAnswer,
+    Judge,
+    WrongAnswer,
+    distinguishable_share,
+    tolerance_of,
+)
 from models.tensors import Tolerance
 from tests.unit.loadtests.traffic.fake_server import LABELLED, LABELS, FakeServer
 
@@ -27,28 +33,28 @@ def labelled(*scores: Any, label: str | None = None) -> dict[str, Any]:
     return {"label": label or LABELS[best], "score": scores[best], "scores": list(scores)}
 
 
-def problem_of(made: Judge, prediction: object, right: Known | None) -> str | None:
+def problem_of(judge: Judge, prediction: object, right: CorrectAnswer | None) -> str | None:
     try:
-        made.check(prediction, right)
+        judge.check(prediction, right)
     except WrongAnswer as error:
         return str(error)
     return None
 
 
-def raw_problem(made: Judge, kind: str, body: bytes, right: Known | None) -> str | None:
+def raw_problem(judge: Judge, kind: str, body: bytes, right: CorrectAnswer | None) -> str | None:
     try:
-        made.check_values(made.raw(kind, body), right)
+        judge.check_values(judge.raw(kind, body), right)
     except WrongAnswer as error:
         return str(error)
     return None
 
 
-def known(*scores: float) -> Known:
-    return judge().known(labelled(*scores), TIGHT)
+def answer_with(*scores: float) -> CorrectAnswer:
+    return judge().correct_answer(labelled(*scores), TIGHT)
 
 
 def test_answers_within_the_tolerance_are_right() -> None:
-    right = known(0.7, 0.2, 0.1)
+    right = answer_with(0.7, 0.2, 0.1)
     assert problem_of(judge(), labelled(0.7005, 0.1995, 0.1), right) is None
     problem = problem_of(judge(), labelled(0.69, 0.21, 0.1), right)
     assert problem == "y differs by about 1e-02 from the idle server's answer"
@@ -68,20 +74,20 @@ def test_answers_within_the_tolerance_are_right() -> None:
 def test_ranked_scores_are_restored_to_index_order(
     change: dict[str, Any], words: str | None
 ) -> None:
-    made = Judge(FakeServer(codec={**LABELLED, "top_k": 1}).target())
+    ranking_judge = Judge(FakeServer(codec={**LABELLED, "top_k": 1}).target())
     labels = [LABELS[index] for index in (1, 2, 0)]
     best = {"label": labels[0], "score": 0.7, "scores": [0.7, 0.2, 0.1]}
     prediction = {**best, "labels": labels, "indices": [1, 2, 0], **change}
-    problem = problem_of(made, prediction, None)
+    problem = problem_of(ranking_judge, prediction, None)
     assert problem is None if words is None else words in str(problem)
     if words is None:
-        assert made.values(prediction)["y"].tolist() == [0.1, 0.7, 0.2]
+        assert ranking_judge.values(prediction)["y"].tolist() == [0.1, 0.7, 0.2]
 
 
 def test_labels_may_differ_only_in_near_ties() -> None:
-    assert known(0.7, 0.2, 0.1).labels == frozenset({"ant"})
-    assert known(0.45, 0.4495, 0.1005).labels == frozenset({"ant", "bee"})
-    near = known(0.45, 0.4495, 0.1005)
+    assert answer_with(0.7, 0.2, 0.1).labels == frozenset({"ant"})
+    assert answer_with(0.45, 0.4495, 0.1005).labels == frozenset({"ant", "bee"})
+    near = answer_with(0.45, 0.4495, 0.1005)
     assert problem_of(judge(), labelled(0.4496, 0.4499, 0.1005), near) is None
 
 
@@ -104,7 +110,7 @@ def test_labels_may_differ_only_in_near_ties() -> None:
     ],
 )
 def test_the_form_of_a_labelled_prediction(prediction: object, words: str) -> None:
-    for right in (None, known(0.7, 0.2, 0.1)):
+    for right in (None, answer_with(0.7, 0.2, 0.1)):
         problem = problem_of(judge(), prediction, right)
         assert problem is not None
     problem = problem_of(judge(), prediction, None)
@@ -113,7 +119,7 @@ def test_the_form_of_a_labelled_prediction(prediction: object, words: str) -> No
 
 
 def test_raw_bytes_are_compared() -> None:
-    right = judge().known(labelled(0.7, 0.2, 0.1), TIGHT)
+    right = judge().correct_answer(labelled(0.7, 0.2, 0.1), TIGHT)
     kind = "application/octet-stream"
     good = np.array([0.7, 0.2, 0.1], "<f4").tobytes()
     shifted = np.array([0.1, 0.7, 0.2], "<f4").tobytes()
@@ -133,7 +139,7 @@ def npy(array: Any) -> bytes:
 
 
 def test_npy_files_are_compared() -> None:
-    right = judge().known(labelled(0.7, 0.2, 0.1), TIGHT)
+    right = judge().correct_answer(labelled(0.7, 0.2, 0.1), TIGHT)
     kind = "application/x-npy"
     good = np.array([0.7, 0.2, 0.1], "<f4")
     assert raw_problem(judge(), kind, npy(good), right) is None
@@ -149,13 +155,13 @@ GOOD_NPY = npy(np.array([0.7, 0.2, 0.1], "<f4"))
 
 @pytest.mark.filterwarnings("ignore")  # numpy's, of what it was made to read
 def test_damaged_npy_file_never_raises() -> None:
-    chosen = random.Random(0)
-    right = judge().known(labelled(0.7, 0.2, 0.1), TIGHT)
+    rng = random.Random(0)
+    right = judge().correct_answer(labelled(0.7, 0.2, 0.1), TIGHT)
     wrong = 0
     for _ in range(2000):
         body = bytearray(GOOD_NPY)
-        for _ in range(chosen.choice((1, 2, 8))):
-            body[chosen.randrange(128)] = chosen.choice(b"()[]{}'\"\n\0 <f48,:0129TFalse#x\xff")
+        for _ in range(rng.choice((1, 2, 8))):
+            body[rng.randrange(128)] = rng.choice(b"()[]{}'\"\n\0 <f48,:0129TFalse#x\xff")
         wrong += raw_problem(judge(), "application/x-npy", bytes(body), right) is not None
     assert 1500 < wrong < 2000  # blanks that pad the header may change
 
@@ -166,7 +172,7 @@ def test_only_float32_gets_twice_its_tolerance() -> None:
 
 
 def test_share_of_distinguishable_answer_pairs_is_computed() -> None:
-    apart = [known(0.7, 0.2, 0.1), known(0.1, 0.2, 0.7), known(0.1, 0.7, 0.2)]
-    assert told_apart(apart) == 1.0
-    assert told_apart([*apart, apart[0]]) == pytest.approx(5 / 6)
-    assert told_apart(apart[:1]) == 0.0
+    apart = [answer_with(0.7, 0.2, 0.1), answer_with(0.1, 0.2, 0.7), answer_with(0.1, 0.7, 0.2)]
+    assert distinguishable_share(apart) == 1.0
+    assert distinguishable_share([*apart, apart[0]]) == pytest.approx(5 / 6)
+    assert distinguishable_share(apart[:1]) == 0.0

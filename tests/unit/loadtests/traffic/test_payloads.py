@@ -27,7 +27,7 @@ def specs(*inputs: tuple[str, str, list[int]]) -> list[TensorSpec]:
     return [TensorSpec(name=n, dtype=d, shape=tuple(s)) for n, d, s in inputs]
 
 
-def drawn(*inputs: tuple[str, str, list[int]], seed: int = 1) -> Arrays:
+def draw(*inputs: tuple[str, str, list[int]], seed: int = 1) -> Arrays:
     return draw_item(specs(*inputs), np.random.default_rng(seed))
 
 
@@ -53,15 +53,15 @@ def test_items_respect_names_bounds_and_ranges() -> None:
         TensorSpec(name="at", dtype="int64", shape=(-1, 3), minimum=0, below="seq"),
     ]
     assert not can_be_aligned(inputs)
-    drawn = [draw_item(inputs, np.random.default_rng(seed)) for seed in range(50)]
-    for item in [*drawn, *(discrete_item(inputs, 2**number) for number in range(200))]:
+    items = [draw_item(inputs, np.random.default_rng(seed)) for seed in range(50)]
+    for item in [*items, *(discrete_item(inputs, 2**number) for number in range(200))]:
         shapes = {name: array.shape for name, array in item.items()}
         assert mismatch(shared_axes(inputs), shapes) is None
         for each in at_sizes(inputs, shapes):
             assert each.takes(shapes[each.name])
             assert out_of_range(each, item[each.name]) is None
-    assert {item["i"].shape for item in drawn} == {(size,) for size in (2, 3, 4, 5)}
-    assert {int(number) for item in drawn for number in item["i"]} == set(range(3, 10))
+    assert {item["i"].shape for item in items} == {(size,) for size in (2, 3, 4, 5)}
+    assert {int(number) for item in items for number in item["i"]} == set(range(3, 10))
 
 
 def parsed(text: bytes) -> Any:
@@ -69,7 +69,7 @@ def parsed(text: bytes) -> Any:
 
 
 def test_variants_start_with_the_item_and_differ() -> None:
-    item = drawn(MATRIX)
+    item = draw(MATRIX)
     template = json_template(item, places_of(item))
     assert np.array_equal(parsed(template.fill(0)), item["x"])
     assert template.variants >= 2**64
@@ -79,7 +79,7 @@ def test_variants_start_with_the_item_and_differ() -> None:
 
 
 def test_variant_differs_by_a_few_ulps() -> None:
-    item = drawn(MATRIX)
+    item = draw(MATRIX)
     template = json_template(item, places_of(item))
     rng = np.random.default_rng(2)
     for number in rng.integers(0, 2**63, 50):
@@ -88,7 +88,7 @@ def test_variant_differs_by_a_few_ulps() -> None:
 
 
 def test_raw_npy_and_json_variants_are_equal() -> None:
-    item = drawn(MATRIX)
+    item = draw(MATRIX)
     places = places_of(item)
     for number in (0, 1, 12345678901234567, 2**63):
         text = parsed(json_template(item, places).fill(number))
@@ -99,7 +99,7 @@ def test_raw_npy_and_json_variants_are_equal() -> None:
 
 
 def test_half_precision_varies_by_one_ulp() -> None:
-    item = drawn(("x", "float16", [-1, 64]))
+    item = draw(("x", "float16", [-1, 64]))
     template = raw_template(item["x"], places_of(item))
     varied = np.frombuffer(template.fill(template.variants - 1), "<f2").reshape(64)
     np.testing.assert_array_max_ulp(varied, item["x"], maxulp=1)
@@ -107,7 +107,7 @@ def test_half_precision_varies_by_one_ulp() -> None:
 
 
 def test_integers_are_not_varied() -> None:
-    item = drawn(("ids", "int64", [-1, 4]))
+    item = draw(("ids", "int64", [-1, 4]))
     assert places_of(item) == ()
     assert json_template(item, ()).variants == 1
 

@@ -11,7 +11,7 @@ import numpy as np
 import orjson
 import pytest
 
-from loadtests.traffic.calls import Call
+from loadtests.traffic.calls import LoadCall
 from loadtests.traffic.drawing import WorkloadError
 from loadtests.traffic.reference_inputs import REFERENCES, References, ask
 from loadtests.traffic.target import Reply
@@ -68,18 +68,18 @@ def references(model: str) -> References:
     return ask(fake.target(), fake.post)
 
 
-def made(model: str, name: str, seed: int = 1) -> Draw:
+def calls_of(model: str, name: str, seed: int = 1) -> Draw:
     return workload(name, fake_of(model).target(), seed, references(model))
 
 
-def problem(fake: FakeServer, call: Call) -> str | None:
+def problem(fake: FakeServer, call: LoadCall) -> str | None:
     reply: Reply = fake.post(call.path, call.headers, call.body)
     return call.expected.problem(reply.status, reply.headers, reply.body)
 
 
 def problems(fake: FakeServer, calls: Draw, count: int = 100) -> list[str]:
-    found = (problem(fake, calls()) for _ in range(count))
-    return [each for each in found if each is not None]
+    faults = (problem(fake, calls()) for _ in range(count))
+    return [each for each in faults if each is not None]
 
 
 CAN: Mapping[str, set[str]] = {
@@ -108,9 +108,9 @@ def test_pictures_of_free_size_are_small(least: int, count: int) -> None:
     picture = {**PICTURE[0], "shape": [-1, 1, -1, -1], "dimensions": [free, free]}
     how = {**PICTURES["preprocess"], "fit": "none", "height": 1024, "width": 1024}
     fake = FakeServer(inputs=[picture], codec={**PICTURES, "preprocess": how})
-    found = ask(fake.target(), fake.post)
+    references = ask(fake.target(), fake.post)
     side = max(64, least)
-    assert [each.pixels.shape for each in found.pictures] == [(side, side)] * count
+    assert [each.pixels.shape for each in references.pictures] == [(side, side)] * count
 
 
 ALL = [(model, name) for model in MODELS for name in WORKLOADS]
@@ -120,10 +120,10 @@ ALL = [(model, name) for model in MODELS for name in WORKLOADS]
 def test_right_answers_pass_and_unsuitable_workloads_are_refused(model: str, name: str) -> None:
     fake = fake_of(model)
     if name in CAN[model]:
-        assert problems(fake, made(model, name)) == []
+        assert problems(fake, calls_of(model, name)) == []
     else:
         with pytest.raises(WorkloadError, match="fake"):
-            made(model, name)
+            calls_of(model, name)
 
 
 @pytest.mark.parametrize(
@@ -132,12 +132,12 @@ def test_right_answers_pass_and_unsuitable_workloads_are_refused(model: str, nam
 )
 def test_answer_of_another_request_is_detected(model: str, name: str) -> None:
     fake = fake_of(model)
-    calls = made(model, name)
+    calls = calls_of(model, name)
     fake.lie = AnswersOfTheOneBefore()
-    found = problems(fake, calls, 100)
+    faults = problems(fake, calls, 100)
     # Every tenth; one of them may be of the same item as the one before it.
-    assert len(found) >= 6
-    assert any("differs by about" in each for each in found)
+    assert len(faults) >= 6
+    assert any("differs by about" in each for each in faults)
 
 
 @pytest.mark.parametrize(
@@ -151,24 +151,24 @@ def test_answer_of_another_request_is_detected(model: str, name: str) -> None:
 )
 def test_wrong_batch_answers_are_detected(lie: Lie, words: str) -> None:
     fake = fake_of("matrix")
-    calls = made("matrix", "batch")
+    calls = calls_of("matrix", "batch")
     fake.lie = lie
-    found = problems(fake, calls, 20)
-    assert len(found) >= 19  # a palindrome is not impossible
-    assert words in found[0]
+    faults = problems(fake, calls, 20)
+    assert len(faults) >= 19  # a palindrome is not impossible
+    assert words in faults[0]
 
 
 @pytest.mark.parametrize("name", ["unique", "repeated", "binary", "npy"])
 def test_wrong_number_is_detected(name: str) -> None:
     fake = fake_of("matrix")
-    calls = made("matrix", name)
+    calls = calls_of("matrix", name)
     fake.lie = wrong_number
     assert len(problems(fake, calls, 50)) == 50
 
 
 def test_equal_items_of_a_batch_need_equal_answers() -> None:
     fake = fake_of("matrix")
-    calls = made("matrix", "batch")
+    calls = calls_of("matrix", "batch")
 
     def hardly_wrong(outputs: list[Any]) -> list[Any]:
         """Within the tolerance of each item, but not the same for its twin."""
@@ -180,7 +180,7 @@ def test_equal_items_of_a_batch_need_equal_answers() -> None:
 
 @pytest.mark.parametrize("model", ["matrix", "pictures", "ids", "texts", "pairs"])
 def test_unique_draws_never_repeat_across_seeds(model: str) -> None:
-    bodies = [made(model, "unique", seed) for seed in (1, 2, 3)]
+    bodies = [calls_of(model, "unique", seed) for seed in (1, 2, 3)]
     seen = [draw().body for draw in bodies for _ in range(1000)]
     assert len(set(seen)) == 3000
 
@@ -188,7 +188,7 @@ def test_unique_draws_never_repeat_across_seeds(model: str) -> None:
 def test_popular_inputs_are_shared_and_follow_zipf() -> None:
     seen = [Counter[bytes](), Counter[bytes]()]
     for seed, counts in enumerate(seen):
-        calls = made("matrix", "repeated", seed)
+        calls = calls_of("matrix", "repeated", seed)
         counts.update(calls().body for _ in range(4000))
     assert len(seen[0].keys() | seen[1].keys()) <= 64
     (first, often), *_ = seen[0].most_common()
@@ -198,7 +198,7 @@ def test_popular_inputs_are_shared_and_follow_zipf() -> None:
 
 
 def test_half_of_each_batch_is_duplicates() -> None:
-    calls = made("matrix", "batch")
+    calls = calls_of("matrix", "batch")
     first, second = (
         [orjson.dumps(item) for item in orjson.loads(calls().body)["inputs"]] for _ in range(2)
     )
@@ -207,12 +207,12 @@ def test_half_of_each_batch_is_duplicates() -> None:
 
 
 def test_mixed_load_has_two_percent_bad_input() -> None:
-    calls = made("pictures", "mixed")
-    drawn = [calls() for _ in range(4000)]
-    bad = [call for call in drawn if call.items == 0]
-    assert 0.01 < len(bad) / len(drawn) < 0.03
+    calls = calls_of("pictures", "mixed")
+    draws = [calls() for _ in range(4000)]
+    bad = [call for call in draws if call.items == 0]
+    assert 0.01 < len(bad) / len(draws) < 0.03
     assert len({(call.headers["Content-Type"], call.body) for call in bad}) == 4
-    assert {call.headers["Content-Type"] for call in drawn} == {
+    assert {call.headers["Content-Type"] for call in draws} == {
         "application/json",
         "application/octet-stream",
         "image/png",
@@ -221,7 +221,7 @@ def test_mixed_load_has_two_percent_bad_input() -> None:
 
 
 def test_server_that_accepts_bad_input_is_detected() -> None:
-    calls = made("matrix", "mixed")
+    calls = calls_of("matrix", "mixed")
     bad = next(call for call in (calls() for _ in range(2000)) if call.items == 0)
     headers = {"content-type": "application/json"}
     assert "answered 200 instead of 4" in (bad.expected.problem(200, headers, b"{}") or "")
