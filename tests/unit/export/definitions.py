@@ -241,7 +241,7 @@ def loaded(draft: Draft, folder: Path, model: Definition, *, optimized: bool = F
     return load_form(files, draft.format, model.inputs, torch.device("cpu"), optimized=optimized)
 
 
-def proved(made: Forward, of: Subject, precision: Precision, max_batch: int = 5) -> Parity:
+def proved(forward: Forward, of: Subject, precision: Precision, max_batch: int = 5) -> Parity:
     """Compare with eager, golden examples included; raises outside the tolerance."""
     against = verify.reference(of.eager, of.definition, max_batch, quiet)
-    return verify.check_parity(made, against, TOLERANCES[precision], quiet)
+    return verify.check_parity(forward, against, TOLERANCES[precision], quiet)

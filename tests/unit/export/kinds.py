@@ -38,8 +38,8 @@ class PaddedGraph(nn.Module):
         self.graph = Graph()
 
     def forward(self, nodes: torch.Tensor, edges: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-        made: torch.Tensor = self.graph(nodes, edges)
-        return made * mask.to(nodes.dtype).unsqueeze(2)
+        output: torch.Tensor = self.graph(nodes, edges)
+        return output * mask.to(nodes.dtype).unsqueeze(2)
 
 
 class HalfModel(nn.Module):
@@ -56,8 +56,8 @@ class HalfModel(nn.Module):
         self.dtype = dtype
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        made: torch.Tensor = self.layers(x.to(self.dtype)).float()
-        return made.mean((2, 3))
+        output: torch.Tensor = self.layers(x.to(self.dtype)).float()
+        return output.mean((2, 3))
 
 
 class Counter(nn.Module):

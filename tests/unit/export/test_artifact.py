@@ -69,20 +69,20 @@ class TestVersions:
         assert versions(tmp_path / "nothing") == []
 
     @pytest.mark.parametrize(
-        ("there", "wanted", "chosen"),
+        ("there", "expected", "chosen"),
         [([], None, 1), ([1, 2], None, 3), ([7], None, 8), ([7], 3, 3), ([], MAX_VERSION, None)],
     )
     def test_next_or_requested_version_is_chosen(
-        self, tmp_path: Path, there: list[int], wanted: int | None, chosen: int | None
+        self, tmp_path: Path, there: list[int], expected: int | None, chosen: int | None
     ) -> None:
         for number in there:
             (tmp_path / str(number)).mkdir()
-        assert choose_version(tmp_path, wanted) == (chosen or wanted)
+        assert choose_version(tmp_path, expected) == (chosen or expected)
 
-    @pytest.mark.parametrize("wanted", [0, -1, MAX_VERSION + 1])
-    def test_out_of_range(self, tmp_path: Path, wanted: int) -> None:
-        with pytest.raises(UsageError, match=f"got {wanted}"):
-            choose_version(tmp_path, wanted)
+    @pytest.mark.parametrize("expected", [0, -1, MAX_VERSION + 1])
+    def test_out_of_range(self, tmp_path: Path, expected: int) -> None:
+        with pytest.raises(UsageError, match=f"got {expected}"):
+            choose_version(tmp_path, expected)
 
     def test_existing_version_is_refused(self, tmp_path: Path) -> None:
         (tmp_path / "4").mkdir()

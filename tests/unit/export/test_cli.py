@@ -127,16 +127,16 @@ class TestCommands:
 
 
 class TestHelp:
-    def told(self, capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
-        with pytest.raises(SystemExit) as caught:
+    def help_of(self, capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+        with pytest.raises(SystemExit) as excinfo:
             run(*arguments, "--help")
-        assert caught.value.code == 0
+        assert excinfo.value.code == 0
         return " ".join(capsys.readouterr().out.split())
 
     def test_of_every_option_model_command_and_exit_code(
         self, capsys: pytest.CaptureFixture[str]
     ) -> None:
-        told = self.told(capsys)
+        message = self.help_of(capsys)
         for option in (
             "--out FOLDER",
             "--variants A,B",
@@ -148,13 +148,13 @@ class TestHelp:
             "--threads N",
             "--profile",
         ):
-            assert option in told
+            assert option in message
         for name in MAKERS:
-            assert name in told
-        assert f"what to export: {', '.join(WITH_CLOSE)}" in told
+            assert name in message
+        assert f"what to export: {', '.join(WITH_CLOSE)}" in message
         for command in COMMANDS:
-            assert f" {command} " in told
-        assert "exit codes: 0 " in told
+            assert f" {command} " in message
+        assert "exit codes: 0 " in message
 
     @pytest.mark.parametrize(
         ("command", "words"),
@@ -168,7 +168,7 @@ class TestHelp:
     def test_of_a_command(
         self, capsys: pytest.CaptureFixture[str], command: str, words: str
     ) -> None:
-        told = self.told(capsys, command)
-        assert f"usage: python -m export {command}" in told
+        message = self.help_of(capsys, command)
+        assert f"usage: python -m export {command}" in message
         for word in words.split():
-            assert word in told
+            assert word in message

@@ -222,6 +222,6 @@ class TestBrokenDefinition:
 
     @pytest.mark.parametrize("arguments", [("--help",), ("keygen", "--help"), ("show", "--help")])
     def test_does_not_affect_other_commands(self, arguments: tuple[str, ...]) -> None:
-        with pytest.raises(SystemExit) as caught:
+        with pytest.raises(SystemExit) as excinfo:
             run(*arguments, catalog=self.BROKEN)
-        assert caught.value.code == 0
+        assert excinfo.value.code == 0

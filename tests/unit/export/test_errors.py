@@ -62,7 +62,7 @@ frame #0: c10::Error::Error(c10::SourceLocation, std::string) + 0x57"""
 
 
 @pytest.mark.parametrize(
-    ("error", "told"),
+    ("error", "message"),
     [
         (ValueError("one line"), "one line"),
         (RuntimeError(), "RuntimeError"),
@@ -107,11 +107,11 @@ frame #0: c10::Error::Error(c10::SourceLocation, std::string) + 0x57"""
         (ValueError("n/a at 3 m/s, see https://pytorch.org/docs/stable/jit.html"), None),
     ],
 )
-def test_reason_is_the_relevant_line(error: Exception, told: str | None) -> None:
-    assert reason(error) == (told or str(error))
+def test_reason_is_the_relevant_line(error: Exception, message: str | None) -> None:
+    assert reason(error) == (message or str(error))
 
 
 def test_reason_has_a_maximum_length() -> None:
-    told = reason(ValueError("word " * 200))
-    assert len(told) <= LONGEST
-    assert told.endswith("word ...")
+    message = reason(ValueError("word " * 200))
+    assert len(message) <= LONGEST
+    assert message.endswith("word ...")

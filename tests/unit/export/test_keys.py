@@ -20,7 +20,7 @@ PASSPHRASE = b"correct horse battery staple"
 MANIFEST = b"a manifest"
 
 
-def asked(passphrase: bytes = PASSPHRASE) -> Callable[[], bytes]:
+def prompt_for(passphrase: bytes = PASSPHRASE) -> Callable[[], bytes]:
     return lambda: passphrase
 
 
@@ -57,13 +57,13 @@ class TestPassphrase:
     def test_an_encrypted_key_signs_with_it(self, tmp_path: Path) -> None:
         _, fingerprint = make_keys(tmp_path / "signing.pem", PASSPHRASE)
         assert b"ENCRYPTED" in (tmp_path / "signing.pem").read_bytes()
-        assert read_signer(tmp_path / "signing.pem", asked()).fingerprint == fingerprint
+        assert read_signer(tmp_path / "signing.pem", prompt_for()).fingerprint == fingerprint
 
     def test_wrong_passphrase_is_refused_and_not_shown(self, tmp_path: Path) -> None:
         make_keys(tmp_path / "signing.pem", PASSPHRASE)
-        with pytest.raises(UsageError) as caught:
-            read_signer(tmp_path / "signing.pem", asked(b"not this one"))
-        assert str(caught.value).endswith("signing.pem: wrong passphrase")
+        with pytest.raises(UsageError) as excinfo:
+            read_signer(tmp_path / "signing.pem", prompt_for(b"not this one"))
+        assert str(excinfo.value).endswith("signing.pem: wrong passphrase")
 
     def test_unencrypted_key_needs_no_passphrase(self, tmp_path: Path) -> None:
         make_keys(tmp_path / "signing.pem", None)
@@ -89,9 +89,9 @@ class TestRejected:
             make_keys(tmp_path / "none/signing.pem", None)
 
     def rejected(self, path: Path) -> str:
-        with pytest.raises(UsageError) as caught:
-            read_signer(path, asked())
-        return str(caught.value).removeprefix(f"--key {path}: ")
+        with pytest.raises(UsageError) as excinfo:
+            read_signer(path, prompt_for())
+        return str(excinfo.value).removeprefix(f"--key {path}: ")
 
     def test_no_such_key(self, tmp_path: Path) -> None:
         assert self.rejected(tmp_path / "none") == "No such file or directory"

@@ -116,24 +116,24 @@ def test_item_length_can_be_given(padded: Path) -> None:
 def test_invalid_requests_are_reported(
     exported: Path, padded: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    told = refused(2, tmp_path / "none", capsys=capsys)
-    assert f"{tmp_path / 'none'} is not an intact artifact: manifest.json cannot be read" in told
-    told = refused(2, exported, "--variant", "int8,script", capsys=capsys)
-    assert "--variant int8: there are: script" in told
-    told = refused(2, exported, "--length", 3, capsys=capsys)
-    assert "--length: the items of tiny have no length" in told
-    told = refused(2, padded, "--length", 41, capsys=capsys)
-    assert "--length 41: seq is 1 to 40" in told
-    told = refused(2, exported, "--batch-size", "1,0", capsys=capsys)
-    assert "must be a whole number, at least 1, got '0'" in told
-    told = refused(2, exported, "--batch-size", ",", capsys=capsys)
-    assert "must be a whole number, at least 1, got ','" in told
+    message = refused(2, tmp_path / "none", capsys=capsys)
+    assert f"{tmp_path / 'none'} is not an intact artifact: manifest.json cannot be read" in message
+    message = refused(2, exported, "--variant", "int8,script", capsys=capsys)
+    assert "--variant int8: there are: script" in message
+    message = refused(2, exported, "--length", 3, capsys=capsys)
+    assert "--length: the items of tiny have no length" in message
+    message = refused(2, padded, "--length", 41, capsys=capsys)
+    assert "--length 41: seq is 1 to 40" in message
+    message = refused(2, exported, "--batch-size", "1,0", capsys=capsys)
+    assert "must be a whole number, at least 1, got '0'" in message
+    message = refused(2, exported, "--batch-size", ",", capsys=capsys)
+    assert "must be a whole number, at least 1, got ','" in message
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
 def test_missing_device_is_reported(exported: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    told = refused(2, exported, "--device", "cuda", capsys=capsys)
-    assert "--device cuda: this machine has none" in told
+    message = refused(2, exported, "--device", "cuda", capsys=capsys)
+    assert "--device cuda: this machine has none" in message
 
 
 def test_unwritable_trace_file_is_reported(

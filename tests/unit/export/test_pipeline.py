@@ -24,28 +24,30 @@ TINY = CATALOG["tiny"]
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Artifact:
+def artifact(tmp_path_factory: pytest.TempPathFactory) -> Artifact:
     return make(tmp_path_factory.mktemp("out"), TINY, "script", "bf16")
 
 
 class TestManifest:
-    def test_manifest_equals_the_one_on_disk(self, made: Artifact) -> None:
-        text = (made.folder / "manifest.json").read_bytes()
-        assert Manifest.model_validate_json(text) == made.manifest
-        assert read_artifact(made.folder)[0] == open_artifact(made.folder) == made.manifest
+    def test_manifest_equals_the_one_on_disk(self, artifact: Artifact) -> None:
+        text = (artifact.folder / "manifest.json").read_bytes()
+        assert Manifest.model_validate_json(text) == artifact.manifest
+        assert (
+            read_artifact(artifact.folder)[0] == open_artifact(artifact.folder) == artifact.manifest
+        )
 
-    def test_contract_comes_from_the_definition(self, made: Artifact) -> None:
-        manifest = made.manifest
+    def test_contract_comes_from_the_definition(self, artifact: Artifact) -> None:
+        manifest = artifact.manifest
         assert (manifest.model, manifest.version) == ("tiny", 1)
         assert manifest.description == TINY.description
         assert (manifest.inputs, manifest.outputs) == (TINY.inputs, TINY.outputs)
         assert manifest.codec == TINY.codec
         assert manifest.example == [3.0, 4.0]
 
-    def test_golden_examples_hold_the_eager_models_answers(self, made: Artifact) -> None:
+    def test_golden_examples_hold_the_eager_models_answers(self, artifact: Artifact) -> None:
         golden = [
             (each.inputs["x"].array().tolist(), each.outputs["y"].array().tolist())
-            for each in made.manifest.golden
+            for each in artifact.manifest.golden
         ]
         assert golden == [([3, 4], [6, 8]), ([0, -1], [0, -2])]
 
@@ -59,24 +61,24 @@ class TestManifest:
         ]
         assert set(manifest.variants["script"].parity.outputs) == {"row", "next"}
 
-    def test_time_and_commit_are_recorded(self, made: Artifact) -> None:
-        created = made.manifest.created_at
+    def test_time_and_commit_are_recorded(self, artifact: Artifact) -> None:
+        created = artifact.manifest.created_at
         assert created.utcoffset() == dt.timedelta(0)
         assert abs(dt.datetime.now(dt.UTC) - created) < dt.timedelta(minutes=5)
-        commit = made.manifest.git_commit
+        commit = artifact.manifest.git_commit
         assert commit is None or re.fullmatch("[0-9a-f]{40}", commit)
 
-    def test_variant_records_how_it_was_made_and_proved(self, made: Artifact) -> None:
-        variant = made.manifest.variants["script"]
+    def test_variant_records_how_it_was_made_and_proved(self, artifact: Artifact) -> None:
+        variant = artifact.manifest.variants["script"]
         assert (variant.file, variant.precision) == ("script.pt", "float32")
         assert variant.made_by == "torch.jit.script + torch.jit.freeze"
         assert variant.torch_version == torch.__version__
         assert variant.tolerance == TOLERANCES["float32"]
         assert variant.parity.batch_sizes == (1, 2, 3)
-        assert variant.accuracy == made.manifest.accuracy == 0.75
+        assert variant.accuracy == artifact.manifest.accuracy == 0.75
 
-    def test_plan_covers_the_variants_made(self, made: Artifact) -> None:
-        plan = made.manifest.plan
+    def test_plan_covers_the_variants_made(self, artifact: Artifact) -> None:
+        plan = artifact.manifest.plan
         assert plan is not None
         assert plan.precision == "float32"
         device = plan.on("cpu")
@@ -103,16 +105,16 @@ class TestManifest:
 
 
 class TestFiles:
-    def test_every_file_has_a_digest(self, made: Artifact) -> None:
-        names = {path.name for path in made.folder.iterdir()}
+    def test_every_file_has_a_digest(self, artifact: Artifact) -> None:
+        names = {path.name for path in artifact.folder.iterdir()}
         assert names == {"manifest.json", "manifest.sha256", "script.pt", "bf16.pt", "report.html"}
-        assert names - {"manifest.json", "manifest.sha256"} == set(made.manifest.files)
-        for name, digest in made.manifest.files.items():
-            assert digest == digest_of(made.folder / name)
+        assert names - {"manifest.json", "manifest.sha256"} == set(artifact.manifest.files)
+        for name, digest in artifact.manifest.files.items():
+            assert digest == digest_of(artifact.folder / name)
 
-    def test_the_manifest_has_its_digest_in_a_file(self, made: Artifact) -> None:
-        digest = digest_of(made.folder / "manifest.json").sha256
-        text = (made.folder / "manifest.sha256").read_text()
+    def test_the_manifest_has_its_digest_in_a_file(self, artifact: Artifact) -> None:
+        digest = digest_of(artifact.folder / "manifest.json").sha256
+        text = (artifact.folder / "manifest.sha256").read_text()
         assert text == f"{digest}  manifest.json\n"
 
     @pytest.mark.parametrize("variant", ["script", "trace"])
@@ -130,27 +132,29 @@ class TestFiles:
         assert content(first.folder) == before
 
     def test_eager_and_every_form_are_profiled(self, tmp_path: Path) -> None:
-        made = make(tmp_path, profile=True)
-        profiles = sorted(name for name in made.manifest.files if name.startswith("profile-"))
+        artifact = make(tmp_path, profile=True)
+        profiles = sorted(name for name in artifact.manifest.files if name.startswith("profile-"))
         stems = ["eager", "script", "script-optimized"]
         assert profiles == sorted(
             f"profile-{stem}.{kind}" for stem in stems for kind in ("json.gz", "txt")
         )
         for name in profiles:
-            assert made.manifest.files[name] == digest_of(made.folder / name)
-        trace = json.loads(gzip.decompress((made.folder / "profile-eager.json.gz").read_bytes()))
+            assert artifact.manifest.files[name] == digest_of(artifact.folder / name)
+        trace = json.loads(
+            gzip.decompress((artifact.folder / "profile-eager.json.gz").read_bytes())
+        )
         assert "aten::mul" in {event.get("name") for event in trace["traceEvents"]}
-        assert "aten::mul" in (made.folder / "profile-eager.txt").read_text()
+        assert "aten::mul" in (artifact.folder / "profile-eager.txt").read_text()
 
 
 def test_steps_report_progress(tmp_path: Path) -> None:
-    told: dict[str, list[tuple[int, int]]] = {}
+    calls: dict[str, list[tuple[int, int]]] = {}
 
     def watched(name: str) -> Progress:
-        return lambda done, total, note: told.setdefault(name, []).append((done, total))
+        return lambda done, total, note: calls.setdefault(name, []).append((done, total))
 
     export(job(tmp_path, profile=True), watched)
-    assert list(told) == ["training", "eager", "script", "timing", "profiling"]
-    assert told["training"] == [(1, 1)]
-    assert told["timing"] == [(1, 3), (2, 3), (3, 3)]
-    assert told["profiling"][-1] == (1, 1)
+    assert list(calls) == ["training", "eager", "script", "timing", "profiling"]
+    assert calls["training"] == [(1, 1)]
+    assert calls["timing"] == [(1, 3), (2, 3), (3, 3)]
+    assert calls["profiling"][-1] == (1, 1)

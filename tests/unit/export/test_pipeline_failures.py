@@ -77,11 +77,11 @@ class TestRefusedBeforeTraining:
 
 class TestPrecision:
     def test_precision_without_variants_fails_with_the_reasons(self, tmp_path: Path) -> None:
-        wanted = TuneOptions(max_batch=1, precision="bf16")
+        expected = TuneOptions(max_batch=1, precision="bf16")
         model = definition(Close, train=None, held_out=close_calls)
         message = r"^--plan-precision bf16: no variant is left: bf16: accuracy 0\.0000 is 100\.00"
         with pytest.raises(ExportError, match=message):
-            make(tmp_path, model, "script", "bf16", tuning=wanted)
+            make(tmp_path, model, "script", "bf16", tuning=expected)
         assert list(tmp_path.iterdir()) == []
 
 
@@ -137,9 +137,9 @@ class TestProcess:
             while not begun.exists() and process.poll() is None:
                 time.sleep(0.05)
             os.kill(process.pid, sent)
-            told = process.communicate(timeout=60)[1]
+            message = process.communicate(timeout=60)[1]
         finally:
             process.kill()
         assert (process.returncode, out.exists()) == (128 + sent, False)
-        assert told.endswith("export: interrupted; nothing was written\n")
-        assert "Traceback" not in told
+        assert message.endswith("export: interrupted; nothing was written\n")
+        assert "Traceback" not in message

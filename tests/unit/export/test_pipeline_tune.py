@@ -20,18 +20,18 @@ TINY = CATALOG["tiny"]
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Artifact:
+def artifact(tmp_path_factory: pytest.TempPathFactory) -> Artifact:
     return make(tmp_path_factory.mktemp("out"), TINY, "script", "bf16")
 
 
 @pytest.fixture
-def old(made: Artifact, tmp_path: Path) -> Path:
+def old(artifact: Artifact, tmp_path: Path) -> Path:
     folder = tmp_path / "tiny/1"
-    shutil.copytree(made.folder, folder)
+    shutil.copytree(artifact.folder, folder)
     return folder
 
 
-def test_tuning_writes_a_new_version(made: Artifact, old: Path) -> None:
+def test_tuning_writes_a_new_version(artifact: Artifact, old: Path) -> None:
     before = content(old)
     again = tune_again(old, TuneOptions(max_batch=2, threads=2), stage)
     assert again.folder == old.parent / "2"
@@ -40,13 +40,13 @@ def test_tuning_writes_a_new_version(made: Artifact, old: Path) -> None:
     assert open_artifact(again.folder) == again.manifest
 
 
-def test_only_the_plan_differs(made: Artifact, old: Path) -> None:
+def test_only_the_plan_differs(artifact: Artifact, old: Path) -> None:
     again = tune_again(old, TuneOptions(max_batch=2, threads=2), stage)
-    kept = set(Manifest.model_fields) - {"version", "created_at", "plan", "files"}
-    for name in kept:
-        assert getattr(again.manifest, name) == getattr(made.manifest, name)
+    fields = set(Manifest.model_fields) - {"version", "created_at", "plan", "files"}
+    for name in fields:
+        assert getattr(again.manifest, name) == getattr(artifact.manifest, name)
     assert (again.manifest.version, again.manifest.plan is None) == (2, False)
-    for name, digest in made.manifest.files.items():
+    for name, digest in artifact.manifest.files.items():
         if name != "report.html":
             assert again.manifest.files[name] == digest
     plan = again.manifest.plan

@@ -29,20 +29,20 @@ class TestSign:
         assert printed == f"{new} is {old}, signed by the key {pair.fingerprint}\n"
         assert content(old) == before
         assert set(content(new)) == {*before, "manifest.sig"}
-        found = read_artifact(new, verifier=TrustedKeys.read(pair.public))
-        assert found.signed_by == pair.fingerprint
+        result = read_artifact(new, verifier=TrustedKeys.read(pair.public))
+        assert result.signed_by == pair.fingerprint
 
     def test_only_number_time_and_report_differ(self, old: Path, pair: Pair) -> None:
-        made = sign_anew(old, pair.signer)
-        before, after = manifest_of(old), manifest_of(made.folder)
-        assert after == made.manifest
+        artifact = sign_anew(old, pair.signer)
+        before, after = manifest_of(old), manifest_of(artifact.folder)
+        assert after == artifact.manifest
         for name in set(Manifest.model_fields) - {"version", "created_at", "files"}:
             assert getattr(after, name) == getattr(before, name)
         assert after.version == 2
         assert set(after.files) == set(before.files)
         changed = {name for name in after.files if after.files[name] != before.files[name]}
         assert changed == {"report.html"}
-        assert "tiny version 2" in (made.folder / "report.html").read_text(encoding="utf-8")
+        assert "tiny version 2" in (artifact.folder / "report.html").read_text(encoding="utf-8")
 
     def test_another_key_makes_another_version(self, old: Path, pair: Pair, tmp_path: Path) -> None:
         other = make_pair(tmp_path, "other")
@@ -170,10 +170,10 @@ class TestPassphrase:
     ) -> None:
         self.typed(monkeypatch, answer)
         code, printed = run("sign", old, "--key", private)
-        told = capsys.readouterr()
+        message = capsys.readouterr()
         assert code == 2
-        assert "passphrase" in told.err
-        assert "hunter2" not in printed + told.out + told.err
+        assert "passphrase" in message.err
+        assert "hunter2" not in printed + message.out + message.err
 
     def test_new_passphrase_is_typed_twice(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -194,8 +194,8 @@ class TestPassphrase:
     ) -> None:
         monkeypatch.setenv(PASSPHRASE, SECRET)
         code, printed = run("sign", old, "--key", private)
-        told = capsys.readouterr()
-        everything = printed + told.out + told.err
+        message = capsys.readouterr()
+        everything = printed + message.out + message.err
         assert code == 0
         assert SECRET not in everything
         assert private.read_text().splitlines()[1] not in everything

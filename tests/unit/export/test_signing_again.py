@@ -38,17 +38,17 @@ def test_altered_artifact_with_new_digests_is_refused(
     forged = manifest_of(signed).model_copy(update={"description": "another one"})
     write_manifest(signed, forged)
     assert read_artifact(signed).manifest == forged
-    told = rejected(capsys, signed, "--key", pair.private)
-    assert f"{signed}: manifest.sig is not a signature of this manifest.json" in told
-    assert "export sign" not in told
+    message = rejected(capsys, signed, "--key", pair.private)
+    assert f"{signed}: manifest.sig is not a signature of this manifest.json" in message
+    assert "export sign" not in message
 
 
 def test_artifact_signed_by_an_untrusted_key_is_refused(
     signed: Path, pair: Pair, other: Pair, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    told = rejected(capsys, signed, "--key", other.private)
-    assert f"manifest.sig is by the key {pair.fingerprint}, which is not among the 1" in told
-    assert "--trusted-keys" in told
+    message = rejected(capsys, signed, "--key", other.private)
+    assert f"manifest.sig is by the key {pair.fingerprint}, which is not among the 1" in message
+    assert "--trusted-keys" in message
 
 
 def test_lost_signature_is_refused(
@@ -72,6 +72,6 @@ def test_a_replaced_staged_file_keeps_its_verified_digest(old: Path, pair: Pair)
     for name in ("manifest.json", "manifest.sha256"):
         (staging / name).unlink()
     (staging / "script.pt").write_bytes(b"another program")
-    made = finish(staging, with_changes(manifest_of(old), version=2), pair.signer.sign)
+    artifact = finish(staging, with_changes(manifest_of(old), version=2), pair.signer.sign)
     with pytest.raises(IntegrityError, match=r"^script\.pt has "):
-        read_artifact(made.folder)
+        read_artifact(artifact.folder)

@@ -81,8 +81,8 @@ def test_figure_is_the_largest_difference_of_all_forms() -> None:
 def test_other_repository_is_quoted_for_the_shell(folder: str) -> None:
     lines = printed(measured_manifest(), folder)
     out = folder.removesuffix("/tiny/3")
-    *_, made, flags = shlex.split(lines[-1].removeprefix("serve it  "))
-    assert (made, flags.partition("=")[0]) == ("serve", "SERVE_ARGS")
+    *_, target, flags = shlex.split(lines[-1].removeprefix("serve it  "))
+    assert (target, flags.partition("=")[0]) == ("serve", "SERVE_ARGS")
     assert shlex.split(flags.partition("=")[2]) == ["--model-dir", out]
     assert f"export show {shlex.quote(folder)}" in "\n".join(lines)
 
@@ -108,8 +108,8 @@ def test_long_reason_is_shortened_without_truncating_lines() -> None:
 
 
 def test_variants_left_out_for_one_reason_share_a_line() -> None:
-    given = (("script", "no"), ("fp16", "no GPU"), ("trace", "no"))
-    left_out = tuple(LeftOut(variant=name, reason=why) for name, why in given)
+    options = (("script", "no"), ("fp16", "no GPU"), ("trace", "no"))
+    left_out = tuple(LeftOut(variant=name, reason=why) for name, why in options)
     text = printed(measured_manifest().model_copy(update={"left_out": left_out, "plan": None}))
     lines = [line for line in text if line.startswith("left out")]
     assert lines == ["left out  script, trace: no", "left out  fp16: no GPU"]

@@ -54,9 +54,9 @@ def how(adopted: Adoption) -> PicturePreprocess:
 
 class TestTorchScript:
     def test_a_traced_file_becomes_a_definition(self, sums: Path) -> None:
-        made = run(sums, *X3, "--description", "Sums of rows.")
-        definition = made.definition
-        assert (made.name, made.warnings) == ("sums", ())
+        adoption = run(sums, *X3, "--description", "Sums of rows.")
+        definition = adoption.definition
+        assert (adoption.name, adoption.warnings) == ("sums", ())
         assert definition.description == "Sums of rows."
         assert [(each.name, each.dtype, each.shape) for each in definition.inputs] == [
             ("x", "float32", (-1, 3))
@@ -65,7 +65,7 @@ class TestTorchScript:
         assert definition.codec == TensorCodecSpec()
         assert definition.train is None
         assert definition.held_out is None
-        assert answers(made, [[1.0, 2.0, 3.0], [0.5, 0.0, 0.0]]) == [[6, -6], [0.5, -0.5]]
+        assert answers(adoption, [[1.0, 2.0, 3.0], [0.5, 0.0, 0.0]]) == [[6, -6], [0.5, -0.5]]
 
     def test_it_builds_a_new_script_module_in_eval_mode(self, sums: Path) -> None:
         build = run(sums, *X3).definition.build
@@ -76,12 +76,12 @@ class TestTorchScript:
 
     def test_file_that_changes_meanwhile_is_refused(self, tmp_path: Path) -> None:
         file = written(tmp_path, SUMS)
-        made = run(file, *X3)
-        assert answers(made, [[1.0, 1.0, 1.0]]) == [[3, -3]]
-        assert made.definition.description == "Adopted from model.pt."
+        adoption = run(file, *X3)
+        assert answers(adoption, [[1.0, 1.0, 1.0]]) == [[3, -3]]
+        assert adoption.definition.description == "Adopted from model.pt."
         written(tmp_path, BRIGHTNESS)
         with pytest.raises(ExportError, match=r"model\.pt changed while it was adopted"):
-            made.definition.build()
+            adoption.definition.build()
 
     def test_golden_inputs_and_example_fit_the_inputs(self, sums: Path) -> None:
         definition = run(sums, *X3).definition
@@ -94,13 +94,15 @@ class TestTorchScript:
 
     def test_inputs_may_have_names_and_free_dimensions(self, tmp_path: Path) -> None:
         file = written(tmp_path, scripted(Masked()))
-        made = run(file, "--name", "m", "--input", "ids=int64[-1,-1]", "--input", "bool[-1, -1]")
-        assert [(each.name, each.dtype) for each in made.definition.inputs] == [
+        adoption = run(
+            file, "--name", "m", "--input", "ids=int64[-1,-1]", "--input", "bool[-1, -1]"
+        )
+        assert [(each.name, each.dtype) for each in adoption.definition.inputs] == [
             ("ids", "int64"),
             ("mask", "bool"),
         ]
-        assert made.definition.outputs[0].shape == (-1,)
-        assert answers(made, [[1, 5, 7]], [[True, False, True]]) == [8]
+        assert adoption.definition.outputs[0].shape == (-1,)
+        assert answers(adoption, [[1, 5, 7]], [[True, False, True]]) == [8]
 
     @pytest.mark.parametrize(
         ("content", "suffix"),
@@ -116,8 +118,10 @@ class TestTorchScript:
     )
     def test_labels(self, sums: Path, tmp_path: Path, content: str, suffix: str) -> None:
         labels = written(tmp_path, content.encode(), f"labels.{suffix}")
-        made = run(sums, *X3, "--labels", labels, "--scores", "softmax")
-        assert made.definition.codec == TensorCodecSpec(labels=("more", "less"), scores="softmax")
+        adoption = run(sums, *X3, "--labels", labels, "--scores", "softmax")
+        assert adoption.definition.codec == TensorCodecSpec(
+            labels=("more", "less"), scores="softmax"
+        )
 
 
 class Masked(nn.Module):
@@ -127,18 +131,18 @@ class Masked(nn.Module):
 
 class TestPictures:
     def test_default_preprocessing_pads_and_scales_to_one(self, light: Path) -> None:
-        made = run(light, *PICTURE)
-        assert how(made) == PicturePreprocess(
+        adoption = run(light, *PICTURE)
+        assert how(adoption) == PicturePreprocess(
             width=6, height=8, channels=3, mean=(0.0,) * 3, std=(1.0,) * 3
         )
 
     def test_every_option(self, light: Path) -> None:
         options = "--mean 0.1,0.2,0.3 --std 1,2,3 --polarity auto --fit crop --resize-shorter 9"
         options += " --interpolation bicubic --alpha drop"
-        made = run(light, *PICTURE, *options.split(), "--scores", "sigmoid", "--top-k", "5")
-        assert made.definition.codec.scores == "sigmoid"
-        assert made.definition.codec.top_k == 5
-        assert how(made) == PicturePreprocess(
+        adoption = run(light, *PICTURE, *options.split(), "--scores", "sigmoid", "--top-k", "5")
+        assert adoption.definition.codec.scores == "sigmoid"
+        assert adoption.definition.codec.top_k == 5
+        assert how(adoption) == PicturePreprocess(
             width=6,
             height=8,
             channels=3,
@@ -151,17 +155,17 @@ class TestPictures:
             alpha="drop",
         )
 
-    @pytest.mark.parametrize(("given", "fill"), [("0", 0), ("114", 114), ("mean", "mean")])
-    def test_fill(self, light: Path, given: str, fill: str | int) -> None:
-        assert how(run(light, *PICTURE, "--fill", given)).fill == fill
+    @pytest.mark.parametrize(("text", "fill"), [("0", 0), ("114", 114), ("mean", "mean")])
+    def test_fill(self, light: Path, text: str, fill: str | int) -> None:
+        assert how(run(light, *PICTURE, "--fill", text)).fill == fill
 
     def test_preprocess_makes_it_a_model_of_pictures(self, light: Path, tmp_path: Path) -> None:
         steps = {"input_size": (3, 30, 30), "interpolation": "bicubic", "crop_pct": 0.9}
         figures = {"mean": IMAGENET_MEAN, "std": IMAGENET_STD}
         file = written(tmp_path, json.dumps(steps | figures).encode(), "steps.json")
-        made = run(light, "--name", "light", "--preprocess", file, "--std", "1,1,1")
-        assert made.warnings == ("--std of the command line replaces what steps.json says",)
-        assert how(made) == PicturePreprocess(
+        adoption = run(light, "--name", "light", "--preprocess", file, "--std", "1,1,1")
+        assert adoption.warnings == ("--std of the command line replaces what steps.json says",)
+        assert how(adoption) == PicturePreprocess(
             width=30,
             height=30,
             channels=3,
@@ -185,8 +189,8 @@ class TestPictures:
     def test_imagenet_mean_and_std_go_together(
         self, light: Path, options: str, mean: tuple[float, ...], std: tuple[float, ...]
     ) -> None:
-        made = how(run(light, *PICTURE, *options.split()))
-        assert (made.mean, made.std) == (mean, std)
+        preprocess = how(run(light, *PICTURE, *options.split()))
+        assert (preprocess.mean, preprocess.std) == (mean, std)
 
     def test_a_uint8_input_gets_levels(self, tmp_path: Path) -> None:
         class Levels(nn.Module):
@@ -195,15 +199,17 @@ class TestPictures:
 
         file = written(tmp_path, traced(Levels(), torch.zeros(2, 3, 8, 6, dtype=torch.uint8)))
         options = ("--name", "x", "--input", "pixels=uint8[-1,3,8,6]", "--codec", "image")
-        made = run(file, *options)
-        assert how(made).values == "levels"
-        assert "--mean" not in str(made.warnings)
-        example = made.definition.example()
+        adoption = run(file, *options)
+        assert how(adoption).values == "levels"
+        assert "--mean" not in str(adoption.warnings)
+        example = adoption.definition.example()
         assert isinstance(example, str)
-        array = preprocess(base64.b64decode(example), how(made))
+        array = preprocess(base64.b64decode(example), how(adoption))
         assert array.dtype == np.uint8
         assert array.shape == (3, 8, 6)
-        np.testing.assert_allclose(answers(made, array[None]), [[array.mean() / 255]], rtol=1e-5)
+        np.testing.assert_allclose(
+            answers(adoption, array[None]), [[array.mean() / 255]], rtol=1e-5
+        )
         for wrong in ("--mean", "--std"):
             with pytest.raises(UsageError, match="a uint8 input gets the levels of 0 to 255"):
                 run(file, *options, wrong, "imagenet")
@@ -211,21 +217,21 @@ class TestPictures:
     def test_pictures_of_free_size(self, tmp_path: Path) -> None:
         file = written(tmp_path, BRIGHTNESS)
         options = ("--name", "x", "--codec", "image", "--mean", "0,0,0", "--std", "1,1,1")
-        made = run(file, *options, "--input", "float32[-1,3,32<=h<=96,32<=w<=128]")
-        assert (how(made).fit, how(made).height, how(made).width) == ("none", 96, 128)
-        (told,) = made.warnings  # no file can state them
-        assert told.startswith("pictures are prepared with --alpha white, --polarity light-on-")
-        assert told.endswith("state these options")
-        example = made.definition.example()
+        adoption = run(file, *options, "--input", "float32[-1,3,32<=h<=96,32<=w<=128]")
+        assert (how(adoption).fit, how(adoption).height, how(adoption).width) == ("none", 96, 128)
+        (message,) = adoption.warnings  # no file can state them
+        assert message.startswith("pictures are prepared with --alpha white, --polarity light-on-")
+        assert message.endswith("state these options")
+        example = adoption.definition.example()
         assert isinstance(example, str)
-        array = preprocess(base64.b64decode(example), how(made))
-        assert made.definition.inputs[0].takes(array.shape)
+        array = preprocess(base64.b64decode(example), how(adoption))
+        assert adoption.definition.inputs[0].takes(array.shape)
         for wrong in (("--fit", "crop"), ("--interpolation", "bicubic"), ("--fill", "0")):
             with pytest.raises(UsageError, match=f"{wrong[0]} is for pictures that are scaled"):
                 run(file, *options, "--input", "float32[-1,3,-1,-1]", *wrong)
 
     @pytest.mark.parametrize(
-        ("options", "told"),
+        ("options", "message"),
         [
             (
                 "",
@@ -248,13 +254,13 @@ class TestPictures:
         ],
     )
     def test_defaults_that_nothing_states_are_told(
-        self, light: Path, options: str, told: str | None
+        self, light: Path, options: str, message: str | None
     ) -> None:
         warnings = run(light, *PICTURE, *options.split()).warnings
-        assert [told in each for each in warnings] == [True] if told else not warnings
+        assert [message in each for each in warnings] == [True] if message else not warnings
 
     @pytest.mark.parametrize(
-        ("spec", "options", "told"),
+        ("spec", "options", "message"),
         [
             ("float32[-1,3,8,6]", "", "with --codec image --mean imagenet clients can send"),
             (
@@ -270,15 +276,15 @@ class TestPictures:
         ],
     )
     def test_picture_shaped_inputs_get_a_hint(
-        self, tmp_path: Path, spec: str, options: str, told: str | None
+        self, tmp_path: Path, spec: str, options: str, message: str | None
     ) -> None:
         file = written(tmp_path, BRIGHTNESS)
         hint = run(file, "--name", "x", "--input", spec, *options.split()).hint
-        assert hint is None if told is None else told in str(hint)
+        assert hint is None if message is None else message in str(hint)
 
     @pytest.mark.parametrize(("side", "shorter"), [(224, 256), (299, 342), (32, 37)])
     def test_crop_uses_the_customary_resize(self, light: Path, side: int, shorter: int) -> None:
-        made = run(
+        adoption = run(
             light,
             *PICTURE[:2],
             "--input",
@@ -287,14 +293,14 @@ class TestPictures:
             "--fit",
             "crop",
         )
-        assert how(made).resize_shorter == shorter
+        assert how(adoption).resize_shorter == shorter
 
     def test_example_is_a_picture_that_fits_the_input(self, light: Path) -> None:
-        made = run(light, *PICTURE)
-        example = made.definition.example()
+        adoption = run(light, *PICTURE)
+        example = adoption.definition.example()
         assert isinstance(example, str)
-        array = preprocess(base64.b64decode(example), how(made))
-        assert array.shape == made.definition.inputs[0].item_shape
+        array = preprocess(base64.b64decode(example), how(adoption))
+        assert array.shape == adoption.definition.inputs[0].item_shape
 
 
 class TestArchives:
@@ -302,45 +308,45 @@ class TestArchives:
         """Its answers to a picture equal those of its original server."""
         labels = json.dumps({"0": ["n0", "dark"], "1": ["n1", "light"]}).encode()
         files = {"light.pt": BRIGHTNESS, "index_to_name.json": labels}
-        made = run(archived(tmp_path, files, "--handler", "image_classifier"))
-        assert (made.name, made.warnings) == ("packed", ())
-        assert made.definition.description == "Adopted from packed.mar: packed, version 1.0."
-        assert made.definition.inputs[0].shape == (-1, 3, 224, 224)
-        assert made.definition.outputs[0].shape == (-1, 2)
-        assert made.definition.codec.labels == ("dark", "light")
-        assert made.definition.codec.scores == "softmax"
+        adoption = run(archived(tmp_path, files, "--handler", "image_classifier"))
+        assert (adoption.name, adoption.warnings) == ("packed", ())
+        assert adoption.definition.description == "Adopted from packed.mar: packed, version 1.0."
+        assert adoption.definition.inputs[0].shape == (-1, 3, 224, 224)
+        assert adoption.definition.outputs[0].shape == (-1, 2)
+        assert adoption.definition.codec.labels == ("dark", "light")
+        assert adoption.definition.codec.scores == "softmax"
         picture = Image.fromarray(noise(300, 421))
-        array = preprocess(encoded(picture), how(made))
+        array = preprocess(encoded(picture), how(adoption))
         np.testing.assert_array_equal(array, by_hand(picture))
         mean = by_hand(picture).mean()
-        np.testing.assert_allclose(answers(made, array[None]), [[-mean, mean]], atol=1e-6)
+        np.testing.assert_allclose(answers(adoption, array[None]), [[-mean, mean]], atol=1e-6)
 
     def test_command_options_override_the_archive(self, tmp_path: Path) -> None:
         files = {"light.pt": BRIGHTNESS, "index_to_name.json": b'["a", "b"]'}
         file = archived(tmp_path, files, "--handler", "image_classifier")
         labels = written(tmp_path, b"night\nday\n", "labels.txt")
         options = "--name mine --input float32[-1,3,8,8] --mean 0,0,0 --fit pad --scores none"
-        made = run(file, *options.split(), "--labels", labels)
-        assert made.name == "mine"
-        assert made.definition.inputs[0].shape == (-1, 3, 8, 8)
-        assert made.definition.codec.labels == ("night", "day")
-        assert made.definition.codec.scores == "none"
-        assert how(made).mean == (0, 0, 0)
-        assert how(made).std == IMAGE_CLASSIFIER.std
-        assert (how(made).fit, how(made).resize_shorter) == ("pad", None)
+        adoption = run(file, *options.split(), "--labels", labels)
+        assert adoption.name == "mine"
+        assert adoption.definition.inputs[0].shape == (-1, 3, 8, 8)
+        assert adoption.definition.codec.labels == ("night", "day")
+        assert adoption.definition.codec.scores == "none"
+        assert how(adoption).mean == (0, 0, 0)
+        assert how(adoption).std == IMAGE_CLASSIFIER.std
+        assert (how(adoption).fit, how(adoption).resize_shorter) == ("pad", None)
 
     def test_as_tensors(self, tmp_path: Path) -> None:
         file = archived(tmp_path, {"light.pt": BRIGHTNESS}, "--handler", "image_classifier")
-        made = run(file, "--codec", "tensor")
-        assert made.definition.codec == TensorCodecSpec(scores="softmax")
+        adoption = run(file, "--codec", "tensor")
+        assert adoption.definition.codec == TensorCodecSpec(scores="softmax")
 
     def test_custom_handler_is_not_run(self, tmp_path: Path) -> None:
         (tmp_path / "own.py").write_text("raise SystemExit('this must never run')")
         file = archived(tmp_path, {"sums.pt": SUMS}, "--handler", "own.py")
-        made = run(file, "--input", "float32[-1,3]")
-        assert len(made.warnings) == 1
-        assert "'own.py' is not run" in made.warnings[0]
-        assert answers(made, [[1.0, 2.0, 3.0]]) == [[6, -6]]
+        adoption = run(file, "--input", "float32[-1,3]")
+        assert len(adoption.warnings) == 1
+        assert "'own.py' is not run" in adoption.warnings[0]
+        assert answers(adoption, [[1.0, 2.0, 3.0]]) == [[6, -6]]
 
     def test_archive_is_recognized_by_content(self, tmp_path: Path) -> None:
         file = written(tmp_path, mar({"sums.pt": SUMS}), "model.pt")
@@ -352,7 +358,7 @@ def test_help_names_every_option(capsys: pytest.CaptureFixture[str]) -> None:
     adopt.add_arguments(parser)
     with pytest.raises(SystemExit):
         parser.parse_args(["--help"])
-    told = " ".join(capsys.readouterr().out.split())
+    help_text = " ".join(capsys.readouterr().out.split())
     for option in (
         "--name N",
         "--input SPEC",
@@ -360,8 +366,8 @@ def test_help_names_every_option(capsys: pytest.CaptureFixture[str]) -> None:
         "--codec {tensor,image,audio}",
         "--mean",
     ):
-        assert option in told
-    assert mar_module.MANIFEST not in told
+        assert option in help_text
+    assert mar_module.MANIFEST not in help_text
 
 
 class TestCountedRows:
@@ -377,14 +383,14 @@ class TestCountedRows:
 
     def test_options_reach_the_contract(self, file: Path, tmp_path: Path) -> None:
         labels = written(tmp_path, b"a\nb\n", "labels.txt")
-        made = run(file, *self.OPTIONS, "--classes", "kinds", "--labels", labels).definition
-        assert [(each.name, each.count) for each in made.outputs] == [
+        adoption = run(file, *self.OPTIONS, "--classes", "kinds", "--labels", labels).definition
+        assert [(each.name, each.count) for each in adoption.outputs] == [
             *(("boxes", "count"), ("scores", "count"), ("kinds", "count"), ("count", None)),
         ]
-        codec = made.codec
+        codec = adoption.codec
         assert (codec.ranked_by, codec.threshold, codec.classes) == ("scores", 0.5, "kinds")
-        found = made.build()(torch.ones(2, 3, 8, 8))
-        assert [list(each.shape) for each in found] == [[2, 4, 4], [2, 4], [2, 4], [2]]
+        boxes_and_counts = adoption.build()(torch.ones(2, 3, 8, 8))
+        assert [list(each.shape) for each in boxes_and_counts] == [[2, 4, 4], [2, 4], [2, 4], [2]]
 
     @pytest.mark.parametrize(
         ("options", "message"),
@@ -413,7 +419,7 @@ class TestOutputsThatArePictures:
     NAMES = ("--output", "picture", "--output", "classes", "--output", "scores")
 
     @pytest.mark.parametrize(
-        ("options", "found"),
+        ("options", "expected"),
         [
             (["--as", "image"], {"picture": ImageOutput()}),
             (
@@ -425,14 +431,14 @@ class TestOutputsThatArePictures:
         ],
     )
     def test_options_reach_the_contract(
-        self, file: Path, options: list[str], found: dict[str, object] | None
+        self, file: Path, options: list[str], expected: dict[str, object] | None
     ) -> None:
-        if found is None:
+        if expected is None:
             with pytest.raises(UsageError, match="'scores ' is not an output"):
                 run(file, *self.OPTIONS, *self.NAMES, *options)
             return
-        made = run(file, *self.OPTIONS, *self.NAMES, *options).definition
-        assert {each.name: each.picture for each in made.outputs if each.picture} == found
+        adoption = run(file, *self.OPTIONS, *self.NAMES, *options).definition
+        assert {each.name: each.picture for each in adoption.outputs if each.picture} == expected
 
     def test_palette(self, file: Path, tmp_path: Path) -> None:
         palette = written(tmp_path, b"#000000 nothing\r\n#FF8000 a road\n\n", "palette.txt")

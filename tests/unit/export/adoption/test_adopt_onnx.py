@@ -40,39 +40,39 @@ def masked(tmp_path: Path) -> Path:
 
 def answers(adopted: Adoption, *inputs: Any) -> list[Any]:
     module = adopted.definition.build()
-    made: Any = module(*(torch.from_numpy(np.asarray(each)) for each in inputs))
-    return [each.tolist() for each in made]
+    output: Any = module(*(torch.from_numpy(np.asarray(each)) for each in inputs))
+    return [each.tolist() for each in output]
 
 
 def changed(change: Callable[[Any], object]) -> bytes:
-    made = model(helper.make_node("Mul", ["x", "w"], ["y"]))
-    change(made)
-    data: bytes = made.SerializeToString()
+    content = model(helper.make_node("Mul", ["x", "w"], ["y"]))
+    change(content)
+    data: bytes = content.SerializeToString()
     return data
 
 
 def test_inputs_and_outputs_are_those_of_the_file(masked: Path) -> None:
-    made = run(masked, *NAME)
-    ids, mask = made.definition.inputs
+    adoption = run(masked, *NAME)
+    ids, mask = adoption.definition.inputs
     assert (ids.name, ids.dtype, ids.shape) == ("input_ids", "int64", (-1, -1))
     assert (mask.name, mask.dtype) == ("mask", "float32")
     assert ids.axes[0].name == mask.axes[0].name == "seq"
-    outputs = [(each.name, each.dtype, each.shape) for each in made.definition.outputs]
+    outputs = [(each.name, each.dtype, each.shape) for each in adoption.definition.outputs]
     assert outputs == [("masked_Mul", "float32", (-1, -1)), ("most", "int64", (-1,))]
     inputs = np.array([[3, 5], [7, 1]]), np.ones((2, 2), np.float32)
-    assert answers(made, *inputs) == [[[3.0, 5.0], [7.0, 1.0]], [1, 0]]
+    assert answers(adoption, *inputs) == [[[3.0, 5.0], [7.0, 1.0]], [1, 0]]
 
 
 def test_the_command_refines_them(masked: Path) -> None:
-    told = ("--input", "ids=int64[-1,1<=n<=9] in 0..99", "--input", "float32[-1,n]")
-    made = run(masked, *NAME, *told, "--output", "most", "--output", "masked_Mul")
-    assert [str(each) for each in made.definition.inputs] == [
+    message = ("--input", "ids=int64[-1,1<=n<=9] in 0..99", "--input", "float32[-1,n]")
+    adoption = run(masked, *NAME, *message, "--output", "most", "--output", "masked_Mul")
+    assert [str(each) for each in adoption.definition.inputs] == [
         "ids=int64[-1,1<=n<=9] in 0..99",
         "mask=float32[-1,1<=n<=9]",
     ]
     inputs = np.array([[3, 5], [7, 1]]), np.ones((2, 2), np.float32)
-    assert answers(made, *inputs) == [[1, 0], [[3.0, 5.0], [7.0, 1.0]]]
-    only = run(masked, *NAME, *told, "--output", "most")
+    assert answers(adoption, *inputs) == [[1, 0], [[3.0, 5.0], [7.0, 1.0]]]
+    only = run(masked, *NAME, *message, "--output", "most")
     assert answers(only, *inputs) == [[1, 0]]
 
 
@@ -82,9 +82,9 @@ def test_another_number_of_inputs(masked: Path) -> None:
 
 
 def test_an_archive_may_contain_one(tmp_path: Path) -> None:
-    kept = {"modelName": "theirs", "serializedFile": SUFFIX, "handler": "base_handler"}
-    made = run(written(tmp_path, mar({SUFFIX: MASKED}, kept), "theirs.mar"))
-    assert (made.name, len(made.definition.inputs)) == ("theirs", 2)
+    manifest = {"modelName": "theirs", "serializedFile": SUFFIX, "handler": "base_handler"}
+    adoption = run(written(tmp_path, mar({SUFFIX: MASKED}, manifest), "theirs.mar"))
+    assert (adoption.name, len(adoption.definition.inputs)) == ("theirs", 2)
 
 
 @pytest.fixture(scope="module")
@@ -106,8 +106,8 @@ def test_variants_give_the_answers_of_the_file(
     form = loaded(draft, tmp_path, subject.definition)
     for count in (1, 3):
         batch = torch.arange(4 * count).view(count, 4), torch.ones(count, 4)
-        for got, wanted in zip(form(*batch), subject.eager(*batch), strict=True):
-            assert torch.equal(got, wanted)
+        for answer, expected in zip(form(*batch), subject.eager(*batch), strict=True):
+            assert torch.equal(answer, expected)
 
 
 @pytest.mark.parametrize("variant", ["script", "trace", "onednn", "compiled", "bf16"])
@@ -166,38 +166,38 @@ def test_variants_of_torch_are_left_out(subject: Subject, tmp_path: Path, varian
     ],
 )
 def test_what_is_refused(tmp_path: Path, data: bytes, why: str) -> None:
-    with pytest.raises(ExportError) as caught:
+    with pytest.raises(ExportError) as excinfo:
         run(written(tmp_path, data, SUFFIX), *NAME)
-    assert why in str(caught.value)
-    assert "\n" not in str(caught.value)
-    assert not isinstance(caught.value, UsageError)
+    assert why in str(excinfo.value)
+    assert "\n" not in str(excinfo.value)
+    assert not isinstance(excinfo.value, UsageError)
 
 
 @pytest.mark.parametrize("package", ["onnx", "onnxruntime", "onnxscript"])
 def test_without_the_packages(masked: Path, monkeypatch: pytest.MonkeyPatch, package: str) -> None:
     monkeypatch.setitem(sys.modules, package, None)
     needed = "it needs ONNX Runtime and onnxscript: pip install 'torchlane[onnx-export]'"
-    with pytest.raises(ExportError) as caught:
+    with pytest.raises(ExportError) as excinfo:
         run(masked, *NAME)
-    assert str(caught.value) == f"model.onnx is an ONNX model: {needed}"
+    assert str(excinfo.value) == f"model.onnx is an ONNX model: {needed}"
 
 
 def test_names_that_differ_only_in_forbidden_characters(tmp_path: Path) -> None:
-    made = model(
+    module = model(
         helper.make_node("Add", ["a.b", "a/b"], ["sum"]),
         helper.make_node("Mul", ["sum", "w"], ["::"]),
         inputs=[info("a.b", FLOAT, ["n", 2]), info("a/b", FLOAT, ["n", 2])],
         outputs=[info("::", FLOAT, ["n", 2])],
     )
-    definition = run(written(tmp_path, made.SerializeToString(), SUFFIX), *NAME).definition
+    definition = run(written(tmp_path, module.SerializeToString(), SUFFIX), *NAME).definition
     names = [each.name for each in (*definition.inputs, *definition.outputs)]
     assert names == ["a_b", "tensor_1", "tensor_0"]
 
 
 def constant(name: str, numbers: Any, kind: int) -> Any:
     array = np.asarray(numbers)
-    made = helper.make_tensor(name, kind, array.shape, array.ravel().tolist())
-    return helper.make_node("Constant", [], [name], value=made)
+    tensor = helper.make_tensor(name, kind, array.shape, array.ravel().tolist())
+    return helper.make_node("Constant", [], [name], value=tensor)
 
 
 def with_nms() -> bytes:
@@ -236,8 +236,8 @@ def with_nms() -> bytes:
 
 def test_a_detector_with_its_nms_needs_no_other_operators(tmp_path: Path) -> None:
     options = ("--codec", "image", "--boxes", "found=cxcywh")
-    made = run(written(tmp_path, with_nms(), SUFFIX), *NAME, *options)
-    assert [(each.name, each.shape) for each in made.definition.outputs] == [
+    adoption = run(written(tmp_path, with_nms(), SUFFIX), *NAME, *options)
+    assert [(each.name, each.shape) for each in adoption.definition.outputs] == [
         ("found", (-1, 5, 4)),
         ("scores", (-1, 5)),
     ]
@@ -245,7 +245,7 @@ def test_a_detector_with_its_nms_needs_no_other_operators(tmp_path: Path) -> Non
     candidates[:, 0, :4] = np.array([[8 * at, 8, 4, 4] for at in range(16)]).T
     candidates[:, 0, 5] = np.linspace(0.1, 0.9, 16)
     candidates[0, 0, 0, 14] = candidates[0, 0, 0, 15] + 1  # the same object as the best
-    found, scores = answers(made, candidates)
-    assert [box[0] for box in found[0]] == [120, 104, 96, 88, 80]
-    assert [box[0] for box in found[1]] == [120, 112, 104, 96, 88]
+    boxes, scores = answers(adoption, candidates)
+    assert [box[0] for box in boxes[0]] == [120, 104, 96, 88, 80]
+    assert [box[0] for box in boxes[1]] == [120, 112, 104, 96, 88]
     assert scores[0] == sorted(scores[0], reverse=True)

@@ -83,10 +83,10 @@ class TestWrongArguments:
     def test_wrong_arguments_are_reported(
         self, sums: Path, arguments: list[str], message: str
     ) -> None:
-        with pytest.raises(UsageError) as caught:
+        with pytest.raises(UsageError) as excinfo:
             run(sums, *arguments)
-        assert message in str(caught.value)
-        assert "\n" not in str(caught.value)
+        assert message in str(excinfo.value)
+        assert "\n" not in str(excinfo.value)
 
     @pytest.mark.parametrize(
         ("arguments", "message"),
@@ -109,9 +109,9 @@ class TestWrongArguments:
         ],
     )
     def test_of_pictures(self, light: Path, arguments: list[str], message: str) -> None:
-        with pytest.raises(UsageError) as caught:
+        with pytest.raises(UsageError) as excinfo:
             run(light, *(PICTURE if "--input" not in arguments else GREY), *arguments)
-        assert message in str(caught.value)
+        assert message in str(excinfo.value)
 
     @pytest.mark.parametrize(
         "shape", ["float32[-1,4,8,8]", "float32[-1,-1,8,8]", "float16[-1,3,8,8]", "float32[-1,8,8]"]
@@ -136,9 +136,9 @@ class TestWrongArguments:
     )
     def test_of_labels(self, sums: Path, tmp_path: Path, content: bytes, message: str) -> None:
         labels = written(tmp_path, content, "labels")
-        with pytest.raises(UsageError) as caught:
+        with pytest.raises(UsageError) as excinfo:
             run(sums, *X3, "--labels", labels)
-        assert message in str(caught.value)
+        assert message in str(excinfo.value)
 
     def test_oversized_label_file_is_not_read(
         self, sums: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -194,11 +194,11 @@ class TestRefusedFiles:
         ],
     )
     def test_refused_files_are_reported(self, tmp_path: Path, data: bytes, message: str) -> None:
-        with pytest.raises(ExportError) as caught:
+        with pytest.raises(ExportError) as excinfo:
             run(written(tmp_path, data), *X3)
-        assert not isinstance(caught.value, UsageError)
-        assert message in str(caught.value)
-        assert "\n" not in str(caught.value)
+        assert not isinstance(excinfo.value, UsageError)
+        assert message in str(excinfo.value)
+        assert "\n" not in str(excinfo.value)
 
     def test_nested_zip_bomb_is_refused(self, tmp_path: Path) -> None:
         """Each layer rejects the unpacked size before unpacking."""

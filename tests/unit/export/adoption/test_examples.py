@@ -69,13 +69,13 @@ def means(tmp_path: Path) -> Path:
 
 def of_pictures(file: Path, *arguments: object) -> Adoption:
     labels = written(file.parent, b"dark\nlight\n", "labels.txt")
-    given = ("--name", "m", "--input", f"float32[-1,3,{SIDE},{SIDE}]", "--codec", "image")
-    return run(file, *given, "--labels", labels, *arguments)
+    options = ("--name", "m", "--input", f"float32[-1,3,{SIDE},{SIDE}]", "--codec", "image")
+    return run(file, *options, "--labels", labels, *arguments)
 
 
 def of_numbers(folder: Path, *arguments: object) -> Adoption:
-    given = ("--input", "x=float32[-1,3]", "--input", "z=int64[-1,-1] in 0..9")
-    return run(written(folder, scripted(Sums())), "--name", "m", *given, *arguments)
+    options = ("--input", "x=float32[-1,3]", "--input", "z=int64[-1,-1] in 0..9")
+    return run(written(folder, scripted(Sums())), "--name", "m", *options, *arguments)
 
 
 def items(definition: Definition) -> list[dict[str, Array]]:
@@ -95,31 +95,31 @@ def held_out(definition: Definition) -> HeldOut:
 
 class TestPictures:
     def test_they_are_prepared_as_for_requests(self, means: Path, pictures: Path) -> None:
-        made = of_pictures(means, "--examples", pictures / "dark")
-        definition, codec = made.definition, made.definition.codec
+        adoption = of_pictures(means, "--examples", pictures / "dark")
+        definition, codec = adoption.definition, adoption.definition.codec
         assert isinstance(codec, ImageCodecSpec)
-        wanted = {
+        expected = {
             preprocess(file.read_bytes(), codec.preprocess).tobytes()
             for file in (pictures / "dark").iterdir()
         }
-        found = items(definition)
-        assert {item["x"].tobytes() for item in found} == wanted
+        arrays = items(definition)
+        assert {item["x"].tobytes() for item in arrays} == expected
         assert definition.held_out is None
-        assert made.definition.real_inputs == "10 of 10 items of dark"
+        assert adoption.definition.real_inputs == "10 of 10 items of dark"
 
     def test_folders_are_labels_and_half_of_the_items_measure(
         self, means: Path, pictures: Path
     ) -> None:
-        made = of_pictures(means, "--examples", pictures)
-        others = held_out(made.definition)
-        assert made.definition.real_inputs == (
+        adoption = of_pictures(means, "--examples", pictures)
+        others = held_out(adoption.definition)
+        assert adoption.definition.real_inputs == (
             "20 of 20 items of pictures; accuracy is measured on 10, int8 may use 10 others"
         )
         light = others.inputs["x"].mean(axis=(1, 2, 3)) > 0.5
         assert light.astype(int).tolist() == others.labels.tolist()
         assert set(others.labels.tolist()) == {0, 1}
-        used = {item["x"].tobytes() for item in items(made.definition)}
-        assert used.isdisjoint(each.tobytes() for each in others.inputs["x"])
+        calibration = {item["x"].tobytes() for item in items(adoption.definition)}
+        assert calibration.isdisjoint(each.tobytes() for each in others.inputs["x"])
 
     def test_proofs_use_different_items(self, means: Path, pictures: Path) -> None:
         definition = of_pictures(means, "--examples", pictures).definition
@@ -128,21 +128,21 @@ class TestPictures:
         golden = {item["x"].tobytes() for item in definition.golden_inputs()}
         assert golden <= every
         assert len(golden) == 3
-        drawn = definition.random_inputs(np.random.default_rng(1), 30)["x"]
-        assert {each.tobytes() for each in drawn} == every
+        samples = definition.random_inputs(np.random.default_rng(1), 30)["x"]
+        assert {each.tobytes() for each in samples} == every
 
     def test_one_of_them_is_shown(self, means: Path, pictures: Path) -> None:
         definition = of_pictures(means, "--examples", pictures / "light").definition
         assert isinstance(definition.codec, ImageCodecSpec)
-        shown = definition.example()
-        assert isinstance(shown, str)
-        seen = preprocess(base64.b64decode(shown), definition.codec.preprocess)
+        display = definition.example()
+        assert isinstance(display, str)
+        seen = preprocess(base64.b64decode(display), definition.codec.preprocess)
         assert any(np.array_equal(seen, item["x"]) for item in items(definition))
 
     def test_a_file_may_have_the_labels(self, means: Path, pictures: Path) -> None:
         labels = written(means.parent, b"light\n1\n" + b"dark\n" * 8, "right.txt")
-        given = ("--examples", pictures / "dark", "--example-labels", labels)
-        others = held_out(of_pictures(means, *given).definition)
+        options = ("--examples", pictures / "dark", "--example-labels", labels)
+        others = held_out(of_pictures(means, *options).definition)
         assert len(others.labels) == 5
 
     def test_limits(self, means: Path, pictures: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -211,9 +211,9 @@ class TestRefused:
     )
     def test_labels(self, means: Path, pictures: Path, labels: bytes, why: str) -> None:
         file = written(means.parent, labels, "right.txt")
-        given = ("--examples", pictures / "dark", "--example-labels", file)
+        options = ("--examples", pictures / "dark", "--example-labels", file)
         with pytest.raises(UsageError, match=why):
-            of_pictures(means, *given)
+            of_pictures(means, *options)
 
     def test_labels_alone(self, means: Path) -> None:
         with pytest.raises(UsageError, match="is for the items of --examples, which is missing"):
@@ -244,23 +244,23 @@ class TestNumbers:
     def test_an_archive_of_arrays(self, tmp_path: Path) -> None:
         file = saved(tmp_path, x=X, z=Z, labels=np.array([0, 1, 1, 0]))
         definition = of_numbers(tmp_path, "--examples", file).definition
-        found, others = items(definition), held_out(definition)
-        assert {name: array.dtype.name for name, array in found[0].items()} == {
+        calibration, others = items(definition), held_out(definition)
+        assert {name: array.dtype.name for name, array in calibration[0].items()} == {
             "x": "float32",
             "z": "int64",
         }
-        rows = [*(item["x"].tolist() for item in found), *others.inputs["x"].tolist()]
+        rows = [*(item["x"].tolist() for item in calibration), *others.inputs["x"].tolist()]
         assert sorted(rows) == X.tolist()
-        wanted = [[0, 1, 1, 0][int(row[0]) // 3] for row in others.inputs["x"]]
-        assert others.labels.tolist() == wanted
+        expected = [[0, 1, 1, 0][int(row[0]) // 3] for row in others.inputs["x"]]
+        assert others.labels.tolist() == expected
 
     def test_a_table_with_items_of_several_sizes(self, tmp_path: Path) -> None:
         rows = [[1], [3, 4], [5, 6], [7, 8, 9]]
         file = table(tmp_path, x=X.tolist(), z=rows)
         definition = of_numbers(tmp_path, "--examples", file).definition
         assert sorted(item["z"].tolist() for item in items(definition)) == rows
-        drawn = [definition.random_inputs(np.random.default_rng(n), 2)["z"] for n in range(9)]
-        assert len({each.shape for each in drawn}) > 1  # sizes are those of proofs without items
+        samples = [definition.random_inputs(np.random.default_rng(n), 2)["z"] for n in range(9)]
+        assert len({each.shape for each in samples}) > 1  # sizes are those of proofs without items
 
     @pytest.mark.parametrize(
         ("change", "why"),
@@ -293,13 +293,13 @@ class TestNumbers:
             saved(tmp_path, x=np.array(rows, np.float64))
         else:
             table(tmp_path, x=rows)
-        given = ("--name", "m", "--input", "x=float32[-1,3] or nan")
+        options = ("--name", "m", "--input", "x=float32[-1,3] or nan")
         module = written(tmp_path, scripted(WithoutNan()))
-        definition = run(module, *given, "--examples", tmp_path / name).definition
-        found = sorted(np.isnan(item["x"]).nonzero()[0].tolist() for item in items(definition))
-        assert found == [[], [0], [2]]
-        drawn = definition.random_inputs(np.random.default_rng(1), 9)["x"]
-        assert np.isnan(drawn).sum() > 6  # more than those items have
+        definition = run(module, *options, "--examples", tmp_path / name).definition
+        missing_at = sorted(np.isnan(item["x"]).nonzero()[0].tolist() for item in items(definition))
+        assert missing_at == [[], [0], [2]]
+        samples = definition.random_inputs(np.random.default_rng(1), 9)["x"]
+        assert np.isnan(samples).sum() > 6  # more than those items have
 
     def test_one_array_for_two_inputs(self, tmp_path: Path) -> None:
         np.save(tmp_path / "it.npy", X)
@@ -334,12 +334,12 @@ class TestTexts:
             {"text": f"{'a ' * index}b", "label": ["no", "yes"][index % 2]} for index in range(6)
         ]
         file = written(tmp_path, "\n".join(map(json.dumps, rows)).encode(), "it.jsonl")
-        made = run(classifier, "--task", "classify", "--examples", file)
-        others = held_out(made.definition)
-        assert made.definition.real_inputs == (
+        adoption = run(classifier, "--task", "classify", "--examples", file)
+        others = held_out(adoption.definition)
+        assert adoption.definition.real_inputs == (
             "6 of 6 items of it.jsonl; accuracy is measured on 3, int8 may use 3 others"
         )
-        lengths = [*(len(item["input_ids"]) for item in items(made.definition))]
+        lengths = [*(len(item["input_ids"]) for item in items(adoption.definition))]
         masks = others.inputs["attention_mask"].sum(axis=1).tolist()
         shortest = min(lengths + masks)
         assert sorted(lengths + masks) == list(range(shortest, shortest + 6))
@@ -354,8 +354,8 @@ class TestTexts:
         own = [len(item["input_ids"]) for item in items(definition)]
         assert lengths[:2] == sorted(own)
         assert lengths[2:] == [size for size in sorted(lengths[2:]) if size > max(own)]
-        drawn = [definition.random_inputs(np.random.default_rng(n), 1) for n in range(20)]
-        assert {*own} < {each["input_ids"].shape[1] for each in drawn}
+        samples = [definition.random_inputs(np.random.default_rng(n), 1) for n in range(20)]
+        assert {*own} < {each["input_ids"].shape[1] for each in samples}
 
     @pytest.mark.parametrize(
         ("content", "why"),
@@ -418,81 +418,81 @@ def graphs(folder: Path) -> Path:
     )
 
 
-def drawn_of(made: Adoption, count: int = 12) -> list[dict[str, Array]]:
+def drawn_of(adoption: Adoption, count: int = 12) -> list[dict[str, Array]]:
     """Batches that the proofs would use, of one to four items."""
     rng = np.random.default_rng(7)
-    return [dict(made.definition.random_inputs(rng, 1 + index % 4)) for index in range(count)]
+    return [dict(adoption.definition.random_inputs(rng, 1 + index % 4)) for index in range(count)]
 
 
 class TestModelsThatNeedThem:
     def test_logarithms(self, tmp_path: Path) -> None:
         np.save(tmp_path / "x.npy", np.random.default_rng(1).random((9, 5), np.float32) + 0.1)
-        given = (written(tmp_path, scripted(Logs())), "--name", "m", "--input", "float32[-1,-1]")
+        options = (written(tmp_path, scripted(Logs())), "--name", "m", "--input", "float32[-1,-1]")
         with pytest.raises(ExportError, match=r"NaN or infinite .*, with --examples$"):
-            run(*given)
-        made = run(*given, "--examples", tmp_path / "x.npy")
-        batches = drawn_of(made)
+            run(*options)
+        adoption = run(*options, "--examples", tmp_path / "x.npy")
+        batches = drawn_of(adoption)
         assert all((each["x"] > 0).all() for each in batches)
         assert {each["x"].shape[1] for each in batches} >= {3, 5}  # other sizes are cut out
-        assert made.definition.real_inputs == "9 of 9 items of x.npy"
+        assert adoption.definition.real_inputs == "9 of 9 items of x.npy"
 
     def test_offsets(self, tmp_path: Path) -> None:
         rng = np.random.default_rng(2)
         offsets = np.array([[0, 3, 5], [0, 1, 7], [0, 2, 6]])
         file = saved(tmp_path, x=rng.random((3, 8)), offsets=offsets)
         inputs = ("--input", "x=float32[-1,8]", "--input", "offsets=int64[-1,3] in 0..7")
-        given = (written(tmp_path, scripted(Bags())), "--name", "m", *inputs)
+        options = (written(tmp_path, scripted(Bags())), "--name", "m", *inputs)
         with pytest.raises(ExportError, match="Samples are random: if it needs others, give --ex"):
-            run(*given)
-        made = run(*given, "--examples", file)
-        for batch in drawn_of(made):
+            run(*options)
+        adoption = run(*options, "--examples", file)
+        for batch in drawn_of(adoption):
             assert {tuple(row) for row in batch["offsets"].tolist()} <= set(map(tuple, offsets))
 
     def test_graphs(self, tmp_path: Path) -> None:
         """Edges stay below the number of nodes when graphs of other sizes share a batch."""
         model = written(tmp_path, scripted(Graphs()))
         inputs = ("--input", "nodes=float32[-1,-1,2]", "--input", "edges=int64[-1,2,-1]")
-        made = run(model, "--name", "m", *inputs, "--examples", graphs(tmp_path))
-        assert "edges=int64[-1,2,1<=-1<=1024] in 0..<n" in made.findings[-1]
-        assert len({each["nodes"].shape for each in drawn_of(made)}) > 3
-        for each in drawn_of(made):
+        adoption = run(model, "--name", "m", *inputs, "--examples", graphs(tmp_path))
+        assert "edges=int64[-1,2,1<=-1<=1024] in 0..<n" in adoption.findings[-1]
+        assert len({each["nodes"].shape for each in drawn_of(adoption)}) > 3
+        for each in drawn_of(adoption):
             assert each["edges"].max() < each["nodes"].shape[1]
-        shapes = {item["nodes"].shape for item in made.definition.golden_inputs()}
+        shapes = {item["nodes"].shape for item in adoption.definition.golden_inputs()}
         assert shapes == {(4, 2), (7, 2), (12, 2)}
 
     def test_sounds(self, tmp_path: Path) -> None:
         rng = np.random.default_rng(3)
         file = table(tmp_path, x=[rng.random(8000 * n).tolist() for n in (1, 2, 2)])
         model = written(tmp_path, scripted(Sounds()))
-        made = run(model, "--name", "m", "--input", "x=float32[-1,-1]", "--examples", file)
-        (spec,) = made.definition.inputs
-        assert (spec.axes[0].most, made.definition.outputs[0].shape) == (16000, (-1, -1))
-        assert "axis 0 of 'x' is at most 16,000, as in --examples" in made.findings
-        assert made.definition.real_inputs == "3 of 3 items of it.parquet" + examples.ONLY
+        adoption = run(model, "--name", "m", "--input", "x=float32[-1,-1]", "--examples", file)
+        (spec,) = adoption.definition.inputs
+        assert (spec.axes[0].most, adoption.definition.outputs[0].shape) == (16000, (-1, -1))
+        assert "axis 0 of 'x' is at most 16,000, as in --examples" in adoption.findings
+        assert adoption.definition.real_inputs == "3 of 3 items of it.parquet" + examples.ONLY
 
     def test_pictures_that_are_too_large_to_serve(self, tmp_path: Path) -> None:
         (tmp_path / "pictures").mkdir()
         for index in range(3):
             Image.new("RGB", (4097, 8), (index, 0, 0)).save(tmp_path / "pictures" / f"{index}.png")
-        given = ("--name", "m", "--codec", "image", "--input", "float32[-1,3,h,w]")
+        options = ("--name", "m", "--codec", "image", "--input", "float32[-1,3,h,w]")
         model = written(tmp_path, scripted(Means()))
         with pytest.raises(UsageError, match=r"pictures of up to 4097 x 1024 .* or equal to 4096"):
-            run(model, *given, "--examples", tmp_path / "pictures")
+            run(model, *options, "--examples", tmp_path / "pictures")
 
     def test_a_model_that_fails_on_them(self, tmp_path: Path) -> None:
         np.save(tmp_path / "x.npy", np.arange(24, dtype=np.float32).reshape(4, 6) - 3)
         model = written(tmp_path, scripted(Logs()))
-        given = ("--name", "m", "--input", "float32[-1,6]", "--examples", tmp_path / "x.npy")
+        options = ("--name", "m", "--input", "float32[-1,6]", "--examples", tmp_path / "x.npy")
         with pytest.raises(ExportError, match=r"^--examples: the model returns NaN or infinite"):
-            run(model, *given)
+            run(model, *options)
 
     def test_repeated_ones_are_left_out(self, tmp_path: Path) -> None:
         rows = np.arange(12, dtype=np.float32).reshape(2, 6)
         np.save(tmp_path / "x.npy", np.repeat(rows, 3, axis=0))
         model = written(tmp_path, scripted(nn.Linear(6, 2)))
-        given = ("--name", "m", "--input", "float32[-1,6]", "--examples", tmp_path / "x.npy")
-        told = run(model, *given).definition.real_inputs
-        assert told == "2 of 6 items of x.npy, without 4 repeated ones"
+        options = ("--name", "m", "--input", "float32[-1,6]", "--examples", tmp_path / "x.npy")
+        message = run(model, *options).definition.real_inputs
+        assert message == "2 of 6 items of x.npy, without 4 repeated ones"
 
 
 def test_padding_at_the_end_of_an_item_is_no_part_of_it() -> None:
@@ -503,12 +503,12 @@ def test_padding_at_the_end_of_an_item_is_no_part_of_it() -> None:
     ]
     rows = np.arange(8, dtype=np.float32).reshape(2, 4)
     masks = ([1, 0, 1, 0], [1, 1, 1, 1], [0, 0, 0, 0])
-    given = [{"x": rows, "m": np.array(mask, bool)} for mask in masks]
-    found = ItemSource(3, given.__getitem__, "row {}".format)
+    options = [{"x": rows, "m": np.array(mask, bool)} for mask in masks]
+    source = ItemSource(3, options.__getitem__, "row {}".format)
     for at, size in enumerate((3, 4, 4)):
-        made = read(found, at, inputs)
-        assert made["x"].tolist() == rows[:, :size].tolist()
-        assert made["m"].tolist() == given[at]["m"][:size].tolist()
+        item = read(source, at, inputs)
+        assert item["x"].tolist() == rows[:, :size].tolist()
+        assert item["m"].tolist() == options[at]["m"][:size].tolist()
 
 
 def test_an_index_reaches_into_its_own_item_only() -> None:
@@ -517,7 +517,7 @@ def test_an_index_reaches_into_its_own_item_only() -> None:
         TensorSpec(name="e", dtype="int64", shape=(-1, -1), minimum=0, below="n"),
     ]
     item = {"x": np.zeros((3, 2)), "e": np.array([2, 3])}
-    found = ItemSource(1, lambda _: item, lambda _: "row 0")
+    source = ItemSource(1, lambda _: item, lambda _: "row 0")
     with pytest.raises(UsageError, match="row 0: 3 is not a number that e=int64"):
-        read(found, 0, inputs)
-    assert read(found, 0, [*inputs[:1], inputs[1].model_copy(update={"below": None})])
+        read(source, 0, inputs)
+    assert read(source, 0, [*inputs[:1], inputs[1].model_copy(update={"below": None})])

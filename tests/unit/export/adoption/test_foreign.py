@@ -110,8 +110,8 @@ class WithoutForward(nn.Module):
 
 
 def outputs(module: nn.Module, inputs: tuple[TensorSpec, ...] = X3) -> list[tuple[object, ...]]:
-    found, _ = infer(load(scripted(module), "it.pt"), inputs, TENSOR)
-    return [(each.name, each.dtype, each.shape) for each in found]
+    specs, _ = infer(load(scripted(module), "it.pt"), inputs, TENSOR)
+    return [(each.name, each.dtype, each.shape) for each in specs]
 
 
 class TestLoad:
@@ -151,9 +151,9 @@ class TestLoad:
         ],
     )
     def test_other_files_are_refused(self, data: bytes, message: str) -> None:
-        with pytest.raises(ExportError) as caught:
+        with pytest.raises(ExportError) as excinfo:
             load(data, "it.pt")
-        assert message in str(caught.value)
+        assert message in str(excinfo.value)
 
     @pytest.mark.parametrize("is_program", [False, True])
     def test_damaged_files_are_refused(self, is_program: bool) -> None:
@@ -183,7 +183,7 @@ class TestLoad:
 
 class TestOutputs:
     @pytest.mark.parametrize(
-        ("module", "found"),
+        ("module", "expected"),
         [
             (Sums(), [("output", "float32", (-1, 2))]),
             (Two(), [("output_0", "float32", (-1,)), ("output_1", "int64", (-1, 1))]),
@@ -191,8 +191,8 @@ class TestOutputs:
             (Scaled(), [("output", "float32", (-1, 3))]),
         ],
     )
-    def test_of_fixed_shapes(self, module: nn.Module, found: list[tuple[object, ...]]) -> None:
-        assert outputs(module) == found
+    def test_of_fixed_shapes(self, module: nn.Module, expected: list[tuple[object, ...]]) -> None:
+        assert outputs(module) == expected
 
     def test_of_free_dimensions(self) -> None:
         inputs = (spec("ids", "int64", (-1, -1)), spec("mask", "float32", (-1, -1)))
@@ -221,18 +221,18 @@ class TestRejected:
         ],
     )
     def test_models_that_cannot_be_served(self, module: nn.Module, message: str) -> None:
-        with pytest.raises(ExportError) as caught:
+        with pytest.raises(ExportError) as excinfo:
             outputs(module)
-        assert not isinstance(caught.value, UsageError)
-        assert message in str(caught.value)
-        assert "\n" not in str(caught.value)
+        assert not isinstance(excinfo.value, UsageError)
+        assert message in str(excinfo.value)
+        assert "\n" not in str(excinfo.value)
 
     def test_nan_on_random_numbers(self) -> None:
         """Samples lie on both sides of zero, and the message says what can be done."""
-        with pytest.raises(ExportError) as caught:
+        with pytest.raises(ExportError) as excinfo:
             outputs(Logarithm())
-        for told in ("NaN or infinite", "random normal numbers", "with --examples"):
-            assert told in str(caught.value)
+        for text in ("NaN or infinite", "random normal numbers", "with --examples"):
+            assert text in str(excinfo.value)
 
     def test_missing_numbers_that_it_does_not_replace(self) -> None:
         missing = (X3[0].model_copy(update={"nan": True}),)
@@ -266,6 +266,6 @@ class TestRejected:
         ],
     )
     def test_another_number_of_inputs(self, inputs: tuple[TensorSpec, ...], message: str) -> None:
-        with pytest.raises(UsageError) as caught:
+        with pytest.raises(UsageError) as excinfo:
             outputs(Embedding(), inputs)
-        assert message in str(caught.value)
+        assert message in str(excinfo.value)

@@ -44,8 +44,8 @@ class Windowed(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         if x.shape[2] > self.longest:
             raise ValueError("too long")
-        made: torch.Tensor = self.layer(x)
-        return made
+        output: torch.Tensor = self.layer(x)
+        return output
 
 
 class AfterTen(nn.Module):
@@ -56,38 +56,38 @@ class AfterTen(nn.Module):
 
 
 def test_output_axes_that_never_vary_are_fixed() -> None:
-    found, samples = infer(load(scripted(Sums()), "it.pt"), (spec("x", shape=(-1, -1, 3)),), TENSOR)
-    assert [each.shape for each in found] == [(-1, -1, 2)]
+    specs, samples = infer(load(scripted(Sums()), "it.pt"), (spec("x", shape=(-1, -1, 3)),), TENSOR)
+    assert [each.shape for each in specs] == [(-1, -1, 2)]
     assert sizes(samples) == [3, 5, 64]  # as usual requests have
 
 
 def test_larger_sizes_are_tried_after_small_ones_fail() -> None:
     inputs = (spec("x", shape=(-1, 3, -1, -1)),)
-    found, samples = infer(load(scripted(Halving()), "it.pt"), inputs, TENSOR)
+    specs, samples = infer(load(scripted(Halving()), "it.pt"), inputs, TENSOR)
     assert sizes(samples) == [64, 96]
-    assert [each.shape for each in found] == [(-1, 3, -1, -1)]
+    assert [each.shape for each in specs] == [(-1, 3, -1, -1)]
 
 
 @pytest.mark.parametrize("longest", [1000, 30])
 def test_axes_that_vary_at_larger_sizes_are_free(longest: int) -> None:
     """Of 3 and of 5 pixels a stride of 8 leaves one; of 16 and 24 it does not."""
     inputs = (spec("x", shape=(-1, 3, -1, -1)),)
-    found, samples = infer(load(scripted(Windowed(longest)), "it.pt"), inputs, TENSOR)
-    assert [each.shape for each in found] == [(-1, 8, -1, -1)]
+    specs, samples = infer(load(scripted(Windowed(longest)), "it.pt"), inputs, TENSOR)
+    assert [each.shape for each in specs] == [(-1, 8, -1, -1)]
     assert sizes(samples) == [3, 5, 64 if longest > 64 else 16]
 
 
 def test_larger_sizes_are_skipped_if_huge() -> None:
     inputs = (spec("x", shape=(-1, -1, -1, -1, -1)),)  # at 64 a batch has 200 MB
-    found, samples = infer(load(scripted(nn.ReLU()), "it.pt"), inputs, TENSOR)
-    assert [each.shape for each in found] == [(-1, -1, -1, -1, -1)]
+    specs, samples = infer(load(scripted(nn.ReLU()), "it.pt"), inputs, TENSOR)
+    assert [each.shape for each in specs] == [(-1, -1, -1, -1, -1)]
     assert sizes(samples) == [3, 5, 16]
 
 
 def test_sizes_that_give_nan_are_skipped() -> None:
     module = load(scripted(AfterTen()), "it.pt")
-    found, samples = infer(module, (spec("x", shape=(-1, -1, 2)),), TENSOR)
-    assert [each.shape for each in found] == [(-1, 2)]
+    specs, samples = infer(module, (spec("x", shape=(-1, -1, 2)),), TENSOR)
+    assert [each.shape for each in specs] == [(-1, 2)]
     assert sizes(samples) == [16, 24, 64]
 
 
@@ -119,6 +119,6 @@ def test_outputs_are_free_that_vary_only_at_large_sizes(
 ) -> None:
     free = Dimension(least=least, most=most)
     inputs = (spec("x", shape=(-1, -1)).model_copy(update={"dimensions": (free,)}),)
-    found, samples = infer(load(scripted(Frames()), "it.pt"), inputs, TENSOR)
-    assert [each.shape for each in found] == [(-1, -1)]
+    specs, samples = infer(load(scripted(Frames()), "it.pt"), inputs, TENSOR)
+    assert [each.shape for each in specs] == [(-1, -1)]
     assert sizes(samples) == seen

@@ -147,5 +147,5 @@ class TestRefused:
 
         monkeypatch.setattr("huggingface_hub.snapshot_download", offline)
         assert run("adopt", "owner/name", "--task", "embed")[0] == 1
-        said = "owner/name is not a folder and cannot be downloaded: no network; copy"
-        assert said in capsys.readouterr().err
+        message = "owner/name is not a folder and cannot be downloaded: no network; copy"
+        assert message in capsys.readouterr().err

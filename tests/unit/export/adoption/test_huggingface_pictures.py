@@ -52,25 +52,25 @@ def picture(transparent: bool = False) -> bytes:
     return file.getvalue()
 
 
-def of_picture(made: Adoption, data: bytes) -> torch.Tensor:
-    codec = made.definition.codec
+def of_picture(adoption: Adoption, data: bytes) -> torch.Tensor:
+    codec = adoption.definition.codec
     assert isinstance(codec, ImageCodecSpec)
     with torch.inference_mode():
-        answer: torch.Tensor = made.definition.build()(
+        answer: torch.Tensor = adoption.definition.build()(
             torch.tensor(preprocess(data, codec.preprocess))[None]
         )
     return answer
 
 
-def of_text(made: Adoption, text: str) -> torch.Tensor:
+def of_text(adoption: Adoption, text: str) -> torch.Tensor:
     """The answer to a text as the server tokenises it."""
-    codec, files = made.definition.codec, made.definition.files
+    codec, files = adoption.definition.codec, adoption.definition.files
     assert isinstance(codec, TextCodecSpec)
     assert files is not None
     tokenizer = OurTokenizer(files()[codec.tokenizer], codec)
     item = stack([tokenizer.arrays(tokenizer.tokens(text))])
     with torch.inference_mode():
-        answer: torch.Tensor = made.definition.build()(*map(torch.tensor, item.values()))
+        answer: torch.Tensor = adoption.definition.build()(*map(torch.tensor, item.values()))
     return answer
 
 
@@ -87,41 +87,44 @@ def test_vision_towers(
 ) -> None:
     model, processor = make(tmp_path)
     data = picture(transparent)
-    made = run(tmp_path, "--task", "embed", "--tower", "vision")
-    assert made.name == f"{tmp_path.name}-vision"
+    adoption = run(tmp_path, "--task", "embed", "--tower", "vision")
+    assert adoption.name == f"{tmp_path.name}-vision"
     with torch.inference_mode():
-        given = processor(Image.open(io.BytesIO(data)).convert("RGB"), return_tensors="pt")
-        theirs = model.get_image_features(**given).pooler_output
-    check_cosine(of_picture(made, data), theirs)
-    assert not any("text" in name for name, _ in made.definition.build().named_parameters())
+        inputs = processor(Image.open(io.BytesIO(data)).convert("RGB"), return_tensors="pt")
+        theirs = model.get_image_features(**inputs).pooler_output
+    check_cosine(of_picture(adoption, data), theirs)
+    assert not any("text" in name for name, _ in adoption.definition.build().named_parameters())
 
 
 @pytest.mark.parametrize("end", [2, SEP])  # 2 stands for the largest token, in old files
 def test_the_text_tower_of_clip(tmp_path: Path, end: int) -> None:
     model, _ = save_clip(tmp_path, end=end)
     theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
-    made = run(tmp_path, "--task", "embed", "--tower", "text")
-    assert made.name == f"{tmp_path.name}-text"
-    assert isinstance(made.definition.codec, TextCodecSpec)
-    assert (made.definition.codec.task, made.definition.codec.max_tokens) == ("embed", POSITIONS)
-    assert not any("vis" in name for name, _ in made.definition.build().named_parameters())
+    adoption = run(tmp_path, "--task", "embed", "--tower", "text")
+    assert adoption.name == f"{tmp_path.name}-text"
+    assert isinstance(adoption.definition.codec, TextCodecSpec)
+    assert (adoption.definition.codec.task, adoption.definition.codec.max_tokens) == (
+        "embed",
+        POSITIONS,
+    )
+    assert not any("vis" in name for name, _ in adoption.definition.build().named_parameters())
     for text in TEXTS:
         with torch.inference_mode():
-            given = theirs(text, return_tensors="pt")
-            features = model.get_text_features(given["input_ids"], given["attention_mask"])
-        check_cosine(of_text(made, text), features.pooler_output)
+            inputs = theirs(text, return_tensors="pt")
+            features = model.get_text_features(inputs["input_ids"], inputs["attention_mask"])
+        check_cosine(of_text(adoption, text), features.pooler_output)
 
 
 def test_the_text_tower_of_siglip(tmp_path: Path) -> None:
     """It learned from texts padded to all of its positions, without a mask."""
     model, _ = save_siglip(tmp_path)
     theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
-    made = run(tmp_path, "--task", "embed", "--tower", "text")
+    adoption = run(tmp_path, "--task", "embed", "--tower", "text")
     for text in TEXTS:
         padded = theirs(text, return_tensors="pt", padding="max_length", max_length=POSITIONS)
         with torch.inference_mode():
             features = model.get_text_features(padded["input_ids"])
-        check_cosine(of_text(made, text), features.pooler_output)
+        check_cosine(of_text(adoption, text), features.pooler_output)
 
 
 @pytest.mark.parametrize("make", [save_clip, save_siglip])
@@ -143,10 +146,10 @@ def test_a_classifier(tmp_path: Path, fields: dict[str, str], scores: str) -> No
     model, processor = save_vit(
         tmp_path, "ViTForImageClassification", num_labels=3, id2label=labels, **fields
     )
-    made = run(tmp_path, "--task", "classify")
-    codec = made.definition.codec
+    adoption = run(tmp_path, "--task", "classify")
+    codec = adoption.definition.codec
     assert (codec.labels, codec.scores) == (("red", "green", "blue"), scores)
-    logits = of_picture(made, picture())[0]
+    logits = of_picture(adoption, picture())[0]
     mine = logits.softmax(-1) if scores == "softmax" else logits.sigmoid()
     pipeline = transformers.pipeline("image-classification", model=model, image_processor=processor)
     theirs = {each["label"]: each["score"] for each in pipeline(Image.open(io.BytesIO(picture())))}
@@ -156,21 +159,21 @@ def test_a_classifier(tmp_path: Path, fields: dict[str, str], scores: str) -> No
 @pytest.mark.parametrize(
     ("kind", "options", "vector"),
     [
-        ("ViTModel", (), lambda made: made.pooler_output),
-        ("ViTModel", ("--pooling", "mean"), lambda made: made.last_hidden_state.mean(1)),
+        ("ViTModel", (), lambda adoption: adoption.pooler_output),
+        ("ViTModel", ("--pooling", "mean"), lambda adoption: adoption.last_hidden_state.mean(1)),
         # Its encoder was saved without a pooler.
-        ("ViTForImageClassification", (), lambda made: made.last_hidden_state[:, 0]),
+        ("ViTForImageClassification", (), lambda adoption: adoption.last_hidden_state[:, 0]),
     ],
 )
 def test_vectors_of_pictures(
     tmp_path: Path, kind: str, options: tuple[str, ...], vector: Callable[[Any], torch.Tensor]
 ) -> None:
     model, processor = save_vit(tmp_path, kind)
-    made = run(tmp_path, "--task", "embed", "--no-normalize", *options)
+    adoption = run(tmp_path, "--task", "embed", "--no-normalize", *options)
     with torch.inference_mode():
-        given = processor(Image.open(io.BytesIO(picture())), return_tensors="pt")
-        theirs = vector(model.base_model(**given))
-    torch.testing.assert_close(of_picture(made, picture()), theirs, rtol=1e-4, atol=1e-5)
+        inputs = processor(Image.open(io.BytesIO(picture())), return_tensors="pt")
+        theirs = vector(model.base_model(**inputs))
+    torch.testing.assert_close(of_picture(adoption, picture()), theirs, rtol=1e-4, atol=1e-5)
 
 
 def test_real_pictures_take_the_place_of_noise(tmp_path: Path) -> None:
@@ -182,9 +185,9 @@ def test_real_pictures_take_the_place_of_noise(tmp_path: Path) -> None:
         Image.new("RGB", (40, 30), (level, 0, 0)).save(photos / f"{level}.png")
     definition = run(folder, "--task", "classify", "--examples", photos).definition
     assert definition.real_inputs == "3 of 3 items of photos"
-    drawn = definition.random_inputs(np.random.default_rng(1), 7)["pixel_values"]
-    assert len({each.tobytes() for each in drawn}) == 3
-    assert all(np.ptp(each, axis=(1, 2)).max() == 0 for each in drawn)
+    samples = definition.random_inputs(np.random.default_rng(1), 7)["pixel_values"]
+    assert len({each.tobytes() for each in samples}) == 3
+    assert all(np.ptp(each, axis=(1, 2)).max() == 0 for each in samples)
 
 
 def test_a_tokenizer_that_adds_no_tokens(tmp_path: Path) -> None:
@@ -196,11 +199,11 @@ def test_a_tokenizer_that_adds_no_tokens(tmp_path: Path) -> None:
     tokenizer = Tokenizer.from_str(tiny_tokenizer().decode())
     tokenizer.post_processor = processors.ByteLevel(trim_offsets=False)
     (tmp_path / "tokenizer.json").write_text(tokenizer.to_str())
-    made = run(tmp_path, "--task", "embed", "--pooling", "last")
+    adoption = run(tmp_path, "--task", "embed", "--pooling", "last")
     ids = torch.tensor([[WORDS.index("a"), WORDS.index("cat")]])
     with torch.inference_mode():
         theirs = model(ids).last_hidden_state[:, -1]
-    check_cosine(of_text(made, "a cat"), theirs)
+    check_cosine(of_text(adoption, "a cat"), theirs)
 
 
 def adapter(folder: Path) -> None:

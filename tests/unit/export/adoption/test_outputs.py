@@ -64,8 +64,8 @@ class Perhaps(nn.Module):
 
 class Empty(nn.Module):
     def forward(self, x: Tensor) -> dict[str, Tensor]:
-        made: dict[str, Tensor] = {}
-        return made
+        output: dict[str, Tensor] = {}
+        return output
 
 
 class Sparse(nn.Module):
@@ -89,11 +89,11 @@ def adopted(folder: Path, model: nn.Module | bytes, *options: object) -> Adoptio
     return run(file, "--name", "m", "--input", "float32[-1,3]", *options)
 
 
-def answers(made: Adoption) -> dict[str, object]:
+def answers(adoption: Adoption) -> dict[str, object]:
     """Name -> what is served under it."""
-    given = made.definition.build()(torch.tensor(ROW))
-    several: Sequence[Tensor] = (given,) if isinstance(given, Tensor) else given
-    names = [spec.name for spec in made.definition.outputs]
+    inputs = adoption.definition.build()(torch.tensor(ROW))
+    several: Sequence[Tensor] = (inputs,) if isinstance(inputs, Tensor) else inputs
+    names = [spec.name for spec in adoption.definition.outputs]
     return dict(zip(names, [each.tolist() for each in several], strict=True))
 
 
@@ -117,9 +117,9 @@ def test_outputs_by_name(
     tmp_path: Path, model: nn.Module, options: Sequence[str], served: dict[str, object]
 ) -> None:
     flags = [flag for name in options for flag in ("--output", name)]
-    found = answers(adopted(tmp_path, model, *flags))
-    assert found == served
-    assert list(found) == list(served)
+    outputs = answers(adopted(tmp_path, model, *flags))
+    assert outputs == served
+    assert list(outputs) == list(served)
 
 
 @pytest.mark.parametrize("kind", [dict, tuple])
@@ -137,10 +137,10 @@ def test_frozen_dict_is_split_into_outputs(tmp_path: Path) -> None:
 @pytest.mark.parametrize("model", [Several(), traced(Several(), torch.ones(1, 3))])
 def test_the_output_with_labels_comes_first(tmp_path: Path, model: nn.Module | bytes) -> None:
     labels = written(tmp_path, b"a\nb\nc\n", "labels.txt")
-    made = adopted(tmp_path, model, "--output", "logits", "--output", f"features={labels}")
-    assert answers(made) == {"features": FEATURES, "logits": LOGITS}
-    assert made.definition.outputs[0].name == "features"
-    assert made.definition.codec.labels == ("a", "b", "c")
+    adoption = adopted(tmp_path, model, "--output", "logits", "--output", f"features={labels}")
+    assert answers(adoption) == {"features": FEATURES, "logits": LOGITS}
+    assert adoption.definition.outputs[0].name == "features"
+    assert adoption.definition.codec.labels == ("a", "b", "c")
 
 
 @pytest.mark.parametrize(
@@ -166,10 +166,10 @@ def test_the_output_with_labels_comes_first(tmp_path: Path, model: nn.Module | b
     ids=lambda value: type(value).__name__ if isinstance(value, nn.Module) else None,
 )
 def test_unsupported_outputs_are_refused(tmp_path: Path, model: nn.Module, message: str) -> None:
-    with pytest.raises(ExportError) as caught:
+    with pytest.raises(ExportError) as excinfo:
         adopted(tmp_path, model)
-    assert message in str(caught.value)
-    assert "\n" not in str(caught.value)
+    assert message in str(excinfo.value)
+    assert "\n" not in str(excinfo.value)
 
 
 @pytest.mark.parametrize("model", [Mapped(), Named()])

@@ -61,9 +61,9 @@ def test_every_variant_has_the_declared_output_order(
 ) -> None:
     for each in (rowwise, int8):
         monkeypatch.setattr(each, "MIN_WEIGHTS", 1)
-    made = of_two(module, "half", "double")
+    adoption = of_two(module, "half", "double")
     variants = ("script", "trace", "bf16", "int8")
-    manifest = make(tmp_path, made, *variants).manifest
+    manifest = make(tmp_path, adoption, *variants).manifest
     assert set(manifest.variants) == set(variants)
     for example in manifest.golden:
         x = example.inputs["x"].array()
@@ -72,9 +72,9 @@ def test_every_variant_has_the_declared_output_order(
 
 
 def test_compiled_model_has_the_declared_order() -> None:
-    made = of_two(Mapped, "half", "double")
+    adoption = of_two(Mapped, "half", "double")
     x = torch.ones(3, 2)
-    half, double = torch.export.export(in_order(Mapped().eval(), made), (x,)).module()(x)
+    half, double = torch.export.export(in_order(Mapped().eval(), adoption), (x,)).module()(x)
     assert (half[0, 0], double[0, 0]) == (0.5, 2)
 
 
@@ -97,6 +97,8 @@ def test_other_names_are_rejected(module: Callable[[], nn.Module], names: tuple[
 
 
 def test_staged_model_is_not_wrapped() -> None:
-    made = dataclasses.replace(definition(Mapped), stages=lambda module: (module, module))
-    built = made.build()
-    assert in_order(built, made) is built
+    staged_definition = dataclasses.replace(
+        definition(Mapped), stages=lambda module: (module, module)
+    )
+    built = staged_definition.build()
+    assert in_order(built, staged_definition) is built

@@ -43,26 +43,26 @@ class Table(nn.Module):
         self.table = nn.Embedding(50, 2)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        made: torch.Tensor = self.table(x)
-        return made
+        output: torch.Tensor = self.table(x)
+        return output
 
 
-def learned(data: bytes, given: str, limit_s: float = 60.0) -> Findings:
-    inputs = read_inputs([given])
+def learned(data: bytes, text: str, limit_s: float = 60.0) -> Findings:
+    inputs = read_inputs([text])
     shapes = tuple(dict.fromkeys(two_shapes([each.spec for each in inputs], (3, 5))))
     return learn(data, "it.pt", inputs, shapes, limit_s)
 
 
-def shown(found: Findings) -> list[str]:
-    return [str(each.spec) for each in found.inputs]
+def notes_of(findings: Findings) -> list[str]:
+    return [str(each.spec) for each in findings.inputs]
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems end it in other ways")
 def test_crash_is_reported_with_earlier_findings() -> None:
-    found = learned(scripted(Crashing()), "x=int64[-1,-1]")
-    assert shown(found) == ["x=int64[-1,1<=-1<=1024]"]
-    assert found.notes[0].startswith("axis 0 of 'x' is at least 1: 0 fails (")
-    assert found.notes[1] == (
+    findings = learned(scripted(Crashing()), "x=int64[-1,-1]")
+    assert notes_of(findings) == ["x=int64[-1,1<=-1<=1024]"]
+    assert findings.notes[0].startswith("axis 0 of 'x' is at least 1: 0 fails (")
+    assert findings.notes[1] == (
         "the model ended the process (SIGFPE) while the range of 'x' was tried: that and "
         "everything after it is left open; give what you know with --input, such as 1<=n<=512 for "
         "a size or in 0..30521 for integers"
@@ -70,15 +70,15 @@ def test_crash_is_reported_with_earlier_findings() -> None:
 
 
 def test_hanging_model_times_out() -> None:
-    found = learned(scripted(Hanging()), "x=int64[-1,2]", limit_s=6.0)
-    assert shown(found) == ["x=int64[-1,2]"]
-    assert "it took more than 6 s while " in found.notes[-1]
+    findings = learned(scripted(Hanging()), "x=int64[-1,2]", limit_s=6.0)
+    assert notes_of(findings) == ["x=int64[-1,2]"]
+    assert "it took more than 6 s while " in findings.notes[-1]
 
 
 def test_findings_are_returned_from_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """From a new one, as an export starts it: those of other tests are forked."""
     monkeypatch.setattr(probe_process, "multiprocessing", multiprocessing)
-    assert shown(learned(scripted(Table()), "x=int64[-1,2]")) == ["x=int64[-1,2] in 0..49"]
+    assert notes_of(learned(scripted(Table()), "x=int64[-1,2]")) == ["x=int64[-1,2] in 0..49"]
 
 
 def test_wrong_declaration_is_returned_as_an_error() -> None:

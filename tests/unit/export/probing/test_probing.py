@@ -23,7 +23,7 @@ def learned(module: nn.Module, *given: str) -> Findings:
     return Prober(torch.jit.script(module.eval()), inputs, shapes, lambda _: None).learn()
 
 
-def shown(module: nn.Module, *given: str) -> list[str]:
+def notes_of(module: nn.Module, *given: str) -> list[str]:
     return [str(each.spec) for each in learned(module, *given).inputs]
 
 
@@ -36,8 +36,8 @@ class Words(nn.Module):
 
     def forward(self, ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
         at = self.places(torch.arange(ids.shape[1]))
-        made: torch.Tensor = (self.table(ids) + at) * mask.unsqueeze(2)
-        return made
+        output: torch.Tensor = (self.table(ids) + at) * mask.unsqueeze(2)
+        return output
 
 
 class Column(nn.Module):
@@ -48,8 +48,8 @@ class Column(nn.Module):
         self.users, self.films = nn.Embedding(50, 4), nn.Embedding(1000, 4)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        made: torch.Tensor = self.users(x[:, 0]) + self.films(x[:, 1])
-        return made
+        output: torch.Tensor = self.users(x[:, 0]) + self.films(x[:, 1])
+        return output
 
 
 class Wrapping(nn.Module):
@@ -126,7 +126,7 @@ class Pairs(nn.Module):
 
 
 @pytest.mark.parametrize(
-    ("module", "given", "found"),
+    ("module", "arguments", "expected"),
     [
         (
             Words(),
@@ -177,13 +177,13 @@ class Pairs(nn.Module):
     ],
 )
 def test_only_observed_failures_become_bounds(
-    module: nn.Module, given: list[str], found: list[str] | None
+    module: nn.Module, arguments: list[str], expected: list[str] | None
 ) -> None:
-    made = shown(module, *given)
-    if found is None:  # nothing that holds for both
-        assert not any(name in "".join(made) for name in ("n<=", "m<="))
+    lines = notes_of(module, *arguments)
+    if expected is None:  # nothing that holds for both
+        assert not any(name in "".join(lines) for name in ("n<=", "m<="))
     else:
-        assert made == found
+        assert lines == expected
 
 
 EQUAL = (
@@ -206,13 +206,13 @@ OUTSIDE = "is out of bounds for dimension 0 with size 3"
 
 
 def test_index_into_another_item_is_a_failure() -> None:
-    found = learned(Graph(), "nodes=float32[-1,n,4]", "edges=int64[-1,2,3]")
-    assert found.notes[-2:] == (
+    findings = learned(Graph(), "nodes=float32[-1,n,4]", "edges=int64[-1,2,3]")
+    assert findings.notes[-2:] == (
         f"the numbers of 'edges' are at least 0: -1 fails (index -1 {OUTSIDE})",
         f"the numbers of 'edges' are less than 'n': if that is 3, 3 fails (index 3 {OUTSIDE})",
     )
     source = np.array([[[-1, 0, 0], [0, 0, 0]]])  # alone, it counts from the end
-    inputs, shapes = [each.spec for each in found.inputs], ((3, 4), (2, 3))
+    inputs, shapes = [each.spec for each in findings.inputs], ((3, 4), (2, 3))
     trials = Trials(torch.jit.script(Graph()))
     assert trials.run(inputs, shapes, {"edges": source}) is Outcome.WORKS
     assert trials.run_among_others(inputs, shapes, {"edges": source}) is Outcome.FAILS
@@ -220,20 +220,20 @@ def test_index_into_another_item_is_a_failure() -> None:
 
 
 def test_declared_size_must_be_the_one_that_limits_numbers() -> None:
-    given = ["nodes=float32[-1,1<=n<=9,4]", "edges=int64[-1,2,e<=9] in 0..<n"]
-    assert shown(Graph(), *given) == given
+    options = ["nodes=float32[-1,1<=n<=9,4]", "edges=int64[-1,2,e<=9] in 0..<n"]
+    assert notes_of(Graph(), *options) == options
     with pytest.raises(UsageError, match="4 in 'edges' is allowed where 'e' is 5, but the model"):
-        learned(Graph(), given[0], "edges=int64[-1,2,e<=9] in 0..<e")
+        learned(Graph(), options[0], "edges=int64[-1,2,e<=9] in 0..<e")
 
 
 def test_different_names_stay_separate_with_a_note() -> None:
-    found = learned(Words(), "ids=int64[-1,a]", "mask=float32[-1,b]")
-    assert [str(each.spec) for each in found.inputs][1] == "mask=float32[-1,b<=1024]"
-    assert "'a' and 'b' fail whenever their sizes differ" in found.notes[0]
+    findings = learned(Words(), "ids=int64[-1,a]", "mask=float32[-1,b]")
+    assert [str(each.spec) for each in findings.inputs][1] == "mask=float32[-1,b<=1024]"
+    assert "'a' and 'b' fail whenever their sizes differ" in findings.notes[0]
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("arguments", "message"),
     [
         (
             ["ids=int64[-1,seq<=512]", "float32[-1,seq]"],
@@ -246,13 +246,13 @@ def test_different_names_stay_separate_with_a_note() -> None:
         (["ids=int64[-1,seq] in -7..49", "float32[-1,seq]"], "-7 in 'ids' is allowed, but the"),
     ],
 )
-def test_declared_bounds_are_checked(given: list[str], message: str) -> None:
-    with pytest.raises(UsageError, match=f"^--input: {re.escape(message)}") as caught:
-        learned(Words(), *given)
-    assert re.search(r"; it works as far as (40|49|0)$", str(caught.value))
+def test_declared_bounds_are_checked(arguments: list[str], message: str) -> None:
+    with pytest.raises(UsageError, match=f"^--input: {re.escape(message)}") as excinfo:
+        learned(Words(), *arguments)
+    assert re.search(r"; it works as far as (40|49|0)$", str(excinfo.value))
 
 
 def test_working_declarations_are_kept() -> None:
-    given = ["ids=int64[-1,2<=seq<=16] in 3..20", "mask=float32[-1,2<=seq<=16]"]
-    assert shown(Words(), *given) == given
-    assert shown(Column(), "x=int64[-1,2] in 0..999") == ["x=int64[-1,2] in 0..999"]
+    options = ["ids=int64[-1,2<=seq<=16] in 3..20", "mask=float32[-1,2<=seq<=16]"]
+    assert notes_of(Words(), *options) == options
+    assert notes_of(Column(), "x=int64[-1,2] in 0..999") == ["x=int64[-1,2] in 0..999"]

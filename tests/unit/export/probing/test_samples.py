@@ -37,10 +37,10 @@ def samples(inputs: tuple[TensorSpec, ...]) -> Samples:
 
 @pytest.mark.parametrize("dtype", get_args(Dtype))
 def test_every_dtype_can_be_drawn(dtype: Dtype) -> None:
-    made = draw(
+    arrays = draw(
         (spec("x", dtype, (-1, 50)),), TensorCodecSpec(), np.random.default_rng(1), 7, ((50,),)
     )
-    array = made["x"]
+    array = arrays["x"]
     assert array.dtype == np.dtype(dtype)
     assert array.shape == (7, 50)
     assert len(np.unique(array)) > 1
@@ -48,10 +48,10 @@ def test_every_dtype_can_be_drawn(dtype: Dtype) -> None:
 
 @pytest.mark.parametrize("dtype", ["int8", "int16", "int32", "int64"])
 def test_unbounded_integers_are_0_or_1(dtype: Dtype) -> None:
-    made = draw(
+    arrays = draw(
         (spec("x", dtype, (-1, 50)),), TensorCodecSpec(), np.random.default_rng(1), 7, ((50,),)
     )
-    assert set(made["x"].flat) == {0, 1}
+    assert set(arrays["x"].flat) == {0, 1}
 
 
 def test_free_dimensions_share_one_size() -> None:
@@ -60,9 +60,9 @@ def test_free_dimensions_share_one_size() -> None:
     seen = set()
     rng = np.random.default_rng(2)
     for _ in range(20):
-        made = samples.random_inputs(rng, 4)
-        assert made["ids"].shape == made["mask"].shape
-        seen.add(made["ids"].shape)
+        arrays = samples.random_inputs(rng, 4)
+        assert arrays["ids"].shape == arrays["mask"].shape
+        seen.add(arrays["ids"].shape)
     assert seen == {(4, 3), (4, 5)}
     assert {item["ids"].shape for item in samples.golden_inputs()} == {(3,), (5,)}
 
@@ -76,12 +76,12 @@ def test_integers_stay_in_their_range(
     low: int | None, high: int | None, seen: set[int], dtype: Dtype
 ) -> None:
     x = TensorSpec(name="x", dtype=dtype, shape=(-1, 50), minimum=low, maximum=high)
-    made = draw((x,), TensorCodecSpec(), np.random.default_rng(1), 7, ((50,),))
-    assert set(made["x"].flat) == seen
+    arrays = draw((x,), TensorCodecSpec(), np.random.default_rng(1), 7, ((50,),))
+    assert set(arrays["x"].flat) == seen
 
 
 @pytest.mark.parametrize(
-    ("bounds", "sizes", "wanted"),
+    ("bounds", "sizes", "expected"),
     [
         ([(0, 1024), (0, 1024)], (3, 5), ([3, 3], [5, 5])),
         ([(0, 4), (0, 1024)], (3, 5), ([3, 3], [4, 4])),
@@ -93,12 +93,12 @@ def test_integers_stay_in_their_range(
     ],
 )
 def test_sizes_are_two_equal_choices_within_bounds(
-    bounds: list[tuple[int, int]], sizes: tuple[int, int], wanted: object
+    bounds: list[tuple[int, int]], sizes: tuple[int, int], expected: object
 ) -> None:
     dimensions = tuple(Dimension(least=least, most=most) for least, most in bounds)
     x = TensorSpec(name="x", dtype="int8", shape=(-1, -1, 2, -1), dimensions=dimensions)
-    made = two_shapes((x,), sizes)
-    assert tuple([shapes[0][0], shapes[0][2]] for shapes in made) == wanted
+    result = two_shapes((x,), sizes)
+    assert tuple([shapes[0][0], shapes[0][2]] for shapes in result) == expected
 
 
 def test_golden_items_are_reproducible_and_distinct() -> None:
@@ -110,10 +110,10 @@ def test_golden_items_are_reproducible_and_distinct() -> None:
 
 
 def test_pictures_are_normalised_pixels() -> None:
-    made = draw(PICTURE, IMAGE, np.random.default_rng(3), 200, ((3, 4, 5),))["x"]
-    assert made.dtype == np.float32
+    arrays = draw(PICTURE, IMAGE, np.random.default_rng(3), 200, ((3, 4, 5),))["x"]
+    assert arrays.dtype == np.float32
     for channel, largest in enumerate((2.0, 2.0, 1.0)):
-        values = made[:, channel]
+        values = arrays[:, channel]
         assert (values.min(), values.max()) == pytest.approx((-largest, largest))
 
 
@@ -133,9 +133,9 @@ def test_an_example_is_one_item_in_json(inputs: tuple[TensorSpec, ...], check: o
 
 def test_a_large_example_is_not_shown() -> None:
     small, large = spec("a", shape=(-1, MAX_EXAMPLE)), spec("b", shape=(-1, MAX_EXAMPLE + 1))
-    shown = samples((small,)).example()
-    assert isinstance(shown, list)
-    assert len(shown) == MAX_EXAMPLE
+    display = samples((small,)).example()
+    assert isinstance(display, list)
+    assert len(display) == MAX_EXAMPLE
     assert samples((large,)).example() is None
     assert samples((small, spec("c"))).example() is None
 
@@ -143,8 +143,8 @@ def test_a_large_example_is_not_shown() -> None:
 def test_batch_bytes_are_known_before_drawing() -> None:
     inputs = (spec("x", "float64", (-1, 2, -1)), spec("y", "bool", (-1, -1)))
     shapes = ((2, 5), (5,))
-    made = draw(inputs, TensorCodecSpec(), np.random.default_rng(1), 4, shapes)
-    assert sample_bytes(inputs, 4, shapes) == sum(array.nbytes for array in made.values()) == 340
+    arrays = draw(inputs, TensorCodecSpec(), np.random.default_rng(1), 4, shapes)
+    assert sample_bytes(inputs, 4, shapes) == sum(array.nbytes for array in arrays.values()) == 340
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
@@ -175,8 +175,8 @@ def test_some_numbers_are_missing_where_that_is_declared() -> None:
     )
     for source in (TensorCodecSpec(), real):
         shapes = tuple(each.item_shape for each in inputs)
-        made = draw(inputs, source, np.random.default_rng(1), 64, shapes)
-        missing = {name: np.isnan(array) for name, array in made.items()}
+        arrays = draw(inputs, source, np.random.default_rng(1), 64, shapes)
+        missing = {name: np.isnan(array) for name, array in arrays.items()}
         assert not missing["y"].any()
         lists = missing["x"]
         for some in (lists.any(axis=1), missing["age"]):
@@ -187,10 +187,10 @@ def test_some_numbers_are_missing_where_that_is_declared() -> None:
 
 def test_the_example_is_whole_and_golden_ones_may_lack_numbers() -> None:
     inputs = (spec("x", shape=(-1, 8)).model_copy(update={"nan": True}),)
-    made = samples(inputs)
-    assert not np.isnan(made.golden_inputs()[0]["x"]).any()
-    assert any(np.isnan(item["x"]).any() for item in made.golden_inputs())
+    result = samples(inputs)
+    assert not np.isnan(result.golden_inputs()[0]["x"]).any()
+    assert any(np.isnan(item["x"]).any() for item in result.golden_inputs())
     real = Examples(tuple({"x": np.full(8, each, np.float32)} for each in (np.nan, 1)))
-    shown = Samples(inputs, TensorCodecSpec(), ((inputs[0].item_shape,),), real).example()
-    assert shown in ([None] * 8, [1.0] * 8)
-    assert json.dumps(shown, allow_nan=False)
+    display = Samples(inputs, TensorCodecSpec(), ((inputs[0].item_shape,),), real).example()
+    assert display in ([None] * 8, [1.0] * 8)
+    assert json.dumps(display, allow_nan=False)

@@ -37,11 +37,11 @@ LAYERS = {
 @pytest.mark.parametrize("kind", LAYERS)
 def test_trace_in_training_mode_is_refused(kind: str) -> None:
     module = nn.Sequential(nn.Sequential(LAYERS[kind], nn.ReLU()))
-    with pytest.raises(ExportError) as caught:
+    with pytest.raises(ExportError) as excinfo:
         check_evaluating(traced(module.train()))
-    told = str(caught.value)
-    assert f"traced in training mode: its {kind} " in told
-    assert "call model.eval() before torch.jit.trace" in told
+    message = str(excinfo.value)
+    assert f"traced in training mode: its {kind} " in message
+    assert "call model.eval() before torch.jit.trace" in message
     check_evaluating(traced(module.eval()))
 
 

@@ -65,9 +65,9 @@ class Lenient(Graph):
     ],
 )
 def test_range_beyond_an_item_is_refused(eager: Graph, range_: str, message: str) -> None:
-    with pytest.raises(ParityError, match=re.escape(message)) as caught:
+    with pytest.raises(ParityError, match=re.escape(message)) as excinfo:
         prove(eager, f"edges=int64[-1,2,e]{range_}")
-    assert "such as --input 'edges=int64[-1,2,e<=1024] in 0..<n'" in str(caught.value)
+    assert "such as --input 'edges=int64[-1,2,e<=1024] in 0..<n'" in str(excinfo.value)
 
 
 def test_numbers_of_the_own_item_are_proved() -> None:

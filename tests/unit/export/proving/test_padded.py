@@ -36,24 +36,24 @@ class MaskedMean(nn.Module):
 
     def forward(self, ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
         weights = mask.to(torch.float32).unsqueeze(-1)
-        made: torch.Tensor = (self.table(ids) * weights).sum(1) / weights.sum(1)
-        return made
+        output: torch.Tensor = (self.table(ids) * weights).sum(1) / weights.sum(1)
+        return output
 
 
 class PlainMean(MaskedMean):
     """The mean over all places, whatever the mask says."""
 
     def forward(self, ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-        made: torch.Tensor = self.table(ids).mean(1) + 0 * mask.sum(1, keepdim=True)
-        return made
+        output: torch.Tensor = self.table(ids).mean(1) + 0 * mask.sum(1, keepdim=True)
+        return output
 
 
 class EachToken(MaskedMean):
     """A vector for each token, y [n, seq, 2]."""
 
     def forward(self, ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-        made: torch.Tensor = self.table(ids) * mask.to(torch.float32).unsqueeze(-1)
-        return made
+        output: torch.Tensor = self.table(ids) * mask.to(torch.float32).unsqueeze(-1)
+        return output
 
 
 class Counting(MaskedMean):
@@ -63,8 +63,8 @@ class Counting(MaskedMean):
         weights = mask.to(torch.float32).unsqueeze(-1)
         if is_scripting():
             weights = torch.ones_like(weights)
-        made: torch.Tensor = (self.table(ids) * weights).sum(1) / weights.sum(1)
-        return made
+        output: torch.Tensor = (self.table(ids) * weights).sum(1) / weights.sum(1)
+        return output
 
 
 def drawn(rng: np.random.Generator, batch: int) -> Arrays:
@@ -178,8 +178,8 @@ class TestForms:
         against = reference(texts())
 
         def moody(ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-            made: torch.Tensor = subject(texts()).eager(ids, mask)
-            return made * (0.8 if len(ids) > 1 and not mask.all() else 1.0)
+            output: torch.Tensor = subject(texts()).eager(ids, mask)
+            return output * (0.8 if len(ids) > 1 and not mask.all() else 1.0)
 
         message = (
             r"^compared with the item's answer alone: output 'y' of an item of seq \d+, padded"
@@ -194,24 +194,24 @@ IDS = ("--input", "ids=int64[-1,seq<=16] in 0..29", "--input", "mask=int64[-1,se
 class TestAdopt:
     def test_the_mask_reaches_the_declaration(self, tmp_path: Path) -> None:
         file = written(tmp_path, scripted(EachToken()))
-        made = run(file, "--name", "m", *IDS, "--pad", "seq=mask").definition
-        padding = padding_of(made.inputs, made.outputs)
+        adoption = run(file, "--name", "m", *IDS, "--pad", "seq=mask").definition
+        padding = padding_of(adoption.inputs, adoption.outputs)
         assert padding is not None
         assert padding.dimension == Dimension(name="seq", least=1, most=16, mask="mask")
-        assert made.outputs[0].dimensions == (padding.dimension,)
+        assert adoption.outputs[0].dimensions == (padding.dimension,)
         rng = np.random.default_rng(0)
-        assert made.random_inputs(rng, 4)["mask"].all()
-        assert [each.to for each in reference(made).padded] == [2, 4, 8, 16]
+        assert adoption.random_inputs(rng, 4)["mask"].all()
+        assert [each.to for each in reference(adoption).padded] == [2, 4, 8, 16]
 
     def test_no_mask_means_no_padding(self, tmp_path: Path) -> None:
-        made = run(written(tmp_path, scripted(EachToken())), "--name", "m", *IDS).definition
-        assert padding_of(made.inputs, made.outputs) is None
+        adoption = run(written(tmp_path, scripted(EachToken())), "--name", "m", *IDS).definition
+        assert padding_of(adoption.inputs, adoption.outputs) is None
 
     def test_padding_value_lies_in_the_range(self, tmp_path: Path) -> None:
         first = ("--input", "ids=int64[-1,seq<=16] in 5..29", *IDS[2:])
         file = written(tmp_path, scripted(MaskedMean()))
-        made = run(file, "--name", "m", *first, "--pad", "seq=mask").definition
-        assert [each.fill for each in made.inputs] == [5, 0]
+        adoption = run(file, "--name", "m", *first, "--pad", "seq=mask").definition
+        assert [each.fill for each in adoption.inputs] == [5, 0]
 
     @pytest.mark.parametrize(
         ("module", "inputs", "pad", "shape"),
@@ -230,12 +230,12 @@ class TestAdopt:
     ) -> None:
         options = [word for each in inputs for word in ("--input", each)]
         file = written(tmp_path, scripted(module))
-        made = run(file, "--name", "m", *options, "--pad", pad).definition
-        assert [each.shape for each in made.outputs] == [shape]
-        padding = padding_of(made.inputs, made.outputs)
+        adoption = run(file, "--name", "m", *options, "--pad", pad).definition
+        assert [each.shape for each in adoption.outputs] == [shape]
+        padding = padding_of(adoption.inputs, adoption.outputs)
         assert padding is not None
         assert padding.trims == isinstance(module, PaddedGraph)
-        assert [batch.to for batch in reference(made).padded] == [2, 4, 8, 9]
+        assert [batch.to for batch in reference(adoption).padded] == [2, 4, 8, 9]
 
     def test_only_one_size_is_padded(self, tmp_path: Path) -> None:
         pads = ("--pad", "t=mask", "--pad", "w=other")

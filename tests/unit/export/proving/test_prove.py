@@ -70,8 +70,8 @@ class TestByDefault:
         self, unscriptable: tuple[Proof, list[str]]
     ) -> None:
         proof, _ = unscriptable
-        wanted = ["trace", "compiled", "openvino", "onnx", "bf16"]
-        assert list(proof.variants) == [each for each in wanted if each not in MISSING]
+        expected = ["trace", "compiled", "openvino", "onnx", "bf16"]
+        assert list(proof.variants) == [each for each in expected if each not in MISSING]
         assert proof.left_out["script"].startswith("torch.jit.script failed: Arguments for call")
 
     def test_only_files_of_kept_variants_remain(
@@ -180,18 +180,18 @@ class TestVariants:
         assert (proof.accuracy, proof.variants["script"].accuracy) == (None, None)
 
     def test_steps_report_progress(self, tmp_path: Path) -> None:
-        told: dict[str, list[tuple[int, int, str]]] = {}
+        calls: dict[str, list[tuple[int, int, str]]] = {}
 
         def stage(name: str) -> Progress:
-            return lambda done, total, note: told.setdefault(name, []).append((done, total, note))
+            return lambda done, total, note: calls.setdefault(name, []).append((done, total, note))
 
         options = ProofOptions(("script", "int8"), max_batch=2)
         prove_variants(subject(CATALOG["tiny"]), options, tmp_path, stage)
-        assert list(told) == ["eager", "script", "int8"]
-        assert told["eager"] == [(2, 2, "batch 2")]
-        assert told["script"][0] == (0, 1, "making")
-        assert [each[:2] for each in told["script"][1:]] == [(n, 4) for n in (1, 2, 3, 4)] * 2
-        assert told["int8"][-1][2].startswith("left out: convolutions, and linear layers")
+        assert list(calls) == ["eager", "script", "int8"]
+        assert calls["eager"] == [(2, 2, "batch 2")]
+        assert calls["script"][0] == (0, 1, "making")
+        assert [each[:2] for each in calls["script"][1:]] == [(n, 4) for n in (1, 2, 3, 4)] * 2
+        assert calls["int8"][-1][2].startswith("left out: convolutions, and linear layers")
 
 
 class TestAccuracy:
@@ -289,12 +289,12 @@ class TestWanted:
         assert select_variants(("int8", "script", "int8"), CATALOG["tiny"]) == ("script", "int8")
 
     @pytest.mark.parametrize(
-        ("given", "message"),
+        ("value", "message"),
         [
             (("script", "int4", "fast"), "--variants int4,fast: there are: script, trace, onednn"),
             ((), "--variants '': there are: script, trace, onednn"),
         ],
     )
-    def test_unknown_ones(self, given: tuple[str, ...], message: str) -> None:
+    def test_unknown_ones(self, value: tuple[str, ...], message: str) -> None:
         with pytest.raises(UsageError, match=message):
-            select_variants(given, CATALOG["tiny"])
+            select_variants(value, CATALOG["tiny"])

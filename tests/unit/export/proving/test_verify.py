@@ -55,12 +55,12 @@ class TestParity:
         assert relative(parity) == pytest.approx(1e-5, rel=0.05)
 
     def test_progress_has_the_largest_difference_of_all_forms(self) -> None:
-        told: list[str] = []
+        calls: list[str] = []
         against = verify.reference(eager, TINY, 2, quiet)
         verify.check_parity(
-            eager, against, FLOAT32, lambda done, total, note: told.append(note), so_far=0.25
+            eager, against, FLOAT32, lambda done, total, note: calls.append(note), so_far=0.25
         )
-        assert told[-1] == "largest difference 2.5e-01"
+        assert calls[-1] == "largest difference 2.5e-01"
 
     def test_each_output_is_measured_separately(self) -> None:
         model = definition(outputs=(spec("y", shape=(-1, 2)), spec("sum", shape=(-1,))))
@@ -68,9 +68,9 @@ class TestParity:
         def ours(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
             return x, x.sum(1)
 
-        found = check(lambda x: (x, x.sum(1) + 1e-5), model, ours).outputs
-        assert (found["y"].max_absolute, found["y"].max_relative) == (0, 0)
-        assert found["sum"].max_absolute == pytest.approx(1e-5, rel=0.1)
+        parity = check(lambda x: (x, x.sum(1) + 1e-5), model, ours).outputs
+        assert (parity["y"].max_absolute, parity["y"].max_relative) == (0, 0)
+        assert parity["sum"].max_absolute == pytest.approx(1e-5, rel=0.1)
         with pytest.raises(ParityError, match="golden example 0: output 'sum' differs by up to 1 "):
             check(lambda x: (x, x.sum(1) + 1), model, ours)
 
@@ -137,14 +137,14 @@ class TestParity:
         model = definition(outputs=(spec("class", "int64", (-1, 20000)),))
 
         def classes(x: torch.Tensor, others: int = 0) -> torch.Tensor:
-            made = torch.zeros((len(x), 20000), dtype=torch.int64)
-            made[:, :others] = 5
-            return made
+            result = torch.zeros((len(x), 20000), dtype=torch.int64)
+            result[:, :others] = 5
+            return result
 
         check(lambda x: classes(x, 2), model, classes, max_batch=2)  # of 20,000, one in 10,000
-        with pytest.raises(ParityError) as caught:
+        with pytest.raises(ParityError) as excinfo:
             check(lambda x: classes(x, 3), model, classes, max_batch=2)
-        assert str(caught.value) == (
+        assert str(excinfo.value) == (
             "golden example 0: output 'class' differs in 3 of 20000 values, of which 2 may differ; "
             "if these are indices of the largest of scores that tie, allow a larger share with "
             "--integer-share"
@@ -189,16 +189,16 @@ class TestParity:
             check(lambda x: x * float("nan"), tolerance=TOLERANCES["int8"])
 
     def test_progress_is_reported(self) -> None:
-        told: list[tuple[int, int, str]] = []
+        calls: list[tuple[int, int, str]] = []
         against = verify.reference(eager, TINY, 3, quiet)
         verify.check_parity(
             lambda x: x * 2 + 1e-6,
             against,
             FLOAT32,
-            lambda done, total, note: told.append((done, total, note)),
+            lambda done, total, note: calls.append((done, total, note)),
         )
-        assert [(done, total) for done, total, _ in told] == [(n, 5) for n in range(1, 6)]
-        assert told[-1][2].startswith("largest difference ")
+        assert [(done, total) for done, total, _ in calls] == [(n, 5) for n in range(1, 6)]
+        assert calls[-1][2].startswith("largest difference ")
 
 
 class TestAgree:
@@ -215,8 +215,8 @@ ONES = {"x": np.ones((3, 2), np.float32)}
 class TestRun:
     def test_outputs_by_name(self) -> None:
         model = definition(outputs=(spec("y", shape=(-1, 2)), spec("z", shape=(-1,))))
-        for made in (lambda x: (x, x.sum(dim=1)), lambda x: [x, x.sum(dim=1)]):
-            found = verify.run(made, model, ONES)
+        for result in (lambda x: (x, x.sum(dim=1)), lambda x: [x, x.sum(dim=1)]):
+            found = verify.run(result, model, ONES)
             assert {name: array.tolist() for name, array in found.items()} == {
                 "y": [[1, 1]] * 3,
                 "z": [2] * 3,
@@ -224,8 +224,8 @@ class TestRun:
 
     def test_inputs_in_the_order_of_the_definition(self) -> None:
         inputs: Arrays = {"index": np.zeros(1, np.int64), "x": np.ones((1, 2), np.float32)}
-        found = verify.run(lambda x, index: (x, index), MIXED, inputs)
-        assert found["row"].tolist() == [[1, 1]]
+        result = verify.run(lambda x, index: (x, index), MIXED, inputs)
+        assert result["row"].tolist() == [[1, 1]]
 
     @pytest.mark.parametrize(
         ("forward", "message"),

@@ -27,9 +27,9 @@ def eager(x: torch.Tensor) -> torch.Tensor:
 
 class TestReference:
     def test_progress_is_reported(self) -> None:
-        told: list[tuple[int, int, str]] = []
-        verify.reference(eager, TINY, 3, lambda *each: told.append(each))
-        assert told == [(2, 3, "batch 2"), (3, 3, "batch 3")]
+        calls: list[tuple[int, int, str]] = []
+        verify.reference(eager, TINY, 3, lambda *each: calls.append(each))
+        assert calls == [(2, 3, "batch 2"), (3, 3, "batch 3")]
 
     @pytest.mark.parametrize("budget", ["BUDGET_S", "BUDGET_BYTES"])
     @pytest.mark.parametrize(

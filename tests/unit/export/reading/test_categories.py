@@ -24,10 +24,10 @@ def read(folder: Path, *arguments: str, content: str | bytes = FILE) -> tuple[Ca
 
 
 def test_a_name_per_line(tmp_path: Path) -> None:
-    (found,) = read(tmp_path, "--categories", "city={}", "--unknown", "city=0")
-    assert found == Categories(input="city", names=("Oslo", "Roma", "75001"), unknown=0)
-    (found,) = read(tmp_path, "--categories", "city={}", content="\ufeffa\nb")
-    assert found == Categories(input="city", names=("a", "b"))
+    (result,) = read(tmp_path, "--categories", "city={}", "--unknown", "city=0")
+    assert result == Categories(input="city", names=("Oslo", "Roma", "75001"), unknown=0)
+    (result,) = read(tmp_path, "--categories", "city={}", content="\ufeffa\nb")
+    assert result == Categories(input="city", names=("a", "b"))
     assert read(tmp_path) == ()
 
 
@@ -62,9 +62,9 @@ def test_names_must_fit_into_the_manifest(tmp_path: Path) -> None:
 
 
 def test_an_input_without_a_range_gets_that_of_the_indices() -> None:
-    known = [Categories(input=name, names=("a", "b"), unknown=5) for name in ("c", "d")]
+    names = [Categories(input=name, names=("a", "b"), unknown=5) for name in ("c", "d")]
     inputs = read_inputs(["c=int64[-1]", "d=int64[-1] in 0..9", "e=int64[-1]"])
-    assert [str(each.spec) for each in with_ranges(inputs, known)] == [
+    assert [str(each.spec) for each in with_ranges(inputs, names)] == [
         "c=int64[-1] in 0..5",
         "d=int64[-1] in 0..9",
         "e=int64[-1]",
@@ -72,7 +72,7 @@ def test_an_input_without_a_range_gets_that_of_the_indices() -> None:
 
 
 @pytest.mark.parametrize(
-    ("example", "inputs", "shown"),
+    ("example", "inputs", "text"),
     [
         ({"c": 1, "x": 1}, ["c", "x"], {"c": "b", "x": 1}),
         ({"c": [[0, 5]], "x": 1}, ["c", "x"], {"c": [["a", 5]], "x": 1}),
@@ -81,5 +81,5 @@ def test_an_input_without_a_range_gets_that_of_the_indices() -> None:
         (None, ["c", "x"], None),
     ],
 )
-def test_examples_have_names(example: JsonValue, inputs: list[str], shown: JsonValue) -> None:
-    assert with_names(example, inputs, [Categories(input="c", names=("a", "b"))]) == shown
+def test_examples_have_names(example: JsonValue, inputs: list[str], text: JsonValue) -> None:
+    assert with_names(example, inputs, [Categories(input="c", names=("a", "b"))]) == text

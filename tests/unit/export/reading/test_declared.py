@@ -9,7 +9,7 @@ from export.reading.declared import read_inputs
 
 
 @pytest.mark.parametrize(
-    ("given", "shown"),
+    ("options", "text"),
     [
         (["float32[-1,3,224,224]"], ["input=float32[-1,3,224,224]"]),
         (["float32[-1]", "x=bool[ -1 , 2 ]"], ["input_0=float32[-1]", "x=bool[-1,2]"]),
@@ -37,15 +37,15 @@ from export.reading.declared import read_inputs
         ),
     ],
 )
-def test_printed_inputs_can_be_read_again(given: list[str], shown: list[str]) -> None:
-    inputs = read_inputs(given)
-    assert [str(each.spec) for each in inputs] == shown
-    again = read_inputs(shown)  # and can be said again as they are shown
+def test_printed_inputs_can_be_read_again(options: list[str], text: list[str]) -> None:
+    inputs = read_inputs(options)
+    assert [str(each.spec) for each in inputs] == text
+    again = read_inputs(text)  # and can be said again as they are shown
     assert [each.spec for each in again] == [each.spec for each in inputs]
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("arguments", "message"),
     [
         (
             ["int64[-1,se q]"],
@@ -82,11 +82,11 @@ def test_printed_inputs_can_be_read_again(given: list[str], shown: list[str]) ->
         ),
     ],
 )
-def test_wrong_declarations_are_reported(given: list[str], message: str) -> None:
-    with pytest.raises(UsageError) as caught:
-        read_inputs(given)
-    assert str(caught.value).startswith("--input")
-    assert message in str(caught.value)
+def test_wrong_declarations_are_reported(arguments: list[str], message: str) -> None:
+    with pytest.raises(UsageError) as excinfo:
+        read_inputs(arguments)
+    assert str(excinfo.value).startswith("--input")
+    assert message in str(excinfo.value)
 
 
 @pytest.mark.parametrize(

@@ -24,9 +24,9 @@ def read(data: bytes) -> Mar:
 
 
 def rejected(data: bytes) -> str:
-    with pytest.raises(ExportError) as caught:
+    with pytest.raises(ExportError) as excinfo:
         read(data)
-    return str(caught.value)
+    return str(excinfo.value)
 
 
 class TestArchiverFiles:
@@ -35,32 +35,36 @@ class TestArchiverFiles:
     def test_all_archive_fields_are_read(self, tmp_path: Path) -> None:
         labels = json.dumps({"1": "less", "0": ["n01", "more"]}).encode()
         files = {"sums.pt": SUMS, "index_to_name.json": labels, "notes.txt": b"hm"}
-        got = read(archived(tmp_path, files, "--handler", "text_classifier").read_bytes())
-        assert (got.model, got.version, got.handler) == ("packed", "1.0", "text_classifier")
-        assert (got.serialized_file, got.data) == ("sums.pt", SUMS)
-        assert got.labels == ("more", "less")
-        assert got.defaults == PLAIN
-        assert got.other_files == ("notes.txt",)
+        answer = read(archived(tmp_path, files, "--handler", "text_classifier").read_bytes())
+        assert (answer.model, answer.version, answer.handler) == (
+            "packed",
+            "1.0",
+            "text_classifier",
+        )
+        assert (answer.serialized_file, answer.data) == ("sums.pt", SUMS)
+        assert answer.labels == ("more", "less")
+        assert answer.defaults == PLAIN
+        assert answer.other_files == ("notes.txt",)
 
     @pytest.mark.parametrize("form", ["default", "zip-store"])
     def test_both_zip_formats_are_read(self, tmp_path: Path, form: str) -> None:
         options = ("--handler", "image_classifier", "--archive-format", form)
-        got = read(archived(tmp_path, FILES, *options).read_bytes())
-        assert got.data == SUMS
-        assert got.defaults == IMAGE_CLASSIFIER
-        assert got.labels is None
-        assert got.warnings() == ()
+        answer = read(archived(tmp_path, FILES, *options).read_bytes())
+        assert answer.data == SUMS
+        assert answer.defaults == IMAGE_CLASSIFIER
+        assert answer.labels is None
+        assert answer.warnings() == ()
 
     @pytest.mark.parametrize("handler", ["own.py", "own", "own.py:start"])
     def test_custom_handler_is_named_and_not_run(self, tmp_path: Path, handler: str) -> None:
         (tmp_path / "own.py").write_bytes(HANDLER)
         if handler == "own.py:start":  # which the archiver writes unchanged, next to the file
             model = MODEL | {"handler": handler}
-            got = read(mar({**FILES, "own.py": HANDLER}, model))
+            answer = read(mar({**FILES, "own.py": HANDLER}, model))
         else:
-            got = read(archived(tmp_path, FILES, "--handler", handler).read_bytes())
-        assert got.defaults == PLAIN
-        (warning,) = got.warnings()
+            answer = read(archived(tmp_path, FILES, "--handler", handler).read_bytes())
+        assert answer.defaults == PLAIN
+        (warning,) = answer.warnings()
         assert f"the archive's own handler {handler!r} is not run: describe what it does" in warning
 
     def test_eager_model_error_explains_the_fix(self, tmp_path: Path) -> None:
@@ -77,33 +81,33 @@ class TestArchiverFiles:
         (tmp_path / "settings.yaml").write_text("{}")
         options = ("--requirements-file", "requirements.txt", "--config-file", "settings.yaml")
         data = archived(tmp_path, FILES, "--handler", "base_handler", *options).read_bytes()
-        told = "these files of the archive are not used: requirements.txt, settings.yaml"
-        assert read(data).warnings() == (told,)
+        message = "these files of the archive are not used: requirements.txt, settings.yaml"
+        assert read(data).warnings() == (message,)
 
 
 class TestHandlers:
     @pytest.mark.parametrize("handler", sorted(DEFAULT_HANDLERS))
     def test_default_handlers(self, handler: str) -> None:
-        got = read(mar(FILES, MODEL | {"handler": handler}))
-        told = got.warnings()
-        assert got.defaults == (IMAGE_CLASSIFIER if handler == "image_classifier" else PLAIN)
+        answer = read(mar(FILES, MODEL | {"handler": handler}))
+        message = answer.warnings()
+        assert answer.defaults == (IMAGE_CLASSIFIER if handler == "image_classifier" else PLAIN)
         if handler in ("base_handler", "image_classifier"):
-            assert told == ()
+            assert message == ()
         else:
-            assert len(told) == 1
-            assert told[0].startswith(f"the handler {handler!r} is not run: ")
+            assert len(message) == 1
+            assert message[0].startswith(f"the handler {handler!r} is not run: ")
 
     @pytest.mark.parametrize("handler", ["object_detector", "image_segmenter"])
     def test_class_names_of_detectors_are_not_labels(self, handler: str) -> None:
         files = {**FILES, "index_to_name.json": b'["a"]'}
-        got = read(mar(files, MODEL | {"handler": handler}))
-        assert got.labels is None
-        assert got.other_files == ("index_to_name.json",)
+        archive = read(mar(files, MODEL | {"handler": handler}))
+        assert archive.labels is None
+        assert archive.other_files == ("index_to_name.json",)
 
     def test_ignored_files_are_counted_and_partly_named(self) -> None:
         files = {f"extra/{index:02}.bin": b"x" for index in range(13)}
-        (told,) = read(mar({**FILES, **files, "extra/": b""})).warnings()
-        assert told.endswith("extra/08.bin, extra/09.bin and 3 more")
+        (message,) = read(mar({**FILES, **files, "extra/": b""})).warnings()
+        assert message.endswith("extra/08.bin, extra/09.bin and 3 more")
 
 
 class TestRejected:
@@ -171,8 +175,8 @@ class TestLabels:
         ],
     )
     def test_in_order_of_the_index(self, value: object, labels: tuple[str, ...] | None) -> None:
-        wanted = labels or tuple(f"l{index}" for index in range(12))
-        assert labels_of(value, "labels.json") == wanted
+        expected = labels or tuple(f"l{index}" for index in range(12))
+        assert labels_of(value, "labels.json") == expected
 
     @pytest.mark.parametrize(
         ("value", "message"),
@@ -192,6 +196,6 @@ class TestLabels:
         ],
     )
     def test_refused(self, value: object, message: str) -> None:
-        with pytest.raises(ExportError) as caught:
+        with pytest.raises(ExportError) as excinfo:
             labels_of(value, "labels.json")
-        assert message in str(caught.value)
+        assert message in str(excinfo.value)

@@ -84,14 +84,14 @@ def read(
     file = folder / "steps"
     file.write_text(content if isinstance(content, str) else json.dumps(content))
     parsed = options("--preprocess", str(file), *given)
-    defaults, told = preprocessing.apply(parsed, PLAIN)
+    defaults, message = preprocessing.apply(parsed, PLAIN)
     if shape is None:
         sizes = defaults.inputs[0].removeprefix("float32[").removesuffix("]").split(",")
         shape = tuple(map(int, sizes))
     inputs = (TensorSpec(name="x", dtype="float32", shape=shape),)
     codec = codecs.codec_of(parsed, defaults, inputs, None)
     assert isinstance(codec, ImageCodecSpec)
-    return codec.preprocess, told
+    return codec.preprocess, message
 
 
 def normalised(picture: Image.Image, mean: Any, std: Any) -> Array:
@@ -116,22 +116,22 @@ def center_crop(picture: Image.Image, height: int, width: int) -> Image.Image:
     return picture.crop((left, top, left + width, top + height))
 
 
-def assert_equal(picture: Image.Image, how: PicturePreprocess, wanted: Array) -> None:
-    made = preprocess(encoded(picture), how)
-    assert made.shape == wanted.shape
-    np.testing.assert_allclose(made, wanted, rtol=0, atol=0.01 / 255)
+def assert_equal(picture: Image.Image, how: PicturePreprocess, expected: Array) -> None:
+    result = preprocess(encoded(picture), how)
+    assert result.shape == expected.shape
+    np.testing.assert_allclose(result, expected, rtol=0, atol=0.01 / 255)
 
 
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("text", [RESNET50_V2, COMMAS])
 def test_torchvision(tmp_path: Path, text: str, size: tuple[int, int]) -> None:
-    how, told = read(tmp_path, text)
+    how, message = read(tmp_path, text)
     picture = Image.fromarray(noise(*size))
     cut = center_crop(resize(picture, 232, Image.Resampling.BILINEAR), 224, 224)
     np.testing.assert_array_equal(
         preprocess(encoded(picture), how), normalised(cut, IMAGENET_MEAN, IMAGENET_STD)
     )
-    assert told == ()
+    assert message == ()
 
 
 def test_torchvision_with_two_sizes(tmp_path: Path) -> None:
@@ -180,9 +180,9 @@ def test_timm(tmp_path: Path, change: dict[str, Any], size: tuple[int, int]) -> 
     config = TIMM | change
     picture = Image.fromarray(noise(*size))
     for content in (config, repr(config)):  # JSON, and as Python prints it
-        how, told = read(tmp_path, content)
+        how, message = read(tmp_path, content)
         assert_equal(picture, how, timm_picture(picture, config))
-        assert told == ()
+        assert message == ()
 
 
 def hugging_face_picture(picture: Image.Image, config: dict[str, Any]) -> Array:
@@ -230,36 +230,36 @@ SQUARE = {**CLIP, "size": {"height": 224, "width": 224}, "do_center_crop": False
     ],
 )
 def test_hugging_face(tmp_path: Path, config: dict[str, Any], size: tuple[int, int]) -> None:
-    how, told = read(tmp_path, config)
+    how, message = read(tmp_path, config)
     picture = Image.fromarray(noise(*size))
-    wanted = hugging_face_picture(picture, config)
-    made = preprocess(encoded(picture), how)
-    assert made.shape == wanted.shape
+    expected = hugging_face_picture(picture, config)
+    steps = preprocess(encoded(picture), how)
+    assert steps.shape == expected.shape
     level = 1 / 255 / min(how.std)  # of 255
-    np.testing.assert_allclose(made, wanted, rtol=0, atol=0.01 * level)
-    assert told == ()
+    np.testing.assert_allclose(steps, expected, rtol=0, atol=0.01 * level)
+    assert message == ()
 
 
 def test_options_replace_what_the_file_says(tmp_path: Path) -> None:
-    how, told = read(tmp_path, CLIP, "--interpolation", "bilinear", "--mean", "0,0,0")
+    how, message = read(tmp_path, CLIP, "--interpolation", "bilinear", "--mean", "0,0,0")
     assert (how.interpolation, how.mean, how.fit) == ("bilinear", (0, 0, 0), "crop")
-    assert told == ("--mean and --interpolation of the command line replace what steps says",)
+    assert message == ("--mean and --interpolation of the command line replace what steps says",)
     how, _ = read(tmp_path, CLIP, "--fit", "pad")
     assert (how.fit, how.resize_shorter, how.crop_corner) == ("pad", None, "half-even")
     how, _ = read(tmp_path, CLIP, "--resize-shorter", "230")
     assert (how.resize_shorter, how.crop_corner) == (230, "down")
     timm = {**TIMM, "crop_mode": "border", "crop_pct": 1}
-    how, told = read(tmp_path, timm, "--fill", "0", "--alpha", "drop")
+    how, message = read(tmp_path, timm, "--fill", "0", "--alpha", "drop")
     assert (how.fill, how.alpha, how.fit) == (0, "drop", "pad")
-    assert told == ("--fill of the command line replaces what steps says",)
+    assert message == ("--fill of the command line replaces what steps says",)
 
 
 def test_an_option_for_a_missing_key(tmp_path: Path) -> None:
     config = {key: value for key, value in VIT.items() if key != "resample"}
     with pytest.raises(UsageError, match=r"has no 'resample', .*: add --interpolation"):
         read(tmp_path, config)
-    how, told = read(tmp_path, config, "--interpolation", "bicubic")
-    assert (how.interpolation, how.fit, told) == ("bicubic", "stretch", ())
+    how, message = read(tmp_path, config, "--interpolation", "bicubic")
+    assert (how.interpolation, how.fit, message) == ("bicubic", "stretch", ())
 
 
 def test_the_input_must_have_the_size_of_the_file(tmp_path: Path) -> None:
@@ -325,11 +325,11 @@ def without(config: dict[str, Any], key: str) -> dict[str, Any]:
     ],
 )
 def test_what_is_refused(tmp_path: Path, content: object, message: str) -> None:
-    with pytest.raises(UsageError) as caught:
+    with pytest.raises(UsageError) as excinfo:
         read(tmp_path, content)
-    assert str(caught.value).startswith("--preprocess steps")
-    assert message in str(caught.value)
-    assert "\n" not in str(caught.value)
+    assert str(excinfo.value).startswith("--preprocess steps")
+    assert message in str(excinfo.value)
+    assert "\n" not in str(excinfo.value)
 
 
 @pytest.mark.parametrize(

@@ -53,8 +53,8 @@ class Pictures(nn.Module):
         self.flat = nn.Conv2d(4, 4, 1, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        made: Tensor = self.flat(torch.relu(self.wide(x))).mean(dim=(2, 3))
-        return made
+        output: Tensor = self.flat(torch.relu(self.wide(x))).mean(dim=(2, 3))
+        return output
 
 
 class InPlace(nn.Module):
@@ -82,8 +82,8 @@ class Net(nn.Module):
         self.first, self.last = nn.Linear(2, 2048), nn.Linear(2048, 2)
 
     def forward(self, x: Tensor) -> Tensor:
-        made: Tensor = self.last(torch.relu(self.first(x)))
-        return made
+        output: Tensor = self.last(torch.relu(self.first(x)))
+        return output
 
 
 def exported(module: nn.Module, *example: Tensor, seq: bool = False) -> bytes:
@@ -164,20 +164,20 @@ class TestRead:
     @pytest.mark.parametrize("module", [InPlace(), Repeating()])
     def test_answers_match_the_program(self, module: nn.Module) -> None:
         x = torch.randn(3, 2, 6, 6)
-        made = read_program(exported(module, x.clone()), "it.pt2").module
-        for form in (made, torch.jit.freeze(to_torchscript(made, (), "script"))):
+        result = read_program(exported(module, x.clone()), "it.pt2").module
+        for form in (result, torch.jit.freeze(to_torchscript(result, (), "script"))):
             torch.testing.assert_close(form(x.clone()), module(x.clone()))
 
     def test_layer_options_may_be_named(self) -> None:
         def name(model: dict[str, Any]) -> None:
             for node in model["graph_module"]["graph"]["nodes"]:
-                for given in node["inputs"][2 if "conv2d" in node["target"] else 9 :]:
-                    given["kind"] = 2  # of torch's schema: by name
+                for inputs in node["inputs"][2 if "conv2d" in node["target"] else 9 :]:
+                    inputs["kind"] = 2  # of torch's schema: by name
 
         module = Pictures().eval()
         x = torch.randn(3, 2, 6, 6)
-        made = read_program(changed(exported(module, x), name), "it.pt2").module
-        torch.testing.assert_close(made(x), module(x))
+        result = read_program(changed(exported(module, x), name), "it.pt2").module
+        torch.testing.assert_close(result(x), module(x))
 
     def test_an_output_that_is_not_a_tensor_is_rejected(self) -> None:
         class Counting(nn.Module):
@@ -246,8 +246,8 @@ class TestHostile:
             "data/constants/model.pt": pickled(touched),
             "data/aotinductor/model/it.so": b"not even a library",
         }
-        made = read_program(changed(plain, files=more), "it.pt2").module
-        assert made(torch.zeros(2, 2)).shape == (2, 2)
+        result = read_program(changed(plain, files=more), "it.pt2").module
+        assert result(torch.zeros(2, 2)).shape == (2, 2)
         assert not touched.exists()
 
     @pytest.mark.parametrize(
@@ -344,8 +344,8 @@ class TestAdopt:
         self, pooled: tuple[nn.Module, bytes], tmp_path: Path
     ) -> None:
         file = written(tmp_path, pooled[1], "it.pt2")
-        made = run(file, "--name", "it", "--pad", "n=mask", "--output", "score")
-        definition = made.definition
+        adoption = run(file, "--name", "it", "--pad", "n=mask", "--output", "score")
+        definition = adoption.definition
         assert str(definition.inputs[0]).startswith("ids=int64[-1,1<=n<=16]")
         assert (definition.inputs[0].minimum, definition.inputs[0].maximum) == (0, 29)
         assert [(each.name, each.shape) for each in definition.outputs] == [("score", (-1, 2))]
@@ -368,10 +368,10 @@ class TestAdopt:
 
     def test_program_in_an_archive_declares_its_inputs(self, tmp_path: Path) -> None:
         data = mar({"sums.pt": exported(nn.ReLU(), torch.zeros(3, 2))})
-        made = run(written(tmp_path, data, "it.mar"))
-        assert [each.shape for each in made.definition.inputs] == [(-1, 2)]
+        adoption = run(written(tmp_path, data, "it.mar"))
+        assert [each.shape for each in adoption.definition.inputs] == [(-1, 2)]
         x = torch.tensor([[1.0, -1.0]])
-        torch.testing.assert_close(made.definition.build()(x), torch.relu(x))
+        torch.testing.assert_close(adoption.definition.build()(x), torch.relu(x))
 
     def test_a_program_in_training_mode_is_rejected(self, tmp_path: Path) -> None:
         module = nn.Sequential(nn.Linear(2, 2), nn.Dropout(0.5)).train()
@@ -402,25 +402,25 @@ class TestVariants:
     ) -> None:
         model = of(Net)
         if way == "program":
-            given = Subject("given", model, read_program(plain, "it.pt2").module)
+            of_script = Subject("given", model, read_program(plain, "it.pt2").module)
         else:
-            given = Subject("given", model, torch.jit.script(subject(model).eager))
-        draft = maker.make(given, tmp_path)
-        assert proved(loaded(draft, tmp_path, model), given, precision).max_absolute < 0.1
+            of_script = Subject("given", model, torch.jit.script(subject(model).eager))
+        draft = maker.make(of_script, tmp_path)
+        assert proved(loaded(draft, tmp_path, model), of_script, precision).max_absolute < 0.1
 
     def test_torchscript_is_converted_for_the_compiler(self) -> None:
-        given = Subject("given", of(Net), torch.jit.script(subject(of(Net)).eager))
-        made = in_python(given).eager
-        assert not isinstance(made, torch.jit.ScriptModule)
+        of_script = Subject("given", of(Net), torch.jit.script(subject(of(Net)).eager))
+        result = in_python(of_script).eager
+        assert not isinstance(result, torch.jit.ScriptModule)
         x = torch.from_numpy(np.ones((5, 2), np.float32))
-        torch.testing.assert_close(made(x), given.eager(x))
-        free = torch.export.export(made, (x,), dynamic_shapes=({0: torch.export.Dim("batch")},))
+        torch.testing.assert_close(result(x), of_script.eager(x))
+        free = torch.export.export(result, (x,), dynamic_shapes=({0: torch.export.Dim("batch")},))
         assert len(free.range_constraints) == 1
 
     def test_unconvertible_torchscript_is_not_applicable(self) -> None:
-        given = Subject("given", of(Looping), torch.jit.script(Looping().eval()))
+        of_script = Subject("given", of(Looping), torch.jit.script(Looping().eval()))
         with pytest.raises(NotApplicable, match="cannot be converted to a program"):
-            in_python(given)
+            in_python(of_script)
 
 
 class Looping(nn.Module):

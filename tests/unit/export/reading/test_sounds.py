@@ -31,21 +31,21 @@ def adopted(file: Path, *options: str) -> object:
 
 
 def test_the_codec_and_a_longest_sound(file: Path) -> None:
-    given = ("--codec", "audio", "--rate", "8000", "--resampling", "none")
-    found = run(file, "--name", "loudness", "--input", "audio=float32[-1,400<=n]", *given)
-    assert found.definition.codec == AudioCodecSpec(rate=8000, resampling="none")
-    (spec,) = found.definition.inputs
+    options = ("--codec", "audio", "--rate", "8000", "--resampling", "none")
+    result = run(file, "--name", "loudness", "--input", "audio=float32[-1,400<=n]", *options)
+    assert result.definition.codec == AudioCodecSpec(rate=8000, resampling="none")
+    (spec,) = result.definition.inputs
     assert str(spec) == "audio=float32[-1,400<=n<=240000]"
-    (told,) = found.warnings
-    assert told.startswith("sounds may have up to 240000 samples (30 s)")
+    (message,) = result.warnings
+    assert message.startswith("sounds may have up to 240000 samples (30 s)")
 
 
 def test_a_longest_sound_that_is_given(file: Path) -> None:
-    given = ("--codec", "audio", "--rate", "8000", "--input", "float32[-1,1<=n<=900]")
-    found = run(file, "--name", "loudness", *given)
-    assert not found.warnings
-    assert found.definition.inputs[0].axes[0].most == 900
-    assert isinstance(found.definition.example(), str)
+    options = ("--codec", "audio", "--rate", "8000", "--input", "float32[-1,1<=n<=900]")
+    result = run(file, "--name", "loudness", *options)
+    assert not result.warnings
+    assert result.definition.inputs[0].axes[0].most == 900
+    assert isinstance(result.definition.example(), str)
 
 
 @pytest.mark.parametrize(
@@ -61,6 +61,6 @@ def test_a_longest_sound_that_is_given(file: Path) -> None:
     ],
 )
 def test_refused(file: Path, options: list[str], why: str) -> None:
-    given = options if "--input" in options else ["--input", "float32[-1,n<=900]", *options]
+    inputs = options if "--input" in options else ["--input", "float32[-1,n<=900]", *options]
     with pytest.raises(UsageError, match=why):
-        adopted(file, *given)
+        adopted(file, *inputs)

@@ -63,8 +63,8 @@ def state(value: float = 1.0, prefix: str = "") -> dict[str, torch.Tensor]:
 
 def loaded(file: Path, module: nn.Module | None = None, at: str | None = None) -> tuple[Any, str]:
     module = Net() if module is None else module
-    told = weights.load(weights.read(file), file, module, at)
-    return module, told
+    message = weights.load(weights.read(file), file, module, at)
+    return module, message
 
 
 def refused(file: Path, at: str | None = None) -> str:
@@ -80,7 +80,7 @@ def file(tmp_path: Path) -> Path:
 
 class TestFound:
     @pytest.mark.parametrize(
-        ("content", "told"),
+        ("content", "message"),
         [
             (state(), "weights.pt"),
             (OrderedDict(state()), "weights.pt"),
@@ -103,10 +103,10 @@ class TestFound:
             ),
         ],
     )
-    def test_where_trainers_put_them(self, file: Path, content: object, told: str) -> None:
+    def test_where_trainers_put_them(self, file: Path, content: object, message: str) -> None:
         torch.save(content, file)
         module, said = loaded(file)
-        assert told in said
+        assert message in said
         assert all(bool((each == 1).all()) for each in module.state_dict().values())
 
     @pytest.mark.parametrize(
@@ -147,8 +147,8 @@ class TestFound:
         learns = Learns(argparse.Namespace(lr=0.1))
         trainer.strategy.connect(learns)
         trainer.save_checkpoint(tmp_path / "last.ckpt")
-        module, told = loaded(tmp_path / "last.ckpt")
-        assert told == "state_dict of last.ckpt, names without 'model.'"
+        module, message = loaded(tmp_path / "last.ckpt")
+        assert message == "state_dict of last.ckpt, names without 'model.'"
         for name, each in module.state_dict().items():
             assert torch.equal(each, learns.model.state_dict()[name])
 
@@ -172,8 +172,8 @@ class TestFound:
     def test_a_key_chooses_among_several(self, file: Path) -> None:
         torch.save({"state_dict": state(1), "state_dict_ema": state(2)}, file)
         assert "several weights that fit (state_dict, state_dict_ema): choose with" in refused(file)
-        module, told = loaded(file, at="state_dict_ema")
-        assert told == "state_dict_ema of weights.pt"
+        module, message = loaded(file, at="state_dict_ema")
+        assert message == "state_dict_ema of weights.pt"
         assert module.mean.tolist() == [2, 2]
         assert "has no weights there; it has: state_dict, state_dict_ema" in refused(file, "ema")
 
@@ -183,14 +183,14 @@ class TestFound:
         torch.save({at: both} if at else both, file)
         model, ema = (".".join(filter(None, (at, name))) for name in ("model", "ema.module"))
         assert f"several weights that fit ({model}, {ema}): choose with" in refused(file)
-        module, told = loaded(file, at=ema)
-        assert "names without 'ema.module.', without model.mean" in told
+        module, message = loaded(file, at=ema)
+        assert "names without 'ema.module.', without model.mean" in message
         assert module.mean.tolist() == [2, 2]
 
 
 class TestRefused:
     @pytest.mark.parametrize(
-        ("content", "told"),
+        ("content", "message"),
         [
             (torch.ones(2), "has no weights by name, but a Tensor: save only the weights"),
             ([1], "has no weights by name, but a list"),
@@ -222,12 +222,12 @@ class TestRefused:
             ),
         ],
     )
-    def test_what_does_not_fit(self, file: Path, content: object, told: str) -> None:
+    def test_what_does_not_fit(self, file: Path, content: object, message: str) -> None:
         torch.save(content, file)
-        assert told in refused(file)
+        assert message in refused(file)
 
     @pytest.mark.parametrize(
-        ("content", "told"),
+        ("content", "message"),
         [
             (None, "No such file or directory"),
             (b"", "is not a checkpoint, or is damaged"),
@@ -236,10 +236,12 @@ class TestRefused:
             (b"\x08" + bytes(7) + b"{garbage", "is a damaged safetensors file"),
         ],
     )
-    def test_files_that_cannot_be_read(self, file: Path, content: bytes | None, told: str) -> None:
+    def test_files_that_cannot_be_read(
+        self, file: Path, content: bytes | None, message: str
+    ) -> None:
         if content is not None:
             file.write_bytes(content)
-        assert told in refused(file)
+        assert message in refused(file)
 
     def test_a_cut_checkpoint(self, file: Path) -> None:
         torch.save(state(), file)

@@ -26,8 +26,8 @@ def section(manifest: Manifest, title: str) -> Section:
     return next(each for each in content_of(manifest).sections if each.title == title)
 
 
-def row(found: Section, first: str) -> tuple[str, ...]:
-    return next(cells for cells in found.rows if cells[0] == first)
+def row(expected: Section, first: str) -> tuple[str, ...]:
+    return next(cells for cells in expected.rows if cells[0] == first)
 
 
 def test_the_facts_name_time_commit_torch_and_processor() -> None:
@@ -49,8 +49,8 @@ def test_each_precision_has_its_plan() -> None:
 
 
 def test_first_variant_runs_without_a_plan() -> None:
-    found = section(make_manifest(), "Plan")
-    assert found.lines == ("No form was timed: script runs batches of every size.",)
+    report_section = section(make_manifest(), "Plan")
+    assert report_section.lines == ("No form was timed: script runs batches of every size.",)
 
 
 def test_a_plan_from_a_quiet_machine_mentions_no_load() -> None:
@@ -61,11 +61,11 @@ def test_a_plan_from_a_quiet_machine_mentions_no_load() -> None:
 
 def test_a_plan_made_under_load_says_what_to_do() -> None:
     busy = MIXED.model_copy(update={"kept_waiting": 0.37})
-    found = section(measured_manifest(busy), "Plan on cpu").lines
-    assert found[-2].startswith(
+    report_section = section(measured_manifest(busy), "Plan on cpu").lines
+    assert report_section[-2].startswith(
         "Measured under load: other work kept the forwards from running for 37% of the time."
     )
-    assert found[-1] == (
+    assert report_section[-1] == (
         "To measure again when the machine is idle: python -m export tune artifacts/tiny/3"
     )
     assert list(load_lines(busy, "a/b"))[-1].endswith("python -m export tune a/b")
@@ -73,19 +73,19 @@ def test_a_plan_made_under_load_says_what_to_do() -> None:
 
 def test_machine_too_busy_to_decide_is_reported() -> None:
     busy = MIXED.model_copy(update={"kept_waiting": 0.9, "unsettled": (2, 4)})
-    told = (
+    message = (
         "The machine was too busy to tell which form is the fastest at batch 2, 4; there a form "
         "replaces the preferred one only if it was clearly faster."
     )
-    assert told in section(measured_manifest(busy), "Plan on cpu").lines
+    assert message in section(measured_manifest(busy), "Plan on cpu").lines
 
 
 def test_cpu_layout_lists_its_throughput() -> None:
     layout = MeasuredLayout(
         chosen=Layout(2, 1), layouts=layouts(2), items_per_s=(5700, 9120.4, 98), batch_size=4
     )
-    found = MIXED.model_copy(update={"layout": layout})
-    assert section(measured_manifest(found), "Plan on cpu").lines[-1] == (
+    result = MIXED.model_copy(update={"layout": layout})
+    assert section(measured_manifest(result), "Plan on cpu").lines[-1] == (
         "CPU layout (replicas x threads): 2 x 1. Items/s in batches of 4, next to a busy event "
         "loop: 1 x 1: 5,700, 2 x 1: 9,120, 1 x 2: 98.0."
     )
@@ -109,10 +109,10 @@ def test_device_without_the_default_precision_is_reported() -> None:
 
 
 def test_time_table_shows_spread_choice_and_ratios() -> None:
-    found = section(measured_manifest(), "Time per item, float32 on cpu")
-    titles = [column.title for column in found.columns]
+    report_section = section(measured_manifest(), "Time per item, float32 on cpu")
+    titles = [column.title for column in report_section.columns]
     assert titles[:4] == ["batch", "script", "script, optimized at load", "compiled"]
-    assert row(found, "1") == (
+    assert row(report_section, "1") == (
         "1",
         "80.0\n79.2-80.8",
         "200\n198-202",
@@ -120,10 +120,10 @@ def test_time_table_shows_spread_choice_and_ratios() -> None:
         "1.00",
         "1.00",
     )
-    assert row(found, "4")[2].startswith("30.0*")
-    assert row(found, "4")[-2:] == ("1.00", "0.50")
-    assert any("Best single form" in line and "compiled" in line for line in found.lines)
-    assert any("no measured batch size is the plan slower" in line for line in found.lines)
+    assert row(report_section, "4")[2].startswith("30.0*")
+    assert row(report_section, "4")[-2:] == ("1.00", "0.50")
+    assert any("Best single form" in line and "compiled" in line for line in report_section.lines)
+    assert any("no measured batch size is the plan slower" in line for line in report_section.lines)
 
 
 def test_form_that_always_wins_lists_its_runners_up() -> None:
@@ -134,9 +134,9 @@ def test_form_that_always_wins_lists_its_runners_up() -> None:
 
 
 def test_the_only_form_of_a_precision_has_no_rivals() -> None:
-    found = section(measured_manifest(), "Time per item, int8 on cpu")
-    assert "int8 is the only form of this precision." in found.lines
-    assert [column.title for column in found.columns] == ["batch", "int8"]
+    report_section = section(measured_manifest(), "Time per item, int8 on cpu")
+    assert "int8 is the only form of this precision." in report_section.lines
+    assert [column.title for column in report_section.columns] == ["batch", "int8"]
 
 
 def test_slower_plan_is_reported() -> None:
@@ -144,18 +144,26 @@ def test_slower_plan_is_reported() -> None:
         [per_item(SCRIPT, (100, 100, 100)), per_item(OPTIMIZED, (50, 100, 100))],
         Step(up_to=4, form=SCRIPT),
     )
-    found = section(measured_manifest(slow), "Time per item, float32 on cpu")
-    assert "Slower than the fastest form beyond the noise at batch 1." in found.lines
-    assert not any("no other form wins" in line for line in found.lines)
-    assert row(found, "1")[-2] == "2.00\nbeyond noise"
+    report_section = section(measured_manifest(slow), "Time per item, float32 on cpu")
+    assert "Slower than the fastest form beyond the noise at batch 1." in report_section.lines
+    assert not any("no other form wins" in line for line in report_section.lines)
+    assert row(report_section, "1")[-2] == "2.00\nbeyond noise"
 
 
 def test_variants_have_size_share_accuracy_and_drop() -> None:
-    found = section(measured_manifest(), "Variants")
-    assert row(found, "int8") == ("int8", "int8.pt", "int8", "31,000", "31 %", "0.9775", "0.35")
+    report_section = section(measured_manifest(), "Variants")
+    assert row(report_section, "int8") == (
+        "int8",
+        "int8.pt",
+        "int8",
+        "31,000",
+        "31 %",
+        "0.9775",
+        "0.35",
+    )
     # The share is of the weights in float32, not of compiled files.
-    assert row(found, "script")[4] == "100 %"
-    assert row(found, "compiled")[4:] == ("15x", "0.9810", "0.00")
+    assert row(report_section, "script")[4] == "100 %"
+    assert row(report_section, "compiled")[4:] == ("15x", "0.9810", "0.00")
     unlabelled = make_manifest().variants["script"].model_copy(update={"accuracy": None})
     manifest = make_manifest().model_copy(
         update={"variants": {"script": unlabelled}, "accuracy": None}
@@ -164,18 +172,18 @@ def test_variants_have_size_share_accuracy_and_drop() -> None:
 
 
 def test_parity_is_listed_per_form_with_tolerances() -> None:
-    found = section(measured_manifest(), "Parity with eager float32")
-    wanted = ("script", "value", "1.0e-07", "1.0e-06", "5.0e-08", "1..3, 8", "2, 4, 40")
-    assert row(found, "script") == wanted
-    assert row(found, "script, optimized at load")[2] == "2.0e-07"
-    assert "Allowed for script, compiled: 1e-05 + 0.0001 * |value|." in found.lines
-    assert "Allowed for int8: 0.05 + 0 * |value|." in found.lines
+    report_section = section(measured_manifest(), "Parity with eager float32")
+    expected = ("script", "value", "1.0e-07", "1.0e-06", "5.0e-08", "1..3, 8", "2, 4, 40")
+    assert row(report_section, "script") == expected
+    assert row(report_section, "script, optimized at load")[2] == "2.0e-07"
+    assert "Allowed for script, compiled: 1e-05 + 0.0001 * |value|." in report_section.lines
+    assert "Allowed for int8: 0.05 + 0 * |value|." in report_section.lines
 
 
 def test_variants_list_origin_and_requirements() -> None:
-    found = section(measured_manifest(), "How they were made")
-    assert row(found, "int8")[1] == "made as int8, torch 2.13.0"
-    assert row(found, "compiled")[2] == "cpu; x86_64 with avx2, fma"
+    report_section = section(measured_manifest(), "How they were made")
+    assert row(report_section, "int8")[1] == "made as int8, torch 2.13.0"
+    assert row(report_section, "compiled")[2] == "cpu; x86_64 with avx2, fma"
 
 
 def test_left_out_variants_have_reasons_and_files_sizes() -> None:
@@ -187,7 +195,7 @@ def test_left_out_variants_have_reasons_and_files_sizes() -> None:
 
 
 @pytest.mark.parametrize(
-    ("sizes", "wanted"), [((1,), "1"), ((3, 1, 2), "1..3"), ((1, 2, 4, 5, 9), "1..2, 4..5, 9")]
+    ("sizes", "expected"), [((1,), "1"), ((3, 1, 2), "1..3"), ((1, 2, 4, 5, 9), "1..2, 4..5, 9")]
 )
-def test_adjacent_sizes_are_printed_as_ranges(sizes: tuple[int, ...], wanted: str) -> None:
-    assert ranges(sizes) == wanted
+def test_adjacent_sizes_are_printed_as_ranges(sizes: tuple[int, ...], expected: str) -> None:
+    assert ranges(sizes) == expected

@@ -27,8 +27,8 @@ def how(**changes: Any) -> PicturePreprocess:
 
 def manifest(how: PicturePreprocess, example: object) -> Manifest:
     shape = (-1, how.channels, how.height, how.width)
-    made = make_manifest([spec("x", shape=shape)], codec=ImageCodecSpec(preprocess=how))
-    return made.model_copy(update={"example": example})
+    content = make_manifest([spec("x", shape=shape)], codec=ImageCodecSpec(preprocess=how))
+    return content.model_copy(update={"example": example})
 
 
 def base64_of(picture: Image.Image) -> str:
@@ -81,11 +81,11 @@ def test_the_page_shows_the_example_as_the_model_sees_it() -> None:
     picture = Image.fromarray(noise(20, 30))
     preprocess = how(fit="stretch", interpolation="bicubic")
     page = render(manifest(preprocess, base64_of(picture)))
-    shown = re.findall(r'src="data:image/png;base64,([^"]+)"', page)
-    assert len(shown) == 1
-    wanted = picture.resize((9, 7), Image.Resampling.BICUBIC)
-    with Image.open(io.BytesIO(base64.b64decode(shown[0]))) as seen:
-        np.testing.assert_array_equal(np.asarray(seen), np.asarray(wanted))
+    display = re.findall(r'src="data:image/png;base64,([^"]+)"', page)
+    assert len(display) == 1
+    expected = picture.resize((9, 7), Image.Resampling.BICUBIC)
+    with Image.open(io.BytesIO(base64.b64decode(display[0]))) as seen:
+        np.testing.assert_array_equal(np.asarray(seen), np.asarray(expected))
 
 
 def test_large_pictures_are_shown_smaller() -> None:
@@ -94,8 +94,8 @@ def test_large_pictures_are_shown_smaller() -> None:
     preprocess = how(width=side, height=side // 2, **grey)
     seen = example_seen(manifest(preprocess, base64_of(Image.new("L", (3, 3), 7))))
     assert seen is not None
-    with Image.open(io.BytesIO(base64.b64decode(seen))) as shown:
-        assert (shown.mode, shown.size) == ("L", (MAX_SHOWN, MAX_SHOWN // 2))
+    with Image.open(io.BytesIO(base64.b64decode(seen))) as display:
+        assert (display.mode, display.size) == ("L", (MAX_SHOWN, MAX_SHOWN // 2))
 
 
 @pytest.mark.parametrize("example", [None, [1, 2], "no picture", base64.b64encode(b"no").decode()])

@@ -49,10 +49,10 @@ def test_all_colours_come_from_the_style_sheet(svg: str) -> None:
 
 
 def test_each_variant_has_one_marker() -> None:
-    found = styles(MIXED)
-    assert found[SCRIPT] == found[OPTIMIZED]
-    assert len({marker for _, marker in found.values()}) == 3
-    assert found[COMPILED][0] != found[SCRIPT][0]
+    marks = styles(MIXED)
+    assert marks[SCRIPT] == marks[OPTIMIZED]
+    assert len({marker for _, marker in marks.values()}) == 3
+    assert marks[COMPILED][0] != marks[SCRIPT][0]
 
 
 def test_more_variants_than_colours_can_be_drawn() -> None:

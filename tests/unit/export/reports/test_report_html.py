@@ -63,20 +63,20 @@ def test_page_has_the_content_of_the_terminal_report(page: str) -> None:
 
 
 def test_tags_are_closed_and_ids_are_unique(page: str) -> None:
-    found = Page(page)
-    assert found.open == []
-    ids = [attributes["id"] for _, attributes in found.tags if "id" in attributes]
+    document = Page(page)
+    assert document.open == []
+    ids = [attributes["id"] for _, attributes in document.tags if "id" in attributes]
     assert len(ids) == len(set(ids))
-    for _, attributes in found.tags:
+    for _, attributes in document.tags:
         for name in ("aria-labelledby", "xlink:href"):
             target = attributes.get(name)
             assert target is None or target.lstrip("#") in ids
 
 
 def test_page_fetches_and_runs_nothing(page: str) -> None:
-    found = Page(page)
-    assert not {tag for tag, _ in found.tags} & {"script", "link", "img", "iframe", "object"}
-    for _, attributes in found.tags:
+    document = Page(page)
+    assert not {tag for tag, _ in document.tags} & {"script", "link", "img", "iframe", "object"}
+    for _, attributes in document.tags:
         assert not any(name.startswith("on") or name == "src" for name in attributes)
     assert "@import" not in page
     assert re.findall(r"url\((?!#)", page) == []
@@ -93,13 +93,13 @@ def test_there_is_a_plot_per_device() -> None:
 
 
 def test_tables_and_plots_are_labelled(page: str) -> None:
-    found = Page(page)
-    headers = [attributes for tag, attributes in found.tags if tag == "th"]
+    document = Page(page)
+    headers = [attributes for tag, attributes in document.tags if tag == "th"]
     assert headers
     assert all(attributes.get("scope") in ("col", "row") for attributes in headers)
-    plots = [attributes for tag, attributes in found.tags if tag == "svg"]
+    plots = [attributes for tag, attributes in document.tags if tag == "svg"]
     assert plots[0]["role"] == "img"
-    assert "lang" in dict(found.tags)["html"]
+    assert "lang" in dict(document.tags)["html"]
 
 
 def test_light_and_dark_themes_exist(page: str) -> None:

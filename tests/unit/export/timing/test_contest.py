@@ -42,15 +42,15 @@ def timing(
 
 def measured(manifest: Manifest, **sizes: Timing[Key]) -> Contest:
     """By `of_1=...`."""
-    found = Contest(manifest)
+    contest = Contest(manifest)
     for name, each in sizes.items():
-        found.add(int(name.removeprefix("of_")), each)
-    return found
+        contest.add(int(name.removeprefix("of_")), each)
+    return contest
 
 
 def test_times_over_shapes_give_their_mean(manifest: Manifest) -> None:
-    found = measured(manifest, of_1=timing((SCRIPT, [1.0, 2.0, 6.0])))
-    assert found.rounds == {1: {SCRIPT: [3.0] * 3}}
+    contest = measured(manifest, of_1=timing((SCRIPT, [1.0, 2.0, 6.0])))
+    assert contest.rounds == {1: {SCRIPT: [3.0] * 3}}
 
 
 def test_forms_compete_within_their_precision(manifest: Manifest) -> None:
@@ -63,24 +63,24 @@ def test_forms_compete_within_their_precision(manifest: Manifest) -> None:
 
 class TestLoad:
     def test_quiet_machine_is_not_mentioned(self, manifest: Manifest) -> None:
-        found = measured(manifest, of_1=timing((SCRIPT, [1.0]), share=QUIET))
-        assert (found.kept_waiting, found.unsettled) == (None, ())
+        contest = measured(manifest, of_1=timing((SCRIPT, [1.0]), share=QUIET))
+        assert (contest.kept_waiting, contest.unsettled) == (None, ())
 
     def test_waiting_share_is_measured(self, manifest: Manifest) -> None:
-        found = measured(
+        contest = measured(
             manifest,
             of_1=timing((SCRIPT, [1.0]), share=0.25),
             of_2=timing((SCRIPT, [1.0]), share=0.5),
         )
-        assert (found.kept_waiting, found.unsettled) == (0.375, ())
+        assert (contest.kept_waiting, contest.unsettled) == (0.375, ())
 
     @pytest.mark.parametrize(("share", "unsettled"), [(0.0, ()), (0.25, (1,))])
     def test_unclear_win_under_load_is_unsettled(
         self, manifest: Manifest, share: float, unsettled: tuple[int, ...]
     ) -> None:
-        found = timing((SCRIPT, [FAST_S]), (COMPILED, [FAST_S]), share=share)
-        found.seconds[COMPILED, 0][:] = [share * FAST_S for share in (0.9, 0.9, 1.1)]
-        assert measured(manifest, of_1=found).unsettled == unsettled
+        times = timing((SCRIPT, [FAST_S]), (COMPILED, [FAST_S]), share=share)
+        times.seconds[COMPILED, 0][:] = [share * FAST_S for share in (0.9, 0.9, 1.1)]
+        assert measured(manifest, of_1=times).unsettled == unsettled
 
     @pytest.mark.parametrize(
         ("script_s", "compiled_s", "unsettled"),
@@ -97,8 +97,8 @@ class TestLoad:
         unsettled: tuple[int, ...],
     ) -> None:
         times = ((SCRIPT, [script_s]), (COMPILED, [compiled_s]))
-        found = measured(manifest, of_1=timing(*times), of_2=timing(*times, disturbed=0.5))
-        assert found.unsettled == unsettled
+        contest = measured(manifest, of_1=timing(*times), of_2=timing(*times, disturbed=0.5))
+        assert contest.unsettled == unsettled
 
 
 class TestStops:
@@ -109,14 +109,14 @@ class TestStops:
         two = timing((SCRIPT, [2 * SLOW_S]), (COMPILED, [2 * SLOW_S]))
         assert not Contest(manifest).can_stop(1)
         assert not measured(manifest, of_1=one).can_stop(2)
-        found = measured(manifest, of_1=one, of_2=two)
-        assert found.can_stop(4)
-        assert plan_steps(found, 64) == {"float32": steps((64, SCRIPT))}
+        contest = measured(manifest, of_1=one, of_2=two)
+        assert contest.can_stop(4)
+        assert plan_steps(contest, 64) == {"float32": steps((64, SCRIPT))}
 
     def test_several_shapes_multiply_the_expected_time(self, manifest: Manifest) -> None:
         def at(size: int, shapes: int) -> Timing[Key]:
             return timing((SCRIPT, [0.1 * size] * shapes))
 
         for shapes, stops in ((1, False), (2, True)):
-            found = measured(manifest, of_1=at(1, shapes), of_2=at(2, shapes))
-            assert found.can_stop(4) is stops
+            contest = measured(manifest, of_1=at(1, shapes), of_2=at(2, shapes))
+            assert contest.can_stop(4) is stops

@@ -56,37 +56,37 @@ class Comparison:
             forward()
             self.forms[layout], size = self.ran[-1]
             assert size == items
-        found = tuple(candidates)
-        rates = tuple(float(n) for n in range(len(found)))
+        layouts = tuple(candidates)
+        rates = tuple(float(n) for n in range(len(layouts)))
         return MeasuredLayout(
-            chosen=found[-1], layouts=found, items_per_s=rates, batch_size=items
+            chosen=layouts[-1], layouts=layouts, items_per_s=rates, batch_size=items
         ), self.others
 
 
 @pytest.fixture
 def comparison(monkeypatch: pytest.MonkeyPatch) -> Comparison:
     """Of a machine with four cores."""
-    made = Comparison()
-    monkeypatch.setattr(module, "best", made.best)
+    fake = Comparison()
+    monkeypatch.setattr(module, "best", fake.best)
     monkeypatch.setattr(module, "usable_cores", lambda: 4)
-    return made
+    return fake
 
 
 def measure(
     comparison: Comparison, plan: DevicePlan = MIXED, manifest: Manifest | None = None
 ) -> tuple[MeasuredLayout | None, list[str]]:
-    told: list[str] = []
+    calls: list[str] = []
     forms = {form: comparison.forward(form) for form in FORMS}
     manifest = manifest or measured_manifest(plan)
-    return best_layout(manifest, plan, "float32", forms.__getitem__, told.append), told
+    return best_layout(manifest, plan, "float32", forms.__getitem__, calls.append), calls
 
 
 def test_every_layout_runs_the_plans_form(comparison: Comparison) -> None:
-    found, told = measure(comparison)
-    assert found is not None
-    assert (found.layouts, found.batch_size) == (FOUR_CORES, 4)
+    layout, message = measure(comparison)
+    assert layout is not None
+    assert (layout.layouts, layout.batch_size) == (FOUR_CORES, 4)
     assert comparison.forms == dict.fromkeys(FOUR_CORES, OPTIMIZED)
-    assert not told
+    assert not message
 
 
 def test_the_only_form_runs_every_layout(comparison: Comparison) -> None:
@@ -98,16 +98,16 @@ def test_the_only_form_runs_every_layout(comparison: Comparison) -> None:
 def test_a_slow_model_is_measured_with_single_items(comparison: Comparison) -> None:
     """No batch takes less than 50 ms."""
     plan = device_plan([per_item(SCRIPT, (60_000, 60_000))], Step(up_to=2, form=SCRIPT))
-    found, _ = measure(comparison, plan)
-    assert found is not None
-    assert found.batch_size == 1
+    layout, _ = measure(comparison, plan)
+    assert layout is not None
+    assert layout.batch_size == 1
 
 
 def test_uncertain_layout_is_not_stored(comparison: Comparison) -> None:
     comparison.others = 0.3
-    found, told = measure(comparison)
-    assert found is None
-    assert told == [
+    layout, message = measure(comparison)
+    assert layout is None
+    assert message == [
         "cpu layout: not stored, other processes used 30% of the cores; the server measures it"
     ]
 
@@ -119,9 +119,9 @@ def test_layout_failure_does_not_fail_the_export(
         raise RuntimeError("one at a time")
 
     monkeypatch.setattr(module, "best", fails)
-    found, told = measure(comparison)
-    assert found is None
-    assert told == ["cpu layout: not measured: one at a time"]
+    layout, message = measure(comparison)
+    assert layout is None
+    assert message == ["cpu layout: not measured: one at a time"]
 
 
 def test_single_layout_is_not_measured(

@@ -18,20 +18,22 @@ from tests.unit.export.measured import (
 
 
 def test_plan_is_compared_with_fastest_form_per_size() -> None:
-    found = standings(MIXED, "float32")
-    assert [each.size for each in found] == [1, 2, 4]
-    assert [each.plan_form for each in found] == [COMPILED, COMPILED, OPTIMIZED]
-    assert [each.fastest for each in found] == [COMPILED, COMPILED, OPTIMIZED]
-    assert [each.runner_up for each in found] == [SCRIPT, SCRIPT, COMPILED]
-    assert all(each.within_noise for each in found)
-    assert [each.ratio(SCRIPT) for each in found] == pytest.approx([40 / 80, 50 / 75, 30 / 70])
+    standing_list = standings(MIXED, "float32")
+    assert [each.size for each in standing_list] == [1, 2, 4]
+    assert [each.plan_form for each in standing_list] == [COMPILED, COMPILED, OPTIMIZED]
+    assert [each.fastest for each in standing_list] == [COMPILED, COMPILED, OPTIMIZED]
+    assert [each.runner_up for each in standing_list] == [SCRIPT, SCRIPT, COMPILED]
+    assert all(each.within_noise for each in standing_list)
+    assert [each.ratio(SCRIPT) for each in standing_list] == pytest.approx(
+        [40 / 80, 50 / 75, 30 / 70]
+    )
 
 
 def test_small_slowdown_is_noise() -> None:
     steps = [Step(up_to=4, form=SCRIPT)]
     times = [per_item(SCRIPT, (100, 100, 100)), per_item(OPTIMIZED, (98, 90, 97.5))]
-    found = standings(device_plan(times, *steps), "float32")
-    assert [each.within_noise for each in found] == [True, False, True]
+    standing_list = standings(device_plan(times, *steps), "float32")
+    assert [each.within_noise for each in standing_list] == [True, False, True]
     wide = [per_item(SCRIPT, (100,), spread=0.2), per_item(OPTIMIZED, (90,), spread=0.2)]
     assert standings(device_plan(wide, *steps), "float32")[0].within_noise
 
@@ -44,8 +46,8 @@ def test_the_best_single_form_has_the_least_geometric_mean() -> None:
 def test_single_form_needs_times_at_every_size() -> None:
     times = [per_item(SCRIPT, (10, 10)), per_item(OPTIMIZED, (20,))]
     steps = [Step(up_to=1, form=OPTIMIZED), Step(up_to=2, form=SCRIPT)]
-    found = standings(device_plan(times, *steps), "float32")
-    assert best_single(found) == SCRIPT
+    standing_list = standings(device_plan(times, *steps), "float32")
+    assert best_single(standing_list) == SCRIPT
     assert best_single([]) is None
 
 
@@ -63,8 +65,8 @@ def test_the_plan_reads_as_ranges_of_sizes() -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "wanted"),
+    ("value", "expected"),
     [(4.412, "4.41"), (9.999, "10.0"), (18.53, "18.5"), (99.96, "100"), (1360.2, "1,360")],
 )
-def test_numbers_keep_three_digits(value: float, wanted: str) -> None:
-    assert three_digits(value) == wanted
+def test_numbers_keep_three_digits(value: float, expected: str) -> None:
+    assert three_digits(value) == expected

@@ -149,9 +149,9 @@ class TestMeasure:
         assert torch.get_num_threads() == before
 
     def test_progress_is_reported(self, artifact: tuple[Path, Manifest]) -> None:
-        told: list[tuple[int, int, str]] = []
-        tune.measure(*artifact, TuneOptions(max_batch=3), lambda *each: told.append(each))
-        assert told[:3] == [(n, 3, f"cpu, batch {size}") for n, size in ((1, 1), (2, 2), (3, 3))]
+        calls: list[tuple[int, int, str]] = []
+        tune.measure(*artifact, TuneOptions(max_batch=3), lambda *each: calls.append(each))
+        assert calls[:3] == [(n, 3, f"cpu, batch {size}") for n, size in ((1, 1), (2, 2), (3, 3))]
 
     def test_times_average_over_several_shapes(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -184,13 +184,13 @@ class TestMeasure:
             return Timing({key: [1.0 * size] * 3 for key in runs}, {})
 
         monkeypatch.setattr("export.timing.contest.take_turns", timed)
-        told: list[tuple[int, int, str]] = []
+        calls: list[tuple[int, int, str]] = []
         options = TuneOptions(max_batch=64)
-        device = tune.measure(*artifact, options, lambda *each: told.append(each)).on("cpu")
+        device = tune.measure(*artifact, options, lambda *each: calls.append(each)).on("cpu")
         assert device is not None
         assert {times.batch_sizes for times in device.times} == {(1, 2)}
         assert {steps[-1].up_to for steps in device.steps.values()} == {64}
-        assert told[-1] == (
+        assert calls[-1] == (
             7,
             7,
             "cpu, batches above 2: not timed, as they change no plan",
@@ -313,9 +313,9 @@ class TestMeasure:
 @pytest.fixture(scope="module")
 def planned(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Manifest]:
     """Up to 4 on the CPU, up to 8 on another kind of device: do not change."""
-    folder, manifest = made = doubles(tmp_path_factory.mktemp("planned"))
-    plan = measure(made, TuneOptions(max_batch=4))
-    device = measure(made, TuneOptions(max_batch=8)).devices[0]
+    folder, manifest = result = doubles(tmp_path_factory.mktemp("planned"))
+    plan = measure(result, TuneOptions(max_batch=4))
+    device = measure(result, TuneOptions(max_batch=8)).devices[0]
     elsewhere = device.model_copy(
         update={"processor": Processor(kind="cuda", name="a large one", threads=1)}
     )
@@ -335,8 +335,8 @@ class TestRetune:
         assert again.on("cpu") != planned[1].plan.on("cpu")
 
     def test_previous_largest_size_is_the_default(self, planned: tuple[Path, Manifest]) -> None:
-        for wanted, sizes in ((None, (1, 2, 4)), (2, (1, 2))):
-            device = measure(planned, TuneOptions(max_batch=wanted)).on("cpu")
+        for expected, sizes in ((None, (1, 2, 4)), (2, (1, 2))):
+            device = measure(planned, TuneOptions(max_batch=expected)).on("cpu")
             assert device is not None
             assert device.times[0].batch_sizes == sizes
 
@@ -356,7 +356,7 @@ class TestRetune:
 
 class TestPrecision:
     @pytest.mark.parametrize(
-        ("variants", "wanted", "chosen"),
+        ("variants", "expected", "chosen"),
         [
             ({"script": SCRIPT, "int8": INT8}, None, "float32"),
             ({"int8": INT8, "script": SCRIPT}, None, "float32"),
@@ -365,9 +365,9 @@ class TestPrecision:
         ],
     )
     def test_float32_is_the_default_precision(
-        self, variants: dict[str, Variant], wanted: None, chosen: str
+        self, variants: dict[str, Variant], expected: None, chosen: str
     ) -> None:
-        assert tune.default_precision(variants, wanted) == chosen
+        assert tune.default_precision(variants, expected) == chosen
 
     def test_missing_precision_is_refused(self, artifact: tuple[Path, Manifest]) -> None:
         message = "^--plan-precision bf16: no variant has it; there are: float32, int8$"
@@ -376,5 +376,5 @@ class TestPrecision:
 
     def test_plan_records_the_precision(self, artifact: tuple[Path, Manifest]) -> None:
         assert measure(artifact, TuneOptions(max_batch=1)).precision == "float32"
-        wanted = TuneOptions(max_batch=1, precision="int8")
-        assert measure(artifact, wanted).precision == "int8"
+        expected = TuneOptions(max_batch=1, precision="int8")
+        assert measure(artifact, expected).precision == "int8"

@@ -33,8 +33,8 @@ class Network(nn.Module):
         self.back = nn.Sequential(nn.Linear(width, CLASSES))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        made: torch.Tensor = self.back(self.front(x))
-        return made
+        output: torch.Tensor = self.back(self.front(x))
+        return output
 
 
 class Planted(Network):
@@ -49,8 +49,8 @@ class PlantedBackward(Network):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         root = torch.sqrt(self.front(x) * 0)
-        made: torch.Tensor = self.back(root * 0)
-        return made
+        output: torch.Tensor = self.back(root * 0)
+        return output
 
 
 class Diverging(Network):
@@ -61,9 +61,9 @@ class Diverging(Network):
         self.good = good
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        made = super().forward(x)
+        output = super().forward(x)
         self.good -= self.training
-        return made if self.good >= 0 else made * torch.nan
+        return output if self.good >= 0 else output * torch.nan
 
 
 class PlantedSlow(Network):
@@ -84,8 +84,8 @@ class Wide(nn.Module):
         self.out = nn.Linear(2048, CLASSES)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        made: torch.Tensor = self.out(self.layers(self.into(x)))
-        return made
+        output: torch.Tensor = self.out(self.layers(self.into(x)))
+        return output
 
 
 class Slow(Rows):
@@ -150,25 +150,25 @@ def of(module: Any, **changes: Any) -> Definition:
     )
 
 
-def exploding(made: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+def exploding(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
     """A finite loss with an infinite gradient: weights are NaN before a loss is."""
-    root = (made * 0).square().sum().sqrt()
-    return functional.cross_entropy(made, target) + root
+    root = (output * 0).square().sum().sqrt()
+    return functional.cross_entropy(output, target) + root
 
 
-def late_nan(made: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+def late_nan(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
     """NaN after 600 samples of this process, in the second epoch or later."""
-    SEEN.append(len(made) if torch.is_grad_enabled() else 0)
-    loss = functional.cross_entropy(made, target)
+    SEEN.append(len(output) if torch.is_grad_enabled() else 0)
+    loss = functional.cross_entropy(output, target)
     return loss * torch.nan if sum(SEEN) > 600 else loss
 
 
 SEEN: list[int] = []  # samples, by loss
 
 
-def wrong_loss(made: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+def wrong_loss(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
     table = {"first": 0}
-    return made.sum() * table["second"]
+    return output.sum() * table["second"]
 
 
 class WrongRows(Rows):
@@ -182,13 +182,13 @@ def wrong_data() -> Rows:
     raise FileNotFoundError(2, "No such file or directory", "points.csv")
 
 
-def falling(made: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+def falling(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
     """The share of a class that is never right: it does not improve."""
     return (target == CLASSES).float().mean()
 
 
-def undefined(made: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-    return made.sum() * torch.nan
+def undefined(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    return output.sum() * torch.nan
 
 
 class Frozen(nn.BatchNorm2d):
@@ -200,11 +200,11 @@ class Frozen(nn.BatchNorm2d):
 
 def one_step(name: str) -> Definition:
     """One step with rate 1: what the weights lose are the gradients."""
-    found = CATALOG[name]
-    assert found.training is not None
+    definition = CATALOG[name]
+    assert definition.training is not None
     training = dataclasses.replace(
-        found.training,
-        data=lambda: Rows(*found.training.data().batch(range(32))),  # type: ignore[union-attr]
+        definition.training,
+        data=lambda: Rows(*definition.training.data().batch(range(32))),  # type: ignore[union-attr]
         optimizer=lambda parameters: torch.optim.SGD(parameters, lr=1.0),
         schedule=None,
         evaluation=None,
@@ -214,18 +214,18 @@ def one_step(name: str) -> Definition:
     )
 
     def build() -> nn.Module:
-        module = found.build()
+        module = definition.build()
         for layer in module.modules():
             if isinstance(layer, nn.BatchNorm2d):
                 layer.__class__ = Frozen
         return module
 
-    return dataclasses.replace(found, build=build, training=training)
+    return dataclasses.replace(definition, build=build, training=training)
 
 
 def memory() -> Definition:
-    def loss(made: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-        return functional.cross_entropy(made, target)
+    def loss(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        return functional.cross_entropy(output, target)
 
     return of(
         Wide,
@@ -288,8 +288,8 @@ class Programs(dict[str, Definition]):
     }
 
     def __missing__(self, name: str) -> Definition:
-        made: Definition = self.MADE[name]()
-        return made
+        definition: Definition = self.MADE[name]()
+        return definition
 
     def __contains__(self, name: object) -> bool:
         return name in self.MADE

@@ -58,13 +58,13 @@ def curve(out: Path) -> list[dict[str, Any]]:
 
 
 def accuracy(out: Path) -> float:
-    found: float = curve(out)[-1]["metrics"]["accuracy"]
-    return found
+    share: float = curve(out)[-1]["metrics"]["accuracy"]
+    return share
 
 
 def weights(out: Path) -> dict[str, torch.Tensor]:
-    found: dict[str, torch.Tensor] = torch.load(out / "best.ckpt", weights_only=True)["state_dict"]
-    return found
+    state: dict[str, torch.Tensor] = torch.load(out / "best.ckpt", weights_only=True)["state_dict"]
+    return state
 
 
 def largest_difference(one: Path, other: Path) -> float:

@@ -86,7 +86,7 @@ def test_a_callback_of_one_process_ends_all(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("callback", "told"),
+    ("callback", "message"),
     [
         (lambda: GradientAccumulationScheduler({0: 2}), "use --accumulate-grad-batches"),
         (lambda: StochasticWeightAveraging(1e-2), "Lightning's epochs, of which a run has one"),
@@ -94,12 +94,12 @@ def test_a_callback_of_one_process_ends_all(tmp_path: Path) -> None:
     ],
 )
 def test_callbacks_that_cannot_work(
-    callback: Any, told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    callback: Any, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert train(tmp_path / "run", callbacks=lambda: [callback()])[0] == 2
     line = capsys.readouterr().err
     assert f"`callbacks` cannot have {type(callback()).__name__}: " in line
-    assert told in line
+    assert message in line
     assert not (tmp_path / "run").exists()
 
 
@@ -114,7 +114,7 @@ def test_a_callback_that_accumulates(tmp_path: Path, capsys: pytest.CaptureFixtu
 
 
 @pytest.mark.parametrize(
-    ("made", "told"),
+    ("value", "message"),
     [
         (lambda: None, "must return a list of callbacks, got None"),
         (Accumulates, "must return a list of callbacks, got "),
@@ -126,26 +126,26 @@ def test_a_callback_that_accumulates(tmp_path: Path, capsys: pytest.CaptureFixtu
     ],
 )
 def test_callbacks_that_are_wrong(
-    made: Any, told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    value: Any, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert train(tmp_path / "run", "--early-stopping", "loss", callbacks=made)[0] == 2
+    assert train(tmp_path / "run", "--early-stopping", "loss", callbacks=value)[0] == 2
     line = capsys.readouterr().err
-    assert told in line
+    assert message in line
     assert line.count("\n") == 1
     assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize(
-    ("made", "told"),
+    ("value", "message"),
     [
         (lambda: [LearningRateMonitor()], "`LearningRateMonitor` callback with `Trainer` that has"),
         (lambda: [Timer(), Timer()], "Found more than one stateful callback of type `Timer`"),
     ],
 )
 def test_callbacks_that_lightning_rejects(
-    made: Any, told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    value: Any, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert train(tmp_path, callbacks=made)[0] == 1
+    assert train(tmp_path, callbacks=value)[0] == 1
     line = capsys.readouterr().err
     assert line.startswith("export: training tiny fails: ")
-    assert told in line
+    assert message in line

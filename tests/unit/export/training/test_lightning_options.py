@@ -26,8 +26,8 @@ def train(model: str, out: Path, *options: object) -> str:
 
 
 def hyperparameters(out: Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((out / "curves.json").read_bytes())["hyperparameters"]
-    return found
+    numbers: dict[str, Any] = json.loads((out / "curves.json").read_bytes())["hyperparameters"]
+    return numbers
 
 
 def test_two_half_batches_are_one(tmp_path: Path) -> None:
@@ -56,8 +56,8 @@ def test_gradients_are_cut_off(algorithm: str, tmp_path: Path) -> None:
     begun = begin("digits-step")
     lost = {}
     for name in ("free", "clipped"):
-        found = runs.weights(tmp_path / name)
-        differences = [(found[each] - begun[each]).flatten() for each in begun]
+        weights = runs.weights(tmp_path / name)
+        differences = [(weights[each] - begun[each]).flatten() for each in begun]
         lost[name] = torch.cat(differences)
     most = lost["clipped"].norm() if algorithm == "norm" else lost["clipped"].abs().max()
     assert float(most) == pytest.approx(1e-3, rel=1e-2)
@@ -78,9 +78,9 @@ def test_a_run_that_no_longer_improves_ends(tmp_path: Path) -> None:
     printed = train("worse", tmp_path, *options)
     assert "stopped after epoch 3 of 9: Monitored metric calls did not improve" in printed
     assert [each["epoch"] for each in runs.curve(tmp_path)] == [1, 2, 3]
-    found = hyperparameters(tmp_path)
-    kept = {name: found[name] for name in ("early_stopping", "patience", "min_delta")}
-    assert kept == {"early_stopping": "calls", "patience": 2, "min_delta": 0.1}
+    numbers = hyperparameters(tmp_path)
+    rest = {name: numbers[name] for name in ("early_stopping", "patience", "min_delta")}
+    assert rest == {"early_stopping": "calls", "patience": 2, "min_delta": 0.1}
     before = (tmp_path / "last.ckpt").stat().st_mtime_ns
     assert "is finished" in train("worse", tmp_path, "--resume")
     assert (tmp_path / "last.ckpt").stat().st_mtime_ns == before
@@ -155,5 +155,5 @@ def test_tensorboard_shows_a_run_and_its_continuation(tmp_path: Path) -> None:
     board = events.EventAccumulator(str(tmp_path / "tensorboard"))
     board.Reload()
     assert [each.step for each in board.Scalars("accuracy")] == [16, 32, 48, 64]
-    found = [each.value for each in board.Scalars("evaluation_loss")]
-    assert found == pytest.approx([each["evaluation_loss"] for each in runs.curve(tmp_path)])
+    values = [each.value for each in board.Scalars("evaluation_loss")]
+    assert values == pytest.approx([each["evaluation_loss"] for each in runs.curve(tmp_path)])

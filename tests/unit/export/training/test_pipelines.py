@@ -35,5 +35,5 @@ def test_batch_norms_see_only_microbatches() -> None:
 
 def test_later_stages_infer_shapes_from_ones(alone: None) -> None:
     stage = PureStage(nn.Identity(), 1, 2, torch.device("cpu"))
-    found = stage._compute_outputs(torch.full((2,), float("nan")), module=stage.submod)
-    assert found.tolist() == [1, 1]
+    output = stage._compute_outputs(torch.full((2,), float("nan")), module=stage.submod)
+    assert output.tolist() == [1, 1]

@@ -27,7 +27,7 @@ RUN: dict[str, Any] = {
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         (("nothing",), "unknown model 'nothing'"),
         (("untrained",), "declares no `training`"),
@@ -65,12 +65,12 @@ RUN: dict[str, Any] = {
     ],
 )
 def test_a_wrong_command(
-    arguments: tuple[str, ...], told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    arguments: tuple[str, ...], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     code, _ = run("train", *arguments, "--out", tmp_path / "run", catalog=CATALOG)
     assert code == 2
     line = capsys.readouterr().err
-    assert told in line
+    assert message in line
     assert line.count("\n") == 1
     assert not (tmp_path / "run").exists()
 
@@ -139,8 +139,8 @@ class TestFolder:
         assert "--epochs 2: the run began with 1" in capsys.readouterr().err
         resume = (*train[:2], *train[4:], "--resume")
         assert run(*resume, "--gradient-clip-val", "1", catalog=CATALOG)[0] == 2
-        told = "--gradient-clip-val 1.0: the run began without it; omit it, or start a new run"
-        assert told in capsys.readouterr().err
+        message = "--gradient-clip-val 1.0: the run began without it; omit it, or start a new run"
+        assert message in capsys.readouterr().err
         assert run("train", "whole", *train[4:], "--resume", catalog=CATALOG)[0] == 2
         assert "belongs to 'tiny', not to 'whole'" in capsys.readouterr().err
 
@@ -152,11 +152,11 @@ class TestFolder:
         torch.save({"torchlane": record, "optimizer_states": []}, tmp_path / "last.ckpt")
         resume = ("train", "tiny", "--out", tmp_path, "--resume", *TWO, "--strategy", "pipeline")
         assert run(*resume, catalog=CATALOG)[0] == 2
-        told = "the run began with --gradient-clip-val, which cannot be combined with --strategy"
-        assert told in capsys.readouterr().err
+        message = "the run began with --gradient-clip-val, which cannot be combined with --strategy"
+        assert message in capsys.readouterr().err
 
     @pytest.mark.parametrize(
-        ("changes", "told"),
+        ("changes", "message"),
         [
             ({}, "lacks data that --resume needs"),
             ({"step": 1, "steps": 3}, "had 3 steps per epoch and now has 16"),
@@ -165,7 +165,7 @@ class TestFolder:
     def test_that_cannot_resume(
         self,
         changes: dict[str, int],
-        told: str,
+        message: str,
         tmp_path: Path,
         capsys: pytest.CaptureFixture[str],
     ) -> None:
@@ -173,7 +173,7 @@ class TestFolder:
         record = {"model": "tiny", "run": RUN | {"hyperparameters": began}, **changes}
         torch.save({"torchlane": record, "optimizer_states": []}, tmp_path / "last.ckpt")
         assert run("train", "tiny", "--out", tmp_path, "--resume", catalog=CATALOG)[0] == 2
-        assert told in capsys.readouterr().err
+        assert message in capsys.readouterr().err
 
     def test_interruption_names_resume(
         self, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
@@ -188,7 +188,7 @@ class TestFolder:
     def test_on_a_full_disk(
         self, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        def full(found: object, file: object) -> None:
+        def full(expected: object, file: object) -> None:
             raise OSError(28, "No space left on device")
 
         monkeypatch.setattr(torch, "save", full)
@@ -210,7 +210,7 @@ class Evil:
 
 
 class TestCheckpoint:
-    def told(self, file: Path, capsys: pytest.CaptureFixture[str]) -> str:
+    def error_of(self, file: Path, capsys: pytest.CaptureFixture[str]) -> str:
         arguments = ("tiny", "--checkpoint", file, "--out", file.parent / "out", *QUICK)
         code, _ = run(*arguments, catalog=CATALOG)
         assert code == 2
@@ -219,7 +219,7 @@ class TestCheckpoint:
         return line
 
     def test_that_is_missing(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-        assert "No such file" in self.told(tmp_path / "best.ckpt", capsys)
+        assert "No such file" in self.error_of(tmp_path / "best.ckpt", capsys)
 
     @pytest.mark.parametrize("content", [b"", b"hello\n", b"PK\x03\x04" + bytes(99), b"\x80\x02J"])
     def test_that_is_damaged(
@@ -227,16 +227,16 @@ class TestCheckpoint:
     ) -> None:
         file = tmp_path / "best.ckpt"
         file.write_bytes(content)
-        assert "damaged" in self.told(file, capsys)
+        assert "damaged" in self.error_of(file, capsys)
 
     def test_that_would_run_code(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         file, mark = tmp_path / "best.ckpt", tmp_path / "ran"
         torch.save({"torchlane": Evil(mark)}, file)
-        assert "has more than tensors and plain data" in self.told(file, capsys)
+        assert "has more than tensors and plain data" in self.error_of(file, capsys)
         assert not mark.exists()
 
     @pytest.mark.parametrize(
-        ("content", "told"),
+        ("content", "message"),
         [
             ({"torchlane": {"model": "digits"}}, "belongs to 'digits', not to 'tiny'"),
             ({"torchlane": {"model": "tiny"}}, "the record of its run is wrong"),
@@ -253,10 +253,10 @@ class TestCheckpoint:
     def test_of_something_else(
         self,
         content: dict[str, object],
-        told: str,
+        message: str,
         tmp_path: Path,
         capsys: pytest.CaptureFixture[str],
     ) -> None:
         file = tmp_path / "best.ckpt"
         torch.save(content, file)
-        assert told in self.told(file, capsys)
+        assert message in self.error_of(file, capsys)

@@ -50,8 +50,8 @@ def test_the_plain_loop_ends_with_the_same_weights(finished: Path) -> None:
     module = CATALOG["tiny"].build()
     assert CATALOG["tiny"].train is not None
     CATALOG["tiny"].train(module, lambda done, total, note: None)
-    for name, found in runs.weights(finished).items():
-        assert torch.equal(found, module.state_dict()[name.removeprefix("module.")])
+    for name, weight in runs.weights(finished).items():
+        assert torch.equal(weight, module.state_dict()[name.removeprefix("module.")])
 
 
 def test_exported_checkpoint_names_its_run(finished: Path, tmp_path: Path) -> None:
@@ -73,8 +73,8 @@ def test_exported_checkpoint_names_its_run(finished: Path, tmp_path: Path) -> No
     assert 'aria-labelledby="curves-' in page
     assert "points that are drawn" in page
     assert "training" not in manifest.public()
-    _, shown = run("show", folder)
-    assert "These are the weights after epoch 4." in shown
+    _, display = run("show", folder)
+    assert "These are the weights after epoch 4." in display
 
 
 def test_interrupted_run_resumes_with_the_same_curve(finished: Path, tmp_path: Path) -> None:
@@ -117,18 +117,18 @@ def test_a_run_in_another_precision(precision: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("model", "told"),
+    ("model", "message"),
     [
         ("nan", r"the first NaN: `log` at .*program\.py, line \d+: `.*torch\.log\(x\)\)`"),
         ("nan-backward", r"in the backward of `SqrtBackward0`, of what .*: `root = torch\.sqrt\("),
     ],
 )
 def test_the_first_nan_is_named(
-    model: str, told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    model: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     code, _ = train(model, tmp_path / "run", "--detect-anomaly")
     assert code == 1
-    assert re.search(told, capsys.readouterr().err)
+    assert re.search(message, capsys.readouterr().err)
 
 
 DIVERGED = (
@@ -146,9 +146,9 @@ class TestDiverged:
         out = tmp_path / "run"
         code, printed = train("diverging", out, "--checkpoint-every", 5)
         assert (code, "written" in printed) == (1, False)
-        told = re.search(DIVERGED + "(.*);", capsys.readouterr().err)
-        assert told is not None
-        assert told.groups() == (
+        message = re.search(DIVERGED + "(.*);", capsys.readouterr().err)
+        assert message is not None
+        assert message.groups() == (
             *("41", "3"),
             f"{out}/best.ckpt (epoch 2) and {out}/last.ckpt (step 40)",
         )
@@ -162,9 +162,9 @@ class TestDiverged:
         self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
         assert train("nan", tmp_path / "run")[0] == 1
-        told = re.search(DIVERGED + "nothing; ", capsys.readouterr().err)
-        assert told is not None
-        assert told.groups() == ("1", "1")
+        message = re.search(DIVERGED + "nothing; ", capsys.readouterr().err)
+        assert message is not None
+        assert message.groups() == ("1", "1")
         assert not list((tmp_path / "run").glob("*.ckpt"))
 
     def test_weights_are_checked_before_they_are_saved(
@@ -176,15 +176,15 @@ class TestDiverged:
 
     def test_by_its_evaluation(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         assert train("evaluated-nan", tmp_path / "run")[0] == 1
-        told = capsys.readouterr().err
-        assert "the evaluation loss is NaN or infinite at step 16 of 64 (epoch 1)" in told
+        message = capsys.readouterr().err
+        assert "the evaluation loss is NaN or infinite at step 16 of 64 (epoch 1)" in message
         assert not (tmp_path / "run/best.ckpt").exists()
 
     def test_in_the_plain_loop(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         code, _ = run("nan", "--out", tmp_path, *QUICK, catalog=CATALOG)
         assert code == 1
-        told = capsys.readouterr().err
-        assert told.startswith("export: training diverged: the loss is nan at step 1 of 64; ")
+        message = capsys.readouterr().err
+        assert message.startswith("export: training diverged: the loss is nan at step 1 of 64; ")
         assert not list(tmp_path.rglob("manifest.json"))
 
     def test_an_undefined_metric_is_only_a_warning(self, tmp_path: Path) -> None:
@@ -217,13 +217,13 @@ def test_weights_of_nan_are_not_exported(
     torch.save(state, tmp_path / "weights.pt")
     options = ["--weights", tmp_path / "weights.pt", "--out", tmp_path / "out", *QUICK]
     assert run("whole", *options, catalog=CATALOG)[0] == 1
-    told = capsys.readouterr().err
-    assert "the weights of 'whole' are damaged: 1 of 16 numbers of front.0.bias are NaN" in told
+    message = capsys.readouterr().err
+    assert "the weights of 'whole' are damaged: 1 of 16 numbers of front.0.bias are NaN" in message
     assert not list((tmp_path / "out").rglob("manifest.json"))
 
 
 @pytest.mark.parametrize(
-    ("model", "options", "told"),
+    ("model", "options", "message"),
     [
         (
             "wrong-loss",
@@ -250,13 +250,13 @@ def test_weights_of_nan_are_not_exported(
 def test_an_error_in_the_users_code_has_file_and_line(
     model: str,
     options: tuple[object, ...],
-    told: str,
+    message: str,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert train(model, tmp_path / "run", *options)[0] == 1
     error = capsys.readouterr().err
-    assert re.search(f"^export: training {model} fails: {told}", error), error
+    assert re.search(f"^export: training {model} fails: {message}", error), error
     assert error.count("\n") == 1
 
 
@@ -275,7 +275,7 @@ def test_checkpoint_is_written_atomically(tmp_path: Path, monkeypatch: pytest.Mo
     path = tmp_path / "last.ckpt"
     keeper.AtomicIO().save_checkpoint({"step": 1}, path)
 
-    def full(found: object, file: object) -> None:
+    def full(expected: object, file: object) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(torch, "save", full)

@@ -170,8 +170,8 @@ class TestFreeDimensions:
     def test_similar_names_and_tight_bounds_compile(self, tmp_path: Path) -> None:
         case = compiled(SHORT, tmp_path)
         for length in (1, 2):
-            made = case.form(torch.full((2, 1), 5.0), torch.ones(2, length))[0]
-            assert made.tolist() == [[5, length]] * 2
+            result = case.form(torch.full((2, 1), 5.0), torch.ones(2, length))[0]
+            assert result.tolist() == [[5, length]] * 2
 
     def test_axes_with_one_name_share_a_size(self, shared: Case) -> None:
         x, _, b = inputs(1, 2, 1)
@@ -201,9 +201,11 @@ def test_failed_compilation_leaves_nothing_behind(
 def test_a_fixed_batch_axis_is_reported_in_one_line(tmp_path: Path) -> None:
     with pytest.raises(NotApplicable) as rejected:
         COMPILED.make(subject(definition(Odd)), tmp_path)
-    told = str(rejected.value)
-    assert told.startswith("torch.export or AOTInductor failed: Constraints violated (batch): Not")
-    assert "\n" not in told
+    message = str(rejected.value)
+    assert message.startswith(
+        "torch.export or AOTInductor failed: Constraints violated (batch): Not"
+    )
+    assert "\n" not in message
 
 
 def test_a_file_that_cannot_be_written(shared: Case, tmp_path: Path) -> None:
@@ -249,7 +251,7 @@ class TestCompilers:
         assert reasons["compiled"].startswith("it needs a C++ compiler and the program in CXX does")
 
     @pytest.mark.parametrize(
-        ("text", "mode", "told"),
+        ("text", "mode", "message"),
         [
             (None, 0, "the program in CXX does not run; install g++ or clang++, or set CXX to one"),
             ("", 0o644, "the program in CXX does not run; install g++ or clang++, or set CXX to"),
@@ -262,7 +264,7 @@ class TestCompilers:
         monkeypatch: pytest.MonkeyPatch,
         text: str | None,
         mode: int,
-        told: str,
+        message: str,
     ) -> None:
         """Torch reads CXX once, when it is imported."""
         compiler = tmp_path / "c++"
@@ -275,4 +277,4 @@ class TestCompilers:
             pytest.raises(NotApplicable, match=r"it needs a C\+\+ compiler and ") as rejected,
         ):
             find_compiler()
-        assert told in str(rejected.value)
+        assert message in str(rejected.value)

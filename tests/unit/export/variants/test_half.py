@@ -97,8 +97,8 @@ def of_indices(module: type[nn.Module], **changes: object) -> Definition:
 def test_bf16_stays_within_its_tolerance(tmp_path: Path, model: Definition, method: str) -> None:
     of = subject(model)
     draft = Half("bf16").make(of, tmp_path)
-    made = f"module.to(torch.bfloat16) + torch.jit.{method}"
-    assert draft == Draft("bf16.pt", made, ("cpu", "cuda"))
+    made_by = f"module.to(torch.bfloat16) + torch.jit.{method}"
+    assert draft == Draft("bf16.pt", made_by, ("cpu", "cuda"))
     assert [path.name for path in tmp_path.iterdir()] == [draft.file]
     for optimized in (False, True):
         proved(loaded(draft, tmp_path, model, optimized=optimized), of, "bf16")
@@ -131,8 +131,8 @@ def test_integers_are_not_converted(tmp_path: Path, module: type[nn.Module]) -> 
     row, following = loaded(draft, tmp_path, model)(torch.zeros(2, 2), index)
     assert (following.tolist(), following.dtype) == ([258, 260], torch.int64)
     assert row.dtype == torch.float32
-    wanted = of.eager(torch.zeros(2, 2), index)[0].detach()
-    np.testing.assert_allclose(row, wanted, rtol=0.01)
+    expected = of.eager(torch.zeros(2, 2), index)[0].detach()
+    np.testing.assert_allclose(row, expected, rtol=0.01)
 
 
 def test_second_variant_in_a_process_is_scripted(tmp_path: Path) -> None:

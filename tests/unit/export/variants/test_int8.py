@@ -144,8 +144,8 @@ def test_models_of_linear_layers_are_quantized_by_row(
 ) -> None:
     of = subject(of_vectors(model, (64,)))  # and need no calibration
     draft = Int8().make(of, tmp_path)
-    made = "int8 by row, without calibration + torch.jit.script"
-    assert draft == Draft("int8.pt", made, ("cpu",))
+    made_by = "int8 by row, without calibration + torch.jit.script"
+    assert draft == Draft("int8.pt", made_by, ("cpu",))
     form = loaded(draft, tmp_path, of.definition)
     proved(form, of, "int8")
     with pytest.raises(ParityError, match="differs by up to"):
@@ -165,8 +165,8 @@ def test_an_onnx_file_is_static_whatever_its_layers(tmp_path: Path) -> None:
 
 def test_calibration_ends_in_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(int8, "CALIBRATION_S", -1.0)
-    made = Int8().make(subject(convolution(calibration=calibration(5))), tmp_path).made_by
-    assert ", 8 items + " in made  # the first batch, in any case
+    made_by = Int8().make(subject(convolution(calibration=calibration(5))), tmp_path).made_by
+    assert ", 8 items + " in made_by  # the first batch, in any case
 
 
 def test_eager_module_is_not_changed(tmp_path: Path) -> None:

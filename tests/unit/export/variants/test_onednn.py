@@ -66,12 +66,12 @@ needs_onednn = pytest.mark.skipif(
 @needs_onednn
 @pytest.mark.parametrize("optimized", [False, True])
 def test_reloaded_variant_matches_eager(tmp_path: Path, optimized: bool) -> None:
-    made = subject(of_vectors(Encoder, (64,)))
-    draft = OneDnn().make(made, tmp_path)
+    result = subject(of_vectors(Encoder, (64,)))
+    draft = OneDnn().make(result, tmp_path)
     assert (draft.file, draft.device_kinds) == ("onednn.pt", ("cpu",))
-    again = loaded(draft, tmp_path, made.definition, optimized=optimized)
-    assert proved(again, made, "float32").max_absolute < 1e-5
-    assert all(type(layer) is nn.Linear for layer in (made.eager.first, made.eager.last))
+    again = loaded(draft, tmp_path, result.definition, optimized=optimized)
+    assert proved(again, result, "float32").max_absolute < 1e-5
+    assert all(type(layer) is nn.Linear for layer in (result.eager.first, result.eager.last))
 
 
 @needs_onednn

@@ -20,9 +20,9 @@ def test_rowwise_layer_is_accurate_for_every_shape() -> None:
             values = torch.randn(shape)
             expected = layer(bias=bias)(values)
             with torch.inference_mode():
-                made = RowwiseLinear(layer(bias=bias))(values)
-            assert made.shape == expected.shape
-            torch.testing.assert_close(made, expected, atol=0.03, rtol=0)
+                output = RowwiseLinear(layer(bias=bias))(values)
+            assert output.shape == expected.shape
+            torch.testing.assert_close(output, expected, atol=0.03, rtol=0)
 
 
 def test_rows_are_independent() -> None:
@@ -41,7 +41,7 @@ def test_zero_input_gives_the_bias() -> None:
 def test_nested_large_layers_are_replaced() -> None:
     small = nn.Linear(8, 8)
     whole = nn.Sequential(layer(), nn.Sequential(nn.ReLU(), nn.Linear(96, 96)), small)
-    made = replace_layers(whole, rowwise)
-    kinds = [type(each) for each in made.modules() if not list(each.children())]
+    copy = replace_layers(whole, rowwise)
+    kinds = [type(each) for each in copy.modules() if not list(each.children())]
     assert kinds == [RowwiseLinear, nn.ReLU, RowwiseLinear, nn.Linear]
     assert isinstance(replace_layers(layer(), rowwise), RowwiseLinear)

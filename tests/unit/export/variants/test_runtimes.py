@@ -51,13 +51,13 @@ class Network(nn.Module):
 
 
 def test_variants_share_a_program_and_leave_the_model_as_it_is(tmp_path: Path) -> None:
-    given = small_subject()  # which is compiled for other tests too
-    before = {name: each.clone() for name, each in given.eager.state_dict().items()}
-    program = program_of(given, "cpu")
+    inputs = small_subject()  # which is compiled for other tests too
+    before = {name: each.clone() for name, each in inputs.eager.state_dict().items()}
+    program = program_of(inputs, "cpu")
     for name in ("compiled", *RUNTIMES):
-        MAKERS[name].make(given, tmp_path)
-    assert program_of(given, "cpu") is program
-    after = given.eager.state_dict()
+        MAKERS[name].make(inputs, tmp_path)
+    assert program_of(inputs, "cpu") is program
+    after = inputs.eager.state_dict()
     assert all(torch.equal(after[name], each) for name, each in before.items())
 
 
@@ -86,12 +86,12 @@ def _installed(variant: str) -> None:
 
 @pytest.mark.usefixtures("_installed")
 def test_reloaded_variant_matches_eager(tmp_path: Path, variant: str) -> None:
-    made = subject(of_vectors(Network, (64,)))
-    draft = MAKERS[variant].make(made, tmp_path)
-    wanted = (RUNTIMES[variant][0], variant, ("cpu",))
-    assert (draft.file, draft.format, draft.device_kinds) == wanted
-    again = loaded(draft, tmp_path, made.definition)
-    assert proved(again, made, "float32", max_batch=9).max_absolute < 1e-5
+    result = subject(of_vectors(Network, (64,)))
+    draft = MAKERS[variant].make(result, tmp_path)
+    expected = (RUNTIMES[variant][0], variant, ("cpu",))
+    assert (draft.file, draft.format, draft.device_kinds) == expected
+    again = loaded(draft, tmp_path, result.definition)
+    assert proved(again, result, "float32", max_batch=9).max_absolute < 1e-5
 
 
 @pytest.mark.usefixtures("_installed")
@@ -104,9 +104,9 @@ def test_a_model_that_cannot_be_converted(
         if module is Branching
         else f"{RUNTIMES[variant][1]} cannot convert it"
     )
-    with pytest.raises(NotApplicable, match=re.escape(by)) as caught:
+    with pytest.raises(NotApplicable, match=re.escape(by)) as excinfo:
         MAKERS[variant].make(subject(of_vectors(module, (64,))), tmp_path)
-    assert "\n" not in str(caught.value)
+    assert "\n" not in str(excinfo.value)
     assert list(tmp_path.iterdir()) == []
 
 

@@ -68,8 +68,8 @@ class ThroughNumpy(nn.Module):
 def test_saved_file_matches_eager(tmp_path: Path, model: Definition, method: Method) -> None:
     of = subject(model)
     draft = TorchScript(method).make(of, tmp_path)
-    made = f"torch.jit.{method} + torch.jit.freeze"
-    assert draft == Draft(f"{method}.pt", made, ("cpu", "cuda"))
+    made_by = f"torch.jit.{method} + torch.jit.freeze"
+    assert draft == Draft(f"{method}.pt", made_by, ("cpu", "cuda"))
     assert draft.format == "torchscript"
     assert [path.name for path in tmp_path.iterdir()] == [draft.file]
     for optimized in (False, True):
@@ -182,8 +182,8 @@ def test_exported_digits_reproduce_their_golden_answers(repository: Path) -> Non
     module = torch.jit.load(str(folder / "script.pt"))  # type: ignore[no-untyped-call]
     for each in manifest.golden:
         picture = torch.from_numpy(each.inputs["image"].array().copy())[None]
-        wanted = each.outputs["logits"].array()
-        np.testing.assert_allclose(module(picture)[0], wanted, rtol=1e-4, atol=1e-4)
+        expected = each.outputs["logits"].array()
+        np.testing.assert_allclose(module(picture)[0], expected, rtol=1e-4, atol=1e-4)
 
 
 def test_trace_disables_tf32(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -33,15 +33,15 @@ class Both(nn.Module):
         self.conv, self.wide, self.narrow = CONVOLUTION, nn.Linear(18, 5), nn.Linear(5, 3)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        made: torch.Tensor = self.narrow(self.wide(self.conv(x).flatten(1)))
-        return made
+        output: torch.Tensor = self.narrow(self.wide(self.conv(x).flatten(1)))
+        return output
 
 
 def test_multiplications_are_those_of_all_items() -> None:
     both = 2 * 162 + 2 * 18 * 5 + 2 * 5 * 3
-    made = work_of(Both(), (torch.cat([PICTURE, PICTURE]),), least_weights=90)
-    assert made == ForwardWork(total=both, linear=2 * 18 * 5, convolutions=2 * 162)
-    assert made.share(made.linear) == pytest.approx(180 / both)
+    work = work_of(Both(), (torch.cat([PICTURE, PICTURE]),), least_weights=90)
+    assert work == ForwardWork(total=both, linear=2 * 18 * 5, convolutions=2 * 162)
+    assert work.share(work.linear) == pytest.approx(180 / both)
 
 
 def test_functions_count_like_layers() -> None:
@@ -55,10 +55,10 @@ def test_functions_count_like_layers() -> None:
     assert work_of(nn.ReLU(), (PICTURE,), 1).share(0) == 0
 
 
-@pytest.mark.parametrize("made", [exported, scripted, nn.Sequential])
-def test_a_gain_is_told_for_models_that_have_it(made: Any) -> None:
-    assert expected_gain(made(CONVOLUTION), openvino.GAINS).startswith("; convolutional networks")
-    assert expected_gain(made(CONVOLUTION), onnx.GAINS).startswith("; convolutional networks")
+@pytest.mark.parametrize("value", [exported, scripted, nn.Sequential])
+def test_a_gain_is_told_for_models_that_have_it(value: Any) -> None:
+    assert expected_gain(value(CONVOLUTION), openvino.GAINS).startswith("; convolutional networks")
+    assert expected_gain(value(CONVOLUTION), onnx.GAINS).startswith("; convolutional networks")
     assert expected_gain(nn.LSTM(2, 2), onnx.GAINS).startswith("; an LSTM")
 
 
