@@ -7,13 +7,13 @@ import sys
 
 from models.streams import open_closed_streams
 
-received: list[int] = []
+signals: list[int] = []
 
 
 def interrupt(number: int, _: object) -> None:
     """End as Ctrl-C does, which cleans up; a second signal does not interrupt that."""
     signal.signal(number, signal.SIG_IGN)
-    received.append(number)
+    signals.append(number)
     raise KeyboardInterrupt
 
 
@@ -28,4 +28,4 @@ if __name__ == "__main__":
     except KeyboardInterrupt:
         sys.stderr.write("export: interrupted; nothing was written\n")
         code = 130  # the shell's convention for SIGINT
-    sys.exit(128 + received[0] if received and code == 130 else code)
+    sys.exit(128 + signals[0] if signals and code == 130 else code)

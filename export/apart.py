@@ -19,14 +19,14 @@ from typing import Any
 from export.artifact import staging_folder
 from export.errors import ExportError
 from export.pipeline import (
-    Artifact,
+    ExportedArtifact,
     ExportJob,
     ProvedVariants,
-    Stage,
     check_job,
     prove,
     time_and_publish,
 )
+from export.proving.prove import Stage
 from export.timing.tune import TuneOptions
 from models.definitions.definition import Progress
 from models.definitions.loading import BrokenDefinition
@@ -78,7 +78,7 @@ class Apart:
         """
         self._summary = self._receive(None)
 
-    def export(self, stage: Stage) -> Artifact:
+    def export(self, stage: Stage) -> ExportedArtifact:
         """Export the model: see `export.pipeline.export`."""
         summary = self._summary
         assert summary is not None, "wait_for_job was not called"  # nosec B101

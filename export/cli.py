@@ -23,7 +23,7 @@ from export.artifact import any_artifact
 from export.comparison import compare
 from export.errors import ExportError, UsageError
 from export.pipeline import ExportJob, export, open_artifact
-from export.progress import progress_on, stdout
+from export.progress import progress_on, say, stdout
 from export.proving.prove import ProofOptions
 from export.proving.verify import BATCH_S
 from export.renewal import tune_again
@@ -100,13 +100,13 @@ def main(
     return 0
 
 
-class _Parser(argparse.ArgumentParser):
+class _CommandParser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         raise UsageError(f"{message} (--help explains every option)")
 
 
 def _export(arguments: Sequence[str], catalog: Mapping[str, Definition], console: Console) -> None:
-    parser = _Parser(
+    parser = _CommandParser(
         prog="python -m export",
         description="Create a verified, self-describing artifact of a model.",
         epilog=EPILOG,
@@ -167,7 +167,7 @@ def _export(arguments: Sequence[str], catalog: Mapping[str, Definition], console
 
 
 def _train(arguments: Sequence[str], catalog: Mapping[str, Definition], console: Console) -> int:
-    parser = _Parser(prog="python -m export train", description=TRAIN_HELP)
+    parser = _CommandParser(prog="python -m export train", description=TRAIN_HELP)
     options.add_arguments(parser)
     args = parser.parse_args(arguments)
     if args.model not in catalog:
@@ -181,12 +181,12 @@ def _train(arguments: Sequence[str], catalog: Mapping[str, Definition], console:
     with progress_on(console) as stage:
         code, lines = train(args, definition, processes, stage, console)
     for line in lines:
-        console.print(escape(line), highlight=False, soft_wrap=True)
+        say(console, line)
     return code
 
 
 def _adopt(arguments: Sequence[str], console: Console) -> None:
-    parser = _Parser(prog="python -m export adopt", description=adopt.__doc__)
+    parser = _CommandParser(prog="python -m export adopt", description=adopt.__doc__)
     adopt.add_arguments(parser)
     _add_out(parser)
     _add_variants(parser)
@@ -207,7 +207,7 @@ def _adopt_job(args: argparse.Namespace, console: Console) -> ExportJob:
         [f"examples: {adoption.definition.real_inputs}"] if adoption.definition.real_inputs else []
     )
     for line in lines:
-        console.print(escape(line), highlight=False, soft_wrap=True)
+        say(console, line)
     return ExportJob(
         model=adoption.name,
         definition=adoption.definition,
@@ -226,7 +226,7 @@ def _adopt_job(args: argparse.Namespace, console: Console) -> ExportJob:
 
 
 def _tune(arguments: Sequence[str], console: Console) -> None:
-    parser = _Parser(
+    parser = _CommandParser(
         prog="python -m export tune",
         description="Time an artifact's variants on this machine; write the plan as a new version.",
     )
@@ -237,16 +237,17 @@ def _tune(arguments: Sequence[str], console: Console) -> None:
         artifact = tune_again(args.folder, _tuning(args), stage)
     print_summary(console, artifact.manifest, artifact.folder)
     if os.path.lexists(args.folder / SIGNATURE_FILE):
-        console.print(
-            f"warning: {escape(str(args.folder))} is signed, the new version is not; sign it "
-            "with `python -m export sign`",
-            highlight=False,
-            soft_wrap=True,
+        say(
+            console,
+            f"warning: {args.folder} is signed, the new version is not; sign it with "
+            "`python -m export sign`",
         )
 
 
 def _show(arguments: Sequence[str], console: Console) -> None:
-    parser = _Parser(prog="python -m export show", description="Print the report of an artifact.")
+    parser = _CommandParser(
+        prog="python -m export show", description="Print the report of an artifact."
+    )
     parser.add_argument("folder", type=local_path, help="an artifact, such as artifacts/digits/1")
     parser.add_argument(
         "--trusted-keys",
@@ -257,30 +258,30 @@ def _show(arguments: Sequence[str], console: Console) -> None:
     args = parser.parse_args(arguments)
     keys = signing.trusted_keys(args.trusted_keys)
     manifest = open_artifact(args.folder, keys)
-    signature = signing.describe_signature(args.folder, checked=keys is not None)
+    signature = signing.describe_signature(args.folder, is_checked=keys is not None)
     print_report(console, manifest, args.folder, signature)
 
 
 def _keygen(arguments: Sequence[str], console: Console) -> None:
-    parser = _Parser(prog="python -m export keygen", description=signing.KEYGEN)
+    parser = _CommandParser(prog="python -m export keygen", description=signing.KEYGEN)
     signing.add_keygen_arguments(parser)
     signing.keygen(parser.parse_args(arguments), console)
 
 
 def _sign(arguments: Sequence[str], console: Console) -> None:
-    parser = _Parser(prog="python -m export sign", description=signing.SIGN)
+    parser = _CommandParser(prog="python -m export sign", description=signing.SIGN)
     signing.add_sign_arguments(parser)
     signing.sign(parser.parse_args(arguments), console)
 
 
 def _profile(arguments: Sequence[str], console: Console) -> None:
-    parser = _Parser(prog="python -m export profile", description=operators.__doc__)
+    parser = _CommandParser(prog="python -m export profile", description=operators.__doc__)
     operators.add_arguments(parser)
     operators.run(parser.parse_args(arguments), console)
 
 
 def _compare(arguments: Sequence[str], console: Console) -> None:
-    parser = _Parser(prog="python -m export compare", description=compare.__doc__)
+    parser = _CommandParser(prog="python -m export compare", description=compare.__doc__)
     compare.add_arguments(parser)
     compare.run(parser.parse_args(arguments), console)
 

@@ -21,6 +21,7 @@ from rich.table import Table
 from export import values
 from export.errors import ExportError, UsageError, reason
 from export.pipeline import open_artifact
+from export.progress import say
 from export.timing import tune
 from export.timing.contest import runner
 from export.timing.profiling import FORWARDS, WHOLE, compress, record, trace_of
@@ -123,12 +124,12 @@ def run(args: argparse.Namespace, console: Console) -> None:
     threads = (args.threads or serving_threads()) if device.type == "cpu" else 1
     trace: dict[str, Any] = {}
     with intra_op_threads(threads):
-        _say(console, f"{manifest.model} version {manifest.version}", style="bold")
+        say(console, f"{manifest.model} version {manifest.version}", style="bold")
         for line in environment(device, threads):
-            _say(console, line)
+            say(console, line)
 
         def tell(why: str) -> None:
-            _say(console, f"warning: {why}")
+            say(console, f"warning: {why}")
 
         forms = _load(args, manifest, device, tell)
         for size, batch in batches.items():
@@ -141,7 +142,7 @@ def run(args: argparse.Namespace, console: Console) -> None:
                 _join(trace, events)
     if args.trace is not None:
         _write(args.trace, trace)
-        _say(console, f"\ntrace: {args.trace}; open it at ui.perfetto.dev or chrome://tracing")
+        say(console, f"\ntrace: {args.trace}; open it at ui.perfetto.dev or chrome://tracing")
 
 
 def environment(device: torch.device, threads: int) -> Iterator[str]:
@@ -267,12 +268,12 @@ def _show(
     costs = operators(profile)
     shapes = ", ".join(f"{name} {array.dtype}{list(array.shape)}" for name, array in batch.items())
     size = len(next(iter(batch.values())))
-    _say(console, f"\n{form}, batch of {size}: {shapes}", style="bold")
+    say(console, f"\n{form}, batch of {size}: {shapes}", style="bold")
     inside = sum(each.cpu_us for each in costs if each.name != WHOLE)
     total = sum(each.cpu_us for each in costs)
     seconds = statistics.median(seconds_of(forward) for _ in range(FORWARDS))
     on_device = sum(each.device_us for each in costs)
-    _say(
+    say(
         console,
         f"{seconds * 1e3:.3f} ms a forward (median of {FORWARDS}, not recorded); "
         f"recorded: {total / 1e3:.3f} ms on the CPU, {inside / max(total, 1e-9):.0%} in operators",
@@ -290,7 +291,7 @@ def _show(
         table.add_row(escape(name), *numbers, escape(each.shapes))
     console.print(table)
     if len(costs) > args.rows:
-        _say(console, f"and {len(costs) - args.rows} more; --rows shows them")
+        say(console, f"and {len(costs) - args.rows} more; --rows shows them")
     return _name_ranges(trace_of(profile), f"{form}, batch of {size}")
 
 
@@ -320,7 +321,3 @@ def _write(file: Path, trace: dict[str, Any]) -> None:
         file.write_bytes(data)
     except OSError as error:
         raise ExportError(f"--trace {file}: {error.strerror or error}") from error
-
-
-def _say(console: Console, line: str, style: str | None = None) -> None:
-    console.print(escape(line), style=style, highlight=False, soft_wrap=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime as dt
 import itertools
 import subprocess
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -25,7 +24,7 @@ from export.artifact import (
 )
 from export.errors import ExportError, UsageError
 from export.proving import verify
-from export.proving.prove import Proof, ProofOptions, prove_variants
+from export.proving.prove import Proof, ProofOptions, Stage, prove_variants
 from export.reading import weights
 from export.reports import report_html
 from export.timing import profiling, tune
@@ -42,8 +41,6 @@ from models.tensors import EncodedArray, stack
 
 REPORT_FILE = "report.html"
 PROFILED_BATCH = 8
-
-Stage = Callable[[str], Progress]
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +68,7 @@ class ExportJob:
 
 
 @dataclass(frozen=True, slots=True)
-class Artifact:
+class ExportedArtifact:
     """A finished artifact."""
 
     folder: Path
@@ -93,7 +90,7 @@ class ProvedVariants:
     eager: nn.Module | None
 
 
-def export(job: ExportJob, stage: Stage) -> Artifact:
+def export(job: ExportJob, stage: Stage) -> ExportedArtifact:
     """Export a model as the job describes.
 
     Args:
@@ -145,7 +142,7 @@ def prove(job: ExportJob, version: int, staging: Path, stage: Stage) -> ProvedVa
 
 def time_and_publish(
     variants: ProvedVariants, tuning: tune.TuneOptions, staging: Path, stage: Stage
-) -> Artifact:
+) -> ExportedArtifact:
     """Time the variants and publish the artifact: the second half of `export`."""
     manifest = variants.manifest
     options = replace(tuning, max_batch=tuning.max_batch or variants.max_batch)
@@ -173,7 +170,7 @@ def open_artifact(folder: Path, verifier: Verifier | None = None) -> Manifest:
         raise UsageError(f"{folder} is not an intact artifact: {error}") from error
 
 
-def finish(staging: Path, manifest: Manifest, sign: Sign | None = None) -> Artifact:
+def finish(staging: Path, manifest: Manifest, sign: Sign | None = None) -> ExportedArtifact:
     """Write report and digests, then publish the folder.
 
     Files that already have a digest keep it: they were verified with it.
@@ -196,7 +193,7 @@ def finish(staging: Path, manifest: Manifest, sign: Sign | None = None) -> Artif
     except OSError as error:
         raise ExportError(f"cannot write {REPORT_FILE}: {error.strerror}") from error
     manifest = with_changes(manifest, files=files)
-    return Artifact(publish(staging, manifest, sign), manifest)
+    return ExportedArtifact(publish(staging, manifest, sign), manifest)
 
 
 def with_changes(manifest: Manifest, **changes: object) -> Manifest:

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import TextIO
 
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -21,7 +22,7 @@ from rich.progress import (
 from rich.table import Column
 from rich.text import Text
 
-from export.pipeline import Stage
+from export.proving.prove import Stage
 
 UNBOUNDED = 10_000  # columns, so that output to a file or a pipe is never cut or wrapped
 
@@ -45,6 +46,11 @@ def stdout() -> Console:
     if console.is_terminal:
         return console
     return Console(file=_Trimmed(sys.stdout), width=UNBOUNDED)  # type: ignore[arg-type]
+
+
+def say(console: Console, text: str, style: str | None = None) -> None:
+    """Print a text as it is, without markup, and in one line however long it is."""
+    console.print(escape(text), style=style, highlight=False, soft_wrap=True)
 
 
 @contextlib.contextmanager

@@ -12,14 +12,15 @@ from pathlib import Path
 from export.artifact import choose_version, digest_of, staging_folder
 from export.errors import ExportError, UsageError
 from export.keys import Signer
-from export.pipeline import REPORT_FILE, Artifact, Stage, finish, open_artifact, with_changes
+from export.pipeline import REPORT_FILE, ExportedArtifact, finish, open_artifact, with_changes
+from export.proving.prove import Stage
 from export.timing import tune
 from models.integrity import Verifier
 from models.manifest import SIGNATURE_FILE, Manifest
 from models.signatures import TrustedKeys
 
 
-def tune_again(folder: Path, options: tune.TuneOptions, stage: Stage) -> Artifact:
+def tune_again(folder: Path, options: tune.TuneOptions, stage: Stage) -> ExportedArtifact:
     """Time an artifact's variants on this machine, and write the plan as a new version.
 
     Raises:
@@ -33,7 +34,9 @@ def tune_again(folder: Path, options: tune.TuneOptions, stage: Stage) -> Artifac
         return finish(staging, with_changes(old, plan=plan, version=version))
 
 
-def sign_anew(folder: Path, signer: Signer, trusted_keys: TrustedKeys | None = None) -> Artifact:
+def sign_anew(
+    folder: Path, signer: Signer, trusted_keys: TrustedKeys | None = None
+) -> ExportedArtifact:
     """Sign an artifact, as a new version because artifacts never change.
 
     An existing signature must be valid, or an altered artifact would become trusted.

@@ -9,10 +9,10 @@ import sys
 from pathlib import Path
 
 from rich.console import Console
-from rich.markup import escape
 
 from export.errors import UsageError
 from export.keys import is_read_by_others, make_keys, read_signer
+from export.progress import say
 from export.renewal import sign_anew
 from models.contained import FileRejected, read_inside
 from models.integrity import MAX_SMALL_BYTES, Untrusted
@@ -49,9 +49,9 @@ def keygen(args: argparse.Namespace, console: Console) -> None:
     """
     passphrase = _new_passphrase() if args.passphrase else None
     public, fingerprint = make_keys(args.private, passphrase)
-    _say(console, f"{args.private} signs: keep it secret, and away from servers")
-    _say(console, f"{public} is for servers: set TORCHLANE_TRUSTED_KEYS to it, or to its folder")
-    _say(console, f"fingerprint {fingerprint}")
+    say(console, f"{args.private} signs: keep it secret, and away from servers")
+    say(console, f"{public} is for servers: set TORCHLANE_TRUSTED_KEYS to it, or to its folder")
+    say(console, f"fingerprint {fingerprint}")
 
 
 def add_sign_arguments(parser: argparse.ArgumentParser) -> None:
@@ -83,9 +83,9 @@ def sign(args: argparse.Namespace, console: Console) -> None:
     """
     signer = read_signer(args.key, lambda: _passphrase(args.key))
     if is_read_by_others(args.key):
-        _say(console, f"warning: others can read {args.key}; chmod 600 keeps them out")
+        say(console, f"warning: others can read {args.key}; chmod 600 keeps them out")
     artifact = sign_anew(args.folder, signer, trusted_keys(args.trusted_keys))
-    _say(console, f"{artifact.folder} is {args.folder}, signed by the key {signer.fingerprint}")
+    say(console, f"{artifact.folder} is {args.folder}, signed by the key {signer.fingerprint}")
 
 
 def trusted_keys(path: Path | None) -> TrustedKeys | None:
@@ -100,7 +100,7 @@ def trusted_keys(path: Path | None) -> TrustedKeys | None:
         raise UsageError(f"--trusted-keys {path}: {error}") from error
 
 
-def describe_signature(folder: Path, *, checked: bool) -> str:
+def describe_signature(folder: Path, *, is_checked: bool) -> str:
     """Return the report's text about an artifact's signature."""
     try:
         fingerprint = claimed_key(read_inside(folder, SIGNATURE_FILE, MAX_SMALL_BYTES))
@@ -110,7 +110,7 @@ def describe_signature(folder: Path, *, checked: bool) -> str:
         return f"{SIGNATURE_FILE} cannot be read: {error.strerror}"
     except (FileRejected, Untrusted) as error:
         return str(error)
-    return f"by {fingerprint}, {'a trusted key' if checked else 'not checked (--trusted-keys)'}"
+    return f"by {fingerprint}, {'a trusted key' if is_checked else 'not checked (--trusted-keys)'}"
 
 
 def _passphrase(private: Path) -> bytes:
@@ -137,7 +137,3 @@ def _prompt(question: str) -> str:
     if not sys.stdin.isatty():  # getpass would read from another source, and echo
         raise UsageError(f"a passphrase is required: set {PASSPHRASE}, or run this in a terminal")
     return getpass.getpass(question)
-
-
-def _say(console: Console, text: str) -> None:
-    console.print(escape(text), highlight=False, soft_wrap=True)

@@ -202,8 +202,8 @@ def _runs(
     if state_names or (not is_same and (state_names := traces.assigned_attributes(module))):
         raise ExportError(
             f"the model has a state: a forward changes {', '.join(map(repr, state_names[:3]))}, "
-            "so an answer depends on the requests before it, of other callers too. Take the state as "
-            "an input and return the new one as an output, or do not keep it"
+            "so an answer depends on the requests before it, of other callers too. Take the state "
+            "as an input and return the new one as an output, or do not keep it"
         )
     if not is_same:
         raise ExportError(

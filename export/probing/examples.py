@@ -33,8 +33,8 @@ class Examples:
 
     def golden(self) -> list[Arrays]:
         """Return the smallest item, one in the middle, and the largest."""
-        ordered = sorted(self.items, key=bytes_of)
-        picks = (ordered[0], ordered[len(ordered) // 2], ordered[-1])
+        by_size = sorted(self.items, key=bytes_of)
+        picks = (by_size[0], by_size[len(by_size) // 2], by_size[-1])
         return list({id(each): each for each in picks}.values())
 
     def shapes(self) -> tuple[Shapes, ...]:

@@ -108,19 +108,19 @@ class Prober:
         units = [unit for unit in units_of(self._inputs) if len(set(self._two_sizes(unit))) > 1]
         if not 2 <= len(units) <= MAX_UNITS:
             return
-        worked = []
+        working = []
         for combination in itertools.product((0, 1), repeat=len(units)):
             sizes = {
                 u: self._two_sizes(u)[which] for u, which in zip(units, combination, strict=True)
             }
-            if self._run(self._sized(sizes)) is not Outcome.FAILS:
-                worked.append(combination)
+            if self._run(self._with_sizes(sizes)) is not Outcome.FAILS:
+                working.append(combination)
         groups: dict[tuple[int, ...], list[Unit]] = {}
         for at, unit in enumerate(units):
-            in_each = tuple(combination[at] for combination in worked)
+            in_each = tuple(combination[at] for combination in working)
             groups.setdefault(in_each, []).append(unit)
         for group in groups.values():
-            if len(group) > 1 and len(worked) > 1:
+            if len(group) > 1 and len(working) > 1:
                 self._make_equal(group)
 
     def _make_equal(self, units: Sequence[Unit]) -> None:
@@ -136,7 +136,7 @@ class Prober:
             return
         name = next(iter(names), None) or self._unused_name()
         least, most = next(iter(bounds), (None, None))
-        is_spread = any(self._run(self._sized({u: 1})) is Outcome.WORKS for u in units)
+        is_spread = any(self._run(self._with_sizes({u: 1})) is Outcome.WORKS for u in units)
         for unit in units:
             self._inputs = change_axes(self._inputs, unit, name=name, least=least, most=most)
         note = (
@@ -151,7 +151,7 @@ class Prober:
         small, large = sorted(self._two_sizes(unit))
 
         def attempt(size: int) -> Outcome:
-            shapes = self._sized({unit: size})
+            shapes = self._with_sizes({unit: size})
             # The mean or deviation of few rows may be NaN. A length may exceed the data.
             for numbers in ({}, self._lowest(shapes)):
                 outcome = self._run(shapes, numbers, finite=end == "least")
@@ -228,7 +228,7 @@ class Prober:
         if self._inputs[at].below is None or below is None:
             return
         for size in dict.fromkeys(self._two_sizes(below)):
-            shapes = self._sized({below: size})
+            shapes = self._with_sizes({below: size})
             if size and self._run_filled(at, shapes, size - 1) is Outcome.FAILS:
                 raise UsageError(
                     f"--input: {size - 1} in {name!r} is allowed where {below.name!r} is {size}, "
@@ -263,7 +263,7 @@ class Prober:
             size, other = self._two_sizes(unit)
             if size != limit + 1 or size == other:
                 continue
-            shapes = self._sized({unit: other})
+            shapes = self._with_sizes({unit: other})
             ends = ((other - 1, Outcome.WORKS), (other, Outcome.FAILS))
             if all(self._run_filled(at, shapes, number) is outcome for number, outcome in ends):
                 candidates.append(unit)
@@ -334,7 +334,7 @@ class Prober:
         number, axis = unit.places[0]
         return self._shapes[0][number][axis], self._shapes[-1][number][axis]
 
-    def _sized(self, sizes: Mapping[Unit, int]) -> Shapes:
+    def _with_sizes(self, sizes: Mapping[Unit, int]) -> Shapes:
         """Return the first shapes, with these sizes changed."""
         shapes = [list(shape) for shape in self._shapes[0]]
         for unit, size in sizes.items():

@@ -16,10 +16,12 @@ ITEMS = 3  # of the batch; the item in the middle is changed
 MOST_PLACES = 4  # of an item that are changed alone, at the most
 BUDGET_S = 5.0  # of eager
 
-Run = Callable[[Arrays], Arrays]  # a batch's inputs -> its outputs
+RunBatch = Callable[[Arrays], Arrays]  # a batch's inputs -> its outputs
 
 
-def check_indices(definition: Definition, batch: Arrays, eager: Run, tolerance: Tolerance) -> None:
+def check_indices(
+    definition: Definition, batch: Arrays, eager: RunBatch, tolerance: Tolerance
+) -> None:
     """Try integers that the inputs allow and the samples lack, near the sizes of the items.
 
     A model that concatenates the items of a batch adds an offset to their indices: a number that is
@@ -94,7 +96,7 @@ def _with(array: Array, number: int) -> Iterator[Array]:
         yield variation
 
 
-def _answers(eager: Run, batch: Arrays) -> Arrays | None:
+def _answers(eager: RunBatch, batch: Arrays) -> Arrays | None:
     try:
         return eager(batch)
     except ParityError:  # the model refuses the number

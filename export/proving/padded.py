@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from export.errors import ParityError
+from export.proving.indices import RunBatch
 from models.bounds import at_sizes
 from models.definitions.definition import Definition, Progress
 from models.padding import Padding, padding_of
@@ -18,8 +19,6 @@ SEED = 2
 MOST_ITEMS = 8  # of a batch
 MOST_PLACES = 4096  # of a batch with more than two items: their number times the largest size
 BUDGET_S = 10.0  # of eager; sizes that would exceed it are left out, except the largest
-
-Run = Callable[[Arrays], Arrays]  # a batch's inputs -> its outputs
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +40,7 @@ class PaddedBatch:
 def padded_batches(
     definition: Definition,
     draw: Callable[[], Arrays],
-    eager: Run,
+    eager: RunBatch,
     max_batch: int,
     progress: Progress,
     tolerance: Tolerance,
@@ -104,7 +103,7 @@ def padded_batches(
 
 
 def largest_change(
-    what: str, batch: PaddedBatch, run: Run, tolerance: Tolerance, advice: str = ""
+    what: str, batch: PaddedBatch, run: RunBatch, tolerance: Tolerance, advice: str = ""
 ) -> float:
     """Return the largest difference between an item's answer in a padded batch and the expected.
 

@@ -224,7 +224,7 @@ def _prove(
         accuracy = here if accuracy is None or here is None else min(accuracy, here)
     if parity is None:
         raise ExportError(f"bug: {name} was built for no device of this machine")
-    optimized, interchangeable, its_accuracy = _optimized(
+    optimized, interchangeable, its_accuracy = _prove_optimized(
         work, name, draft, files, progress, parity
     )
     if accuracy is not None and its_accuracy is not None:
@@ -247,7 +247,7 @@ def _prove(
     )
 
 
-def _optimized(
+def _prove_optimized(
     work: _ProofState,
     name: str,
     draft: Draft,

@@ -152,9 +152,9 @@ def _text(file: Path) -> str:
 
 def _mapping(text: str) -> dict[str, Any]:
     """Return a JSON object, or a dict of literals as Python prints it; empty: it is neither."""
-    for read in (json.loads, ast.literal_eval):
+    for parse_text in (json.loads, ast.literal_eval):
         try:
-            value = read(text.strip())
+            value = parse_text(text.strip())
         except (ValueError, SyntaxError, RecursionError, MemoryError, TypeError):
             continue
         if isinstance(value, dict) and all(isinstance(key, str) for key in value):

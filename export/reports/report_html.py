@@ -41,8 +41,10 @@ def render(manifest: Manifest) -> str:
 
 
 def _plot(device: DevicePlan, prefix: str) -> Markup:
-    return Markup(svg_of(device, prefix))  # nosec B704 # made here, with escaped texts
+    svg = svg_of(device, prefix)
+    return Markup(svg)  # nosec B704 # made here, with escaped texts
 
 
 def _curves(epochs: Sequence[TrainedEpoch], prefix: str) -> Markup:
-    return Markup(curves_of(epochs, prefix))  # nosec B704 # made here, with escaped texts
+    svg = curves_of(epochs, prefix)
+    return Markup(svg)  # nosec B704 # made here, with escaped texts

@@ -61,8 +61,8 @@ def _plan(manifest: Manifest, plan: Plan, device: DevicePlan) -> Section:
     largest = max((size for times in device.times for size in times.batch_sizes), default=0)
     if any(steps[-1].up_to > largest > 0 for steps in device.steps.values()):
         lines.append(
-            f"Batches of more than {largest} were not timed: they are slow and run in the "
-            "same form, because every form's time grew in proportion to the batch, or one size would "
+            f"Batches of more than {largest} were not timed: they are slow and run in the same "
+            "form, because every form's time grew in proportion to the batch, or one size would "
             "take minutes."
         )
     if device.layout is not None:

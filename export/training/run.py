@@ -23,7 +23,8 @@ from torch import nn
 
 from export.checkpoints import BEST, KEY, LAST, read
 from export.errors import ExportError, UsageError, reason
-from export.pipeline import Stage, git_commit
+from export.pipeline import git_commit
+from export.proving.prove import Stage
 from export.training import callbacks, options, places
 from export.training.keeper import PLOT, AtomicIO, Keeper, last_step
 from export.training.learner import Learner

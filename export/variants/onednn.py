@@ -52,9 +52,9 @@ class OneDnn:
             module = replace_layers(subject.eager, _pack)
         except Exception as error:  # modules may contain objects that cannot be copied
             raise NotApplicable(f"cannot replace linear layers: {reason(error)}") from error
-        compiled, method = script_or_trace(module, example_of(subject))
+        script, method = script_or_trace(module, example_of(subject))
         # Not frozen: constants in oneDNN's layout cannot be saved.
-        save(compiled.eval(), folder / "onednn.pt")
+        save(script.eval(), folder / "onednn.pt")
         return Draft("onednn.pt", f"torch.utils.mkldnn + torch.jit.{method}", ("cpu",))
 
 

@@ -119,9 +119,11 @@ class _Around:
         if environment.runner is not self._master:
             return
         workers, self._workers, self._message = self._workers, frozenset(), None
-        lost = sorted(workers - _workers_of(self._master))
-        if lost:
-            log.error("%d of %d workers dropped out: %s", len(lost), len(workers), ", ".join(lost))
+        missing = sorted(workers - _workers_of(self._master))
+        if missing:
+            log.error(
+                "%d of %d workers dropped out: %s", len(missing), len(workers), ", ".join(missing)
+            )
             environment.process_exit_code = 1
 
     def quitting(self, environment: Any, **_: object) -> None:

@@ -91,8 +91,8 @@ class Judge:
             raise WrongAnswer(f"a prediction without the outputs {list(self._outputs)}")
         values = {name: _numbers(spec, outputs[name]) for name, spec in self._outputs.items()}
         if self._is_ranked:
-            ranked = values[self._first.name]
-            values[self._first.name] = _in_place(ranked, prediction, self._labels)
+            scores = values[self._first.name]
+            values[self._first.name] = _in_place(scores, prediction, self._labels)
         return values
 
     def raw(self, media_type: str, body: bytes) -> dict[str, Array]:
@@ -287,19 +287,19 @@ def _npy(spec: TensorSpec, body: bytes) -> Array:
 
 
 def _in_place(
-    ranked: Array, prediction: Mapping[str, object], labels: Sequence[str] | None
+    scores: Array, prediction: Mapping[str, object], labels: Sequence[str] | None
 ) -> Array:
     """Return ranked scores in the manifest's order, by their `indices` and the model's labels."""
-    count, indices = len(np.atleast_1d(ranked)), prediction.get("indices")
+    count, indices = len(np.atleast_1d(scores)), prediction.get("indices")
     in_order = sorted(map(str, range(count)))
     if not isinstance(indices, list) or sorted(map(str, indices)) != in_order:
         raise WrongAnswer(f"indices that are not those of {count} scores")
-    if ranked.ndim != 1 or (np.diff(ranked) > 0).any():
+    if scores.ndim != 1 or (np.diff(scores) > 0).any():
         raise WrongAnswer("scores that do not descend")
     if labels is not None and (
         count != len(labels) or prediction.get("labels") != [labels[index] for index in indices]
     ):
         raise WrongAnswer("labels that are not those of the indices")
-    whole = np.empty_like(ranked)
-    whole[indices] = ranked
+    whole = np.empty_like(scores)
+    whole[indices] = scores
     return whole

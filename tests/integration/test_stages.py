@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from export.errors import ParityError
-from export.pipeline import Artifact
+from export.pipeline import ExportedArtifact
 from models.integrity import IntegrityError, read_artifact
 from models.manifest import MANIFEST_FILE, Manifest
 from tests.artifacts import write_artifact
@@ -44,7 +44,7 @@ STAGED = of_vectors(Halves, (4,), stages=halves)
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Artifact:
+def made(tmp_path_factory: pytest.TempPathFactory) -> ExportedArtifact:
     """Do not change it."""
     return make(tmp_path_factory.mktemp("made"), STAGED, "script", "staged")
 
@@ -57,7 +57,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-def test_each_stage_has_a_file_with_a_digest(made: Artifact) -> None:
+def test_each_stage_has_a_file_with_a_digest(made: ExportedArtifact) -> None:
     variant = made.manifest.variants["staged"]
     assert variant.files == ("stage1.pt", "stage2.pt")
     assert variant.optimized is None
@@ -72,7 +72,7 @@ def test_each_stage_has_a_file_with_a_digest(made: Artifact) -> None:
 
 
 @pytest.mark.parametrize("variant", [None, "staged"])
-async def test_a_staged_model_is_served(made: Artifact, variant: str | None) -> None:
+async def test_a_staged_model_is_served(made: ExportedArtifact, variant: str | None) -> None:
     root = made.folder.parents[1]
     async with serving(root, variant=variant, cache_bytes=0) as api:
         whole = torch.jit.load(made.folder / "script.pt")  # type: ignore[no-untyped-call]
@@ -86,7 +86,7 @@ async def test_a_staged_model_is_served(made: Artifact, variant: str | None) -> 
             np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=1e-5)
 
 
-def test_an_altered_stage_is_detected(made: Artifact, tmp_path: Path) -> None:
+def test_an_altered_stage_is_detected(made: ExportedArtifact, tmp_path: Path) -> None:
     folder = shutil.copytree(made.folder, tmp_path / "tiny/1")
     file = folder / "stage2.pt"
     file.write_bytes(file.read_bytes()[:-1] + b"x")
@@ -105,26 +105,26 @@ def test_stages_that_differ_from_the_model_are_rejected(tmp_path: Path) -> None:
 
 
 class TestManifest:
-    def altered(self, made: Artifact, **changes: object) -> str:
+    def altered(self, made: ExportedArtifact, **changes: object) -> str:
         text = json.loads((made.folder / MANIFEST_FILE).read_text())
         text["variants"]["staged"] |= changes
         with pytest.raises(ValueError, match="validation error") as caught:
             Manifest.model_validate(text)
         return str(caught.value)
 
-    def test_a_stage_without_a_digest(self, made: Artifact) -> None:
+    def test_a_stage_without_a_digest(self, made: ExportedArtifact) -> None:
         problem = self.altered(made, later_stages=["stage2.pt", "stage3.pt"])
         assert "variant 'staged' names 'stage3.pt', which has no digest" in problem
 
-    def test_two_stages_cannot_share_a_file(self, made: Artifact) -> None:
+    def test_two_stages_cannot_share_a_file(self, made: ExportedArtifact) -> None:
         problem = self.altered(made, later_stages=["stage1.pt"])
         assert "stage1.pt: each stage needs its own file" in problem
 
-    def test_optimized_stages(self, made: Artifact) -> None:
+    def test_optimized_stages(self, made: ExportedArtifact) -> None:
         parity = json.loads(made.manifest.variants["staged"].parity.model_dump_json())
         assert "stages must be plain torchscript" in self.altered(made, optimized=parity)
 
-    def test_a_manifest_without_stages_is_still_valid(self, made: Artifact) -> None:
+    def test_a_manifest_without_stages_is_still_valid(self, made: ExportedArtifact) -> None:
         text = json.loads((made.folder / MANIFEST_FILE).read_text())
         del text["variants"]["script"]["later_stages"]
         again = Manifest.model_validate(text)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from export.pipeline import Artifact, ExportJob, export
+from export.pipeline import ExportedArtifact, ExportJob, export
 from export.proving.prove import ProofOptions
 from export.timing.tune import TuneOptions
 from models.definitions.definition import Definition, Progress
@@ -30,7 +30,7 @@ def job(
 
 def make(
     out: Path, model: Definition = CATALOG["tiny"], *variants: str, **changes: Any
-) -> Artifact:
+) -> ExportedArtifact:
     return export(job(out, model, *variants, **changes), stage)
 
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from export.artifact import digest_of
-from export.pipeline import Artifact, export, open_artifact
+from export.pipeline import ExportedArtifact, export, open_artifact
 from export.variants.base import TOLERANCES
 from models.definitions.definition import Progress
 from models.integrity import read_artifact
@@ -24,19 +24,19 @@ TINY = CATALOG["tiny"]
 
 
 @pytest.fixture(scope="module")
-def artifact(tmp_path_factory: pytest.TempPathFactory) -> Artifact:
+def artifact(tmp_path_factory: pytest.TempPathFactory) -> ExportedArtifact:
     return make(tmp_path_factory.mktemp("out"), TINY, "script", "bf16")
 
 
 class TestManifest:
-    def test_manifest_equals_the_one_on_disk(self, artifact: Artifact) -> None:
+    def test_manifest_equals_the_one_on_disk(self, artifact: ExportedArtifact) -> None:
         text = (artifact.folder / "manifest.json").read_bytes()
         assert Manifest.model_validate_json(text) == artifact.manifest
         assert (
             read_artifact(artifact.folder)[0] == open_artifact(artifact.folder) == artifact.manifest
         )
 
-    def test_contract_comes_from_the_definition(self, artifact: Artifact) -> None:
+    def test_contract_comes_from_the_definition(self, artifact: ExportedArtifact) -> None:
         manifest = artifact.manifest
         assert (manifest.model, manifest.version) == ("tiny", 1)
         assert manifest.description == TINY.description
@@ -44,7 +44,9 @@ class TestManifest:
         assert manifest.codec == TINY.codec
         assert manifest.example == [3.0, 4.0]
 
-    def test_golden_examples_hold_the_eager_models_answers(self, artifact: Artifact) -> None:
+    def test_golden_examples_hold_the_eager_models_answers(
+        self, artifact: ExportedArtifact
+    ) -> None:
         golden = [
             (each.inputs["x"].array().tolist(), each.outputs["y"].array().tolist())
             for each in artifact.manifest.golden
@@ -61,14 +63,14 @@ class TestManifest:
         ]
         assert set(manifest.variants["script"].parity.outputs) == {"row", "next"}
 
-    def test_time_and_commit_are_recorded(self, artifact: Artifact) -> None:
+    def test_time_and_commit_are_recorded(self, artifact: ExportedArtifact) -> None:
         created = artifact.manifest.created_at
         assert created.utcoffset() == dt.timedelta(0)
         assert abs(dt.datetime.now(dt.UTC) - created) < dt.timedelta(minutes=5)
         commit = artifact.manifest.git_commit
         assert commit is None or re.fullmatch("[0-9a-f]{40}", commit)
 
-    def test_variant_records_how_it_was_made_and_proved(self, artifact: Artifact) -> None:
+    def test_variant_records_how_it_was_made_and_proved(self, artifact: ExportedArtifact) -> None:
         variant = artifact.manifest.variants["script"]
         assert (variant.file, variant.precision) == ("script.pt", "float32")
         assert variant.made_by == "torch.jit.script + torch.jit.freeze"
@@ -77,7 +79,7 @@ class TestManifest:
         assert variant.parity.batch_sizes == (1, 2, 3)
         assert variant.accuracy == artifact.manifest.accuracy == 0.75
 
-    def test_plan_covers_the_variants_made(self, artifact: Artifact) -> None:
+    def test_plan_covers_the_variants_made(self, artifact: ExportedArtifact) -> None:
         plan = artifact.manifest.plan
         assert plan is not None
         assert plan.precision == "float32"
@@ -105,14 +107,14 @@ class TestManifest:
 
 
 class TestFiles:
-    def test_every_file_has_a_digest(self, artifact: Artifact) -> None:
+    def test_every_file_has_a_digest(self, artifact: ExportedArtifact) -> None:
         names = {path.name for path in artifact.folder.iterdir()}
         assert names == {"manifest.json", "manifest.sha256", "script.pt", "bf16.pt", "report.html"}
         assert names - {"manifest.json", "manifest.sha256"} == set(artifact.manifest.files)
         for name, digest in artifact.manifest.files.items():
             assert digest == digest_of(artifact.folder / name)
 
-    def test_the_manifest_has_its_digest_in_a_file(self, artifact: Artifact) -> None:
+    def test_the_manifest_has_its_digest_in_a_file(self, artifact: ExportedArtifact) -> None:
         digest = digest_of(artifact.folder / "manifest.json").sha256
         text = (artifact.folder / "manifest.sha256").read_text()
         assert text == f"{digest}  manifest.json\n"

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from export.errors import ExportError, UsageError
-from export.pipeline import Artifact, open_artifact
+from export.pipeline import ExportedArtifact, open_artifact
 from export.renewal import tune_again
 from export.timing.tune import TuneOptions
 from models.manifest import Manifest
@@ -20,18 +20,18 @@ TINY = CATALOG["tiny"]
 
 
 @pytest.fixture(scope="module")
-def artifact(tmp_path_factory: pytest.TempPathFactory) -> Artifact:
+def artifact(tmp_path_factory: pytest.TempPathFactory) -> ExportedArtifact:
     return make(tmp_path_factory.mktemp("out"), TINY, "script", "bf16")
 
 
 @pytest.fixture
-def old(artifact: Artifact, tmp_path: Path) -> Path:
+def old(artifact: ExportedArtifact, tmp_path: Path) -> Path:
     folder = tmp_path / "tiny/1"
     shutil.copytree(artifact.folder, folder)
     return folder
 
 
-def test_tuning_writes_a_new_version(artifact: Artifact, old: Path) -> None:
+def test_tuning_writes_a_new_version(artifact: ExportedArtifact, old: Path) -> None:
     before = content(old)
     again = tune_again(old, TuneOptions(max_batch=2, threads=2), stage)
     assert again.folder == old.parent / "2"
@@ -40,7 +40,7 @@ def test_tuning_writes_a_new_version(artifact: Artifact, old: Path) -> None:
     assert open_artifact(again.folder) == again.manifest
 
 
-def test_only_the_plan_differs(artifact: Artifact, old: Path) -> None:
+def test_only_the_plan_differs(artifact: ExportedArtifact, old: Path) -> None:
     again = tune_again(old, TuneOptions(max_batch=2, threads=2), stage)
     fields = set(Manifest.model_fields) - {"version", "created_at", "plan", "files"}
     for name in fields:
