@@ -35,7 +35,7 @@ from models.definitions.definition import Definition, Progress
 from models.golden import golden_batches
 from models.heap import collect
 from models.integrity import IntegrityError, Untrusted, Verifier, read_artifact
-from models.manifest import SCHEMA_VERSION, GoldenExample, LeftOut, Manifest, TrainingRun
+from models.manifest import SCHEMA_VERSION, GoldenExample, Manifest, OmittedVariant, TrainingRun
 from models.plan import Precision
 from models.tensors import EncodedArray, stack
 
@@ -234,7 +234,7 @@ def _manifest(
             real_inputs=definition.real_inputs,
             variants=proof.variants,
             left_out=tuple(
-                LeftOut(variant=name, reason=why) for name, why in proof.left_out.items()
+                OmittedVariant(variant=name, reason=why) for name, why in proof.left_out.items()
             ),
             files={file.name: digest_of(file) for file in sorted(staging.iterdir())},
             accuracy=proof.accuracy,

@@ -20,7 +20,7 @@ MAX_RATIO = 10
 STORED_FOLDERS = ("data", "constants")
 STORED_SUFFIX = ".so"
 FREE_BYTES = 16 * 1024 * 1024  # small files may have any ratio
-ENCRYPTED = 0x1
+ENCRYPTED_FLAG = 0x1
 # Raised by Python's zipfile for invalid bytes; NotImplementedError is for an unknown version or
 # compression.
 DAMAGE = (
@@ -75,10 +75,10 @@ def check_archive(file: IO[bytes], what: str, *, of_torch: bool = True) -> list[
                     f"{what} contains {entry.filename!r} deflated, which torch only stores; "
                     "save the model again with torch.jit.save"
                 )
-    unpacked = sum(entry.file_size for entry in entries)
-    if unpacked > FREE_BYTES + MAX_RATIO * size:
+    unpacked_bytes = sum(entry.file_size for entry in entries)
+    if unpacked_bytes > FREE_BYTES + MAX_RATIO * size:
         raise ArchiveError(
-            f"{what} would unpack to {unpacked:,} bytes from {size:,}; at most "
+            f"{what} would unpack to {unpacked_bytes:,} bytes from {size:,}; at most "
             f"{FREE_BYTES + MAX_RATIO * size:,} are allowed; pack it uncompressed (a .mar: "
             "torch-model-archiver --archive-format zip-store)"
         )
@@ -90,10 +90,7 @@ def read_directory(
 ) -> list[zipfile.ZipInfo]:
     """Read the directory of a zip archive, and check all of it except the sizes of entries.
 
-    Args:
-        file: see `check_archive`.
-        what: the file's name, for messages.
-        largest_bytes: maximum size of the directory, which is checked before it is read; None: any.
+    With `largest_bytes`, the directory's size is checked before it is read.
 
     Raises:
         ArchiveError: see `check_archive`.
@@ -132,12 +129,11 @@ def read_entry(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> bytes:
     Raises:
         Exception: one of `DAMAGE`.
     """
-    with archive.open(entry) as packed:
-        return packed.read(entry.file_size)
+    with archive.open(entry) as stream:
+        return stream.read(entry.file_size)
 
 
 def _directory(file: IO[bytes], what: str, largest_bytes: int | None) -> list[zipfile.ZipInfo]:
-    """Return the archive's entries."""
     try:
         size = file.seek(0, os.SEEK_END)
         file.seek(0)
@@ -200,7 +196,7 @@ def _checked_path(entry: zipfile.ZipInfo, what: str) -> PurePosixPath:
         raise ArchiveError(f"{what} contains {name!r}, a path that leads out of its folder")
     if stat.S_IFMT(entry.external_attr >> 16) not in (0, stat.S_IFREG, stat.S_IFDIR):
         raise ArchiveError(f"{what} contains {name!r}, which is a link or a device")
-    if entry.flag_bits & ENCRYPTED:
+    if entry.flag_bits & ENCRYPTED_FLAG:
         raise ArchiveError(f"{what} contains {name!r}, which is encrypted")
     if entry.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
         raise ArchiveError(

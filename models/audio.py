@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from models.codec_specs import AudioCodecSpec
-from models.runtimes import imported, named_file
+from models.runtimes import import_package, named_file
 from models.sound_files import Sound, SoundError, read_header
 from models.tensors import Array, Axis, TensorSpec
 
@@ -19,7 +19,7 @@ MAX_CHANNELS = 8
 SAMPLE_BYTES = 4  # of float32
 MIN_RATE, MAX_RATE = 1_000, 768_000  # of a file
 BLOCK = 1 << 16  # frames decoded at once, before their channels are mixed
-# Costs as in `models.preprocess.Opened`, of which 128 KiB are about a millisecond or less.
+# Costs as in `models.preprocess.OpenedPicture`, of which 128 KiB are about a millisecond or less.
 FILE_COST = 24 << 10
 SAMPLE_COST = 4  # to decode one of FLAC and mix it: 25 ns
 RESAMPLER_COST = 24 << 10  # to make one
@@ -34,7 +34,7 @@ class OpenedSound(NamedTuple):
     Attributes:
         sound: its header was read.
         samples: how many the model's input will have.
-        cost: of decoding and resampling it, in the unit of `models.preprocess.Opened`.
+        cost: of decoding and resampling it, in the unit of `models.preprocess.OpenedPicture`.
     """
 
     sound: Sound
@@ -48,18 +48,15 @@ def check_installed(how: AudioCodecSpec) -> None:
     Raises:
         NotInstalled: with the extra that installs it.
     """
-    imported("soundfile", "soundfile, which reads audio files", "audio")
+    import_package("soundfile", "soundfile, which reads audio files", "audio")
     if how.resampling != "none":
-        imported("soxr", "soxr, which resamples audio", "audio")
+        import_package("soxr", "soxr, which resamples audio", "audio")
 
 
 def open_sound(data: bytes, how: AudioCodecSpec, axis: Axis) -> OpenedSound:
     """Read only the header of a WAV or FLAC file.
 
-    Args:
-        data: the file.
-        how: rate and method of resampling, from the manifest.
-        axis: of the model's input that has the samples.
+    `axis` is that of the model's input that has the samples.
 
     Raises:
         SoundError: if the bytes are neither WAV nor FLAC, or the sound is too long, too short or of
@@ -97,10 +94,10 @@ def open_sound(data: bytes, how: AudioCodecSpec, axis: Axis) -> OpenedSound:
     return OpenedSound(sound, samples, cost)
 
 
-def item_samples(opened: OpenedSound, inputs: Sequence[TensorSpec]) -> int:
+def item_samples(opened_sound: OpenedSound, inputs: Sequence[TensorSpec]) -> int:
     """Return the size of a sound's item, with its masks, in samples of four bytes."""
     each = sum(np.dtype(spec.dtype).itemsize for spec in inputs)
-    return -(-opened.samples * each // SAMPLE_BYTES)
+    return -(-opened_sound.samples * each // SAMPLE_BYTES)
 
 
 def item_of(samples: npt.NDArray[np.float32], inputs: Sequence[TensorSpec]) -> dict[str, Array]:
@@ -110,12 +107,12 @@ def item_of(samples: npt.NDArray[np.float32], inputs: Sequence[TensorSpec]) -> d
     return arrays | {spec.name: np.ones(samples.shape, spec.dtype) for spec in masks}
 
 
-def resampled_size(frames: int, rate: int, wanted: int) -> int:
+def resampled_size(frames: int, rate: int, new_rate: int) -> int:
     """Return how many samples a resampled sound has: rounded to the nearest, half a one up."""
-    return (2 * frames * wanted + rate) // (2 * rate)
+    return (2 * frames * new_rate + rate) // (2 * rate)
 
 
-def decode_sound(opened: OpenedSound, how: AudioCodecSpec) -> npt.NDArray[np.float32]:
+def decode_sound(opened_sound: OpenedSound, how: AudioCodecSpec) -> npt.NDArray[np.float32]:
     """Decode a sound, mix its channels to their mean, and resample it.
 
     Returns:
@@ -125,23 +122,25 @@ def decode_sound(opened: OpenedSound, how: AudioCodecSpec) -> npt.NDArray[np.flo
         SoundError: if the file is damaged, cut off, or has NaN or infinite samples.
         NotInstalled: if a package is missing.
     """
-    sound = opened.sound
-    mono = _decoded(sound)
+    sound = opened_sound.sound
+    mono = _decode(sound)
     if sound.rate != how.rate and mono.size:
         if sound.floats:
             mono[np.abs(mono) < SILENT] = 0
-        soxr = imported("soxr", "soxr, which resamples audio", "audio")
+        soxr = import_package("soxr", "soxr, which resamples audio", "audio")
         mono = soxr.resample(mono, sound.rate, how.rate, quality=QUALITIES[how.resampling])
         # If half a sample would be left, soxr returns it or not: 8560 of 48 to 44.1 kHz give 7864.
-        if mono.size != opened.samples:
-            mono = np.pad(mono[: opened.samples], (0, max(0, opened.samples - mono.size)))
+        if mono.size != opened_sound.samples:
+            mono = np.pad(
+                mono[: opened_sound.samples], (0, max(0, opened_sound.samples - mono.size))
+            )
     if sound.floats and not np.isfinite(mono).all():
         raise SoundError("the sound has samples that are NaN, infinite or too large")
     return mono
 
 
-def _decoded(sound: Sound) -> npt.NDArray[np.float32]:
-    soundfile = imported("soundfile", "soundfile, which reads audio files", "audio")
+def _decode(sound: Sound) -> npt.NDArray[np.float32]:
+    soundfile = import_package("soundfile", "soundfile, which reads audio files", "audio")
     mono = np.empty(sound.frames, np.float32)
     if not sound.frames:
         return mono

@@ -13,7 +13,7 @@ import numpy as np
 from models.tensors import Array, Dimension, TensorSpec
 
 
-class Place(NamedTuple):
+class InputAxis(NamedTuple):
     """An axis of an item: the input and the axis number."""
 
     input: str
@@ -24,9 +24,9 @@ class Mismatch(NamedTuple):
     """Two axes with the same name but different sizes."""
 
     name: str
-    first: Place
+    first: InputAxis
     size: int
-    second: Place
+    second: InputAxis
     other_size: int
 
     def __str__(self) -> str:
@@ -42,37 +42,37 @@ def check_same_bounds(specs: Sequence[TensorSpec]) -> None:
     Raises:
         ValueError: at the first two that differ.
     """
-    known: dict[str, Dimension] = {}
+    dimensions: dict[str, Dimension] = {}
     for spec in specs:
         for each in spec.dimensions:
-            if each.name is not None and known.setdefault(each.name, each) != each:
-                other = known[each.name]
+            if each.name is not None and dimensions.setdefault(each.name, each) != each:
+                other = dimensions[each.name]
                 raise ValueError(
                     f"{each.name!r} has sizes of {other.least} to {other.most} in one place and "
                     f"of {each.least} to {each.most} in another; one name has one size"
                 )
 
 
-def shared_axes(specs: Sequence[TensorSpec]) -> dict[str, list[Place]]:
+def shared_axes(specs: Sequence[TensorSpec]) -> dict[str, list[InputAxis]]:
     """Return the names that several axes share, with these axes."""
-    places: dict[str, list[Place]] = {}
+    places: dict[str, list[InputAxis]] = {}
     for spec in specs:
         for at, axis in enumerate(spec.axes):
             if axis.name is not None:
-                places.setdefault(axis.name, []).append(Place(spec.name, at))
-    return {name: found for name, found in places.items() if len(found) > 1}
+                places.setdefault(axis.name, []).append(InputAxis(spec.name, at))
+    return {name: axes for name, axes in places.items() if len(axes) > 1}
 
 
 def mismatch(
-    shared: Mapping[str, Sequence[Place]], shapes: Mapping[str, Sequence[int]]
+    axes_by_name: Mapping[str, Sequence[InputAxis]], shapes: Mapping[str, Sequence[int]]
 ) -> Mismatch | None:
     """Return the first two axes with one name and different sizes; None: all are equal.
 
     Args:
-        shared: from `shared_axes`.
+        axes_by_name: from `shared_axes`.
         shapes: input name -> shape of an item, with the right number of axes.
     """
-    for name, (first, *others) in shared.items():
+    for name, (first, *others) in axes_by_name.items():
         size = shapes[first.input][first.axis]
         for place in others:
             other_size = shapes[place.input][place.axis]
@@ -108,25 +108,20 @@ def check_below(specs: Sequence[TensorSpec]) -> None:
             )
 
 
-def below(specs: Sequence[TensorSpec]) -> dict[str, Place]:
+def below(specs: Sequence[TensorSpec]) -> dict[str, InputAxis]:
     """Return the inputs whose numbers are less than a size, with the first axis of that size."""
-    places: dict[str, Place] = {}
+    places: dict[str, InputAxis] = {}
     for spec in specs:
         for at, axis in enumerate(spec.axes):
             if axis.name is not None:
-                places.setdefault(axis.name, Place(spec.name, at))
+                places.setdefault(axis.name, InputAxis(spec.name, at))
     return {spec.name: places[spec.below] for spec in specs if spec.below is not None}
 
 
 def at_sizes(
     specs: Sequence[TensorSpec], shapes: Mapping[str, Sequence[int]]
 ) -> tuple[TensorSpec, ...]:
-    """Return the inputs of items of these shapes: a range up to a size ends at a number.
-
-    Args:
-        specs: the inputs.
-        shapes: input name -> shape of an item.
-    """
+    """Return the inputs of items of these shapes: a range up to a size ends at a number."""
     places = below(specs)
     return tuple(
         _ending_at(spec, shapes[places[spec.name].input][places[spec.name].axis] - 1)

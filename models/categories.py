@@ -18,8 +18,6 @@ class Categories(Part):
     """The categories of an input; the index of each is its place in `names`.
 
     Attributes:
-        input: the input.
-        names: all different.
         unknown: the index of every other name, of null, and of an absent key if the input is one
             number; None: an item with those is rejected.
     """
@@ -30,11 +28,11 @@ class Categories(Part):
 
     @model_validator(mode="after")
     def _differ(self) -> Self:
-        seen = set[str]()
+        earlier = set[str]()
         for name in self.names:
-            if name in seen:
+            if name in earlier:
                 raise ValueError(f"the categories of {self.input!r} have {name!r} twice")
-            seen.add(name)
+            earlier.add(name)
         return self
 
     @property
@@ -73,9 +71,9 @@ def optional_inputs(
     inputs: Sequence[TensorSpec], categories: Sequence[Categories]
 ) -> frozenset[str]:
     """Return the inputs that an item may lack: single numbers that may be missing or unknown."""
-    known = {each.input for each in categories if each.unknown is not None}
+    takes_unknown = {each.input for each in categories if each.unknown is not None}
     scalars = [spec for spec in inputs if not spec.item_shape]
-    return frozenset(spec.name for spec in scalars if spec.nan or spec.name in known)
+    return frozenset(spec.name for spec in scalars if spec.nan or spec.name in takes_unknown)
 
 
 def by_input(categories: Sequence[Categories]) -> Mapping[str, Categories]:

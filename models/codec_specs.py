@@ -148,8 +148,8 @@ class CodecPart(Part):
         """Whether there are scores to rank, of classes or of counted rows."""
         if self.ranked_by is not None:
             return True
-        scored = self.score_labels is not None or self.scores != "none"
-        return scored and len(first.item_shape) == 1
+        is_scored = self.score_labels is not None or self.scores != "none"
+        return is_scored and len(first.item_shape) == 1
 
 
 class TensorCodecSpec(CodecPart):
@@ -264,12 +264,6 @@ def check_codec(
 ) -> None:
     """Check that a codec fits the model.
 
-    Args:
-        codec: of the model.
-        inputs: of the model.
-        outputs: of the model.
-        files: of the model's artifact.
-
     Raises:
         ValueError: with the contradiction.
     """
@@ -282,10 +276,10 @@ def check_codec(
     if isinstance(codec, TextCodecSpec):
         _check_text(codec, inputs, files)
     if isinstance(codec, ImageCodecSpec):
-        made = (codec.preprocess.channels, codec.preprocess.height, codec.preprocess.width)
+        shape = (codec.preprocess.channels, codec.preprocess.height, codec.preprocess.width)
         dtype, spec = codec.preprocess.dtype, codec.input_of(inputs)
-        if spec.dtype != dtype or not spec.accepts(made):
-            raise ValueError(f"pictures need an input of {dtype} and shape {[-1, *made]}")
+        if spec.dtype != dtype or not spec.accepts(shape):
+            raise ValueError(f"pictures need an input of {dtype} and shape {[-1, *shape]}")
         if spec.nan:
             raise ValueError("pictures have no missing values: declare the input without `or nan`")
         if codec.preprocess.fit == "none" and (codec.boxes or codec.masks):
@@ -321,10 +315,10 @@ def _check_labels(codec: CodecPart, first: TensorSpec) -> None:
     if labels is None:
         return
     of_tokens = isinstance(codec, TextCodecSpec) and codec.of_tokens
-    wanted = (-1, *(-1,) * of_tokens, len(labels))
-    if first.shape != wanted:
+    expected_shape = (-1, *(-1,) * of_tokens, len(labels))
+    if first.shape != expected_shape:
         raise ValueError(
-            f"{len(labels)} labels need a first output of shape {list(wanted)}, got "
+            f"{len(labels)} labels need a first output of shape {list(expected_shape)}, got "
             f"{list(first.shape)}"
         )
 

@@ -8,7 +8,7 @@ import stat
 from pathlib import Path
 from typing import BinaryIO
 
-NO_PART_OF_A_NAME = frozenset("/\\\0")
+FORBIDDEN_IN_NAMES = frozenset("/\\\0")
 FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 # Without O_NONBLOCK, opening a pipe would wait for a writer, perhaps forever.
 FILE_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
@@ -35,7 +35,7 @@ def open_inside(folder: Path, name: str, root: Path | None = None) -> BinaryIO:
         FileRejected: if it is elsewhere, or not a regular file.
         OSError: if it cannot be opened.
     """
-    if name in ("", ".", "..") or NO_PART_OF_A_NAME & set(name):
+    if name in ("", ".", "..") or FORBIDDEN_IN_NAMES & set(name):
         raise FileRejected(f"{name!r} is not the name of a file in the artifact's folder")
     base = _real(root or folder)
     real_folder = _real(folder)
@@ -46,24 +46,20 @@ def open_inside(folder: Path, name: str, root: Path | None = None) -> BinaryIO:
         raise FileRejected(
             f"{name} is a link that leads out of the artifact's folder; put the file itself there"
         )
-    return _regular(_walk(base, real.relative_to(base).parts or (".",)), name)
+    return _open_regular(_walk(base, real.relative_to(base).parts or (".",)), name)
 
 
 def read_inside(folder: Path, name: str, limit: int, root: Path | None = None) -> bytes:
     """Read a whole file if it is within a size limit.
 
-    Args:
-        folder: see `open_inside`.
-        name: of the file.
-        limit: maximum bytes.
-        root: see `open_inside`.
+    See `open_inside`; the limit is in bytes.
 
     Raises:
         FileRejected: see `open_inside`; also if the file is larger.
         OSError: if it cannot be read.
     """
     with open_inside(folder, name, root) as file:
-        return _whole(file, name, limit)
+        return _read_whole(file, name, limit)
 
 
 def read_named(path: Path, limit: int) -> bytes:
@@ -71,16 +67,14 @@ def read_named(path: Path, limit: int) -> bytes:
 
     Never waits for the writer of a pipe.
 
-    Args:
-        path: of the file.
-        limit: maximum bytes.
+    The limit is in bytes.
 
     Raises:
         FileRejected: if it is not a regular file, or larger.
         OSError: if it cannot be read.
     """
-    with _regular(os.open(path, FILE_FLAGS & ~os.O_NOFOLLOW), path.name) as file:
-        return _whole(file, path.name, limit)
+    with _open_regular(os.open(path, FILE_FLAGS & ~os.O_NOFOLLOW), path.name) as file:
+        return _read_whole(file, path.name, limit)
 
 
 def printable(text: str) -> str:
@@ -110,8 +104,8 @@ def _walk(base: Path, parts: tuple[str, ...]) -> int:
         os.close(at)
 
 
-def _regular(descriptor: int, name: str) -> BinaryIO:
-    """The open file of a descriptor, which is closed if it is not a regular file."""
+def _open_regular(descriptor: int, name: str) -> BinaryIO:
+    """Open the file of a descriptor, which is closed if it is not a regular file."""
     try:
         _check_kind(os.fstat(descriptor).st_mode, name)
     except BaseException:
@@ -120,7 +114,7 @@ def _regular(descriptor: int, name: str) -> BinaryIO:
     return os.fdopen(descriptor, "rb")
 
 
-def _whole(file: BinaryIO, name: str, limit: int) -> bytes:
+def _read_whole(file: BinaryIO, name: str, limit: int) -> bytes:
     size = size_of(file)
     if size > limit:
         raise FileRejected(f"{name} has {size:,} bytes; at most {limit:,} are read")

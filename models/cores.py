@@ -44,20 +44,22 @@ def core_time() -> CoreTime:
     """Return the current times; all zero if the system does not report them."""
     if not hasattr(os, "sched_getaffinity"):
         return CoreTime()
-    mine = {f"cpu{core}" for core in os.sched_getaffinity(0)}
-    busy = idle = stolen = 0
+    own_cores = {f"cpu{core}" for core in os.sched_getaffinity(0)}
+    busy_ticks = idle_ticks = stolen_ticks = 0
     try:
         for line in STAT.read_text(encoding="utf-8").splitlines():
             name, *fields = line.split()
-            if name in mine:
+            if name in own_cores:
                 user, nice, system, rests, waits, irq, softirq, steal = map(int, fields[:8])
-                busy += user + nice + system + irq + softirq
-                idle += rests + waits
-                stolen += steal
+                busy_ticks += user + nice + system + irq + softirq
+                idle_ticks += rests + waits
+                stolen_ticks += steal
     except (OSError, ValueError):
         return CoreTime()
     tick_s = 1 / os.sysconf("SC_CLK_TCK")
-    return CoreTime(stolen * tick_s, busy * tick_s, idle * tick_s, time.process_time())
+    return CoreTime(
+        stolen_ticks * tick_s, busy_ticks * tick_s, idle_ticks * tick_s, time.process_time()
+    )
 
 
 def _share(part_s: float, whole_s: float) -> float:

@@ -74,15 +74,15 @@ def layouts(cores: int) -> tuple[Layout, ...]:
     Args:
         cores: usable by this process.
     """
-    found = [Layout(1, max(1, cores - 1))]
+    candidates = [Layout(1, max(1, cores - 1))]
     threads = 1
     while threads <= cores:
-        for used in (cores - 1, cores):
-            replicas = used // threads
+        for core_count in (cores - 1, cores):
+            replicas = core_count // threads
             if replicas * threads >= cores - 1:
-                found.append(Layout(replicas, threads))
+                candidates.append(Layout(replicas, threads))
         threads = threads * 2 if threads * 2 <= cores or threads == cores else cores
-    return tuple(dict.fromkeys(each for each in found if each.replicas > 0))
+    return tuple(dict.fromkeys(each for each in candidates if each.replicas > 0))
 
 
 def cores_of(replica: int, layout: Layout) -> frozenset[int] | None:
@@ -95,14 +95,14 @@ def cores_of(replica: int, layout: Layout) -> frozenset[int] | None:
     if layout.replicas < 2 or len(nodes) < 2:
         return None
     free = [len(node) for node in nodes]
-    chosen: list[int] = []
+    node_of_replica: list[int] = []
     for _ in range(layout.replicas):
         roomiest = max(range(len(nodes)), key=free.__getitem__)
         if free[roomiest] < layout.threads:
             return None
         free[roomiest] -= layout.threads
-        chosen.append(roomiest)
-    return nodes[chosen[replica]]
+        node_of_replica.append(roomiest)
+    return nodes[node_of_replica[replica]]
 
 
 def throughput(
@@ -129,7 +129,7 @@ def throughput(
     Raises:
         Exception: what `forward` raises.
     """
-    done: queue.SimpleQueue[tuple[int, float] | BaseException] = queue.SimpleQueue()
+    results: queue.SimpleQueue[tuple[int, float] | BaseException] = queue.SimpleQueue()
     ahead = [threading.Semaphore(AHEAD) for _ in range(layout.replicas)]
     stop = threading.Event()
 
@@ -141,9 +141,9 @@ def throughput(
                 if stop.is_set():
                     return
                 forward()
-                done.put((number, time.perf_counter()))
+                results.put((number, time.perf_counter()))
         except BaseException as error:  # raised in the thread that waits for the forward
-            done.put(error)
+            results.put(error)
 
     threads = [
         threading.Thread(target=replica, args=(n,), daemon=True) for n in range(layout.replicas)
@@ -158,13 +158,13 @@ def throughput(
             if len(ends) >= enough and now - began >= SLICE_S:
                 break
             try:
-                one = done.get(timeout=min(POLL_S, until - now))
+                result = results.get(timeout=min(POLL_S, until - now))
             except queue.Empty:
                 continue
-            if isinstance(one, BaseException):
-                raise one
-            number, ended = one
-            ends.append(ended)
+            if isinstance(result, BaseException):
+                raise result
+            number, end = result
+            ends.append(end)
             _hold_gil(items * loop_s)
             ahead[number].release()
     finally:
@@ -205,32 +205,32 @@ def best(
     rates: dict[Layout, list[float]] = {layout: [] for layout in candidates}
     began, cores, others = time.perf_counter(), core_time(), 0.0
     until = began + BUDGET_S
-    for done in range(1, ROUNDS * PATIENCE + 1):
+    for rounds in range(1, ROUNDS * PATIENCE + 1):
         for layout, forward in candidates.items():
             if time.perf_counter() < until and not (stop and stop.is_set()):
                 rate = throughput(layout, forward, items, begin, until)
                 if rate > 0 or not rates[layout]:  # an interrupted one adds no information
                     rates[layout].append(rate)
         others = core_time().others_since(cores)
-        if done >= ROUNDS and others <= BUSY:
+        if rounds >= ROUNDS and others <= BUSY:
             break
-    chosen = _clearly_best(rates, always=others > BUSY)
-    measured = MeasuredLayout(
-        chosen=chosen,
+    winner = _clearly_best(rates, always=others > BUSY)
+    measurement = MeasuredLayout(
+        chosen=winner,
         layouts=tuple(rates),
-        items_per_s=tuple(round(_median(found), 1) for found in rates.values()),
+        items_per_s=tuple(round(_median(samples), 1) for samples in rates.values()),
         batch_size=items,
     )
-    return measured, others
+    return measurement, others
 
 
 def _clearly_best(rates: Mapping[Layout, Sequence[float]], *, always: bool) -> Layout:
     """Return the layout with the highest rate; the first unless it loses clearly or always."""
     usual = next(iter(rates))
-    chosen = max(rates, key=lambda layout: _median(rates[layout]))
-    clearly = _median(rates[chosen]) >= (1 + MIN_GAIN) * _median(rates[usual])
-    lost = any(own <= other for own, other in zip(rates[chosen], rates[usual], strict=False))
-    return usual if not clearly or (always and lost) else chosen
+    fastest = max(rates, key=lambda layout: _median(rates[layout]))
+    is_clear = _median(rates[fastest]) >= (1 + MIN_GAIN) * _median(rates[usual])
+    was_slower = any(own <= other for own, other in zip(rates[fastest], rates[usual], strict=False))
+    return usual if not is_clear or (always and was_slower) else fastest
 
 
 def _median(rates: Sequence[float]) -> float:

@@ -25,7 +25,7 @@ FILTERS: Final = {
 WIDE_FILTERS: Final = {"bicubic": 1, "lanczos": 3}  # more cost than bilinear, in 1/8 of the pixels
 
 
-def fitted(
+def fit_picture(
     picture: Image.Image, how: PicturePreprocess, border: npt.NDArray[np.uint8]
 ) -> Image.Image:
     """Scale and pad, crop or stretch a picture to `how.width` x `how.height`, unless fit is none.
@@ -40,9 +40,9 @@ def fitted(
     placing, resample = placing_of(picture.size, how), FILTERS[how.interpolation]
     if how.fit == "pad":
         return _pad(picture, placing, how, border)
-    if how.fit == "crop" and max(placing.scaled) > MAX_ASPECT * min(placing.scaled):
+    if how.fit == "crop" and max(placing.size) > MAX_ASPECT * min(placing.size):
         return _crop_narrow(picture, placing, how)
-    whole = picture.resize(placing.scaled, resample)
+    whole = picture.resize(placing.size, resample)
     left, top = -placing.left, -placing.top
     return whole.crop((left, top, left + how.width, top + how.height))
 
@@ -53,13 +53,13 @@ class Placing(NamedTuple):
     The corner is negative where the picture is cut off.
     """
 
-    scaled: tuple[int, int]
+    size: tuple[int, int]
     left: int
     top: int
 
 
 def placing_of(size: tuple[int, int], how: PicturePreprocess) -> Placing:
-    """Return where `fitted` puts a picture of this size.
+    """Return where `fit_picture` puts a picture of this size.
 
     The longer side of a cropped picture is rounded down, as torchvision's Resize does.
     """
@@ -71,17 +71,17 @@ def placing_of(size: tuple[int, int], how: PicturePreprocess) -> Placing:
         height = max(1, min(how.height, round(size[1] * scale)))
         return Placing((width, height), (how.width - width) // 2, (how.height - height) // 2)
     if how.fit == "stretch" or how.resize_shorter is None:
-        scaled = (how.resize_shorter or how.width, how.resize_shorter or how.height)
+        scaled_size = (how.resize_shorter or how.width, how.resize_shorter or how.height)
     else:
         longer = int(how.resize_shorter * max(size) / min(size))
         is_tall = size[0] <= size[1]
-        scaled = (how.resize_shorter, longer) if is_tall else (longer, how.resize_shorter)
-    left, top = _corner(scaled, how)
-    return Placing(scaled, -left, -top)
+        scaled_size = (how.resize_shorter, longer) if is_tall else (longer, how.resize_shorter)
+    left, top = _corner(scaled_size, how)
+    return Placing(scaled_size, -left, -top)
 
 
 def scaling_cost(size: tuple[int, int], how: PicturePreprocess) -> int:
-    """Return the cost of `fitted` for a picture of this size, as bytes of pixels."""
+    """Return the cost of `fit_picture` for a picture of this size, as bytes of pixels."""
     if how.fit == "none":
         return VALUE_COST * size[0] * size[1] * how.channels
     cost = VALUE_COST * how.width * how.height * how.channels
@@ -95,9 +95,9 @@ def scaling_cost(size: tuple[int, int], how: PicturePreprocess) -> int:
     return cost
 
 
-def _corner(scaled: tuple[int, int], how: PicturePreprocess) -> tuple[int, int]:
-    """Return where the middle begins in a picture of the size `scaled`: left and top."""
-    across, down = scaled[0] - how.width, scaled[1] - how.height
+def _corner(scaled_size: tuple[int, int], how: PicturePreprocess) -> tuple[int, int]:
+    """Return where the middle begins in a picture of the size `scaled_size`: left and top."""
+    across, down = scaled_size[0] - how.width, scaled_size[1] - how.height
     if how.crop_corner == "down":
         return across // 2, down // 2
     return round(across / 2), round(down / 2)
@@ -116,17 +116,17 @@ def _pad(
     picture: Image.Image, placing: Placing, how: PicturePreprocess, border: npt.NDArray[np.uint8]
 ) -> Image.Image:
     size = (how.width, how.height)
-    scaled = picture.resize(placing.scaled, FILTERS[how.interpolation])
-    if placing.scaled == size:
-        return scaled
+    inner = picture.resize(placing.size, FILTERS[how.interpolation])
+    if placing.size == size:
+        return inner
     canvas = Image.new(picture.mode, size, _background(how, border))
-    canvas.paste(scaled, (placing.left, placing.top))
+    canvas.paste(inner, (placing.left, placing.top))
     return canvas
 
 
 def _crop_narrow(picture: Image.Image, placing: Placing, how: PicturePreprocess) -> Image.Image:
     """Scale only the part of a long picture that is kept."""
-    across, down = picture.width / placing.scaled[0], picture.height / placing.scaled[1]
+    across, down = picture.width / placing.size[0], picture.height / placing.size[1]
     left, top = -placing.left, -placing.top
     box = (left * across, top * down, (left + how.width) * across, (top + how.height) * down)
     inside = (*box[:2], min(box[2], picture.width), min(box[3], picture.height))

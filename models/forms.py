@@ -23,7 +23,7 @@ from models.processor import (
     machine,
     this_cpu,
 )
-from models.runtimes import File
+from models.runtimes import VariantFile
 from models.tensors import Arrays, TensorSpec
 from models.torchscript import has_torchscript, load_torchscript
 
@@ -48,58 +48,52 @@ def input_tensors(arrays: Arrays, inputs: Sequence[TensorSpec]) -> list[torch.Te
 
     They share the arrays' memory; a read-only array is copied, because torch warns about it.
     """
-    found = (arrays[spec.name] for spec in inputs)
-    return [torch.from_numpy(each if each.flags.writeable else each.copy()) for each in found]
+    values = (arrays[spec.name] for spec in inputs)
+    return [torch.from_numpy(each if each.flags.writeable else each.copy()) for each in values]
 
 
-def sequence_of(made: Any) -> Sequence[Any]:
+def sequence_of(result: Any) -> Sequence[Any]:
     """Return the outputs of a forward as a sequence, even a single one."""
-    return made if isinstance(made, tuple | list) else (made,)
+    return result if isinstance(result, tuple | list) else (result,)
 
 
-class Stages:
-    """Parts of a model that run one after the other, each on the outputs of its predecessor.
-
-    Args:
-        parts: in order.
-    """
+class StagedForm:
+    """Parts of a model that run one after the other, each on the outputs of its predecessor."""
 
     def __init__(self, parts: Sequence[Forward]) -> None:
         self._parts = tuple(parts)
 
     def __call__(self, *tensors: torch.Tensor) -> Any:
-        """Run one forward through all parts."""
-        made: Any = tensors
+        result: Any = tensors
         for part in self._parts:
-            made = part(*sequence_of(made))
-        return made
+            result = part(*sequence_of(result))
+        return result
 
 
-class Compiled:
+class CompiledForm:
     """A loaded package with checks of its inputs, which the package itself does not do.
 
     Args:
-        package: to run.
         inputs: the specs that the package was compiled for.
     """
 
     def __init__(self, package: Package, inputs: Sequence[TensorSpec]) -> None:
-        self._run = package
+        self._package = package
         self._inputs = [
             (spec, getattr(torch, spec.dtype), spec.item_shape if spec.is_fixed else None)
             for spec in inputs
         ]
-        self._shared = shared_axes(inputs)
+        self._shared_axes = shared_axes(inputs)
 
     def __eq__(self, other: object) -> bool:
         """Whether it is the same package, with the same checks."""
-        if not isinstance(other, Compiled):
+        if not isinstance(other, CompiledForm):
             return NotImplemented
-        return self._run is other._run and self._inputs == other._inputs
+        return self._package is other._package and self._inputs == other._inputs
 
     def __hash__(self) -> int:
         """Return a hash of the package."""
-        return hash(self._run)
+        return hash(self._package)
 
     def __call__(self, *tensors: torch.Tensor) -> Sequence[torch.Tensor]:
         """Run one forward.
@@ -110,25 +104,27 @@ class Compiled:
         if len(tensors) != len(self._inputs):
             raise ValueError(f"{len(tensors)} inputs given, but {len(self._inputs)} are expected")
         size = tensors[0].shape[:1]
-        for (spec, dtype, fixed), tensor in zip(self._inputs, tensors, strict=True):
+        for (spec, dtype, fixed_shape), tensor in zip(self._inputs, tensors, strict=True):
             shape = tensor.shape
             item = shape[1:]
-            fits = item == fixed if fixed is not None else spec.takes(tuple(item))
+            fits = item == fixed_shape if fixed_shape is not None else spec.takes(tuple(item))
             if not (fits and shape and shape[:1] == size and tensor.dtype == dtype) or 0 in shape:
                 raise ValueError(
                     f"input {spec.name!r} is {tensor.dtype}{list(shape)}, but the package was "
                     f"compiled for {spec.dtype}{list(spec.shape)} and a batch of {list(size)}"
                 )
-        if self._shared:
+        if self._shared_axes:
             shapes = zip(self._inputs, tensors, strict=True)
-            differ = mismatch(self._shared, {s.name: each.shape[1:] for (s, _, _), each in shapes})
+            differ = mismatch(
+                self._shared_axes, {s.name: each.shape[1:] for (s, _, _), each in shapes}
+            )
             if differ is not None:
                 raise ValueError(f"input {differ.second.input!r}: {differ}")
-        return self._run([tensor.contiguous() for tensor in tensors])
+        return self._package([tensor.contiguous() for tensor in tensors])
 
 
 def load_form(
-    files: Sequence[File],
+    files: Sequence[VariantFile],
     file_format: Format,
     inputs: Sequence[TensorSpec],
     device: torch.device,
@@ -156,7 +152,7 @@ def load_form(
     compute_in_float32()
     load_operators(operators)
     if len(files) > 1:
-        return Stages([load_torchscript(each, device) for each in files])
+        return StagedForm([load_torchscript(each, device) for each in files])
     (file,) = files
     if file_format == "torchscript":
         return load_torchscript(file, device, optimized=optimized)
@@ -164,7 +160,7 @@ def load_form(
         return load_onnx(file, keep=all(spec.is_fixed for spec in inputs))
     if file_format == "openvino":
         return load_openvino(file, replicas)
-    return Compiled(load_package(file, device), inputs)
+    return CompiledForm(load_package(file, device), inputs)
 
 
 def compute_in_float32() -> None:
@@ -216,23 +212,23 @@ def intra_op_threads(count: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def named_outputs(made: object, specs: Sequence[TensorSpec]) -> dict[str, np.ndarray[Any, Any]]:
+def named_outputs(result: object, specs: Sequence[TensorSpec]) -> dict[str, np.ndarray[Any, Any]]:
     """Return the outputs of a forward as host arrays, by name.
 
     Raises:
         ValueError: if they do not match the specs.
     """
-    outputs = declared_outputs(made, specs)
+    outputs = declared_outputs(result, specs)
     return {spec.name: output.cpu().numpy() for spec, output in zip(specs, outputs, strict=True)}
 
 
-def declared_outputs(made: object, specs: Sequence[TensorSpec]) -> list[torch.Tensor]:
+def declared_outputs(result: object, specs: Sequence[TensorSpec]) -> list[torch.Tensor]:
     """Return the outputs of a forward as tensors on its device, in the order of the specs.
 
     Raises:
         ValueError: if they do not match the specs.
     """
-    outputs = sequence_of(made)
+    outputs = sequence_of(result)
     if len(outputs) != len(specs):
         raise ValueError(
             f"the model returned {len(outputs)} outputs, but {len(specs)} are declared"

@@ -29,15 +29,15 @@ def first_frame(data: bytes) -> Essential:
     Raises:
         PictureError: if it has no whole picture, or more blocks than any encoder writes.
     """
-    left = MAX_BLOCKS + len(data) // MIN_BLOCK_BYTES
+    blocks_left = MAX_BLOCKS + len(data) // MIN_BLOCK_BYTES
 
     def end_of_blocks(at: int) -> int:
         """Return where the chain of blocks that begins at `at` ends."""
-        nonlocal left
+        nonlocal blocks_left
         while length := data[at]:
             at += 1 + length
-            left -= 1
-            if left < 0:
+            blocks_left -= 1
+            if blocks_left < 0:
                 raise PictureError("the GIF file has too many small blocks; save it again")
         return at + 1
 
@@ -49,8 +49,8 @@ def first_frame(data: bytes) -> Essential:
             if data[at + 1] == CONTROL:
                 parts[1:] = [data[at:end]]  # only the last one counts
             at = end
-            left -= 1
-            if left < 0:
+            blocks_left -= 1
+            if blocks_left < 0:
                 raise PictureError("the GIF file has too many extensions; save it again")
         if data[at] != PICTURE:
             raise PictureError("the GIF file has no picture")

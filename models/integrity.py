@@ -21,7 +21,7 @@ from models.manifest import (
     check_manifest_size,
 )
 
-SHOWN = 100  # characters of a file with unknown content
+SHOWN_CHARACTERS = 100  # characters of a file with unknown content
 PIECE = 256 * 1024
 MAX_MISTAKES = 1000  # of a manifest
 MAX_SMALL_BYTES = 4096  # of a digest or a signature
@@ -39,8 +39,8 @@ class OtherDigest(IntegrityError):
         digest: of the artifact that was found.
     """
 
-    def __init__(self, digest: str, wanted: str) -> None:
-        super().__init__(f"{MANIFEST_FILE} has SHA-256 {digest}, not {wanted}")
+    def __init__(self, digest: str, expected: str) -> None:
+        super().__init__(f"{MANIFEST_FILE} has SHA-256 {digest}, not {expected}")
         self.digest = digest
 
 
@@ -70,7 +70,6 @@ class Intact(NamedTuple):
     """An unaltered artifact.
 
     Attributes:
-        manifest: of the artifact.
         digest: SHA-256 of the manifest in hex, which identifies the whole artifact.
         signed_by: fingerprint of the trusted key that signed it; None: not checked.
     """
@@ -84,7 +83,7 @@ def read_artifact(
     folder: Path,
     root: Path | None = None,
     verifier: Verifier | None = None,
-    wanted: str | None = None,
+    expected: str | None = None,
 ) -> Intact:
     """Check the signature and every digest; read all files, large ones in pieces.
 
@@ -95,7 +94,7 @@ def read_artifact(
         folder: the artifact.
         root: the repository that must contain it; None: anywhere.
         verifier: checks signatures; None: not checked.
-        wanted: the required digest; None: any.
+        expected: the required digest; None: any.
 
     Raises:
         OtherDigest: if the artifact has another digest than the required one.
@@ -103,16 +102,17 @@ def read_artifact(
     """
     text = _read(folder, MANIFEST_FILE, MAX_MANIFEST_BYTES, root)
     digest = hashlib.sha256(text).hexdigest()
-    if wanted is not None and digest != wanted:
-        raise OtherDigest(digest, wanted)
+    if expected is not None and digest != expected:
+        raise OtherDigest(digest, expected)
     signed_by = None
     if verifier is not None:
         signed_by = verifier.verify(text, _read_if_there(folder, SIGNATURE_FILE, root))
-    noted = _read(folder, DIGEST_FILE, MAX_SMALL_BYTES, root).decode("ascii", "replace")
-    noted = noted.rstrip("\n")
-    if noted != f"{digest}  {MANIFEST_FILE}":  # as sha256sum writes it
+    digest_line = _read(folder, DIGEST_FILE, MAX_SMALL_BYTES, root).decode("ascii", "replace")
+    digest_line = digest_line.rstrip("\n")
+    if digest_line != f"{digest}  {MANIFEST_FILE}":  # as sha256sum writes it
         raise IntegrityError(
-            f"{MANIFEST_FILE} has SHA-256 {digest}, {DIGEST_FILE} says {noted[:SHOWN]!r}; {ADVICE}"
+            f"{MANIFEST_FILE} has SHA-256 {digest}, {DIGEST_FILE} says "
+            f"{digest_line[:SHOWN_CHARACTERS]!r}; {ADVICE}"
         )
     manifest = _parse(text)
     for name, file in manifest.files.items():
@@ -129,48 +129,55 @@ def read_manifest(folder: Path, root: Path | None = None) -> Manifest:
     return _parse(_read(folder, MANIFEST_FILE, MAX_MANIFEST_BYTES, root))
 
 
-def read_verified(folder: Path, name: str, wanted: FileDigest) -> bytes:
+def read_verified(folder: Path, name: str, expected: FileDigest) -> bytes:
     """Return the bytes of an artifact's file, exactly those that were digested.
 
     Raises:
         IntegrityError: if they differ from the manifest.
     """
     data = io.BytesIO()
-    copy_verified(folder, name, wanted, data)
+    copy_verified(folder, name, expected, data)
     return data.getvalue()
 
 
-def copy_verified(folder: Path, name: str, wanted: FileDigest, into: BinaryIO) -> None:
+def copy_verified(folder: Path, name: str, expected: FileDigest, into: BinaryIO) -> None:
     """Copy an artifact's file in pieces, and digest what was copied.
 
     Raises:
         IntegrityError: if it differs from the manifest, or cannot be read.
         MemoryError: if the copy cannot be written.
     """
-    _check_file(folder, name, wanted, None, into)
+    _check_file(folder, name, expected, None, into)
 
 
 def _check_file(
-    folder: Path, name: str, wanted: FileDigest, root: Path | None, into: BinaryIO | None = None
+    folder: Path, name: str, expected: FileDigest, root: Path | None, into: BinaryIO | None = None
 ) -> None:
     """Check a file in pieces, because weights may be larger than the free memory."""
     try:
         with open_inside(folder, name, root) as file:
-            _check_size(name, size_of(file), wanted.bytes)
-            got = _sha256(file, wanted.bytes, into)
+            size = size_of(file)
+            if size != expected.bytes:
+                raise IntegrityError(
+                    f"{name} has {size} bytes, the manifest says {expected.bytes}; {ADVICE}"
+                )
+            sha256 = _sha256(file, expected.bytes, into)
     except (OSError, FileRejected) as error:
         raise _unreadable(name, error) from error
-    _check_digest(name, got, wanted.sha256)
+    if sha256 != expected.sha256:
+        raise IntegrityError(
+            f"{name} has SHA-256 {sha256}, the manifest says {expected.sha256}; {ADVICE}"
+        )
 
 
 def _sha256(file: BinaryIO, size: int, into: BinaryIO | None) -> str:
     """Digest, and copy, a limited number of bytes, so that a growing file cannot prolong this."""
-    digest, left = hashlib.sha256(), size
-    while piece := file.read(min(PIECE, left)):
+    digest, bytes_left = hashlib.sha256(), size
+    while piece := file.read(min(PIECE, bytes_left)):
         digest.update(piece)
         if into is not None:
             _write(into, piece)
-        left -= len(piece)
+        bytes_left -= len(piece)
     return digest.hexdigest()
 
 
@@ -179,16 +186,6 @@ def _write(into: BinaryIO, piece: bytes) -> None:
         into.write(piece)
     except OSError as error:  # a file in memory, or in a temporary folder
         raise MemoryError(f"the copy of the file: {error.strerror}") from error
-
-
-def _check_size(name: str, got: int, wanted: int) -> None:
-    if got != wanted:
-        raise IntegrityError(f"{name} has {got} bytes, the manifest says {wanted}; {ADVICE}")
-
-
-def _check_digest(name: str, got: str, wanted: str) -> None:
-    if got != wanted:
-        raise IntegrityError(f"{name} has SHA-256 {got}, the manifest says {wanted}; {ADVICE}")
 
 
 def _read(folder: Path, name: str, limit: int, root: Path | None) -> bytes:
@@ -227,17 +224,17 @@ def _parse(text: bytes) -> Manifest:
             ) from error
         first = error.errors(include_url=False, include_context=False)[0]
         if first["loc"] == ("schema_version",):
-            given = "none" if first["type"] == "missing" else _shown(repr(first["input"]))
+            version = "none" if first["type"] == "missing" else _shorten(repr(first["input"]))
             raise IntegrityError(
-                f"{MANIFEST_FILE} has schema_version {given}, this release reads "
+                f"{MANIFEST_FILE} has schema_version {version}, this release reads "
                 f"{SCHEMA_VERSION}; export the model with the matching release"
             ) from error
-        where = _shown(".".join(str(part) for part in first["loc"]))  # none: the whole
+        where = _shorten(".".join(str(part) for part in first["loc"]))  # none: the whole
         place = ", ".join(filter(None, (MANIFEST_FILE, where)))
-        raise IntegrityError(f"{place}: {_shown(first['msg'])}") from error
+        raise IntegrityError(f"{place}: {_shorten(first['msg'])}") from error
 
 
-def _shown(text: str) -> str:
+def _shorten(text: str) -> str:
     """Return text from a manifest, printable and shortened for a sentence."""
-    shown = printable(text)
-    return shown if len(shown) <= 3 * SHOWN else f"{shown[: 3 * SHOWN]} ..."
+    clean = printable(text)
+    return clean if len(clean) <= 3 * SHOWN_CHARACTERS else f"{clean[: 3 * SHOWN_CHARACTERS]} ..."

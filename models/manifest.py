@@ -145,7 +145,7 @@ class Variant(Part):
         return (self.file, *self.later_stages)
 
 
-class LeftOut(Part):
+class OmittedVariant(Part):
     """A variant that is not in the artifact, and the reason."""
 
     variant: Name
@@ -193,7 +193,7 @@ class Manifest(Part):
         description="the real inputs that proofs used, in words; empty: made-up ones",
     )
     variants: dict[Name, Variant] = Field(min_length=1)
-    left_out: tuple[LeftOut, ...] = ()
+    left_out: tuple[OmittedVariant, ...] = ()
     plan: Plan | None = Field(default=None, description="None: the first variant, at every size")
     files: dict[FileName, FileDigest]
     accuracy: float | None = Field(default=None, ge=0, le=1)
@@ -269,9 +269,6 @@ class Manifest(Part):
 
 def check_manifest_size(text: bytes) -> None:
     """Check that a manifest is small enough to be parsed.
-
-    Args:
-        text: of the manifest, whether it is valid or not.
 
     Raises:
         ValueError: if it is too large, with the size and the limit.

@@ -14,14 +14,14 @@ from typing import Any
 import torch
 
 from models.archive import ArchiveError
-from models.runtimes import File, Shared, imported, on_all_cores
+from models.runtimes import SharedModels, VariantFile, import_package, on_all_cores
 
 # ONNX Runtime reports its use over the internet, unless this is set before its import. Set here,
 # because no thread that might read the environment runs yet.
 os.environ["ORT_DISABLE_TELEMETRY"] = "1"
 
 DOMAINS = ("", "ai.onnx", "ai.onnx.ml")  # of the standard's operators
-BUILT_IN = ("com.microsoft", "com.ms", "ai.onnx.")  # built in, whatever a file defines
+BUILT_IN_DOMAINS = ("com.microsoft", "com.ms", "ai.onnx.")  # built in, whatever a file defines
 # onnx.proto: the parts of each kind of message that can contain tensors or operators, by number.
 PARTS: Mapping[str, Mapping[int, str]] = {
     "model": {7: "graph", 20: "training", 25: "function"},
@@ -67,11 +67,11 @@ class OnnxForm:
         if len(tensors) != len(self._inputs):
             raise ValueError(f"{len(tensors)} inputs given, but {len(self._inputs)} are expected")
         arrays = [tensor.contiguous().numpy() for tensor in tensors]
-        made = _raised(self.model.run, None, dict(zip(self._inputs, arrays, strict=True)))
-        return [torch.from_numpy(array) for array in made]
+        outputs = _call(self.model.run, None, dict(zip(self._inputs, arrays, strict=True)))
+        return [torch.from_numpy(array) for array in outputs]
 
 
-_LOADED: Shared[OnnxForm] = Shared()
+_MODELS: SharedModels[OnnxForm] = SharedModels()
 
 
 def onnxruntime() -> Any:
@@ -80,10 +80,10 @@ def onnxruntime() -> Any:
     Raises:
         NotInstalled: if it is missing.
     """
-    return imported("onnxruntime", "ONNX Runtime", "onnx")
+    return import_package("onnxruntime", "ONNX Runtime", "onnx")
 
 
-def load_onnx(file: File, *, keep: bool = False, optimized: bool = True) -> OnnxForm:
+def load_onnx(file: VariantFile, *, keep: bool = False, optimized: bool = True) -> OnnxForm:
     """Load a model for this thread's number of threads; equal ones in use share their weights.
 
     Args:
@@ -104,17 +104,13 @@ def load_onnx(file: File, *, keep: bool = False, optimized: bool = True) -> Onnx
         check_onnx(Path(path).read_bytes())
         return OnnxForm(_session(package, path, threads, keep=keep, optimized=optimized))
 
-    return _LOADED.get(file, (threads, keep, optimized), load)
+    return _MODELS.get(file, (threads, keep, optimized), load)
 
 
 def check_onnx(data: bytes, what: str = "the ONNX model") -> None:
     """Check that a model is complete: it names no other file, and no operators of others.
 
     ONNX Runtime would read weights from any file that a model names.
-
-    Args:
-        data: the file.
-        what: its name, for messages.
 
     Raises:
         ArchiveError: if it is not.
@@ -128,7 +124,7 @@ def check_onnx(data: bytes, what: str = "the ONNX model") -> None:
     functions = operators["function"]
     for name, domain in sorted(operators["node"] | functions):
         is_standard, is_own = domain in DOMAINS, (name, domain) in functions
-        if is_standard == is_own or (domain.startswith(BUILT_IN) and not is_standard):
+        if is_standard == is_own or (domain.startswith(BUILT_IN_DOMAINS) and not is_standard):
             raise ArchiveError(
                 f"{what} has the operator {name!r} of {domain!r}, which is not in the ONNX "
                 "standard: export the model without it"
@@ -144,9 +140,9 @@ def _operators(data: bytes, what: str) -> Mapping[str, set[tuple[str, str]]]:
     """
     operators: dict[str, set[tuple[str, str]]] = {kind: set() for kind in NAMES}
     kinds = set()
-    left = [("model", memoryview(data))]
-    while left:
-        kind, message = left.pop()
+    messages = [("model", memoryview(data))]
+    while messages:
+        kind, message = messages.pop()
         kinds.add(kind)
         names = dict.fromkeys(NAMES.get(kind, ()), "")
         for number, value in _fields(message):
@@ -158,7 +154,7 @@ def _operators(data: bytes, what: str) -> Mapping[str, set[tuple[str, str]]]:
             if isinstance(value, int):
                 continue
             if number in PARTS[kind]:
-                left.append((PARTS[kind][number], value))
+                messages.append((PARTS[kind][number], value))
             elif number in names:
                 names[number] = str(value, "utf-8", "replace")
         if names:
@@ -185,7 +181,7 @@ def _session(package: Any, path: str, threads: int, *, keep: bool, optimized: bo
     options.log_severity_level = 4  # errors are raised
     options.add_session_config_entry("session.load_model_format", "ONNX")  # as was checked
     with on_all_cores():
-        return _raised(
+        return _call(
             package.InferenceSession,
             path,
             options,
@@ -194,7 +190,7 @@ def _session(package: Any, path: str, threads: int, *, keep: bool, optimized: bo
         )
 
 
-def _raised(call: Callable[..., Any], *given: Any, **options: Any) -> Any:
+def _call(call: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
     """Call ONNX Runtime, whose errors are of many classes.
 
     Raises:
@@ -202,11 +198,11 @@ def _raised(call: Callable[..., Any], *given: Any, **options: Any) -> Any:
         RuntimeError: for every other reason.
     """
     try:
-        return call(*given, **options)
+        return call(*arguments, **options)
     except Exception as error:
-        said = " ".join(NOISE.sub("", str(error)).split())
-        short = any(words in said for words in NO_MEMORY)
-        raise (MemoryError if short else RuntimeError)(said) from error
+        text = " ".join(NOISE.sub("", str(error)).split())
+        is_memory_short = any(words in text for words in NO_MEMORY)
+        raise (MemoryError if is_memory_short else RuntimeError)(text) from error
 
 
 def _fields(message: memoryview) -> Iterator[tuple[int, memoryview | int]]:

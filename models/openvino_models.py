@@ -15,12 +15,12 @@ import torch
 
 from models.archive import ArchiveError, check_archive, read_entries
 from models.resources import usable_cores
-from models.runtimes import File, Shared, imported, on_all_cores
+from models.runtimes import SharedModels, VariantFile, import_package, on_all_cores
 
 GRAPH, WEIGHTS = "model.xml", "model.bin"
 # Kernels that are kept for shapes that came before. The default, 5,000 for each stream, would let
 # free sizes fill the memory.
-KEPT_SHAPES = "64"
+SHAPE_CACHE_CAPACITY = "64"
 
 
 class OpenVinoForm:
@@ -45,11 +45,11 @@ class OpenVinoForm:
         except AttributeError:
             request = self._own.request = self._model.create_infer_request()
         arrays = [tensor.contiguous().numpy() for tensor in tensors]
-        made = request.infer(dict(enumerate(arrays)), share_inputs=True)
-        return [torch.from_numpy(array) for array in made.to_tuple()]
+        result = request.infer(dict(enumerate(arrays)), share_inputs=True)
+        return [torch.from_numpy(array) for array in result.to_tuple()]
 
 
-_LOADED: Shared[OpenVinoForm] = Shared()
+_MODELS: SharedModels[OpenVinoForm] = SharedModels()
 
 
 def openvino() -> Any:
@@ -58,14 +58,14 @@ def openvino() -> Any:
     Raises:
         NotInstalled: if it is missing.
     """
-    return imported("openvino", "OpenVINO", "openvino")
+    return import_package("openvino", "OpenVINO", "openvino")
 
 
-def load_openvino(file: File, streams: int | None = None) -> OpenVinoForm:
+def load_openvino(file: VariantFile, streams: int | None = None) -> OpenVinoForm:
     """Load a model for this thread's number of threads; equal ones in use share their weights.
 
     Args:
-        file: the archive, from `packed`.
+        file: the archive, from `pack`.
         streams: how many forwards run at the same time; None: as many as the cores allow.
 
     Raises:
@@ -78,12 +78,12 @@ def load_openvino(file: File, streams: int | None = None) -> OpenVinoForm:
     streams = streams or max(1, usable_cores() // threads)
 
     def load(path: str) -> OpenVinoForm:
-        return _loaded(package, path, threads, streams)
+        return _compile(package, path, threads, streams)
 
-    return _LOADED.get(file, (threads, streams), load)
+    return _MODELS.get(file, (threads, streams), load)
 
 
-def _loaded(package: Any, path: str, threads: int, streams: int) -> OpenVinoForm:
+def _compile(package: Any, path: str, threads: int, streams: int) -> OpenVinoForm:
     with open(path, "rb") as file:
         names = check_archive(file, "the OpenVINO model", of_torch=False)
         if names != sorted((GRAPH, WEIGHTS)):
@@ -97,13 +97,13 @@ def _loaded(package: Any, path: str, threads: int, streams: int) -> OpenVinoForm
         "NUM_STREAMS": str(streams),
         "INFERENCE_NUM_THREADS": str(streams * threads),
         "ENABLE_CPU_PINNING": "NO",  # other replicas and the event loop need the cores too
-        "CPU_RUNTIME_CACHE_CAPACITY": KEPT_SHAPES,
+        "CPU_RUNTIME_CACHE_CAPACITY": SHAPE_CACHE_CAPACITY,
     }
     with on_all_cores():
         return OpenVinoForm(core.compile_model(core.read_model(graph, weights), "CPU", options))
 
 
-def packed(graph: bytes, weights: bytes) -> bytes:
+def pack(graph: bytes, weights: bytes) -> bytes:
     """Return the archive of a model."""
     file = io.BytesIO()
     with zipfile.ZipFile(file, "w") as archive:  # stored: weights do not compress

@@ -22,7 +22,7 @@ from models.runtimes import NotInstalled
 CALL = re.compile(rb"\bops\.(\w+)\.")
 
 
-class Package(NamedTuple):
+class OperatorPackage(NamedTuple):
     """A package with a library of operators.
 
     Attributes:
@@ -38,8 +38,8 @@ class Package(NamedTuple):
     operator: str
 
 
-PACKAGES: Final[dict[OperatorLibrary, Package]] = {
-    "torchvision": Package("torchvision", ("_C_stable.so", "_C.so"), "vision", "nms"),
+PACKAGES: Final[dict[OperatorLibrary, OperatorPackage]] = {
+    "torchvision": OperatorPackage("torchvision", ("_C_stable.so", "_C.so"), "vision", "nms"),
 }
 
 
@@ -69,24 +69,21 @@ def load_operators(libraries: Iterable[OperatorLibrary]) -> None:
 def operators_in(file: IO[bytes], what: str, names: Iterable[str]) -> tuple[OperatorLibrary, ...]:
     """Return the libraries whose operators the code of a TorchScript file calls.
 
-    Args:
-        file: the file, a checked archive.
-        what: its name, for messages.
-        names: of the archive's entries.
+    `file` is a checked archive, and `names` are those of its entries.
 
     Raises:
         ArchiveError: if an entry is damaged.
     """
     code = [name for name in names if name.split("/")[1:2] == ["code"] and name.endswith(".py")]
-    called: set[bytes] = set()
+    libraries: set[bytes] = set()
     for text in read_entries(file, what, code):
-        called.update(CALL.findall(text))
-    return tuple(each for each in get_args(OperatorLibrary) if each.encode() in called)
+        libraries.update(CALL.findall(text))
+    return tuple(each for each in get_args(OperatorLibrary) if each.encode() in libraries)
 
 
-def _path_of(package: Package) -> Path:
-    found = importlib.util.find_spec(package.name)  # finds it without running it
-    for folder in (found and found.submodule_search_locations) or ():
+def _path_of(package: OperatorPackage) -> Path:
+    spec = importlib.util.find_spec(package.name)  # finds it without running it
+    for folder in (spec and spec.submodule_search_locations) or ():
         for name in package.files:
             if (path := Path(folder) / name).is_file():
                 return path

@@ -15,18 +15,18 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from ctypes import POINTER, byref, c_bool, c_char_p, c_int32, c_size_t, c_void_p
 from pathlib import Path, PurePosixPath
-from typing import Any, BinaryIO
+from typing import Any
 
 import torch
 
 from models.archive import check_archive, read_entries
 from models.resources import usable_cores
-from models.runtimes import File, Shared
+from models.runtimes import SharedModels, VariantFile
 
 CODE, WEIGHTS = ".so", "_weights.blob"
 KERNELS = (".cubin", ".hsaco")
-_MAPPED: dict[str, ctypes.CDLL] = {}  # by digest: a library in C++ cannot be unloaded
-_MAPPING = threading.Lock()
+_LIBRARIES: dict[str, ctypes.CDLL] = {}  # by digest: a library in C++ cannot be unloaded
+_LIBRARIES_LOCK = threading.Lock()
 
 
 class _Code:
@@ -45,27 +45,27 @@ class _Code:
         self.is_computed = self._function(
             "GetConstantFromFolded", c_void_p, c_size_t, POINTER(c_bool)
         )
-        self.take_weights = self._declared(
+        self.take_weights = self._declare(
             "AOTInductorModelUpdateConstantsFromBlob", c_void_p, c_char_p
         )
         self._last_error: Callable[..., int] | None = None
         if hasattr(library, "AOTInductorGetLastError"):  # torch 2.11 writes it to stderr
-            self._last_error = self._declared("AOTInductorGetLastError", POINTER(c_char_p))
+            self._last_error = self._declare("AOTInductorGetLastError", POINTER(c_char_p))
 
     def _function(self, name: str, *takes: Any) -> Callable[..., int]:
-        return self._declared(f"AOTInductorModelContainer{name}", *takes)
+        return self._declare(f"AOTInductorModelContainer{name}", *takes)
 
-    def _declared(self, name: str, *takes: Any) -> Callable[..., int]:
+    def _declare(self, name: str, *takes: Any) -> Callable[..., int]:
         try:
-            found: Any = getattr(self._library, name)
+            function: Any = getattr(self._library, name)
         except AttributeError as error:
             raise RuntimeError(f"the package has no function {name}") from error
-        found.argtypes, found.restype = takes, c_int32
-        return found  # type: ignore[no-any-return]
+        function.argtypes, function.restype = takes, c_int32
+        return function  # type: ignore[no-any-return]
 
-    def check(self, failed: int) -> None:
+    def check(self, status: int) -> None:
         """Raise RuntimeError with the reason if a function has failed."""
-        if failed:
+        if status:
             why = c_char_p()
             if self._last_error is not None:
                 self._last_error(byref(why))
@@ -78,9 +78,7 @@ class Package:
     Without the GIL, it runs in as many threads at once as the machine has cores; more wait.
 
     Args:
-        code: its library.
         weights: its weights, if they are not in the library.
-        device: where it runs.
         folder: with the kernels for a GPU.
     """
 
@@ -103,7 +101,7 @@ class Package:
         if weights is not None:
             _check_weights(code, container, len(weights))
             code.check(code.take_weights(container, weights))  # copied
-        self._inputs, self._outputs = _counted(code, container)
+        self._inputs, self._outputs = _array_types(code, container)
 
     def __call__(self, tensors: list[torch.Tensor]) -> Sequence[torch.Tensor]:
         """Run one forward.
@@ -116,60 +114,60 @@ class Package:
         """
         # Handles are owned by the callee; see torch/csrc/inductor/aoti_runner/pybind.cpp.
         capsules = torch._C._aoti.unsafe_alloc_void_ptrs_from_tensors(tensors)
-        given = self._inputs(*[_pointer_of(each, None) for each in capsules])
-        made = self._outputs()
+        input_handles = self._inputs(*[_pointer_of(each, None) for each in capsules])
+        output_handles = self._outputs()
         self._code.check(
             self._code.run(
-                self._container, given, len(given), made, len(made), self._stream(), None
+                self._container,
+                input_handles,
+                len(input_handles),
+                output_handles,
+                len(output_handles),
+                self._stream(),
+                None,
             )
         )
         outputs: Sequence[torch.Tensor] = torch._C._aoti.alloc_tensors_by_stealing_from_void_ptrs(
-            [_capsule_of(each, None, None) for each in made]
+            [_capsule_of(each, None, None) for each in output_handles]
         )
         return outputs
 
 
-_PACKAGES: Shared[Package] = Shared()
+_PACKAGES: SharedModels[Package] = SharedModels()
 
 
-def load_package(file: File, device: torch.device) -> Package:
+def load_package(file: VariantFile, device: torch.device) -> Package:
     """Load a package; equal ones in use on a device are one.
-
-    Args:
-        file: the `.pt2` file.
-        device: where it runs.
 
     Raises:
         ArchiveError: if the file must not be unpacked.
         RuntimeError: if it cannot be loaded.
         OSError: if its library cannot be mapped, or its kernels cannot be written.
     """
-    return _PACKAGES.get(file, str(device), lambda path: _loaded(path, device))
+    return _PACKAGES.get(file, str(device), lambda path: _load(path, device))
 
 
-def _loaded(path: str, device: torch.device) -> Package:
+def _load(path: str, device: torch.device) -> Package:
     with open(path, "rb") as file:
         names = check_archive(file, "the compiled package")
-        return _package(file, names, device)
+        library = next((name for name in names if name.endswith(CODE)), None)
+        if library is None:
+            raise RuntimeError("the package contains no library")
+        if library.removesuffix(CODE) + ".json" in names:
+            raise RuntimeError("the package calls operators that have no C interface")
+        kernels = [name for name in names if name.endswith(KERNELS) and device.type != "cpu"]
+        blobs = [name for name in names if name.endswith(WEIGHTS)]
+        entries = [library, *blobs[:1], *kernels]
+        contents = read_entries(file, "the compiled package", entries)
+        code = _Code(_map_once(next(contents)))
+        weights = next(contents) if blobs else None
+        folder = _write_kernels(kernels, contents) if kernels else None
+        return Package(code, weights, device, folder)
 
 
-def _package(file: BinaryIO, names: Sequence[str], device: torch.device) -> Package:
-    library = next((name for name in names if name.endswith(CODE)), None)
-    if library is None:
-        raise RuntimeError("the package contains no library")
-    if library.removesuffix(CODE) + ".json" in names:
-        raise RuntimeError("the package calls operators that have no C interface")
-    kernels = [name for name in names if name.endswith(KERNELS) and device.type != "cpu"]
-    blobs = [name for name in names if name.endswith(WEIGHTS)]
-    wanted = [library, *blobs[:1], *kernels]
-    read = read_entries(file, "the compiled package", wanted)
-    code = _Code(_mapped(next(read)))
-    weights = next(read) if blobs else None
-    folder = _written(kernels, read) if kernels else None
-    return Package(code, weights, device, folder)
-
-
-def _written(names: Sequence[str], files: Iterator[bytes]) -> tempfile.TemporaryDirectory[str]:
+def _write_kernels(
+    names: Sequence[str], files: Iterator[bytes]
+) -> tempfile.TemporaryDirectory[str]:
     """Write files to one folder, from which each kernel is read at its first launch."""
     folder = tempfile.TemporaryDirectory(prefix="torchlane-kernels-", ignore_cleanup_errors=True)
     for name, content in zip(names, files, strict=True):
@@ -177,16 +175,16 @@ def _written(names: Sequence[str], files: Iterator[bytes]) -> tempfile.Temporary
     return folder
 
 
-def _mapped(library: bytes) -> ctypes.CDLL:
+def _map_once(library: bytes) -> ctypes.CDLL:
     """Map a library into this process, once."""
     digest = hashlib.sha256(library).hexdigest()
-    with _MAPPING:
-        if digest not in _MAPPED:
-            _MAPPED[digest] = _opened(library)
-        return _MAPPED[digest]
+    with _LIBRARIES_LOCK:
+        if digest not in _LIBRARIES:
+            _LIBRARIES[digest] = _map_library(library)
+        return _LIBRARIES[digest]
 
 
-def _opened(library: bytes) -> ctypes.CDLL:
+def _map_library(library: bytes) -> ctypes.CDLL:
     """Map a library from memory, or from TMPDIR where the system has or allows no such files."""
     try:
         descriptor = os.memfd_create("compiled")
@@ -207,18 +205,20 @@ def _opened(library: bytes) -> ctypes.CDLL:
 
 def _check_weights(code: _Code, container: c_void_p, size: int) -> None:
     """Check that the weights are as large as the library expects, which reads them unchecked."""
-    count, wanted = c_size_t(), 0
+    count, needed_bytes = c_size_t(), 0
     code.check(code.count_constants(container, byref(count)))
     for index in range(count.value):
         nbytes, is_computed = c_size_t(), c_bool()
         code.check(code.bytes_of(container, index, byref(nbytes)))
         code.check(code.is_computed(container, index, byref(is_computed)))
-        wanted += 0 if is_computed.value else nbytes.value
-    if size != wanted:
-        raise RuntimeError(f"the package has {size:,} bytes of weights, its code needs {wanted:,}")
+        needed_bytes += 0 if is_computed.value else nbytes.value
+    if size != needed_bytes:
+        raise RuntimeError(
+            f"the package has {size:,} bytes of weights, its code needs {needed_bytes:,}"
+        )
 
 
-def _counted(code: _Code, container: c_void_p) -> tuple[Any, Any]:
+def _array_types(code: _Code, container: c_void_p) -> tuple[Any, Any]:
     """Return the types of arrays of all inputs and of all outputs."""
     inputs, outputs = c_size_t(), c_size_t()
     code.check(code.count_inputs(container, byref(inputs)))

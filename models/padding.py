@@ -16,7 +16,7 @@ from models.tensors import Array, Arrays, Dimension, TensorSpec
 STEPS = 8
 
 
-class _Padded(NamedTuple):
+class _PaddedInput(NamedTuple):
     """An input with a padded axis: its name, that axis of an item, and the fill value."""
 
     name: str
@@ -27,13 +27,7 @@ class _Padded(NamedTuple):
 class Padding:
     """How items of one model are padded along the one dimension that has a mask.
 
-    Args:
-        dimension: the dimension with the mask.
-        inputs: of the model.
-        outputs: of the model.
-
     Attributes:
-        dimension: the padded dimension.
         trims: whether an output has the padded dimension.
     """
 
@@ -42,7 +36,7 @@ class Padding:
     ) -> None:
         self.dimension = dimension
         self._inputs = {
-            spec.name: _Padded(spec.name, at, spec.fill)
+            spec.name: _PaddedInput(spec.name, at, spec.fill)
             for spec in inputs
             for at, axis in enumerate(spec.axes)
             if axis.name == dimension.name
@@ -69,20 +63,20 @@ class Padding:
             into: target arrays of the batch's shapes; None: new ones.
         """
         shapes = self.batch_shapes(items)
-        made = {}
+        batch = {}
         for name, first in items[0].items():
             out = into[name] if into is not None else np.empty(shapes[name], first.dtype)
-            padded = self._inputs.get(name)
-            if padded is None:
+            padded_input = self._inputs.get(name)
+            if padded_input is None:
                 np.stack([item[name] for item in items], out=out)
             else:
-                out[...] = padded.fill
-                before = (slice(None),) * padded.axis
+                out[...] = padded_input.fill
+                before = (slice(None),) * padded_input.axis
                 for row, item in zip(out, items, strict=True):
                     array = item[name]
-                    row[(*before, slice(array.shape[padded.axis]))] = array
-            made[name] = out
-        return made
+                    row[(*before, slice(array.shape[padded_input.axis]))] = array
+            batch[name] = out
+        return batch
 
     def batch_shapes(self, items: Sequence[Arrays]) -> Mapping[str, tuple[int, ...]]:
         """Return the shapes of the batch that `stack` builds from the items."""
@@ -95,18 +89,18 @@ class Padding:
             shapes[name] = (len(items), *shape)
         return shapes
 
-    def trimmed(self, outputs: Arrays, size: int) -> Arrays:
+    def trim(self, outputs: Arrays, size: int) -> Arrays:
         """Remove the padding from the outputs, without the batch axis, of an item of this size."""
-        cut = dict(outputs)
+        trimmed_outputs = dict(outputs)
         for name, axis in self._outputs:
-            cut[name] = cut[name][(*(slice(None),) * axis, slice(size))]
-        return cut
+            trimmed_outputs[name] = trimmed_outputs[name][(*(slice(None),) * axis, slice(size))]
+        return trimmed_outputs
 
 
 def padding_of(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> Padding | None:
     """Return the padding of a model; None: no dimension has a mask."""
-    masked = [each for spec in inputs for each in spec.dimensions if each.mask is not None]
-    return Padding(masked[0], inputs, outputs) if masked else None
+    dimensions = [each for spec in inputs for each in spec.dimensions if each.mask is not None]
+    return Padding(dimensions[0], inputs, outputs) if dimensions else None
 
 
 def check_padding(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> None:
@@ -115,10 +109,12 @@ def check_padding(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -
     Raises:
         ValueError: with the contradiction.
     """
-    masked = {each.name: each for spec in inputs for each in spec.dimensions if each.mask}
-    if len(masked) > 1:
-        raise ValueError(f"only one dimension can be padded, got {', '.join(map(repr, masked))}")
-    for name, dimension in masked.items():
+    dimensions = {each.name: each for spec in inputs for each in spec.dimensions if each.mask}
+    if len(dimensions) > 1:
+        raise ValueError(
+            f"only one dimension can be padded, got {', '.join(map(repr, dimensions))}"
+        )
+    for name, dimension in dimensions.items():
         if dimension.least < 1:
             raise ValueError(f"the padded {name!r} must have a least size of 1, not 0")
         mask = next((spec for spec in inputs if spec.name == dimension.mask), None)
@@ -133,7 +129,7 @@ def check_padding(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -
                 raise ValueError(f"{spec.name!r} has {name!r} twice; only one axis can be padded")
     for spec in outputs:
         for each in spec.dimensions:
-            if each.name is not None and each.name not in masked:
+            if each.name is not None and each.name not in dimensions:
                 raise ValueError(
                     f"output {spec.name!r}: its axis {each.name!r} is not a padded dimension"
                 )

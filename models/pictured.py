@@ -52,7 +52,7 @@ class MaskOutput(Part):
 PictureOutput: TypeAlias = Annotated[ImageOutput | MaskOutput, Field(discriminator="kind")]
 
 
-class Layout(NamedTuple):
+class ChannelLayout(NamedTuple):
     """Where an output has its channels or scores: the index of that axis, None if it has none.
 
     Attributes:
@@ -63,13 +63,10 @@ class Layout(NamedTuple):
     channels: int
 
 
-def layout(form: ImageOutput | MaskOutput, dtype: str, shape: tuple[int, ...]) -> Layout:
+def layout(form: ImageOutput | MaskOutput, dtype: str, shape: tuple[int, ...]) -> ChannelLayout:
     """Return the layout of an output that is declared as a picture.
 
-    Args:
-        form: its declaration.
-        dtype: its dtype.
-        shape: the shape of an item, -1 for free axes.
+    The shape is that of an item, -1 for free axes.
 
     Raises:
         ValueError: if such an output is no picture; the message says what it must be.
@@ -81,30 +78,30 @@ def layout(form: ImageOutput | MaskOutput, dtype: str, shape: tuple[int, ...]) -
             f"an image of {dtype} needs a range, such as 0..65535; booleans are a mask"
         )
     if len(shape) == 2:
-        return Layout(None, 1)
+        return ChannelLayout(None, 1)
     if len(shape) == 3:
         for axis in (0, 2):
             if shape[axis] in CHANNELS:
-                return Layout(axis, shape[axis])
+                return ChannelLayout(axis, shape[axis])
     raise ValueError(
         f"an image needs items of shape [height, width], [C, height, width] or [height, width, C] "
         f"with C of 1 or 3, got {list(shape)}"
     )
 
 
-def _mask_layout(form: MaskOutput, dtype: str, shape: tuple[int, ...]) -> Layout:
+def _mask_layout(form: MaskOutput, dtype: str, shape: tuple[int, ...]) -> ChannelLayout:
     if np.dtype(dtype).kind == "f":
         if len(shape) != 3 or not 2 <= shape[0] <= MAX_CLASSES:
             raise ValueError(
                 f"a mask of {dtype} needs a score for each class, [classes, height, width] with 2 "
                 f"to {MAX_CLASSES} classes, got {list(shape)}; one channel is an image"
             )
-        for what, given in (("palette", form.palette), ("classes", form.classes)):
-            if given and len(given) != shape[0]:
-                raise ValueError(f"the {what} has {len(given)} entries for {shape[0]} classes")
-        return Layout(0, shape[0])
+        for what, entries in (("palette", form.palette), ("classes", form.classes)):
+            if entries and len(entries) != shape[0]:
+                raise ValueError(f"the {what} has {len(entries)} entries for {shape[0]} classes")
+        return ChannelLayout(0, shape[0])
     if len(shape) == 2 or (len(shape) == 3 and shape[0] == 1):
-        return Layout(0 if len(shape) == 3 else None, 1)
+        return ChannelLayout(0 if len(shape) == 3 else None, 1)
     raise ValueError(
         f"a mask of {dtype} needs items of shape [height, width] or [1, height, width], got "
         f"{list(shape)}"
@@ -113,8 +110,8 @@ def _mask_layout(form: MaskOutput, dtype: str, shape: tuple[int, ...]) -> Layout
 
 def colours(form: MaskOutput) -> bytes:
     """Return the palette of a PNG file, 256 colours of three bytes."""
-    given = [bytes.fromhex(each[1:]) for each in form.palette]
-    return b"".join((*given, *(_voc(index) for index in range(len(given), MAX_CLASSES))))
+    palette = [bytes.fromhex(each[1:]) for each in form.palette]
+    return b"".join((*palette, *(_voc(index) for index in range(len(palette), MAX_CLASSES))))
 
 
 def _voc(index: int) -> bytes:

@@ -25,7 +25,7 @@ INTEGER_BYTES = {3: 2, 4: 4}  # of the types SHORT and LONG
 XMP_ORIENTATION = re.compile(rb'tiff:Orientation(?:="|>)([0-9])')
 CHUNK_FRAME = 12  # bytes of a chunk besides its data: length, kind, checksum
 # The seven pictures of an interlaced PNG: first column and row, and the steps to the next ones.
-INTERLACED = (
+INTERLACE_PASSES = (
     *((0, 0, 8, 8), (4, 0, 8, 8), (0, 4, 4, 8), (2, 0, 4, 4)),
     *((0, 2, 2, 4), (1, 0, 2, 2), (0, 1, 1, 2)),
 )
@@ -42,7 +42,7 @@ OTHER_FRAMES = frozenset((0xC3, *range(0xC5, 0xCC), 0xCD, 0xCE, 0xCF))
 ONES = b"\xff\0" * 8
 WITHOUT_DATA = frozenset((0x01, *range(0xD0, 0xD9)))
 EXIF, XMP = b"Exif\0\0", b"http://ns.adobe.com/xap/1.0/\0"  # either may contain the orientation
-LEFT_OUT = frozenset((*range(0xE1, 0xEE), 0xEF, 0xFE))  # application data, comments
+SKIPPED_SEGMENTS = frozenset((*range(0xE1, 0xEE), 0xEF, 0xFE))  # application data, comments
 MAX_SEGMENTS = 2000
 FRAME_HEAD = 9  # bytes of a frame's marker, size and number of components, before these
 MAX_TABLE_BYTES = 64 << 10  # of segments that are neither metadata nor pixels; they take about 1 KB
@@ -93,8 +93,8 @@ def orientation_of(exif: bytes, xmp: bytes) -> int:
             if int.from_bytes(exif[begin : begin + 2], order) == ORIENTATION:
                 size = INTEGER_BYTES.get(int.from_bytes(exif[begin + 2 : begin + 4], order), 0)
                 return int.from_bytes(exif[begin + 8 : begin + 8 + size], order)
-    found = XMP_ORIENTATION.search(xmp)
-    return int(found[1]) if found else 1
+    match = XMP_ORIENTATION.search(xmp)
+    return int(match[1]) if match else 1
 
 
 def _essential_png(data: bytes) -> Essential:
@@ -154,9 +154,9 @@ def check_rows(data: bytes) -> None:
         if missing <= 0:
             return
         if kind == b"IDAT":
-            for piece in range(begin, end, INFLATED_AT_ONCE):
-                left = data[piece : min(piece + INFLATED_AT_ONCE, end)]
-                missing -= _inflated(inflater, left, missing)
+            for offset in range(begin, end, INFLATED_AT_ONCE):
+                piece = data[offset : min(offset + INFLATED_AT_ONCE, end)]
+                missing -= _inflated_size(inflater, piece, missing)
     if missing > 0:
         raise PictureError("the picture is damaged: it has fewer rows than its header says")
 
@@ -181,7 +181,7 @@ def _chunks(data: bytes) -> Iterator[tuple[bytes, int, int]]:
         at = end
 
 
-def _inflated(inflater: zlib._Decompress, piece: bytes, enough: int) -> int:
+def _inflated_size(inflater: zlib._Decompress, piece: bytes, enough: int) -> int:
     """Return the inflated size of a piece of compressed data, up to about `enough`."""
     total = 0
     try:
@@ -198,7 +198,7 @@ def _row_bytes(data: bytes) -> int:
     width, height = int.from_bytes(data[16:20]), int.from_bytes(data[20:24])
     bits = data[24] * PNG_CHANNELS.get(data[25], 0)
     total = 0
-    for left, top, across, down in INTERLACED if data[28] else ((0, 0, 1, 1),):
+    for left, top, across, down in INTERLACE_PASSES if data[28] else ((0, 0, 1, 1),):
         columns, rows = -((left - width) // across), -((top - height) // down)
         if columns > 0 and rows > 0:
             total += rows * (1 + (columns * bits + 7) // 8)
@@ -209,13 +209,13 @@ def _essential_jpeg(data: bytes) -> Essential:
     parts, exif, xmp = [data[:2]], b"", b""
     at, segments, table_bytes = 2, 0, 0
     frame = b""
-    while found := MARKER.match(data, at):
-        at, marker = found.end(), found[1][0]
+    while match := MARKER.match(data, at):
+        at, marker = match.end(), match[1][0]
         if marker == END_OF_IMAGE:
             break
         if marker == START_OF_SCAN:  # the rest is for the decoder
-            left = b"".join((*parts, _scans(data, at, frame)))
-            return Essential(left, orientation_of(exif, xmp))
+            content = b"".join((*parts, _scans(data, at, frame)))
+            return Essential(content, orientation_of(exif, xmp))
         segments += 1
         if segments > MAX_SEGMENTS:
             raise PictureError(f"the JPEG file has more than {MAX_SEGMENTS} parts; save it again")
@@ -227,7 +227,7 @@ def _essential_jpeg(data: bytes) -> Essential:
                 "or progressive"
             )
         # Some programs zero the size with the content: the next marker is then looked for.
-        size = max(int.from_bytes(data[at : at + 2]), 2 if marker in LEFT_OUT else 0)
+        size = max(int.from_bytes(data[at : at + 2]), 2 if marker in SKIPPED_SEGMENTS else 0)
         segment, at = data[at : at + size], at + size
         if len(segment) < max(size, 2):
             break
@@ -237,7 +237,7 @@ def _essential_jpeg(data: bytes) -> Essential:
             exif = exif or segment[2:]
         elif marker == APP1 and segment.startswith(XMP, 2):
             xmp = xmp or segment[2:]
-        if marker in LEFT_OUT:
+        if marker in SKIPPED_SEGMENTS:
             continue
         table_bytes += size
         if table_bytes > MAX_TABLE_BYTES:
@@ -262,23 +262,23 @@ def _scans(data: bytes, at: int, frame: bytes) -> bytes:
     height, width = int.from_bytes(frame[4:6]), int.from_bytes(frame[6:8])
     is_progressive = frame[0] == PROGRESSIVE
     missing = set(frame[FRAME_HEAD::3])  # components not yet in any scan
-    start, scans, begun, is_refined, is_single = at - 2, 0, 0, False, False
+    start, scans, begin_bytes, is_refined, is_single = at - 2, 0, 0, False, False
     for marker, end, segment in _parts(data, start):
-        if not missing and not begun:
-            begun = end - start  # bytes of the scans that begin all components
-        is_single = scans == 1 and begun > 0 and not is_progressive
+        if not missing and not begin_bytes:
+            begin_bytes = end - start  # bytes of the scans that begin all components
+        is_single = scans == 1 and begin_bytes > 0 and not is_progressive
         if is_single or marker == END_OF_IMAGE:
             break
         if marker == START_OF_SCAN:
-            is_refined = begun > 0
+            is_refined = begin_bytes > 0
             scans += 1
             behind = 3 + 2 * int.from_bytes(segment[2:3])
             first, step = segment[behind : behind + 1], segment[behind + 2 : behind + 3]
             if not is_progressive or (first == b"\0" and step < b"\x10"):  # not a later step
                 missing.difference_update(segment[3:behind:2])
-    if not begun or (is_progressive and not is_refined):
+    if not begin_bytes or (is_progressive and not is_refined):
         raise PictureError("the picture is damaged: it ends before its pixels do")
-    if 8 * begun < -(-width // 8) * -(-height // 8):  # at least one bit for each block
+    if 8 * begin_bytes < -(-width // 8) * -(-height // 8):  # at least one bit for each block
         raise PictureError("the picture is damaged: it has too few bytes for its size")
     return data[start:end] + ONES if is_single else data[start : end + 2]
 
@@ -286,12 +286,12 @@ def _scans(data: bytes, at: int, frame: bytes) -> bytes:
 def _parts(data: bytes, at: int) -> Iterator[tuple[int, int, bytes]]:
     """Yield the markers after a JPEG file's header, with their offsets and segments."""
     for _ in range(MAX_SEGMENTS):
-        found = MARKER_BEHIND_SCAN.search(data, at)
-        if found is None:
+        match = MARKER_BEHIND_SCAN.search(data, at)
+        if match is None:
             yield END_OF_IMAGE, len(data), b""
             return
-        marker, at = found[1][0], found.end()
+        marker, at = match[1][0], match.end()
         size = 0 if marker in WITHOUT_DATA else int.from_bytes(data[at : at + 2])
-        yield marker, found.start(), data[at : at + size]
+        yield marker, match.start(), data[at : at + size]
         at += size
     raise PictureError(f"the JPEG file has more than {MAX_SEGMENTS} parts; save it again")

@@ -31,7 +31,7 @@ class Geometry(NamedTuple):
     scale: tuple[float, float]
     offset: tuple[float, float]
 
-    def shown(self) -> dict[str, JsonValue]:
+    def as_json(self) -> dict[str, JsonValue]:
         """Return it as clients see it."""
         return {
             "width": self.width,
@@ -68,29 +68,24 @@ def check_places(
 ) -> None:
     """Check the declaration of boxes and masks.
 
-    Args:
-        boxes: the outputs with boxes.
-        masks: the outputs with masks.
-        outputs: of the model.
-
     Raises:
         ValueError: with the contradiction.
     """
-    named = {spec.name: spec for spec in outputs}
-    seen: set[Name] = set()
+    specs = {spec.name: spec for spec in outputs}
+    names: set[Name] = set()
     for name in (*(each.output for each in boxes), *masks):
-        if name not in named:
-            raise ValueError(f"{name!r} is not an output; the model has {', '.join(named)}")
-        if name in seen:
+        if name not in specs:
+            raise ValueError(f"{name!r} is not an output; the model has {', '.join(specs)}")
+        if name in names:
             raise ValueError(f"{name!r} is declared twice, as boxes or as a mask; once is enough")
-        seen.add(name)
+        names.add(name)
     for each in boxes:
-        _check_boxes(each, named[each.output])
+        _check_boxes(each, specs[each.output])
     for name in masks:
-        if len(named[name].item_shape) < 2:
+        if len(specs[name].item_shape) < 2:
             raise ValueError(
                 f"the mask {name!r} needs axes for height and width at its end, got shape "
-                f"{list(named[name].shape)}"
+                f"{list(specs[name].shape)}"
             )
 
 

@@ -143,12 +143,12 @@ def choose(
     steps: list[Step] = []
     current: Form | None = None
     for size in sorted(rounds):
-        taken = {form: rounds[size][form] for form in candidates if form in rounds[size]}
-        if not taken:
+        times_by_form = {form: rounds[size][form] for form in candidates if form in rounds[size]}
+        if not times_by_form:
             continue
-        if current not in taken:
-            current = next(iter(taken))
-        while better := _better(taken, current, always=size in unsettled):
+        if current not in times_by_form:
+            current = next(iter(times_by_form))
+        while better := _better(times_by_form, current, always=size in unsettled):
             current = better
         if steps and steps[-1].form == current:
             steps.pop()
@@ -156,7 +156,7 @@ def choose(
     return tuple(steps)
 
 
-def extended(steps: tuple[Step, ...], largest: int) -> tuple[Step, ...]:
+def extend_steps(steps: tuple[Step, ...], largest: int) -> tuple[Step, ...]:
     """Extend the last step up to `largest`, for sizes that need no measurement."""
     return (*steps[:-1], Step(up_to=max(largest, steps[-1].up_to), form=steps[-1].form))
 
@@ -177,7 +177,7 @@ def choose_one(
     sums = {
         form: statistics.fmean(math.log(statistics.median(rounds[size][form])) for size in rounds)
         for form in candidates
-        if rounds and all(form in taken for taken in rounds.values())
+        if rounds and all(form in times_by_form for times_by_form in rounds.values())
     }
     if not sums:
         return ()
@@ -188,14 +188,16 @@ def choose_one(
     return (Step(up_to=max(rounds), form=best if wins else first),)
 
 
-def _better(taken: Mapping[Form, Sequence[float]], current: Form, *, always: bool) -> Form | None:
+def _better(
+    times_by_form: Mapping[Form, Sequence[float]], current: Form, *, always: bool
+) -> Form | None:
     """Return the fastest form that beats the current one; the fastest may be too noisy to do so."""
-    limit = statistics.median(taken[current])
+    limit = statistics.median(times_by_form[current])
     medians = {
         form: median
-        for form, times in taken.items()
+        for form, times in times_by_form.items()
         if (median := statistics.median(times)) < limit
-        and is_faster(times, taken[current], always=always)
+        and is_faster(times, times_by_form[current], always=always)
     }
     return min(medians, key=lambda form: medians[form], default=None)
 
@@ -238,20 +240,23 @@ def _apart(times: Sequence[float], others: Sequence[float]) -> bool:
 
 def summary(rounds: Rounds, form: Form, precision: Precision) -> FormTimes:
     """Return one form's times in microseconds, with the spread of the middle half of the rounds."""
-    measured = {
-        size: sorted(taken[form]) for size, taken in sorted(rounds.items()) if form in taken
+    times_by_size = {
+        size: sorted(times_by_form[form])
+        for size, times_by_form in sorted(rounds.items())
+        if form in times_by_form
     }
 
     def at(share: float) -> tuple[float, ...]:
         return tuple(
-            round(times[round(share * (len(times) - 1))] * 1e6, 2) for times in measured.values()
+            round(times[round(share * (len(times) - 1))] * 1e6, 2)
+            for times in times_by_size.values()
         )
 
     return FormTimes(
         form=form,
         precision=precision,
-        batch_sizes=tuple(measured),
-        median_us=tuple(round(statistics.median(t) * 1e6, 2) for t in measured.values()),
+        batch_sizes=tuple(times_by_size),
+        median_us=tuple(round(statistics.median(t) * 1e6, 2) for t in times_by_size.values()),
         low_us=at(0.25),
         high_us=at(0.75),
     )

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from PIL import Image, ImageFile, ImageOps, UnidentifiedImageError
 
 from models.codec_specs import PicturePreprocess
-from models.fitting import fitted, placing_of, scaling_cost
+from models.fitting import fit_picture, placing_of, scaling_cost
 from models.gif import first_frame, is_gif
 from models.pictures import ORIENTATION, PictureError, check_rows, essential, transparent_grey
 from models.places import Geometry
@@ -44,9 +44,9 @@ TRANSPOSES = {  # turn each orientation upright
     7: Image.Transpose.TRANSVERSE,
     8: Image.Transpose.ROTATE_90,
 }
-TURNED = frozenset((5, 6, 7, 8))  # orientations that swap width and height
+SIDEWAYS = frozenset((5, 6, 7, 8))  # orientations that swap width and height
 # In the upright picture: whether left and right, or top and bottom, are those of the file swapped.
-MIRRORED = {
+MIRRORED_AXES = {
     2: (True, False),
     3: (True, True),
     4: (False, True),
@@ -62,7 +62,7 @@ DAMAGE = (
 )
 
 
-def preprocess(picture: bytes | Opened | Image.Image, how: PicturePreprocess) -> Array:
+def preprocess(picture: bytes | OpenedPicture | Image.Image, how: PicturePreprocess) -> Array:
     """Convert a picture to the array that a model accepts.
 
     Applies the orientation from EXIF or XMP, applies `how.alpha`, converts colours to
@@ -83,25 +83,25 @@ def preprocess(picture: bytes | Opened | Image.Image, how: PicturePreprocess) ->
     """
     if isinstance(picture, bytes):
         picture = open_picture(picture, how)
-    if isinstance(picture, Opened):
+    if isinstance(picture, OpenedPicture):
         upright = _upright(picture, how)
     else:
-        upright = _turned(picture, picture.getexif().get(ORIENTATION, 1))
+        upright = _turn_upright(picture, picture.getexif().get(ORIENTATION, 1))
     picture = _flatten(upright, how)
     border = _border(picture)
     if _must_invert(how, border):
         picture = ImageOps.invert(picture)
         border = 255 - border
-    levels = np.asarray(fitted(picture, how, border))
+    levels = np.asarray(fit_picture(picture, how, border))
     levels = levels.reshape(*levels.shape[:2], how.channels)
     if how.values == "levels":
         return np.ascontiguousarray(levels.transpose(2, 0, 1))
-    scaled = levels.astype(np.float32) / 255
-    normalised = (scaled - np.array(how.mean, np.float32)) / np.array(how.std, np.float32)
-    return np.ascontiguousarray(normalised.transpose(2, 0, 1), dtype=np.float32)
+    values = levels.astype(np.float32) / 255
+    values = (values - np.array(how.mean, np.float32)) / np.array(how.std, np.float32)
+    return np.ascontiguousarray(values.transpose(2, 0, 1), dtype=np.float32)
 
 
-class Opened(NamedTuple):
+class OpenedPicture(NamedTuple):
     """A picture whose header was read.
 
     Attributes:
@@ -124,47 +124,44 @@ class Opened(NamedTuple):
     @property
     def upright_size(self) -> tuple[int, int]:
         """Width and height of the picture as it is meant to be seen."""
-        return self.size[::-1] if self.orientation in TURNED else self.size
+        return self.size[::-1] if self.orientation in SIDEWAYS else self.size
 
 
-def geometry_of(opened: Opened, how: PicturePreprocess) -> Geometry:
+def geometry_of(opened_picture: OpenedPicture, how: PicturePreprocess) -> Geometry:
     """Return how the upright picture maps to the array that `preprocess` makes of it.
 
     A JPEG file that is decoded at a fraction of its size ends with a pixel that is only in part of
     the picture, unless its size is a multiple.
     """
-    is_turned = opened.orientation in TURNED
-    width, height = opened.upright_size
-    decoded = opened.picture.size[::-1] if is_turned else opened.picture.size
-    placing = placing_of(decoded, how)
+    is_turned = opened_picture.orientation in SIDEWAYS
+    width, height = opened_picture.upright_size
+    decoded_size = opened_picture.picture.size[::-1] if is_turned else opened_picture.picture.size
+    placing = placing_of(decoded_size, how)
     scale, offset = [], []
-    for whole, pixels, scaled, corner, is_mirrored in zip(
+    for whole, pixels, side, corner, is_mirrored in zip(
         (width, height),
-        decoded,
-        placing.scaled,
+        decoded_size,
+        placing.size,
         (placing.left, placing.top),
-        MIRRORED.get(opened.orientation, (False, False)),
+        MIRRORED_AXES.get(opened_picture.orientation, (False, False)),
         strict=True,
     ):
-        beyond = pixels * opened.reduction - whole if is_mirrored else 0
-        scale.append(scaled / (pixels * opened.reduction))
+        beyond = pixels * opened_picture.reduction - whole if is_mirrored else 0
+        scale.append(side / (pixels * opened_picture.reduction))
         offset.append(corner + beyond * scale[-1])
     return Geometry(width, height, (scale[0], scale[1]), (offset[0], offset[1]))
 
 
 def open_picture(
     data: bytes, how: PicturePreprocess, charge: Callable[[int, int], None] | None = None
-) -> Opened:
+) -> OpenedPicture:
     """Read only the header.
 
     A JPEG file is decoded at the smallest fraction of its size that is at least twice its scaled
     size. For cropped and stretched pictures this applies only above `MAX_PIXELS`, so that an
     adopted model gets exactly the pixels that it got elsewhere.
 
-    Args:
-        data: the file.
-        how: size and fit, from the manifest.
-        charge: called with the pixels to decode and the cost, before memory is taken for them.
+    `charge` is called with the pixels to decode and the cost, before memory is taken for them.
 
     Raises:
         PictureError: if the bytes are no PNG, JPEG, WebP or GIF, or have too many pixels or parts.
@@ -172,7 +169,7 @@ def open_picture(
     if is_webp(data):
         return _open_webp(data, how, charge)
     data, orientation = first_frame(data) if is_gif(data) else essential(data)
-    picture = _opened(data)
+    picture = _open(data)
     if KEY in picture.info and picture.mode in ("1", "L") and picture.format == "PNG":
         picture.info[KEY] = transparent_grey(data)  # Pillow scales the pixels, but not this
     _check_sides(picture.size)
@@ -189,12 +186,12 @@ def open_picture(
         raise _too_large(whole)
     if charge is not None:
         charge(picture.width * picture.height, cost)
-    return Opened(picture, cost, data, orientation, size, reduction)
+    return OpenedPicture(picture, cost, data, orientation, size, reduction)
 
 
 def _open_webp(
     data: bytes, how: PicturePreprocess, charge: Callable[[int, int], None] | None
-) -> Opened:
+) -> OpenedPicture:
     data, orientation, size = first_picture(data)
     _check_sides(size)
     pixels = size[0] * size[1]
@@ -203,13 +200,13 @@ def _open_webp(
     cost = 2 * FILE_COST + WEBP_PIXEL_BYTES * pixels + scaling_cost(size, how)
     if charge is not None:
         charge(pixels, cost)
-    picture = _opened(data)
+    picture = _open(data)
     if picture.size != size:
         raise PictureError("the picture is damaged: it has two sizes")
-    return Opened(picture, cost, data, orientation, size, 1)
+    return OpenedPicture(picture, cost, data, orientation, size, 1)
 
 
-def _opened(data: bytes) -> ImageFile.ImageFile:
+def _open(data: bytes) -> ImageFile.ImageFile:
     try:
         ignore_warnings(module=PILLOW)
         return Image.open(io.BytesIO(data), formats=FORMATS)
@@ -256,44 +253,44 @@ def _draft(picture: Image.Image, how: PicturePreprocess) -> int:
     if how.fit == "none":
         return 1
     shorter, is_large = how.resize_shorter, picture.width * picture.height > MAX_PIXELS
-    width, drafted = picture.width, None
+    width, draft = picture.width, None
     if shorter is None and (is_large or how.fit == "pad"):
-        drafted = picture.draft(None, (2 * how.width, 2 * how.height))
+        draft = picture.draft(None, (2 * how.width, 2 * how.height))
     elif shorter is not None and is_large:
         twice = min(picture.size) >= 4 * shorter  # half of it is then twice the needed size
-        drafted = picture.draft(None, (2 * shorter, 2 * shorter) if twice else (shorter, shorter))
-    return 1 if drafted is None else round(width / drafted[1][2])
+        draft = picture.draft(None, (2 * shorter, 2 * shorter) if twice else (shorter, shorter))
+    return 1 if draft is None else round(width / draft[1][2])
 
 
-def _upright(opened: Opened, how: PicturePreprocess) -> Image.Image:
+def _upright(opened_picture: OpenedPicture, how: PicturePreprocess) -> Image.Image:
     ignore_warnings(module=PILLOW)
-    check_rows(opened.data)
-    has_deep_key = how.alpha == "white" and _has_deep_key(opened.picture)
+    check_rows(opened_picture.data)
+    has_deep_key = how.alpha == "white" and _has_deep_key(opened_picture.picture)
     try:
-        opened.picture.load()  # Pillow decodes lazily: here, not when opening
+        opened_picture.picture.load()  # Pillow decodes lazily: here, not when opening
         if has_deep_key:
-            _put_deep_key_on_white(opened)
+            _put_deep_key_on_white(opened_picture)
     except DAMAGE as error:
         raise PictureError(f"the picture is damaged: {error}") from error
-    if opened.picture.mode == "P" and opened.picture.palette is None:
+    if opened_picture.picture.mode == "P" and opened_picture.picture.palette is None:
         raise PictureError("the picture is damaged: it has no palette")
-    return _turned(opened.picture, opened.orientation)
+    return _turn_upright(opened_picture.picture, opened_picture.orientation)
 
 
-def _put_deep_key_on_white(opened: Opened) -> None:
+def _put_deep_key_on_white(opened_picture: OpenedPicture) -> None:
     """Put the transparent colour of 16-bit RGB on white; other colours may share its high bytes."""
-    picture = opened.picture
+    picture = opened_picture.picture
     key = np.array(picture.info.pop(KEY), np.uint16)
-    low = Image.open(io.BytesIO(opened.data), formats=("PNG",))
+    low = Image.open(io.BytesIO(opened_picture.data), formats=("PNG",))
     low.tile = [tile._replace(args=LOW_BYTES) for tile in low.tile]
     for box in _strips(picture):
         high_bytes, low_bytes = np.asarray(picture.crop(box)), np.asarray(low.crop(box))
         equal = (high_bytes == key >> 8) & (low_bytes == key & 255)
-        found = equal[..., 0] & equal[..., 1] & equal[..., 2]
-        picture.paste("white", box, Image.fromarray(found))
+        mask = equal[..., 0] & equal[..., 1] & equal[..., 2]
+        picture.paste("white", box, Image.fromarray(mask))
 
 
-def _turned(picture: Image.Image, orientation: int) -> Image.Image:
+def _turn_upright(picture: Image.Image, orientation: int) -> Image.Image:
     method = TRANSPOSES.get(orientation)
     return picture if method is None else picture.transpose(method)
 
@@ -302,10 +299,10 @@ def _flatten(picture: Image.Image, how: PicturePreprocess) -> Image.Image:
     mode = "L" if how.channels == 1 else "RGB"
     if picture.mode in ("I;16", "I", "F"):  # 16-bit greyscale: Pillow would clip, not scale
         levels = np.asarray(picture)
-        scaled = np.clip(levels // 256, 0, 255).astype(np.uint8)  # as Pillow scales colours
+        eight_bit = np.clip(levels // 256, 0, 255).astype(np.uint8)  # as Pillow scales colours
         if how.alpha == "white" and KEY in picture.info:
-            scaled[levels == picture.info[KEY]] = 255
-        picture = Image.fromarray(scaled)
+            eight_bit[levels == picture.info[KEY]] = 255
+        picture = Image.fromarray(eight_bit)
     if how.alpha == "white" and picture.has_transparency_data:
         picture = _on_white(picture.convert("RGBA"))
     return picture if picture.mode == mode else picture.convert(mode)

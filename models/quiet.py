@@ -7,8 +7,8 @@ import warnings
 
 # Deprecation warnings of torch for features that are used on purpose: TorchScript at every
 # call, quantized tensors once per process.
-QUANTIZED = r"torch\.quantize_per_tensor"
-DEPRECATIONS = ("`torch.jit.*is deprecated", QUANTIZED)
+QUANTIZED_WARNING = r"torch\.quantize_per_tensor"
+DEPRECATIONS = ("`torch.jit.*is deprecated", QUANTIZED_WARNING)
 
 
 def ignore_warnings(*, message: str = "", module: str = "") -> None:
@@ -21,7 +21,7 @@ def ignore_warnings(*, message: str = "", module: str = "") -> None:
         message: a pattern for the beginning of the text; empty: any.
         module: a pattern for the beginning of the warning module's name; empty: any.
     """
-    wanted = (
+    entry = (
         "ignore",
         re.compile(message, re.IGNORECASE) if message else None,
         Warning,
@@ -29,7 +29,7 @@ def ignore_warnings(*, message: str = "", module: str = "") -> None:
         0,
     )
     for each in warnings.filters:  # the first match decides
-        if each == wanted:
+        if each == entry:
             return
         if each[0] != "ignore":
             break

@@ -22,11 +22,11 @@ def usable_cores() -> int:
     kernel's periods (100 ms), and then all of them would pause.
     """
     if hasattr(os, "sched_getaffinity"):
-        allowed = len(os.sched_getaffinity(os.getpid()))  # of its first thread: replicas have fewer
+        cores = len(os.sched_getaffinity(os.getpid()))  # of its first thread: replicas have fewer
     else:
-        allowed = os.cpu_count() or 1
+        cores = os.cpu_count() or 1
     quotas = [quota for group in _groups("cpu") if (quota := _quota(group)) is not None]
-    return max(1, min(allowed, int(min(quotas, default=allowed))))
+    return max(1, min(cores, int(min(quotas, default=cores))))
 
 
 def serving_threads() -> int:
@@ -41,10 +41,10 @@ def numa_nodes() -> tuple[frozenset[int], ...]:
     """
     if not hasattr(os, "sched_getaffinity"):
         return ()
-    allowed, nodes = os.sched_getaffinity(0), []
+    own_cores, nodes = os.sched_getaffinity(0), []
     for file in sorted(NODES.glob("node[0-9]*/cpulist")):
         with contextlib.suppress(OSError, ValueError):
-            cores = allowed & _cpulist(file.read_text())
+            cores = own_cores & _cpulist(file.read_text())
             if cores:
                 nodes.append(frozenset(cores))
     return tuple(nodes)
@@ -52,11 +52,11 @@ def numa_nodes() -> tuple[frozenset[int], ...]:
 
 def memory_left_bytes() -> int | None:
     """Return the memory that this process can still use; None: unknown."""
-    left = [room for group in _groups("memory") if (room := _room(group)) is not None]
+    rooms = [room for group in _groups("memory") if (room := _room(group)) is not None]
     with contextlib.suppress(OSError, ValueError, KeyError):
         lines = (line.split() for line in MEMINFO.read_text().splitlines())
-        left.append({fields[0]: int(fields[1]) for fields in lines}["MemAvailable:"] * KIB)
-    return max(0, min(left)) if left else None
+        rooms.append({fields[0]: int(fields[1]) for fields in lines}["MemAvailable:"] * KIB)
+    return max(0, min(rooms)) if rooms else None
 
 
 def resident_bytes() -> int | None:
@@ -102,7 +102,7 @@ def _room(group: Path) -> int | None:
 
     Cached files do not count: the kernel drops them first.
     """
-    for limit, used, prefix in (
+    for limit, usage, prefix in (
         ("memory.max", "memory.current", ""),
         ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_"),
     ):
@@ -110,11 +110,11 @@ def _room(group: Path) -> int | None:
             most = (group / limit).read_text().strip()
             if most == "max":
                 return None
-            taken = int((group / used).read_text())
+            used_bytes = int((group / usage).read_text())
             stat = (line.split() for line in (group / "memory.stat").read_text().splitlines())
             by_name = {name: int(value) for name, value in stat}
             files = (by_name.get(f"{prefix}{state}_file", 0) for state in ("active", "inactive"))
-            return int(most) - taken + sum(files)
+            return int(most) - used_bytes + sum(files)
     return None
 
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from models.tensors import Name, TensorSpec
 
 
-def answered(outputs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
+def answer_outputs(outputs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
     """Return the outputs in JSON answers: without counts, with a free number of counted rows."""
     counts = {spec.count for spec in outputs}
     return tuple(
@@ -30,37 +30,33 @@ def check_rows(
 ) -> None:
     """Check a manifest's declaration of counted rows.
 
-    Args:
-        inputs: of the model; an input cannot have a count.
-        outputs: of the model.
-        ranked_by: the output whose numbers rank the rows.
-        classes: the output with the class of each row.
+    `ranked_by` is the output whose numbers rank the rows; `classes` has the class of each row.
 
     Raises:
         ValueError: with the contradiction.
     """
-    named = {spec.name: spec for spec in outputs}
-    if counted := [spec.name for spec in inputs if spec.count is not None]:
-        raise ValueError(f"input {counted[0]!r} has a count; only outputs are counted")
+    specs = {spec.name: spec for spec in outputs}
+    if with_count := [spec.name for spec in inputs if spec.count is not None]:
+        raise ValueError(f"input {with_count[0]!r} has a count; only outputs are counted")
     for spec in outputs:
         if spec.count is not None:
-            _check_count(spec, named)
+            _check_count(spec, specs)
     if outputs[0].name in {spec.count for spec in outputs}:
         raise ValueError(f"the first output, {outputs[0].name!r}, cannot be a count")
     if ranked_by is not None:
-        ranked = _one_per_row("ranked_by", ranked_by, named)
-        if not ranked.dtype.startswith("float"):
-            raise ValueError(f"ranked_by needs floating-point numbers, not {ranked.dtype}")
+        rank_spec = _one_per_row("ranked_by", ranked_by, specs)
+        if not rank_spec.dtype.startswith("float"):
+            raise ValueError(f"ranked_by needs floating-point numbers, not {rank_spec.dtype}")
     if classes is not None:
-        kinds = _one_per_row("classes", classes, named)
-        if not kinds.dtype.startswith(("int", "uint")):
-            raise ValueError(f"classes needs integers, not {kinds.dtype}")
-        if ranked_by is not None and kinds.count != named[ranked_by].count:
+        class_spec = _one_per_row("classes", classes, specs)
+        if not class_spec.dtype.startswith(("int", "uint")):
+            raise ValueError(f"classes needs integers, not {class_spec.dtype}")
+        if ranked_by is not None and class_spec.count != specs[ranked_by].count:
             raise ValueError(f"{classes!r} and {ranked_by!r} must have the same count")
 
 
-def _check_count(spec: TensorSpec, named: dict[str, TensorSpec]) -> None:
-    count = named.get(spec.count or "")
+def _check_count(spec: TensorSpec, specs: dict[str, TensorSpec]) -> None:
+    count = specs.get(spec.count or "")
     if count is None:
         raise ValueError(f"the count of {spec.name!r} is {spec.count!r}, which is not an output")
     if count.item_shape or not count.dtype.startswith(("int", "uint")) or count.count is not None:
@@ -72,8 +68,8 @@ def _check_count(spec: TensorSpec, named: dict[str, TensorSpec]) -> None:
         raise ValueError(f"{spec.name!r} has a count, but no axis of rows: {list(spec.shape)}")
 
 
-def _one_per_row(field: str, name: Name, named: dict[str, TensorSpec]) -> TensorSpec:
-    spec = named.get(name)
+def _one_per_row(field: str, name: Name, specs: dict[str, TensorSpec]) -> TensorSpec:
+    spec = specs.get(name)
     if spec is None or spec.count is None or len(spec.item_shape) != 1:
         raise ValueError(f"{field} is {name!r}, not a counted output with a number per row")
     return spec

@@ -14,7 +14,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, BinaryIO, Generic, NamedTuple, TypeVar, cast
 
-Loaded = TypeVar("Loaded")
+Model = TypeVar("Model")
 # Loads take turns, so that each sees the memory that the one before took. A load that hangs delays
 # the others at most this long.
 _LOADS = threading.Lock()
@@ -25,41 +25,41 @@ class NotInstalled(Exception):
     """A package is not installed; the message says how to install it."""
 
 
-class File(NamedTuple):
+class VariantFile(NamedTuple):
     """A file of a variant.
 
     Attributes:
         digest: SHA-256 of its bytes, in hex.
-        opened: provides its path for as long as a load needs it.
+        open: provides its path for as long as a load needs it.
     """
 
     digest: str
-    opened: Callable[[], AbstractContextManager[str]]
+    open: Callable[[], AbstractContextManager[str]]
 
     @classmethod
-    def of(cls, data: bytes) -> File:
+    def of(cls, data: bytes) -> VariantFile:
         """Return the file with these bytes."""
         return cls(hashlib.sha256(data).hexdigest(), lambda: named_file(data))
 
     @classmethod
-    def at(cls, path: Path, digest: str) -> File:
+    def at(cls, path: Path, digest: str) -> VariantFile:
         """Return a file on a disk that nobody changes meanwhile."""
         return cls(digest, lambda: contextlib.nullcontext(str(path)))
 
 
-class Shared(Generic[Loaded]):
+class SharedModels(Generic[Model]):
     """The models of a process: equal ones that are in use are loaded once, for all replicas."""
 
     def __init__(self) -> None:
-        self._loaded: weakref.WeakValueDictionary[Hashable, Loaded] = weakref.WeakValueDictionary()
+        self._models: weakref.WeakValueDictionary[Hashable, Model] = weakref.WeakValueDictionary()
 
     def get(
         self,
-        file: File,
+        file: VariantFile,
         how: Hashable,
-        load: Callable[[str], Loaded],
-        may_share: Callable[[Loaded], bool] = lambda _: True,
-    ) -> Loaded:
+        load: Callable[[str], Model],
+        may_share: Callable[[Model], bool] = lambda _: True,
+    ) -> Model:
         """Return the model in a file, which is freed with the last reference to it.
 
         Args:
@@ -69,21 +69,21 @@ class Shared(Generic[Loaded]):
             may_share: whether several threads may run what was loaded.
         """
         key = (file.digest, how)
-        alone = _LOADS.acquire(timeout=PATIENCE_S)
+        is_locked = _LOADS.acquire(timeout=PATIENCE_S)
         try:
-            found = self._loaded.get(key)
-            if found is None:
-                with file.opened() as path:
-                    found = load(path)
-                if may_share(found):
-                    self._loaded[key] = found
-            return found
+            model = self._models.get(key)
+            if model is None:
+                with file.open() as path:
+                    model = load(path)
+                if may_share(model):
+                    self._models[key] = model
+            return model
         finally:
-            if alone:
+            if is_locked:
                 _LOADS.release()
 
 
-def imported(module: str, name: str, extra: str) -> Any:
+def import_package(module: str, name: str, extra: str) -> Any:
     """Import an optional package, which may take long.
 
     Args:

@@ -29,8 +29,8 @@ def scratch_folder(prefix: str, parent: Path) -> Iterator[Path]:
     Raises:
         OSError: if it cannot be created.
     """
-    for left in parent.glob(f"{glob.escape(prefix)}????????"):
-        _remove_unlocked(left)
+    for leftover in parent.glob(f"{glob.escape(prefix)}????????"):
+        _remove_unlocked(leftover)
     folder, lock = _make(prefix, parent)
     try:
         yield folder

@@ -78,13 +78,12 @@ class TrustedKeys:
         return TrustedKeys(self._keys | other._keys, self.origins | other.origins)
 
     def verify(self, manifest: bytes, signature: bytes | None) -> str:
-        """See `Verifier`."""
         if signature is None:
             raise Untrusted(
                 f"it is not signed: there is no {SIGNATURE_FILE}, and only artifacts signed by a "
                 f"trusted key are accepted; {SIGN_IT}"
             )
-        fingerprint, raw = _parsed(signature)
+        fingerprint, raw = _parse(signature)
         key = self._keys.get(fingerprint)
         if key is None:
             raise Untrusted(
@@ -118,7 +117,7 @@ def claimed_key(signature: bytes) -> str:
     Raises:
         Untrusted: if it is not a signature file.
     """
-    return _parsed(signature)[0]
+    return _parse(signature)[0]
 
 
 def fingerprint_of(key: Ed25519PublicKey) -> str:
@@ -127,14 +126,14 @@ def fingerprint_of(key: Ed25519PublicKey) -> str:
     return hashlib.sha256(der).hexdigest()
 
 
-def _parsed(signature: bytes) -> tuple[str, bytes]:
-    found = SIGNATURE.fullmatch(signature)
-    if found is None:
+def _parse(signature: bytes) -> tuple[str, bytes]:
+    match = SIGNATURE.fullmatch(signature)
+    if match is None:
         raise Untrusted(
             f"{SIGNATURE_FILE} is malformed: it was cut off, altered, or written by another "
             f"release; {GET_IT}"
         )
-    return found[1].decode("ascii"), bytes.fromhex(found[2].decode("ascii"))
+    return match[1].decode("ascii"), bytes.fromhex(match[2].decode("ascii"))
 
 
 def _public_keys(folder: Path, name: str) -> list[Ed25519PublicKey]:

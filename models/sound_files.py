@@ -89,14 +89,14 @@ def _samples(form: bytes, data: bytes, begin: int, size: int) -> Sound:
         )
     if not rate or not channels or frame_bytes != channels * bits // 8:
         raise SoundError("the WAV file is damaged: its format contradicts itself")
-    left = len(data) - begin
+    bytes_left = len(data) - begin
     if size == 0 and not _is_empty(data, begin):
-        size = left
+        size = bytes_left
     if size >= UNKNOWN_BYTES:
-        size = min(size, left)
-    if size > left:
+        size = min(size, bytes_left)
+    if size > bytes_left:
         raise SoundError(
-            f"the WAV file is cut off: it says {size} bytes of samples, and has {left}"
+            f"the WAV file is cut off: it says {size} bytes of samples, and has {bytes_left}"
         )
     frames = size // frame_bytes
     size = frames * frame_bytes
@@ -132,8 +132,8 @@ def _flac(data: bytes) -> Sound:
 
 
 def _frames(info: bytes, rest: memoryview) -> Sound:
-    packed = int.from_bytes(info[10:18])  # rate: 20 bits, channels: 3, bits: 5, frames: 36
-    rate, channels, frames = packed >> 44, (packed >> 41 & 7) + 1, packed & (1 << 36) - 1
+    fields = int.from_bytes(info[10:18])  # rate: 20 bits, channels: 3, bits: 5, frames: 36
+    rate, channels, frames = fields >> 44, (fields >> 41 & 7) + 1, fields & (1 << 36) - 1
     if not rate:
         raise SoundError("the FLAC file is damaged: it has 0 samples per second")
     if not frames and rest:

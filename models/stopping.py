@@ -10,51 +10,54 @@ from typing import TypeAlias
 from models.plan import MIN_GAIN, Form, Rounds, is_faster
 from models.timing import MIN_ROUNDS, WARM_RUNS, lasts_s
 
-FAR = 1.5  # a form that takes this many times as long in every round needs no more rounds
-MOST = 5  # in budgets: a size that would take longer is never timed
-CLEARLY = 1.1  # a slow form that takes this many times as long in every round has lost
+DECIDED_RATIO = 1.5  # a form that takes this many times as long in every round needs no more rounds
+MAX_BUDGETS = 5  # in budgets: a size that would take longer is never timed
+LOST_RATIO = 1.1  # a slow form that takes this many times as long in every round has lost
 SLOW_S = 0.05  # from here on the kernels are busy: a form that has lost would not win when larger
-STEADY = 0.1  # times per item are equal if they differ by a smaller share
+STEADY_DIFFERENCE = 0.1  # times per item are equal if they differ by a smaller share
 
 # Form -> seconds of one forward, one number per round: the measurements at one size.
-Taken: TypeAlias = Mapping[Form, Sequence[float]]
+RoundTimes: TypeAlias = Mapping[Form, Sequence[float]]
 
 
-def is_decided(taken: Taken, far: float = FAR) -> bool:
+def is_decided(times_by_form: RoundTimes, far: float = DECIDED_RATIO) -> bool:
     """Whether more rounds change nothing: all forms but one took `far` times as long in each."""
-    if not taken:
+    if not times_by_form:
         return True
-    best = min(taken, key=lambda form: statistics.median(taken[form]))
+    best = min(times_by_form, key=lambda form: statistics.median(times_by_form[form]))
     return all(
         other >= far * own
-        for form in taken.keys() - {best}
-        for own, other in zip(taken[best], taken[form], strict=True)
+        for form in times_by_form.keys() - {best}
+        for own, other in zip(times_by_form[best], times_by_form[form], strict=True)
     )
 
 
-def remaining(taken: Taken) -> list[Form]:
+def remaining(times_by_form: RoundTimes) -> list[Form]:
     """Return the forms to time at larger sizes: without slow ones that have clearly lost."""
-    if min((min(times) for times in taken.values()), default=0.0) < SLOW_S:
-        return list(taken)
-    return [form for form in taken if not _loses(form, taken)]
+    if min((min(times) for times in times_by_form.values()), default=0.0) < SLOW_S:
+        return list(times_by_form)
+    return [form for form in times_by_form if not _loses(form, times_by_form)]
 
 
-def _loses(form: Form, taken: Taken) -> bool:
+def _loses(form: Form, times_by_form: RoundTimes) -> bool:
     """Whether some other form was clearly faster in every round."""
     return any(
-        all(own >= CLEARLY * other for own, other in zip(taken[form], times, strict=True))
-        for times in taken.values()
+        all(
+            own >= LOST_RATIO * other for own, other in zip(times_by_form[form], times, strict=True)
+        )
+        for times in times_by_form.values()
     )
 
 
-def is_told(taken: Taken) -> bool:
+def is_conclusive(times_by_form: RoundTimes) -> bool:
     """Whether each form equals the fastest by its lower quartile, or is clearly slower."""
-    if not taken:
+    if not times_by_form:
         return True
-    best = min(taken, key=lambda form: lasts_s(taken[form]))
+    best = min(times_by_form, key=lambda form: lasts_s(times_by_form[form]))
     return all(
-        lasts_s(taken[best]) >= (1 - MIN_GAIN) * lasts_s(times) or is_faster(taken[best], times)
-        for times in taken.values()
+        lasts_s(times_by_form[best]) >= (1 - MIN_GAIN) * lasts_s(times)
+        or is_faster(times_by_form[best], times)
+        for times in times_by_form.values()
     )
 
 
@@ -72,12 +75,12 @@ def can_stop(
         budget_s: sizes that can be timed within this are fast.
         warm_runs: runs of each form before it is timed.
     """
-    known = [rounds for rounds in contests if rounds]
-    forwards_s = sum(_forwards_s(rounds, size) for rounds in known)
+    nonempty = [rounds for rounds in contests if rounds]
+    forwards_s = sum(_forwards_s(rounds, size) for rounds in nonempty)
     least_s = (warm_runs + MIN_ROUNDS) * forwards_s
-    if least_s > MOST * budget_s and any(len(rounds) > 1 for rounds in known):
+    if least_s > MAX_BUDGETS * budget_s and any(len(rounds) > 1 for rounds in nonempty):
         return True
-    return least_s > budget_s and all(in_proportion(rounds) for rounds in known)
+    return least_s > budget_s and all(in_proportion(rounds) for rounds in nonempty)
 
 
 def in_proportion(rounds: Rounds) -> bool:
@@ -93,7 +96,7 @@ def in_proportion(rounds: Rounds) -> bool:
     if more.keys() - fewer.keys():
         return False
     growths = [lasts_s(more[form]) * small / (lasts_s(fewer[form]) * large) for form in more]
-    return all(abs(growth - 1) <= STEADY for growth in growths) and all(
+    return all(abs(growth - 1) <= STEADY_DIFFERENCE for growth in growths) and all(
         is_faster(fewer[one], fewer[other]) == is_faster(more[one], more[other])
         for one, other in itertools.permutations(more, 2)
     )

@@ -162,7 +162,7 @@ class TensorSpec(Part):
 
     def __str__(self) -> str:
         """Format for `adopt --input`, for example `ids=int64[-1,1<=seq<=512] in 0..49`."""
-        sizes = ["-1", *map(_shown, self.item_shape, self.axes)]
+        sizes = ["-1", *map(_size_text, self.item_shape, self.axes)]
         range_ = "" if self.range == ".." else f" in {self.range}"
         nan = " or nan" if self.nan else ""
         return f"{self.name}={self.dtype}[{','.join(sizes)}]{range_}{nan}"
@@ -205,9 +205,9 @@ class TensorSpec(Part):
 
     def accepts(self, shape: tuple[int, ...]) -> bool:
         """Whether an item of this shape (without the batch axis) fits."""
-        wanted = self.item_shape
-        return len(shape) == len(wanted) and all(
-            want in (-1, got) for want, got in zip(wanted, shape, strict=True)
+        item_shape = self.item_shape
+        return len(shape) == len(item_shape) and all(
+            size in (-1, actual) for size, actual in zip(item_shape, shape, strict=True)
         )
 
     def takes(self, shape: tuple[int, ...]) -> bool:
@@ -226,7 +226,7 @@ def _axis(dimension: Dimension) -> Axis:
     return Axis(dimension.name, dimension.least, dimension.most)
 
 
-def _shown(size: int, axis: Axis) -> str:
+def _size_text(size: int, axis: Axis) -> str:
     if size != -1 or axis == _axis(ANY_SIZE):
         return str(size)
     least = f"{axis.least}<=" if axis.least else ""
@@ -261,9 +261,9 @@ class EncodedArray(Part):
             raw = base64.b64decode(self.data, validate=True)
         except binascii.Error as error:
             raise ValueError(f"golden data is not base64: {error}") from error
-        wanted = math.prod(self.shape) * dtype.itemsize
-        if len(raw) != wanted:
-            raise ValueError(f"golden data has {len(raw)} bytes, its shape needs {wanted}")
+        nbytes = math.prod(self.shape) * dtype.itemsize
+        if len(raw) != nbytes:
+            raise ValueError(f"golden data has {len(raw)} bytes, its shape needs {nbytes}")
         array = np.frombuffer(raw, dtype=dtype).astype(np.dtype(self.dtype)).reshape(self.shape)
         array.setflags(write=False)
         return array
@@ -272,7 +272,7 @@ class EncodedArray(Part):
 class Tolerance(Part):
     """Allowed distance of one item's output from the expected one, element by element.
 
-    |got - expected| <= absolute + relative * |expected| + of_range * max |expected|, where the
+    |actual - expected| <= absolute + relative * |expected| + of_range * max |expected|, where the
     maximum is over the elements of the item's output: the error of a lossy precision is a share of
     the largest values that it adds up, even if their sum is small.
     """
@@ -298,30 +298,25 @@ class Tolerance(Part):
         in_range = f" + {self.of_range:g} * max |value|" if self.of_range else ""
         return f"{self.absolute:g} + {self.relative:g} * |value|{in_range}"
 
-    def excess(self, expected: Array, got: Array) -> str | None:
-        """Describe how `got` exceeds the tolerance; None: it does not.
-
-        Args:
-            expected: one item's output, without the batch axis.
-            got: the actual output.
-        """
-        if expected.shape != got.shape:
-            return f"shape {list(got.shape)} instead of {list(expected.shape)}"
+    def excess(self, expected: Array, actual: Array) -> str | None:
+        """Describe how an output of an item exceeds the tolerance; None: it does not."""
+        if expected.shape != actual.shape:
+            return f"shape {list(actual.shape)} instead of {list(expected.shape)}"
         if expected.dtype.kind != "f":
-            differ = int(np.sum(expected != got)) if self.exact_integers else 0
+            differ = int(np.sum(expected != actual)) if self.exact_integers else 0
             most = int(self.integer_share * expected.size)
             if differ <= most:
                 return None
-            allowed = f", of which {most} may differ" if most else ""
-            return f"differs in {differ} of {expected.size} values{allowed}"
-        wide_expected, wide_got = expected.astype(np.float64), got.astype(np.float64)
+            allowance = f", of which {most} may differ" if most else ""
+            return f"differs in {differ} of {expected.size} values{allowance}"
+        wide_expected, wide_actual = expected.astype(np.float64), actual.astype(np.float64)
         size = np.abs(wide_expected)
         largest = float(np.max(size, initial=0, where=np.isfinite(size)))
         absolute = self.absolute + self.of_range * largest
-        if np.allclose(wide_got, wide_expected, self.relative, absolute, equal_nan=True):
+        if np.allclose(wide_actual, wide_expected, self.relative, absolute, equal_nan=True):
             return None
         with np.errstate(invalid="ignore"):  # infinity minus infinity: the worst is then "nan"
-            worst = float(np.max(np.abs(wide_got - wide_expected)))
+            worst = float(np.max(np.abs(wide_actual - wide_expected)))
         return f"differs by up to {worst:.3g} (allowed: {self})"
 
 
@@ -346,7 +341,7 @@ def unstack(batch: Arrays) -> list[Arrays]:
     return [{name: array[row] for name, array in batch.items()} for row in range(size)]
 
 
-def tiled(array: Array, shape: Sequence[int]) -> Array:
+def tile(array: Array, shape: Sequence[int]) -> Array:
     """Repeat or cut an array along each axis to this shape."""
     for axis, size in enumerate(shape):
         array = np.take(array, np.arange(size) % max(1, array.shape[axis]), axis=axis)

@@ -42,19 +42,19 @@ def nothing() -> None:
 
 def this_thread() -> dict[int, int]:
     """Return the time that the calling thread has waited for a core; enough for serial code."""
-    return _waited([str(threading.get_native_id())])
+    return _wait_times([str(threading.get_native_id())])
 
 
 def all_threads() -> dict[int, int]:
     """Return the time that each thread here has waited: a forward may wait for its helpers."""
     try:
-        return _waited(os.listdir(TASKS))
+        return _wait_times(os.listdir(TASKS))
     except OSError:
         return {}
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class TimingLimits:
     """Limits of a measurement.
 
     Attributes:
@@ -76,14 +76,14 @@ class Timing(Generic[Key]):
     Attributes:
         seconds: form -> seconds of one forward, one number per round; for serial code without its
             waits for a core.
-        disturbed: form -> the waiting share of each sample, 0 to 1; 0 for slow serial code, which
+        wait_shares: form -> the waiting share of each sample, 0 to 1; 0 for slow serial code, which
             is always interrupted and whose time without the wait is good enough.
         took_s: total time of all samples, including repeated ones.
         waited_s: the part of it spent waiting for a core.
     """
 
     seconds: dict[Key, list[float]]
-    disturbed: dict[Key, list[float]]
+    wait_shares: dict[Key, list[float]]
     took_s: float = 0.0
     waited_s: float = 0.0
 
@@ -97,20 +97,20 @@ class Timing(Generic[Key]):
         """Whether at least three quarters of each form's samples were undisturbed."""
         return all(
             4 * sum(share <= QUIET for share in shares) >= 3 * len(shares)
-            for shares in self.disturbed.values()
+            for shares in self.wait_shares.values()
         )
 
 
 def share_waited(timings: Iterable[Timing[Key]]) -> float:
     """Return the share of several timings in which the process was kept from running."""
     each = [(timing.waited_s, timing.took_s) for timing in timings]
-    took_s = sum(took for _, took in each)
-    return min(1.0, sum(waited for waited, _ in each) / took_s) if took_s else 0.0
+    took_s = sum(sample_s for _, sample_s in each)
+    return min(1.0, sum(waited_s for waited_s, _ in each) / took_s) if took_s else 0.0
 
 
 def take_turns(
     runs: Mapping[Key, Callable[[], object]],
-    limits: Limits,
+    limits: TimingLimits,
     between: Callable[[], None] = nothing,
     threads: int | None = None,
     enough: Callable[[Mapping[Key, Sequence[float]]], bool] | None = None,
@@ -129,26 +129,26 @@ def take_turns(
     """
     turns = {form: _turn(run, limits.warm_runs, between, threads) for form, run in runs.items()}
     timing: Timing[Key] = Timing({form: [] for form in runs}, {form: [] for form in runs})
-    started, cores = time.perf_counter(), core_time()
+    start, cores = time.perf_counter(), core_time()
     order = list(runs)
-    for done in itertools.count(1):
+    for round_count in itertools.count(1):
         for form in order:
             best = _quietest(turns[form], between, timing)
             timing.seconds[form].append(best.forward_s)
-            timing.disturbed[form].append(best.disturbed)
+            timing.wait_shares[form].append(best.wait_share)
         order.append(order.pop(0))  # no form always runs after the same one
         is_open = enough is not None and timing.kept_waiting > QUIET
         longer = PATIENCE if is_open or not timing.is_quiet else 1
-        if done >= limits.rounds * longer:
+        if round_count >= limits.rounds * longer:
             break
-        if done < MIN_ROUNDS:
+        if round_count < MIN_ROUNDS:
             continue
-        if time.perf_counter() - started > limits.budget_s * longer:
+        if time.perf_counter() - start > limits.budget_s * longer:
             break
         if enough is not None and timing.is_quiet and enough(timing.seconds):
             break
-    stolen = core_time().stolen_since(cores)
-    timing.waited_s += stolen * (timing.took_s - timing.waited_s)
+    stolen_share = core_time().stolen_since(cores)
+    timing.waited_s += stolen_share * (timing.took_s - timing.waited_s)
     return timing
 
 
@@ -163,7 +163,7 @@ def time_interleaved(
     Returns:
         form -> seconds of one forward, one number per round.
     """
-    return take_turns(runs, Limits(rounds, budget_s), between).seconds
+    return take_turns(runs, TimingLimits(rounds, budget_s), between).seconds
 
 
 def lasts_s(times: Sequence[float]) -> float:
@@ -203,7 +203,7 @@ class _Sample(NamedTuple):
     wall_s: float
     waited_s: float
     forward_s: float
-    disturbed: float
+    wait_share: float
 
 
 def _turn(
@@ -211,8 +211,8 @@ def _turn(
 ) -> _Turn:
     """Warm up a form and estimate its time; for a slow form the warm-up suffices."""
     shortest_s = math.inf
-    for warmed in range(warm_runs + 1):
-        if warmed < warm_runs or shortest_s < SLOW_S or warm_runs == 0:
+    for number in range(warm_runs + 1):
+        if number < warm_runs or shortest_s < SLOW_S or warm_runs == 0:
             between()
             shortest_s = min(shortest_s, seconds_of(run))
     repeats = max(1, min(MAX_REPEATS, round(SAMPLE_S / max(shortest_s, 1e-9))))
@@ -223,7 +223,7 @@ def _turn(
 def _quietest(turn: _Turn, between: Callable[[], None], timing: Timing[Key]) -> _Sample:
     """Return the least disturbed of several tries; count the time of all of them."""
     samples: list[_Sample] = []
-    while len(samples) < turn.tries and (not samples or samples[-1].disturbed > QUIET):
+    while len(samples) < turn.tries and (not samples or samples[-1].wait_share > QUIET):
         between()
         if turn.tries > 1:
             turn.run()  # not timed: earlier code has filled the caches, more so under load
@@ -231,32 +231,34 @@ def _quietest(turn: _Turn, between: Callable[[], None], timing: Timing[Key]) -> 
         samples.append(sample := _sample(turn))
         timing.took_s += sample.wall_s
         timing.waited_s += sample.waited_s
-    return min(samples, key=lambda sample: sample.disturbed)
+    return min(samples, key=lambda sample: sample.wait_share)
 
 
 def _sample(turn: _Turn) -> _Sample:
     """Repeat a forward for at most SLOW_S: if it is kept waiting, it may take much longer."""
     before = turn.watch()
-    done, wall_s, begin = 0, 0.0, time.perf_counter()
-    while done < turn.repeats and wall_s < SLOW_S:
+    count, wall_s, begin = 0, 0.0, time.perf_counter()
+    while count < turn.repeats and wall_s < SLOW_S:
         turn.run()
-        done += 1
+        count += 1
         wall_s = time.perf_counter() - begin
     # Another thread's wait may have begun before the sample: that part does not count.
     waits = (after - before[each] for each, after in turn.watch().items() if each in before)
     waited_s = min(wall_s, max(waits, default=0) / 1e9)
-    forward_s = max(wall_s - waited_s if turn.serial else wall_s, 1e-9) / done  # never 0: a divisor
+    forward_s = (
+        max(wall_s - waited_s if turn.serial else wall_s, 1e-9) / count
+    )  # never 0: a divisor
     # Apart from its wait, which is known, load hardly affects a slow serial forward.
-    disturbed = 0.0 if wall_s == 0 or (turn.serial and turn.tries == 1) else waited_s / wall_s
-    return _Sample(wall_s, waited_s, forward_s, disturbed)
+    wait_share = 0.0 if wall_s == 0 or (turn.serial and turn.tries == 1) else waited_s / wall_s
+    return _Sample(wall_s, waited_s, forward_s, wait_share)
 
 
-def _waited(threads: Iterable[str]) -> dict[int, int]:
-    found = {}
+def _wait_times(threads: Iterable[str]) -> dict[int, int]:
+    waits_ns = {}
     for thread in threads:
         try:
             _, waited_ns, _ = (TASKS / thread / "schedstat").read_text().split()
-            found[int(thread)] = int(waited_ns)
+            waits_ns[int(thread)] = int(waited_ns)
         except (OSError, ValueError):  # it has ended, or the kernel does not count
             continue
-    return found
+    return waits_ns

@@ -95,25 +95,25 @@ class Tokenizer:
         Raises:
             TextError: if a text has unpaired surrogates, or the tokenizer fails.
         """
-        prompted = self._codec.prompt + text
+        full_text = self._codec.prompt + text
         try:
-            if weight(prompted) + weight(second or "") <= MAX_GIL_WEIGHT:
-                whole = self._tokenizer.encode(prompted, second)
+            if weight(full_text) + weight(second or "") <= MAX_GIL_WEIGHT:
+                encoding = self._tokenizer.encode(full_text, second)
             else:
-                given = prompted if second is None else (prompted, second)
-                (whole,) = self._tokenizer.encode_batch([given])
+                texts = full_text if second is None else (full_text, second)
+                (encoding,) = self._tokenizer.encode_batch([texts])
         except TypeError as error:  # the package's error for an unpaired surrogate
             raise TextError("the text has an unpaired surrogate, which is not text") from error
         except BaseException as error:
             _check_raised(error)
             raise TextError(f"the tokenizer fails on the text: {error}") from error
-        ids, type_ids = np.array(whole.ids, np.int64), np.array(whole.type_ids, np.int64)
-        spans = self._spans(text, ids, whole.offsets) if self._codec.of_tokens else None
+        ids, type_ids = np.array(encoding.ids, np.int64), np.array(encoding.type_ids, np.int64)
+        spans = self._spans(text, ids, encoding.offsets) if self._codec.of_tokens else None
         cut = max(0, len(ids) - self._codec.max_tokens)
         if cut:
-            kept = self._kept(whole.sequence_ids)
-            ids, type_ids = ids[kept], type_ids[kept]
-            spans = None if spans is None else spans[kept]
+            indices = self._indices_to_keep(encoding.sequence_ids)
+            ids, type_ids = ids[indices], type_ids[indices]
+            spans = None if spans is None else spans[indices]
         return Tokens(ids, type_ids, cut, spans)
 
     def arrays(self, tokens: Tokens) -> Arrays:
@@ -127,16 +127,16 @@ class Tokenizer:
         Some put such a token in front of every text: its place is then that of the first character.
         """
         places = np.array(offsets, np.int32).reshape(-1, 2)  # also without tokens
-        places = _trimmed(text, np.maximum(places - len(self._codec.prompt), 0))
+        places = _trim(text, np.maximum(places - len(self._codec.prompt), 0))
         if self._blanks.size:
-            taken = np.isin(ids, self._blanks) & (places[:, 0] < places[:, 1])
-            for token in np.flatnonzero(taken).tolist():
+            is_mark = np.isin(ids, self._blanks) & (places[:, 0] < places[:, 1])
+            for token in np.flatnonzero(is_mark).tolist():
                 start, end = places[token].tolist()
                 if text[start:end].strip(BLANK_MARKS):  # else the text itself has such a mark
                     places[token] = start
         return places
 
-    def _kept(self, sequences: Sequence[int | None]) -> Array:
+    def _indices_to_keep(self, sequences: Sequence[int | None]) -> Array:
         """Return the indices of the tokens to keep if there are too many.
 
         The package's own truncation would also build every removed part in full size.
@@ -152,7 +152,7 @@ class Tokenizer:
         return np.sort(np.concatenate([*parts, np.flatnonzero(np.isnan(of))]))
 
 
-def _trimmed(text: str, places: Array) -> Array:
+def _trim(text: str, places: Array) -> Array:
     """Return places [n, 2] in a text without the blanks at both ends; a blank one becomes empty."""
     size = len(text)
     codes = np.frombuffer(text.encode("utf-32-le"), np.uint32)
@@ -183,12 +183,12 @@ def _check_raised(error: BaseException) -> None:
 
 def inputs_of(codec: TextCodecSpec, ids: Array, type_ids: Array | None = None) -> Arrays:
     """Return the model's inputs for token ids, without the batch axis; default type ids are 0."""
-    made = {codec.ids: ids}
+    inputs = {codec.ids: ids}
     if codec.mask is not None:
-        made[codec.mask] = np.ones(len(ids), np.int64)
+        inputs[codec.mask] = np.ones(len(ids), np.int64)
     if codec.type_ids is not None:
-        made[codec.type_ids] = np.zeros(len(ids), np.int64) if type_ids is None else type_ids
-    return made
+        inputs[codec.type_ids] = np.zeros(len(ids), np.int64) if type_ids is None else type_ids
+    return inputs
 
 
 def _limits(first: int, second: int, room: int) -> tuple[int, int]:

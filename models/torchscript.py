@@ -11,17 +11,17 @@ from typing import Any
 import torch
 
 from models.archive import check_archive
-from models.quiet import QUANTIZED, ignore_warnings
-from models.runtimes import File, Shared
+from models.quiet import QUANTIZED_WARNING, ignore_warnings
+from models.runtimes import SharedModels, VariantFile
 
-_HUSH = threading.Lock()  # two threads that restore warning filters could leave them off
+_WARNINGS_LOCK = threading.Lock()  # two threads that restore warning filters could leave them off
 CONTAINERS = ("ListType", "DictType", "TupleType", "OptionalType", "AnyType")
 UNCHANGEABLE = ("BoolType", "DeviceObjType", "FloatType", "IntType", "NoneType", "StringType")
 RUNNING_MEAN, TRAINING = 3, 5  # places among the inputs of a normalization
 NORMALIZATION = re.compile(r"aten::\w*(batch|instance)_norm\w*")
 # What a file raises in its own code; a torch without TorchScript raises no such error.
 ScriptError: type[Exception] = getattr(getattr(torch, "jit", None), "Error", RuntimeError)
-_SHARED: Shared[torch.jit.ScriptModule] = Shared()
+_MODULES: SharedModels[torch.jit.ScriptModule] = SharedModels()
 
 
 def has_torchscript() -> bool:
@@ -30,14 +30,11 @@ def has_torchscript() -> bool:
 
 
 def load_torchscript(
-    file: File, device: torch.device, *, optimized: bool = False
+    file: VariantFile, device: torch.device, *, optimized: bool = False
 ) -> torch.jit.ScriptModule:
     """Load a file to run it; on the CPU, equal ones in use that keep no state are one module.
 
-    Args:
-        file: what `torch.jit.save` wrote.
-        device: where its weights go.
-        optimized: apply `torch.jit.optimize_for_inference`; on the CPU only.
+    `optimized` applies `torch.jit.optimize_for_inference`; on the CPU only.
 
     Raises:
         ArchiveError: if the file must not be unpacked.
@@ -46,11 +43,11 @@ def load_torchscript(
 
     def load(path: str) -> torch.jit.ScriptModule:
         module = read_torchscript(path, device)
-        return _optimized(module) if optimized else module
+        return _optimize(module) if optimized else module
 
     # Graphs that a replica captures on a GPU belong to the module that they were captured from.
     on_cpu = device.type == "cpu"
-    return _SHARED.get(
+    return _MODULES.get(
         file, (str(device), optimized), load, lambda module: on_cpu and not keeps_state(module)
     )
 
@@ -76,7 +73,7 @@ def hush_quantized_tensors() -> None:
     Torch writes it to stderr once per process when it loads an int8 file, between structured
     logs. Triggered from Python, it is a warning that can be ignored.
     """
-    ignore_warnings(message=QUANTIZED)
+    ignore_warnings(message=QUANTIZED_WARNING)
     torch.quantize_per_tensor(torch.zeros(1), 1.0, 0, torch.quint8)
 
 
@@ -92,7 +89,7 @@ def keeps_state(module: torch.jit.ScriptModule) -> bool:
     graph = frozen_graph(module)
     aliases: Any = graph.alias_db()  # incompletely typed in torch
     nodes = list(nodes_of(graph))
-    written = [
+    written_values = [
         value
         for node in nodes
         if "!" in node.schema()
@@ -109,7 +106,9 @@ def keeps_state(module: torch.jit.ScriptModule) -> bool:
                 if aliases.has_writers(value):
                     return True
                 contains = value.type().kind() in CONTAINERS
-                if contains and any(aliases.may_contain_alias(each, value) for each in written):
+                if contains and any(
+                    aliases.may_contain_alias(each, value) for each in written_values
+                ):
                     return True
     return False
 
@@ -143,9 +142,12 @@ def nodes_of(block: Any) -> Iterator[Any]:
             yield from nodes_of(inner)
 
 
-def _optimized(module: torch.jit.ScriptModule) -> torch.jit.ScriptModule:
+def _optimize(module: torch.jit.ScriptModule) -> torch.jit.ScriptModule:
     # At load, because it changes its argument in place and its result cannot be saved.
-    with _HUSH, warnings.catch_warnings():  # torch warns about each pass that does not apply
+    with (
+        _WARNINGS_LOCK,
+        warnings.catch_warnings(),
+    ):  # torch warns about each pass that does not apply
         warnings.simplefilter("ignore")
-        made: torch.jit.ScriptModule = torch.jit.optimize_for_inference(module)
-        return made
+        result: torch.jit.ScriptModule = torch.jit.optimize_for_inference(module)
+        return result

@@ -60,12 +60,12 @@ def first_picture(data: bytes) -> WebP:
     if body[0] & IS_ANIMATED:
         parts = [(ANIMATION, memoryview(bytes(ANIMATION_BYTES))), (FRAME, _first_frame(chunks))]
         return WebP(_file((EXTENDED, head), *parts), 1, (width, height))
-    found: dict[bytes, memoryview] = {}
+    chunks_by_kind: dict[bytes, memoryview] = {}
     for kind, body in chunks:
-        found.setdefault(kind, body)
-    parts = _pixels(found)
-    exif = bytes(found.get(b"EXIF", b"")[:MAX_EXIF_BYTES])
-    orientation = orientation_of(exif, bytes(found.get(b"XMP ", b"")[:MAX_EXIF_BYTES]))
+        chunks_by_kind.setdefault(kind, body)
+    parts = _pixels(chunks_by_kind)
+    exif = bytes(chunks_by_kind.get(b"EXIF", b"")[:MAX_EXIF_BYTES])
+    orientation = orientation_of(exif, bytes(chunks_by_kind.get(b"XMP ", b"")[:MAX_EXIF_BYTES]))
     return WebP(_file((EXTENDED, head), *parts), orientation, (width, height))
 
 
@@ -74,23 +74,25 @@ def _first_frame(chunks: Iterator[tuple[bytes, memoryview]]) -> memoryview:
     parts: dict[bytes, memoryview] = {}
     for kind, part in _chunks(body, FRAME_BYTES):
         parts.setdefault(kind, part)
-    return memoryview(bytes(body[:FRAME_BYTES]) + _written(*_pixels(parts)))
+    return memoryview(bytes(body[:FRAME_BYTES]) + _chunk_bytes(*_pixels(parts)))
 
 
-def _pixels(found: dict[bytes, memoryview]) -> list[tuple[bytes, memoryview]]:
-    kept = [(kind, found[kind]) for kind in (ALPHA, LOSSY, LOSSLESS) if kind in found]
-    if not kept or kept[-1][0] == ALPHA:
+def _pixels(chunks_by_kind: dict[bytes, memoryview]) -> list[tuple[bytes, memoryview]]:
+    parts = [
+        (kind, chunks_by_kind[kind]) for kind in (ALPHA, LOSSY, LOSSLESS) if kind in chunks_by_kind
+    ]
+    if not parts or parts[-1][0] == ALPHA:
         raise PictureError("the picture is damaged: it ends before its pixels do")
-    return kept
+    return parts
 
 
 def _size(kind: bytes, body: memoryview) -> tuple[int, int]:
     if kind == LOSSY and body[3:6] == LOSSY_START and len(body) >= 10:
-        packed = int.from_bytes(body[6:10], "little")
-        return packed & 0x3FFF, packed >> 16 & 0x3FFF
+        bits = int.from_bytes(body[6:10], "little")
+        return bits & 0x3FFF, bits >> 16 & 0x3FFF
     if kind == LOSSLESS and len(body) >= 5 and body[0] == LOSSLESS_START:
-        packed = int.from_bytes(body[1:5], "little")
-        return (packed & 0x3FFF) + 1, (packed >> 14 & 0x3FFF) + 1
+        bits = int.from_bytes(body[1:5], "little")
+        return (bits & 0x3FFF) + 1, (bits >> 14 & 0x3FFF) + 1
     raise PictureError("the picture is damaged: it has no header before its pixels")
 
 
@@ -113,13 +115,13 @@ def _chunks(data: memoryview, at: int) -> Iterator[tuple[bytes, memoryview]]:
 
 
 def _file(*parts: tuple[bytes, memoryview | bytes]) -> bytes:
-    body = WEBP + _written(*parts)
+    body = WEBP + _chunk_bytes(*parts)
     return RIFF + len(body).to_bytes(4, "little") + body
 
 
-def _written(*parts: tuple[bytes, memoryview | bytes]) -> bytes:
-    written = (
+def _chunk_bytes(*parts: tuple[bytes, memoryview | bytes]) -> bytes:
+    chunks = (
         b"".join((kind, len(body).to_bytes(4, "little"), body, b"\0" * (len(body) % 2)))
         for kind, body in parts
     )
-    return b"".join(written)
+    return b"".join(chunks)

@@ -12,7 +12,7 @@ import structlog
 
 from app.access.entries import ApiKey, EntryError, digest_of, parse_entries
 from app.threads import in_thread
-from models.byte_order import NotUtf8Error, unmarked
+from models.byte_order import NotUtf8Error, strip_byte_order_mark
 from models.contained import FileRejected, read_named
 
 LOG = structlog.get_logger(__name__)
@@ -125,7 +125,7 @@ def _of_file(file: Path) -> tuple[ApiKey, ...]:
     except FileRejected as error:
         raise EntryError(f"TORCHLANE_API_KEYS_FILE={file}: {error}") from None
     try:
-        keys = parse_entries(unmarked(data).decode().splitlines())
+        keys = parse_entries(strip_byte_order_mark(data).decode().splitlines())
     except NotUtf8Error as error:
         raise EntryError(f"TORCHLANE_API_KEYS_FILE={file}: not UTF-8 text: {error}") from None
     except UnicodeDecodeError:

@@ -29,7 +29,7 @@ from app.errors import (
     UnsupportedMediaType,
 )
 from app.types import Item
-from models.byte_order import NotUtf8Error, unmarked
+from models.byte_order import NotUtf8Error, strip_byte_order_mark
 
 MAX_DIGITS = 18  # of a number in a header or URL: a longer number exceeds every limit
 # A list needs three bytes in JSON but at least 64 in Python: only smaller bodies are not counted.
@@ -208,7 +208,7 @@ def parsed_json(body: bytes, hint: str = "", *, nan: bool = False, what: str = "
         InvalidInput: if it is malformed, or not in UTF-8.
     """
     try:
-        text = unmarked(body)
+        text = strip_byte_order_mark(body)
         return orjson.loads(nan_as_null(text) if nan else text)
     except ValueError as error:
         raise InvalidInput(f"{what} is not JSON: {error}{hint}") from error
@@ -216,7 +216,7 @@ def parsed_json(body: bytes, hint: str = "", *, nan: bool = False, what: str = "
 
 def _begins_like_json(beginning: bytes) -> bool:
     try:
-        return unmarked(beginning).lstrip()[:1] in (b"{", b"[")
+        return strip_byte_order_mark(beginning).lstrip()[:1] in (b"{", b"[")
     except NotUtf8Error:
         return False
 

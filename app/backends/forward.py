@@ -34,7 +34,7 @@ from models.forms import (
 from models.integrity import IntegrityError, copy_verified
 from models.manifest import Manifest
 from models.plan import Form
-from models.runtimes import File, NotInstalled, memory_file
+from models.runtimes import NotInstalled, VariantFile, memory_file
 from models.timing import WARM_RUNS, nothing
 
 LOG = structlog.get_logger(__name__)
@@ -102,7 +102,7 @@ class FormBackend:
             LOG.error("form_not_loaded", file=names[0], form=str(self.form), error=str(error))
             raise self._unreadable(names[0]) from error
 
-    def _file(self, name: str, device: torch.device) -> File:
+    def _file(self, name: str, device: torch.device) -> VariantFile:
         """One of the variant's files: a copy that was digested, if there is memory for it."""
         digest = self.manifest.files[name]
 
@@ -116,7 +116,7 @@ class FormBackend:
                 file.flush()
                 yield path
 
-        return File(digest.sha256, opened)
+        return VariantFile(digest.sha256, opened)
 
     def _unreadable(self, name: str) -> ArtifactInvalid:
         """The error for a file that torch, or its runtime, cannot read."""

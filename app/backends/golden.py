@@ -174,7 +174,7 @@ class Golden:
             inputs, expected = self._examples[index]
             got: Arrays = {name: array[at, ...] for name, array in rows.items()}
             if self._padding is not None:
-                got = self._padding.trimmed(got, self._padding.size(inputs))
+                got = self._padding.trim(got, self._padding.size(inputs))
             for name, output in got.items():
                 excess = self._tolerance.excess(expected[name], output)
                 if excess is not None:

@@ -29,10 +29,10 @@ from app.types import Arrays, ServedStep, Serving
 from models.plan import Form, Rounds, Step, choose, choose_one, form_at
 from models.processor import Processor
 from models.stopping import is_decided, remaining
-from models.timing import Limits, nothing, take_turns
+from models.timing import TimingLimits, nothing, take_turns
 
 LOG = structlog.get_logger(__name__)
-TIMED = Limits(rounds=9, budget_s=0.5, warm_runs=0)  # for each batch size
+TIMED = TimingLimits(rounds=9, budget_s=0.5, warm_runs=0)  # for each batch size
 PATIENCE_S = 60.0  # to wait for another replica that measures
 POLL_S = 0.001  # between two calls of other work in a waiting thread
 

@@ -17,7 +17,7 @@ from app.codecs.base import Codec
 from app.types import Array, Arrays
 from models.codec_specs import TextCodecSpec
 from models.manifest import Manifest
-from models.rows import answered
+from models.rows import answer_outputs
 from models.tensors import TensorSpec
 
 MAX_MAPPED_BYTES = 1 << 30  # of the masks of a block, which are written together
@@ -66,7 +66,7 @@ class Answers:
         kept: Mapping[str, Any] = NO_COLUMNS,
     ) -> None:
         self._codec = codec
-        self._outputs = answered(manifest.outputs)
+        self._outputs = answer_outputs(manifest.outputs)
         first, spec = self._outputs[0], manifest.codec
         self._labels = spec.score_labels if len(first.item_shape) == 1 else None
         self._top_k = top_k or spec.top_k

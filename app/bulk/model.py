@@ -37,7 +37,7 @@ from models.codec_specs import TextCodecSpec
 from models.forms import processor_of
 from models.manifest import Manifest
 from models.padding import padding_of
-from models.plan import DevicePlan, Form, Plan, Step, batch_sizes, extended
+from models.plan import DevicePlan, Form, Plan, Step, batch_sizes, extend_steps
 from models.resources import usable_cores
 
 LOG = structlog.get_logger(__name__)
@@ -155,7 +155,7 @@ class BulkModel:
             processor=here,
             torch_version=torch.__version__,
             times=(),
-            steps={self._selection.precision: extended(steps, most)},
+            steps={self._selection.precision: extend_steps(steps, most)},
         )
         others = artifact.manifest.plan.devices if artifact.manifest.plan else ()
         devices = (plan, *(each for each in others if each.processor.kind != kind))

@@ -19,7 +19,7 @@ from app.errors import InvalidInput, NotAcceptable
 from app.types import Array, Arrays, Note
 from models.codec_specs import Scores
 from models.manifest import Manifest
-from models.rows import answered
+from models.rows import answer_outputs
 
 PART_BYTES = 256 << 10
 
@@ -40,7 +40,7 @@ class AnswerEncoder:
         self._scores = manifest.codec.scores
         self._top_k = manifest.codec.top_k
         self._has_scores = manifest.codec.has_scores(manifest.outputs[0])
-        self._outputs = tuple(spec.name for spec in answered(manifest.outputs))
+        self._outputs = tuple(spec.name for spec in answer_outputs(manifest.outputs))
         self._png = png_writers(manifest.outputs)
         raw = (OCTET_STREAM, NPY) if len(self._outputs) == 1 else ()
         picture = (PNG,) if len(self._png) == 1 else ()
@@ -106,7 +106,7 @@ class AnswerEncoder:
         if note is not None and note.cut:
             answer["details"] = {"tokens": note.tokens, "cut": note.cut}
         if note is not None and note.image is not None:
-            answer["image"] = note.image.shown()
+            answer["image"] = note.image.as_json()
         if pictures:
             arrays = cast(dict[str, object], answer["outputs"])
             for name, png in self._png.items():

@@ -29,7 +29,7 @@ MAX_REQUEST_CHARACTERS = 2_000_000
 MAX_REQUEST_TOKENS = 1_000_000
 # Tokens that become spans: if each is a span, writing them takes about 15 ms on the event loop.
 MAX_LABELLED_TOKENS = 64 * 512
-# Limits on the event loop, each about a millisecond: a cost in units of `Opened.cost`, and bytes.
+# Limits on the event loop, each about a millisecond: a cost as in `OpenedPicture`, and bytes.
 MAX_LOOP_COST = 128 << 10
 MAX_LOOP_BYTES = 32 << 10
 # Costs of a text in the same unit: about 0.2 us for each ASCII character and for each token id
@@ -89,7 +89,7 @@ class Budget:
 
         Args:
             pixels: pixels to decode.
-            cost: see `models.preprocess.Opened`.
+            cost: see `models.preprocess.OpenedPicture`.
 
         Raises:
             PayloadTooLarge: if the budget is spent.

@@ -19,7 +19,7 @@ from app.codecs.places import Places
 from app.codecs.values import check_below, check_values, convert, misshapen, not_all, short, wanted
 from app.errors import InvalidInput, UnsupportedMediaType
 from app.types import Array, Arrays, Item, Signature
-from models.bounds import Place, below, mismatch, shared_axes
+from models.bounds import InputAxis, below, mismatch, shared_axes
 from models.categories import by_input, optional_inputs
 from models.codec_specs import categories_of
 from models.manifest import Manifest
@@ -282,7 +282,9 @@ def _most_sizes(spec: TensorSpec) -> list[int]:
     return [axis.most for axis in spec.axes]
 
 
-def check_equal(shared: Mapping[str, Sequence[Place]], shapes: Mapping[str, Sequence[int]]) -> None:
+def check_equal(
+    shared: Mapping[str, Sequence[InputAxis]], shapes: Mapping[str, Sequence[int]]
+) -> None:
     """Reject an item that has two sizes for one name; see `models.bounds.mismatch`.
 
     Raises:

@@ -10,7 +10,7 @@ from app.codecs.tensor import TensorCodec, check_media_type, kind
 from app.codecs.values import check_values, misshapen
 from app.errors import ArtifactInvalid, InvalidInput, UnsupportedMediaType
 from app.types import Array, Item, Note
-from models.byte_order import NotUtf8Error, unmarked
+from models.byte_order import NotUtf8Error, strip_byte_order_mark
 from models.codec_specs import TextCodecSpec
 from models.manifest import Manifest
 from models.tensors import FileName, TensorSpec
@@ -181,7 +181,7 @@ class TextCodec(TensorCodec):
 
 def _text(body: bytes) -> bytes:
     try:
-        return unmarked(body)
+        return strip_byte_order_mark(body)
     except NotUtf8Error as error:
         raise InvalidInput(f"the text is not UTF-8: {error}") from error
 

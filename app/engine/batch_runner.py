@@ -226,7 +226,7 @@ class _Run:
         rows: list[Outcome] = []
         for row, item in enumerate(self._items[start:stop]):
             whole = {name: array[row, ...] for name, array in outputs.items()}
-            alone = padding.trimmed(whole, item.length)
+            alone = padding.trim(whole, item.length)
             rows += _rows({name: array[None] for name, array in alone.items()}, 1, finish)
         return rows
 

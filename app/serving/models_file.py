@@ -22,7 +22,7 @@ from pydantic import BaseModel, ByteSize, ConfigDict, Field, ValidationError
 from pydantic_core import ErrorDetails
 
 from app.registry.model_settings import MODEL_NAME, ModelSettings
-from models.byte_order import unmarked
+from models.byte_order import strip_byte_order_mark
 from models.contained import FileRejected, read_named
 from models.plan import Precision
 
@@ -178,7 +178,7 @@ class _Reader:
         self._asks_for_keys = asks_for_keys
         self._mistakes: list[str] = []
         try:
-            self._found = tomllib.loads(unmarked(text).decode())
+            self._found = tomllib.loads(strip_byte_order_mark(text).decode())
         except ValueError as error:  # not UTF-8, or not TOML: the message has the line
             raise ModelsFileError(f"{SETTING}={file}: {error}") from None
 

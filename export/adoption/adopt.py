@@ -37,7 +37,7 @@ from export.reading.onnx_files import is_onnx, serving
 from export.reading.programs import Program
 from export.variants.graphs import OnnxModule
 from export.variants.torchscript import to_torchscript
-from models.byte_order import NotUtf8Error, unmarked
+from models.byte_order import NotUtf8Error, strip_byte_order_mark
 from models.definitions.definition import Definition
 from models.local_paths import NotLocal, local_path
 from models.tensors import TensorSpec
@@ -344,7 +344,7 @@ def _read_labels(file: Path) -> tuple[str, ...]:
     if len(data) > MAX_LABELS_BYTES:
         raise UsageError(f"{file} has {len(data):,} bytes; at most {MAX_LABELS_BYTES:,} are read")
     try:
-        data = unmarked(data)
+        data = strip_byte_order_mark(data)
         if data.lstrip()[:1] in (b"[", b"{"):
             return labels_of(parse_json(data, file.name), file.name)
         lines = data.decode().rstrip().splitlines()

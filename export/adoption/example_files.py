@@ -15,12 +15,12 @@ from pydantic import JsonValue
 from export.errors import UsageError
 from models.audio import decode_sound, item_of, open_sound
 from models.bounds import at_sizes, mismatch, out_of_range, shared_axes
-from models.byte_order import NotUtf8Error, unmarked
+from models.byte_order import NotUtf8Error, strip_byte_order_mark
 from models.codec_specs import AudioCodecSpec, CodecSpec, ImageCodecSpec, TextCodecSpec
 from models.padding import padding_of
 from models.pictures import PictureError
 from models.preprocess import preprocess
-from models.runtimes import NotInstalled, imported
+from models.runtimes import NotInstalled, import_package
 from models.tensors import Array, Arrays, TensorSpec, null_as_nan
 from models.tokenize import TextError, Tokenizer
 
@@ -109,7 +109,7 @@ def read(source: ItemSource, index: int, inputs: Sequence[TensorSpec]) -> Arrays
     if padding is None:
         return item
     data = np.flatnonzero(item[str(padding.dimension.mask)])
-    return padding.trimmed(item, int(data[-1]) + 1) if data.size else item
+    return padding.trim(item, int(data[-1]) + 1) if data.size else item
 
 
 def check_limits(name: str, item: Arrays, inputs: Sequence[TensorSpec]) -> None:
@@ -162,7 +162,9 @@ def lines_of(data: bytes) -> list[str]:
     Raises:
         NotUtf8Error, UnicodeDecodeError: if it is not UTF-8.
     """
-    text = unmarked(data).decode().replace("\r\n", "\n")  # other characters do not end a line
+    text = (
+        strip_byte_order_mark(data).decode().replace("\r\n", "\n")
+    )  # other characters do not end a line
     return text.removesuffix("\n").split("\n") if text else []
 
 
@@ -275,7 +277,7 @@ def _check_names(file: Path, columns: Mapping[str, object], contract: InputContr
 
 def _table(file: Path, contract: InputContract) -> ItemSource:
     try:
-        parquet = imported("pyarrow.parquet", "pyarrow", "bulk")
+        parquet = import_package("pyarrow.parquet", "pyarrow", "bulk")
     except NotInstalled as error:
         raise UsageError(f"--examples {file}: {error}") from error
     import pyarrow  # noqa: PLC0415 - optional

@@ -14,7 +14,7 @@ from models.codec_specs import TextTask
 from models.definitions.definition import Definition
 from models.definitions.heads import Pooling
 from models.definitions.huggingface.definition import definition_of
-from models.definitions.huggingface.encoder import Wanted, architecture, class_of, config_of
+from models.definitions.huggingface.encoder import EncoderOptions, architecture, class_of, config_of
 from models.definitions.huggingface.folder import CONFIG, MISSING, FolderError, ModelFolder, cause
 from models.definitions.huggingface.sentences import MODULES
 from models.definitions.huggingface.towers import Tower, has_towers

@@ -15,7 +15,12 @@ from export.reading.codecs import first_of
 from models.codec_specs import ImageCodecSpec, PicturePreprocess
 from models.definitions.definition import Definition
 from models.definitions.huggingface.definition import labels_of
-from models.definitions.huggingface.encoder import Wanted, architecture, class_of, loaded
+from models.definitions.huggingface.encoder import (
+    EncoderOptions,
+    architecture,
+    class_of,
+    load_encoder,
+)
 from models.definitions.huggingface.folder import FolderError, ModelFolder, cause
 from models.definitions.huggingface.towers import Answer, PictureModel
 from models.forms import input_tensors

@@ -27,7 +27,7 @@ from export.variants.compiled import find_compiler
 from models.forms import intra_op_threads
 from models.packages import load_package
 from models.processor import this_cpu
-from models.runtimes import File
+from models.runtimes import VariantFile
 from models.timing import time_interleaved
 
 LOOP, BATCHED, SCRIPTED, COMPILED = "eager loop", "batched eager", "scripted", "compiled"
@@ -136,7 +136,7 @@ def compile_batched(case: FunctionCase, package: Path) -> Function:
         aoti_compile_and_package(program, package_path=str(package))
     except Exception as error:  # torch.export and its compiler raise many classes
         raise NotApplicable(f"torch.export or AOTInductor failed: {reason(error)}") from error
-    call = load_package(File.of(package.read_bytes()), torch.device("cpu"))
+    call = load_package(VariantFile.of(package.read_bytes()), torch.device("cpu"))
     return lambda *inputs: call(list(inputs))[0]
 
 

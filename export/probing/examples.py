@@ -10,7 +10,7 @@ import numpy as np
 from pydantic import JsonValue
 
 from models.bounds import at_sizes, safe_range
-from models.tensors import Array, Arrays, TensorSpec, stack, tiled
+from models.tensors import Array, Arrays, TensorSpec, stack, tile
 
 MOST = 3  # of the golden ones, and of their sizes
 

@@ -13,7 +13,7 @@ from export.proving.indices import RunBatch
 from models.bounds import at_sizes
 from models.definitions.definition import Definition, Progress
 from models.padding import Padding, padding_of
-from models.tensors import Arrays, Dimension, TensorSpec, Tolerance, stack, tiled
+from models.tensors import Arrays, Dimension, TensorSpec, Tolerance, stack, tile
 
 SEED = 2
 MOST_ITEMS = 8  # of a batch

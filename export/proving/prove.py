@@ -31,7 +31,7 @@ from models.operators import operators_in
 from models.plan import Precision
 from models.processor import DeviceKind
 from models.resources import serving_threads
-from models.runtimes import File
+from models.runtimes import VariantFile
 from models.tensors import Tolerance
 
 Stage = Callable[[str], Progress]
@@ -212,7 +212,8 @@ def _prove(
 ) -> Variant:
     """Verify the written file, loaded as a server loads it, on every kind of device here."""
     files = [
-        File.at(work.folder / name, digest_of(work.folder / name).sha256) for name in draft.files
+        VariantFile.at(work.folder / name, digest_of(work.folder / name).sha256)
+        for name in draft.files
     ]
     parity = accuracy = None
     for kind in (kind for kind in kinds_here() if kind in draft.device_kinds):
@@ -251,7 +252,7 @@ def _prove_optimized(
     work: _ProofState,
     name: str,
     draft: Draft,
-    files: Sequence[File],
+    files: Sequence[VariantFile],
     progress: Progress,
     plain: Parity,
 ) -> tuple[Parity | None, bool, float | None]:

@@ -13,7 +13,7 @@ from pydantic import JsonValue, ValidationError
 from export.errors import UsageError
 from export.reading.codecs import first_of
 from export.reading.declared import DeclaredInput
-from models.byte_order import NotUtf8Error, unmarked
+from models.byte_order import NotUtf8Error, strip_byte_order_mark
 from models.categories import Categories, by_input
 from models.local_paths import NotLocal, local_path
 from models.manifest import MAX_MANIFEST_VALUES
@@ -127,7 +127,7 @@ def _names(path: str) -> list[str]:
         file: Path = local_path(path)
         if file.stat().st_size > MAX_FILE_BYTES:
             raise UsageError(f"--categories: {file} has more than {MAX_FILE_BYTES:,} bytes")
-        text = unmarked(file.read_bytes()).decode()
+        text = strip_byte_order_mark(file.read_bytes()).decode()
     except NotLocal as error:
         raise UsageError(f"--categories: {error}") from error
     except OSError as error:

@@ -95,7 +95,7 @@ def _read_palette(file: Path) -> MaskOutput:
     if len(data) > MAX_PALETTE_BYTES:
         raise UsageError(f"{file} has {len(data):,} bytes; at most {MAX_PALETTE_BYTES:,} are read")
     try:
-        lines = unmarked(data).decode().rstrip().splitlines()
+        lines = strip_byte_order_mark(data).decode().rstrip().splitlines()
     except (NotUtf8Error, UnicodeDecodeError) as error:
         raise UsageError(f"--palette: {file.name} is not UTF-8: {error}") from error
     if not 1 <= len(lines) <= MAX_CLASSES:

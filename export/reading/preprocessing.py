@@ -21,7 +21,7 @@ from pydantic import BeforeValidator, Field, ValidationError
 
 from export.errors import UsageError
 from export.reading.mar import Defaults
-from models.byte_order import NotUtf8Error, unmarked
+from models.byte_order import NotUtf8Error, strip_byte_order_mark
 from models.codec_specs import CropCorner, Fill, Fit, Interpolation
 from models.parts import Part
 
@@ -143,7 +143,7 @@ def _text(file: Path) -> str:
             data = stream.read(MAX_BYTES + 1)
         if len(data) > MAX_BYTES:
             raise UsageError(f"--preprocess {file}: at most {MAX_BYTES:,} bytes are read")
-        return unmarked(data).decode()
+        return strip_byte_order_mark(data).decode()
     except OSError as error:
         raise UsageError(f"cannot read {file}: {error.strerror}") from error
     except (NotUtf8Error, UnicodeDecodeError) as error:

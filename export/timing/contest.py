@@ -12,9 +12,9 @@ import torch
 from models.forms import Forward, sequence_of
 from models.manifest import Manifest
 from models.plan import MIN_GAIN, Form, Precision, Rounds
-from models.stopping import can_stop, is_decided, is_told, remaining
+from models.stopping import can_stop, is_conclusive, is_decided, remaining
 from models.tensors import Arrays
-from models.timing import QUIET, WARM_RUNS, Limits, Timing, lasts_s, share_waited, take_turns
+from models.timing import QUIET, WARM_RUNS, Timing, TimingLimits, lasts_s, share_waited, take_turns
 
 ROUNDS = 21
 BUDGET_S = 2.0  # per batch size: a large model gets fewer rounds
@@ -130,7 +130,9 @@ def time_forms(
         )
 
     on_cpu = threads if device.type == "cpu" else None
-    return take_turns(runs, Limits(ROUNDS, BUDGET_S, warm_runs), threads=on_cpu, enough=enough)
+    return take_turns(
+        runs, TimingLimits(ROUNDS, BUDGET_S, warm_runs), threads=on_cpu, enough=enough
+    )
 
 
 def contests(

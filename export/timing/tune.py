@@ -40,12 +40,12 @@ from models.plan import (
     batch_sizes,
     choose,
     choose_one,
-    extended,
+    extend_steps,
     summary,
 )
 from models.processor import DeviceKind
 from models.resources import serving_threads
-from models.runtimes import File, NotInstalled
+from models.runtimes import NotInstalled, VariantFile
 
 Tell = Callable[[str], None]
 
@@ -304,7 +304,9 @@ def load_forms(
             tell(f"without {form}: {error}")
             continue
         try:
-            files = [File.at(folder / name, manifest.files[name].sha256) for name in variant.files]
+            files = [
+                VariantFile.at(folder / name, manifest.files[name].sha256) for name in variant.files
+            ]
             forms[form] = load_form(
                 *(files, variant.format, manifest.inputs, device),
                 optimized=form.optimized,

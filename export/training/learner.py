@@ -13,7 +13,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.utils.data import DataLoader
 
 from export.checkpoints import KEY
-from models.definitions.training import Batch, Samples, Share, Training
+from models.definitions.training import Samples, Share, Training, TrainingBatch
 
 SHARDED_FROM = 50_000  # fewest parameters of a layer that is gathered and freed separately
 
@@ -85,7 +85,7 @@ class Learner(LightningModule):
                 fully_shard(layer, mesh=mesh)
         fully_shard(self.learns, mesh=mesh)
 
-    def train_dataloader(self) -> DataLoader[Batch]:
+    def train_dataloader(self) -> DataLoader[TrainingBatch]:
         """Load samples, starting at the checkpoint's step."""
         return self.how.learning_batches(
             self.data, self.share, first=self.step, window=self.window, **self.loading
@@ -103,16 +103,16 @@ class Learner(LightningModule):
         """The parameters that this process updates, wholly or in part."""
         return list(self.learns.parameters())
 
-    def on_train_batch_start(self, batch: Batch, index: int) -> None:
+    def on_train_batch_start(self, batch: TrainingBatch, index: int) -> None:
         """Seed by step, so that a resumed run draws the same random numbers."""
         self.how.seed_step(self.step, self.global_rank)
 
-    def training_step(self, batch: Batch, index: int) -> torch.Tensor:
+    def training_step(self, batch: TrainingBatch, index: int) -> torch.Tensor:
         """Return the loss, weighted by the share's size because gradients are averaged."""
         loss = self.how.loss(self.learns(*batch.inputs), batch.target)
-        self.count(loss.detach(), batch.counted)
+        self.count(loss.detach(), batch.sample_count)
         share = self.share
-        return loss * (batch.counted * share.of / self.how.batch) if share.of > 1 else loss
+        return loss * (batch.sample_count * share.of / self.how.batch) if share.of > 1 else loss
 
     def count(self, loss: torch.Tensor, samples: int) -> None:
         """Add the loss of a number of samples."""
@@ -188,11 +188,13 @@ class Learner(LightningModule):
         if self.global_rank == 0:
             self.losses = torch.tensor(self.record["losses"], dtype=torch.float64)
 
-    def outputs(self, batch: Batch) -> Any:
+    def outputs(self, batch: TrainingBatch) -> Any:
         """Return the outputs of a forward; None: another process has them."""
         return self.learns(*batch.inputs)
 
-    def transfer_batch_to_device(self, batch: Batch, device: torch.device, index: int) -> Batch:
+    def transfer_batch_to_device(
+        self, batch: TrainingBatch, device: torch.device, index: int
+    ) -> TrainingBatch:
         """Move a batch, without waiting if its memory is pinned."""
         return move(batch, lambda each: each.to(device, non_blocking=True))
 
@@ -203,9 +205,11 @@ def _here(weights: torch.Tensor) -> torch.Tensor:
     return weights.detach() if to_local is None else to_local().detach()
 
 
-def move(batch: Batch, to: Callable[[torch.Tensor], torch.Tensor]) -> Batch:
+def move(batch: TrainingBatch, to: Callable[[torch.Tensor], torch.Tensor]) -> TrainingBatch:
     """Return the batch with its tensors moved."""
-    return Batch(tuple(to(each) for each in batch.inputs), to(batch.target), batch.counted)
+    return TrainingBatch(
+        tuple(to(each) for each in batch.inputs), to(batch.target), batch.sample_count
+    )
 
 
 def first(outputs: Any, count: int) -> Any:

@@ -19,7 +19,7 @@ from torch.optim import Optimizer
 
 from export.checkpoints import PREFIX
 from export.training.learner import Learner
-from models.definitions.training import Batch, Share
+from models.definitions.training import Share, TrainingBatch
 
 Cut = Callable[[nn.Module], Sequence[nn.Module]]
 
@@ -91,7 +91,7 @@ class PipelineLearner(Learner):
         """The parameters of the stage."""
         return [each for each in self.mine.values() if isinstance(each, nn.Parameter)]
 
-    def training_step(self, batch: Batch, index: int) -> None:  # type: ignore[override]
+    def training_step(self, batch: TrainingBatch, index: int) -> None:  # type: ignore[override]
         """Run a whole step: the schedule includes the backward."""
         optimizer: Any = self.optimizers()
         optimizer.zero_grad()
@@ -103,13 +103,13 @@ class PipelineLearner(Learner):
         if schedule is not None:
             schedule.step()
         if losses:
-            self.count(torch.stack(losses).mean().detach(), batch.counted)
+            self.count(torch.stack(losses).mean().detach(), batch.sample_count)
 
     def learning(self, on: bool) -> None:
         """Switch the mode of the stage, which may have layers that the model does not have."""
         self.stage.submod.train(on)
 
-    def outputs(self, batch: Batch) -> Any:
+    def outputs(self, batch: TrainingBatch) -> Any:
         """Return the outputs of the last stage."""
         return self.schedule.eval(
             *(batch.inputs if self.stage.is_first else ()), target=batch.target, losses=[]

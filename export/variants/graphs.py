@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from models.onnx_models import load_onnx
-from models.runtimes import File
+from models.runtimes import VariantFile
 
 
 class OnnxModule(nn.Module):
@@ -27,7 +27,7 @@ class OnnxModule(nn.Module):
         super().__init__()
         self.data = data
         self.names = tuple(names)
-        self._form = load_onnx(File.of(data), optimized=False)
+        self._form = load_onnx(VariantFile.of(data), optimized=False)
         self.session: Any = self._form.model
 
     def forward(self, *tensors: torch.Tensor) -> object:

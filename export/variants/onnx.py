@@ -15,7 +15,7 @@ from export.variants.graphs import OnnxModule
 from export.variants.programs import cpu_program, quiet
 from export.variants.work import expected_gain
 from models.plan import Precision
-from models.runtimes import NotInstalled, imported
+from models.runtimes import NotInstalled, import_package
 
 FILE = "model.onnx"
 # docs/adr/0035-runtimes.md has the table.

@@ -87,4 +87,4 @@ def _convert(
     with tempfile.TemporaryDirectory() as scratch:
         file = Path(scratch) / GRAPH
         package.save_model(model, file, compress_to_fp16=False)
-        return packed(file.read_bytes(), file.with_name(WEIGHTS).read_bytes())
+        return pack(file.read_bytes(), file.with_name(WEIGHTS).read_bytes())

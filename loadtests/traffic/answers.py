@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from loadtests.traffic.target import Target, TargetError
-from models.rows import answered
+from models.rows import answer_outputs
 from models.tensors import Array, TensorSpec, Tolerance
 
 OCTET_STREAM = "application/octet-stream"
@@ -64,7 +64,7 @@ class Judge:
 
     def __init__(self, target: Target) -> None:
         self._model, self._version = target.model, target.version
-        self._outputs = {spec.name: spec for spec in answered(target.outputs)}
+        self._outputs = {spec.name: spec for spec in answer_outputs(target.outputs)}
         self._first = next(iter(self._outputs.values()))
         self._labels = target.codec.score_labels
         self._scores = target.codec.scores

@@ -97,9 +97,9 @@ def _augment(inputs: Tensors, draws: torch.Tensor) -> Tensors:
     )
     grid = functional.affine_grid(theta, list(batch.shape), align_corners=False)
     floor = batch.amin()  # the background, which padding must match
-    moved = functional.grid_sample(batch - floor, grid, align_corners=False) + floor
+    warped = functional.grid_sample(batch - floor, grid, align_corners=False) + floor
     as_it_is = (draw[4] < 0.3).view(-1, 1, 1, 1)
-    return (torch.where(as_it_is, batch, moved),)
+    return (torch.where(as_it_is, batch, warped),)
 
 
 def rows(indices: npt.NDArray[np.intp]) -> Rows:

@@ -14,7 +14,7 @@ from torch.nn import functional
 Pooling = Literal["mean", "cls", "last"]
 
 
-class Pool(nn.Module):
+class TokenPool(nn.Module):
     """Token vectors [n, s, d] and their mask [n, s] -> one vector per item [n, d].
 
     Args:
@@ -42,12 +42,7 @@ class Pool(nn.Module):
 
 
 class Dense(nn.Module):
-    """A linear layer and an activation; [n, d] -> [n, e].
-
-    Args:
-        linear: from d to e numbers.
-        activation: applied to its result.
-    """
+    """A linear layer and an activation; [n, d] -> [n, e]."""
 
     def __init__(self, linear: nn.Linear, activation: nn.Module) -> None:
         super().__init__()

@@ -61,20 +61,26 @@ def _import(name: str, module: str) -> Definition:
         raise BrokenDefinition(
             f"the catalog says that {name!r} is in {module}, which does not exist"
         )
-    failed = f"the definition of {name!r} cannot be imported"
+    problem = f"the definition of {name!r} cannot be imported"
     try:
-        found = getattr(importlib.import_module(module), "DEFINITION", None)
+        definition = getattr(importlib.import_module(module), "DEFINITION", None)
     except (Exception, SystemExit) as error:  # anything from the module or its imports
-        raise BrokenDefinition(f"{failed}: {_cause(error, file)}") from error
-    if not isinstance(found, Definition):
-        what = "has no DEFINITION" if found is None else f"has a {type(found).__name__} there"
+        raise BrokenDefinition(f"{problem}: {_cause(error, file)}") from error
+    if not isinstance(definition, Definition):
+        what = (
+            "has no DEFINITION"
+            if definition is None
+            else f"has a {type(definition).__name__} there"
+        )
         raise BrokenDefinition(f"{_short(file)} {what}; it needs DEFINITION = Definition(...)")
     functions: dict[str, Any] = {
-        field.name: _told(f"{field.name} of the definition of {name!r} fails", value, file)
-        for field in fields(found)
-        if callable(value := getattr(found, field.name))
+        field.name: _with_clear_errors(
+            f"{field.name} of the definition of {name!r} fails", value, file
+        )
+        for field in fields(definition)
+        if callable(value := getattr(definition, field.name))
     }
-    return replace(found, **functions)
+    return replace(definition, **functions)
 
 
 def _file_of(module: str) -> Path | None:
@@ -85,7 +91,7 @@ def _file_of(module: str) -> Path | None:
     return None if spec is None or spec.origin is None else Path(spec.origin)
 
 
-def _told(what: str, function: Callable[..., Any], file: Path) -> Callable[..., Any]:
+def _with_clear_errors(what: str, function: Callable[..., Any], file: Path) -> Callable[..., Any]:
     """Wrap a function so that its errors become one sentence."""
 
     @functools.wraps(function)

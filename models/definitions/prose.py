@@ -24,12 +24,11 @@ def sentences() -> tuple[str, ...]:
         for paragraph in topics[name].split("\n\n")
         if not paragraph.startswith(" ")  # a listing of code
     )
-    found = dict.fromkeys(
+    texts = dict.fromkeys(
         sentence
         for paragraph in paragraphs
         for sentence in SENTENCE.split(paragraph)
         if PROSE.fullmatch(sentence)
     )
-    order = np.random.default_rng(SEED).permutation(len(found))
-    kept = list(found)
-    return tuple(kept[index] for index in order)
+    order = np.random.default_rng(SEED).permutation(len(texts))
+    return tuple([*texts][index] for index in order)

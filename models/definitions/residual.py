@@ -65,12 +65,11 @@ class Bottleneck(nn.Module):
             )
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """See the class."""
         branch = self.relu(self.bn1(self.conv1(x)))
         branch = self.relu(self.bn2(self.conv2(branch)))
         branch = self.bn3(self.conv3(branch))
-        made: torch.Tensor = self.relu(branch + self.downsample(x))
-        return made
+        result: torch.Tensor = self.relu(branch + self.downsample(x))
+        return result
 
 
 class Residual(nn.Module):
@@ -91,7 +90,6 @@ class Residual(nn.Module):
         self.fc = nn.Linear(EXPANSION * WIDTHS[-1], CLASSES)
 
     def forward(self, image: torch.Tensor) -> torch.Tensor:
-        """See the class."""
         x = self.maxpool(self.relu(self.bn1(self.conv1(image))))
         x = self.layer4(self.layer3(self.layer2(self.layer1(x))))
         logits: torch.Tensor = self.fc(x.mean(dim=(2, 3)))

@@ -36,11 +36,11 @@ RADIUS = (5, 11)  # of a shape, pixels
 SIZE = 32  # pixels, the meaning of a predicted 1
 LEAST_SCORE = 0.05  # of a counted shape
 LABELS = ("circle", "square", "triangle")
-TRAINED_ON, HELD_OUT = 2400, 300
+TRAINING_PICTURES, HELD_OUT_PICTURES = 2400, 300
 PREPROCESS = PicturePreprocess(width=SIDE, height=SIDE, channels=1, mean=(0.3,), std=(0.25,))
 
 
-class Found(NamedTuple):
+class Detections(NamedTuple):
     """The shapes found in each picture; rows after the counted ones are 0.
 
     Attributes:
@@ -62,10 +62,15 @@ class Shapes(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         layers: list[nn.Module] = []
-        for taken, given, stride in ((1, 16, 2), (16, 32, 2), (32, 32, 1), (32, 32, 1)):
+        for in_channels, out_channels, stride in (
+            (1, 16, 2),
+            (16, 32, 2),
+            (32, 32, 1),
+            (32, 32, 1),
+        ):
             layers += [
-                nn.Conv2d(taken, given, 3, stride, padding=1, bias=False),
-                nn.BatchNorm2d(given),
+                nn.Conv2d(in_channels, out_channels, 3, stride, padding=1, bias=False),
+                nn.BatchNorm2d(out_channels),
                 nn.ReLU(),
             ]
         wide = nn.Conv2d(32, 32, 3, padding=2, dilation=2)  # sees 27 pixels: a whole shape
@@ -76,16 +81,16 @@ class Shapes(nn.Module):
         self.register_buffer("centre_x", at.repeat(GRID))
         self.register_buffer("centre_y", at.repeat_interleave(GRID))
 
-    def forward(self, picture: torch.Tensor) -> Found:
+    def forward(self, picture: torch.Tensor) -> Detections:
         """Return shapes in the order of the grid, so that nearly equal scores never swap."""
-        made = self.grid(picture)
-        score, kind = made[:, :3].sigmoid().max(dim=1)  # each [n, 16, 16]
+        grid = self.grid(picture)
+        score, kind = grid[:, :3].sigmoid().max(dim=1)  # each [n, 16, 16]
         best = functional.max_pool2d(score, 3, stride=1, padding=1)
         peak = ((score == best) & (score > self.least_score)).flatten(1)
         count = peak.sum(dim=1).clamp(max=self.rows)
         order = torch.argsort((~peak).to(torch.int64), dim=1, stable=True)[:, : self.rows]
         fills = torch.arange(self.rows, device=picture.device) >= count.unsqueeze(1)
-        at = made[:, 3:].flatten(2).transpose(1, 2)  # [n, 256, 4]
+        at = grid[:, 3:].flatten(2).transpose(1, 2)  # [n, 256, 4]
         x = self.centre_x + at[:, :, 0] * self.step
         y = self.centre_y + at[:, :, 1] * self.step
         right, down = at[:, :, 2] * self.half_size, at[:, :, 3] * self.half_size
@@ -93,7 +98,7 @@ class Shapes(nn.Module):
         boxes = edges.gather(1, order.unsqueeze(2).expand(-1, -1, 4))
         scores = score.flatten(1).gather(1, order)
         classes = kind.flatten(1).gather(1, order)
-        return Found(
+        return Detections(
             boxes.masked_fill(fills.unsqueeze(2), 0.0),
             scores.masked_fill(fills, 0.0),
             classes.masked_fill(fills, 0),
@@ -101,18 +106,18 @@ class Shapes(nn.Module):
         )
 
 
-def drawn(rng: np.random.Generator) -> tuple[Image.Image, Array]:
+def draw_picture(rng: np.random.Generator) -> tuple[Image.Image, Array]:
     """Draw a picture of 1 to 4 separate shapes, with its truth, see `pictures`."""
     background = rng.integers(0, 90)
     picture = Image.new("L", (SIDE, SIDE), int(background))
     draw = ImageDraw.Draw(picture)
     truth = np.full((MOST_SHAPES, 5), -1, np.float32)
-    placed = 0
+    count = 0
     for _ in range(int(rng.integers(1, MOST_SHAPES + 1))):
         radius = int(rng.integers(RADIUS[0], RADIUS[1] + 1))
         x, y = rng.integers(radius + 1, SIDE - radius - 1, 2).tolist()
         box = [x - radius, y - radius, x + radius, y + radius]
-        if any(_touch(box, other[1:].tolist()) for other in truth[:placed]):
+        if any(_touch(box, other[1:].tolist()) for other in truth[:count]):
             continue
         kind, light = int(rng.integers(len(LABELS))), int(rng.integers(background + 70, 256))
         if kind == 0:
@@ -121,8 +126,8 @@ def drawn(rng: np.random.Generator) -> tuple[Image.Image, Array]:
             draw.rectangle(box, fill=light)
         else:
             draw.polygon([x, box[1], box[2], box[3], box[0], box[3]], fill=light)
-        truth[placed] = (kind, *box)
-        placed += 1
+        truth[count] = (kind, *box)
+        count += 1
     noise = rng.normal(0, 8, (SIDE, SIDE))
     levels = np.clip(np.asarray(picture, np.float32) + noise, 0, 255).astype(np.uint8)
     return Image.fromarray(levels), truth
@@ -144,64 +149,66 @@ def pictures(rng: np.random.Generator, count: int) -> tuple[Array, Array]:
         float32 [n, 1, 64, 64]; and [n, 4, 5]: class, left, top, right, bottom, all -1 for missing
         shapes.
     """
-    made = [drawn(rng) for _ in range(count)]
-    images = np.stack([preprocess(picture, PREPROCESS) for picture, _ in made])
-    return images, np.stack([truth for _, truth in made])
+    samples = [draw_picture(rng) for _ in range(count)]
+    images = np.stack([preprocess(picture, PREPROCESS) for picture, _ in samples])
+    return images, np.stack([truth for _, truth in samples])
 
 
-def average_precision(found: Arrays, truth: Array) -> float:
+def average_precision(outputs: Arrays, truth: Array) -> float:
     """Return the mean over classes of the area under precision by recall, at an IoU of 0.5.
 
     Args:
-        found: see `Found`.
+        outputs: see `Detections`.
         truth: see `pictures`.
     """
     areas = []
     for kind in range(len(LABELS)):
-        ranked = sorted(_judged(found, truth, kind), reverse=True)
-        right = np.cumsum([fits for _, fits in ranked])
-        precision = right / np.arange(1, len(ranked) + 1)
+        rows = sorted(_judge_rows(outputs, truth, kind), reverse=True)
+        right = np.cumsum([fits for _, fits in rows])
+        precision = right / np.arange(1, len(rows) + 1)
         envelope = np.maximum.accumulate(precision[::-1])[::-1]  # the best at this recall or higher
-        fits = np.array([fits for _, fits in ranked], bool)
+        fits = np.array([fits for _, fits in rows], bool)
         areas.append(float(envelope[fits].sum()) / max(1, int((truth[:, :, 0] == kind).sum())))
     return float(np.mean(areas))
 
 
-def _judged(found: Arrays, truth: Array, kind: int) -> Iterator[tuple[float, bool]]:
+def _judge_rows(outputs: Arrays, truth: Array, kind: int) -> Iterator[tuple[float, bool]]:
     """Yield each row's score in a class, and whether it fits a shape that no better row fits."""
-    for index, count in enumerate(found["found"].tolist()):
-        wanted = [each[1:] for each in truth[index] if each[0] == kind]
-        rows = np.arange(count)[found["classes"][index, :count] == kind]
-        scores = found["scores"][index]
+    for index, count in enumerate(outputs["found"].tolist()):
+        boxes = [each[1:] for each in truth[index] if each[0] == kind]
+        rows = np.arange(count)[outputs["classes"][index, :count] == kind]
+        scores = outputs["scores"][index]
         for row in sorted(rows.tolist(), key=lambda row: -scores[row]):
-            fits = [at for at, box in enumerate(wanted) if _iou(found["boxes"][index, row], box)]
+            fits = [
+                at for at, box in enumerate(boxes) if _overlap(outputs["boxes"][index, row], box)
+            ]
             if fits:
-                wanted.pop(fits[0])
+                boxes.pop(fits[0])
             yield float(scores[row]), bool(fits)
 
 
-def _iou(one: Array, other: Array) -> bool:
+def _overlap(one: Array, other: Array) -> bool:
     """Whether the intersection of two boxes is at least half of their union."""
     sides = np.minimum(one[2:], other[2:]) - np.maximum(one[:2], other[:2])
-    shared = float(np.prod(np.maximum(sides, 0)))
-    both = float(np.prod(one[2:] - one[:2]) + np.prod(other[2:] - other[:2]))
-    return shared >= 0.5 * (both - shared)
+    intersection = float(np.prod(np.maximum(sides, 0)))
+    area_sum = float(np.prod(one[2:] - one[:2]) + np.prod(other[2:] - other[:2]))
+    return intersection >= 0.5 * (area_sum - intersection)
 
 
 def _targets(truth: Array) -> torch.Tensor:
     """Return [n, 8, 16, 16]: each class's heat, a box's four numbers, whether it is a centre."""
-    made = np.zeros((len(truth), len(LABELS) + 5, GRID, GRID), np.float32)
+    targets = np.zeros((len(truth), len(LABELS) + 5, GRID, GRID), np.float32)
     for index, row in np.argwhere(truth[:, :, 0] >= 0):
         kind, left, top, right, bottom = truth[index, row]
         x, y = (left + right) / 2 / STEP, (top + bottom) / 2 / STEP
-        at = made[index, :, int(y), int(x)]
+        at = targets[index, :, int(y), int(x)]
         at[int(kind)] = 1
         at[3:7] = (
             *(x - int(x) - 0.5, y - int(y) - 0.5),
             *((right - left) / SIZE, (bottom - top) / SIZE),
         )
         at[7] = 1
-    return torch.from_numpy(made)
+    return torch.from_numpy(targets)
 
 
 def _rows(seed: int, count: int) -> Rows:
@@ -209,18 +216,18 @@ def _rows(seed: int, count: int) -> Rows:
     return Rows(torch.from_numpy(images), _targets(truth))
 
 
-def _loss(made: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+def _loss(grid: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
     heat, boxes, centres = target[:, :3], target[:, 3:7], target[:, 7:]
-    found = functional.binary_cross_entropy_with_logits(
-        made[:, :3], heat, pos_weight=torch.tensor(8.0, device=made.device), reduction="sum"
+    heat_loss = functional.binary_cross_entropy_with_logits(
+        grid[:, :3], heat, pos_weight=torch.tensor(8.0, device=grid.device), reduction="sum"
     )
-    placed = functional.smooth_l1_loss(made[:, 3:] * centres, boxes, beta=0.1, reduction="sum")
-    return (found + 5 * placed) / len(made)
+    box_loss = functional.smooth_l1_loss(grid[:, 3:] * centres, boxes, beta=0.1, reduction="sum")
+    return (heat_loss + 5 * box_loss) / len(grid)
 
 
-def _named(made: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+def _right_class_share(grid: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
     """Return the share of centres at which the correct class scores highest."""
-    right = made[:, :3].argmax(1) == target[:, :3].argmax(1)  # [n, 16, 16]
+    right = grid[:, :3].argmax(1) == target[:, :3].argmax(1)  # [n, 16, 16]
     centres = target[:, 7] > 0
     return (right & centres).sum() / centres.sum()
 
@@ -232,8 +239,8 @@ def _grid(module: nn.Module) -> nn.Module:
 
 
 TRAINING = Training(
-    source=f"{TRAINED_ON:,} pictures drawn with seed {SEED}",
-    data=lambda: _rows(SEED, TRAINED_ON),
+    source=f"{TRAINING_PICTURES:,} pictures drawn with seed {SEED}",
+    data=lambda: _rows(SEED, TRAINING_PICTURES),
     loss=_loss,
     optimizer=lambda parameters: torch.optim.AdamW(parameters, lr=4e-3),
     epochs=7,
@@ -242,8 +249,8 @@ TRAINING = Training(
     schedule=lambda optimizer, steps: torch.optim.lr_scheduler.OneCycleLR(
         optimizer, 1e-2, total_steps=steps
     ),
-    evaluation=lambda: _rows(SEED + 4, HELD_OUT),
-    metrics={"right class": _named},
+    evaluation=lambda: _rows(SEED + 4, HELD_OUT_PICTURES),
+    metrics={"right class": _right_class_share},
     keep="best",
     part=_grid,
 )
@@ -260,12 +267,12 @@ def _golden() -> Array:
 
 def _example() -> JsonValue:
     buffer = io.BytesIO()
-    drawn(np.random.default_rng(SEED + 1))[0].save(buffer, "PNG")
+    draw_picture(np.random.default_rng(SEED + 1))[0].save(buffer, "PNG")
     return base64.b64encode(buffer.getvalue()).decode("ascii")
 
 
 def _held_out() -> HeldOut:
-    images, truth = pictures(np.random.default_rng(SEED + 2), HELD_OUT)
+    images, truth = pictures(np.random.default_rng(SEED + 2), HELD_OUT_PICTURES)
     return HeldOut({"picture": images}, truth, average_precision)
 
 

@@ -21,7 +21,7 @@ from torch.nn import functional
 
 from models.codec_specs import TextCodecSpec
 from models.definitions.definition import Definition, HeldOut
-from models.definitions.heads import Pool
+from models.definitions.heads import TokenPool
 from models.definitions.prose import sentences
 from models.definitions.text_samples import TextSamples, text_batch, text_inputs
 from models.definitions.training import Training, share_right
@@ -40,7 +40,7 @@ CODEC = TextCodecSpec(
 )
 INPUTS = text_inputs(CODEC, VOCABULARY)
 
-Labelled = list[tuple[str, int]]  # a text, and the index of its language
+LabelledTexts = list[tuple[str, int]]  # a text, and the index of its language
 
 
 class Snippets(nn.Module):
@@ -50,74 +50,76 @@ class Snippets(nn.Module):
         super().__init__()
         self.embedding = nn.Embedding(VOCABULARY, 32)
         self.hidden = nn.Linear(32, 64)
-        self.pool = Pool("mean")
+        self.pool = TokenPool("mean")
         self.last = nn.Linear(64, len(LABELS))
 
     def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
         """Return logits: by the manifest, scores are their softmax."""
         tokens = torch.relu(self.hidden(self.embedding(input_ids)))  # [n, s, 64]
-        pooled = self.pool(tokens, attention_mask)
-        logits: torch.Tensor = self.last(pooled)
+        vectors = self.pool(tokens, attention_mask)
+        logits: torch.Tensor = self.last(vectors)
         return logits
 
 
 @functools.cache
-def texts() -> tuple[Labelled, Labelled]:
+def texts() -> tuple[LabelledTexts, LabelledTexts]:
     """Return training and held-out snippets: every fifth file's texts that no other file has."""
     torch_folder, standard = Path(torch.__file__).parent, Path(sysconfig.get_path("stdlib"))
-    found = (
+    sources = (
         _of_files((torch_folder / "include/ATen/core").glob("*.h")),
         _of_files((torch_folder / "share/cmake").rglob("*.cmake")),
         [[sentence] for sentence in sentences()],
         _of_files(standard.glob("*.py")),
     )
-    train: Labelled = []
-    held_out: Labelled = []
-    for label, files in enumerate(found):
-        learned = dict.fromkeys(
+    train: LabelledTexts = []
+    held_out: LabelledTexts = []
+    for label, files in enumerate(sources):
+        train_texts = dict.fromkeys(
             text for at, file in enumerate(files) if at % 5 < 4 for text in file
         )
-        others = dict.fromkeys(text for file in files[4::5] for text in file if text not in learned)
-        train += [(text, label) for text in learned][: SNIPPETS * 4 // 5]
-        held_out += [(text, label) for text in others][: SNIPPETS // 5]
+        held_out_texts = dict.fromkeys(
+            text for file in files[4::5] for text in file if text not in train_texts
+        )
+        train += [(text, label) for text in train_texts][: SNIPPETS * 4 // 5]
+        held_out += [(text, label) for text in held_out_texts][: SNIPPETS // 5]
     order = np.random.default_rng(SEED).permutation(len(train))
     return [train[index] for index in order], held_out
 
 
 def _of_files(files: Iterable[Path]) -> list[list[str]]:
     """Return every third pair of lines of each file, without comments."""
-    made: list[list[str]] = []
+    snippets: list[list[str]] = []
     for file in sorted(files, key=lambda file: (len(file.name), file.name))[:FILES]:
         lines = [
             line.strip()
             for line in file.read_text(encoding="utf-8", errors="ignore").splitlines()
             if len(line.strip()) > 8 and not line.strip().startswith(COMMENTS)
         ]
-        made.append(["\n".join(lines[at : at + 2]) for at in range(0, len(lines), 6)])
-    return made
+        snippets.append(["\n".join(lines[at : at + 2]) for at in range(0, len(lines), 6)])
+    return snippets
 
 
 @functools.cache
 def tokenizer() -> bytes:
     """Train byte pairs on the training texts."""
-    made = Tokenizer(BPE(unk_token="[UNK]"))  # nosec B106 # no password
-    made.pre_tokenizer = BertPreTokenizer()
+    result = Tokenizer(BPE(unk_token="[UNK]"))  # nosec B106 # no password
+    result.pre_tokenizer = BertPreTokenizer()
     trainer = BpeTrainer(
         vocab_size=VOCABULARY, special_tokens=["[PAD]", "[UNK]"], show_progress=False
     )
-    made.train_from_iterator((text for text, _ in texts()[0]), trainer)
-    return made.to_str().encode()
+    result.train_from_iterator((text for text, _ in texts()[0]), trainer)
+    return result.to_str().encode()
 
 
-def _arrays(labelled: Labelled) -> tuple[dict[str, Array], Array]:
+def _arrays(samples: LabelledTexts) -> tuple[dict[str, Array], Array]:
     """Batch texts, padded to the longest, with their labels [n]."""
-    alone = [(text, None) for text, _ in labelled]
+    alone = [(text, None) for text, _ in samples]
     batch = text_batch(Tokens(tokenizer(), CODEC), INPUTS, alone)
-    return batch, np.array([label for _, label in labelled])
+    return batch, np.array([label for _, label in samples])
 
 
-def _collate(labelled: Labelled) -> list[torch.Tensor]:
-    batch, labels = _arrays(labelled)
+def _collate(samples: LabelledTexts) -> list[torch.Tensor]:
+    batch, labels = _arrays(samples)
     return [*input_tensors(batch, INPUTS), torch.from_numpy(labels)]
 
 

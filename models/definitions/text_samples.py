@@ -25,11 +25,8 @@ def text_inputs(
 ) -> tuple[TensorSpec, ...]:
     """Return the inputs of a text model, which share one padded dimension.
 
-    Args:
-        codec: of the model, with a mask.
-        vocabulary: how many tokens the model knows.
-        pad: the token in padded places.
-        types: how many types of tokens the model knows.
+    `vocabulary` and `types` are how many tokens and types of tokens the model knows; `pad` is the
+    token in padded places.
     """
     dimension = Dimension(name="seq", least=1, most=codec.max_tokens, mask=codec.mask)
     last = {codec.ids: vocabulary - 1, codec.mask: 1, codec.type_ids: types - 1}
@@ -52,10 +49,7 @@ def text_batch(
 ) -> dict[str, Array]:
     """Batch texts, or pairs of them, padded to the longest.
 
-    Args:
-        tokenizer: of the model.
-        inputs: from `text_inputs`.
-        texts: at least one.
+    `inputs` are from `text_inputs`.
     """
     padding = padding_of(inputs, ())
     if padding is None:
@@ -69,7 +63,6 @@ class TextSamples:
 
     Attributes:
         tokenizer: the file.
-        codec: of the model.
         inputs: from `text_inputs`.
         texts: at least two that resemble real ones.
     """
@@ -82,14 +75,14 @@ class TextSamples:
     def golden_inputs(self) -> list[Arrays]:
         """Return texts of about four lengths, geometrically spread up to the longest."""
         long = " ".join(self._texts())
-        made = []
+        items = []
         for tokens in sorted({min(tokens, self.codec.max_tokens) for tokens in GOLDEN_TOKENS}):
             try:
                 tokenizer = self._tokenizer(tokens)
             except TextError:  # no room for the special tokens
                 continue
-            made.append(tokenizer.arrays(tokenizer.tokens(long, self._second(long))))
-        return made
+            items.append(tokenizer.arrays(tokenizer.tokens(long, self._second(long))))
+        return items
 
     def random_inputs(self, rng: np.random.Generator, batch: int) -> Arrays:
         """Draw tokens of one length; mask out the ends of about half of the items.
@@ -98,15 +91,15 @@ class TextSamples:
         """
         longest = min(self.codec.max_tokens, GOLDEN_TOKENS[-1])
         length = min(longest, round(math.exp(rng.uniform(0, math.log(longest + 0.5)))))
-        used = np.where(rng.random(batch) < 0.5, length, rng.integers(1, length + 1, batch))
-        mask = np.arange(length) < used[:, None]  # [batch, length]
-        made: dict[str, Array] = {}
+        lengths = np.where(rng.random(batch) < 0.5, length, rng.integers(1, length + 1, batch))
+        mask = np.arange(length) < lengths[:, None]  # [batch, length]
+        arrays: dict[str, Array] = {}
         for spec in self.inputs:
-            drawn = rng.integers(0, (spec.maximum or 0) + 1, (batch, length))
-            made[spec.name] = np.where(
-                mask, np.int64(1) if spec.name == self.codec.mask else drawn, np.int64(spec.fill)
+            values = rng.integers(0, (spec.maximum or 0) + 1, (batch, length))
+            arrays[spec.name] = np.where(
+                mask, np.int64(1) if spec.name == self.codec.mask else values, np.int64(spec.fill)
             )
-        return made
+        return arrays
 
     def held_out_inputs(self) -> Arrays:
         """Return some texts as one batch, padded to the longest."""
@@ -131,7 +124,7 @@ class TextSamples:
 
 def mean_cosine(outputs: Arrays, vectors: Array) -> float:
     """Return the mean cosine of embeddings and the correct vectors, [n, d]: 1 if equal."""
-    (found,) = outputs.values()
-    lengths = np.linalg.norm(found, axis=1) * np.linalg.norm(vectors, axis=1)
-    cosines = (found.astype(np.float64) * vectors).sum(1) / np.maximum(lengths, 1e-12)
+    (embeddings,) = outputs.values()
+    lengths = np.linalg.norm(embeddings, axis=1) * np.linalg.norm(vectors, axis=1)
+    cosines = (embeddings.astype(np.float64) * vectors).sum(1) / np.maximum(lengths, 1e-12)
     return float(np.clip(cosines, 0, 1).mean())

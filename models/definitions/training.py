@@ -36,12 +36,12 @@ class Diverged(Exception):
     """A loss is NaN or infinite, so that training cannot continue; the message has the step."""
 
 
-class Batch(NamedTuple):
-    """A process's share of a batch: the first `counted` samples count, the rest is filler."""
+class TrainingBatch(NamedTuple):
+    """A process's share of a batch: the first `sample_count` samples count, the rest is filler."""
 
     inputs: Tensors
     target: torch.Tensor
-    counted: int
+    sample_count: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +70,8 @@ class Rows(Dataset[Tensors]):
 
     def batch(self, indices: Sequence[int]) -> Tensors:
         """Return several rows at once."""
-        chosen = torch.as_tensor(indices)
-        return tuple(tensor[chosen] for tensor in self.tensors)
+        rows = torch.as_tensor(indices)
+        return tuple(tensor[rows] for tensor in self.tensors)
 
 
 def share_right(outputs: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
@@ -151,8 +151,8 @@ class Training:
         if count is None:
             raise ValueError("iterable data needs `samples`, the number of samples of an epoch")
         if count < self.batch * window:
-            told = f"{window} batches" if window > 1 else "one batch"
-            raise ValueError(f"{count} samples are less than {told} of {self.batch}")
+            least = f"{window} batches" if window > 1 else "one batch"
+            raise ValueError(f"{count} samples are less than {least} of {self.batch}")
         return count // (self.batch * window) * window
 
     def start(self, module: nn.Module) -> None:
@@ -179,23 +179,23 @@ class Training:
         first: int = 0,
         window: int = 1,
         **options: Any,
-    ) -> DataLoader[Batch]:
+    ) -> DataLoader[TrainingBatch]:
         """Return the batches of all epochs from step `first` on; `options` are for the loader."""
         steps = self.steps(data, window)
         if isinstance(data, IterableDataset):
             stream = _Stream(self, data, share, first, steps)
             return DataLoader(stream, batch_size=None, **options)
         order = _Order(self, len(data), share, first, steps)  # type: ignore[arg-type]
-        return DataLoader(_Fetched(self, data), sampler=order, batch_size=None, **options)
+        return DataLoader(_BatchDataset(self, data), sampler=order, batch_size=None, **options)
 
     def evaluation_batches(
         self, data: Samples, share: Share = Share(), **options: Any
-    ) -> DataLoader[Batch]:
+    ) -> DataLoader[TrainingBatch]:
         """Return every sample once, in order, in equally many equal batches for each process."""
         if isinstance(data, IterableDataset):
             return DataLoader(_Stream(self, data, share, 0, None), batch_size=None, **options)
         keys = _in_order(self.batch, len(data), share)  # type: ignore[arg-type]
-        return DataLoader(_Fetched(self, data), sampler=keys, batch_size=None, **options)
+        return DataLoader(_BatchDataset(self, data), sampler=keys, batch_size=None, **options)
 
     def fit(self, module: nn.Module, progress: Callable[[int, int, str], None]) -> None:
         """Train in this process; with one machine and torch build, all runs give equal weights.
@@ -217,13 +217,13 @@ class Training:
             optimizer.step()
             if schedule is not None:
                 schedule.step()
-            found = loss.item()
-            if not math.isfinite(found):
+            loss_value = loss.item()
+            if not math.isfinite(loss_value):
                 raise Diverged(
-                    f"training diverged: the loss is {found} at step {step + 1} of {steps}; try a "
-                    "lower learning rate"
+                    f"training diverged: the loss is {loss_value} at step {step + 1} of {steps}; "
+                    "try a lower learning rate"
                 )
-            progress(step + 1, steps, f"loss {found:.3f}")
+            progress(step + 1, steps, f"loss {loss_value:.3f}")
         module.eval()
 
 
@@ -232,22 +232,22 @@ class _Key(NamedTuple):
 
     indices: Sequence[int]
     draws: torch.Tensor | None
-    counted: int
+    sample_count: int
     seed: int | None = None  # for the data set's own random numbers; None: evaluation
 
 
-class _Fetched(Dataset[Batch]):
+class _BatchDataset(Dataset[TrainingBatch]):
     def __init__(self, how: Training, data: Samples) -> None:
         self.how = how
         self.data = data
 
-    def __getitem__(self, key: _Key) -> Batch:
+    def __getitem__(self, key: _Key) -> TrainingBatch:
         if key.seed is not None:
             _seed_all(key.seed)
         if isinstance(self.data, Rows):
-            return _made(self.how, self.data.batch(key.indices), key.draws, key.counted)
+            return _make_batch(self.how, self.data.batch(key.indices), key.draws, key.sample_count)
         samples = [self.data[index] for index in key.indices]
-        return _made(self.how, self.how.collate(samples), key.draws, key.counted)
+        return _make_batch(self.how, self.how.collate(samples), key.draws, key.sample_count)
 
 
 class _Order(Sampler[_Key]):
@@ -270,15 +270,14 @@ class _Order(Sampler[_Key]):
                 shuffle = torch.Generator().manual_seed(_seed(how.seed, -1 - epoch))
                 order = torch.randperm(self.count, generator=shuffle).tolist()
             start = at * how.batch
-            chosen, draws = order[start + low : start + high], _draws(how, step, low, high)
-            yield _Key(chosen, draws, high - low, how.seed_of(step, self.share.rank))
+            indices, draws = order[start + low : start + high], _draws(how, step, low, high)
+            yield _Key(indices, draws, high - low, how.seed_of(step, self.share.rank))
 
 
-class _Stream(IterableDataset[Batch]):
+class _Stream(IterableDataset[TrainingBatch]):
     """Reads all data in every process and worker, each of which builds only its own batches.
 
     Args:
-        how: the declaration.
         data: read once per epoch.
         share: of this process.
         first: the first step.
@@ -290,7 +289,7 @@ class _Stream(IterableDataset[Batch]):
     ) -> None:
         self.how, self.data, self.share, self.first, self.steps = how, data, share, first, steps
 
-    def __iter__(self) -> Iterator[Batch]:
+    def __iter__(self) -> Iterator[TrainingBatch]:
         worker = get_worker_info()
         number, workers = (worker.id, worker.num_workers) if worker else (0, 1)
         for at, samples in enumerate(self._batches()):
@@ -302,34 +301,36 @@ class _Stream(IterableDataset[Batch]):
         size = self.how.batch
         samples: Iterator[Any] = iter(self.data)
         if self.steps is not None:
-            left = self.how.epochs * self.steps - self.first
-            samples = itertools.islice(self._epochs(), left * size)
+            steps_left = self.how.epochs * self.steps - self.first
+            samples = itertools.islice(self._epochs(), steps_left * size)
         while chunk := list(itertools.islice(samples, size)):
             yield chunk
 
     def _epochs(self) -> Iterator[Any]:
         """Yield samples across epochs: those that fill no batch start the next epoch."""
         count = self.how.samples or 0
-        begin, skipped = divmod(self.first * self.how.batch, count)
+        begin, skip = divmod(self.first * self.how.batch, count)
         for epoch in range(begin, self.how.epochs):
             if hasattr(self.data, "set_epoch"):
                 self.data.set_epoch(epoch)
-            seen = 0
+            position = 0
             for sample in itertools.islice(self.data, count):
-                seen += 1
-                if seen > skipped:
+                position += 1
+                if position > skip:
                     yield sample
-            if seen < count:
-                raise ValueError(f"the data ends after {seen} samples, but `samples` says {count}")
-            skipped = 0
+            if position < count:
+                raise ValueError(
+                    f"the data ends after {position} samples, but `samples` says {count}"
+                )
+            skip = 0
 
-    def _share(self, samples: list[Any], step: int) -> Batch:
+    def _share(self, samples: list[Any], step: int) -> TrainingBatch:
         how = self.how
         low, high = self.share.bounds(how.batch)
         count = min(max(len(samples) - low, 0), high - low)
-        filled = (samples + samples[-1:] * (how.batch - len(samples)))[low:high]
+        share = (samples + samples[-1:] * (how.batch - len(samples)))[low:high]
         draws = None if self.steps is None else _draws(how, step, low, high)
-        return _made(how, how.collate(filled), draws, count)
+        return _make_batch(how, how.collate(share), draws, count)
 
 
 def _in_order(batch: int, count: int, share: Share) -> list[_Key]:
@@ -352,14 +353,14 @@ def _draws(how: Training, step: int, low: int, high: int) -> torch.Tensor | None
     return torch.rand(how.batch, how.draws, generator=generator)[low:high]
 
 
-def _made(
+def _make_batch(
     how: Training, tensors: Sequence[torch.Tensor], draws: torch.Tensor | None, count: int
-) -> Batch:
+) -> TrainingBatch:
     *inputs, target = tensors
-    taken = tuple(inputs)
+    model_inputs = tuple(inputs)
     if how.augment is not None and draws is not None:
-        taken = how.augment(taken, draws)
-    return Batch(taken, target, count)
+        model_inputs = how.augment(model_inputs, draws)
+    return TrainingBatch(model_inputs, target, count)
 
 
 def _seed_all(seed: int) -> None:

@@ -33,7 +33,7 @@ from app.engine.engine import Engine, EngineConfig
 from app.engine.replica import Replica
 from app.metrics import Metrics
 from app.types import Arrays, Device, Item, ModelId, Serving
-from models.forms import Stages
+from models.forms import StagedForm
 from models.quiet import DEPRECATIONS, ignore_warnings
 from models.timing import WARM_RUNS, time_interleaved
 
@@ -217,7 +217,7 @@ def staged(*, at_once: bool) -> None:
         began, count = time.perf_counter(), 0
         while time.perf_counter() - began < float(line):
             with torch.inference_mode():
-                made = pipeline.run([x], best) if at_once else Stages(halves)(x)
+                made = pipeline.run([x], best) if at_once else StagedForm(halves)(x)
             if not torch.equal(made, x[:, 0]):
                 raise SystemExit("wrong answers")
             count += BATCH

@@ -24,7 +24,7 @@ import pytest
 from export.cli import main as export_main
 from models.catalog import CATALOG
 from models.manifest import MANIFEST_FILE, Manifest
-from models.openvino_models import GRAPH, WEIGHTS, packed
+from models.openvino_models import GRAPH, WEIGHTS, pack
 from tests.artifacts import write_manifest
 from tests.e2e.server import PLAIN, Server, running
 
@@ -42,7 +42,7 @@ def retrained(data: bytes, number: int) -> bytes:
         names = archive.namelist()
         if names == [GRAPH, WEIGHTS]:
             graph, weights = (archive.read(name) for name in names)
-            return packed(graph + b"<!-- %d -->" % number, weights)
+            return pack(graph + b"<!-- %d -->" % number, weights)
     with zipfile.ZipFile(made, "a") as archive:
         archive.writestr(f"{names[0].partition('/')[0]}/made", str(number))
     return made.getvalue()

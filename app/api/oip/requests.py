@@ -17,7 +17,7 @@ from app.codecs.missing import nan_as_null
 from app.codecs.values import short
 from app.errors import InvalidInput
 from app.types import Array
-from models.byte_order import unmarked
+from models.byte_order import strip_byte_order_mark
 
 HEADER_LENGTH = "Inference-Header-Content-Length"
 MAX_RANK = 32
@@ -98,7 +98,7 @@ def load(head: bytes, *, nan: bool = False) -> Any:
         InvalidInput: if it is malformed.
     """
     try:
-        head = unmarked(head)
+        head = strip_byte_order_mark(head)
         return orjson.loads(nan_as_null(head) if nan else head)
     except ValueError as error:
         at = error.pos if isinstance(error, orjson.JSONDecodeError) else 0

@@ -36,7 +36,7 @@ from app.api.service import Service
 from app.api.transport.asgi_predict import read_body
 from app.errors import DeadlineExceeded, InvalidInput
 from app.registry.loaded_models import LoadedModel
-from models.byte_order import unmarked
+from models.byte_order import strip_byte_order_mark
 
 NAME = path_parameter("name", {"type": "string"})
 VERSION = path_parameter("version", {"type": "integer", "minimum": 1})
@@ -225,7 +225,7 @@ async def _read_object(request: Request, service: Service) -> Mapping[str, objec
     except TimeoutError as error:
         raise DeadlineExceeded(BODY_LATE) from error
     try:
-        found = orjson.loads(unmarked(body) or b"{}")
+        found = orjson.loads(strip_byte_order_mark(body) or b"{}")
     except ValueError as error:
         raise InvalidInput(f"the body is not JSON: {error}") from error
     if not isinstance(found, dict):

@@ -18,7 +18,7 @@ import pyarrow as pa
 from app.bulk.blocks import Columns
 from app.bulk.columns import Chooser, Wanted
 from app.bulk.errors import BulkError
-from models.byte_order import NotUtf8Error, unmarked
+from models.byte_order import NotUtf8Error, strip_byte_order_mark
 
 LOOKED_AT = 100  # rows examined for their size
 CHUNK_CHARACTERS = 8 << 20  # of rows, if they are long
@@ -211,7 +211,7 @@ def _header(records: Iterator[list[str] | str], path: Path) -> list[str]:
     if isinstance(header, str):
         raise BulkError(f"{path} cannot be read as CSV: {header}")
     try:
-        unmarked(header[0].encode(errors="surrogateescape"))
+        strip_byte_order_mark(header[0].encode(errors="surrogateescape"))
     except NotUtf8Error as error:
         raise BulkError(f"{path} cannot be read as CSV: {error}") from error
     return header

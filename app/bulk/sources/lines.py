@@ -17,7 +17,7 @@ from app.bulk.blocks import Columns
 from app.bulk.columns import ID, INPUT, Chooser, Wanted, listed
 from app.bulk.errors import BulkError
 from app.codecs.missing import nan_as_null
-from models.byte_order import unmarked
+from models.byte_order import strip_byte_order_mark
 
 CHUNK_BYTES = 8 << 20  # of lines, if they are long
 MAX_LINE_BYTES = 256 << 20
@@ -159,7 +159,7 @@ def _parsed(line: bytes, *, nan: bool) -> dict[str, object]:
     if line == TOO_LONG:
         raise BulkError(f"the line has more than {MAX_LINE_BYTES} bytes")
     try:
-        text = unmarked(line)
+        text = strip_byte_order_mark(line)
         parsed = orjson.loads(nan_as_null(text) if nan else text)
     except ValueError as error:
         raise BulkError(f"the line is not JSON: {error}") from error

@@ -11,7 +11,7 @@ from torch import nn
 
 from models.codec_specs import Scores, TextCodecSpec
 from models.definitions.definition import Definition, HeldOut
-from models.definitions.huggingface.encoder import Wanted, config_of, text_model
+from models.definitions.huggingface.encoder import EncoderOptions, config_of, text_model
 from models.definitions.huggingface.folder import (
     CONFIG,
     TOKENIZER,
@@ -37,34 +37,31 @@ ODD_TEXTS = (
     "don't: 3,141.59_a/b?",
     "😀 e\u0301",
 )
-ACTIVATED: Mapping[str, Scores] = {"Identity": "none", "Sigmoid": "sigmoid"}
+ACTIVATION_SCORES: Mapping[str, Scores] = {"Identity": "none", "Sigmoid": "sigmoid"}
 
 
-def definition_of(folder: ModelFolder, wanted: Wanted, description: str) -> Definition:
+def definition_of(folder: ModelFolder, options: EncoderOptions, description: str) -> Definition:
     """Read a folder and build the definition of its model.
 
-    Args:
-        folder: with config.json, safetensors and tokenizer.json.
-        wanted: the model's task and options.
-        description: one sentence.
+    It needs config.json, safetensors and tokenizer.json.
 
     Raises:
         FolderError: if something is missing or broken, or does not fit the task.
     """
     parts = SentenceParts()
-    if wanted.task in {"embed", "rerank"}:
-        parts = sentence_parts(folder, wanted.task, allow_pickle=wanted.allow_pickle)
+    if options.task in {"embed", "rerank"}:
+        parts = sentence_parts(folder, options.task, allow_pickle=options.allow_pickle)
     fields = folder.fields(parts.weights_in + CONFIG)
     tokenizer = folder.read(parts.weights_in + TOKENIZER)
     if tokenizer is None:
         raise FolderError(f"there is no {TOKENIZER}; {ADVICE}")
     config = config_of(fields)
-    whole, config = config, config if wanted.tower is None else config.text_config
-    pad = _pad(config) if wanted.tower is None else _no_end(config)
-    weights = folder.weights(parts.weights_in, allow_pickle=wanted.allow_pickle)
-    module = text_model(whole, weights, wanted, parts)
+    whole, config = config, config if options.tower is None else config.text_config
+    pad = _pad(config) if options.tower is None else _no_end(config)
+    weights = folder.weights(parts.weights_in, allow_pickle=options.allow_pickle)
+    module = text_model(whole, weights, options, parts)
     tokenizer_config = folder.fields(parts.weights_in + TOKENIZER_CONFIG)
-    codec = _codec(module.get_submodule("encoder"), config, tokenizer_config, wanted, parts)
+    codec = _codec(module.get_submodule("encoder"), config, tokenizer_config, options, parts)
     _check_tokenizer(tokenizer, codec, config)
     theirs = _compare_tokenizers(tokenizer, codec, folder.path / parts.weights_in)
     if isinstance(module, TextTower) and module.length:
@@ -76,7 +73,7 @@ def definition_of(folder: ModelFolder, wanted: Wanted, description: str) -> Defi
         types=getattr(config, "type_vocab_size", 0),
     )
     samples = TextSamples(tokenizer, codec, inputs)
-    output, codec = _output(module, samples, config, wanted, parts)
+    output, codec = _output(module, samples, config, options, parts)
 
     def held_out() -> HeldOut:
         texts = samples.held_out_inputs()
@@ -94,7 +91,7 @@ def definition_of(folder: ModelFolder, wanted: Wanted, description: str) -> Defi
         random_inputs=samples.random_inputs,
         golden_inputs=samples.golden_inputs,
         example=samples.example,
-        held_out=held_out if wanted.task == "embed" else None,
+        held_out=held_out if options.task == "embed" else None,
         files=lambda: {codec.tokenizer: tokenizer},
     )
 
@@ -103,14 +100,16 @@ def _codec(
     encoder: nn.Module,
     config: Any,
     tokenizer_config: Mapping[str, Any],
-    wanted: Wanted,
+    options: EncoderOptions,
     parts: SentenceParts,
 ) -> TextCodecSpec:
     """Return the codec for what clients send."""
     positions = _positions(encoder, config)
-    said = parts.max_tokens or tokenizer_config.get("model_max_length")
-    known = [each for each in (said, positions) if isinstance(each, int) and 0 < each <= 1_000_000]
-    max_tokens = wanted.max_tokens or min(known, default=DEFAULT_MAX_TOKENS)
+    max_length = parts.max_tokens or tokenizer_config.get("model_max_length")
+    limits = [
+        each for each in (max_length, positions) if isinstance(each, int) and 0 < each <= 1_000_000
+    ]
+    max_tokens = options.max_tokens or min(limits, default=DEFAULT_MAX_TOKENS)
     if positions is not None and max_tokens > positions:
         raise FolderError(f"--max-tokens {max_tokens}: the model has {positions:,} positions")
     names = tokenizer_config.get("model_input_names") or ("token_type_ids",)
@@ -118,9 +117,9 @@ def _codec(
         raise FolderError(f"{TOKENIZER_CONFIG}: model_input_names is malformed")
     has_types = getattr(config, "type_vocab_size", 0) > 1 and "token_type_ids" in names
     return TextCodecSpec(
-        task=wanted.task,
+        task=options.task,
         max_tokens=max_tokens,
-        pairs=wanted.task == "rerank",
+        pairs=options.task == "rerank",
         prompt=parts.prompt,
         type_ids="token_type_ids" if has_types else None,
     )
@@ -163,10 +162,10 @@ def _positions(encoder: nn.Module, config: Any) -> int | None:
 def _check_tokenizer(data: bytes, codec: TextCodecSpec, config: Any) -> None:
     try:
         tokenizer = Tokenizer(data, codec)
-        added = tokenizer.tokens("", "" if codec.pairs else None).ids
+        special_ids = tokenizer.tokens("", "" if codec.pairs else None).ids
     except TextError as error:
         raise FolderError(str(error)) from error
-    largest = max([tokenizer.vocabulary - 1, *added.tolist()])
+    largest = max([tokenizer.vocabulary - 1, *special_ids.tolist()])
     if largest >= config.vocab_size:
         raise FolderError(
             f"{TOKENIZER} has the token id {largest:,}, but the model has {config.vocab_size:,} "
@@ -193,12 +192,15 @@ def _compare_tokenizers(data: bytes, codec: TextCodecSpec, folder: Path) -> Any:
     for text, second in zip(samples, reversed(samples), strict=True):
         pair = second if codec.pairs else None
         try:
-            found = ours.tokens(text, pair)
+            tokens = ours.tokens(text, pair)
         except TextError as error:
             raise FolderError(f"{TOKENIZER}: {error}") from error
-        made = theirs(codec.prompt + text, pair)
-        types = made.get("token_type_ids") if codec.type_ids is not None else None
-        if made["input_ids"] != found.ids.tolist() or types not in (None, found.type_ids.tolist()):
+        encoding = theirs(codec.prompt + text, pair)
+        types = encoding.get("token_type_ids") if codec.type_ids is not None else None
+        if encoding["input_ids"] != tokens.ids.tolist() or types not in (
+            None,
+            tokens.type_ids.tolist(),
+        ):
             raise FolderError(
                 f"AutoTokenizer and {TOKENIZER} give different tokens for {text[:40]!r}, because "
                 f"of other files such as {TOKENIZER_CONFIG}; {ADVICE}"
@@ -209,43 +211,47 @@ def _compare_tokenizers(data: bytes, codec: TextCodecSpec, folder: Path) -> Any:
 def _check_filling(theirs: Any, tower: TextTower) -> None:
     """Raise FolderError unless AutoTokenizer fills texts with the tower's token, at their end."""
     try:
-        plain = theirs("a")["input_ids"]
-        filled = theirs("a", padding="max_length", max_length=tower.length)["input_ids"]
+        ids = theirs("a")["input_ids"]
+        padded_ids = theirs("a", padding="max_length", max_length=tower.length)["input_ids"]
     except Exception as error:
         raise FolderError(f"AutoTokenizer cannot pad texts: {cause(error)}") from error
-    if filled != [*plain, *[tower.pad] * (tower.length - len(plain))]:
+    if padded_ids != [*ids, *[tower.pad] * (tower.length - len(ids))]:
         raise FolderError(
-            f"AutoTokenizer pads a text as {str(filled)[:60]}, but the model learned from texts "
-            f"that end with token {tower.pad}: correct pad_token and padding_side in "
+            f"AutoTokenizer pads a text as {str(padded_ids)[:60]}, but the model learned from "
+            f"texts that end with token {tower.pad}: correct pad_token and padding_side in "
             f"{TOKENIZER_CONFIG}"
         )
 
 
 def _output(
-    module: nn.Module, samples: TextSamples, config: Any, wanted: Wanted, parts: SentenceParts
+    module: nn.Module,
+    samples: TextSamples,
+    config: Any,
+    options: EncoderOptions,
+    parts: SentenceParts,
 ) -> tuple[TensorSpec, TextCodecSpec]:
     """Return the output, with its size from a forward, and the codec with labels and scores."""
-    codec, per_token = samples.codec, wanted.task == "classify-tokens"
+    codec, per_token = samples.codec, options.task == "classify-tokens"
     first = stack([samples.golden_inputs()[0]])
     try:
         with torch.inference_mode():
-            made = module(*input_tensors(first, samples.inputs))
+            answer = module(*input_tensors(first, samples.inputs))
     except Exception as error:
         raise FolderError(f"the model fails on a sentence: {cause(error)}") from error
-    name = "embedding" if wanted.task == "embed" else "logits"
+    name = "embedding" if options.task == "embed" else "logits"
     tokens = (Dimension(name="seq", least=1, most=codec.max_tokens),) if per_token else ()
-    shape = (-1, -1, made.shape[-1]) if per_token else (-1, made.shape[-1])
+    shape = (-1, -1, answer.shape[-1]) if per_token else (-1, answer.shape[-1])
     output = TensorSpec(name=name, dtype="float32", shape=shape, dimensions=tokens)
-    if wanted.task == "embed":
+    if options.task == "embed":
         return output, codec
-    if wanted.task == "rerank":
-        if made.shape[-1] != 1:
+    if options.task == "rerank":
+        if answer.shape[-1] != 1:
             raise FolderError(
-                f"the model gives {made.shape[-1]} scores, but --task rerank needs one for each "
+                f"the model gives {answer.shape[-1]} scores, but --task rerank needs one for each "
                 "pair; use --task classify"
             )
         return output, codec.model_copy(update={"scores": _rerank_scores(config, parts)})
-    labels, scores = labels_of(config, made.shape[-1])
+    labels, scores = labels_of(config, answer.shape[-1])
     return output, codec.model_copy(update={"labels": labels, "scores": scores})
 
 
@@ -268,12 +274,14 @@ def labels_of(config: Any, count: int) -> tuple[tuple[str, ...], Scores]:
 
 def _rerank_scores(config: Any, parts: SentenceParts) -> Scores:
     """Return what sentence-transformers' CrossEncoder applies: a sigmoid, or as its files say."""
-    said = getattr(config, "sentence_transformers", None) or {}
-    if not isinstance(said, Mapping):
+    settings = getattr(config, "sentence_transformers", None) or {}
+    if not isinstance(settings, Mapping):
         raise FolderError(f"{CONFIG}: sentence_transformers is malformed")
     old = getattr(config, "sbert_ce_default_activation_function", None)
-    name = str(parts.activation or said.get("activation_fn") or old or "Sigmoid")
+    name = str(parts.activation or settings.get("activation_fn") or old or "Sigmoid")
     kind = name.rpartition(".")[2]
-    if kind not in ACTIVATED:
-        raise FolderError(f"unknown score activation {name}; known are: {', '.join(ACTIVATED)}")
-    return ACTIVATED[kind]
+    if kind not in ACTIVATION_SCORES:
+        raise FolderError(
+            f"unknown score activation {name}; known are: {', '.join(ACTIVATION_SCORES)}"
+        )
+    return ACTIVATION_SCORES[kind]

@@ -10,12 +10,12 @@ import torch
 from torch import nn
 
 from models.codec_specs import TextTask
-from models.definitions.heads import Normalize, Pool, Pooling
+from models.definitions.heads import Normalize, Pooling, TokenPool
 from models.definitions.huggingface.folder import CONFIG, MISSING, FolderError, Weights, cause
 from models.definitions.huggingface.sentences import SentenceParts
 from models.definitions.huggingface.towers import TextTower, Tower
 
-UNUSED = "pooler."  # a layer that some encoders have and no task needs
+POOLER = "pooler."  # a layer that some encoders have and no task needs
 FLOATS = {torch.float16, torch.bfloat16, torch.float32, torch.float64}
 CODE = {
     f"{start}{name}_implementation" for start in ("", "_") for name in ("attn", "experts")
@@ -30,7 +30,7 @@ CLASSES: Mapping[TextTask, str] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class EncoderOptions:
     """The task of the model, and options that override its files.
 
     Attributes:
@@ -59,7 +59,7 @@ class TextModel(nn.Module):
         layers: applied after the pooling.
     """
 
-    def __init__(self, encoder: nn.Module, pool: Pool | None, layers: tuple[nn.Module, ...]):
+    def __init__(self, encoder: nn.Module, pool: TokenPool | None, layers: tuple[nn.Module, ...]):
         super().__init__()
         self.encoder = encoder
         self.pool = pool
@@ -73,14 +73,14 @@ class TextModel(nn.Module):
     ) -> torch.Tensor:
         """Compute the answer; omit `token_type_ids` for encoders that do not accept them."""
         types = {} if token_type_ids is None else {"token_type_ids": token_type_ids}
-        made: torch.Tensor = self.encoder(
+        vectors: torch.Tensor = self.encoder(
             input_ids=input_ids, attention_mask=attention_mask, **types
         )[0]
         if self.pool is not None:
-            made = self.pool(made, attention_mask)
+            vectors = self.pool(vectors, attention_mask)
         for layer in self.layers:
-            made = layer(made)
-        return made
+            vectors = layer(vectors)
+        return vectors
 
 
 def config_of(fields: Mapping[str, Any]) -> Any:
@@ -98,10 +98,10 @@ def config_of(fields: Mapping[str, Any]) -> Any:
         raise FolderError(MISSING) from error
     kind = str(fields.get("model_type"))
     if not fields or kind not in CONFIG_MAPPING:
-        said = f"names the model type {kind!r}" if fields else "is missing"
+        problem = f"names the model type {kind!r}" if fields else "is missing"
         raise FolderError(
-            f"{CONFIG} {said}; transformers itself must have the model type: a model's own code is "
-            "never run"
+            f"{CONFIG} {problem}; transformers itself must have the model type: a model's own "
+            "code is never run"
         )
     if "quantization_config" in fields:
         raise FolderError(f"{CONFIG}: its weights are quantized; adopt unquantized ones")
@@ -120,7 +120,9 @@ def _without_code(fields: Any) -> Any:
     return {name: _without_code(each) for name, each in fields.items() if name not in CODE}
 
 
-def text_model(config: Any, weights: Weights, wanted: Wanted, parts: SentenceParts) -> nn.Module:
+def text_model(
+    config: Any, weights: Weights, options: EncoderOptions, parts: SentenceParts
+) -> nn.Module:
     """Build the encoder with its weights and its head, in float32 and eval mode.
 
     Returns:
@@ -129,24 +131,26 @@ def text_model(config: Any, weights: Weights, wanted: Wanted, parts: SentencePar
     Raises:
         FolderError: if the model type or the weights do not fit the task.
     """
-    name = CLASSES[wanted.task]
-    saved = architecture(config)
-    if wanted.task == "embed" and (config.is_encoder_decoder or saved.endswith("EncoderModel")):
+    name = CLASSES[options.task]
+    saved_class = architecture(config)
+    if options.task == "embed" and (
+        config.is_encoder_decoder or saved_class.endswith("EncoderModel")
+    ):
         name = "AutoModelForTextEncoding"
-    encoder, _ = loaded(name, config, weights, wanted.task)
-    if wanted.tower is not None:
-        return TextTower(encoder, normalize=wanted.normalize is not False).eval()
-    if wanted.task != "embed":
+    encoder, _ = load_encoder(name, config, weights, options.task)
+    if options.tower is not None:
+        return TextTower(encoder, normalize=options.normalize is not False).eval()
+    if options.task != "embed":
         return TextModel(encoder, None, ()).eval()
     layers = parts.layers
     while layers and isinstance(layers[-1], Normalize):
         layers = layers[:-1]
-    normalize = wanted.normalize
+    normalize = options.normalize
     if normalize is None:
         normalize = parts.pooling is None or len(layers) < len(parts.layers)
     if normalize:
         layers = (*layers, Normalize())
-    pool = Pool(wanted.pooling or parts.pooling or "mean")
+    pool = TokenPool(options.pooling or parts.pooling or "mean")
     return TextModel(encoder, pool, layers).eval()
 
 
@@ -158,24 +162,18 @@ def architecture(config: Any) -> str:
 def class_of(name: str, config: Any) -> Any:
     """Return the class that transformers chooses for a model type; None: it has none.
 
-    Args:
-        name: of an `AutoModel` class.
-        config: of the model.
+    `name` is that of an `AutoModel` class.
     """
     import transformers  # noqa: PLC0415
 
-    found = getattr(transformers, name)._model_mapping.get(type(config), None)
-    return found[0] if isinstance(found, tuple) else found
+    classes = getattr(transformers, name)._model_mapping.get(type(config), None)
+    return classes[0] if isinstance(classes, tuple) else classes
 
 
-def loaded(name: str, config: Any, weights: Weights, task: TextTask) -> tuple[Any, bool]:
+def load_encoder(name: str, config: Any, weights: Weights, task: TextTask) -> tuple[Any, bool]:
     """Build a model of transformers with its weights, in float32.
 
-    Args:
-        name: of the `AutoModel` class that chooses the architecture.
-        config: of the model.
-        weights: of the model.
-        task: for messages.
+    `name` is that of the `AutoModel` class that chooses the architecture.
 
     Returns:
         the model, and whether its pooler has weights, unless it has none.
@@ -206,15 +204,15 @@ def loaded(name: str, config: Any, weights: Weights, task: TextTask) -> tuple[An
         )
     except Exception as error:
         raise FolderError(f"transformers rejects the weights: {cause(error)}") from error
-    missing = sorted(key for key in loading["missing_keys"] if not key.startswith(UNUSED))
+    missing = sorted(key for key in loading["missing_keys"] if not key.startswith(POOLER))
     if missing or loading["mismatched_keys"]:
-        told = ", ".join(missing[:3]) + (", ..." if len(missing) > 3 else "")
+        missing_text = ", ".join(missing[:3]) + (", ..." if len(missing) > 3 else "")
         raise FolderError(
-            f"the weights have no {told or 'layers of these sizes'}, which {kind.__name__} needs "
-            f"for --task {task}: they were saved for something else, "
-            f"{_told_architecture(config)}"
+            f"the weights have no {missing_text or 'layers of these sizes'}, which {kind.__name__} "
+            f"needs for --task {task}: they were saved for something else, "
+            f"{_architecture_text(config)}"
         )
-    _check_loaded(model, weights, loading["unexpected_keys"])
+    _check_encoder(model, weights, loading["unexpected_keys"])
     return model, len(missing) == len(loading["missing_keys"])
 
 
@@ -232,14 +230,14 @@ def _check_weights(weights: Weights, config: Any) -> None:
         )
 
 
-def _check_loaded(encoder: Any, weights: Weights, unexpected: Iterable[str]) -> None:
+def _check_encoder(encoder: Any, weights: Weights, unexpected_names: Iterable[str]) -> None:
     """Raise FolderError if weights of the encoder are missing or not finite.
 
     Heads, poolers and buffers may be missing.
     """
     base = encoder.base_model
-    own = {name for name, _ in base.named_children()} - {UNUSED.rstrip(".")}
-    for name in sorted(unexpected):
+    own = {name for name, _ in base.named_children()} - {POOLER.rstrip(".")}
+    for name in sorted(unexpected_names):
         inner = name.removeprefix(f"{base.base_model_prefix}.")
         is_buffer = name.endswith("inv_freq") or not weights[name].is_floating_point()
         if inner.partition(".")[0] in own and not is_buffer:
@@ -251,5 +249,5 @@ def _check_loaded(encoder: Any, weights: Weights, unexpected: Iterable[str]) -> 
             raise FolderError(f"the weights {name} are not finite numbers")
 
 
-def _told_architecture(config: Any) -> str:
+def _architecture_text(config: Any) -> str:
     return f"config.json says {', '.join(config.architectures or ()) or 'no architecture'}"

@@ -14,8 +14,8 @@ CONFIG = "config.json"
 TOKENIZER = "tokenizer.json"
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
-PICKLED = "pytorch_model.bin"
-PICKLES = "pytorch_model.bin.index.json"
+PICKLE_FILE = "pytorch_model.bin"
+PICKLE_INDEX = "pytorch_model.bin.index.json"
 MAX_BYTES = 256 * 1024 * 1024  # of one file other than weights
 LONGEST = 300  # characters of a cause
 MISSING = "models of Hugging Face's format need transformers: pip install 'torchlane[huggingface]'"
@@ -90,12 +90,12 @@ class ModelFolder:
         Raises:
             FolderError: see `json`; also if it has anything else.
         """
-        found = self.json(name)
-        if found is None:
+        content = self.json(name)
+        if content is None:
             return {}
-        if not isinstance(found, dict):
-            raise FolderError(f"{name} has a {type(found).__name__} instead of an object")
-        return found
+        if not isinstance(content, dict):
+            raise FolderError(f"{name} has a {type(content).__name__} instead of an object")
+        return content
 
     def weights(self, below: str = "", *, allow_pickle: bool = False) -> Weights:
         """Return all weights, from one safetensors file, or from several with an index.
@@ -109,40 +109,40 @@ class ModelFolder:
             FolderError: if there are none or only pickled ones, or they cannot be read.
         """
         if self._file(below + INDEX) is not None:
-            made: Weights = {}
+            weights: Weights = {}
             shards = self.fields(below + INDEX).get("weight_map")
             if not isinstance(shards, dict) or not all(isinstance(s, str) for s in shards.values()):
                 raise FolderError(f"{INDEX} has no weight_map of file names")
             for shard in sorted(set(shards.values())):
-                made |= self._safetensors(below + shard)
-            return made
+                weights |= self._safetensors(below + shard)
+            return weights
         if self._file(below + WEIGHTS) is not None:
             return self._safetensors(below + WEIGHTS)
-        pickled = self._file(below + PICKLED)
-        if pickled is None:
-            if self._file(below + PICKLES) is not None:
+        pickle_file = self._file(below + PICKLE_FILE)
+        if pickle_file is None:
+            if self._file(below + PICKLE_INDEX) is not None:
                 raise FolderError(
-                    f"{below}{PICKLES}: pickled weights in several files are not supported; save "
-                    "the model as safetensors (model.save_pretrained(FOLDER))"
+                    f"{below}{PICKLE_INDEX}: pickled weights in several files are not supported; "
+                    "save the model as safetensors (model.save_pretrained(FOLDER))"
                 )
             raise FolderError(f"there is no {below}{WEIGHTS}")
         if not allow_pickle:
             raise FolderError(
-                f"{below}{PICKLED} is pickled, and a pickle can run any code: save the model as "
-                "safetensors (model.save_pretrained(FOLDER)), or give --allow-pickle to read it by "
-                "torch.load(weights_only=True)"
+                f"{below}{PICKLE_FILE} is pickled, and a pickle can run any code: save the model "
+                "as safetensors (model.save_pretrained(FOLDER)), or give --allow-pickle to read it "
+                "by torch.load(weights_only=True)"
             )
-        return _unpickled(pickled)
+        return _load_pickle(pickle_file)
 
     def _file(self, name: str) -> Path | None:
         try:
             real = (self.path / name).resolve()
-            found = real.is_file()
+            is_file = real.is_file()
         except (OSError, RuntimeError, ValueError) as error:  # too long, a loop of links, a NUL
             raise FolderError(f"the path {name[:99]!r} is malformed") from error
         if not any(real.is_relative_to(root) for root in self._roots):
             raise FolderError(f"{name} leads out of the folder: put the file itself there")
-        return real if found else None
+        return real if is_file else None
 
     def _safetensors(self, name: str) -> Weights:
         try:
@@ -159,13 +159,13 @@ class ModelFolder:
             raise FolderError(f"{name} is not safetensors: {cause(error)}") from error
 
 
-def _unpickled(file: Path) -> Weights:
+def _load_pickle(file: Path) -> Weights:
     try:
-        found = torch.load(file, map_location="cpu", weights_only=True)
+        state = torch.load(file, map_location="cpu", weights_only=True)
     except (pickle.UnpicklingError, EOFError, OSError, RuntimeError) as error:
         raise FolderError(f"{file.name} has more than weights: {cause(error)}") from error
-    if not isinstance(found, dict) or not all(
-        isinstance(each, torch.Tensor) for each in found.values()
+    if not isinstance(state, dict) or not all(
+        isinstance(each, torch.Tensor) for each in state.values()
     ):
         raise FolderError(f"{file.name} is not a state_dict: name -> tensor")
-    return found
+    return state

@@ -60,10 +60,7 @@ def sentence_parts(
 ) -> SentenceParts:
     """Read the files.
 
-    Args:
-        folder: of the model.
-        task: `embed`, or `rerank`, whose model has no further modules.
-        allow_pickle: applies to dense layers too.
+    A model for `rerank` has no further modules. `allow_pickle` applies to dense layers too.
 
     Raises:
         FolderError: if a file is broken, or requests something that cannot be served.
@@ -95,20 +92,20 @@ def sentence_parts(
             layers.append(Normalize())
         else:
             raise FolderError(f"{MODULES} has {kind} there; Pooling, Dense, Normalize are known")
-    said = folder.fields(PROMPTS)
-    prompt = _prompt(said)
+    settings = folder.fields(PROMPTS)
+    prompt = _prompt(settings)
     if prompt and not include_prompt:
         raise FolderError(
             "the pooling excludes the prompt (include_prompt: false), which is not supported"
         )
-    found = ((name, folder.fields(f"{weights_in}{name}")) for name in LENGTHS)
-    file, length = next(((name, fields) for name, fields in found if fields), ("", {}))
+    lengths = ((name, folder.fields(f"{weights_in}{name}")) for name in LENGTHS)
+    file, length = next(((name, fields) for name, fields in lengths if fields), ("", {}))
     if length.get("do_lower_case"):
         raise FolderError(f"{file} sets do_lower_case; do it in tokenizer.json's normalizer")
     longest = length.get("max_seq_length")
     if longest is not None and not (isinstance(longest, int) and longest > 0):
         raise FolderError(f"{file}: max_seq_length is malformed")
-    activation = str(said.get("activation_fn") or "")
+    activation = str(settings.get("activation_fn") or "")
     return SentenceParts(weights_in, pooling, tuple(layers), longest, prompt, activation)
 
 
@@ -125,9 +122,9 @@ def _below(path: str) -> str:
 
 
 def _pooling(config: Mapping[str, Any]) -> Pooling:
-    said = config.get("pooling_mode")
-    asked = [name for flag, name in FLAGS.items() if config.get(flag)] if said is None else said
-    names = [asked] if isinstance(asked, str) else list(asked)
+    mode = config.get("pooling_mode")
+    modes = [name for flag, name in FLAGS.items() if config.get(flag)] if mode is None else mode
+    names = [modes] if isinstance(modes, str) else list(modes)
     if len(names) != 1 or names[0] not in POOLINGS:
         raise FolderError(
             f"its pooling is {' and '.join(map(str, names)) or 'not said'}; "

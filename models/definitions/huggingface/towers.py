@@ -52,15 +52,15 @@ class TextTower(nn.Module):
         token_type_ids: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """Compute the vectors; omit `token_type_ids` for towers that do not accept them."""
-        given = {"input_ids": input_ids, "attention_mask": attention_mask}
+        inputs = {"input_ids": input_ids, "attention_mask": attention_mask}
         if token_type_ids is not None:
-            given["token_type_ids"] = token_type_ids
+            inputs["token_type_ids"] = token_type_ids
         if self.length:
             ids = torch.where(attention_mask == 1, input_ids, self.pad)
             pads = ids.new_full((1, self.length), self.pad).expand(ids.shape[0], -1)
-            given = {"input_ids": torch.cat((ids, pads), dim=1)[:, : self.length]}
-        made: torch.Tensor = self.head(self.encoder.get_text_features(**given).pooler_output)
-        return made
+            inputs = {"input_ids": torch.cat((ids, pads), dim=1)[:, : self.length]}
+        vectors: torch.Tensor = self.head(self.encoder.get_text_features(**inputs).pooler_output)
+        return vectors
 
 
 class PictureModel(nn.Module):
@@ -79,17 +79,16 @@ class PictureModel(nn.Module):
         self.head = Normalize() if normalize else nn.Identity()
 
     def forward(self, pixel_values: torch.Tensor) -> torch.Tensor:
-        """Compute the answer."""
         if self.answer == "features":
             vectors = self.encoder.get_image_features(pixel_values=pixel_values).pooler_output
         else:
-            made = self.encoder(pixel_values=pixel_values)
+            outputs = self.encoder(pixel_values=pixel_values)
             if self.answer == "logits":
-                vectors = made.logits
+                vectors = outputs.logits
             elif self.answer == "pooler":
-                vectors = made.pooler_output.flatten(1)
+                vectors = outputs.pooler_output.flatten(1)
             else:
-                tokens = made.last_hidden_state  # [n, t, d]
+                tokens = outputs.last_hidden_state  # [n, t, d]
                 if tokens.ndim != 3:
                     raise ValueError("the model has no tokens, which --pooling needs")
                 vectors = tokens[:, 0] if self.answer == "cls" else tokens.mean(1)

@@ -18,7 +18,7 @@ from models.definitions.definition import Definition, HeldOut, Progress
 from models.forms import Forward, load_form
 from models.manifest import Parity
 from models.plan import Precision
-from models.runtimes import File
+from models.runtimes import VariantFile
 from models.tensors import Array, Arrays
 from tests.unit.models.manifests import spec
 
@@ -237,7 +237,7 @@ def subject(model: Definition, name: str = "tiny") -> Subject:
 
 def loaded(draft: Draft, folder: Path, model: Definition, *, optimized: bool = False) -> Forward:
     """What a maker wrote, as a server loads it."""
-    files = [File.of((folder / file).read_bytes()) for file in draft.files]
+    files = [VariantFile.of((folder / file).read_bytes()) for file in draft.files]
     return load_form(files, draft.format, model.inputs, torch.device("cpu"), optimized=optimized)
 
 

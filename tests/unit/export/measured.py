@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from models.manifest import Difference, FileDigest, LeftOut, Manifest, NativeCode, Parity, Variant
+from models.manifest import (
+    Difference,
+    FileDigest,
+    Manifest,
+    NativeCode,
+    OmittedVariant,
+    Parity,
+    Variant,
+)
 from models.plan import DevicePlan, Form, FormTimes, Plan, Precision, Step
 from models.processor import Processor
 from models.tensors import Tolerance
@@ -79,7 +87,7 @@ def measured_manifest(
                     }
                 ),
             },
-            "left_out": (LeftOut(variant="fp16", reason=reason),),
+            "left_out": (OmittedVariant(variant="fp16", reason=reason),),
             "plan": Plan(precision="float32", devices=devices or (MIXED,)),
             "files": {
                 "script.pt": FileDigest(sha256="ab" * 32, bytes=100_000),

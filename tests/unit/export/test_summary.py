@@ -15,7 +15,7 @@ from export.errors import ExportError
 from export.progress import progress_on
 from export.reports.content import content_of
 from export.summary import print_summary
-from models.manifest import Difference, LeftOut, Manifest
+from models.manifest import Difference, Manifest, OmittedVariant
 from tests.unit.export.command_line import QUICK, run
 from tests.unit.export.measured import MIXED, measured_manifest
 from tests.unit.models.manifests import SMALL_DIFFERENCE
@@ -98,7 +98,7 @@ def test_serve_command_outside_a_checkout_runs_the_module(
 
 def test_long_reason_is_shortened_without_truncating_lines() -> None:
     manifest = measured_manifest().model_copy(
-        update={"left_out": (LeftOut(variant="int8", reason=LONG),), "plan": None}
+        update={"left_out": (OmittedVariant(variant="int8", reason=LONG),), "plan": None}
     )
     (line,) = (line for line in printed(manifest) if line.startswith("left out"))
     assert line.startswith("left out  int8: the model has a very long reason")

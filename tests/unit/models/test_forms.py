@@ -24,7 +24,7 @@ from models.forms import (
     named_outputs,
 )
 from models.manifest import NativeCode
-from models.runtimes import File
+from models.runtimes import VariantFile
 from tests.artifacts import PICTURE, scripted, small_batch
 from tests.unit.models.manifests import make_variant, spec
 
@@ -62,7 +62,7 @@ class TestArchives:
         self, file_format: Literal["torchscript", "aotinductor"], data: bytes
     ) -> None:
         with pytest.raises(ArchiveError, match="is not a zip archive"):
-            load_form([File.of(data)], file_format, [PICTURE], CPU)
+            load_form([VariantFile.of(data)], file_format, [PICTURE], CPU)
 
     def test_paths_that_lead_out_of_the_folder(
         self, file_format: Literal["torchscript", "aotinductor"]
@@ -71,7 +71,7 @@ class TestArchives:
         with zipfile.ZipFile(buffer, "w") as archive:
             archive.writestr("../evil.so", b"")
         with pytest.raises(ArchiveError, match=r"'\.\./evil\.so', a path that leads out"):
-            load_form([File.of(buffer.getvalue())], file_format, [PICTURE], CPU)
+            load_form([VariantFile.of(buffer.getvalue())], file_format, [PICTURE], CPU)
 
 
 class TestRunsHere:
@@ -136,7 +136,9 @@ class TestNamedOutputs:
     one, two = spec("one", shape=(-1, 2)), spec("two", "int64", shape=(-1,))
 
     def test_outputs_follow_the_order_of_the_specs(self) -> None:
-        form = load_form([File.of(scripted(TwoOutputs()).data)], "torchscript", [spec("x")], CPU)
+        form = load_form(
+            [VariantFile.of(scripted(TwoOutputs()).data)], "torchscript", [spec("x")], CPU
+        )
         named = named_outputs(form(torch.tensor([[1.0, 2.0]])), [self.one, self.two])
         assert list(named) == ["one", "two"]
         np.testing.assert_array_equal(named["one"], [[1, 2]])

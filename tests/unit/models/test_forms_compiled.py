@@ -26,7 +26,7 @@ from models.archive import ArchiveError
 from models.forms import Forward, load_form
 from models.packages import Package, load_package
 from models.resources import resident_bytes
-from models.runtimes import File, Shared, named_file
+from models.runtimes import SharedModels, VariantFile, named_file
 from models.tensors import Dimension
 from tests.artifacts import PICTURE, SHIFT, small_answer, small_batch, small_variant
 from tests.unit.export import definitions
@@ -51,7 +51,7 @@ def package() -> bytes:
 class TestCompiled:
     @pytest.mark.parametrize("size", [1, 2, 3, 7, 64, 200])
     def test_answers_match_eager_at_every_batch_size(self, package: bytes, size: int) -> None:
-        form = load_form([File.of(package)], "aotinductor", [PICTURE, SHIFT], CPU)
+        form = load_form([VariantFile.of(package)], "aotinductor", [PICTURE, SHIFT], CPU)
         wanted = small_answer(small_batch(size))["y"]
         np.testing.assert_allclose(call(form, size), wanted, rtol=1e-4, atol=1e-5)
 
@@ -71,7 +71,7 @@ class TestCompiled:
     def test_memory_layout_of_inputs_does_not_matter(
         self, package: bytes, same: Callable[[torch.Tensor], torch.Tensor]
     ) -> None:
-        form = load_form([File.of(package)], "aotinductor", [PICTURE, SHIFT], CPU)
+        form = load_form([VariantFile.of(package)], "aotinductor", [PICTURE, SHIFT], CPU)
         batch = small_batch(6)
         picture, shift = (torch.from_numpy(batch[name]) for name in ("picture", "shift"))
         assert torch.equal(same(picture), picture)
@@ -170,20 +170,20 @@ class TestCompiledRefusals:
     ) -> None:
         loader = Recorder()
         with pytest.raises(ValueError, match=re.escape(message)):
-            forms.Compiled(loader, [self.a, self.b])(*tensors)
+            forms.CompiledForm(loader, [self.a, self.b])(*tensors)
         assert loader.calls == 0
 
     @pytest.mark.parametrize(("size", "free"), [(1, 1), (1, 4), (7, 3)])
     def test_supported_inputs_reach_the_package(self, size: int, free: int) -> None:
         loader = Recorder()
         given = (torch.ones(2, size).T, torch.ones(size, 3, free).long())
-        made = forms.Compiled(loader, [self.a, self.b])(*given)
+        made = forms.CompiledForm(loader, [self.a, self.b])(*given)
         assert loader.calls == 1
         assert all(torch.equal(one, other) for one, other in zip(made, given, strict=True))
 
     def test_scalar_is_not_a_batch_of_scalars(self) -> None:
         loader = Recorder()
-        form = forms.Compiled(loader, [spec("x", shape=(-1,))])
+        form = forms.CompiledForm(loader, [spec("x", shape=(-1,))])
         with pytest.raises(ValueError, match=re.escape("input 'x' is torch.float32[]")):
             form(torch.ones(()))
         assert form(torch.ones(3))[0].shape == (3,)
@@ -192,19 +192,19 @@ class TestCompiledRefusals:
 class TestPackages:
     @pytest.fixture(autouse=True)
     def _nothing_is_loaded(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(packages, "_MAPPED", {})
-        monkeypatch.setattr(packages, "_PACKAGES", Shared())
+        monkeypatch.setattr(packages, "_LIBRARIES", {})
+        monkeypatch.setattr(packages, "_PACKAGES", SharedModels())
 
     def test_loading_leaves_nothing_in_the_temporary_folder(
         self, package: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
         monkeypatch.delattr(os, "memfd_create", raising=False)
-        form = load_form([File.of(package)], "aotinductor", [PICTURE, SHIFT], CPU)
+        form = load_form([VariantFile.of(package)], "aotinductor", [PICTURE, SHIFT], CPU)
         wanted = small_answer(small_batch(5))["y"]
         np.testing.assert_allclose(call(form), wanted, rtol=1e-4, atol=1e-5)
         with pytest.raises(OSError, match=r"file too short|invalid ELF header"):
-            load_package(File.of(changed(package, library=b"no library")), CPU)
+            load_package(VariantFile.of(changed(package, library=b"no library")), CPU)
         assert list(tmp_path.iterdir()) == []
 
     @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="needs Linux's /proc")
@@ -212,7 +212,7 @@ class TestPackages:
         before = len(os.listdir("/proc/self/fd"))
         for _ in range(3):
             with pytest.raises(OSError, match=r"file too short|invalid ELF header"):
-                load_package(File.of(changed(package, library=b"no library")), CPU)
+                load_package(VariantFile.of(changed(package, library=b"no library")), CPU)
         assert len(os.listdir("/proc/self/fd")) == before
 
     def test_the_temporary_folder_replaces_memory_files(
@@ -222,14 +222,14 @@ class TestPackages:
             raise PermissionError
 
         monkeypatch.setattr(os, "memfd_create", refuse, raising=False)
-        form = load_form([File.of(package)], "aotinductor", [PICTURE, SHIFT], CPU)
+        form = load_form([VariantFile.of(package)], "aotinductor", [PICTURE, SHIFT], CPU)
         assert len(call(form)) == 5
 
     def test_a_damaged_archive_is_refused(self, package: bytes) -> None:
         """Its directory is whole; a byte of the library is not."""
         at = package.index(b"\x7fELF")
         with pytest.raises(ArchiveError, match="the compiled package is damaged: Bad CRC-32"):
-            load_package(File.of(package[: at + 100] + b"?!" + package[at + 102 :]), CPU)
+            load_package(VariantFile.of(package[: at + 100] + b"?!" + package[at + 102 :]), CPU)
 
     def test_weights_of_another_size_are_refused(self, package: bytes) -> None:
         """The library would read beyond their end."""
@@ -239,7 +239,7 @@ class TestPackages:
         for content in (b"", bytes(size - 1), bytes(size + 1)):
             message = f"has {len(content):,} bytes of weights, its code needs {size:,}"
             with pytest.raises(RuntimeError, match=message):
-                load_package(File.of(changed(package, files={name: content})), CPU)
+                load_package(VariantFile.of(changed(package, files={name: content})), CPU)
 
     @pytest.mark.parametrize(
         ("library", "more", "why"),
@@ -252,7 +252,7 @@ class TestPackages:
         self, package: bytes, library: bytes | None, more: Sequence[str], why: str
     ) -> None:
         with pytest.raises(RuntimeError, match=why):
-            load_package(File.of(changed(package, library=library, more=more)), CPU)
+            load_package(VariantFile.of(changed(package, library=library, more=more)), CPU)
 
 
 def changed(
@@ -301,7 +301,7 @@ def wide(tmp_path_factory: pytest.TempPathFactory) -> bytes:
 
 @pytest.mark.skipif(resident_bytes() is None, reason="needs Linux's /proc")
 def test_weights_are_freed_with_their_package(wide: bytes) -> None:
-    copies = (File(f"copy {n}", lambda: named_file(wide)) for n in range(22))
+    copies = (VariantFile(f"copy {n}", lambda: named_file(wide)) for n in range(22))
 
     def used() -> Package:
         loaded = load_package(next(copies), CPU)
@@ -322,14 +322,14 @@ def test_weights_are_freed_with_their_package(wide: bytes) -> None:
 
 def test_a_failure_inside_a_package_is_told(wide: bytes) -> None:
     """Such shapes are refused before, by `Compiled`."""
-    loaded = load_package(File.of(wide), CPU)
+    loaded = load_package(VariantFile.of(wide), CPU)
     with pytest.raises(RuntimeError, match="addmm_out"):
         loaded([torch.ones(2, 7)])
     assert loaded([torch.ones(2, 3328)])[0].shape == (2, 3328)
 
 
 def test_other_threads_run_during_a_forward(wide: bytes) -> None:
-    loaded, begun = load_package(File.of(wide), CPU), threading.Event()
+    loaded, begun = load_package(VariantFile.of(wide), CPU), threading.Event()
     batch = torch.ones(1024, 3328)
 
     def run() -> None:

@@ -10,7 +10,7 @@ import torch
 
 from models.archive import ArchiveError
 from models.onnx_models import check_onnx, load_onnx
-from models.runtimes import File
+from models.runtimes import VariantFile
 from tests.artifacts import small_variant
 from tests.onnx_files import INT64, ModelProto, helper, model, tensor
 
@@ -37,7 +37,9 @@ def node(operator: str, domain: str = "", **attributes: Any) -> Any:
 
 
 def test_answers_and_shapes() -> None:
-    form = load_onnx(File.of(model(helper.make_node("Mul", ["x", "w"], ["y"])).SerializeToString()))
+    form = load_onnx(
+        VariantFile.of(model(helper.make_node("Mul", ["x", "w"], ["y"])).SerializeToString())
+    )
     for size in (1, 3, 2):
         (made,) = form(X[:size])
         assert torch.equal(made, X[:size] * torch.tensor([1.0, 2.0]))
@@ -49,7 +51,7 @@ def test_operators_that_the_file_defines_are_its_own() -> None:
         opset_imports=[helper.make_opsetid("", 20)],
     )
     made = model(helper.make_node("Twice", ["x"], ["y"], domain="own"), functions=[twice])
-    assert torch.equal(load_onnx(File.of(made.SerializeToString()))(X)[0], X * 2)
+    assert torch.equal(load_onnx(VariantFile.of(made.SerializeToString()))(X)[0], X * 2)
 
 
 @pytest.mark.parametrize(
@@ -104,7 +106,7 @@ def test_what_is_rejected(change: Callable[[ModelProto], object], why: str) -> N
     check_onnx(made.SerializeToString())
     change(made)
     with pytest.raises(ArchiveError, match=why):
-        load_onnx(File.of(made.SerializeToString()))
+        load_onnx(VariantFile.of(made.SerializeToString()))
 
 
 def test_no_part_of_a_file_is_a_model() -> None:
@@ -112,7 +114,7 @@ def test_no_part_of_a_file_is_a_model() -> None:
     data = small_variant("onnx").data
     for end in range(0, len(data), 7):
         with pytest.raises((ArchiveError, RuntimeError)):
-            load_onnx(File.of(data[:end]))
+            load_onnx(VariantFile.of(data[:end]))
 
 
 @pytest.mark.parametrize(
@@ -140,7 +142,9 @@ def test_a_field_whose_number_others_read_differently_is_refused() -> None:
     ],
 )
 def test_wrong_inputs(inputs: tuple[torch.Tensor, ...], why: str) -> None:
-    form = load_onnx(File.of(model(helper.make_node("Mul", ["x", "w"], ["y"])).SerializeToString()))
+    form = load_onnx(
+        VariantFile.of(model(helper.make_node("Mul", ["x", "w"], ["y"])).SerializeToString())
+    )
     with pytest.raises((RuntimeError, ValueError), match=why):
         form(*inputs)
 
@@ -148,6 +152,6 @@ def test_wrong_inputs(inputs: tuple[torch.Tensor, ...], why: str) -> None:
 def test_short_memory_is_told_apart() -> None:
     shape = helper.make_tensor_value_info("x", INT64, [1])
     made = model(helper.make_node("ConstantOfShape", ["x"], ["y"]), inputs=[shape], rank=1)
-    form = load_onnx(File.of(made.SerializeToString()))
+    form = load_onnx(VariantFile.of(made.SerializeToString()))
     with pytest.raises(MemoryError):
         form(torch.tensor([1 << 46]))

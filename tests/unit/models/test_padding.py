@@ -59,7 +59,7 @@ def test_buffers_are_filled_in_place() -> None:
 
 def test_only_outputs_with_padding_are_trimmed() -> None:
     outputs: dict[str, Array] = {"sum": np.array(5.0), "each": np.arange(9.0)}
-    cut = padding().trimmed(outputs, 4)
+    cut = padding().trim(outputs, 4)
     assert cut["each"].tolist() == [0, 1, 2, 3]
     assert cut["sum"] == 5
     assert len(outputs["each"]) == 9

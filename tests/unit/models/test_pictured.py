@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from models.pictured import ImageOutput, Layout, MaskOutput, colours, layout
+from models.pictured import ChannelLayout, ImageOutput, MaskOutput, colours, layout
 from models.tensors import TensorSpec
 from tests.unit.models.manifests import make_manifest, spec
 
@@ -18,18 +18,18 @@ WIDE = ImageOutput(range=(-1, 1))
 @pytest.mark.parametrize(
     ("form", "dtype", "shape", "found"),
     [
-        (IMAGE, "float32", (4, 5), Layout(None, 1)),
-        (IMAGE, "float32", (1, -1, -1), Layout(0, 1)),
-        (IMAGE, "uint8", (3, 4, 5), Layout(0, 3)),
-        (IMAGE, "uint8", (4, 5, 3), Layout(2, 3)),
-        (IMAGE, "float16", (3, 5, 3), Layout(0, 3)),
-        (WIDE, "int64", (-1, -1, 1), Layout(2, 1)),
-        (MASK, "int64", (4, 5), Layout(None, 1)),
-        (MASK, "bool", (1, 4, 5), Layout(0, 1)),
-        (MASK, "float32", (21, -1, -1), Layout(0, 21)),
+        (IMAGE, "float32", (4, 5), ChannelLayout(None, 1)),
+        (IMAGE, "float32", (1, -1, -1), ChannelLayout(0, 1)),
+        (IMAGE, "uint8", (3, 4, 5), ChannelLayout(0, 3)),
+        (IMAGE, "uint8", (4, 5, 3), ChannelLayout(2, 3)),
+        (IMAGE, "float16", (3, 5, 3), ChannelLayout(0, 3)),
+        (WIDE, "int64", (-1, -1, 1), ChannelLayout(2, 1)),
+        (MASK, "int64", (4, 5), ChannelLayout(None, 1)),
+        (MASK, "bool", (1, 4, 5), ChannelLayout(0, 1)),
+        (MASK, "float32", (21, -1, -1), ChannelLayout(0, 21)),
     ],
 )
-def test_layout(form: Any, dtype: str, shape: tuple[int, ...], found: Layout) -> None:
+def test_layout(form: Any, dtype: str, shape: tuple[int, ...], found: ChannelLayout) -> None:
     assert layout(form, dtype, shape) == found
 
 

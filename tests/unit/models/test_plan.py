@@ -23,7 +23,7 @@ from models.plan import (
     batch_sizes,
     choose,
     choose_one,
-    extended,
+    extend_steps,
     form_at,
     is_faster,
     same_release,
@@ -171,8 +171,8 @@ class TestChoose:
         assert choose(rounds, [A, B], unsettled=[1, 2, 4]) == steps((2, A), (4, B))
 
     def test_last_step_extends_to_unmeasured_sizes(self) -> None:
-        assert extended(steps((2, A), (4, B)), 64) == steps((2, A), (64, B))
-        assert extended(steps((64, A)), 8) == steps((64, A))
+        assert extend_steps(steps((2, A), (4, B)), 64) == steps((2, A), (64, B))
+        assert extend_steps(steps((64, A)), 8) == steps((64, A))
 
     def test_forms_that_are_not_candidates_are_ignored(self) -> None:
         rounds = {1: table(a=1.0, b=0.1), 2: table(b=0.1), 4: table(a=1.0)}

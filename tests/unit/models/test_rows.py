@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from models.codec_specs import TensorCodecSpec
 from models.manifest import Manifest
-from models.rows import answered
+from models.rows import answer_outputs
 from models.tensors import TensorSpec
 from tests.unit.models.manifests import make_manifest, spec
 
@@ -31,9 +31,9 @@ def test_rows_survive_a_json_round_trip() -> None:
 
 
 def test_answers_have_free_rows_without_the_count() -> None:
-    shapes = {each.name: each.shape for each in answered(ALL)}
+    shapes = {each.name: each.shape for each in answer_outputs(ALL)}
     assert shapes == {"boxes": (-1, -1, 4), "scores": (-1, -1), "kinds": (-1, -1)}
-    assert answered((spec("y"),)) == (spec("y"),)
+    assert answer_outputs((spec("y"),)) == (spec("y"),)
 
 
 def test_inputs_cannot_have_a_count() -> None:

@@ -15,7 +15,7 @@ import torch
 
 from models import runtimes
 from models.forms import load_form
-from models.runtimes import File, Shared
+from models.runtimes import SharedModels, VariantFile
 from tests.artifacts import PICTURE, SHIFT, small_variant
 
 CPU = torch.device("cpu")
@@ -25,31 +25,31 @@ class Loaded:
     """What a load returns."""
 
 
-FILE = File.of(b"a file")
+FILE = VariantFile.of(b"a file")
 
 
 class TestShared:
     def test_equal_files_in_use_are_loaded_once(self) -> None:
-        shared = Shared[Loaded]()
-        first = shared.get(File.of(b"a file"), "how", lambda _: Loaded())
-        assert shared.get(File.of(b"a file"), "how", lambda _: Loaded()) is first
-        assert shared.get(File.of(b"a file"), "other", lambda _: Loaded()) is not first
-        assert shared.get(File.of(b"another"), "how", lambda _: Loaded()) is not first
+        shared = SharedModels[Loaded]()
+        first = shared.get(VariantFile.of(b"a file"), "how", lambda _: Loaded())
+        assert shared.get(VariantFile.of(b"a file"), "how", lambda _: Loaded()) is first
+        assert shared.get(VariantFile.of(b"a file"), "other", lambda _: Loaded()) is not first
+        assert shared.get(VariantFile.of(b"another"), "how", lambda _: Loaded()) is not first
 
     def test_a_model_in_use_needs_no_file(self) -> None:
         def gone() -> contextlib.AbstractContextManager[str]:
             raise FileNotFoundError
 
-        shared = Shared[Loaded]()
+        shared = SharedModels[Loaded]()
         first = shared.get(FILE, "how", lambda _: Loaded())
-        assert shared.get(File(FILE.digest, gone), "how", lambda _: Loaded()) is first
+        assert shared.get(VariantFile(FILE.digest, gone), "how", lambda _: Loaded()) is first
         del first
         gc.collect()
         with pytest.raises(FileNotFoundError):
-            shared.get(File(FILE.digest, gone), "how", lambda _: Loaded())
+            shared.get(VariantFile(FILE.digest, gone), "how", lambda _: Loaded())
 
     def test_threads_load_a_file_once(self) -> None:
-        shared, together = Shared[Loaded](), threading.Barrier(2)
+        shared, together = SharedModels[Loaded](), threading.Barrier(2)
         loads: list[bytes] = []
         found: list[Loaded] = []
 
@@ -70,7 +70,7 @@ class TestShared:
         assert found[0] is found[1]
 
     def test_what_must_not_be_shared_is_loaded_again(self) -> None:
-        shared = Shared[Loaded]()
+        shared = SharedModels[Loaded]()
         first = shared.get(FILE, "how", lambda _: Loaded(), lambda _: False)
         assert shared.get(FILE, "how", lambda _: Loaded(), lambda _: False) is not first
 
@@ -78,7 +78,7 @@ class TestShared:
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(runtimes, "PATIENCE_S", 0.01)
-        shared, hangs, ends = Shared[Loaded](), threading.Event(), threading.Event()
+        shared, hangs, ends = SharedModels[Loaded](), threading.Event(), threading.Event()
 
         def hang(_: str) -> Loaded:
             hangs.set()
@@ -95,7 +95,7 @@ class TestShared:
             thread.join()
 
     def test_a_load_that_failed_is_tried_again(self) -> None:
-        shared = Shared[Loaded]()
+        shared = SharedModels[Loaded]()
 
         def fail(_: str) -> Loaded:
             raise RuntimeError
@@ -120,7 +120,7 @@ def test_forms_in_use_share_their_weights(
     made = small_variant(variant)
 
     def load() -> object:
-        files = [File.of(made.data)]
+        files = [VariantFile.of(made.data)]
         return weights(
             load_form(files, made.entry.format, [PICTURE, SHIFT], CPU, optimized=optimized)
         )

@@ -6,14 +6,14 @@ import pytest
 
 from models.plan import Form
 from models.stopping import (
-    FAR,
-    MOST,
+    DECIDED_RATIO,
+    MAX_BUDGETS,
     SLOW_S,
-    STEADY,
+    STEADY_DIFFERENCE,
     can_stop,
     in_proportion,
+    is_conclusive,
     is_decided,
-    is_told,
     remaining,
 )
 from models.timing import MIN_ROUNDS, WARM_RUNS
@@ -37,9 +37,9 @@ class TestDecided:
         [
             ({}, True),
             (size(a=1.0), True),  # one candidate: no contest
-            (size(a=1.0, b=FAR, c=9.0), True),
-            (size(a=FAR, b=1.0), True),
-            (size(a=1.0, b=0.99 * FAR), False),
+            (size(a=1.0, b=DECIDED_RATIO, c=9.0), True),
+            (size(a=DECIDED_RATIO, b=1.0), True),
+            (size(a=1.0, b=0.99 * DECIDED_RATIO), False),
             (size(a=1.0, b=9.0, c=1.0), False),
             (size(a=[1.0, 1.0, 1.0], b=[9.0, 1.1, 9.0]), False),  # not in every round
         ],
@@ -62,7 +62,7 @@ class TestDecided:
     ],
 )
 def test_forms_under_load_may_stay_undecided(taken: Size, wanted: bool) -> None:
-    assert is_told(taken) is wanted
+    assert is_conclusive(taken) is wanted
 
 
 class TestProportion:
@@ -73,9 +73,12 @@ class TestProportion:
             ({1: size(a=1.0)}, False),
             ({1: size(a=1.0), 2: size(a=2.0)}, True),
             ({1: size(a=9.0), 4: size(a=1.0), 6: size(a=1.5)}, True),  # the two largest count
-            ({1: size(a=1.0), 2: size(a=2 * (1 + 0.9 * STEADY))}, True),
-            ({1: size(a=1.0), 2: size(a=2 * (1 - 1.1 * STEADY))}, False),  # batching still helps
-            ({1: size(a=1.0), 2: size(a=2 * (1 + 1.1 * STEADY))}, False),
+            ({1: size(a=1.0), 2: size(a=2 * (1 + 0.9 * STEADY_DIFFERENCE))}, True),
+            (
+                {1: size(a=1.0), 2: size(a=2 * (1 - 1.1 * STEADY_DIFFERENCE))},
+                False,
+            ),  # batching still helps
+            ({1: size(a=1.0), 2: size(a=2 * (1 + 1.1 * STEADY_DIFFERENCE))}, False),
             ({1: size(a=1.0, b=2.0), 2: size(a=2.0, b=2.0)}, False),
             ({1: size(a=1.0, b=2.0), 2: size(a=2.0, b=4.0)}, True),
             ({1: size(a=1.0, b=1.05), 2: size(a=2.1, b=2.0)}, False),  # they changed places
@@ -128,8 +131,8 @@ class TestCanStop:
     def test_very_slow_sizes_are_skipped_after_two(self) -> None:
         rounds = {1: size(a=1.0), 2: size(a=1.0)}
         least_s = (WARM_RUNS + MIN_ROUNDS) * 2.0
-        assert can_stop([rounds], 4, 0.99 * least_s / MOST)
-        assert not can_stop([rounds], 4, 1.01 * least_s / MOST)
+        assert can_stop([rounds], 4, 0.99 * least_s / MAX_BUDGETS)
+        assert not can_stop([rounds], 4, 1.01 * least_s / MAX_BUDGETS)
         assert not can_stop([{1: size(a=1.0)}], 4, 0)
 
     def test_measuring_cannot_stop_before_it_starts(self) -> None:

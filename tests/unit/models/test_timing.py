@@ -20,8 +20,8 @@ from models.timing import (
     SLOW_S,
     TRIES,
     WARM_RUNS,
-    Limits,
     Timing,
+    TimingLimits,
     all_threads,
     lasts_s,
     share_waited,
@@ -96,7 +96,7 @@ class TestTimeInterleaved:
 
 class TestSlow:
     def test_warm_form_runs_once_for_an_estimate(self, watch: Stopwatch) -> None:
-        take_turns({A: watch.work(A, 1.0)}, Limits(3, warm_runs=0))
+        take_turns({A: watch.work(A, 1.0)}, TimingLimits(3, warm_runs=0))
         assert len(watch.calls) == 1 + 3
 
     def test_sample_of_delayed_forwards_is_shortened(self, watch: Stopwatch) -> None:
@@ -117,7 +117,7 @@ class TestEnough:
             asked.append(len(seconds[A]))
             return len(asked) == 2
 
-        found = take_turns({A: watch.work(A, 1.0)}, Limits(21), enough=enough)
+        found = take_turns({A: watch.work(A, 1.0)}, TimingLimits(21), enough=enough)
         assert asked == [MIN_ROUNDS, MIN_ROUNDS + 1]
         assert found.seconds == {A: [1.0] * (MIN_ROUNDS + 1)}
 
@@ -125,58 +125,60 @@ class TestEnough:
 class TestBusy:
     """Time spent waiting for a core is not counted."""
 
-    def timed(self, watch: Stopwatch, limits: Limits, *pairs: tuple[float, float]) -> Timing[str]:
+    def timed(
+        self, watch: Stopwatch, limits: TimingLimits, *pairs: tuple[float, float]
+    ) -> Timing[str]:
         """One form whose samples compute and wait so long; it is warm, and seen to take 1 ms."""
         untimed = (1 * MS, 0.0)  # before each sample, too
         run = watch.kept_waiting(A, untimed, *(each for pair in pairs for each in (untimed, pair)))
-        warm = Limits(limits.rounds, limits.budget_s, warm_runs=0)
+        warm = TimingLimits(limits.rounds, limits.budget_s, warm_runs=0)
         return take_turns({A: run}, warm, threads=1)
 
     def test_a_quiet_machine(self, watch: Stopwatch) -> None:
-        found = self.timed(watch, Limits(5), (1 * MS, QUIET / 2 * MS))
+        found = self.timed(watch, TimingLimits(5), (1 * MS, QUIET / 2 * MS))
         assert found.seconds[A] == pytest.approx([1 * MS] * 5)
         assert found.is_quiet
         assert found.kept_waiting == pytest.approx(QUIET / 2, rel=QUIET)
 
     def test_disturbed_sample_is_repeated(self, watch: Stopwatch) -> None:
         """Every second one waits four times as long as it computes."""
-        found = self.timed(watch, Limits(3), *[(1.3 * MS, 4 * MS), (1 * MS, 0)] * 3)
+        found = self.timed(watch, TimingLimits(3), *[(1.3 * MS, 4 * MS), (1 * MS, 0)] * 3)
         assert found.seconds[A] == pytest.approx([1 * MS] * 3)
-        assert found.disturbed == {A: [0, 0, 0]}
+        assert found.wait_shares == {A: [0, 0, 0]}
         assert found.is_quiet
         assert found.kept_waiting == pytest.approx(12 / (12 + 3.9 + 3))
 
     def test_quietest_of_repeated_samples_is_kept(self, watch: Stopwatch) -> None:
         waits = [3 * MS, 1 * MS, 2 * MS, 4 * MS]
         quiet = (1 * MS, 0)
-        found = self.timed(watch, Limits(4), *((1 * MS, wait) for wait in waits), quiet)
+        found = self.timed(watch, TimingLimits(4), *((1 * MS, wait) for wait in waits), quiet)
         assert len(watch.calls) == 1 + 2 * (TRIES + 3)
         assert found.seconds[A] == pytest.approx([1 * MS] * 4)  # without what its thread waited
-        assert found.disturbed[A] == pytest.approx([0.5, 0, 0, 0])
+        assert found.wait_shares[A] == pytest.approx([0.5, 0, 0, 0])
 
     def test_long_sample_is_not_repeated(self, watch: Stopwatch) -> None:
         run = watch.kept_waiting(A, (2 * SLOW_S, SLOW_S))
-        found = take_turns({A: run}, Limits(3), threads=1)
+        found = take_turns({A: run}, TimingLimits(3), threads=1)
         assert len(watch.calls) == WARM_RUNS + 3
         assert found.seconds[A] == pytest.approx([2 * SLOW_S] * 3)
         assert found.is_quiet  # its wait is known, and the rest is as good as undisturbed
         assert found.kept_waiting == pytest.approx(1 / 3)
 
     def test_mostly_disturbed_timing_lasts_longer(self, watch: Stopwatch) -> None:
-        found = self.timed(watch, Limits(4), (1 * MS, 1 * MS))
+        found = self.timed(watch, TimingLimits(4), (1 * MS, 1 * MS))
         assert len(found.seconds[A]) == 4 * PATIENCE
         assert not found.is_quiet
 
     def test_longer_timing_ends_with_enough_quiet_samples(self, watch: Stopwatch) -> None:
         """Of four rounds two are disturbed, and none later: eight have three quiet quarters."""
         disturbed = [(1 * MS, 1 * MS)] * 2 * TRIES
-        found = self.timed(watch, Limits(4), *disturbed, (1 * MS, 0))
+        found = self.timed(watch, TimingLimits(4), *disturbed, (1 * MS, 0))
         assert len(found.seconds[A]) == 8
         assert found.is_quiet
 
     def test_longer_timing_stays_within_the_budget(self, watch: Stopwatch) -> None:
         budget_s = 3.9 * TRIES * (2 + 2) * MS  # four rounds of disturbed samples
-        found = self.timed(watch, Limits(99, budget_s), (1 * MS, 1 * MS))
+        found = self.timed(watch, TimingLimits(99, budget_s), (1 * MS, 1 * MS))
         assert len(found.seconds[A]) == 4 * PATIENCE
 
     def test_undecided_timing_lasts_longer(self, watch: Stopwatch) -> None:
@@ -185,7 +187,7 @@ class TestBusy:
         waits = (1 * MS, 99 * MS)
         found = take_turns(
             {A: watch.kept_waiting(A, quiet, quiet, waits, quiet)},
-            Limits(4, warm_runs=0),
+            TimingLimits(4, warm_runs=0),
             threads=1,
             enough=lambda seconds: len(seconds[A]) == 7,
         )
@@ -194,7 +196,7 @@ class TestBusy:
 
     def test_disturbed_timing_does_not_end_early(self, watch: Stopwatch) -> None:
         run = watch.kept_waiting(A, (1 * MS, 1 * MS))
-        found = take_turns({A: run}, Limits(4), threads=1, enough=lambda _: True)
+        found = take_turns({A: run}, TimingLimits(4), threads=1, enough=lambda _: True)
         assert len(found.seconds[A]) == 4 * PATIENCE
 
     @pytest.mark.parametrize("threads", [2, None])
@@ -202,9 +204,9 @@ class TestBusy:
         self, watch: Stopwatch, threads: int | None
     ) -> None:
         run = watch.kept_waiting(A, (SLOW_S, SLOW_S))
-        found = take_turns({A: run}, Limits(3), threads=threads)
+        found = take_turns({A: run}, TimingLimits(3), threads=threads)
         assert found.seconds[A] == pytest.approx([2 * SLOW_S] * 3 * PATIENCE)
-        assert found.disturbed[A] == pytest.approx([0.5] * 3 * PATIENCE)
+        assert found.wait_shares[A] == pytest.approx([0.5] * 3 * PATIENCE)
 
     def test_the_longest_wait_of_any_thread_counts(
         self, watch: Stopwatch, monkeypatch: pytest.MonkeyPatch
@@ -213,15 +215,15 @@ class TestBusy:
         monkeypatch.setattr(
             timing, "all_threads", lambda: {1: round(watch.now * 5e8), 2: round(watch.now * 1e8)}
         )
-        found = take_turns({A: watch.work(A, SLOW_S)}, Limits(3), threads=2)
-        assert found.disturbed[A] == pytest.approx([0.5] * 3 * PATIENCE)
+        found = take_turns({A: watch.work(A, SLOW_S)}, TimingLimits(3), threads=2)
+        assert found.wait_shares[A] == pytest.approx([0.5] * 3 * PATIENCE)
 
     def test_threads_started_meanwhile_are_ignored(
         self, watch: Stopwatch, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         threads = itertools.count()
         monkeypatch.setattr(timing, "all_threads", lambda: {next(threads): 10**9})
-        found = take_turns({A: watch.work(A, 1.0)}, Limits(3), threads=2)
+        found = take_turns({A: watch.work(A, 1.0)}, TimingLimits(3), threads=2)
         assert found.is_quiet
         assert found.kept_waiting == 0
 
@@ -231,7 +233,7 @@ class TestBusy:
         """One of each 4 ms, in unknown samples."""
         times = iter((CoreTime(stolen_s=7, busy_s=20), CoreTime(stolen_s=8, busy_s=23)))
         monkeypatch.setattr("models.timing.core_time", lambda: next(times))
-        found = take_turns({A: watch.work(A, 0.04)}, Limits(5))
+        found = take_turns({A: watch.work(A, 0.04)}, TimingLimits(5))
         assert found.kept_waiting == pytest.approx(0.25)
         assert found.is_quiet
 
@@ -254,7 +256,7 @@ class TestWatch:
     def test_no_statistics_mean_no_waiting(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("models.timing.TASKS", Path("/none"))
         assert this_thread() == all_threads() == {}
-        assert take_turns({A: lambda: None}, Limits(3)).is_quiet
+        assert take_turns({A: lambda: None}, TimingLimits(3)).is_quiet
 
     @pytest.mark.skipif(not timing.TASKS.exists(), reason="Linux counts, other systems do not")
     def test_real_thread_waits_never_decrease(self) -> None:

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from models.forms import named_outputs
-from models.runtimes import File
+from models.runtimes import VariantFile
 from models.tensors import Array
 from models.torchscript import hush_quantized_tensors, keeps_state, load_torchscript
 from tests.artifacts import small_answer, small_batch, small_variant
@@ -34,14 +34,14 @@ def answer(form: torch.jit.ScriptModule, size: int) -> Array:
 
 @pytest.mark.parametrize("optimized", [False, True])
 def test_answers_match_eager(optimized: bool) -> None:
-    form = load_torchscript(File.of(small_variant("script").data), CPU, optimized=optimized)
+    form = load_torchscript(VariantFile.of(small_variant("script").data), CPU, optimized=optimized)
     for size in (1, 5, 5, 5, 64):  # it specialises on the second and third call
         wanted = small_answer(small_batch(size))["y"]
         np.testing.assert_allclose(answer(form, size), wanted, rtol=1e-4, atol=1e-5)
 
 
 def test_optimizing_one_copy_leaves_another_unchanged() -> None:
-    file = File.of(small_variant("script").data)
+    file = VariantFile.of(small_variant("script").data)
     plain = load_torchscript(file, CPU)
     before = str(plain.graph)
     optimized = load_torchscript(file, CPU, optimized=True)
@@ -53,7 +53,7 @@ def test_optimizing_one_copy_leaves_another_unchanged() -> None:
 @pytest.mark.parametrize("variant", ["script", "bf16"])
 def test_threads_share_a_module(variant: str, optimized: bool) -> None:
     """Its first calls too, in which it specialises."""
-    form = load_torchscript(File.of(small_variant(variant).data), CPU, optimized=optimized)
+    form = load_torchscript(VariantFile.of(small_variant(variant).data), CPU, optimized=optimized)
     atol = 1e-5 if variant == "script" else 0.1
     together, wrong = threading.Barrier(3), list[int]()
 
@@ -223,7 +223,7 @@ class Recurrent(nn.Module):
 def reloaded(module: nn.Module) -> torch.jit.ScriptModule:
     buffer = io.BytesIO()
     torch.jit.save(torch.jit.script(module.eval()), buffer)
-    return load_torchscript(File.of(buffer.getvalue()), CPU)
+    return load_torchscript(VariantFile.of(buffer.getvalue()), CPU)
 
 
 @pytest.mark.parametrize(

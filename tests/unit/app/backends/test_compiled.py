@@ -21,7 +21,7 @@ from app.registry.repository import Artifact, Repository
 from app.types import Arrays, Device, ModelId
 from models import packages
 from models.manifest import NativeCode
-from models.runtimes import Shared
+from models.runtimes import SharedModels
 from tests.artifacts import Made, small_batch, small_variant, write_small
 from tests.unit.app.backends.suite import SmallSuite
 from tests.unit.models.manifests import form
@@ -115,8 +115,8 @@ class TestUnusable:
     def test_no_temporary_folder_is_needed(
         self, artifact: Artifact, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(packages, "_MAPPED", {})
-        monkeypatch.setattr(packages, "_PACKAGES", Shared())
+        monkeypatch.setattr(packages, "_LIBRARIES", {})
+        monkeypatch.setattr(packages, "_PACKAGES", SharedModels())
         monkeypatch.setattr(tempfile, "tempdir", str(artifact.folder / "none"))
         backend = backend_of(artifact)
         backend.load()

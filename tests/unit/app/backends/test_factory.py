@@ -20,7 +20,7 @@ from app.backends.selection import Preference, select
 from app.errors import VariantUnusable
 from app.registry.repository import Artifact, Repository
 from app.types import Arrays, Device, ModelId, ServedStep
-from models.forms import Compiled, Forward
+from models.forms import CompiledForm, Forward
 from models.plan import Plan
 from models.processor import Processor, this_cpu
 from tests.artifacts import Made, small_answer, small_batch, small_variant, write_small
@@ -148,7 +148,7 @@ class TestForms:
         watch = Stopwatch(monkeypatch)
 
         def run(forward: Forward, *others: Any) -> Arrays:
-            watch.now += 0.01 if isinstance(forward, Compiled) else 0.09
+            watch.now += 0.01 if isinstance(forward, CompiledForm) else 0.09
             return run_forward(forward, *others)
 
         monkeypatch.setattr("app.backends.forward.run_forward", run)

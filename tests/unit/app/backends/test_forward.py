@@ -30,7 +30,7 @@ from app.types import Arrays, Device, ModelId, ServedStep
 from models.archive import ArchiveError
 from models.forms import Forward, WrongMachine
 from models.manifest import Format
-from models.runtimes import File, NotInstalled
+from models.runtimes import NotInstalled, VariantFile
 from models.timing import WARM_RUNS
 from tests.artifacts import write_artifact
 from tests.unit.models.manifests import form
@@ -56,8 +56,8 @@ class Scripted(FormBackend):
         self._load = load
 
     def opened(self, names: Sequence[str], device: torch.device) -> Forward:
-        def load_form(files: Sequence[File], *_: object, **__: object) -> Forward:
-            with files[0].opened() as path:
+        def load_form(files: Sequence[VariantFile], *_: object, **__: object) -> Forward:
+            with files[0].open() as path:
                 return self._load(Path(path).read_bytes())
 
         with pytest.MonkeyPatch.context() as patch:

@@ -21,7 +21,7 @@ from app.backends.selection import Preference, select
 from app.errors import ArtifactInvalid, VariantUnusable
 from app.registry.repository import Artifact, Repository
 from app.types import Device, ModelId
-from models.openvino_models import GRAPH, WEIGHTS, packed
+from models.openvino_models import GRAPH, WEIGHTS, pack
 from tests.artifacts import Made, small_batch, small_variant, write_small
 from tests.unit.app.backends.suite import SmallSuite
 from tests.unit.models.manifests import form
@@ -127,9 +127,9 @@ class TestUnusable:
 
     def test_a_graph_of_another_release(self, tmp_path: Path, variant: str) -> None:
         newer = {
-            "openvino": packed(b"<net version='99'/>", b""),
+            "openvino": pack(b"<net version='99'/>", b""),
             "onnx": small_variant("onnx").data + NEWER,
-            "int8": packed(b"<net version='99'/>", b""),
+            "int8": pack(b"<net version='99'/>", b""),
         }
         _, name, _ = RUNTIMES[variant]
         with pytest.raises(VariantUnusable, match=f"by the installed release of {name}"):

@@ -14,7 +14,7 @@ from export.variants.torchscript import TorchScript
 from models.codec_specs import TextCodecSpec
 from models.definitions.heads import Pooling
 from models.definitions.huggingface.definition import definition_of
-from models.definitions.huggingface.encoder import Wanted
+from models.definitions.huggingface.encoder import EncoderOptions
 from models.definitions.huggingface.folder import ModelFolder
 from models.integrity import read_artifact
 from tests.huggingface import POSITIONS, bert_config, save
@@ -44,7 +44,7 @@ def test_trace_works_for_every_batch_and_length(
     fields.pop("model_type")
     save(tmp_path, kind, getattr(transformers, kind.replace("Model", "Config"))(**fields))
     pooling: Pooling = "last" if kind == "Qwen3Model" else "mean"
-    definition = definition_of(ModelFolder(tmp_path), Wanted("embed", pooling), "It.")
+    definition = definition_of(ModelFolder(tmp_path), EncoderOptions("embed", pooling), "It.")
     assert isinstance(definition.codec, TextCodecSpec)
     assert definition.codec.max_tokens == positions
     of = subject(definition)
@@ -55,7 +55,7 @@ def test_trace_works_for_every_batch_and_length(
 
 def test_lossy_precisions_stay_within_tolerance(tmp_path: Path) -> None:
     save(tmp_path, config=bert_config(hidden_size=64))
-    of = subject(definition_of(ModelFolder(tmp_path), Wanted("embed"), "It."))
+    of = subject(definition_of(ModelFolder(tmp_path), EncoderOptions("embed"), "It."))
     for maker in (Half("bf16"), Int8()):
         draft = maker.make(of, tmp_path)
         proved(loaded(draft, tmp_path, of.definition), of, maker.precision)

@@ -15,7 +15,7 @@ from export.errors import ExportError, ParityError
 from export.proving import verify
 from export.proving.prove import Proof, ProofOptions, prove_variants
 from models.definitions.definition import Definition, HeldOut
-from models.forms import Compiled, Forward
+from models.forms import CompiledForm, Forward
 from models.manifest import Parity
 from tests.unit.export.definitions import (
     CATALOG,
@@ -120,7 +120,7 @@ def test_wrong_answers_of_an_optional_format_end_no_default_export(
     check = verify.check_parity
 
     def wrong(form: Forward, *others: Any, **more: Any) -> Parity:
-        if isinstance(form, Compiled):
+        if isinstance(form, CompiledForm):
             raise ParityError("output 'y' differs")
         return check(form, *others, **more)
 

@@ -9,7 +9,7 @@ from export.reports.sections import Section
 from export.reports.timing_sections import load_lines
 from models.cpu_layout import Layout, MeasuredLayout, layouts
 from models.manifest import Manifest
-from models.plan import Plan, Step, extended
+from models.plan import Plan, Step, extend_steps
 from tests.unit.export.measured import (
     MIXED,
     ONE_WINS,
@@ -92,7 +92,7 @@ def test_cpu_layout_lists_its_throughput() -> None:
 
 
 def test_sizes_that_were_not_timed_are_named() -> None:
-    steps = {precision: extended(steps, 64) for precision, steps in MIXED.steps.items()}
+    steps = {precision: extend_steps(steps, 64) for precision, steps in MIXED.steps.items()}
     further = MIXED.model_copy(update={"steps": steps})
     assert any(
         line.startswith("Batches of more than 4 were not timed")

@@ -20,7 +20,7 @@ from models.manifest import Manifest, NativeCode, Variant
 from models.plan import Form, Plan
 from models.processor import Processor, machine
 from models.stopping import SLOW_S
-from models.timing import WARM_RUNS, Limits, Timing
+from models.timing import WARM_RUNS, Timing, TimingLimits
 from tests.artifacts import write_artifact
 from tests.unit.export.definitions import Moody, quiet
 from tests.unit.models.manifests import make_manifest, spec, with_variants
@@ -201,7 +201,7 @@ class TestMeasure:
     ) -> None:
         sizes, warm = iter((1, 2, 8, 32, 64)), []
 
-        def timed(runs: Iterable[Key], limits: Limits, **_: object) -> Timing[Key]:
+        def timed(runs: Iterable[Key], limits: TimingLimits, **_: object) -> Timing[Key]:
             warm.append(limits.warm_runs)
             seconds = EVEN_S * next(sizes) ** 0.5  # larger batches still gain
             return Timing({key: [seconds] * 3 for key in runs}, {})

@@ -17,7 +17,7 @@ from export.variants.torchscript import TorchScript
 from models.definitions import digits, pairwise
 from models.definitions.definition import Definition
 from models.forms import load_form
-from models.runtimes import File
+from models.runtimes import VariantFile
 from tests.unit.export.definitions import (
     MIXED,
     Fine,
@@ -185,7 +185,10 @@ def test_fp16_on_a_cuda_device(tmp_path: Path) -> None:
     assert draft.device_kinds == ("cuda",)
     device = torch.device("cuda")
     form = load_form(
-        [File.of((tmp_path / draft.file).read_bytes())], draft.format, of.definition.inputs, device
+        [VariantFile.of((tmp_path / draft.file).read_bytes())],
+        draft.format,
+        of.definition.inputs,
+        device,
     )
     against = verify.reference(of.eager, of.definition, 5, quiet)
     verify.check_parity(form, against, TOLERANCES["fp16"], quiet, device)

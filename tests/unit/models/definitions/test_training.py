@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch.utils.data import IterableDataset
 
-from models.definitions.training import Batch, Rows, Share, Tensors, Training
+from models.definitions.training import Rows, Share, Tensors, Training, TrainingBatch
 
 Sample = tuple[torch.Tensor, torch.Tensor]
 
@@ -49,8 +49,8 @@ def training(**changes: Any) -> Training:
 
 
 def targets(batches: Any) -> list[list[int]]:
-    found: list[Batch] = list(batches)
-    return [each.target[: each.counted].tolist() for each in found]
+    found: list[TrainingBatch] = list(batches)
+    return [each.target[: each.sample_count].tolist() for each in found]
 
 
 class TestLearning:
@@ -73,7 +73,7 @@ class TestLearning:
         for batch, *parts in zip(whole, *shares, strict=True):
             assert torch.equal(torch.cat([each.inputs[0] for each in parts]), batch.inputs[0])
             assert torch.equal(torch.cat([each.target for each in parts]), batch.target)
-            assert sum(each.counted for each in parts) == batch.counted == 4
+            assert sum(each.sample_count for each in parts) == batch.sample_count == 4
 
     @pytest.mark.parametrize("data", [rows(23), Stream(23)], ids=["map", "stream"])
     def test_resumed_training_has_the_same_batches(self, data: Any) -> None:

@@ -15,7 +15,7 @@ from safetensors.torch import save_file
 from models.codec_specs import TextCodecSpec, TextTask
 from models.definitions.definition import Definition
 from models.definitions.huggingface.definition import definition_of
-from models.definitions.huggingface.encoder import Wanted
+from models.definitions.huggingface.encoder import EncoderOptions
 from models.definitions.huggingface.folder import ModelFolder
 from models.tokenize import Tokenizer
 from tests.huggingface import POSITIONS, bert_config, save
@@ -25,7 +25,7 @@ TEXTS = ("a cat", "a dog in london and more", "cats")
 
 
 def made(folder: Path, task: TextTask = "embed", **changes: Any) -> Definition:
-    return definition_of(ModelFolder(folder), Wanted(task, **changes), "It.")
+    return definition_of(ModelFolder(folder), EncoderOptions(task, **changes), "It.")
 
 
 def codec_of(definition: Definition) -> TextCodecSpec:

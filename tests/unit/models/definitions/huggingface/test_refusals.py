@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 
 from models.codec_specs import TextTask
 from models.definitions.huggingface.definition import definition_of
-from models.definitions.huggingface.encoder import Wanted
+from models.definitions.huggingface.encoder import EncoderOptions
 from models.definitions.huggingface.folder import FolderError, ModelFolder
 from tests.huggingface import POSITIONS, bert_config, save
 from tests.texts import tiny_tokenizer
@@ -22,7 +22,7 @@ from tests.texts import tiny_tokenizer
 
 def refused(folder: Path, why: str, task: TextTask = "embed", **changes: Any) -> None:
     with pytest.raises(FolderError, match=why):
-        definition_of(ModelFolder(folder), Wanted(task, **changes), "It.")
+        definition_of(ModelFolder(folder), EncoderOptions(task, **changes), "It.")
 
 
 def edit(file: Path, **changes: Any) -> None:
@@ -85,7 +85,7 @@ def test_configs(folder: Path, config: str, why: str) -> None:
 def test_model_code_is_never_run(folder: Path, tmp_path: Path) -> None:
     edit(folder / "config.json", auto_map={"AutoModelForCausalLM": "evil.Model"})
     (folder / "evil.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
-    definition_of(ModelFolder(folder), Wanted("embed"), "It.")
+    definition_of(ModelFolder(folder), EncoderOptions("embed"), "It.")
     edit(folder / "config.json", auto_map={"AutoModel": "evil.Model"})
     refused(folder, r"AutoModel is the model's own code \(auto_map\), which is never run")
     assert not (tmp_path / "ran").exists()
@@ -94,7 +94,7 @@ def test_model_code_is_never_run(folder: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("where", ["attn_implementation", "_attn_implementation"])
 def test_config_cannot_choose_the_attention_implementation(folder: Path, where: str) -> None:
     edit(folder / "config.json", **{where: "evil/kernel"})
-    definition_of(ModelFolder(folder), Wanted("embed"), "It.")
+    definition_of(ModelFolder(folder), EncoderOptions("embed"), "It.")
 
 
 @pytest.mark.parametrize(
@@ -203,7 +203,7 @@ class TestWeights:
         weights["bert.embeddings.position_ids"] = torch.arange(POSITIONS)[None]
         weights["bert.pooler.dense.weight"] = torch.ones(32, 32)
         save_file(weights, tmp_path / "model.safetensors", {"format": "pt"})
-        definition_of(ModelFolder(tmp_path), Wanted("embed"), "It.")
+        definition_of(ModelFolder(tmp_path), EncoderOptions("embed"), "It.")
 
     def test_cut_off(self, folder: Path) -> None:
         data = (folder / "model.safetensors").read_bytes()
@@ -233,7 +233,7 @@ class TestWeights:
         (folder / "model.safetensors").unlink()
         torch.save(weights, folder / "pytorch_model.bin")
         refused(folder, "pytorch_model.bin is pickled, and a pickle can run any code: save the mod")
-        definition_of(ModelFolder(folder), Wanted("embed", allow_pickle=True), "It.")
+        definition_of(ModelFolder(folder), EncoderOptions("embed", allow_pickle=True), "It.")
 
     def test_pickled_code_is_always_refused(self, folder: Path, tmp_path: Path) -> None:
         (folder / "model.safetensors").unlink()
@@ -257,7 +257,7 @@ class TestLinks:
         (tmp_path / "cache/blobs").mkdir()
         (snapshot / "config.json").rename(tmp_path / "cache/blobs/ab")
         (snapshot / "config.json").symlink_to("../../blobs/ab")
-        definition_of(ModelFolder(snapshot), Wanted("embed"), "It.")
+        definition_of(ModelFolder(snapshot), EncoderOptions("embed"), "It.")
 
 
 def test_missing_extra_is_a_one_line_error(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
