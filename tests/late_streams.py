@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from app.backends.forward import FormBackend
-from app.backends.streams import CaptureFailed, Span, Work
+from app.backends.streams import CaptureFailed, DeviceSpan, DeviceWork
 
 
 class Order(enum.Enum):
@@ -28,9 +28,11 @@ class Order(enum.Enum):
 
 
 class LateSpan:
-    """Something that is yet to be done; see `Span`."""
+    """Something that is yet to be done; see `DeviceSpan`."""
 
-    def __init__(self, streams: LateStreams, queue: str, work: Work, after: Span | None) -> None:
+    def __init__(
+        self, streams: LateStreams, queue: str, work: DeviceWork, after: DeviceSpan | None
+    ) -> None:
         self.queue = queue
         self.work = work
         self.after = after
@@ -40,14 +42,14 @@ class LateSpan:
         self._streams = streams
 
     def wait(self) -> None:
-        """See `Span`."""
+        """See `DeviceSpan`."""
         self._streams.until(self)
         if self.error is not None:
             raise self.error
 
     @property
     def is_done(self) -> bool:
-        """See `Span`; it is when it has been asked a few times."""
+        """See `DeviceSpan`; it is when it has been asked a few times."""
         self._asked += 1
         if self._asked > 3:
             self._streams.until(self)
@@ -57,7 +59,7 @@ class LateSpan:
 
     @property
     def seconds(self) -> float:
-        """See `Span`."""
+        """See `DeviceSpan`."""
         assert self.has_ended
         return 0.001
 
@@ -106,11 +108,11 @@ class LateStreams:
         self._device.append(self.host_bytes(count))
         return self._device[-1]
 
-    def copy_in(self, work: Work) -> LateSpan:
+    def copy_in(self, work: DeviceWork) -> LateSpan:
         """See `Streams`."""
         return self._put("copy in", work)
 
-    def compute(self, work: Work, after: Span) -> LateSpan:
+    def compute(self, work: DeviceWork, after: DeviceSpan) -> LateSpan:
         """See `Streams`."""
         span = self._put("compute", work, after)
         if self._tells_at_once:
@@ -120,13 +122,13 @@ class LateStreams:
                 raise span.error
         return span
 
-    def copy_out(self, work: Work, after: Span) -> LateSpan:
+    def copy_out(self, work: DeviceWork, after: DeviceSpan) -> LateSpan:
         """See `Streams`."""
         return self._put("copy out", work, after)
 
     def capture(
         self, forward: Callable[[], Sequence[torch.Tensor]]
-    ) -> tuple[Sequence[torch.Tensor], Work]:
+    ) -> tuple[Sequence[torch.Tensor], DeviceWork]:
         """See `Streams`."""
         if not self._captures:
             raise CaptureFailed("not on this device")
@@ -197,7 +199,7 @@ class LateStreams:
             for each in before
         )
 
-    def _put(self, queue: str, work: Work, after: Span | None = None) -> LateSpan:
+    def _put(self, queue: str, work: DeviceWork, after: DeviceSpan | None = None) -> LateSpan:
         span = LateSpan(self, queue, work, after)
         self._queues[queue].append(span)
         return span

@@ -35,7 +35,6 @@ class ApiKey:
     Attributes:
         name: the key's owner; several keys share a name during a rotation.
         scopes: what the key allows; no scope implies another.
-        digest: SHA-256 of the key.
         limits: rate limits, which all apply; None: the default limits.
     """
 
@@ -116,13 +115,15 @@ def _check_name(name: str) -> None:
 def _parse(text: str) -> ApiKey:
     name, scopes, digest, limits, *_ = (*text.split(maxsplit=3), "", "", "", "")
     _check_name(name)
-    wanted = frozenset(scopes.split(","))
-    if not wanted <= set(SCOPES):
+    scope_set = frozenset(scopes.split(","))
+    if not scope_set <= set(SCOPES):
         raise EntryError(
             f"the name must be followed by scopes ({', '.join(SCOPES)}), separated by commas"
         )
-    found = HASH.fullmatch(digest)
-    if found is None:
+    match = HASH.fullmatch(digest)
+    if match is None:
         hint = "`python -m app.access NAME` creates a key and its line"
         raise EntryError(f"the scopes must be followed by sha256: and 64 hex digits; {hint}")
-    return ApiKey(name, wanted, bytes.fromhex(found[1]), parse_limits(limits) if limits else None)
+    return ApiKey(
+        name, scope_set, bytes.fromhex(match[1]), parse_limits(limits) if limits else None
+    )

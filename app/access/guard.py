@@ -66,13 +66,13 @@ class Caller:
         if self._metrics is not None:
             self._metrics.items.inc(items)
 
-    def may_call(self, model: str, allowed: frozenset[str]) -> None:
+    def may_call(self, model: str, allowed_keys: frozenset[str]) -> None:
         """Check that the caller's key may call a model.
 
         Raises:
             Forbidden: if it may not.
         """
-        if self.name in allowed:
+        if self.name in allowed_keys:
             return
         if self._metrics is not None:
             self._metrics.forbidden.inc()
@@ -118,8 +118,8 @@ class Guard:
         self._metrics = metrics
         self._rates = Rates(clock)
         self._anonymous = Caller(ANONYMOUS, self._limits, self._rates, None)
-        self.asks_for_keys = keyring.configured
-        self.enabled = keyring.configured or bool(self._limits)
+        self.asks_for_keys = keyring.is_configured
+        self.enabled = keyring.is_configured or bool(self._limits)
 
     def admit(self, fields: Mapping[bytes, bytes], scope: str) -> Caller:
         """The caller that sent these headers, if its key has the scope.
@@ -140,7 +140,7 @@ class Guard:
                 f"calls that need the scope {scope!r} are disabled, because this server has no API "
                 "keys; TORCHLANE_API_KEYS_FILE names a file of keys, see docs/security.md"
             )
-        key = self._known(fields)
+        key = self._key_of(fields)
         metrics = self._metrics.key(key.name)
         if scope not in key.scopes:
             metrics.forbidden.inc()
@@ -151,8 +151,8 @@ class Guard:
         limits = self._limits if key.limits is None else key.limits
         return Caller(key.name, limits, self._rates, metrics)
 
-    def _known(self, fields: Mapping[bytes, bytes]) -> ApiKey:
-        secret = _presented(fields)
+    def _key_of(self, fields: Mapping[bytes, bytes]) -> ApiKey:
+        secret = _secret_in(fields)
         if not secret:
             raise Unauthorized(
                 "an API key is required: send it as `Authorization: Bearer KEY` or `X-API-Key: KEY`"
@@ -163,7 +163,7 @@ class Guard:
         return key
 
 
-def _presented(fields: Mapping[bytes, bytes]) -> bytes:
+def _secret_in(fields: Mapping[bytes, bytes]) -> bytes:
     """The key in the headers; Authorization takes precedence over X-API-Key."""
     bearer = fields.get(b"authorization", b"")
     if bearer[: len(BEARER)].lower() == BEARER:

@@ -39,15 +39,15 @@ class Keyring:
         file: a file with one key per line; may be None.
 
     Attributes:
-        configured: whether callers must send a key.
+        is_configured: whether callers must send a key.
 
     Raises:
         EntryError: if the entries or the file are wrong now.
     """
 
     def __init__(self, entries: str | None, file: Path | None) -> None:
-        self.configured = entries is not None or file is not None
-        self._fixed = () if entries is None else _fixed(entries)
+        self.is_configured = entries is not None or file is not None
+        self._environment_keys = () if entries is None else _of_environment(entries)
         self._file = file
         self._problem: str | None = None  # of the file, as logged
         self._stamp = _stamp(file) if file is not None else None
@@ -100,7 +100,7 @@ class Keyring:
         LOG.info("api_keys_changed", file=str(self._file), keys=len(self._keys))
 
     def _read(self, file: Path | None) -> dict[bytes, ApiKey]:
-        keys = self._fixed
+        keys = self._environment_keys
         if file is not None:
             keys += _of_file(file)
         index = {key.digest[:INDEX_BYTES]: key for key in keys}
@@ -109,7 +109,7 @@ class Keyring:
         return index
 
 
-def _fixed(entries: str) -> tuple[ApiKey, ...]:
+def _of_environment(entries: str) -> tuple[ApiKey, ...]:
     try:
         keys = parse_entries(entries.replace(";", "\n").splitlines(), "entry")
     except EntryError as error:
@@ -135,19 +135,19 @@ def _of_file(file: Path) -> tuple[ApiKey, ...]:
     return _not_empty(keys, f"TORCHLANE_API_KEYS_FILE={file}")
 
 
-def _not_empty(keys: Iterable[ApiKey], where: str) -> tuple[ApiKey, ...]:
-    found = tuple(keys)
-    if not found:
+def _not_empty(entries: Iterable[ApiKey], where: str) -> tuple[ApiKey, ...]:
+    keys = tuple(entries)
+    if not keys:
         raise EntryError(f"{where}: no key found; `python -m app.access NAME` creates one")
-    return found
+    return keys
 
 
 def _stamp(file: Path) -> Stamp | None:
     try:
-        found = os.stat(file)  # follows links: secrets are often rotated by replacing the link
+        status = os.stat(file)  # follows links: secrets are often rotated by replacing the link
     except OSError:
         return None
-    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
 def _discard(_: object) -> None:

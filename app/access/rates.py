@@ -27,11 +27,7 @@ class Rates:
     def spend(self, caller: str, limits: Sequence[RateLimitItem], items: int, total: int) -> None:
         """Count all given items of a caller, or none.
 
-        Args:
-            caller: the caller's name.
-            limits: rate limits, which all apply.
-            items: number of items to count now.
-            total: items of the whole request, including those already counted.
+        All limits apply. `total` are the items of the whole request, with those already counted.
 
         Raises:
             RateLimited: if the items exceed a limit now.

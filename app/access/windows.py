@@ -63,9 +63,9 @@ class WindowStorage(Storage, SlidingWindowCounterSupport):
 
     def reset(self) -> int:
         """Forget everything."""
-        forgotten = len(self._counts)
+        count = len(self._counts)
         self._counts.clear()
-        return forgotten
+        return count
 
     def check(self) -> bool:
         """Always available: the counts are in memory."""
@@ -85,7 +85,7 @@ class WindowStorage(Storage, SlidingWindowCounterSupport):
 
     def _at(self, key: str, number: int) -> tuple[int, int]:
         """The counts of the previous window and of this one."""
-        counted, before, now = self._counts.get(key, (number, 0, 0))
-        if counted == number:
+        last_number, before, now = self._counts.get(key, (number, 0, 0))
+        if last_number == number:
             return before, now
-        return (now if counted == number - 1 else 0), 0
+        return (now if last_number == number - 1 else 0), 0

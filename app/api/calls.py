@@ -253,7 +253,7 @@ class Call(Answering):
             read = partial(self._read_in_thread, body)
             return self._begin_off_loop(read, len(body), request_id)
         except TorchlaneError:
-            service.metrics.model(model.id).failed(time.perf_counter() - self._arrived)
+            service.metrics.model(model.id).count_failure(time.perf_counter() - self._arrived)
             raise
         self._keep_notes(items)
         self._asks_for(len(items))

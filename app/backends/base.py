@@ -17,7 +17,7 @@ LOG = structlog.get_logger(__name__)
 Between: TypeAlias = Callable[[], None]
 
 
-class Warmed(NamedTuple):
+class WarmUp(NamedTuple):
     """The result of a warm-up.
 
     Attributes:
@@ -47,7 +47,7 @@ class Backend(Protocol):
             ReplicaError: if the device fails.
         """
 
-    def warm_up(self, batches: Iterable[Arrays], between: Between = nothing) -> Warmed:
+    def warm_up(self, batches: Iterable[Arrays], between: Between = nothing) -> WarmUp:
         """Run each batch as often as its format needs to be as fast as it will be.
 
         Args:
@@ -85,7 +85,7 @@ class Backend(Protocol):
         """Release the memory; may be called twice and after a failed load."""
 
 
-class Launched(Protocol):
+class LaunchedBatch(Protocol):
     """A batch that is running on the device."""
 
     def outputs(self) -> Arrays:
@@ -120,7 +120,7 @@ class LaunchingBackend(Backend, Protocol):
     def stage(self, shapes: Mapping[str, Sequence[int]]) -> Arrays:
         """Buffers of these shapes, in which to assemble the next batch to launch."""
 
-    def launch(self, inputs: Arrays) -> Launched:
+    def launch(self, inputs: Arrays) -> LaunchedBatch:
         """Start a forward and return.
 
         Args:

@@ -8,39 +8,35 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from app.backends.streams import CaptureFailed, Span, Work
+from app.backends.streams import CaptureFailed, DeviceSpan, DeviceWork
 
 _OF_THREAD = threading.local()
 
 
 class CudaSpan:
-    """The time between two events of a stream; see `app.backends.streams.Span`."""
+    """The time between two events of a stream; see `app.backends.streams.DeviceSpan`."""
 
-    def __init__(self, began: torch.cuda.Event, ended: torch.cuda.Event) -> None:
-        self._began = began
-        self.ended = ended
+    def __init__(self, start: torch.cuda.Event, end: torch.cuda.Event) -> None:
+        self._began = start
+        self.end = end
 
     def wait(self) -> None:
-        """See `Span`; without the GIL."""
-        self.ended.synchronize()
+        """See `DeviceSpan`; without the GIL."""
+        self.end.synchronize()
 
     @property
     def is_done(self) -> bool:
-        query: Callable[[], bool] = self.ended.query  # untyped in torch
+        query: Callable[[], bool] = self.end.query  # untyped in torch
         return query()
 
     @property
     def seconds(self) -> float:
-        milliseconds: float = self._began.elapsed_time(self.ended)
+        milliseconds: float = self._began.elapsed_time(self.end)
         return milliseconds / 1000
 
 
 class CudaStreams:
-    """See `Streams`; all models that one thread runs on a device share them and take turns.
-
-    Args:
-        device: a CUDA device.
-    """
+    """See `DeviceStreams`; all models of a thread on a device share them and take turns."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
@@ -53,25 +49,25 @@ class CudaStreams:
         self._pool = torch.cuda.graph_pool_handle()
 
     def host_bytes(self, count: int) -> torch.Tensor:
-        """See `Streams`: pinned, so that copies need no thread of this process."""
+        """See `DeviceStreams`: pinned, so that copies need no thread of this process."""
         return torch.empty(count, dtype=torch.uint8, pin_memory=True)
 
     def device_bytes(self, count: int) -> torch.Tensor:
         return torch.empty(count, dtype=torch.uint8, device=self.device)
 
-    def copy_in(self, work: Work) -> Span:
+    def copy_in(self, work: DeviceWork) -> DeviceSpan:
         return self._do(self._copy_in, work)
 
-    def compute(self, work: Work, after: Span) -> Span:
+    def compute(self, work: DeviceWork, after: DeviceSpan) -> DeviceSpan:
         return self._do(self._compute, work, after)
 
-    def copy_out(self, work: Work, after: Span) -> Span:
+    def copy_out(self, work: DeviceWork, after: DeviceSpan) -> DeviceSpan:
         return self._do(self._copy_out, work, after)
 
     def capture(
         self, forward: Callable[[], Sequence[torch.Tensor]]
-    ) -> tuple[Sequence[torch.Tensor], Work]:
-        """See `Streams`.
+    ) -> tuple[Sequence[torch.Tensor], DeviceWork]:
+        """See `DeviceStreams`.
 
         Uses the error mode `thread_local`, because other replicas may allocate at the same time.
         Does not use `torch.cuda.graph`, which would synchronize the whole device.
@@ -82,7 +78,7 @@ class CudaStreams:
             with torch.cuda.stream(self._compute):
                 graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
                 try:
-                    made = forward()
+                    outputs = forward()
                 except BaseException:
                     with contextlib.suppress(RuntimeError):  # reports the failure again
                         graph.capture_end()
@@ -94,16 +90,18 @@ class CudaStreams:
         except (RuntimeError, ValueError, TypeError) as error:  # also `torch.AcceleratorError`
             # A failed capture leaves the device intact; if it is lost, the next forward reports it.
             raise CaptureFailed(str(error)) from error
-        return made, graph.replay
+        return outputs, graph.replay
 
     def finish(self) -> None:
         for stream in (self._copy_in, self._compute, self._copy_out):
             stream.synchronize()
 
-    def _do(self, stream: torch.cuda.Stream, work: Work, after: Span | None = None) -> Span:
+    def _do(
+        self, stream: torch.cuda.Stream, work: DeviceWork, after: DeviceSpan | None = None
+    ) -> DeviceSpan:
         with torch.cuda.stream(stream):
             if isinstance(after, CudaSpan):
-                stream.wait_event(after.ended)
+                stream.wait_event(after.end)
             elif after is not None:
                 raise TypeError("bug: a CUDA stream cannot wait for another device's span")
             began = _event(stream)
@@ -120,9 +118,9 @@ def _event(stream: torch.cuda.Stream) -> torch.cuda.Event:
 
 def streams_of(device: torch.device) -> CudaStreams:
     """The streams of this thread on a device."""
-    known: dict[torch.device, CudaStreams] | None = getattr(_OF_THREAD, "streams", None)
-    if known is None:
-        known = _OF_THREAD.streams = {}
-    if device not in known:
-        known[device] = CudaStreams(device)
-    return known[device]
+    streams: dict[torch.device, CudaStreams] | None = getattr(_OF_THREAD, "streams", None)
+    if streams is None:
+        streams = _OF_THREAD.streams = {}
+    if device not in streams:
+        streams[device] = CudaStreams(device)
+    return streams[device]

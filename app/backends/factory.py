@@ -13,7 +13,7 @@ from app.backends.devices import compute_with
 from app.backends.forward import FormBackend
 from app.backends.golden import Golden
 from app.backends.pipeline import PipelineBackend
-from app.backends.planned import Measurements, Part, PlannedBackend
+from app.backends.planned import Candidate, Measurements, PlannedBackend
 from app.backends.selection import Selection, runs_on, stored_steps
 from app.errors import VariantUnusable
 from app.types import Device
@@ -27,7 +27,6 @@ class TorchBackends:
     """Creates the backends of one process.
 
     Args:
-        devices: the devices of all replicas.
         max_batch_size: the largest batch, if a selection sets no other.
         threads: threads of each replica on the CPU.
         trial: whether these backends only measure and need no warnings.
@@ -82,8 +81,8 @@ class TorchBackends:
             steps, why_not = None, "export times forms without the graphs that they run in here"
         if steps is None and len(forms) > 1:
             # A pin is deliberate; a plan that does not apply here should be tuned again.
-            expected = selection.variant or self._trial or device.kind == "cuda"
-            log = LOG.info if expected else LOG.warning
+            is_expected = selection.variant or self._trial or device.kind == "cuda"
+            log = LOG.info if is_expected else LOG.warning
             log(
                 "plan_not_used",
                 model=f"{manifest.model}/{manifest.version}",
@@ -91,7 +90,7 @@ class TorchBackends:
                 instead="the forms are timed while the model is warmed",
             )
         parts = {
-            form: Part(
+            form: Candidate(
                 FormBackend(folder, manifest, form, device, self._replicas),
                 Golden(manifest, variant.tolerance),
             )

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 
 import numpy as np
 
-from app.backends.base import Backend, Between, Warmed, size_of
+from app.backends.base import Backend, Between, WarmUp, size_of
 from app.types import Arrays, ServedStep, Serving
 from models.timing import nothing
 
@@ -46,7 +46,7 @@ class FakeBackend:
         if self.load_error is not None:
             raise self.load_error
 
-    def warm_up(self, batches: Iterable[Arrays], between: Between = nothing) -> Warmed:
+    def warm_up(self, batches: Iterable[Arrays], between: Between = nothing) -> WarmUp:
         self.calls.append("warm_up")
         largest = 1
         for batch in batches:
@@ -54,7 +54,7 @@ class FakeBackend:
             for _ in range(3):
                 between()
                 self.run(batch)
-        return Warmed(largest)
+        return WarmUp(largest)
 
     def shares(self, other: Backend) -> bool:
         return False
@@ -64,8 +64,8 @@ class FakeBackend:
         values = inputs["x"]
         self.batches.append(values.reshape(len(values), -1)[:, 0].tolist())
         self.gate.wait()
-        made = self.script(inputs) if self.script is not None else None
-        return made if made is not None else {"value": np.asarray(values * 2)}
+        outputs = self.script(inputs) if self.script is not None else None
+        return outputs if outputs is not None else {"value": np.asarray(values * 2)}
 
     def serving(self) -> Serving:
         return Serving((ServedStep(None, "fake"),))

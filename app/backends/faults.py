@@ -25,7 +25,7 @@ NO_MEMORY = (
 )
 # Such an error may come from any earlier operation on the device. But cuBLAS, whose errors torch
 # reports in the same words, also rejects operations that it does not support, and still works.
-LOST = re.compile(
+LOST_DEVICE = re.compile(
     r"CUDA error:(?! CUBLAS_STATUS_)|CUBLAS_STATUS_(EXECUTION_FAILED|INTERNAL_ERROR|MAPPING_ERROR)"
 )
 
@@ -47,12 +47,12 @@ def faults_of(device: torch.device) -> Iterator[None]:
     except (torch.OutOfMemoryError, MemoryError) as error:
         raise _out_of_memory(device, error) from None
     except (ScriptError, RuntimeError, ValueError, TypeError) as error:
-        said = str(error)
-        if any(words in said for words in NO_MEMORY):
+        text = str(error)
+        if any(words in text for words in NO_MEMORY):
             raise _out_of_memory(device, error) from None
-        if isinstance(error, torch.AcceleratorError) or LOST.search(said):
-            raise DeviceLost(said) from error
-        raise ModelError(said) from error
+        if isinstance(error, torch.AcceleratorError) or LOST_DEVICE.search(text):
+            raise DeviceLost(text) from error
+        raise ModelError(text) from error
 
 
 def _out_of_memory(device: torch.device, error: BaseException) -> OutOfMemory:

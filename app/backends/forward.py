@@ -10,7 +10,7 @@ from pathlib import Path
 import structlog
 import torch
 
-from app.backends.base import Backend, Between, Launched, Warmed, size_of
+from app.backends.base import Backend, Between, LaunchedBatch, WarmUp, size_of
 from app.backends.cuda import streams_of
 from app.backends.faults import NO_HOST_MEMORY, faults_of
 from app.backends.golden import QUICK_S
@@ -18,7 +18,7 @@ from app.backends.lane import Lane
 from app.backends.memory import check_fits, peak_of
 from app.backends.profiler import batch_range
 from app.backends.shape_caches import CACHE_BYTES, has_free_sizes
-from app.backends.streams import Streams
+from app.backends.streams import DeviceStreams
 from app.errors import ArtifactInvalid, DeviceLost, ReplicaError, VariantUnusable
 from app.types import Arrays, Device, ServedStep, Serving
 from models.archive import ArchiveError
@@ -45,7 +45,6 @@ class FormBackend:
 
     Args:
         folder: the artifact's folder; files are checked against their digests.
-        manifest: the artifact's manifest.
         form: the variant, and whether it is optimized at load.
         device: where to run.
         replicas: how many serve the model.
@@ -64,9 +63,9 @@ class FormBackend:
         self._lane: Lane | None = None
 
     def load(self) -> None:
-        self._forward = self.opened(self.variant.files, self.device)
+        self._forward = self.open_files(self.variant.files, self.device)
 
-    def opened(self, names: Sequence[str], device: torch.device) -> Forward:
+    def open_files(self, names: Sequence[str], device: torch.device) -> Forward:
         """Load files of the variant onto a device.
 
         Raises:
@@ -107,7 +106,7 @@ class FormBackend:
         digest = self.manifest.files[name]
 
         @contextlib.contextmanager
-        def opened() -> Iterator[str]:
+        def provide() -> Iterator[str]:
             later = CACHE_BYTES if has_free_sizes(self.manifest) else 0
             peak = peak_of(self.variant.format, optimized=self.form.optimized)
             check_fits(name, digest.bytes, device, peak, later)
@@ -116,7 +115,7 @@ class FormBackend:
                 file.flush()
                 yield path
 
-        return VariantFile(digest.sha256, opened)
+        return VariantFile(digest.sha256, provide)
 
     def _unreadable(self, name: str) -> ArtifactInvalid:
         """The error for a file that torch, or its runtime, cannot read."""
@@ -137,7 +136,7 @@ class FormBackend:
             f"{name} is not a TorchScript file that this version of torch can read"
         )
 
-    def warm_up(self, batches: Iterable[Arrays], between: Between = nothing) -> Warmed:
+    def warm_up(self, batches: Iterable[Arrays], between: Between = nothing) -> WarmUp:
         largest = 1
         # Only TorchScript specializes, on the second and third run.
         runs = WARM_RUNS if self.variant.format == "torchscript" else 1
@@ -152,7 +151,7 @@ class FormBackend:
                     break  # enough of a slow forward: the replay runs it again
             if lane is not None:
                 lane.capture(batch, self.variant.tolerance, between)
-        return Warmed(largest)
+        return WarmUp(largest)
 
     def shares(self, other: Backend) -> bool:
         if self.works_by_itself or not isinstance(other, FormBackend):
@@ -163,12 +162,12 @@ class FormBackend:
         lane = self._on_lane()
         if lane is not None:
             return lane.launch(inputs).outputs()
-        return run_forward(self._loaded(), inputs, self.manifest, self.device)
+        return run_forward(self._get_forward(), inputs, self.manifest, self.device)
 
     def stage(self, shapes: Mapping[str, Sequence[int]]) -> Arrays:
         return self._launching().stage(shapes)
 
-    def launch(self, inputs: Arrays) -> Launched:
+    def launch(self, inputs: Arrays) -> LaunchedBatch:
         return self._launching().launch(inputs)
 
     def serving(self) -> Serving:
@@ -181,7 +180,7 @@ class FormBackend:
         """Whether the device computes while its thread does something else."""
         return self.device.type == "cuda"
 
-    def streams(self) -> Streams | None:
+    def streams(self) -> DeviceStreams | None:
         """The device's streams for the calling thread; None if it is not asynchronous."""
         return streams_of(self.device) if self.works_by_itself else None
 
@@ -192,7 +191,7 @@ class FormBackend:
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
 
-    def _loaded(self) -> Forward:
+    def _get_forward(self) -> Forward:
         if self._forward is None:
             raise ReplicaError("bug: the backend runs although it is not loaded")
         return self._forward
@@ -208,7 +207,7 @@ class FormBackend:
         if self._lane is None and (streams := self.streams()) is not None:
             captures = self.variant.format == "torchscript"  # packages query their own events
             self._lane = Lane(
-                self._loaded(), self.manifest, streams, self.device, captures=captures
+                self._get_forward(), self.manifest, streams, self.device, captures=captures
             )
         return self._lane
 

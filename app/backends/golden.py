@@ -6,7 +6,7 @@ import time
 from collections.abc import Collection, Iterator, Sequence
 
 from app.backends.base import Backend, Between
-from app.backends.growth import Growing
+from app.backends.growth import GrowthByLength
 from app.errors import ArtifactInvalid
 from app.types import Array, Arrays, BatchTimes
 from models.manifest import Manifest
@@ -22,7 +22,6 @@ class Golden:
     """The decoded golden examples of one model, with one variant's tolerance.
 
     Args:
-        manifest: has the examples.
         tolerance: how far the variant may differ from them.
     """
 
@@ -42,11 +41,11 @@ class Golden:
             by_shape.setdefault(_shapes(inputs), []).append(index)
         self._groups = tuple(by_shape.values())
 
-    def length(self, inputs: Arrays, *, batched: bool = True) -> int:
+    def length(self, inputs: Arrays, *, is_batch: bool = True) -> int:
         """The length of the items of a batch, or of one item; 0 if the model pads nothing."""
         if self._padding is None:
             return 0
-        one = {name: array[0] for name, array in inputs.items()} if batched else inputs
+        one = {name: array[0] for name, array in inputs.items()} if is_batch else inputs
         return self._padding.size(one)
 
     def batches(self, sizes: Sequence[int]) -> Iterator[Arrays]:
@@ -69,7 +68,7 @@ class Golden:
         backend: Backend,
         sizes: Sequence[int],
         between: Between = nothing,
-        known: BatchTimes | None = None,
+        known_times: BatchTimes | None = None,
     ) -> dict[int, dict[int, float]]:
         """Replay every example alone, then examples of one shape in batches of every size.
 
@@ -79,7 +78,7 @@ class Golden:
             backend: a loaded backend.
             sizes: batch sizes.
             between: called between forwards.
-            known: what a warm-up has replayed and timed; only quick runs of it are repeated.
+            known_times: what a warm-up has replayed and timed; only quick runs of it are repeated.
 
         Returns:
             length -> batch size -> seconds of its run, see `replay_at`. Size 1 is always included;
@@ -89,17 +88,17 @@ class Golden:
             ArtifactInvalid: if an output is wrong, with example, output and difference.
             BackendError: if there is no output.
         """
-        known = known or {}
-        quickest_s = {length: dict(times) for length, times in known.items()}
-        growing = Growing()
+        known_times = known_times or {}
+        quickest_s = {length: dict(times) for length, times in known_times.items()}
+        growing = GrowthByLength()
         for size in dict.fromkeys((1, *sizes)):
             enough = {
                 length
-                for length, times in known.items()
+                for length, times in known_times.items()
                 if size not in times or times[size] > QUICK_S
             }
             for _ in range(TRIES):
-                taken_s = self.replay_at(backend, size, between, enough | growing.done)
+                taken_s = self.replay_at(backend, size, between, enough | growing.full_lengths)
                 for length, seconds in taken_s.items():
                     times = quickest_s.setdefault(length, {})
                     times[size] = min(seconds, times.get(size, seconds))
@@ -107,7 +106,7 @@ class Golden:
                     break
             if self._padding is not None:  # otherwise warm-up has already chosen the sizes
                 took_s = {each: s[size] for each, s in quickest_s.items() if size in s}
-                growing.ended(size, took_s)
+                growing.record(size, took_s)
         if self._padding is not None and len(self._groups) > 1:
             between()
             self._check(backend, range(len(self._examples)))
@@ -125,7 +124,7 @@ class Golden:
         backend: Backend,
         size: int,
         between: Between = nothing,
-        done: Collection[int] = (),
+        skip: Collection[int] = (),
     ) -> dict[int, float]:
         """Replay the examples in batches of one size: each alone, or different ones together.
 
@@ -135,15 +134,15 @@ class Golden:
             backend: see `replay`, like `size` and `between`.
             size: size of the batches.
             between: called between forwards.
-            done: lengths that are not run.
+            skip: lengths that are not run.
 
         Returns:
             length -> seconds of a run; for several shapes of one length, those of the slowest.
         """
         slowest_s: dict[int, float] = {}
         for group in self._groups:
-            length = self.length(self._examples[group[0]][0], batched=False)
-            if length in done:
+            length = self.length(self._examples[group[0]][0], is_batch=False)
+            if length in skip:
                 continue
             batches = [[each] for each in group] if size == 1 else [self._rows(group, size)]
             taken_s = []
@@ -172,10 +171,10 @@ class Golden:
         rows = {name: _rows(outputs, name, size) for name in self._examples[indices[0]][1]}
         for at, index in enumerate(indices):
             inputs, expected = self._examples[index]
-            got: Arrays = {name: array[at, ...] for name, array in rows.items()}
+            actual: Arrays = {name: array[at, ...] for name, array in rows.items()}
             if self._padding is not None:
-                got = self._padding.trim(got, self._padding.size(inputs))
-            for name, output in got.items():
+                actual = self._padding.trim(actual, self._padding.size(inputs))
+            for name, output in actual.items():
                 excess = self._tolerance.excess(expected[name], output)
                 if excess is not None:
                     raise ArtifactInvalid(

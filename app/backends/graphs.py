@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import torch
 
-from app.backends.streams import Work
+from app.backends.streams import DeviceWork
 
 
 class Graph(NamedTuple):
@@ -21,21 +21,21 @@ class Graph(NamedTuple):
     rows: int
     inputs: Sequence[torch.Tensor]
     outputs: Sequence[torch.Tensor]
-    replay: Work
+    replay: DeviceWork
 
-    def run(self, given: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    def run(self, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """Run a forward of up to `self.rows` rows.
 
         Missing rows repeat the last one, which is in this batch and is valid for the model.
 
         Args:
-            given: inputs on the device.
+            inputs: inputs on the device.
 
         Returns:
             new tensors, because the next forward may start before they are copied.
         """
-        rows = len(given[0])
-        for static, tensor in zip(self.inputs, given, strict=True):
+        rows = len(inputs[0])
+        for static, tensor in zip(self.inputs, inputs, strict=True):
             static[:rows].copy_(tensor, non_blocking=True)
             if rows < self.rows:
                 rest = static[rows:]
@@ -44,7 +44,7 @@ class Graph(NamedTuple):
         return [tensor[:rows].clone() for tensor in self.outputs]
 
 
-class _Size(NamedTuple):
+class _SizeTimes(NamedTuple):
     plain_s: float
     graph_s: float
     graph: Graph | None
@@ -55,20 +55,20 @@ class Graphs:
 
     def __init__(self) -> None:
         self._rows: list[int] = []  # ascending
-        self._sizes: list[_Size] = []
+        self._sizes: list[_SizeTimes] = []
 
     def knows(self, rows: int) -> bool:
         """Whether this batch size was measured."""
         at = bisect_left(self._rows, rows)
         return at < len(self._rows) and self._rows[at] == rows
 
-    def measured(
+    def record(
         self, rows: int, plain_s: float, graph: Graph | None = None, graph_s: float = math.inf
     ) -> None:
         """Record a batch size's seconds: without its graph, and with it."""
         at = bisect_left(self._rows, rows)
         self._rows.insert(at, rows)
-        self._sizes.insert(at, _Size(plain_s, graph_s, graph))
+        self._sizes.insert(at, _SizeTimes(plain_s, graph_s, graph))
 
     def best(self, rows: int) -> Graph | None:
         """The graph for a batch of this size; None to run without a graph.

@@ -29,24 +29,24 @@ class Growth:
         return self._without_gain < IN_A_ROW
 
 
-class Growing:
+class GrowthByLength:
     """Follows the growth of batches separately for each length.
 
     Attributes:
-        done: the lengths for which no larger batch is worth running.
+        full_lengths: the lengths for which no larger batch is worth running.
         largest: the largest batch run at any length; 1 before the first.
     """
 
     def __init__(self) -> None:
-        self.done: set[int] = set()
+        self.full_lengths: set[int] = set()
         self.largest = 1
         self._growths: dict[int, Growth] = {}
 
-    def ended(self, size: int, seconds: Mapping[int, float]) -> bool:
+    def record(self, size: int, seconds: Mapping[int, float]) -> bool:
         """Record the seconds of batches of `size` by length; returns whether any length goes on."""
         if seconds:
             self.largest = size
         for length, took_s in seconds.items():
             if not self._growths.setdefault(length, Growth()).goes_on(size, took_s):
-                self.done.add(length)
-        return len(self.done) < len(self._growths)
+                self.full_lengths.add(length)
+        return len(self.full_lengths) < len(self._growths)

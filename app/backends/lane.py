@@ -23,7 +23,7 @@ from app.backends.base import Between, size_of
 from app.backends.faults import faults_of
 from app.backends.graphs import Graph, Graphs
 from app.backends.profiler import batch_range
-from app.backends.streams import Buffer, CaptureFailed, Span, Streams
+from app.backends.streams import Buffer, CaptureFailed, DeviceSpan, DeviceStreams
 from app.errors import OutOfMemory, ReplicaError
 from app.types import NO_DEVICE_TIMES, Arrays, DeviceTimes
 from models.forms import Forward, declared_outputs
@@ -43,19 +43,17 @@ TIMING_BUDGET_S = 0.25  # for each batch size
 class Slot:
     """The memory of one batch in flight."""
 
-    def __init__(self, inputs: int, outputs: int, streams: Streams) -> None:
+    def __init__(self, inputs: int, outputs: int, streams: DeviceStreams) -> None:
         self.host_in = [Buffer(streams.host_bytes) for _ in range(inputs)]
         self.device_in = [Buffer(streams.device_bytes) for _ in range(inputs)]
         self.host_out = [Buffer(streams.host_bytes) for _ in range(outputs)]
 
 
 class LaneBatch:
-    """A batch in flight: see `app.backends.base.Launched`.
+    """A batch in flight: see `app.backends.base.LaunchedBatch`.
 
     Args:
-        lane: its lane.
         slot: its memory while it is in flight.
-        rows: number of its rows.
     """
 
     def __init__(self, lane: Lane, slot: Slot, rows: int) -> None:
@@ -67,29 +65,31 @@ class LaneBatch:
         long = self._expected_s >= LONG_S
         self._pause_s = min(LONG_S, self._expected_s / POLLS) if long else 0.0
         self._times = NO_DEVICE_TIMES
-        self._spans: list[Span] = []
-        self._made: Sequence[torch.Tensor] = ()
+        self._spans: list[DeviceSpan] = []
+        self._device_out: Sequence[torch.Tensor] = ()
         self._out: list[torch.Tensor] = []
 
     def begin(self, slot: Slot, host_in: Sequence[torch.Tensor], graph: Graph | None) -> None:
         """Enqueue the three steps in order."""
         lane = self._lane
-        given = [
+        device_in = [
             buffer.view(each.dtype, each.shape)
             for buffer, each in zip(slot.device_in, host_in, strict=True)
         ]
 
         def copy_in() -> None:
-            for target, source in zip(given, host_in, strict=True):
+            for target, source in zip(device_in, host_in, strict=True):
                 target.copy_(source, non_blocking=True)
 
         def compute() -> None:
             with torch.inference_mode():
-                self._made = graph.run(given) if graph is not None else lane.forward(given)
+                self._device_out = (
+                    graph.run(device_in) if graph is not None else lane.forward(device_in)
+                )
 
         def copy_out() -> None:
             with torch.inference_mode():
-                for buffer, tensor in zip(slot.host_out, self._made, strict=True):
+                for buffer, tensor in zip(slot.host_out, self._device_out, strict=True):
                     target = buffer.view(tensor.dtype, tensor.shape)
                     target.copy_(tensor, non_blocking=True)
                     self._out.append(target)
@@ -146,7 +146,7 @@ class LaneBatch:
             self._release()
 
     def _release(self) -> None:
-        self._made = ()  # on the device
+        self._device_out = ()  # on the device
         if self._slot is not None:
             self._lane.release(self._slot)
         self._slot = None
@@ -156,8 +156,6 @@ class Lane:
     """One loaded form on one device; used in its replica's thread.
 
     Args:
-        loaded: the form.
-        manifest: the artifact's manifest.
         streams: the device's streams for this thread.
         device: for messages.
         captures: whether to try to capture graphs.
@@ -165,9 +163,9 @@ class Lane:
 
     def __init__(
         self,
-        loaded: Forward,
+        form: Forward,
         manifest: Manifest,
-        streams: Streams,
+        streams: DeviceStreams,
         device: torch.device,
         *,
         captures: bool = True,
@@ -175,26 +173,26 @@ class Lane:
         self.manifest = manifest
         self.streams = streams
         self.device = device
-        self._loaded = loaded
+        self._form = form
         sides = len(manifest.inputs), len(manifest.outputs)
         self._free = [Slot(*sides, streams) for _ in range(SLOTS)]
-        self._staged: Arrays | None = None
+        self._stage_arrays: Arrays | None = None
         self._captures = captures and all(spec.is_fixed for spec in manifest.inputs)
         self._graphs = Graphs()
         self._device_s: dict[int, float] = {}  # by batch size bucket
 
-    def forward(self, given: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    def forward(self, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """Run the form on tensors on the device; returns the outputs that the manifest declares."""
-        return declared_outputs(self._loaded(*given), self.manifest.outputs)
+        return declared_outputs(self._form(*inputs), self.manifest.outputs)
 
     def stage(self, shapes: Mapping[str, Sequence[int]]) -> Arrays:
         slot = self._next_slot()
         with faults_of(self.device):
-            self._staged = {
+            self._stage_arrays = {
                 spec.name: buffer.view(_dtype(spec), shapes[spec.name]).numpy()
                 for buffer, spec in zip(slot.host_in, self.manifest.inputs, strict=True)
             }
-            return self._staged
+            return self._stage_arrays
 
     def launch(self, inputs: Arrays) -> LaneBatch:
         return self._launch(inputs, self._graphs.best(size_of(inputs)))
@@ -211,23 +209,25 @@ class Lane:
         if not self._captures or self._graphs.knows(rows):
             return
         plain = partial(self._run, batch, None)
-        wanted = {name: array.copy() for name, array in plain().items()}
+        expected = {name: array.copy() for name, array in plain().items()}
         graph = self._graph_of(batch, rows)
         runs: dict[bool, Callable[[], object]] = {False: plain}
         if graph is not None:
             try:
-                if _agree(self._run(batch, graph), wanted, tolerance):
+                if _agree(self._run(batch, graph), expected, tolerance):
                     runs[True] = partial(self._run, batch, graph)
                 else:
                     LOG.warning("graph_not_used", rows=rows, reason="its outputs differ")
             except OutOfMemory as error:
                 LOG.warning("graph_not_used", rows=rows, reason=str(error))
-        taken = time_interleaved(runs, TIMED_ROUNDS, TIMING_BUDGET_S, between)
-        median_s = {captured: statistics.median(times) for captured, times in taken.items()}
+        times_by_run = time_interleaved(runs, TIMED_ROUNDS, TIMING_BUDGET_S, between)
+        median_s = {
+            has_graph: statistics.median(times) for has_graph, times in times_by_run.items()
+        }
         if True in median_s:
-            self._graphs.measured(rows, median_s[False], graph, median_s[True])
+            self._graphs.record(rows, median_s[False], graph, median_s[True])
         else:
-            self._graphs.measured(rows, median_s[False])
+            self._graphs.record(rows, median_s[False])
 
     def expected_s(self, rows: int) -> float:
         """Total device seconds expected for a batch of this size; 0 if not yet known."""
@@ -260,7 +260,7 @@ class Lane:
                     self._on_host(buffer, inputs, spec.name)
                     for buffer, spec in zip(slot.host_in, self.manifest.inputs, strict=True)
                 ]
-                self._staged = None
+                self._stage_arrays = None
                 batch.begin(slot, host_in, graph)
         except BaseException:
             batch.abort()
@@ -274,7 +274,7 @@ class Lane:
         """An input in host memory from which the device can copy; it may already be staged."""
         array = inputs[name]
         view = buffer.view(torch.from_numpy(np.empty(0, array.dtype)).dtype, array.shape)
-        if self._staged is None or self._staged[name] is not array:
+        if self._stage_arrays is None or self._stage_arrays[name] is not array:
             np.copyto(view.numpy(), array)
         return view
 
@@ -306,11 +306,11 @@ class Lane:
         return Graph(rows, inputs, outputs, replay)
 
 
-def _agree(got: Arrays, wanted: Arrays, tolerance: Tolerance) -> bool:
+def _agree(actual: Arrays, expected: Arrays, tolerance: Tolerance) -> bool:
     return all(
         tolerance.excess(row, other) is None
-        for name, rows in wanted.items()
-        for row, other in zip(rows, got[name], strict=True)
+        for name, rows in expected.items()
+        for row, other in zip(rows, actual[name], strict=True)
     )
 
 
@@ -319,5 +319,5 @@ def _bucket(rows: int) -> int:
 
 
 def _dtype(spec: TensorSpec) -> torch.dtype:
-    made: torch.dtype = getattr(torch, spec.dtype)
-    return made
+    dtype: torch.dtype = getattr(torch, spec.dtype)
+    return dtype

@@ -48,13 +48,14 @@ def check_fits(
     on_host = nbytes * (peak if on_cpu else PEAK_ON_GPU) + (later_bytes if on_cpu else 0)
     _check(name, on_host, memory_left_bytes(), "of memory", "the container")
     if device.type == "cuda":
-        left, _ = torch.cuda.mem_get_info(device)
-        _check(name, nbytes, left, f"on {device}", "the device")
+        free_bytes, _ = torch.cuda.mem_get_info(device)
+        _check(name, nbytes, free_bytes, f"on {device}", "the device")
 
 
-def _check(name: str, needed: float, left: int | None, where: str, of: str) -> None:
-    if left is not None and needed > left:
+def _check(name: str, needed_bytes: float, free_bytes: int | None, where: str, of: str) -> None:
+    if free_bytes is not None and needed_bytes > free_bytes:
         raise DoesNotFit(
-            f"{name} does not fit: loading it takes {needed / MIB:,.0f} MiB {where}, "
-            f"{left / MIB:,.0f} MiB are free; give {of} more, or serve fewer models or replicas"
+            f"{name} does not fit: loading it takes {needed_bytes / MIB:,.0f} MiB {where}, "
+            f"{free_bytes / MIB:,.0f} MiB are free; give {of} more, or serve fewer models or "
+            "replicas"
         )

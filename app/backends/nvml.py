@@ -16,7 +16,7 @@ from app.types import Device
 
 LOG = structlog.get_logger(__name__)
 
-KEPT_S = 4.0  # lifetime of a reading, as drivers may be slow; less than the workers' write interval
+READING_TTL_S = 4.0  # as drivers may be slow; less than the workers' write interval
 
 # Called at each scrape.
 Reading = Callable[[], float]
@@ -39,7 +39,7 @@ def readings_of(
     Returns:
         some of `memory_used_bytes`, `memory_bytes`, `temperature_celsius` and `utilization_ratio`
         (of the last moments, 0 to 1). A reading that fails later is NaN.
-        The driver is queried again after `KEPT_S`.
+        The driver is queried again after `READING_TTL_S`.
     """
     if device.kind != "cuda":
         return {}
@@ -49,7 +49,7 @@ def readings_of(
     except library.NVMLError as error:
         LOG.info("device_not_watched", device=str(device), reason=str(error))
         return {}
-    asked: Mapping[str, Reading] = {
+    queries: Mapping[str, Reading] = {
         "memory_used_bytes": lambda: library.nvmlDeviceGetMemoryInfo(handle).used,
         "memory_bytes": lambda: library.nvmlDeviceGetMemoryInfo(handle).total,
         "temperature_celsius": lambda: library.nvmlDeviceGetTemperature(
@@ -57,17 +57,17 @@ def readings_of(
         ),
         "utilization_ratio": lambda: library.nvmlDeviceGetUtilizationRates(handle).gpu / 100,
     }
-    readings = {name: _kept(ask, library, clock) for name, ask in asked.items()}
+    readings = {name: _cached(ask, library, clock) for name, ask in queries.items()}
     return {name: reading for name, reading in readings.items() if not math.isnan(reading())}
 
 
-def _kept(ask: Reading, library: ModuleType, clock: Callable[[], float]) -> Reading:
+def _cached(ask: Reading, library: ModuleType, clock: Callable[[], float]) -> Reading:
     """The driver's last answer; an old answer is queried again."""
     value, asked_at = math.nan, -math.inf
 
     def reading() -> float:
         nonlocal value, asked_at
-        if clock() - asked_at >= KEPT_S:
+        if clock() - asked_at >= READING_TTL_S:
             try:
                 value = float(ask())
             except library.NVMLError:  # missing on this device, or lost: a scrape must not fail

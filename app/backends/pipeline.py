@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import torch
 
-from app.backends.base import Backend, Between, Warmed, size_of
+from app.backends.base import Backend, Between, WarmUp, size_of
 from app.backends.forward import FormBackend, run_forward
 from app.errors import ReplicaError
 from app.types import Arrays, Device, ServedStep, Serving
@@ -44,7 +44,7 @@ class Stage(NamedTuple):
     device: torch.device
 
 
-class _Work(NamedTuple):
+class _StagePart(NamedTuple):
     """A part of a batch in flight; its result goes to `ends`."""
 
     number: int
@@ -52,7 +52,7 @@ class _Work(NamedTuple):
     ends: queue.SimpleQueue[tuple[int, Any]]
 
 
-Queue: TypeAlias = queue.SimpleQueue[_Work | None]
+Queue: TypeAlias = queue.SimpleQueue[_StagePart | None]
 
 
 class Pipeline:
@@ -61,7 +61,6 @@ class Pipeline:
     Each stage has a daemon thread: native code that never returns must not keep the process alive.
 
     Args:
-        stages: stages in order.
         begin: called first in each thread.
     """
 
@@ -89,7 +88,7 @@ class Pipeline:
         at = min(bisect_left(self._sizes, rows), len(self._sizes) - 1)
         return min(rows, self._parts[at] if self._sizes else 2 * self._stages)
 
-    def cut(self, rows: int, parts: int) -> None:
+    def set_parts(self, rows: int, parts: int) -> None:
         """Set the number of parts for batches of this size."""
         at = bisect_left(self._sizes, rows)
         if at < len(self._sizes) and self._sizes[at] == rows:
@@ -105,23 +104,23 @@ class Pipeline:
             Exception: the error of a stage; if several parts fail, the first part's error.
         """
         ends: queue.SimpleQueue[tuple[int, Any]] = queue.SimpleQueue()
-        cut = list(zip(*(torch.chunk(tensor, max(1, parts)) for tensor in tensors), strict=True))
-        for number, part in enumerate(cut):
-            self._first.put(_Work(number, part, ends))
-        made: list[Any] = [None] * len(cut)
-        for _ in cut:  # all parts, even if one fails: the next batch needs empty stages
+        chunks = list(zip(*(torch.chunk(tensor, max(1, parts)) for tensor in tensors), strict=True))
+        for number, part in enumerate(chunks):
+            self._first.put(_StagePart(number, part, ends))
+        results: list[Any] = [None] * len(chunks)
+        for _ in chunks:  # all parts, even if one fails: the next batch needs empty stages
             number, one = ends.get()
-            made[number] = one
+            results[number] = one
         try:
-            for one, part in zip(made, cut, strict=True):
+            for one, part in zip(results, chunks, strict=True):
                 if isinstance(one, BaseException):
                     raise one
                 _check_rows(one, len(part[0]))
-            if isinstance(made[0], torch.Tensor):
-                return torch.cat(made)
-            return [torch.cat(outputs) for outputs in zip(*made, strict=True)]
+            if isinstance(results[0], torch.Tensor):
+                return torch.cat(results)
+            return [torch.cat(outputs) for outputs in zip(*results, strict=True)]
         finally:  # an error keeps these frames alive, which would keep the error
-            del one, part, made, cut, tensors
+            del one, part, results, chunks, tensors
 
     def close(self) -> None:
         """End the threads and wait for them, except for one that hangs; may be called twice."""
@@ -139,25 +138,25 @@ def _run(stage: Stage, works: Queue, later: Queue | None, begin: Begin) -> None:
     """The thread of a stage."""
     begin()
     while (work := works.get()) is not None:
-        made: Any = None
+        result: Any = None
         try:
             with torch.inference_mode():
-                made = stage.forward(*(each.to(stage.device) for each in work.tensors))
+                result = stage.forward(*(each.to(stage.device) for each in work.tensors))
                 if later is None:
-                    made = _on_host(made)
+                    result = _on_host(result)
             if later is None:
-                work.ends.put((work.number, made))
+                work.ends.put((work.number, result))
             else:
-                later.put(_Work(work.number, sequence_of(made), work.ends))
+                later.put(_StagePart(work.number, sequence_of(result), work.ends))
         except BaseException as error:  # raised in the thread that waits for the batch
             work.ends.put((work.number, error))
         finally:  # an idle stage must not keep the last batch alive
-            del work, made
+            del work, result
 
 
-def _check_rows(made: Any, rows: int) -> None:
+def _check_rows(result: Any, rows: int) -> None:
     """Check a part's number of rows: an extra row would shift the answers of the next part."""
-    for tensor in sequence_of(made):
+    for tensor in sequence_of(result):
         if isinstance(tensor, torch.Tensor) and (tensor.ndim == 0 or len(tensor) != rows):
             raise ValueError(
                 f"a part of {rows} items returned a tensor of shape {list(tensor.shape)}"
@@ -169,7 +168,6 @@ class PipelineBackend(FormBackend):
 
     Args:
         folder: see `FormBackend`, as for the manifest.
-        manifest: the artifact's manifest.
         form: a form of a variant with stages.
         devices: one for each stage.
         begin: called first in the thread of each stage.
@@ -190,29 +188,32 @@ class PipelineBackend(FormBackend):
 
     def load(self) -> None:
         stages = [
-            Stage(self.opened([name], device), device)
+            Stage(self.open_files([name], device), device)
             for name, device in zip(self.variant.files, self._devices, strict=True)
         ]
         self._pipeline = Pipeline(stages, self._begin)
 
-    def warm_up(self, batches: Iterable[Arrays], between: Between = nothing) -> Warmed:
+    def warm_up(self, batches: Iterable[Arrays], between: Between = nothing) -> WarmUp:
         """See `Backend`; measures the best number of parts for each batch size."""
-        pipeline, rows = self._loaded(), 1
+        pipeline, rows = self._get_forward(), 1
         for batch in batches:
             rows = size_of(batch)
             runs: dict[int, Callable[[], object]] = {}
             for parts in (1 << power for power in range(MAX_PARTS.bit_length())):
                 if parts <= rows:
                     runs[parts] = partial(self._run_in, parts, batch)
-            taken = time_interleaved(runs, ROUNDS, BUDGET_S, between)
-            pipeline.cut(rows, min(taken, key=lambda parts: statistics.median(taken[parts])))
-        return Warmed(rows)
+            times_by_parts = time_interleaved(runs, ROUNDS, BUDGET_S, between)
+            pipeline.set_parts(
+                rows,
+                min(times_by_parts, key=lambda parts: statistics.median(times_by_parts[parts])),
+            )
+        return WarmUp(rows)
 
     def shares(self, other: Backend) -> bool:
         return False  # each has threads, and a number of parts for each size, of its own
 
     def run(self, inputs: Arrays) -> Arrays:
-        return run_forward(self._loaded(), inputs, self.manifest, HOST)
+        return run_forward(self._get_forward(), inputs, self.manifest, HOST)
 
     def serving(self) -> Serving:
         where = ", ".join(str(device) for device in self._devices)
@@ -227,17 +228,17 @@ class PipelineBackend(FormBackend):
 
     def _run_in(self, parts: int, inputs: Arrays) -> Arrays:
         def forward(*tensors: torch.Tensor) -> Any:
-            return self._loaded().run(tensors, parts)
+            return self._get_forward().run(tensors, parts)
 
         return run_forward(forward, inputs, self.manifest, HOST)
 
-    def _loaded(self) -> Pipeline:
+    def _get_forward(self) -> Pipeline:
         if self._pipeline is None:
             raise ReplicaError("bug: the backend runs although it is not loaded")
         return self._pipeline
 
 
-def _on_host(made: Any) -> Any:
-    if isinstance(made, torch.Tensor):
-        return made.cpu()
-    return [each.cpu() if isinstance(each, torch.Tensor) else each for each in made]
+def _on_host(result: Any) -> Any:
+    if isinstance(result, torch.Tensor):
+        return result.cpu()
+    return [each.cpu() if isinstance(each, torch.Tensor) else each for each in result]

@@ -67,46 +67,43 @@ def select(
     A precision is a preference: a model that lacks it, or has it only for other devices, follows
     its own plan, or, if that is also for other devices, any precision that runs here.
 
-    Args:
-        manifest: the artifact's manifest.
-        preference: from the settings.
-        kinds: kinds of devices that will serve it; empty for any.
+    Without `kinds`, it may be served on any kind of device.
 
     Raises:
         PinnedVariantMissing: if it lacks the pinned variant; the message lists the others.
     """
     there = manifest.variants
-    pinned = preference.variant
+    pinned_name = preference.variant
     pinned_by = preference.name_of("TORCHLANE_VARIANT", "variant")
-    if pinned is not None:
-        if pinned not in there:
+    if pinned_name is not None:
+        if pinned_name not in there:
             raise PinnedVariantMissing(
-                f"{_name(manifest)} has no variant {pinned!r} ({pinned_by}); "
+                f"{_name(manifest)} has no variant {pinned_name!r} ({pinned_by}); "
                 f"it has: {', '.join(there)}"
             )
-        precision = there[pinned].precision
+        precision = there[pinned_name].precision
         if preference.precision not in (None, precision):
             raise PinnedVariantMissing(
-                f"{_name(manifest)}: variant {pinned!r} ({pinned_by}) computes in {precision}, "
-                f"{preference.name_of('TORCHLANE_PLAN_PRECISION', 'precision')} says "
+                f"{_name(manifest)}: variant {pinned_name!r} ({pinned_by}) computes in "
+                f"{precision}, {preference.name_of('TORCHLANE_PLAN_PRECISION', 'precision')} says "
                 f"{preference.precision}"
             )
-        chosen = {pinned: there[pinned]}
+        variants = {pinned_name: there[pinned_name]}
     else:
         here = [
             precision
             for precision in dict.fromkeys(each.precision for each in there.values())
             if all(_runs(there.values(), precision, kind) for kind in kinds)
         ]
-        ranked = (preference.precision, default_precision(manifest), *here)
-        precision = next((each for each in ranked if each in here), default_precision(manifest))
-        chosen = {name: each for name, each in there.items() if each.precision == precision}
+        preferred = (preference.precision, default_precision(manifest), *here)
+        precision = next((each for each in preferred if each in here), default_precision(manifest))
+        variants = {name: each for name, each in there.items() if each.precision == precision}
     return Selection(
-        label=f"variant:{pinned}" if pinned else f"plan:{precision}",
-        variant=pinned,
+        label=f"variant:{pinned_name}" if pinned_name else f"plan:{precision}",
+        variant=pinned_name,
         precision=precision,
-        candidates=forms_of(chosen),
-        tolerance=_widest([variant.tolerance for variant in chosen.values()]),
+        candidates=forms_of(variants),
+        tolerance=_widest([variant.tolerance for variant in variants.values()]),
     )
 
 
@@ -120,13 +117,13 @@ def planned_batch(
         precision: the served precision.
         kinds: kinds of devices that serve it; if none of them has a plan, another kind's counts.
     """
-    reached = {
+    largest_by_kind = {
         plan.processor.kind: plan.steps[precision][-1].up_to
         for plan in (manifest.plan.devices if manifest.plan else ())
         if precision in plan.steps
     }
-    here = [most for kind, most in reached.items() if kind in kinds]
-    return min(here or reached.values(), default=None)
+    here = [most for kind, most in largest_by_kind.items() if kind in kinds]
+    return min(here or largest_by_kind.values(), default=None)
 
 
 def stages(selection: Selection) -> int:

@@ -14,14 +14,14 @@ import torch
 GROWTH = 1.5  # of a buffer for free shapes when it must grow
 
 # Enqueues operations; called at once or later.
-Work: TypeAlias = Callable[[], None]
+DeviceWork: TypeAlias = Callable[[], None]
 
 
 class CaptureFailed(Exception):
     """A forward cannot be captured as a graph, only launched step by step."""
 
 
-class Span(Protocol):
+class DeviceSpan(Protocol):
     """An operation of a device, from its start to its end."""
 
     def wait(self) -> None:
@@ -44,7 +44,7 @@ class Span(Protocol):
         """Its duration by the device's clock; read after it is done."""
 
 
-class Streams(Protocol):
+class DeviceStreams(Protocol):
     """Three queues of a device; each runs in order, and the three run in parallel.
 
     All methods except `host_bytes` and `device_bytes` may call their argument later, but not later
@@ -57,18 +57,18 @@ class Streams(Protocol):
     def device_bytes(self, count: int) -> torch.Tensor:
         """Memory of the device: uint8 [count]."""
 
-    def copy_in(self, work: Work) -> Span:
+    def copy_in(self, work: DeviceWork) -> DeviceSpan:
         """Copy from host memory."""
 
-    def compute(self, work: Work, after: Span) -> Span:
+    def compute(self, work: DeviceWork, after: DeviceSpan) -> DeviceSpan:
         """Compute, once `after` is done."""
 
-    def copy_out(self, work: Work, after: Span) -> Span:
+    def copy_out(self, work: DeviceWork, after: DeviceSpan) -> DeviceSpan:
         """Copy to host memory, once `after` is done."""
 
     def capture(
         self, forward: Callable[[], Sequence[torch.Tensor]]
-    ) -> tuple[Sequence[torch.Tensor], Work]:
+    ) -> tuple[Sequence[torch.Tensor], DeviceWork]:
         """Capture a forward, which was run before, as a graph that is launched as one.
 
         Returns:

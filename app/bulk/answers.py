@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from app.bulk.errors import BulkError, UsageError
-from app.bulk.scoring import Scored
+from app.bulk.scoring import ScoredBlock
 from app.codecs.answers import highest
 from app.codecs.base import Codec
 from app.types import Array, Arrays
@@ -42,18 +42,16 @@ IMAGE = pa.struct(
 )
 
 # Creates the columns of the prediction, with a row for each row computed without failure.
-Fill = Callable[[Scored, Sequence[int]], list[Any]]
+Fill = Callable[[ScoredBlock, Sequence[int]], list[Any]]
 
 
 class Answers:
     """Creates the tables of one run, which all have the same schema.
 
     Args:
-        manifest: the model's manifest.
-        codec: the model's codec.
         top_k: how many of the highest scores; None for the manifest's number.
         integer_ids: whether ids are whole numbers.
-        kept: columns of the input that are copied, and their Arrow types.
+        extra_columns: columns of the input that are copied, and their Arrow types.
     """
 
     def __init__(
@@ -63,7 +61,7 @@ class Answers:
         top_k: int | None,
         *,
         integer_ids: bool,
-        kept: Mapping[str, Any] = NO_COLUMNS,
+        extra_columns: Mapping[str, Any] = NO_COLUMNS,
     ) -> None:
         self._codec = codec
         self._outputs = answer_outputs(manifest.outputs)
@@ -72,72 +70,76 @@ class Answers:
         self._top_k = top_k or spec.top_k
         self._has_scores = self._labels is not None or self._top_k is not None
         self._of_tokens = isinstance(spec, TextCodecSpec) and spec.of_tokens
-        counted = any(each.count is not None for each in manifest.outputs)
-        ranked = spec.ranked_by is not None or spec.classes is not None
-        self._of_rows = counted or ranked
+        has_counts = any(each.count is not None for each in manifest.outputs)
+        is_ranked = spec.ranked_by is not None or spec.classes is not None
+        self._of_rows = has_counts or is_ranked
         self._has_classes = spec.classes is not None
         self._cuts = isinstance(spec, TextCodecSpec)
         self._places = codec.places
         self._own = OWN if codec.places is None else OWN | {"image"}
         fields = self._fields()
         self._answer_names = [name for name, _ in fields if not (self._cuts and name == "cut")]
-        taken = {"id", "row", "error", *(name for name, _ in fields)}
+        names = {"id", "row", "error", *(name for name, _ in fields)}
         self.schema = pa.schema(
             [
                 ("id", pa.int64() if integer_ids else pa.string()),
                 ("row", pa.int64()),
-                *((_renamed(name, taken), kind) for name, kind in kept.items()),
+                *((_free_name(name, names), kind) for name, kind in extra_columns.items()),
                 *fields,
                 ("error", pa.string()),
             ]
         )
         if len(set(self.schema.names)) < len(self.schema.names):
-            names = ", ".join(self.schema.names)
-            raise UsageError(f"--keep: the results would have columns of one name: {names}")
+            columns = ", ".join(self.schema.names)
+            raise UsageError(f"--keep: the results would have columns of one name: {columns}")
 
-    def table(self, scored: Scored) -> Any:
+    def table(self, scored_block: ScoredBlock) -> Any:
         """A row for each row of the block, in order; rows with an error have no prediction."""
-        block = scored.block
+        block = scored_block.block
         count = len(block)
-        computed = np.arange(scored.computed)
-        if scored.failed:
-            computed = np.delete(computed, sorted(scored.failed))
-        place = scored.place
-        if scored.outputs is not None and not (self._of_tokens or self._of_rows or self._places):
-            columns = self._whole(scored.outputs, computed, scored.computed)
+        computed_rows = np.arange(scored_block.computed_count)
+        if scored_block.failures:
+            computed_rows = np.delete(computed_rows, sorted(scored_block.failures))
+        place = scored_block.place
+        if scored_block.outputs is not None and not (
+            self._of_tokens or self._of_rows or self._places
+        ):
+            columns = self._whole(scored_block.outputs, computed_rows, scored_block.computed_count)
         elif self._of_tokens or self._places is not None:
             # Equal items may be of texts or pictures that differ: each row has its own answer.
-            good = np.flatnonzero(~np.isin(place, sorted(scored.failed)))
-            columns = self._one_by_one(scored, place[good], good)
-            place, computed = np.arange(len(place)), good
+            good = np.flatnonzero(~np.isin(place, sorted(scored_block.failures)))
+            columns = self._one_by_one(scored_block, place[good], good)
+            place, computed_rows = np.arange(len(place)), good
         else:
-            columns = self._one_by_one(scored, computed, computed)
+            columns = self._one_by_one(scored_block, computed_rows, computed_rows)
         if self._cuts and block.items is not None:
             notes = [item.note for item in block.items]
-            cut = np.zeros(count, np.int64)
-            cut[block.good] = [note.cut if note is not None else 0 for note in notes]
-        row_of = np.full(max(scored.computed, len(place)), -1, np.int64)
-        row_of[computed] = np.arange(len(computed))
+            cut_counts = np.zeros(count, np.int64)
+            cut_counts[block.good] = [note.cut if note is not None else 0 for note in notes]
+        row_of = np.full(max(scored_block.computed_count, len(place)), -1, np.int64)
+        row_of[computed_rows] = np.arange(len(computed_rows))
         rows = np.full(count, -1, np.int64)
         rows[block.good] = row_of[place] if len(place) else -1
         errors = pa.nulls(count, pa.string())
         if (rows < 0).any():
-            errors = pa.array(_errors(scored, rows), pa.string())
-        taken = self._taken(columns, rows)
+            errors = pa.array(_errors(scored_block, rows), pa.string())
+        predictions = self._take(columns, rows)
         if self._cuts:
-            cuts = cut if block.items is not None else np.zeros(count, np.int64)
-            taken.append(pa.array(cuts, pa.int32(), mask=rows < 0))
+            cuts = cut_counts if block.items is not None else np.zeros(count, np.int64)
+            predictions.append(pa.array(cuts, pa.int32(), mask=rows < 0))
         ids = pa.array(block.ids, self.schema.field("id").type)
         numbers = pa.array(np.arange(block.first, block.first + count))
-        fields = [self.schema.field(2 + at) for at in range(len(block.kept))]
-        kept = [
+        fields = [self.schema.field(2 + at) for at in range(len(block.extra_columns))]
+        extra = [
             each if isinstance(each, pa.Array | pa.ChunkedArray) else pa.array(each, field.type)
-            for each, field in zip(block.kept, fields, strict=True)
+            for each, field in zip(block.extra_columns, fields, strict=True)
         ]
-        return pa.Table.from_arrays([ids, numbers, *kept, *taken, errors], schema=self.schema)
+        return pa.Table.from_arrays(
+            [ids, numbers, *extra, *predictions, errors], schema=self.schema
+        )
 
     @staticmethod
-    def _taken(columns: Sequence[Any], rows: Array) -> list[Any]:
+    def _take(columns: Sequence[Any], rows: Array) -> list[Any]:
         if np.array_equal(rows, np.arange(len(rows))):
             return [column.slice(0, len(rows)) for column in columns]
         indices = pa.array(rows, mask=rows < 0)
@@ -148,25 +150,25 @@ class Answers:
         last = [("cut", pa.int32())] if self._cuts else []
         if self._places is not None:
             last = [("image", IMAGE)]
-        named = [(self._named(spec.name), _type(spec)) for spec in others]
+        columns = [(self._column_of(spec.name), _type(spec)) for spec in others]
         dtype = pa.from_numpy_dtype(np.dtype(first.dtype))
         if self._of_tokens:
-            return [("spans", pa.list_(pa.struct(SPAN))), *named, *last]
+            return [("spans", pa.list_(pa.struct(SPAN))), *columns, *last]
         if self._of_rows:
             labels = [("labels", pa.list_(pa.string()))] if self._has_classes else []
-            return [(self._named(first.name), _type(first)), *named, *labels, *last]
+            return [(self._column_of(first.name), _type(first)), *columns, *labels, *last]
         if self._labels is not None:
             best = [("label", pa.string()), ("score", dtype)]
             if self._top_k is not None:
                 best += [("labels", pa.list_(pa.string())), ("scores", pa.list_(dtype))]
-            return [*best, *named, *last]
+            return [*best, *columns, *last]
         indices = [("indices", pa.list_(pa.int64()))] if self._top_k is not None else []
-        return [(self._named(first.name), _type(first)), *indices, *named, *last]
+        return [(self._column_of(first.name), _type(first)), *indices, *columns, *last]
 
-    def _whole(self, outputs: Arrays, computed: Array, count: int) -> list[Any]:
+    def _whole(self, outputs: Arrays, computed_rows: Array, count: int) -> list[Any]:
         """The columns from whole arrays, if no row needs its own treatment."""
-        if len(computed) < count:
-            outputs = {name: array[computed] for name, array in outputs.items()}
+        if len(computed_rows) < count:
+            outputs = {name: array[computed_rows] for name, array in outputs.items()}
         first, *others = self._outputs
         scores = outputs[first.name]
         columns: list[Any] = []
@@ -194,25 +196,27 @@ class Answers:
                 pa.array(np.take_along_axis(scores, winner[:, None], axis=1)[:, 0]),
             ]
         else:
-            columns = [nested(scores)]
-        return columns + [nested(outputs[spec.name]) for spec in others]
+            columns = [nest(scores)]
+        return columns + [nest(outputs[spec.name]) for spec in others]
 
-    def _one_by_one(self, scored: Scored, computed: Array, items: Array) -> list[Any]:
+    def _one_by_one(
+        self, scored_block: ScoredBlock, computed_rows: Array, items: Array
+    ) -> list[Any]:
         """The columns from answers as over HTTP.
 
         Args:
-            scored: the block.
-            computed: for each answer, the index of its computed row.
+            scored_block: the block.
+            computed_rows: for each answer, the index of its computed row.
             items: for each answer, the index of its good row.
         """
-        block = scored.block
+        block = scored_block.block
         columns: list[list[Any]] = [[] for _ in self._answer_names]
         mapped_bytes = 0
-        for at, good in zip(computed.tolist(), items.tolist(), strict=True):
-            if scored.outcomes is not None:
-                outputs = scored.outcomes[at]
+        for at, good in zip(computed_rows.tolist(), items.tolist(), strict=True):
+            if scored_block.outcomes is not None:
+                outputs = scored_block.outcomes[at]
             else:
-                outputs = {name: array[at] for name, array in (scored.outputs or {}).items()}
+                outputs = {name: array[at] for name, array in (scored_block.outputs or {}).items()}
             if isinstance(outputs, Exception):
                 raise TypeError("bug: a failed row is encoded")
             note = block.items[good].note if block.items is not None else None
@@ -228,48 +232,52 @@ class Answers:
                 outputs = self._places.mapped(outputs, note.image)
             answer = self._codec.encode(outputs, self._top_k, note)
             for name, column in zip(self._answer_names, columns, strict=True):
-                column.append(self._found(answer, name))
+                column.append(self._value_of(answer, name))
         return [
-            ragged(column)
+            nest_ragged(column)
             if column and isinstance(column[0], np.ndarray)
             else pa.array(column, self.schema.field(name).type)
             for name, column in zip(self._answer_names, columns, strict=True)
         ]
 
-    def _found(self, answer: dict[str, object], name: str) -> object:
+    def _value_of(self, answer: dict[str, object], name: str) -> object:
         """The value of a column in an answer; an array if it has several axes."""
         outputs = answer.get("outputs")
         if name in answer and name != "outputs":
-            found: Any = answer[name]
+            value: Any = answer[name]
         elif isinstance(outputs, dict):
-            found = next((each for key, each in outputs.items() if self._named(key) == name), None)
+            value = next(
+                (each for key, each in outputs.items() if self._column_of(key) == name), None
+            )
         else:
-            found = None
-        if isinstance(found, np.ndarray) and found.ndim > 1:
-            return found
-        return found.tolist() if isinstance(found, np.ndarray | np.generic) else found
+            value = None
+        if isinstance(value, np.ndarray) and value.ndim > 1:
+            return value
+        return value.tolist() if isinstance(value, np.ndarray | np.generic) else value
 
-    def _named(self, output: str) -> str:
+    def _column_of(self, output: str) -> str:
         """The column of an output; a name that another column has gets a suffix."""
         return f"{output}_output" if output in self._own else output
 
 
-def _renamed(name: str, taken: Collection[str]) -> str:
+def _free_name(name: str, names: Collection[str]) -> str:
     """The name of a copied column; one that the results have gets a suffix."""
-    return f"{name}_input" if name in taken else name
+    return f"{name}_input" if name in names else name
 
 
-def _errors(scored: Scored, rows: Array) -> list[str | None]:
+def _errors(scored_block: ScoredBlock, rows: Array) -> list[str | None]:
     """Errors of rows that could not be decoded, or on which the model failed."""
-    block = scored.block
+    block = scored_block.block
     errors = [block.errors.get(row) for row in range(len(block))]
     for row in np.flatnonzero(rows < 0).tolist():
         if errors[row] is None:
-            errors[row] = scored.failed[int(scored.place[np.searchsorted(block.good, row)])]
+            errors[row] = scored_block.failures[
+                int(scored_block.place[np.searchsorted(block.good, row)])
+            ]
     return errors
 
 
-def nested(array: Array) -> Any:
+def nest(array: Array) -> Any:
     """An array [n, ...] as lists of its rows, without a Python object for each."""
     flat = pa.array(np.ascontiguousarray(array).reshape(-1))
     count = array.size
@@ -280,7 +288,7 @@ def nested(array: Array) -> Any:
     return flat
 
 
-def ragged(arrays: Sequence[Array]) -> Any:
+def nest_ragged(arrays: Sequence[Array]) -> Any:
     """Arrays with equally many axes, whose sizes may differ, as lists of their rows."""
     flat = pa.array(np.concatenate([array.reshape(-1) for array in arrays]))
     for axis in range(arrays[0].ndim - 1, -1, -1):

@@ -17,8 +17,8 @@ from models.manifest import Manifest
 # Ids of rows: an array of whole numbers, or a list of whole numbers or of texts.
 Ids: TypeAlias = Array | Sequence[int] | Sequence[str]
 
-MOST_ROWS = 4096
-MOST_FILES = 256
+MAX_ROWS = 4096
+MAX_FILES = 256
 BLOCK_BYTES = 4 << 20  # of decoded inputs; larger blocks exceed the processor's caches
 RAW_BYTES = 16 << 20  # of a block before decoding; each decoding process has several
 
@@ -29,11 +29,11 @@ class Columns:
 
     Attributes:
         values: name -> a list, an array whose first axis counts rows, or an Arrow array.
-        broken: row -> the reason why it has no values.
+        errors: row -> the reason why it has no values.
     """
 
     values: Mapping[str, Any]
-    broken: Mapping[int, str] = field(default_factory=dict)
+    errors: Mapping[int, str] = field(default_factory=dict)
 
 
 class Chunk(Protocol):
@@ -44,7 +44,7 @@ class Chunk(Protocol):
     def cut(self, start: int, stop: int) -> Self:
         """The rows from `start` up to `stop`."""
 
-    def joined(self, others: Sequence[Self]) -> Self:
+    def join(self, others: Sequence[Self]) -> Self:
         """These rows, then the rows of the others."""
 
     def columns(self) -> Columns:
@@ -54,7 +54,7 @@ class Chunk(Protocol):
         """Add the rows to a digest, for streams."""
 
 
-class Source(Protocol):
+class RowSource(Protocol):
     """A source of rows.
 
     Attributes:
@@ -62,7 +62,7 @@ class Source(Protocol):
         is_stream: whether it can be read only once, and only from its beginning.
         integer_ids: whether the ids are whole numbers.
         has_numbers: whether the inputs are columns of numbers, which are quick to decode.
-        kept: the columns that are copied into the results, and their Arrow types.
+        extra_columns: the columns that are copied into the results, and their Arrow types.
         row_bytes: approximate size of a large row before decoding; 0 if it is not known, or not
             much larger than the decoded row.
     """
@@ -71,7 +71,7 @@ class Source(Protocol):
     is_stream: bool
     integer_ids: bool
     has_numbers: bool
-    kept: Mapping[str, Any]
+    extra_columns: Mapping[str, Any]
     row_bytes: int
 
     def chunks(self, first: int, rows: int) -> Iterator[Chunk]:
@@ -87,7 +87,7 @@ class Source(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
+class BlockBounds:
     """Where blocks end: a function of the row number, so that a resumed run cuts the same blocks.
 
     Attributes:
@@ -131,7 +131,7 @@ class Block:
         items: one for each good row, if shapes differ.
         digest: see `RawBlock`.
         decode_s: seconds spent reading columns and decoding.
-        kept: columns that are copied into the results, as they were read.
+        extra_columns: columns that are copied into the results, as they were read.
     """
 
     first: int
@@ -142,7 +142,7 @@ class Block:
     items: list[Item] | None
     digest: str = ""
     decode_s: float = 0.0
-    kept: Sequence[Any] = ()
+    extra_columns: Sequence[Any] = ()
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -156,7 +156,7 @@ def rows_of_block(manifest: Manifest, batch: int, row_bytes: int, *, encoded: bo
     Args:
         manifest: the model's manifest.
         batch: items of a forward.
-        row_bytes: see `Source`.
+        row_bytes: see `RowSource`.
         encoded: whether rows are pictures, whose files may be larger than their decoded arrays.
     """
     nbytes = sum(
@@ -167,23 +167,27 @@ def rows_of_block(manifest: Manifest, batch: int, row_bytes: int, *, encoded: bo
         ).item_bytes
         for spec in manifest.inputs
     )
-    fits = min(MOST_FILES if encoded else MOST_ROWS, BLOCK_BYTES // max(1, nbytes))
+    fits = min(MAX_FILES if encoded else MAX_ROWS, BLOCK_BYTES // max(1, nbytes))
     rows = max(1, fits // batch) * batch
     most = max(1, RAW_BYTES // max(1, row_bytes))
     return min(rows, most // batch * batch or most)
 
 
 def raw_blocks(
-    source: Source, first: int, cut: Cut, stop: int | None = None, skipped: str = ""
+    source: RowSource,
+    first: int,
+    bounds: BlockBounds,
+    stop: int | None = None,
+    skipped_digest: str = "",
 ) -> Iterator[RawBlock]:
     """The blocks of a source, from row `first` on.
 
     Args:
         source: the rows.
         first: the beginning of a shard.
-        cut: where blocks end.
+        bounds: where blocks end.
         stop: the first row that is left out; None to read all rows.
-        skipped: for a stream that was already read up to `first`, its digest up to there.
+        skipped_digest: for a stream that was already read up to `first`, its digest up to there.
 
     Raises:
         BulkError: if a file cannot be read, or the stream is a different one.
@@ -194,26 +198,26 @@ def raw_blocks(
     have = 0
 
     def end_of(at: int) -> int:
-        end = min(cut.end(at), first) if at < first else cut.end(at)
+        end = min(bounds.end(at), first) if at < first else bounds.end(at)
         return end if stop is None else min(end, stop)
 
-    rows = min(cut.rows, cut.per_shard)
+    rows = min(bounds.rows, bounds.per_shard)
     if stop is not None:  # a stream may stay open: request no more rows than are wanted
         rows = min(rows, max(1, stop - at))
     for chunk in source.chunks(at, rows):
         parts.append(chunk)
         have += len(chunk)
-        while have >= (wanted := end_of(at) - at) > 0:
-            whole = parts[0].joined(parts[1:])
-            raw = _block(at, whole.cut(0, wanted), digest)
-            rest = whole.cut(wanted, have)
+        while have >= (row_count := end_of(at) - at) > 0:
+            whole = parts[0].join(parts[1:])
+            raw = _block(at, whole.cut(0, row_count), digest)
+            rest = whole.cut(row_count, have)
             parts, have = ([rest], len(rest)) if len(rest) else ([], 0)
-            at += wanted
+            at += row_count
             if raw.first >= first:
                 if digest is not None and raw.first == first:
-                    _check_whole(first, cut)
+                    _check_whole(first, bounds)
                 yield raw
-            elif at == first and raw.digest != skipped:
+            elif at == first and raw.digest != skipped_digest:
                 raise _other_stream()
         if end_of(at) <= at:
             return
@@ -221,8 +225,8 @@ def raw_blocks(
         raise _other_stream()
     if have:
         if digest is not None and at == first:
-            _check_whole(first, cut)
-        yield _block(at, parts[0].joined(parts[1:]), digest)
+            _check_whole(first, bounds)
+        yield _block(at, parts[0].join(parts[1:]), digest)
 
 
 def _block(first: int, chunk: Chunk, digest: hashlib._Hash | None) -> RawBlock:
@@ -232,9 +236,9 @@ def _block(first: int, chunk: Chunk, digest: hashlib._Hash | None) -> RawBlock:
     return RawBlock(first, chunk, digest.hexdigest())
 
 
-def _check_whole(first: int, cut: Cut) -> None:
+def _check_whole(first: int, bounds: BlockBounds) -> None:
     """Check that a stream continues only after a full shard: otherwise it had ended there."""
-    if first % cut.per_shard:
+    if first % bounds.per_shard:
         raise BulkError(
             f"standard input had ended after {first} rows but now continues: start again in "
             "another folder"

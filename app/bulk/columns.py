@@ -21,7 +21,7 @@ MOST_SHOWN = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class ColumnChoice:
     """The columns to read.
 
     Attributes:
@@ -30,7 +30,7 @@ class Wanted:
         id: the column with ids; None to use row numbers.
         texts: the columns of one category each, whose texts are names and never JSON.
         vectors: input -> the columns that are its numbers, in order.
-        kept: columns that are copied into the results.
+        extra_columns: columns that are copied into the results.
     """
 
     item: str | None
@@ -38,7 +38,7 @@ class Wanted:
     id: str | None
     texts: frozenset[str] = frozenset()
     vectors: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    kept: tuple[str, ...] = ()
+    extra_columns: tuple[str, ...] = ()
 
     @property
     def inputs(self) -> list[str]:
@@ -52,22 +52,23 @@ class Wanted:
     def names(self) -> list[str]:
         """All columns."""
         id_column = [self.id] if self.id is not None else []
-        return list(dict.fromkeys([*self.inputs, *id_column, *self.kept]))
+        return list(dict.fromkeys([*self.inputs, *id_column, *self.extra_columns]))
 
     def item_of(self, row: Mapping[str, object], *, nan: bool = False) -> object:
-        """The item of a row, as the codec accepts it from JSON; for `nan` see `parsed`."""
+        """The item of a row, as the codec accepts it from JSON; for `nan` see `parse_numbers`."""
         if self.item is not None:
             return row[self.item]
         parts = {key: row[name] for key, name in self.parts.items()}
         if set(parts) == {"text", "text_pair"}:
             return list(parts.values())
         item: dict[str, object] = {
-            key: part if self.parts[key] in self.texts else parsed(part, nan=nan)
+            key: part if self.parts[key] in self.texts else parse_numbers(part, nan=nan)
             for key, part in parts.items()
         }
         for key, names in self.vectors.items():
             item[key] = [
-                row[name] if name in self.texts else parsed(row[name], nan=nan) for name in names
+                row[name] if name in self.texts else parse_numbers(row[name], nan=nan)
+                for name in names
             ]
         return item
 
@@ -75,12 +76,14 @@ class Wanted:
         """The columns whose cells may be empty, of inputs whose numbers may be missing."""
         columns = self.columns_of(manifest)
         optional = optional_inputs(manifest.inputs, categories_of(manifest.codec))
-        known = by_input(categories_of(manifest.codec))
+        categories = by_input(categories_of(manifest.codec))
         missing = [
             spec.name
             for spec in manifest.inputs
             if spec.name in self.vectors
-            and (spec.nan or (spec.name in known and known[spec.name].unknown is not None))
+            and (
+                spec.nan or (spec.name in categories and categories[spec.name].unknown is not None)
+            )
         ]
         whole = [columns[name] for name in optional if name in columns]
         return whole + [column for name in missing for column in self.vectors[name]]
@@ -92,8 +95,8 @@ class Wanted:
         return {manifest.inputs[0].name: self.item} if len(manifest.inputs) == 1 else {}
 
 
-ROW_OF_FILES = Wanted(INPUT, {}, ID)  # for sources without a table, or that choose row by row
-ROW_OF_ARRAY = Wanted(INPUT, {}, None)
+ROW_OF_FILES = ColumnChoice(INPUT, {}, ID)  # for sources without a table, or that choose row by row
+ROW_OF_ARRAY = ColumnChoice(INPUT, {}, None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,15 +107,15 @@ class Chooser:
         manifest: describes the model's inputs.
         input: the column that the user named; None for one of the usual names.
         id: the same for the ids.
-        vectors: the columns that the user named for inputs, see `Wanted`.
-        kept: the columns to copy into the results; `ALL_OTHERS` for all that are not inputs or ids.
+        vectors: the columns that the user named for inputs, see `ColumnChoice`.
+        extra_columns: the columns to copy into the results; `ALL_OTHERS`: all but inputs and ids.
     """
 
     manifest: Manifest
     input: str | None = None
     id: str | None = None
     vectors: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    kept: Sequence[str] = ()
+    extra_columns: Sequence[str] = ()
 
     @property
     def takes_nan(self) -> bool:
@@ -124,7 +127,7 @@ class Chooser:
         """The inputs that a row may lack."""
         return optional_inputs(self.manifest.inputs, categories_of(self.manifest.codec))
 
-    def choose(self, there: Sequence[str], where: str, *, sparse: bool = False) -> Wanted:
+    def choose(self, there: Sequence[str], where: str, *, sparse: bool = False) -> ColumnChoice:
         """The columns to read, chosen from those of the table.
 
         Args:
@@ -136,26 +139,32 @@ class Chooser:
             BulkError: if there is no input, or its column exists twice; the message lists the
                 columns.
         """
-        wanted = self._wanted(there, where, sparse=sparse)
-        others = [name for name in there if name not in wanted.names]
-        kept = tuple(others) if tuple(self.kept) == ALL_OTHERS else tuple(self.kept)
-        if lost := [name for name in kept if name not in there]:
-            raise BulkError(f"{where} has no column {listed(lost)}; it has {listed(there)}")
-        wanted = replace(wanted, kept=kept)
-        twice = [name for name in wanted.names if there.count(name) > 1]
+        choice = self._choose(there, where, sparse=sparse)
+        others = [name for name in there if name not in choice.names]
+        extra = (
+            tuple(others) if tuple(self.extra_columns) == ALL_OTHERS else tuple(self.extra_columns)
+        )
+        if unknown := [name for name in extra if name not in there]:
+            raise BulkError(
+                f"{where} has no column {list_names(unknown)}; it has {list_names(there)}"
+            )
+        choice = replace(choice, extra_columns=extra)
+        twice = [name for name in choice.names if there.count(name) > 1]
         if twice:
-            raise BulkError(f"{where} has duplicate columns {listed(twice)}: rename or drop them")
-        named = {each.input for each in categories_of(self.manifest.codec)}
-        columns = wanted.columns_of(self.manifest)
+            raise BulkError(
+                f"{where} has duplicate columns {list_names(twice)}: rename or drop them"
+            )
+        with_categories = {each.input for each in categories_of(self.manifest.codec)}
+        columns = choice.columns_of(self.manifest)
         scalars = {spec.name for spec in self.manifest.inputs if not spec.item_shape}
-        texts = {columns[name] for name in named & scalars & set(columns)}
-        texts.update(*(wanted.vectors[name] for name in named & set(wanted.vectors)))
-        return replace(wanted, texts=frozenset(texts)) if texts else wanted
+        texts = {columns[name] for name in with_categories & scalars & set(columns)}
+        texts.update(*(choice.vectors[name] for name in with_categories & set(choice.vectors)))
+        return replace(choice, texts=frozenset(texts)) if texts else choice
 
-    def _wanted(self, there: Sequence[str], where: str, *, sparse: bool) -> Wanted:
-        for named in (self.input, self.id):
-            if named is not None and named not in there:
-                raise BulkError(f"{where} has no column {named!r}; it has {listed(there)}")
+    def _choose(self, there: Sequence[str], where: str, *, sparse: bool) -> ColumnChoice:
+        for name in (self.input, self.id):
+            if name is not None and name not in there:
+                raise BulkError(f"{where} has no column {name!r}; it has {list_names(there)}")
         id_column = self.id or (ID if ID in there else None)
         names = [spec.name for spec in self.manifest.inputs]
         if self.vectors:
@@ -166,62 +175,64 @@ class Chooser:
             usual.append("text")
         item = self.input or next((name for name in usual if name in there), None)
         if item is not None:
-            return Wanted(item, {}, id_column)
+            return ColumnChoice(item, {}, id_column)
         parts = names
         if isinstance(codec, TextCodecSpec) and codec.pairs and "text" in there:
             parts = ["text", "text_pair"]
         optional = self.optional if sparse else ()
-        found = [name for name in parts if name in there]
-        if len(parts) > 1 and found and set(parts) <= {*there, *optional}:
-            return Wanted(None, {name: name for name in found}, id_column)
+        present = [name for name in parts if name in there]
+        if len(parts) > 1 and present and set(parts) <= {*there, *optional}:
+            return ColumnChoice(None, {name: name for name in present}, id_column)
         missing = [name for name in parts if name not in there]
         if len(missing) < len(parts):
             raise BulkError(
-                f"{where} has no column {listed(missing)}; it has {listed(there)}: the model "
-                f"needs {listed(parts)}"
+                f"{where} has no column {list_names(missing)}; it has {list_names(there)}: the "
+                f"model needs {list_names(parts)}"
             )
         needs = f"column {' or '.join(map(repr, usual))}"
         if len(names) > 1:
-            needs += f", nor the columns {listed(parts)}"
+            needs += f", nor the columns {list_names(parts)}"
         raise BulkError(
-            f"{where} has no {needs}; it has {listed(there)}: rename one, or name it with "
+            f"{where} has no {needs}; it has {list_names(there)}: rename one, or name it with "
             "--input-column"
         )
 
-    def _vectors(self, there: Sequence[str], where: str, id_column: str | None) -> Wanted:
+    def _vectors(self, there: Sequence[str], where: str, id_column: str | None) -> ColumnChoice:
         """The columns of vectors, and for the other inputs those of their names."""
         rest = [spec.name for spec in self.manifest.inputs if spec.name not in self.vectors]
-        needed = [*rest, *chain.from_iterable(self.vectors.values())]
-        if missing := [name for name in needed if name not in there]:
-            raise BulkError(f"{where} has no column {listed(missing)}; it has {listed(there)}")
+        columns = [*rest, *chain.from_iterable(self.vectors.values())]
+        if missing := [name for name in columns if name not in there]:
+            raise BulkError(
+                f"{where} has no column {list_names(missing)}; it has {list_names(there)}"
+            )
         parts = {name: name for name in rest}
-        return Wanted(None, parts, id_column, vectors=self.vectors)
+        return ColumnChoice(None, parts, id_column, vectors=self.vectors)
 
 
-def vectors_of(manifest: Manifest, given: Sequence[str]) -> Mapping[str, tuple[str, ...]]:
+def vectors_of(manifest: Manifest, texts: Sequence[str]) -> Mapping[str, tuple[str, ...]]:
     """The columns for inputs, from options such as `x=age,income`.
 
     Raises:
         UsageError: if an input is not a vector of as many numbers.
     """
-    found: dict[str, tuple[str, ...]] = {}
+    vectors: dict[str, tuple[str, ...]] = {}
     specs = {spec.name: spec for spec in manifest.inputs}
-    for text in given:
+    for text in texts:
         name, _, rest = text.partition("=")
         columns = tuple(column.strip() for column in rest.split(","))
-        if not all(columns) or name in found:
+        if not all(columns) or name in vectors:
             raise UsageError(
                 f"--columns {text!r}: must be the name of an input, =, and its columns, separated "
                 "by commas; once for each input"
             )
         spec = specs.get(name)
         if spec is None or manifest.codec.kind != "tensor":
-            there = listed([*specs]) if manifest.codec.kind == "tensor" else "not numbers"
+            there = list_names([*specs]) if manifest.codec.kind == "tensor" else "not numbers"
             raise UsageError(f"--columns {text!r}: the inputs are {there}")
         if not spec.takes((len(columns),)):
             raise UsageError(f"--columns {text!r}: {misshapen(spec, (len(columns),))}")
-        found[name] = columns
-    return found
+        vectors[name] = columns
+    return vectors
 
 
 def is_category(manifest: Manifest) -> bool:
@@ -230,7 +241,7 @@ def is_category(manifest: Manifest) -> bool:
     return len(inputs) == 1 and not inputs[0].item_shape and bool(categories_of(manifest.codec))
 
 
-def parsed(value: object, *, nan: bool) -> object:
+def parse_numbers(value: object, *, nan: bool) -> object:
     """Numbers parsed from text, such as "[1, 2]" in CSV; any other value unchanged.
 
     With `nan` the word NaN is read as null.
@@ -243,7 +254,7 @@ def parsed(value: object, *, nan: bool) -> object:
         return value
 
 
-def listed(names: Sequence[str]) -> str:
+def list_names(names: Sequence[str]) -> str:
     """Names of columns for messages, of which only some are shown."""
-    shown = [repr(name) for name in names[:MOST_SHOWN]]
-    return ", ".join(shown + ["..."] * (len(names) > MOST_SHOWN)) or "none"
+    parts = [repr(name) for name in names[:MOST_SHOWN]]
+    return ", ".join(parts + ["..."] * (len(names) > MOST_SHOWN)) or "none"

@@ -152,13 +152,13 @@ def _settings(options: argparse.Namespace) -> Settings:
     Raises:
         SettingsError: if one is invalid; the message names the flag or the variable.
     """
-    chosen = {name: getattr(options, name) for name in SETTINGS}
-    chosen = {name: value for name, value in chosen.items() if value is not None}
+    overrides = {name: getattr(options, name) for name in SETTINGS}
+    overrides = {name: value for name, value in overrides.items() if value is not None}
     try:
-        return load_settings(os.environ, **chosen)
+        return load_settings(os.environ, **overrides)
     except SettingsError as error:
         problem = str(error)
-        for name in chosen:
+        for name in overrides:
             flag = "--" + name.replace("_", "-")
             problem = problem.replace(f"{PREFIX}{name.upper()}=", f"{flag} ")
         raise SettingsError(problem) from None

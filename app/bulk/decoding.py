@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from app.bulk.blocks import Block, Columns, Ids, RawBlock
-from app.bulk.columns import Wanted, is_category, parsed
+from app.bulk.columns import ColumnChoice, is_category, parse_numbers
 from app.bulk.inputs import readable
 from app.bulk.numbers import numbers_of, vector_of, writable
 from app.codecs.base import OCTET_STREAM, TEXT, Budget, Codec
@@ -33,39 +33,34 @@ class Recipe:
     """The parts of a decoder, which can be sent to worker processes, unlike a codec.
 
     Attributes:
-        manifest: the model's manifest.
         files: the files of its artifact that the codec needs, verified.
-        wanted: the columns to read.
+        choice: the columns to read.
         folder: the base of relative file names.
         integer_ids: whether ids are whole numbers.
-        kept: the columns that are copied into the results, and their Arrow types.
+        extra_columns: the columns that are copied into the results, and their Arrow types.
     """
 
     manifest: Manifest
     files: Mapping[str, bytes]
-    wanted: Wanted
+    choice: ColumnChoice
     folder: Path
     integer_ids: bool
-    kept: Mapping[str, Any] = field(default_factory=dict)
+    extra_columns: Mapping[str, Any] = field(default_factory=dict)
 
 
 class Decoder:
-    """Decodes blocks of rows.
-
-    Args:
-        recipe: see `Recipe`.
-    """
+    """Decodes blocks of rows."""
 
     def __init__(self, recipe: Recipe) -> None:
         self._manifest = recipe.manifest
-        self._wanted = recipe.wanted
+        self._choice = recipe.choice
         self._folder = recipe.folder
         self._integer_ids = recipe.integer_ids
         self._codec: Codec = codec_for(recipe.manifest, recipe.files.__getitem__)
         self._is_text = recipe.manifest.codec.kind == "text"
         self._is_file = self._codec.files is not None
-        self._is_name = recipe.wanted.item is not None and is_category(recipe.manifest)
-        self._may_be_missing = recipe.wanted.optional_columns(recipe.manifest)
+        self._is_name = recipe.choice.item is not None and is_category(recipe.manifest)
+        self._may_be_missing = recipe.choice.optional_columns(recipe.manifest)
 
     def decode(self, raw: RawBlock) -> Block:
         """Decode rows; an invalid row gets an error.
@@ -75,54 +70,56 @@ class Decoder:
         """
         began = time.perf_counter()
         columns = raw.chunk.columns()
-        wanted = self._wanted
+        choice = self._choice
         count = len(raw.chunk)
         block = Block(
             raw.first,
-            self._ids(columns, wanted, raw.first, count),
+            self._ids(columns, choice, raw.first, count),
             np.arange(count),
-            dict(columns.broken),
+            dict(columns.errors),
             None,
             None,
             raw.digest,
-            kept=[columns.values[name] for name in wanted.kept],
+            extra_columns=[columns.values[name] for name in choice.extra_columns],
         )
-        if not self._take_numbers(block, columns, wanted, count):
-            self._take_items(block, columns, wanted, count)
+        if not self._take_numbers(block, columns, choice, count):
+            self._take_items(block, columns, choice, count)
         block.decode_s = time.perf_counter() - began
         return block
 
-    def _ids(self, columns: Columns, wanted: Wanted, first: int, count: int) -> Ids:
-        if wanted.id is None:
+    def _ids(self, columns: Columns, choice: ColumnChoice, first: int, count: int) -> Ids:
+        if choice.id is None:
             if self._integer_ids:
                 return np.arange(first, first + count)
             return [str(number) for number in range(first, first + count)]
-        ids = _listed(columns.values[wanted.id])
+        ids = _list_of(columns.values[choice.id])
         if self._integer_ids:
             return [first + row if each is None else each for row, each in enumerate(ids)]
         return [_text(first + row if each is None else each) for row, each in enumerate(ids)]
 
-    def _take_numbers(self, block: Block, columns: Columns, wanted: Wanted, count: int) -> bool:
+    def _take_numbers(
+        self, block: Block, columns: Columns, choice: ColumnChoice, count: int
+    ) -> bool:
         """Take whole columns of numbers; False if they are not, and each row must be decoded."""
         specs = self._manifest.inputs
-        if self._is_text or (wanted.item is not None and len(specs) > 1):
+        if self._is_text or (choice.item is not None and len(specs) > 1):
             return False
         arrays: dict[str, Array] = {}
         good = np.ones(count, bool)
         for spec in specs:
-            if spec.name in wanted.vectors:
-                found = vector_of(
-                    spec, [columns.values[each] for each in wanted.vectors[spec.name]]
+            if spec.name in choice.vectors:
+                numbers = vector_of(
+                    spec, [columns.values[each] for each in choice.vectors[spec.name]]
                 )
             else:
-                name = wanted.parts[spec.name] if wanted.item is None else wanted.item
-                found = numbers_of(spec, columns.values[name])
-            if found is None:
+                name = choice.parts[spec.name] if choice.item is None else choice.item
+                numbers = numbers_of(spec, columns.values[name])
+            if numbers is None:
                 return False
-            arrays[spec.name], right = found
+            arrays[spec.name], right = numbers
             good &= right
         for row in np.flatnonzero(~good).tolist():
-            item = self._item(block, columns, wanted, row)
+            item = self._item(block, columns, choice, row)
             if item is not None:
                 arrays = {name: writable(array) for name, array in arrays.items()}
                 for name, array in arrays.items():
@@ -135,13 +132,13 @@ class Decoder:
             block.arrays = {name: array[good] for name, array in arrays.items()}
         return True
 
-    def _take_items(self, block: Block, columns: Columns, wanted: Wanted, count: int) -> None:
-        values = Columns({name: _listed(each) for name, each in columns.values.items()})
+    def _take_items(self, block: Block, columns: Columns, choice: ColumnChoice, count: int) -> None:
+        values = Columns({name: _list_of(each) for name, each in columns.values.items()})
         items, good = [], []
         for row in range(count):
             if row in block.errors:
                 continue
-            item = self._item(block, values, wanted, row)
+            item = self._item(block, values, choice, row)
             if item is not None:
                 items.append(item)
                 good.append(row)
@@ -149,30 +146,30 @@ class Decoder:
         if items and all(item.note is None and not item.length for item in items):
             first = items[0].signature
             if all(item.signature == first for item in items):
-                block.arrays = _stacked(items)
+                block.arrays = _stack(items)
                 return
         block.items = items
 
-    def _item(self, block: Block, columns: Columns, wanted: Wanted, row: int) -> Item | None:
+    def _item(self, block: Block, columns: Columns, choice: ColumnChoice, row: int) -> Item | None:
         """The item of a row; None if it is invalid, and its error is in the block."""
         try:
-            row_of = {name: _plain(columns.values[name][row]) for name in wanted.inputs}
+            row_of = {name: _plain(columns.values[name][row]) for name in choice.inputs}
             for name in self._may_be_missing:
-                if _is_missing(row_of[name], self._is_name or name in wanted.texts):
+                if _is_missing(row_of[name], self._is_name or name in choice.texts):
                     row_of[name] = None
             if not self._is_text:
                 _check_filled(row_of)
-            return self._decoded(wanted.item_of(row_of, nan=self._codec.takes_nan))
+            return self._decode_value(choice.item_of(row_of, nan=self._codec.takes_nan))
         except CallerError as error:
             block.errors[row] = str(error)
             return None
 
-    def _decoded(self, value: object) -> Item:
+    def _decode_value(self, value: object) -> Item:
         budget = Budget()
         if value is None and not self._may_be_missing:
             raise InvalidInput("the row has no input")
         if not self._is_text and not self._is_name:
-            value = parsed(value, nan=self._codec.takes_nan)
+            value = parse_numbers(value, nan=self._codec.takes_nan)
         if self._is_file:
             value = self._bytes_of(value)
         if isinstance(value, bytes):
@@ -223,7 +220,7 @@ def _text(name: object) -> str:
     return name.decode("utf-8", "backslashreplace") if isinstance(name, bytes) else str(name)
 
 
-def _listed(column: Any) -> Sequence[Any]:
+def _list_of(column: Any) -> Sequence[Any]:
     """The values of a column; texts that are not UTF-8, which Arrow does not check, as bytes."""
     if not hasattr(column, "to_pylist"):
         values: Sequence[Any] = column
@@ -263,6 +260,6 @@ def _read(path: Path) -> bytes:
     return data
 
 
-def _stacked(items: Sequence[Item]) -> Arrays:
+def _stack(items: Sequence[Item]) -> Arrays:
     names = items[0].arrays
     return {name: np.stack([item.arrays[name] for item in items]) for name in names}

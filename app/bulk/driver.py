@@ -7,33 +7,33 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from app.bulk.blocks import Block, Cut, RawBlock, Source, raw_blocks
+from app.bulk.blocks import Block, BlockBounds, RawBlock, RowSource, raw_blocks
 from app.bulk.decoding import Recipe
 from app.bulk.errors import TooManyErrors
-from app.bulk.loading import decoded
-from app.bulk.pipeline import Done, Stages, Times
+from app.bulk.loading import decode_blocks
+from app.bulk.pipeline import FinishedBlock, Stages, Times
 from app.bulk.progress import Reporter
-from app.bulk.state import Run, Shard
+from app.bulk.state import RunState, Shard
 from app.bulk.writing import ShardWriter, shard_name
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class BulkJob:
     """What a run reads and writes.
 
     Attributes:
         source: the rows.
         recipe: decodes them.
-        cut: where blocks and shards end.
+        bounds: where blocks and shards end.
         stop: the first row that is left out; None to read all rows.
         form: format of the shards.
         workers: number of decoding processes; 0 to decode in the reading thread.
         max_errors: maximum number of bad rows; None for any number.
     """
 
-    source: Source
+    source: RowSource
     recipe: Recipe
-    cut: Cut
+    bounds: BlockBounds
     stop: int | None
     form: str
     workers: int
@@ -44,15 +44,12 @@ class Driver:
     """Does a job, from the current state of its run.
 
     Args:
-        job: what to do.
-        run: the folder, with the finished shards.
-        stages: score blocks.
-        schema: schema of the tables.
+        state: the folder, with the finished shards.
     """
 
-    def __init__(self, job: Job, run: Run, stages: Stages, schema: Any) -> None:
+    def __init__(self, job: BulkJob, state: RunState, stages: Stages, schema: Any) -> None:
         self._job = job
-        self._run = run
+        self._state = state
         self._stages = stages
         self._schema = schema
         self._writer: ShardWriter | None = None
@@ -76,9 +73,11 @@ class Driver:
         """
         began = time.perf_counter()
         try:
-            for done in self._stages.run(self._run.rows, self._blocks):
-                self._write(done)
-                report.advance(self._run.rows + self._open_rows, self._run.errors + len(self.bad))
+            for result in self._stages.run(self._state.rows, self._blocks):
+                self._write(result)
+                report.advance(
+                    self._state.rows + self._open_rows, self._state.errors + len(self.bad)
+                )
             if self._shard:
                 self._commit()
         finally:
@@ -90,7 +89,7 @@ class Driver:
         """The counts of this part of the run, and its seconds by stage."""
         counts = {"rows": self.rows, "errors": self.errors, "equal": self.equal}
         seconds = {**asdict(self.times), "seconds": self.seconds}
-        return {**counts, **{name: round(taken, 3) for name, taken in seconds.items()}}
+        return {**counts, **{name: round(spent_s, 3) for name, spent_s in seconds.items()}}
 
     def close(self) -> bool:
         """Stop all threads; returns whether they have ended."""
@@ -101,12 +100,12 @@ class Driver:
         return self._shard[1] if self._shard else 0
 
     def _blocks(self) -> Iterator[Block]:
-        job, run = self._job, self._run
-        skipped = run.shards[-1].stream if run.shards else ""
-        raw = raw_blocks(job.source, run.rows, job.cut, job.stop, skipped)
-        return decoded(self._timed(raw), job.recipe, job.workers)
+        job, state = self._job, self._state
+        skipped_digest = state.shards[-1].stream if state.shards else ""
+        raw = raw_blocks(job.source, state.rows, job.bounds, job.stop, skipped_digest)
+        return decode_blocks(self._time_reads(raw), job.recipe, job.workers)
 
-    def _timed(self, raw: Iterator[RawBlock]) -> Iterator[RawBlock]:
+    def _time_reads(self, raw: Iterator[RawBlock]) -> Iterator[RawBlock]:
         while True:
             began = time.perf_counter()
             block = next(raw, None)
@@ -115,37 +114,37 @@ class Driver:
                 return
             yield block
 
-    def _write(self, done: Done) -> None:
+    def _write(self, result: FinishedBlock) -> None:
         began = time.perf_counter()
-        block, count = done.block, len(done.block)
-        bad = _bad_rows(done)
+        block, count = result.block, len(result.block)
+        bad = _bad_rows(result)
         if self._writer is None:
-            number = block.first // self._job.cut.per_shard
-            path = self._run.folder / shard_name(number, self._job.form)
+            number = block.first // self._job.bounds.per_shard
+            path = self._state.folder / shard_name(number, self._job.form)
             self._writer = ShardWriter(path, self._schema)
             self._shard = [block.first, 0, 0, 0]
-        self._writer.add(done.table)
+        self._writer.add(result.table)
         self.bad += bad
-        for at, more in enumerate((count, len(bad), done.computed), 1):
+        for at, more in enumerate((count, len(bad), result.computed_count), 1):
             self._shard[at] += more
         self._stream = block.digest
-        self._count(done, count, len(bad))
-        if (block.first + count) % self._job.cut.per_shard == 0:
+        self._count(result, count, len(bad))
+        if (block.first + count) % self._job.bounds.per_shard == 0:
             self._commit()
         self.times.write += time.perf_counter() - began
-        allowed = self._job.max_errors
-        if allowed is not None and self._run.errors + len(self.bad) > allowed:
+        max_errors = self._job.max_errors
+        if max_errors is not None and self._state.errors + len(self.bad) > max_errors:
             raise TooManyErrors(
-                f"{self._run.errors + len(self.bad)} bad rows, --max-errors allows {allowed}"
+                f"{self._state.errors + len(self.bad)} bad rows, --max-errors allows {max_errors}"
             )
 
-    def _count(self, done: Done, count: int, bad: int) -> None:
-        waited_s, compute_s, answer_s = done.times
+    def _count(self, result: FinishedBlock, count: int, bad: int) -> None:
+        waited_s, compute_s, answer_s = result.times
         self.rows += count
         self.errors += bad
-        self.equal += len(done.block.good) - done.computed
+        self.equal += len(result.block.good) - result.computed_count
         self.times.waited_for_rows += waited_s
-        self.times.decode += done.block.decode_s
+        self.times.decode += result.block.decode_s
         self.times.compute += compute_s
         self.times.answer += answer_s
 
@@ -153,17 +152,17 @@ class Driver:
         if self._writer is None:
             return
         size, digest = self._writer.commit()
-        first, rows, errors, computed = self._shard
-        name = shard_name(first // self._job.cut.per_shard, self._job.form)
+        first, rows, errors, computed_rows = self._shard
+        name = shard_name(first // self._job.bounds.per_shard, self._job.form)
         self._writer, self._shard, self.bad = None, [], []
-        self._run.add(Shard(name, first, rows, errors, computed, size, digest, self._stream))
+        self._state.add(Shard(name, first, rows, errors, computed_rows, size, digest, self._stream))
 
 
-def _bad_rows(done: Done) -> list[dict[str, object]]:
-    errors = done.table.column("error")
+def _bad_rows(result: FinishedBlock) -> list[dict[str, object]]:
+    errors = result.table.column("error")
     if errors.null_count == len(errors):
         return []
-    block = done.block
+    block = result.block
     return [
         {"id": str(block.ids[row]), "row": block.first + row, "reason": reason}
         for row, reason in enumerate(errors.to_pylist())

@@ -28,7 +28,7 @@ def distinct(block: Block) -> tuple[Array, Array]:
         candidates = np.arange(count)
         key = KeyMaker("").key
         keys = map(key, block.items or ())
-    return _grouped(count, candidates, keys)
+    return _group(count, candidates, keys)
 
 
 def _alike(arrays: Arrays, count: int) -> Array:
@@ -49,10 +49,10 @@ def _bytes(arrays: Arrays, row: int) -> Sequence[bytes]:
     return tuple(array[row].tobytes() for array in arrays.values())
 
 
-def _grouped(count: int, candidates: Array, keys: Iterable[object]) -> tuple[Array, Array]:
-    leader = np.arange(count)
+def _group(count: int, candidates: Array, keys: Iterable[object]) -> tuple[Array, Array]:
+    leader_of = np.arange(count)
     first: dict[object, int] = {}
     for row, key in zip(candidates.tolist(), keys, strict=True):
-        leader[row] = first.setdefault(key, row)
-    kept, place = np.unique(leader, return_inverse=True)
-    return kept, place
+        leader_of[row] = first.setdefault(key, row)
+    leaders, place = np.unique(leader_of, return_inverse=True)
+    return leaders, place

@@ -35,12 +35,11 @@ FORMATS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class InputArgument:
     """One argument, and its files when the run began.
 
     Attributes:
         argument: as written.
-        files: number of files.
         bytes: total size of the files.
         digest: SHA-256 of their names, sizes and modification times.
     """
@@ -60,13 +59,12 @@ class Inputs:
         files: in the order of their rows.
         ids: the names of pictures or sounds, one for each file; relative to a folder if the folder
             is the only argument.
-        given: the arguments.
     """
 
     format: str
     files: tuple[Path, ...]
     ids: tuple[str, ...]
-    given: tuple[Given, ...]
+    arguments: tuple[InputArgument, ...]
 
 
 def find_inputs(arguments: Sequence[str], out: Path | None = None) -> Inputs:
@@ -82,26 +80,28 @@ def find_inputs(arguments: Sequence[str], out: Path | None = None) -> Inputs:
     if STREAM in arguments:
         if len(arguments) > 1:
             raise UsageError(f"{STREAM} is standard input, and cannot be combined with files")
-        return Inputs(STREAM_FORMAT, (), (), (Given(STREAM, 0, 0, ""),))
+        return Inputs(STREAM_FORMAT, (), (), (InputArgument(STREAM, 0, 0, ""),))
     files: list[Path] = []
     ids: list[str] = []
-    given: list[Given] = []
+    input_arguments: list[InputArgument] = []
     formats: dict[str, Path] = {}
     for argument in arguments:
-        found = list(_found(argument, out.resolve() if out is not None else None))
-        for path, name in found:
+        matches = list(_matches(argument, out.resolve() if out is not None else None))
+        for path, name in matches:
             formats.setdefault(_format(path), path)
             files.append(path)
             # Two folders may have files with the same name.
             ids.append(readable(name if len(arguments) == 1 else str(path)))
-        given.append(_given(argument, [path for path, _ in found]))
+        input_arguments.append(_examine(argument, [path for path, _ in matches]))
     twice = [path for path, count in Counter(map(os.path.abspath, files)).items() if count > 1]
     if twice:
         raise UsageError(f"{twice[0]} is given twice: its rows would be scored twice")
     if len(formats) > 1:
-        shown = ", ".join(f"{path} ({kind})" for kind, path in formats.items())
-        raise UsageError(f"the inputs have several formats, {shown}: score each format separately")
-    return Inputs(next(iter(formats)), tuple(files), tuple(ids), tuple(given))
+        formats_text = ", ".join(f"{path} ({kind})" for kind, path in formats.items())
+        raise UsageError(
+            f"the inputs have several formats, {formats_text}: score each format separately"
+        )
+    return Inputs(next(iter(formats)), tuple(files), tuple(ids), tuple(input_arguments))
 
 
 def readable(name: str) -> str:
@@ -109,7 +109,7 @@ def readable(name: str) -> str:
     return os.fsencode(name).decode("utf-8", "backslashreplace")
 
 
-def _found(argument: str, out: Path | None) -> Iterator[tuple[Path, str]]:
+def _matches(argument: str, out: Path | None) -> Iterator[tuple[Path, str]]:
     try:
         path = local_path(argument)
     except NotLocal as error:
@@ -178,29 +178,29 @@ def _is_in(path: Path, out: Path | None) -> bool:
 
 
 def _format(path: Path) -> str:
-    found = FORMATS.get(path.suffix.lower())
-    if found is None:
+    file_format = FORMATS.get(path.suffix.lower())
+    if file_format is None:
         raise UsageError(f"{path} has no format that can be read ({_suffixes()})")
-    return found
+    return file_format
 
 
 def _suffixes() -> str:
     return ", ".join(FORMATS)
 
 
-def _given(argument: str, files: Sequence[Path]) -> Given:
+def _examine(argument: str, files: Sequence[Path]) -> InputArgument:
     digest, size = hashlib.sha256(), 0
     for path in files:
         digest.update(os.fsencode(path))
         try:
-            found = path.stat()
+            status = path.stat()
         except OSError as error:
             if _format(path) not in READ_LATER:
                 raise UsageError(f"{path} cannot be read: {error.strerror}") from error
             digest.update(b"\0\0")  # a bad row
             continue
-        if not stat.S_ISREG(found.st_mode) and _format(path) not in READ_LATER:
+        if not stat.S_ISREG(status.st_mode) and _format(path) not in READ_LATER:
             raise UsageError(f"{path} is not a regular file; to read a stream, use {STREAM}")
-        size += found.st_size
-        digest.update(f"\0{found.st_size}\0{found.st_mtime_ns}\0".encode())
-    return Given(readable(argument), len(files), size, digest.hexdigest())
+        size += status.st_size
+        digest.update(f"\0{status.st_size}\0{status.st_mtime_ns}\0".encode())
+    return InputArgument(readable(argument), len(files), size, digest.hexdigest())

@@ -26,15 +26,11 @@ from app.types import Array, Arrays, Item, Note, Signature
 
 AHEAD = 2  # blocks per worker
 # Imported once, for all workers. Not our own modules: the fork server may have another path.
-SHARED = ["torch.utils.data", "numpy", "pyarrow.compute", "pydantic", "PIL.Image"]
+PRELOADED_MODULES = ["torch.utils.data", "numpy", "pyarrow.compute", "pydantic", "PIL.Image"]
 
 
 class Blocks(Dataset[Any]):
-    """Raw block -> decoded block; each process creates its own codec.
-
-    Args:
-        recipe: the decoder's recipe.
-    """
+    """Raw block -> decoded block; each process creates its own codec."""
 
     def __init__(self, recipe: Recipe) -> None:
         self._recipe = recipe
@@ -49,7 +45,7 @@ class Blocks(Dataset[Any]):
             return error
 
 
-def decoded(raw: Iterable[RawBlock], recipe: Recipe, workers: int) -> Iterator[Block]:
+def decode_blocks(raw: Iterable[RawBlock], recipe: Recipe, workers: int) -> Iterator[Block]:
     """Decode blocks, in order.
 
     Args:
@@ -65,7 +61,7 @@ def decoded(raw: Iterable[RawBlock], recipe: Recipe, workers: int) -> Iterator[B
         batch_size=None,
         sampler=raw,
         num_workers=workers,
-        collate_fn=_shared if workers else _as_it_is,
+        collate_fn=_to_message if workers else _as_it_is,
         # Not fork: torch's threads in this process may hold locks, which stay locked in a fork.
         multiprocessing_context=_context() if workers else None,
         prefetch_factor=AHEAD if workers else None,
@@ -85,14 +81,14 @@ def decoded(raw: Iterable[RawBlock], recipe: Recipe, workers: int) -> Iterator[B
             return
         if isinstance(block, BulkError):
             raise block
-        yield _received(block)
+        yield _from_message(block)
 
 
 def _context() -> Any:
     # An interrupted run ends at once; its remains are removed without a warning.
     os.environ.setdefault("PYTHONWARNINGS", "ignore::UserWarning:multiprocessing.resource_tracker")
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(SHARED)
+    context.set_forkserver_preload(PRELOADED_MODULES)
     return context
 
 
@@ -114,7 +110,7 @@ def _as_it_is(block: Any) -> Any:
     return block
 
 
-class _Sent(NamedTuple):
+class _BlockMessage(NamedTuple):
     """A block sent from a worker: arrays become tensors, which use shared memory.
 
     Items are split into parts, because objects of compiled classes cannot be sent.
@@ -124,7 +120,7 @@ class _Sent(NamedTuple):
     items: list[tuple[Arrays, Signature, int, Note | None]] | None
 
 
-def _shared(block: Any) -> Any:
+def _to_message(block: Any) -> Any:
     if isinstance(block, BulkError):
         return block
     if block.arrays is not None:
@@ -143,7 +139,7 @@ def _shared(block: Any) -> Any:
     items = block.items
     block.items = None
     parts = [(each.arrays, each.signature, each.length, each.note) for each in items or ()]
-    return _Sent(block, None if items is None else parts)
+    return _BlockMessage(block, None if items is None else parts)
 
 
 def _in_shared_memory(array: Array) -> torch.Tensor:
@@ -152,13 +148,13 @@ def _in_shared_memory(array: Array) -> torch.Tensor:
     return tensor
 
 
-def _received(sent: Block | _Sent) -> Block:
-    """Undo `_shared`."""
-    if isinstance(sent, Block):
-        return sent
-    block = sent.block
+def _from_message(message: Block | _BlockMessage) -> Block:
+    """Undo `_to_message`."""
+    if isinstance(message, Block):
+        return message
+    block = message.block
     if block.arrays is not None:
         block.arrays = {name: np.asarray(array) for name, array in block.arrays.items()}
-    if sent.items is not None:
-        block.items = [Item(*parts) for parts in sent.items]
+    if message.items is not None:
+        block.items = [Item(*parts) for parts in message.items]
     return block

@@ -68,10 +68,6 @@ class Choices:
 class BulkModel:
     """One version of a model, which creates its backends.
 
-    Args:
-        artifact: a verified artifact.
-        choices: the user's choices.
-
     Raises:
         UsageError: if a device is missing.
         ArtifactInvalid: if it has no such variant.
@@ -137,9 +133,9 @@ class BulkModel:
                 backend.load()
                 sizes = batch_sizes(self.batch)
                 largest = backend.warm_up(self._golden.batches(sizes)).largest
-                proved = [size for size in sizes if size <= largest or size == self.batch]
-                self._golden.replay(backend, proved)
-                self.steps = self.steps or _written(backend.serving())
+                proof_sizes = [size for size in sizes if size <= largest or size == self.batch]
+                self._golden.replay(backend, proof_sizes)
+                self.steps = self.steps or _steps_as_json(backend.serving())
         except BaseException:
             close_safely(backend)
             raise
@@ -159,8 +155,8 @@ class BulkModel:
         )
         others = artifact.manifest.plan.devices if artifact.manifest.plan else ()
         devices = (plan, *(each for each in others if each.processor.kind != kind))
-        followed = Plan(precision=self._selection.precision, devices=devices)
-        manifest = artifact.manifest.model_copy(update={"plan": followed})
+        new_plan = Plan(precision=self._selection.precision, devices=devices)
+        manifest = artifact.manifest.model_copy(update={"plan": new_plan})
         return dataclasses.replace(artifact, manifest=manifest)
 
 
@@ -169,11 +165,7 @@ def open_artifact(
 ) -> Artifact:
     """Open a version of a model; the digest of every file is checked.
 
-    Args:
-        repository: where the model is.
-        policy: chooses the version if none is named.
-        name: the model's name.
-        version: its number, or None.
+    The policy chooses the version if none is given.
 
     Raises:
         UsageError: if there is no such version; the message lists those that exist.
@@ -183,40 +175,42 @@ def open_artifact(
         contents = repository.scan()
     except OSError as error:
         raise UsageError(f"{repository.root} cannot be read: {error.strerror}") from error
-    found = contents.versions
-    if name not in found:
+    versions = contents.versions
+    if name not in versions:
         if name in contents.unreadable:
             raise UsageError(f"{repository.root / name}: {contents.unreadable[name]}")
-        if not found:
+        if not versions:
             raise UsageError(repository.why_empty())
-        raise UsageError(f"{repository.root} has no model {name!r}; it has {', '.join(found)}")
-    wanted = (version,) if version is not None else policy.wanted(name, found[name]).candidates
-    if not wanted or wanted[0] not in found[name]:
-        there = ", ".join(map(str, found[name]))
-        shown = version if version is not None else "that TORCHLANE_VERSIONS allows"
-        raise UsageError(f"{name} has no version {shown}; it has {there}")
+        raise UsageError(f"{repository.root} has no model {name!r}; it has {', '.join(versions)}")
+    candidates = (
+        (version,) if version is not None else policy.wanted(name, versions[name]).candidates
+    )
+    if not candidates or candidates[0] not in versions[name]:
+        there = ", ".join(map(str, versions[name]))
+        version_text = version if version is not None else "that TORCHLANE_VERSIONS allows"
+        raise UsageError(f"{name} has no version {version_text}; it has {there}")
     try:
-        return repository.open(ModelId(name, wanted[0]))
+        return repository.open(ModelId(name, candidates[0]))
     except ArtifactInvalid as error:
         raise BulkError(str(error)) from error
 
 
-def steps_of(written: Sequence[Mapping[str, Any]]) -> tuple[Step, ...]:
+def steps_of(steps: Sequence[Mapping[str, Any]]) -> tuple[Step, ...]:
     """The steps of a manifest; empty if there was no choice."""
-    if any(each["up_to"] is None for each in written):
+    if any(each["up_to"] is None for each in steps):
         return ()
-    return tuple(Step.model_validate(each) for each in written)
+    return tuple(Step.model_validate(each) for each in steps)
 
 
-def _written(serving: Serving) -> list[dict[str, object]]:
+def _steps_as_json(serving: Serving) -> list[dict[str, object]]:
     """The steps of a backend, in a manifest's form."""
-    optimized = str(Form(variant="x", optimized=True)).removeprefix("x")
+    optimized_suffix = str(Form(variant="x", optimized=True)).removeprefix("x")
     return [
         {
             "up_to": step.up_to,
             "form": {
-                "variant": step.form.removesuffix(optimized),
-                "optimized": step.form.endswith(optimized),
+                "variant": step.form.removesuffix(optimized_suffix),
+                "optimized": step.form.endswith(optimized_suffix),
             },
         }
         for step in serving.steps

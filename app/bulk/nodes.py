@@ -7,7 +7,7 @@ exception in its own, with a traceback as text.
 from __future__ import annotations
 
 import dataclasses
-import pickle  # nosec B403 # only for data of our own tasks, see `loaded`
+import pickle  # nosec B403 # only for data of our own tasks, see `unpack`
 import platform
 import threading
 import time
@@ -20,11 +20,11 @@ from typing import Any
 import pyarrow as pa
 
 from app.bulk.answers import Answers
-from app.bulk.blocks import Block, Cut, RawBlock, Source, raw_blocks
+from app.bulk.blocks import Block, BlockBounds, RawBlock, RowSource, raw_blocks
 from app.bulk.decoding import Decoder, Recipe
 from app.bulk.errors import BulkError
 from app.bulk.model import BulkModel, Choices
-from app.bulk.pipeline import Done
+from app.bulk.pipeline import FinishedBlock
 from app.bulk.scoring import Scorer
 from app.errors import ArtifactInvalid, TorchlaneError
 from app.registry.repository import Repository
@@ -42,7 +42,6 @@ class Order:
     Attributes:
         folders: possible folders of the repository: as the user wrote it, for a working folder
             that the cluster created, and as an absolute path.
-        model: the model's id.
         digest: digest of the driver's artifact, which the node's artifact must have too.
         choices: the user's choices, for one replica.
     """
@@ -58,14 +57,14 @@ class Order:
         Raises:
             BulkError: if it is missing, damaged, or differs from the driver's.
         """
-        given, absolute = self.folders
-        here = (given / self.model.name / str(self.model.version)).is_dir()
+        relative, absolute = self.folders
+        here = (relative / self.model.name / str(self.model.version)).is_dir()
         advice = (
             "every node needs the driver's model, in a shared folder or in a working_dir of the "
             "cluster: docs/ray.md"
         )
         try:
-            artifact = Repository(given if here else absolute).open(self.model)
+            artifact = Repository(relative if here else absolute).open(self.model)
         except ArtifactInvalid as error:
             raise BulkError(f"on the node {platform.node()}: {error}; {advice}") from error
         if artifact.digest != self.digest:
@@ -107,22 +106,24 @@ def find_out(order: Order) -> Facts | BulkError:
     return Facts(model.batch, model.label, kinds, model.threads, model.steps)
 
 
-def read(piece: Any, source: Source, cut: Cut, recipe: Recipe | None) -> Iterator[Any]:
+def read(
+    piece: Any, source: RowSource, bounds: BlockBounds, recipe: Recipe | None
+) -> Iterator[Any]:
     """A task: the blocks of a piece.
 
     Args:
         piece: a table with one row: the piece's first row and its end.
         source: must be readable here.
-        cut: where blocks end.
+        bounds: where blocks end.
         recipe: decodes them; None if the actors decode.
     """
     first, stop = (piece.column(name)[0].as_py() for name in (FIRST, STOP))
     decoder = Decoder(recipe) if recipe is not None else None
     try:
-        for raw in raw_blocks(source, first, cut, None if stop == TO_THE_END else stop):
-            yield _packed(decoder.decode(raw) if decoder is not None else raw)
+        for raw in raw_blocks(source, first, bounds, None if stop == TO_THE_END else stop):
+            yield _pack(decoder.decode(raw) if decoder is not None else raw)
     except BulkError as error:
-        yield _packed(BulkError(f"on the node {platform.node()}: {error}"))
+        yield _pack(BulkError(f"on the node {platform.node()}: {error}"))
 
 
 class ScoringActor:
@@ -140,33 +141,35 @@ class ScoringActor:
     ) -> None:
         self._order = order
         self._decoder = Decoder(recipe)
-        self._answers = partial(Answers, top_k=top_k, integer_ids=integer_ids, kept=recipe.kept)
-        self._loaded: tuple[BulkModel, Scorer, Answers] | None = None
+        self._answers = partial(
+            Answers, top_k=top_k, integer_ids=integer_ids, extra_columns=recipe.extra_columns
+        )
+        self._model: tuple[BulkModel, Scorer, Answers] | None = None
         self._thread = 0
 
     def __call__(self, table: Any) -> Any:
         """Score the block of a table."""
         try:
-            return _packed(self._done(loaded(table.column(BLOCK)[0].as_py())))
+            return _pack(self._score(unpack(table.column(BLOCK)[0].as_py())))
         except (BulkError, TorchlaneError) as error:
-            return _packed(_as_it_is(error))
+            return _pack(_as_it_is(error))
 
-    def _done(self, given: RawBlock | Block) -> Done:
+    def _score(self, block: RawBlock | Block) -> FinishedBlock:
         # Not in the constructor: the cluster would raise an error there instead of returning it.
-        model, scorer, answers = self._loaded = self._loaded or self._load()
+        model, scorer, answers = self._model = self._model or self._load()
         if self._thread != threading.get_ident():
             model.begin(0)  # must run in the computing thread
             self._thread = threading.get_ident()
-        block = given if isinstance(given, Block) else self._decoder.decode(given)
+        decoded_block = block if isinstance(block, Block) else self._decoder.decode(block)
         began = time.perf_counter()
-        scored = scorer.score(block)
-        computed = time.perf_counter()
-        table = answers.table(scored)
-        times = 0.0, computed - began, time.perf_counter() - computed
+        scored_block = scorer.score(decoded_block)
+        computed_at = time.perf_counter()
+        table = answers.table(scored_block)
+        times = 0.0, computed_at - began, time.perf_counter() - computed_at
         rows = dataclasses.replace(
-            block, arrays=None, items=None, kept=()
+            decoded_block, arrays=None, items=None, extra_columns=()
         )  # the driver does not need them
-        return Done(rows, table, scored.computed, times)
+        return FinishedBlock(rows, table, scored_block.computed_count, times)
 
     def _load(self) -> tuple[BulkModel, Scorer, Answers]:
         model = self._order.open()
@@ -175,20 +178,20 @@ class ScoringActor:
         return model, _scorer(model), self._answers(model.manifest, model.codec)
 
 
-def loaded(block: bytes) -> Any:
+def unpack(block: bytes) -> Any:
     """A block of a table.
 
     Raises:
         BulkError: if the task returned one.
     """
     # From our own tasks, through a cluster that sends everything in this way.
-    given = pickle.loads(block)  # nosec B301
-    if isinstance(given, BulkError):
-        raise given
-    return given
+    content = pickle.loads(block)  # nosec B301
+    if isinstance(content, BulkError):
+        raise content
+    return content
 
 
-def _packed(block: object) -> Any:
+def _pack(block: object) -> Any:
     return pa.table({BLOCK: pa.array([pickle.dumps(block)], pa.large_binary())})
 
 

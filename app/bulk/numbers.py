@@ -29,34 +29,34 @@ def numbers_of(spec: TensorSpec, column: Any) -> tuple[Array, Array] | None:
     """
     if not spec.is_fixed or spec.dtype == "bool":
         return None
-    found: tuple[Array, Array] | None
+    numbers: tuple[Array, Array] | None
     if isinstance(column, np.ndarray):
         if column.dtype.kind not in "fiu":
             return None
-        found = column.reshape(len(column), *spec.item_shape), np.ones(len(column), bool)
+        numbers = column.reshape(len(column), *spec.item_shape), np.ones(len(column), bool)
     elif isinstance(column, pa.Array) and pa.types.is_fixed_size_binary(column.type):
-        found = _octets(spec, column)
-        if found is None:
+        numbers = _octets(spec, column)
+        if numbers is None:
             return None
     elif isinstance(column, pa.Array):
         leaves = _leaves(spec, column)
         if leaves is None:
             return None
-        found = leaves
+        numbers = leaves
     else:
         return None
-    return _converted(spec, *found)
+    return _convert(spec, *numbers)
 
 
 def vector_of(spec: TensorSpec, columns: Sequence[Any]) -> tuple[Array, Array] | None:
     """The rows of several columns, each with one number of a vector; see `numbers_of`."""
     arrays, good = [], []
     for column in columns:
-        found = numbers_of(element_of(spec), column)
-        if found is None:
+        numbers = numbers_of(element_of(spec), column)
+        if numbers is None:
             return None
-        arrays.append(found[0])
-        good.append(found[1])
+        arrays.append(numbers[0])
+        good.append(numbers[1])
     return np.stack(arrays, axis=1), np.logical_and.reduce(good)
 
 
@@ -125,9 +125,9 @@ def can_fit(spec: TensorSpec, kind: Any) -> bool:
         return True
     if len(sizes) == 1 and spec.is_fixed and spec.item_shape:
         return sizes[0] in (None, math.prod(spec.item_shape))
-    known = zip(sizes, spec.axes, strict=False)
+    sizes_and_axes = zip(sizes, spec.axes, strict=False)
     return len(sizes) == len(spec.axes) and all(
-        size is None or axis.least <= size <= axis.most for size, axis in known
+        size is None or axis.least <= size <= axis.most for size, axis in sizes_and_axes
     )
 
 
@@ -154,7 +154,7 @@ def _lengths(column: Any) -> Array:
     return np.asarray(lengths.fill_null(-1).to_numpy(zero_copy_only=False))
 
 
-def _converted(spec: TensorSpec, numbers: Array, good: Array) -> tuple[Array, Array]:
+def _convert(spec: TensorSpec, numbers: Array, good: Array) -> tuple[Array, Array]:
     """The numbers in the input's dtype; rows that would change or are out of range are not good."""
     dtype = np.dtype(spec.dtype)
     with np.errstate(over="ignore", invalid="ignore"):
@@ -172,8 +172,8 @@ def _converted(spec: TensorSpec, numbers: Array, good: Array) -> tuple[Array, Ar
             most = whole.max if spec.maximum is None else spec.maximum
             right = ((rows >= least) & (rows <= most)).all(axis=1)
             if numbers.dtype != dtype:
-                given = numbers.reshape(len(array), -1)
-                right &= (rows == given).all(axis=1)
-                if given.dtype.kind == "f":
-                    right &= (abs(given) < INEXACT).all(axis=1)
+                originals = numbers.reshape(len(array), -1)
+                right &= (rows == originals).all(axis=1)
+                if originals.dtype.kind == "f":
+                    right &= (abs(originals) < INEXACT).all(axis=1)
     return array, good & right

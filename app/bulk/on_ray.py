@@ -14,7 +14,7 @@ import ray
 import ray.data
 from ray.exceptions import RayError
 
-from app.bulk.blocks import BLOCK_BYTES, Block, Cut, Source
+from app.bulk.blocks import BLOCK_BYTES, Block, BlockBounds, RowSource
 from app.bulk.decoding import Recipe
 from app.bulk.errors import BulkError, UsageError
 from app.bulk.inputs import STREAM, Inputs
@@ -28,10 +28,10 @@ from app.bulk.nodes import (
     Order,
     ScoringActor,
     find_out,
-    loaded,
     read,
+    unpack,
 )
-from app.bulk.pipeline import Done
+from app.bulk.pipeline import FinishedBlock
 from app.codecs.base import Codec
 from app.codecs.choose import codec_for
 from app.registry.repository import Artifact
@@ -45,11 +45,6 @@ RESTARTS = 8  # of an actor; without a bound, rows that kill their process would
 class ClusterModel:
     """The model of a run on a cluster, like `BulkModel` for a local run.
 
-    Args:
-        artifact: the driver's artifact.
-        root: the repository.
-        choices: the user's choices.
-
     Raises:
         UsageError: if the cluster has no such devices.
         BulkError: if the node that tries the model does not have it, or it does not work there.
@@ -60,14 +55,16 @@ class ClusterModel:
         self.manifest = artifact.manifest
         self.files: Mapping[str, bytes] = codec_files(artifact)
         self.codec: Codec = codec_for(self.manifest, self.files.__getitem__)
-        self.devices, chosen = _devices(choices)
-        order = Order((root, root.absolute()), artifact.id, artifact.digest, chosen)
-        self.resources = _resources(chosen)
+        self.devices, actor_choices = _devices(choices)
+        order = Order((root, root.absolute()), artifact.id, artifact.digest, actor_choices)
+        self.resources = _resources(actor_choices)
         facts = _result(ray.remote(**self.resources)(find_out).remote(order))
         self.batch, self.steps = facts.batch, facts.steps
         self.label, self.kinds, self.threads = facts.label, facts.kinds, facts.threads
-        chosen = dataclasses.replace(chosen, batch=self.batch, steps=steps_of(self.steps))
-        self.order = dataclasses.replace(order, choices=chosen)
+        actor_choices = dataclasses.replace(
+            actor_choices, batch=self.batch, steps=steps_of(self.steps)
+        )
+        self.order = dataclasses.replace(order, choices=actor_choices)
 
     @property
     def on_gpus(self) -> bool:
@@ -82,15 +79,15 @@ class ClusterStages:
     Attributes:
         model: the actors' model.
         source: must be readable on every node.
-        cut: where blocks end.
+        bounds: where blocks end.
         stop: the first row that is left out; None to read all rows.
         recipe: decodes blocks.
         top_k: see `Answers`.
     """
 
     model: ClusterModel
-    source: Source
-    cut: Cut
+    source: RowSource
+    bounds: BlockBounds
     stop: int | None
     recipe: Recipe
     top_k: int | None
@@ -98,7 +95,7 @@ class ClusterStages:
     def start(self) -> None:
         """Do nothing: a node has verified the model, and each actor verifies its own."""
 
-    def run(self, first: int, _: Callable[[], Iterator[Block]]) -> Iterator[Done]:
+    def run(self, first: int, _: Callable[[], Iterator[Block]]) -> Iterator[FinishedBlock]:
         """Score the blocks from row `first` on, which the nodes read; yields them in order.
 
         Raises:
@@ -108,23 +105,23 @@ class ClusterStages:
             pieces = [{FIRST: low, STOP: high} for low, high in self._pieces(first)]
             if not pieces:  # only the manifest remains to be written
                 return
-            scored = self._scored(pieces)
-            for table in scored.iter_batches(batch_size=None, batch_format="pyarrow"):
+            tables = self._score(pieces)
+            for table in tables.iter_batches(batch_size=None, batch_format="pyarrow"):
                 for block in table.column(BLOCK):
-                    done = loaded(block.as_py())
-                    if done.block.first != first:
-                        raise BulkError(f"bug: row {done.block.first} came in place of {first}")
-                    first += len(done.block)
-                    yield done
+                    result = unpack(block.as_py())
+                    if result.block.first != first:
+                        raise BulkError(f"bug: row {result.block.first} came in place of {first}")
+                    first += len(result.block)
+                    yield result
         except RayError as error:
-            raise _lost(error, f"; row {first} is the first missing row") from error
+            raise _cluster_error(error, f"; row {first} is the first missing row") from error
 
     def close(self) -> bool:
         """Leave the cluster; a cluster started for the run ends."""
         ray.shutdown()
         return True
 
-    def _scored(self, pieces: Sequence[Mapping[str, int]]) -> Any:
+    def _score(self, pieces: Sequence[Mapping[str, int]]) -> Any:
         context = ray.data.DataContext.get_current()
         context.execution_options.preserve_order = True
         context.target_max_block_size = BLOCK_BYTES  # repeated if an actor is lost
@@ -138,7 +135,7 @@ class ClusterStages:
                 batch_size=1,
                 batch_format="pyarrow",
                 # With GPUs, tasks decode on the free cores; otherwise the actors use all cores.
-                fn_args=(self.source, self.cut, self.recipe if on_gpus else None),
+                fn_args=(self.source, self.bounds, self.recipe if on_gpus else None),
                 num_cpus=1 if on_gpus else 0,
                 compute=ray.data.TaskPoolStrategy(size=min(len(pieces), actors)),
             )
@@ -167,7 +164,7 @@ class ClusterStages:
         while first < total:
             end = first
             for _ in range(PIECE_BLOCKS):
-                end = min(self.cut.end(end), total)
+                end = min(self.bounds.end(end), total)
             yield first, end
             first = end
 
@@ -213,13 +210,13 @@ def _devices(choices: Choices) -> tuple[Sequence[Device], Choices]:
     actors = gpus if on_gpus else cpus // threads
     if not actors:
         raise UsageError(f"an actor needs {threads} CPUs, the cluster has {cpus}")
-    chosen = dataclasses.replace(
+    actor_choices = dataclasses.replace(
         choices,
         devices="cuda:0" if on_gpus else "cpu",  # Ray shows an actor only its own GPU
         replicas_per_device=1,
         threads=threads,
     )
-    return [Device("cuda" if on_gpus else "cpu", at) for at in range(actors)], chosen
+    return [Device("cuda" if on_gpus else "cpu", at) for at in range(actors)], actor_choices
 
 
 def _resources(choices: Choices) -> dict[str, float]:
@@ -230,16 +227,16 @@ def _resources(choices: Choices) -> dict[str, float]:
 
 def _result(task: Any) -> Facts:
     try:
-        found = ray.get(task)
+        result = ray.get(task)
     except RayError as error:
-        raise _lost(error) from error
-    if isinstance(found, BulkError):
-        raise found
-    facts: Facts = found
+        raise _cluster_error(error) from error
+    if isinstance(result, BulkError):
+        raise result
+    facts: Facts = result
     return facts
 
 
-def _lost(error: RayError, where: str = "") -> BulkError:
+def _cluster_error(error: RayError, where: str = "") -> BulkError:
     return BulkError(f"Ray cannot continue: {_first_line(error)}{where}")
 
 

@@ -33,19 +33,17 @@ class Times:
     write: float = 0.0
 
 
-class Done(NamedTuple):
+class FinishedBlock(NamedTuple):
     """A block that is ready to be written.
 
     Attributes:
-        block: the rows.
-        table: the table to write.
-        computed: number of rows that the model computed.
+        computed_count: number of rows that the model computed.
         times: seconds spent waiting for it, in the backend, and creating the table.
     """
 
     block: Block
     table: Any
-    computed: int
+    computed_count: int
     times: tuple[float, float, float]
 
 
@@ -59,7 +57,7 @@ class Stages(Protocol):
             Exception: whatever a backend raises.
         """
 
-    def run(self, first: int, blocks: Callable[[], Iterator[Block]]) -> Iterator[Done]:
+    def run(self, first: int, blocks: Callable[[], Iterator[Block]]) -> Iterator[FinishedBlock]:
         """Score blocks; yields them in order.
 
         Args:
@@ -74,10 +72,10 @@ class Stages(Protocol):
         """Stop; returns whether all threads have ended."""
 
 
-Message: TypeAlias = tuple[int, Done] | BaseException | int | None
+Message: TypeAlias = tuple[int, FinishedBlock] | BaseException | int | None
 
 
-class Pipeline:
+class LocalStages:
     """Runs blocks through the model and yields them in order.
 
     Args:
@@ -93,8 +91,8 @@ class Pipeline:
         self._ahead = threading.Semaphore(2 * self._replicas + 2)  # read and not yet written
         # To the main thread: a block with its position, the number of blocks, None when a replica
         # is ready, or an error.
-        self._told: queue.Queue[Message] = queue.Queue()
-        self._stopped = threading.Event()
+        self._messages: queue.Queue[Message] = queue.Queue()
+        self._stop = threading.Event()
         self._threads: list[threading.Thread] = []
 
     def start(self) -> None:
@@ -106,11 +104,11 @@ class Pipeline:
         for replica in range(self._replicas):
             self._begin(f"replica-{replica}", partial(self._score, replica))
         for _ in range(self._replicas):
-            told = self._told.get()
-            if isinstance(told, BaseException):
-                raise told
+            message = self._messages.get()
+            if isinstance(message, BaseException):
+                raise message
 
-    def run(self, _: int, blocks: Callable[[], Iterator[Block]]) -> Iterator[Done]:
+    def run(self, _: int, blocks: Callable[[], Iterator[Block]]) -> Iterator[FinishedBlock]:
         """Score blocks; yields them in order.
 
         Args:
@@ -120,24 +118,24 @@ class Pipeline:
             Exception: whatever a stage raises.
         """
         self._begin(READER, partial(self._read, blocks))
-        waiting: dict[int, Done] = {}
+        waiting: dict[int, FinishedBlock] = {}
         following, total = 0, -1
         while following != total:
-            told = self._told.get()
-            if isinstance(told, BaseException):
-                raise told
-            if isinstance(told, int):
-                total = told
-            elif told is not None:
-                waiting[told[0]] = told[1]
-            while (done := waiting.pop(following, None)) is not None:
+            message = self._messages.get()
+            if isinstance(message, BaseException):
+                raise message
+            if isinstance(message, int):
+                total = message
+            elif message is not None:
+                waiting[message[0]] = message[1]
+            while (result := waiting.pop(following, None)) is not None:
                 following += 1
-                yield done
+                yield result
                 self._ahead.release()
 
     def close(self) -> bool:
         """Stop; returns whether all threads have ended."""
-        self._stopped.set()
+        self._stop.set()
         began = time.monotonic()
         for thread in self._threads:
             most_s = READ_S if thread.name == READER else END_S
@@ -151,7 +149,7 @@ class Pipeline:
             except Abandoned:
                 return
             except BaseException as error:  # raised in the main thread, which waits for it
-                self._told.put(error)
+                self._messages.put(error)
 
         thread = threading.Thread(target=run, name=name, daemon=True)
         self._threads.append(thread)
@@ -163,7 +161,7 @@ class Pipeline:
             self._until(partial(self._ahead.acquire, timeout=POLL_S))
             self._until(partial(self._put, (count, block)))
             count += 1
-        self._told.put(count)
+        self._messages.put(count)
 
     def _put(self, block: tuple[int, Block]) -> bool:
         try:
@@ -178,17 +176,23 @@ class Pipeline:
         make = partial(model.backend, replica)
         scorer = Scorer(model.manifest, make, model.contract, model.batch, self._beat)
         try:
-            self._told.put(None)
+            self._messages.put(None)
             while True:
                 began = time.perf_counter()
                 place, block = self._next()
-                got = time.perf_counter()
-                scored = scorer.score(block)
-                computed = time.perf_counter()
-                table = self._answers.table(scored)
-                times = got - began, computed - got, time.perf_counter() - computed
-                self._told.put((place, Done(block, table, scored.computed, times)))
-                del block, scored, table
+                received_at = time.perf_counter()
+                scored_block = scorer.score(block)
+                computed_at = time.perf_counter()
+                table = self._answers.table(scored_block)
+                times = (
+                    received_at - began,
+                    computed_at - received_at,
+                    time.perf_counter() - computed_at,
+                )
+                self._messages.put(
+                    (place, FinishedBlock(block, table, scored_block.computed_count, times))
+                )
+                del block, scored_block, table
         finally:
             scorer.close()
 
@@ -210,5 +214,5 @@ class Pipeline:
         Raises:
             Abandoned: if the run was stopped.
         """
-        if self._stopped.is_set():
+        if self._stop.is_set():
             raise Abandoned("the run was stopped")

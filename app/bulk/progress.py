@@ -22,13 +22,13 @@ class Reporter:
 
     Args:
         total: number of rows; None if not known.
-        done: rows of earlier parts of the run.
+        rows_before: rows of earlier parts of the run.
     """
 
-    def __init__(self, total: int | None, done: int) -> None:
+    def __init__(self, total: int | None, rows_before: int) -> None:
         self._total = total
-        self._began_with = self._rows = done
-        self._began = self._told = time.monotonic()
+        self._began_with = self._rows = rows_before
+        self._began = self._line_at = time.monotonic()
         self._bar: Progress | None = None
         if sys.stderr.isatty():
             self._bar = Progress(
@@ -41,7 +41,9 @@ class Reporter:
                 console=Console(stderr=True),
                 transient=True,
             )
-            self._task = self._bar.add_task("", total=total, completed=done, rate="-", errors="")
+            self._task = self._bar.add_task(
+                "", total=total, completed=rows_before, rate="-", errors=""
+            )
 
     def __enter__(self) -> Self:
         if self._bar is not None:
@@ -65,8 +67,8 @@ class Reporter:
         bad = f"{errors:,} bad" if errors else ""
         if self._bar is not None:
             self._bar.update(self._task, completed=rows, rate=f"{rate:,.0f}", errors=bad)
-        elif now - self._told >= LINE_S:
-            self._told = now
+        elif now - self._line_at >= LINE_S:
+            self._line_at = now
             parts = [f"{rows:,} rows", f"{rate:,.0f} rows/s"]
             if self._total and rate:
                 parts.insert(1, f"{rows / self._total:.1%}")
@@ -91,7 +93,7 @@ def summary(report: Mapping[str, float], decoders: int, replicas: int) -> list[s
         busy["reading and decoding"] = (report["read"] + report["decode"]) / seconds
     busy["writing"] = report["write"] / seconds
     most = max(busy, key=lambda name: busy[name])
-    waited = report["waited_for_rows"] / seconds / replicas
+    wait_share = report["waited_for_rows"] / seconds / replicas
     rate = report["rows"] / seconds
     rows = (
         f"{report['rows']:,} rows in {seconds:,.1f} s: {rate:,.0f} rows/s; {report['errors']:,} "
@@ -109,4 +111,8 @@ def summary(report: Mapping[str, float], decoders: int, replicas: int) -> list[s
         )
     else:
         limit = f"{most} is the bottleneck: busy {min(1.0, busy[most]):.0%} of the time"
-    return [rows, stages, f"{limit}; replicas waited for rows {min(1.0, waited):.0%} of the time"]
+    return [
+        rows,
+        stages,
+        f"{limit}; replicas waited for rows {min(1.0, wait_share):.0%} of the time",
+    ]

@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from app.bulk import state
 from app.bulk.answers import Answers
-from app.bulk.blocks import Cut, Source, rows_of_block
+from app.bulk.blocks import BlockBounds, RowSource, rows_of_block
 from app.bulk.columns import Chooser, vectors_of
 from app.bulk.decoding import Recipe
-from app.bulk.driver import Driver, Job
+from app.bulk.driver import BulkJob, Driver
 from app.bulk.errors import BulkError, TooManyErrors, UsageError, tell
 from app.bulk.inputs import STREAM_FORMAT, Inputs, find_inputs
 from app.bulk.model import BulkModel, Choices, open_artifact, steps_of
-from app.bulk.pipeline import Pipeline, Stages
+from app.bulk.pipeline import LocalStages, Stages
 from app.bulk.progress import Reporter, summary
 from app.bulk.sources.choose import folder_of, open_source
 from app.bulk.writing import ERRORS_FILE
@@ -55,16 +55,18 @@ def run(options: argparse.Namespace, settings: Settings) -> int:
     """
     inputs = _inputs(options)
     with state.lock(options.out):
-        code, ended = _locked(options, settings, inputs)
-        if not ended:  # a forward or a read that hangs would keep the process alive
+        code, has_ended = _run_locked(options, settings, inputs)
+        if not has_ended:  # a forward or a read that hangs would keep the process alive
             os._exit(code)
     return code
 
 
-def _locked(options: argparse.Namespace, settings: Settings, inputs: Inputs) -> tuple[int, bool]:
+def _run_locked(
+    options: argparse.Namespace, settings: Settings, inputs: Inputs
+) -> tuple[int, bool]:
     """Returns the exit code, and whether all threads have ended."""
-    found = state.find(options.out, resume=options.resume)
-    model = _model(options, settings, found)
+    earlier = state.find(options.out, resume=options.resume)
+    model = _model(options, settings, earlier)
     if options.top_k is not None:
         try:
             model.codec.check_top_k()
@@ -73,39 +75,43 @@ def _locked(options: argparse.Namespace, settings: Settings, inputs: Inputs) -> 
     vectors = vectors_of(model.manifest, options.columns or ())
     if vectors and options.input_column is not None:
         raise UsageError("--columns and --input-column: give one of them")
-    named = options.input_column, options.id_column
-    chooser = Chooser(model.manifest, *named, vectors, options.keep or ())
+    column_names = options.input_column, options.id_column
+    chooser = Chooser(model.manifest, *column_names, vectors, options.keep or ())
     stream = sys.stdin.buffer if inputs.format == STREAM_FORMAT else io.BytesIO()
-    source, wanted = open_source(inputs, chooser, stream)
+    source, choice = open_source(inputs, chooser, stream)
     encoded = _has_files(model, source)
     rows = rows_of_block(model.manifest, model.batch, source.row_bytes, encoded=encoded)
-    cut = Cut(rows, options.rows_per_shard)
-    plan = _plan(options, model, inputs, cut)
+    bounds = BlockBounds(rows, options.rows_per_shard)
+    plan = _plan(options, model, inputs, bounds)
     packages = PACKAGES if options.ray is None else (*PACKAGES, "ray")
-    folder = state.Run(options.out, plan, found.shards if found else [], _versions(packages))
-    if found is not None:
-        state.check_unchanged(found, plan, options.out)
-        if found.is_finished:
-            code, told = _judged(folder, options.max_bad)
-            tell(f"{options.out} is already finished", *told)
+    folder = state.RunState(
+        options.out, plan, earlier.shards if earlier else [], _versions(packages)
+    )
+    if earlier is not None:
+        state.check_unchanged(earlier, plan, options.out)
+        if earlier.is_finished:
+            code, lines = _judge(folder, options.max_bad)
+            tell(f"{options.out} is already finished", *lines)
             return code, True
     recipe = Recipe(
-        *(model.manifest, model.files, wanted, folder_of(inputs), source.integer_ids),
-        dict(source.kept),
+        *(model.manifest, model.files, choice, folder_of(inputs), source.integer_ids),
+        dict(source.extra_columns),
     )
     workers = _workers(options, model, encoded=encoded)
-    job = Job(source, recipe, cut, options.limit, options.format, workers, options.max_errors)
+    job = BulkJob(
+        source, recipe, bounds, options.limit, options.format, workers, options.max_errors
+    )
     answers = Answers(
         *(model.manifest, model.codec, options.top_k),
         integer_ids=source.integer_ids,
-        kept=source.kept,
+        extra_columns=source.extra_columns,
     )
     driver = Driver(job, folder, _stages(job, model, answers, options.top_k), answers.schema)
     return _drive(driver, job, folder, model, options.max_bad)
 
 
 def _drive(
-    driver: Driver, job: Job, folder: state.Run, model: Model, max_bad: float
+    driver: Driver, job: BulkJob, folder: state.RunState, model: Model, max_bad: float
 ) -> tuple[int, bool]:
     """Returns the exit code, and whether all threads have ended."""
     total = job.source.total
@@ -113,7 +119,7 @@ def _drive(
         total = min(total, job.stop)
     if total == 0:
         raise BulkError("the input has no rows")
-    code, told = 0, list[str]()
+    code, lines = 0, list[str]()
     try:
         driver.start()
         folder.begin(model.steps)
@@ -122,28 +128,28 @@ def _drive(
         if not folder.rows:
             raise BulkError("the input has no rows")
         folder.end("finished", [], driver.report())
-        code, judged = _judged(folder, max_bad)
-        told = summary(driver.report(), job.workers, len(model.devices)) + judged
+        code, verdict = _judge(folder, max_bad)
+        lines = summary(driver.report(), job.workers, len(model.devices)) + verdict
     except KeyboardInterrupt:
         code = INTERRUPTED
         rows = f"{folder.rows:,} rows are done"
-        told = [f"torchlane: interrupted; {rows}: to resume, repeat the command with --resume"]
-        _end_if_interrupted(told)
+        lines = [f"torchlane: interrupted; {rows}: to resume, repeat the command with --resume"]
+        _end_if_interrupted(lines)
         tell("torchlane: interrupted, stopping")
     except TooManyErrors as error:
         code = error.exit_code
         folder.end("too many errors", driver.bad, driver.report())
-        told = [f"torchlane: {error}; see {folder.folder / ERRORS_FILE} for the reasons"]
+        lines = [f"torchlane: {error}; see {folder.folder / ERRORS_FILE} for the reasons"]
     except (BulkError, TorchlaneError) as error:
         code = error.exit_code if isinstance(error, BulkError) else BulkError.exit_code
-        told = [f"torchlane: {error}"]
+        lines = [f"torchlane: {error}"]
     finally:
-        ended = driver.close()
-    tell(*told)
-    return code, ended
+        has_ended = driver.close()
+    tell(*lines)
+    return code, has_ended
 
 
-def _judged(folder: state.Run, max_bad: float) -> tuple[int, list[str]]:
+def _judge(folder: state.RunState, max_bad: float) -> tuple[int, list[str]]:
     """The exit code of a finished run, and a line about its bad rows, also of earlier parts."""
     if not folder.errors:
         return 0, []
@@ -156,11 +162,11 @@ def _judged(folder: state.Run, max_bad: float) -> tuple[int, list[str]]:
     return 0, [f"{bad}: {see}"]
 
 
-def _end_if_interrupted(told: Sequence[str]) -> None:
+def _end_if_interrupted(lines: Sequence[str]) -> None:
     """Let a second Ctrl-C or SIGTERM end the process at once, at any point."""
 
     def end(*_: object) -> None:
-        tell(*told)
+        tell(*lines)
         os._exit(INTERRUPTED)
 
     for each in (signal.SIGINT, signal.SIGTERM):
@@ -186,22 +192,24 @@ def _inputs(options: argparse.Namespace) -> Inputs:
     return reachable(inputs)
 
 
-def _model(options: argparse.Namespace, settings: Settings, found: state.Found | None) -> Model:
+def _model(
+    options: argparse.Namespace, settings: Settings, earlier: state.EarlierRun | None
+) -> Model:
     repository = Repository(settings.model_dir, _trusted_keys(settings.trusted_keys))
     policy = VersionPolicy.parse(settings.versions)
     artifact = open_artifact(repository, policy, options.model, options.version)
     batch: int | None = options.batch
     steps: tuple[Step, ...] = ()
-    if found is not None:  # as at the beginning: new measurements may differ
-        batch = batch or found.manifest.get("batch")
-        steps = steps_of(found.manifest.get("steps", []))
-    chosen = ModelSettings(
+    if earlier is not None:  # as at the beginning: new measurements may differ
+        batch = batch or earlier.manifest.get("batch")
+        steps = steps_of(earlier.manifest.get("steps", []))
+    model_settings = ModelSettings(
         max_batch_size=settings.max_batch_size,
         variant=settings.variant,
         precision=settings.plan_precision,
     )
     devices = (settings.devices, settings.replicas_per_device, settings.cpu_threads)
-    choices = Choices(*devices, chosen, batch, steps)
+    choices = Choices(*devices, model_settings, batch, steps)
     if options.ray is None:
         return BulkModel(artifact, choices)
     from app.bulk.on_ray import ClusterModel, connect  # noqa: PLC0415
@@ -210,12 +218,12 @@ def _model(options: argparse.Namespace, settings: Settings, found: state.Found |
     return ClusterModel(artifact, settings.model_dir, choices)
 
 
-def _stages(job: Job, model: Model, answers: Answers, top_k: int | None) -> Stages:
+def _stages(job: BulkJob, model: Model, answers: Answers, top_k: int | None) -> Stages:
     if isinstance(model, BulkModel):
-        return Pipeline(model, answers)
+        return LocalStages(model, answers)
     from app.bulk.on_ray import ClusterStages  # noqa: PLC0415
 
-    return ClusterStages(model, job.source, job.cut, job.stop, job.recipe, top_k)
+    return ClusterStages(model, job.source, job.bounds, job.stop, job.recipe, top_k)
 
 
 def _trusted_keys(path: Path | None) -> Verifier | None:
@@ -230,7 +238,9 @@ def _trusted_keys(path: Path | None) -> Verifier | None:
         raise UsageError(f"--trusted-keys {path}: {error}") from error
 
 
-def _plan(options: argparse.Namespace, model: Model, inputs: Inputs, cut: Cut) -> Mapping[str, Any]:
+def _plan(
+    options: argparse.Namespace, model: Model, inputs: Inputs, bounds: BlockBounds
+) -> Mapping[str, Any]:
     """What must not change from the beginning of a run to its end."""
     artifact = model.artifact
     return {
@@ -240,14 +250,14 @@ def _plan(options: argparse.Namespace, model: Model, inputs: Inputs, cut: Cut) -
             "digest": artifact.digest,
             "serves": model.label,
         },
-        "inputs": [asdict(each) for each in inputs.given],
+        "inputs": [asdict(each) for each in inputs.arguments],
         "options": {
             name: getattr(options, name)
             for name in (*OPTIONS, *TABLE_OPTIONS)
             if name in OPTIONS or getattr(options, name) is not None
         },
         "batch": model.batch,
-        "block_rows": cut.rows,
+        "block_rows": bounds.rows,
         "device": {"kinds": sorted(model.kinds), "threads": model.threads},
     }
 
@@ -261,15 +271,15 @@ def _workers(options: argparse.Namespace, model: Model, *, encoded: bool) -> int
     return usable_cores() if encoded else 0
 
 
-def _has_files(model: Model, source: Source) -> bool:
+def _has_files(model: Model, source: RowSource) -> bool:
     return model.manifest.codec.kind in ("image", "audio") and not source.has_numbers
 
 
 def _versions(packages: Sequence[str]) -> Mapping[str, str]:
-    found = {}
+    versions = {}
     for name in packages:
         try:
-            found[name] = version(name)
+            versions[name] = version(name)
         except PackageNotFoundError:
             continue
-    return found
+    return versions

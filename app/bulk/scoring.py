@@ -28,16 +28,15 @@ AHEAD = 2  # batches launched at once on an asynchronous device
 
 
 @dataclass(slots=True)
-class Scored:
+class ScoredBlock:
     """The result of a block.
 
     Attributes:
-        block: the rows.
         place: for each good row, the index of the computed row.
         outputs: output name -> finished array [computed, ...]; None if `outcomes` has them.
         outcomes: one outcome for each computed row.
-        failed: index -> the reason why the model failed.
-        computed: number of computed rows; each other good row is equal to one of them.
+        failures: index -> the reason why the model failed.
+        computed_count: number of computed rows; each other good row is equal to one of them.
         compute_s: seconds spent in the backend.
     """
 
@@ -45,8 +44,8 @@ class Scored:
     place: Array
     outputs: Arrays | None = None
     outcomes: Sequence[Outcome] | None = None
-    failed: dict[int, str] = field(default_factory=dict)
-    computed: int = 0
+    failures: dict[int, str] = field(default_factory=dict)
+    computed_count: int = 0
     compute_s: float = 0.0
 
 
@@ -54,9 +53,7 @@ class Scorer:
     """Scores blocks, in one thread.
 
     Args:
-        manifest: the model's manifest.
         make: creates a verified backend; called again after a fault.
-        contract: the model's contract.
         batch: items of a forward.
         beat: called before each forward; may raise to stop.
     """
@@ -77,65 +74,65 @@ class Scorer:
         self._backend = make()
         self._stacks = contract.padding is None and all(s.is_fixed for s in manifest.outputs)
 
-    def score(self, block: Block) -> Scored:
+    def score(self, block: Block) -> ScoredBlock:
         """Compute the good rows of a block.
 
         Raises:
             BulkError: if the backend breaks twice.
         """
-        kept, place = distinct(block)
-        scored = Scored(block, place, computed=len(kept))
+        rows, place = distinct(block)
+        scored_block = ScoredBlock(block, place, computed_count=len(rows))
         began = time.perf_counter()
         try:
-            self._compute(scored, kept)
+            self._compute(scored_block, rows)
         except ReplicaError as fault:
             LOG.warning("replica_broke", problem=str(fault), instead="it is recreated")
             self._backend.close()
             try:
                 self._backend = self._make()
-                self._compute(scored, kept)
+                self._compute(scored_block, rows)
             except ReplicaError as again:
                 raise BulkError(f"the device does not work: {again}") from again
-        scored.compute_s = time.perf_counter() - began
-        return scored
+        scored_block.compute_s = time.perf_counter() - began
+        return scored_block
 
     def close(self) -> None:
         """Release the backend."""
         self._backend.close()
 
-    def _compute(self, scored: Scored, kept: Array) -> None:
-        block = scored.block
-        scored.failed.clear()
+    def _compute(self, scored_block: ScoredBlock, rows: Array) -> None:
+        block = scored_block.block
+        scored_block.failures.clear()
         if block.arrays is not None and self._stacks:
             arrays = block.arrays
-            if len(kept) < len(block.good):
-                arrays = {name: array[kept] for name, array in arrays.items()}
-            scored.outputs = self._stacked(arrays, len(kept), scored.failed)
+            if len(rows) < len(block.good):
+                arrays = {name: array[rows] for name, array in arrays.items()}
+            scored_block.outputs = self._run_stacked(arrays, len(rows), scored_block.failures)
         else:
             items = block.items or _items(block.arrays)
-            scored.outcomes = self._one_by_one([items[row] for row in kept.tolist()])
-            for at, outcome in enumerate(scored.outcomes):
+            scored_block.outcomes = self._one_by_one([items[row] for row in rows.tolist()])
+            for at, outcome in enumerate(scored_block.outcomes):
                 if isinstance(outcome, ItemFailed):
-                    scored.failed[at] = _reason(outcome)
+                    scored_block.failures[at] = _reason(outcome)
 
-    def _stacked(self, arrays: Arrays, count: int, failed: dict[int, str]) -> Arrays:
+    def _run_stacked(self, arrays: Arrays, count: int, failures: dict[int, str]) -> Arrays:
         """Whole batches as slices of the arrays; the runner repeats batches that fail."""
         raw = {spec.name: np.zeros((count, *spec.item_shape), spec.dtype) for spec in self._outputs}
         again = []  # first rows of batches that failed
-        for start, answered in self._forwards(arrays, count):
-            if answered is None:
+        for start, outputs_of_batch in self._forwards(arrays, count):
+            if outputs_of_batch is None:
                 again.append(start)
                 continue
             for name, array in raw.items():
-                array[start : start + self._batch] = answered[name]
+                array[start : start + self._batch] = outputs_of_batch[name]
         again += self._not_finite(raw)
         with np.errstate(invalid="ignore", over="ignore"):  # rows that are not finite are replaced
             outputs = {name: writable(array) for name, array in self._contract.finish(raw).items()}
         for start in dict.fromkeys(again):
             batch = {name: array[start : start + self._batch] for name, array in arrays.items()}
-            for row, outcome in enumerate(self._run(_items(batch)), start):
+            for row, outcome in enumerate(self._run_items(_items(batch)), start):
                 if isinstance(outcome, ItemFailed):
-                    failed[row] = _reason(outcome)
+                    failures[row] = _reason(outcome)
                 else:
                     for name, array in outputs.items():
                         array[row] = outcome[name]
@@ -157,28 +154,30 @@ class Scorer:
         for start in range(0, count, self._batch):
             self._beat()
             batch = {name: array[start : start + self._batch] for name, array in arrays.items()}
-            running.append((start, self._begun(batch) if launches else partial(self._ran, batch)))
+            running.append(
+                (start, self._begin(batch) if launches else partial(self._run_plain, batch))
+            )
             if not launches or len(running) == AHEAD:
-                yield self._ended(*running.popleft(), count)
+                yield self._end(*running.popleft(), count)
         while running:
-            yield self._ended(*running.popleft(), count)
+            yield self._end(*running.popleft(), count)
 
-    def _ran(self, batch: Arrays) -> Arrays:
+    def _run_plain(self, batch: Arrays) -> Arrays:
         return self._backend.run(batch)
 
-    def _begun(self, batch: Arrays) -> Callable[[], Arrays]:
+    def _begin(self, batch: Arrays) -> Callable[[], Arrays]:
         """Launch a batch from pinned memory, while the device runs another one."""
         backend = cast(LaunchingBackend, self._backend)
         try:
-            staged = backend.stage({name: array.shape for name, array in batch.items()})
+            buffers = backend.stage({name: array.shape for name, array in batch.items()})
             for name, array in batch.items():
-                np.copyto(staged[name], array)
-            return backend.launch(staged).outputs
+                np.copyto(buffers[name], array)
+            return backend.launch(buffers).outputs
         except ModelError as error:
             problem = error
         return partial(_raise, problem)
 
-    def _ended(
+    def _end(
         self, start: int, outputs_of: Callable[[], Arrays], count: int
     ) -> tuple[int, Arrays | None]:
         rows = min(self._batch, count - start)
@@ -205,11 +204,11 @@ class Scorer:
             group.sort(key=lambda at: -items[at].length)  # longest first: it needs most memory
             for start in range(0, len(group), self._batch):
                 places = group[start : start + self._batch]
-                ran = self._run([items[at] for at in places])
-                outcomes.update(zip(places, ran, strict=True))
+                batch_outcomes = self._run_items([items[at] for at in places])
+                outcomes.update(zip(places, batch_outcomes, strict=True))
         return [outcomes[at] for at in range(len(items))]
 
-    def _run(self, items: Sequence[Item]) -> list[Outcome]:
+    def _run_items(self, items: Sequence[Item]) -> list[Outcome]:
         report = run_batch(self._backend, items, self._contract, self._beat)
         if report.fault is not None:
             raise report.fault
@@ -226,9 +225,9 @@ def _items(arrays: Arrays | None) -> list[Item]:
     return [Item({name: array[row] for name, array in arrays.items()}) for row in range(count)]
 
 
-def _reason(failed: ItemFailed) -> str:
-    more = getattr(failed, "reason", "")
-    return f"{failed}: {more}" if more else str(failed)
+def _reason(failure: ItemFailed) -> str:
+    more = getattr(failure, "reason", "")
+    return f"{failure}: {more}" if more else str(failure)
 
 
 def _raise(error: Exception) -> Arrays:

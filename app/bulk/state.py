@@ -31,9 +31,7 @@ class Shard:
     """A finished shard.
 
     Attributes:
-        name: name of its file.
         first: number of its first row.
-        rows: number of rows.
         errors: number of bad rows.
         computed: number of rows that the model computed; the others were equal to one, or bad.
         bytes: size of its file.
@@ -51,14 +49,12 @@ class Shard:
     stream: str = ""
 
 
-class Run:
+class RunState:
     """The folder of a run.
 
     Args:
         folder: `--out`.
         plan: what must not change until the end, by name: model, inputs, options.
-        shards: finished shards.
-        packages: versions of packages.
     """
 
     def __init__(
@@ -108,24 +104,24 @@ class Run:
         self.shards.append(shard)
 
     def end(
-        self, status: str, unfinished: list[dict[str, object]], took: Mapping[str, Any]
+        self, status: str, open_errors: list[dict[str, object]], report: Mapping[str, Any]
     ) -> None:
         """Write errors.parquet and the manifest.
 
         Args:
             status: `finished`, or the reason why not.
-            unfinished: the errors of rows that are in no shard.
-            took: counts and times of the last part of the run.
+            open_errors: the errors of rows that are in no shard.
+            report: counts and times of the last part of the run.
 
         Raises:
             BulkError: if they cannot be written.
         """
-        write_errors(self.folder, lambda: self._bad_rows(unfinished))
-        self._write(status, took)
+        write_errors(self.folder, lambda: self._bad_rows(open_errors))
+        self._write(status, report)
         if status == "finished":
             (self.folder / JOURNAL).unlink(missing_ok=True)
 
-    def _bad_rows(self, unfinished: list[dict[str, object]]) -> Iterator[list[dict[str, object]]]:
+    def _bad_rows(self, open_errors: list[dict[str, object]]) -> Iterator[list[dict[str, object]]]:
         for shard in self.shards:
             number = shard.first
             if not shard.errors:
@@ -137,9 +133,9 @@ class Run:
                     if row["error"] is not None
                 ]
                 number += len(rows)
-        yield unfinished
+        yield open_errors
 
-    def _write(self, status: str, took: Mapping[str, Any]) -> None:
+    def _write(self, status: str, report: Mapping[str, Any]) -> None:
         content = {
             "schema_version": SCHEMA_VERSION,
             "status": status,
@@ -150,7 +146,7 @@ class Run:
             "rows": self.rows,
             "errors": self.errors,
             "errors_file": ERRORS_FILE if self.errors else None,
-            "last_part": took,
+            "last_part": report,
             "shards": [asdict(shard) for shard in self.shards] if status != "running" else [],
         }
         option = orjson.OPT_INDENT_2 | orjson.OPT_NON_STR_KEYS | orjson.OPT_APPEND_NEWLINE
@@ -158,13 +154,8 @@ class Run:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """The files of an earlier part of a run.
-
-    Attributes:
-        manifest: its content.
-        shards: finished shards.
-    """
+class EarlierRun:
+    """The files of an earlier part of a run."""
 
     manifest: Mapping[str, Any]
     shards: list[Shard]
@@ -175,7 +166,7 @@ class Found:
         return bool(self.manifest.get("status") == "finished")
 
 
-def find(folder: Path, *, resume: bool) -> Found | None:
+def find(folder: Path, *, resume: bool) -> EarlierRun | None:
     """Read the folder of a run, which is locked; None if no run has begun.
 
     Raises:
@@ -206,21 +197,23 @@ def find(folder: Path, *, resume: bool) -> Found | None:
             raise BulkError(
                 f"{path} has changed since it was written: start again in another folder"
             )
-    return Found(manifest, shards)
+    return EarlierRun(manifest, shards)
 
 
-def check_unchanged(found: Found, plan: Mapping[str, Any], folder: Path) -> None:
+def check_unchanged(earlier: EarlierRun, plan: Mapping[str, Any], folder: Path) -> None:
     """Check that a run continues with the plan with which it began.
 
     Raises:
         UsageError: with the difference.
     """
     for part, value in plan.items():
-        then, now = found.manifest.get(part), orjson.loads(orjson.dumps(value))
+        then, now = earlier.manifest.get(part), orjson.loads(orjson.dumps(value))
         if then == now:
             continue
         if part == "inputs":
-            raise UsageError(f"{_changed(then, now)}: start again in another folder than {folder}")
+            raise UsageError(
+                f"{_input_difference(then, now)}: start again in another folder than {folder}"
+            )
         name = part
         if isinstance(then, dict) and isinstance(now, dict):
             key = next(key for key in {**then, **now} if then.get(key) != now.get(key))
@@ -231,9 +224,9 @@ def check_unchanged(found: Found, plan: Mapping[str, Any], folder: Path) -> None
         )
 
 
-def _changed(then: Any, now: Any) -> str:
+def _input_difference(then: Any, now: Any) -> str:
     """The inputs that differ from those with which a run began."""
-    before, after = ([each["argument"] for each in given] for given in (then, now))
+    before, after = ([each["argument"] for each in arguments] for arguments in (then, now))
     if before != after:
         return f"the run began with the inputs {_short(before)}, not {_short(after)}"
     which = next(old for old, new in zip(then, now, strict=True) if old != new)

@@ -32,10 +32,6 @@ def shard_name(number: int, form: str) -> str:
 class ShardWriter:
     """Writes one file of tables, which exists only after `commit` has returned.
 
-    Args:
-        path: path of the file.
-        schema: schema of the tables.
-
     Raises:
         BulkError: if the disk is full, or the file cannot be written; nothing is left behind.
     """
@@ -44,8 +40,8 @@ class ShardWriter:
         self._path = path
         self._temporary = path.with_name(f".{path.name}.tmp")
         self._schema = schema
-        self._kept: list[Any] = []
-        self._kept_bytes = 0
+        self._tables: list[Any] = []
+        self._tables_bytes = 0
         with _clear_errors(path.parent):
             self._file: BinaryIO = self._temporary.open("wb")
         self._parquet: Any = None
@@ -59,9 +55,9 @@ class ShardWriter:
                 for row in table.to_pylist():
                     self._file.write(orjson.dumps(row, _as_text, orjson.OPT_APPEND_NEWLINE))
                 return
-            self._kept.append(table)
-            self._kept_bytes += table.nbytes
-            if self._kept_bytes >= GROUP_BYTES:
+            self._tables.append(table)
+            self._tables_bytes += table.nbytes
+            if self._tables_bytes >= GROUP_BYTES:
                 self._write_group()
 
     def commit(self) -> tuple[int, str]:
@@ -73,8 +69,8 @@ class ShardWriter:
             self._file.flush()
             os.fsync(self._file.fileno())
             self._file.close()
-            with self._temporary.open("rb") as written:
-                digest = hashlib.file_digest(written, "sha256").hexdigest()
+            with self._temporary.open("rb") as stream:
+                digest = hashlib.file_digest(stream, "sha256").hexdigest()
             size = self._temporary.stat().st_size
             self._temporary.rename(self._path)
             sync(self._path.parent)
@@ -90,9 +86,9 @@ class ShardWriter:
         self._temporary.unlink(missing_ok=True)
 
     def _write_group(self) -> None:
-        if self._kept:
-            table = pa.concat_tables(self._kept)
-            self._kept, self._kept_bytes = [], 0
+        if self._tables:
+            table = pa.concat_tables(self._tables)
+            self._tables, self._tables_bytes = [], 0
             self._parquet.write_table(table, row_group_size=max(1, table.num_rows))
 
     @contextlib.contextmanager
@@ -144,18 +140,16 @@ def read_shard(path: Path, columns: list[str]) -> Iterator[list[dict[str, object
             yield [{name: row[name] for name in columns}]
 
 
-def write_errors(folder: Path, found: Callable[[], Iterator[list[dict[str, object]]]]) -> None:
+def write_errors(folder: Path, pieces: Callable[[], Iterator[list[dict[str, object]]]]) -> None:
     """Write errors.parquet; no file if there are no errors.
 
-    Args:
-        folder: the run's folder.
-        found: yields rows of `id`, `row` and `reason`, in pieces.
+    `pieces` yields rows of `id`, `row` and `reason`.
 
     Raises:
         BulkError: if the disk is full, or the file cannot be written.
     """
     writer: ShardWriter | None = None
-    for rows in found():
+    for rows in pieces():
         if rows:
             writer = writer or ShardWriter(folder / ERRORS_FILE, ERRORS_SCHEMA)
             writer.add(pa.Table.from_pylist(rows, schema=ERRORS_SCHEMA))

@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from app.backends.base import Backend, Launched, LaunchingBackend
+from app.backends.base import Backend, LaunchedBatch, LaunchingBackend
 from app.engine.complaints import in_short
 from app.engine.replica_thread import Later
 from app.errors import BackendFailed, ModelError, NonFiniteOutput, OutOfMemory, ReplicaError
@@ -137,7 +137,7 @@ class _Run:
         self._forwards = 0
         self._errors: list[ModelError] = []
         self._started = time.perf_counter()
-        self._launched: Launched | None = None
+        self._launched: LaunchedBatch | None = None
         self._refused: Exception | None = None  # why it was not launched
         self._prepared_s = 0.0
         self._device = NO_DEVICE_TIMES

@@ -195,7 +195,7 @@ class Engine(Settler):
         try:
             submission.cache = self._place(served, submission, items, lag_s, foreseen=foreseen)
         except TorchlaneError:
-            served.queue.metrics.failed(self._clock.now() - submission.began)
+            served.queue.metrics.count_failure(self._clock.now() - submission.began)
             raise
         if submission.is_settled:
             count_outcomes(served.queue.metrics, submission, self._clock.now())
@@ -295,9 +295,9 @@ class Engine(Settler):
             self._join(queue, flight, submission)
         counts = cache_counts(hit, len(fresh), len(items))
         if fresh and self._launch(queue, fresh, fresh_keys, submission, now):
-            queue.metrics.looked_up(counts._replace(miss=0))  # misses are counted later
+            queue.metrics.count_lookups(counts._replace(miss=0))  # misses are counted later
         else:
-            queue.metrics.looked_up(counts)
+            queue.metrics.count_lookups(counts)
         return counts
 
     def _launch(
@@ -337,10 +337,10 @@ class Engine(Settler):
         try:
             self._admission.admit(served.queue, (), deadline, 0.0, now)
         except TorchlaneError:
-            served.queue.metrics.failed(0.0)
+            served.queue.metrics.count_failure(0.0)
             raise
         submission.cache = cache_counts(len(keys), 0, len(keys))
-        served.queue.metrics.looked_up(submission.cache)
+        served.queue.metrics.count_lookups(submission.cache)
         count_outcomes(served.queue.metrics, submission, now)
         return submission
 
@@ -366,7 +366,7 @@ class Engine(Settler):
         try:  # the item's length is unknown: assume the shortest
             self._admission.foresee(queue, ONE_ITEM, deadline, lag_s, now)
         except TorchlaneError:
-            queue.metrics.failed(0.0)
+            queue.metrics.count_failure(0.0)
             raise
         return True
 
@@ -414,7 +414,7 @@ class Engine(Settler):
             queue_limit_bytes=lambda: tickets.limit_bytes,
             predicted_wait_s=lambda: self._timeline.wait_s(queue),
         )
-        self._metrics.served(model, gauges)
+        self._metrics.add_model(model, gauges)
         served = self._models[model] = _Served(queue, KeyMaker(identity), self._closed)
         served.unmeasured = {kind for kind in costs if kind not in measured}
         self._timeline.add(queue)
@@ -451,7 +451,7 @@ class Engine(Settler):
         self._timeline.remove(served.queue)
         self._admission.forget(model)
         if all(other.plain != model.plain for other in self._models):  # no other revision
-            self._metrics.retired(model)
+            self._metrics.remove_model(model)
 
     def watch_faults(self, tell: Callable[[Replica, ReplicaError], None]) -> None:
         """Call `tell` when a replica breaks; the engine gives it no more work."""
@@ -575,7 +575,7 @@ def count_outcomes(metrics: ModelMetrics, submission: Submission, now: float) ->
     """Count a settled request and its items by outcome."""
     seconds = now - submission.began
     if submission.error is not None:
-        metrics.failed(seconds)
+        metrics.count_failure(seconds)
         if isinstance(submission.error, TorchlaneError):
             metrics.outcome(submission.error.code, len(submission.keys))
         return
@@ -589,7 +589,7 @@ def count_outcomes(metrics: ModelMetrics, submission: Submission, now: float) ->
     if submission.invalid:
         metrics.outcome(InvalidItem.code, submission.invalid)
     if predicted < len(submission.keys) or submission.invalid:
-        metrics.failed(seconds)
+        metrics.count_failure(seconds)
     else:
         computed = submission.batch_items > 0
         metrics.request(seconds, submission.queue_s, submission.compute_s, computed=computed)

@@ -60,12 +60,12 @@ class Lookups:
         if not queue.caches or queue.contract.layout is None:
             return False
         if self._tier.is_open:
-            queue.metrics.shared(NotFound.OPEN.value, len(fresh))
+            queue.metrics.count_shared(NotFound.OPEN.value, len(fresh))
             return False
         length = max([item.length for item in fresh])
         compute_s = min([each.expected_s(len(fresh), length) for each in queue.costs.values()])
         if left_s <= self._tier.budget_s + compute_s or not self._costs_more(queue, length):
-            queue.metrics.shared(NotFound.SKIPPED.value, len(fresh))
+            queue.metrics.count_shared(NotFound.SKIPPED.value, len(fresh))
             return False
         return True
 
@@ -130,8 +130,8 @@ class Lookups:
         if layout is None or not fits(value, layout):
             _count(queue, NotFound.WRONG)
             return False
-        queue.metrics.shared(HIT)
-        queue.metrics.looked_up(ONE_HIT)
+        queue.metrics.count_shared(HIT)
+        queue.metrics.count_lookups(ONE_HIT)
         queue.tickets.withdraw(ticket)
         for waiter in ticket.waiters:
             waiter.found += 1
@@ -158,5 +158,5 @@ class Lookups:
 
 def _count(queue: ModelQueue, why: NotFound) -> None:
     """Count an item that the lookup did not find: it was not in the cache."""
-    queue.metrics.shared(why.value)
-    queue.metrics.looked_up(ONE_MISS)
+    queue.metrics.count_shared(why.value)
+    queue.metrics.count_lookups(ONE_MISS)

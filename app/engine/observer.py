@@ -43,7 +43,7 @@ class BatchObserver:
         """A batch has ended; its items are not settled yet."""
         queue, replica, tickets = batch.queue, batch.replica, batch.tickets
         busy_s = max(0.0, now - took.began)
-        self._ran[replica.name].ran(len(tickets), busy_s, report.compute_s, report.device)
+        self._ran[replica.name].count_batch(len(tickets), busy_s, report.compute_s, report.device)
         if batch.record is not None or self._tracing.followed:  # a traced request may have joined
             self._note_traces(batch, now - batch.started)
         trace_id = ""

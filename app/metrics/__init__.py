@@ -28,7 +28,7 @@ from app.metrics.bound import (
     labels_of,
 )
 from app.metrics.counters import Counters
-from app.metrics.gauges import Gauges, ModelGauges, ModelInfo, ServedModel
+from app.metrics.gauges import Gauges, ModelGauges, ModelInfoCollector, ServedModel
 from app.types import ModelId
 
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
@@ -58,7 +58,7 @@ class Metrics(Counters, Gauges):
         Gauges.__init__(self, self.registry)
         self.requests_in_flight.set_function(lambda: self.requests_open)
         self._key_names: set[str] = set()
-        self._model_info = ModelInfo()
+        self._model_info = ModelInfoCollector()
         self.registry.register(self._model_info)
         ProcessCollector(registry=self.registry)  # memory, CPU, file descriptors
 
@@ -70,21 +70,21 @@ class Metrics(Counters, Gauges):
     def _model(self, model: ModelId) -> ModelMetrics:
         return ModelMetrics(self, self._tallies, model)
 
-    def served(self, model: ModelId, values: ModelGauges[Callable[[], float]]) -> None:
+    def add_model(self, model: ModelId, values: ModelGauges[Callable[[], float]]) -> None:
         """Register the gauges of a model; their values are read at each scrape."""
         for gauge, value in zip(self.of_models, values, strict=True):
             gauge.labels(*labels_of(model)).set_function(value)
 
-    def retired(self, model: ModelId) -> None:
+    def remove_model(self, model: ModelId) -> None:
         """Remove the gauges of a model; its counters stay."""
         for gauge in self.of_models:
             gauge.remove(*labels_of(model))
 
-    def watch_log(self, dropped: Callable[[], int]) -> None:
-        """Count the lines that the log has dropped, of which `dropped` returns the total."""
-        self._tallies.total(self.log_lines_dropped, dropped)
+    def watch_log(self, dropped_total: Callable[[], int]) -> None:
+        """Count the lines that the log has dropped, of which `dropped_total` returns the total."""
+        self._tallies.total(self.log_lines_dropped, dropped_total)
 
-    def load_ended(self, model: ModelId, result: str) -> None:
+    def count_load(self, model: ModelId, result: str) -> None:
         """Count a result of a version: 'loaded', 'failed' or 'retired'."""
         self.model_loads.labels(*labels_of(model), result).inc()
 
@@ -165,6 +165,6 @@ class Metrics(Counters, Gauges):
         self._tallies.flush()
 
 
-def _is_openmetrics(accepted: str) -> bool:
-    kind, *parameters = (each.strip().lower() for each in accepted.split(";"))
+def _is_openmetrics(media_range: str) -> bool:
+    kind, *parameters = (each.strip().lower() for each in media_range.split(";"))
     return kind == OPENMETRICS and not any(NEVER.fullmatch(each) for each in parameters)

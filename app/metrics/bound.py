@@ -58,12 +58,12 @@ class RequestMetrics:
         self, counters: Counters, tallies: Tallies, route: str, status: int, code: str
     ) -> None:
         outcome = "ok" if status < 400 else "client_error" if status < 500 else "server_error"
-        self._finished = tallies.counter(counters.requests.labels(route, str(status), code))
+        self._count = tallies.counter(counters.requests.labels(route, str(status), code))
         self._seconds = tallies.histogram(counters.request_seconds.labels(route, outcome), SECONDS)
 
-    def ended(self, seconds: float, trace_id: str = "") -> None:
+    def count(self, seconds: float, trace_id: str = "") -> None:
         """Count a request that took this many seconds."""
-        self._finished.amount += 1
+        self._count.amount += 1
         self._seconds.observe(seconds, trace_id)
 
 
@@ -74,7 +74,7 @@ class ModelMetrics:
         labels = labels_of(model)
         self._counters, self._tallies, self._labels = counters, tallies, labels
         self._outcomes: dict[str, Tally] = {}  # a series exists after its first count
-        self._shared: dict[str, Tally] = {}
+        self._shared_tallies: dict[str, Tally] = {}
         self.computed = tallies.counter(counters.items_computed.labels(*labels))
         self.batch_size = tallies.histogram(counters.batch_size.labels(*labels), BATCH_SIZES)
         self.queue_seconds = tallies.histogram(counters.queue_seconds.labels(*labels), SECONDS)
@@ -96,7 +96,7 @@ class ModelMetrics:
             for part in ("ok", "failed", "queue", "compute")
         )
 
-    def looked_up(self, counts: CacheCounts) -> None:
+    def count_lookups(self, counts: CacheCounts) -> None:
         """Count a request's items by the result of their lookup in the cache and in flight."""
         hit, miss, joined = counts
         self._hit.amount += hit
@@ -110,17 +110,17 @@ class ModelMetrics:
         self._queue_s.amount += queue_s
         self._compute_s.amount += compute_s
 
-    def failed(self, seconds: float) -> None:
+    def count_failure(self, seconds: float) -> None:
         """Count a request that failed, at least in part."""
         self._requests_failed.inc()
         self._failed_s.inc(seconds)
 
-    def shared(self, result: str, amount: int = 1) -> None:
+    def count_shared(self, result: str, amount: int = 1) -> None:
         """Count items by the result of the shared cache."""
-        tally = self._shared.get(result)
+        tally = self._shared_tallies.get(result)
         if tally is None:
             series = self._counters.shared_cache_lookups.labels(*self._labels, result)
-            tally = self._shared[result] = self._tallies.counter(series)
+            tally = self._shared_tallies[result] = self._tallies.counter(series)
         tally.inc(amount)
 
     def outcome(self, outcome: str, amount: int = 1) -> None:
@@ -167,7 +167,7 @@ class ReplicaMetrics:
             for stage in ("copy_in", "compute", "copy_out")
         ]
 
-    def ran(
+    def count_batch(
         self,
         items: int,
         busy_s: float,
@@ -176,11 +176,8 @@ class ReplicaMetrics:
     ) -> None:
         """Count a batch that has ended.
 
-        Args:
-            items: number of its items.
-            busy_s: seconds since the replica got it, or finished the previous batch.
-            compute_s: seconds in the backend.
-            device: times by the device's own clock.
+        `busy_s` counts from when the replica got it, or finished the previous batch; `compute_s`
+        are the seconds in the backend.
         """
         self._batches.amount += 1
         self._items.amount += items

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.samples import Exemplar
 
-from app.metrics.tally import Seen
+from app.metrics.tally import TracedObservation
 
 SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 ROUND_TRIPS = (0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.025, 0.1, 1)
@@ -20,19 +20,21 @@ LOG_LINES_DROPPED = "torchlane_log_lines_dropped"  # also a parent's, which has 
 class BulkHistogram(Histogram):
     """A histogram that accepts many observations at once."""
 
-    def add(self, counts: Sequence[int], total: float, seen: Mapping[int, Seen]) -> None:
+    def add(
+        self, counts: Sequence[int], total: float, observations: Mapping[int, TracedObservation]
+    ) -> None:
         """Add observations to each bucket.
 
         Args:
             counts: number of observations in each bucket.
             total: sum of the observations.
-            seen: the exemplar of each bucket, if any.
+            observations: the exemplar of each bucket, if any.
         """
         self._sum.inc(total)
         for bucket, count in zip(self._buckets, counts, strict=True):
             if count:
                 bucket.inc(count)
-        for at, (trace_id, amount, moment) in seen.items():
+        for at, (trace_id, amount, moment) in observations.items():
             self._buckets[at].set_exemplar(Exemplar({"trace_id": trace_id}, amount, moment))
 
 

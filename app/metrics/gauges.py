@@ -43,13 +43,11 @@ class ModelGauges(NamedTuple, Generic[T_co]):
     predicted_wait_s: T_co
 
 
-class Declared(NamedTuple):
+class GaugeSpec(NamedTuple):
     """One gauge.
 
     Attributes:
         name: the name without the prefix.
-        text: the help text.
-        labels: the names of the labels.
         mode: how the values of several processes are merged.
     """
 
@@ -61,14 +59,14 @@ class Declared(NamedTuple):
 
 # A model has these gauges while it is served.
 OF_MODELS = ModelGauges(
-    waiting=Declared("queue_depth_items", "Items that wait for a batch.", LABELS),
-    queue_limit=Declared("queue_limit_items", "Items that may wait; more are rejected.", LABELS),
-    replicas=Declared("model_replicas", "Replicas that serve the model now.", LABELS),
-    waiting_bytes=Declared("queue_bytes", "Bytes of the items that wait for a batch.", LABELS),
-    queue_limit_bytes=Declared(
+    waiting=GaugeSpec("queue_depth_items", "Items that wait for a batch.", LABELS),
+    queue_limit=GaugeSpec("queue_limit_items", "Items that may wait; more are rejected.", LABELS),
+    replicas=GaugeSpec("model_replicas", "Replicas that serve the model now.", LABELS),
+    waiting_bytes=GaugeSpec("queue_bytes", "Bytes of the items that wait for a batch.", LABELS),
+    queue_limit_bytes=GaugeSpec(
         "queue_limit_bytes", "Bytes that waiting items may have; more are rejected.", LABELS
     ),
-    predicted_wait_s=Declared(
+    predicted_wait_s=GaugeSpec(
         "predicted_wait_seconds",
         "Seconds that a request arriving now is expected to wait for its batch.",
         LABELS,
@@ -97,9 +95,11 @@ class Gauges:
         def gauge(
             name: str, text: str, labels: Sequence[str] = (), mode: Mode = "livesum"
         ) -> Gauge:
-            made = Gauge(PREFIX + name, text, labels, registry=registry, multiprocess_mode=mode)
-            self.gauges[PREFIX + name] = made
-            return made
+            new_gauge = Gauge(
+                PREFIX + name, text, labels, registry=registry, multiprocess_mode=mode
+            )
+            self.gauges[PREFIX + name] = new_gauge
+            return new_gauge
 
         self.requests_in_flight = gauge(
             "requests_in_flight", "Requests for predictions that have no answer yet."
@@ -172,7 +172,7 @@ class Gauges:
         self.of_models = ModelGauges(*(gauge(*each) for each in OF_MODELS))
 
 
-class ModelInfo(Collector):
+class ModelInfoCollector(Collector):
     """Reads the served models at every scrape: a retired version leaves no series behind."""
 
     def __init__(self) -> None:

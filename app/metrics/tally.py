@@ -60,7 +60,7 @@ class TotalTally:
         self._handed_over = total
 
 
-class Seen(NamedTuple):
+class TracedObservation(NamedTuple):
     """An observation that belongs to a trace.
 
     Attributes:
@@ -81,18 +81,18 @@ class HistogramTally:
             and the last observation of each bucket that belongs to a trace.
     """
 
-    __slots__ = ("_bounds", "_counts", "_hand_over", "_seen", "_total")
+    __slots__ = ("_bounds", "_counts", "_hand_over", "_total", "_traced")
 
     def __init__(
         self,
         bounds: Sequence[float],
-        hand_over: Callable[[Sequence[int], float, Mapping[int, Seen]], None],
+        hand_over: Callable[[Sequence[int], float, Mapping[int, TracedObservation]], None],
     ) -> None:
         self._bounds = [float(bound) for bound in bounds]
         self._hand_over = hand_over
         self._counts = [0] * (len(self._bounds) + 1)
         self._total = 0.0
-        self._seen: dict[int, Seen] = {}
+        self._traced: dict[int, TracedObservation] = {}
 
     def observe(self, amount: float, trace_id: str = "") -> None:
         """Record one observation, and the trace that it belongs to."""
@@ -107,12 +107,12 @@ class HistogramTally:
         self._counts[bucket] += 1
         self._total += amount
         if trace_id:
-            self._seen[bucket] = Seen(trace_id, amount, time.time())
+            self._traced[bucket] = TracedObservation(trace_id, amount, time.time())
 
     def flush(self) -> None:
         """Hand over the observations."""
         counts, total = self._counts, self._total
         if any(counts):
-            seen, self._seen = self._seen, {}
+            traced, self._traced = self._traced, {}
             self._counts, self._total = [0] * len(counts), 0.0
-            self._hand_over(counts, total, seen)
+            self._hand_over(counts, total, traced)

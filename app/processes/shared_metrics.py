@@ -138,9 +138,9 @@ class SharedMetrics(Metrics):
         of_devices = self.of_devices.values()
         self._quick = [gauge for gauge in self.gauges.values() if gauge not in of_devices]
 
-    def retired(self, model: ModelId) -> None:
+    def remove_model(self, model: ModelId) -> None:
         """See `Metrics`; written values cannot be removed, so they are set to zero and left out."""
-        self.served(model, NOTHING_LEFT)
+        self.add_model(model, NOTHING_LEFT)
 
     def open(self) -> None:
         """Start writing values; called on the event loop."""

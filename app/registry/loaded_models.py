@@ -17,7 +17,7 @@ from app.registry.model_settings import ModelSettings
 from app.types import Device, ModelId, Serving
 from models.manifest import Manifest
 
-MAX_NAMED = 10  # models in one sentence: a repository may contain hundreds
+MAX_LISTED = 10  # models in one sentence: a repository may contain hundreds
 
 
 class ModelState(enum.Enum):
@@ -50,8 +50,8 @@ class LoadedModel:
 
     def __post_init__(self) -> None:
         """Sum up the outputs, which each request would do otherwise."""
-        fixed = sum(spec.item_bytes for spec in self.manifest.outputs if spec.is_fixed)
-        object.__setattr__(self, "fixed_bytes", fixed)  # frozen
+        fixed_bytes = sum(spec.item_bytes for spec in self.manifest.outputs if spec.is_fixed)
+        object.__setattr__(self, "fixed_bytes", fixed_bytes)  # frozen
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,11 +87,11 @@ class VersionStatus:
     since: float = field(default_factory=time.monotonic)
 
 
-def listed(names: Iterable[str]) -> str:
+def list_names(names: Iterable[str]) -> str:
     """The first few names, and how many more there are."""
-    found = list(names)
-    more = len(found) - MAX_NAMED
-    return ", ".join(found[:MAX_NAMED]) + (f" and {more} more" if more > 0 else "") or "none"
+    texts = list(names)
+    more = len(texts) - MAX_LISTED
+    return ", ".join(texts[:MAX_LISTED]) + (f" and {more} more" if more > 0 else "") or "none"
 
 
 class LoadedModels:
@@ -111,9 +111,9 @@ class LoadedModels:
 
     def __init__(self, default_model: str | None) -> None:
         self.changes = 0
-        self.default_model = self._configured = default_model
+        self.default_model = self._configured_default = default_model
         self._current: dict[str, LoadedModel] = {}  # the newest served version
-        self._served: dict[ModelId, LoadedModel] = {}
+        self._by_id: dict[ModelId, LoadedModel] = {}
         self._statuses: dict[str, dict[ModelId, VersionStatus]] = {}
         self.is_discovered = False
         self.is_unreadable = False
@@ -123,14 +123,14 @@ class LoadedModels:
     def keeps_default(self) -> bool:
         """Whether a model is the default only because it once was the only one."""
         several = len(self._statuses) > 1
-        return several and self._configured is None and self.default_model is not None
+        return several and self._configured_default is None and self.default_model is not None
 
     @property
     def names(self) -> tuple[str, ...]:
         """Every model of the repository, loaded or not."""
         return tuple(dict.fromkeys((*self._statuses, *self.unreadable_folders)))
 
-    def discovered(
+    def record_contents(
         self,
         newest: Iterable[ModelId],
         kept_default: str | None = None,
@@ -150,13 +150,13 @@ class LoadedModels:
         self._choose_default(kept_default)
         self.is_discovered, self.is_unreadable = True, False
 
-    def _choose_default(self, kept: str | None = None) -> None:
-        if self._configured is not None or self.default_model in self._statuses:
+    def _choose_default(self, fallback: str | None = None) -> None:
+        if self._configured_default is not None or self.default_model in self._statuses:
             return
         only = next(iter(self._statuses)) if len(self._statuses) == 1 else None
-        self.default_model = kept if kept in self._statuses else only
+        self.default_model = fallback if fallback in self._statuses else only
 
-    def unreadable(self) -> None:
+    def record_unreadable(self) -> None:
         """Record that the repository could not be read."""
         self.is_unreadable = not self.is_discovered  # loaded models keep serving
 
@@ -164,7 +164,7 @@ class LoadedModels:
         """Record the state of a version."""
         self._statuses.setdefault(status.id.name, {})[status.id] = status
 
-    def reached(self, model: ModelId, step: str, stage: str, progress: float) -> float:
+    def record_step(self, model: ModelId, step: str, stage: str, progress: float) -> float:
         """Record a load's current step; returns the seconds since the load began.
 
         See `VersionStatus`. A late call does not change a version that is no longer loading.
@@ -175,13 +175,13 @@ class LoadedModels:
         self.record(replace(status, step=step, stage=stage, progress=progress))
         return time.monotonic() - status.since
 
-    def mended(self, model: ModelId) -> None:
+    def clear_problem(self, model: ModelId) -> None:
         """Clear the problem of a version that is served."""
         status = self._statuses[model.name][model]
         if status.problem is not None:
             self.record(replace(status, problem=None, changed=False))
 
-    def changed(self, model: ModelId, problem: str) -> VersionStatus:
+    def record_change(self, model: ModelId, problem: str) -> VersionStatus:
         """Record that a served version's files are no longer those that are served."""
         status = replace(self._statuses[model.name][model], problem=problem, changed=True)
         self.record(status)
@@ -190,7 +190,7 @@ class LoadedModels:
     @property
     def changed_versions(self) -> int:
         """Number of versions whose files are no longer those that the server serves."""
-        statuses = (each for found in self._statuses.values() for each in found.values())
+        statuses = (each for versions in self._statuses.values() for each in versions.values())
         return sum(status.changed for status in statuses)
 
     def forget(self, name: str, there: Iterable[int]) -> None:
@@ -198,7 +198,7 @@ class LoadedModels:
         statuses, numbers = self._statuses.get(name, {}), set(there)
         for model, status in tuple(statuses.items()):
             waits = status.state is ModelState.LOADING
-            if model not in self._served and (waits or model.version not in numbers):
+            if model not in self._by_id and (waits or model.version not in numbers):
                 del statuses[model]
         if not statuses:
             self._statuses.pop(name, None)
@@ -211,33 +211,33 @@ class LoadedModels:
 
     def change(self, model: LoadedModel) -> None:
         """Replace the record of a served version."""
-        self._served[model.id.plain] = model
-        self._changed(model.id.name)
+        self._by_id[model.id.plain] = model
+        self._update_current(model.id.name)
 
     def withdraw(self, model: ModelId) -> None:
         """Stop serving a version; requests use the newest remaining one."""
-        self._served.pop(model, None)
+        self._by_id.pop(model, None)
         self.record(VersionStatus(model, ModelState.DRAINING))
-        self._changed(model.name)
+        self._update_current(model.name)
 
     def serves(self, model: ModelId) -> bool:
         """Whether the version is served."""
-        return model in self._served
+        return model in self._by_id
 
-    def served(self, model: ModelId) -> LoadedModel | None:
+    def find(self, model: ModelId) -> LoadedModel | None:
         """The loaded model of a version; None if the version is not served."""
-        return self._served.get(model)
+        return self._by_id.get(model)
 
     def versions(self, name: str) -> tuple[ModelId, ...]:
         """Every served version of a model, newest first."""
-        found = (model for model in self._served if model.name == name)
-        return tuple(sorted(found, reverse=True))
+        models = (model for model in self._by_id if model.name == name)
+        return tuple(sorted(models, reverse=True))
 
-    def _changed(self, name: str) -> None:
+    def _update_current(self, name: str) -> None:
         self.changes += 1
-        left = self.versions(name)
-        if left:
-            self._current[name] = self._served[left[0]]
+        versions = self.versions(name)
+        if versions:
+            self._current[name] = self._by_id[versions[0]]
         else:
             self._current.pop(name, None)
 
@@ -251,12 +251,12 @@ class LoadedModels:
         name = name or self.default_model
         if name is None:
             raise self._no_default()
-        loaded = self._current.get(name)
-        if loaded is None:
+        newest = self._current.get(name)
+        if newest is None:
             raise self.why_not(name)
-        if version is None or version == loaded.id.version:
-            return loaded
-        other = self._served.get(ModelId(name, version))
+        if version is None or version == newest.id.version:
+            return newest
+        other = self._by_id.get(ModelId(name, version))
         if other is None:
             numbers = ", ".join(str(model.version) for model in self.versions(name))
             raise ModelNotFound(f"version {version} of {name!r} is not loaded; loaded: {numbers}")
@@ -264,7 +264,7 @@ class LoadedModels:
 
     def models(self) -> tuple[LoadedModel, ...]:
         """Every loaded version."""
-        return tuple(self._served.values())
+        return tuple(self._by_id.values())
 
     def get(self, name: str) -> LoadedModel | None:
         """The loaded model for requests without a version, if any."""
@@ -288,15 +288,15 @@ class LoadedModels:
             )
         if not statuses:
             what = f"there is no model {name!r}"
-            if name == self._configured:
+            if name == self._configured_default:
                 what += ", which TORCHLANE_DEFAULT_MODEL names"
-            return ModelNotFound(f"{what}; there are: {listed(self.names)}")
-        failed = next((each for each in statuses if each.state is ModelState.FAILED), None)
-        if failed is None:
+            return ModelNotFound(f"{what}; there are: {list_names(self.names)}")
+        failure = next((each for each in statuses if each.state is ModelState.FAILED), None)
+        if failure is None:
             return ModelNotFound(
                 f"model {name!r} was unloaded; GET /models lists the loaded models"
             )
-        return ModelNotReady(f"model {name!r} could not be loaded: {failed.problem}")
+        return ModelNotReady(f"model {name!r} could not be loaded: {failure.problem}")
 
     def _no_default(self) -> TorchlaneError:
         """The error for a request without a model name if there is no default."""
@@ -309,7 +309,7 @@ class LoadedModels:
         return ModelNotFound(
             "there are several models and no default: name one, as in "
             "/models/NAME/predict, or set TORCHLANE_DEFAULT_MODEL; "
-            f"there are: {listed(self.names)}"
+            f"there are: {list_names(self.names)}"
         )
 
     def is_unloaded(self, name: str) -> bool:

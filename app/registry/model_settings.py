@@ -57,8 +57,8 @@ class ModelSettings:
             pinned_by_file=other.pinned_by_file,
         )
 
-    def largest_batch(self, planned: int | None) -> int:
-        """Maximum batch size if the artifact's plan ends at `planned`; None: it has no plan."""
-        if planned is None or not self.plan_may_lower:
+    def largest_batch(self, planned_batch: int | None) -> int:
+        """Maximum batch size if the artifact's plan ends at `planned_batch`; None: no plan."""
+        if planned_batch is None or not self.plan_may_lower:
             return self.max_batch_size
-        return min(self.max_batch_size, planned)
+        return min(self.max_batch_size, planned_batch)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from app.registry.loaded_models import MAX_NAMED, LoadedModels
+from app.registry.loaded_models import MAX_LISTED, LoadedModels
 from app.types import ModelId
 
 EVERY = "*"
@@ -27,12 +27,11 @@ class Requirements:
     """Models without which the process is not ready.
 
     Args:
-        loaded: the loaded models.
         names: names of the required models; EVERY: all models first found in the repository.
     """
 
-    def __init__(self, loaded: LoadedModels, names: Iterable[str]) -> None:
-        self._loaded = loaded
+    def __init__(self, models: LoadedModels, names: Iterable[str]) -> None:
+        self._models = models
         self._names = set(names)
 
     def __contains__(self, name: str) -> bool:
@@ -47,10 +46,10 @@ class Requirements:
         """Require these models from now on."""
         self._names = set(names)
 
-    def discovered(self) -> None:
+    def resolve_every(self) -> None:
         """Resolve EVERY to the models in the repository now."""
-        if EVERY in self._names and self._loaded.names:
-            self._names = set(self._loaded.names)
+        if EVERY in self._names and self._models.names:
+            self._names = set(self._models.names)
 
     def problems(self, serves: Callable[[ModelId], bool]) -> dict[str, str]:
         """Models that should work but do not, by name, with the reason.
@@ -60,19 +59,19 @@ class Requirements:
         Args:
             serves: whether a working replica has the version.
         """
-        loaded = self._loaded
-        there = set(loaded.names)
-        found: dict[str, str] = {}
+        models = self._models
+        there = set(models.names)
+        reasons: dict[str, str] = {}
         for name in sorted((there | self._names) - {EVERY}):
-            current = loaded.get(name)
+            current = models.get(name)
             if current is not None:
                 if not serves(current.id):
-                    found[name] = f"no replica of {current.id} works"
-            elif name not in there and loaded.is_discovered:
-                found[name] = f"the required model {name!r} is not in the repository"
-            elif not loaded.is_unloaded(name):
-                found[name] = str(loaded.why_not(name))
-        return found
+                    reasons[name] = f"no replica of {current.id} works"
+            elif name not in there and models.is_discovered:
+                reasons[name] = f"the required model {name!r} is not in the repository"
+            elif not models.is_unloaded(name):
+                reasons[name] = str(models.why_not(name))
+        return reasons
 
     def readiness(self, serves: Callable[[ModelId], bool]) -> Readiness:
         """Ready if every required model works, or any model if none is required.
@@ -80,15 +79,15 @@ class Requirements:
         Args:
             serves: see `problems`.
         """
-        loaded = self._loaded
-        if loaded.is_unreadable:
+        models = self._models
+        if models.is_unreadable:
             return Readiness(False, ("the repository cannot be read; the log has the reason",))
-        if not loaded.is_discovered:
+        if not models.is_discovered:
             return Readiness(False, ("the repository has not been read yet",))
         problems = self.problems(serves)
-        reasons = [] if loaded.names else ["the repository has no models; export one"]
-        answers = any(each.id.name not in problems for each in loaded.models())
+        reasons = [] if models.names else ["the repository has no models; export one"]
+        answers = any(each.id.name not in problems for each in models.models())
         reasons += [text for name, text in problems.items() if name in self._names or not answers]
-        if len(reasons) > MAX_NAMED:
-            reasons[MAX_NAMED:] = [f"and {len(reasons) - MAX_NAMED} more"]
+        if len(reasons) > MAX_LISTED:
+            reasons[MAX_LISTED:] = [f"and {len(reasons) - MAX_LISTED} more"]
         return Readiness(not reasons, tuple(reasons))

@@ -108,19 +108,19 @@ class Repository:
         except (FileNotFoundError, NotADirectoryError):
             return contents
         for entry in entries:
-            named = MODEL_NAME.fullmatch(entry.name) is not None
+            is_model_name = MODEL_NAME.fullmatch(entry.name) is not None
             try:
                 if not entry.is_dir():
-                    if named and entry.is_symlink() and not os.path.exists(entry.path):
+                    if is_model_name and entry.is_symlink() and not os.path.exists(entry.path):
                         contents.unreadable[entry.name] = "it is a link to nothing"
-                elif named:
+                elif is_model_name:
                     _list_versions(entry, contents)
                 elif not (entry.name.startswith(".") or entry.name in NO_MODELS):
                     contents.ignored.add(printable(entry.name))
             except FileNotFoundError:
                 continue  # removed meanwhile
             except OSError as error:
-                if named:
+                if is_model_name:
                     contents.unreadable[entry.name] = f"it cannot be read: {error.strerror}"
         return contents
 
@@ -157,12 +157,12 @@ class Repository:
             sorted((name, s.st_size, s.st_mtime_ns, s.st_ctime_ns) for name, s in stats if s)
         )
 
-    def open(self, model: ModelId, served: str | None = None) -> Artifact:
+    def open(self, model: ModelId, served_digest: str | None = None) -> Artifact:
         """Check signature and digests, and read the manifest; blocks while it reads whole files.
 
         Args:
             model: the version.
-            served: the digest with which this server already serves the version.
+            served_digest: the digest with which this server already serves the version.
 
         Raises:
             ArtifactInvalid: with the file's name, and with both digests if they differ.
@@ -170,11 +170,13 @@ class Repository:
         """
         folder = self.root / model.name / str(model.version)
         try:
-            manifest, digest, signed_by = read_artifact(folder, self.root, self._verifier, served)
+            manifest, digest, signed_by = read_artifact(
+                folder, self.root, self._verifier, served_digest
+            )
         except OtherDigest as error:
-            raise other_files(model, served or "", error.digest) from error
+            raise other_files(model, served_digest or "", error.digest) from error
         except IntegrityError as error:
-            if served is not None:
+            if served_digest is not None:
                 raise VersionChanged(
                     f"{model}: its files changed after it was loaded: {error}; {STAYS}"
                 ) from error
@@ -187,12 +189,12 @@ class Repository:
         return Artifact(model, folder, manifest, digest, signed_by)
 
 
-def other_files(model: ModelId, served: str, found: str) -> VersionChanged:
+def other_files(model: ModelId, served_digest: str, digest: str) -> VersionChanged:
     """The error for files with another digest than the served one."""
     return VersionChanged(
-        f"{model}: its files changed after it was loaded: {MANIFEST_FILE} has SHA-256 {found}, "
-        f"the server serves {served}; {STAYS}",
-        found,
+        f"{model}: its files changed after it was loaded: {MANIFEST_FILE} has SHA-256 {digest}, "
+        f"the server serves {served_digest}; {STAYS}",
+        digest,
     )
 
 

@@ -100,7 +100,7 @@ class Installer:
             loaded: records its state, and finally publishes it.
         """
         began, batch_s = time.monotonic(), dict[str, BatchTimes]()
-        settings, old = self._settings(model.name), loaded.served(model)
+        settings, old = self._settings(model.name), loaded.find(model)
         if old is None:
             loaded.record(
                 VersionStatus(model, ModelState.LOADING, step="checking files", stage="verify")
@@ -140,7 +140,7 @@ class Installer:
             max_batch_size=largest,
             seconds=round(time.monotonic() - began, 1),
         )
-        self._metrics.load_ended(model, "loaded")
+        self._metrics.count_load(model, "loaded")
         if old is not None:
             await self._engine.retire(old.id)
             await self._pool.remove_everywhere(old.id)
@@ -156,7 +156,7 @@ class Installer:
 
     async def retire(self, model: ModelId, loaded: LoadedModels) -> None:
         """Stop serving a version: answer its accepted requests, then free its memory."""
-        served = loaded.served(model)
+        served = loaded.find(model)
         installed = model if served is None else served.id
         loaded.withdraw(model)
         await self._engine.retire(installed)
@@ -164,7 +164,7 @@ class Installer:
         await self._release(model)
         loaded.record(VersionStatus(model, ModelState.UNLOADED))
         LOG.info("model_retired", model=str(model))
-        self._metrics.load_ended(model, "retired")
+        self._metrics.count_load(model, "retired")
 
     async def _failed(self, model: ModelId, loaded: LoadedModels, error: Exception) -> Attempt:
         """Report a version that could not be installed, and remove it from the replicas."""
@@ -178,7 +178,7 @@ class Installer:
         changed = isinstance(error, VersionChanged)
         loaded.record(VersionStatus(model.plain, state, problem, changed=changed))
         LOG.error(event, model=str(model), problem=str(error), exc_info=not known)
-        self._metrics.load_ended(model, "failed")
+        self._metrics.count_load(model, "failed")
         await self._pool.remove_everywhere(model)
         if not loaded.serves(model.plain):
             await self._release(model.plain)
@@ -271,7 +271,7 @@ class _Progress:
     def _show(self, stage: str, step: str) -> None:
         share = min(1.0, self._done / self._steps)  # a rebuilt replica repeats its steps
         self._done += 1
-        seconds = self._loaded.reached(self._model, step, stage, round(share, 3))
+        seconds = self._loaded.record_step(self._model, step, stage, round(share, 3))
         if seconds >= self._logged_s + PROGRESS_S:
             self._logged_s = seconds
             LOG.info("model_loading", model=str(self._model), step=step, seconds=round(seconds, 1))

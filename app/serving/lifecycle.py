@@ -21,7 +21,7 @@ from app.errors import DeviceLost, ModelNotFound, ModelNotReady, ShuttingDown
 from app.registry.loaded_models import (
     LoadedModels,
     ReplicaStatus,
-    listed,
+    list_names,
 )
 from app.registry.readiness import Readiness, Requirements
 from app.registry.repository import Contents, Repository
@@ -204,7 +204,7 @@ class Lifecycle:
         readiness = self.requirements.readiness(self._works)
         if self._settled or (self._config.required and self.requirements.name_any):
             return readiness
-        return readiness.but(f"models are being loaded: {listed(self.problems())}")
+        return readiness.but(f"models are being loaded: {list_names(self.problems())}")
 
     def problems(self) -> dict[str, str]:
         """Models that should work but do not, by name, with the reason."""
@@ -389,11 +389,13 @@ class Lifecycle:
             if str(error) != self._unread:
                 LOG.error("repository_unreadable", error=str(error))
             self._unread = str(error)
-            self.loaded.unreadable()
+            self.loaded.record_unreadable()
             return None
         self._unread = None
         if new := sorted(contents.ignored - self._ignored):
-            LOG.warning("folders_ignored", names=listed(new), hint=f"{RULE}, in a model's folder")
+            LOG.warning(
+                "folders_ignored", names=list_names(new), hint=f"{RULE}, in a model's folder"
+            )
         self._ignored = contents.ignored
         before = self.loaded.unreadable_folders
         for name, problem in contents.unreadable.items():
@@ -407,8 +409,8 @@ class Lifecycle:
         """Record the models in the repository, and the default model."""
         before = self.loaded.names
         newest = (ModelId(name, numbers[0]) for name, numbers in contents.versions.items())
-        self.loaded.discovered(newest, override.default, contents.unreadable)
-        self.requirements.discovered()
+        self.loaded.record_contents(newest, override.default, contents.unreadable)
+        self.requirements.resolve_every()
         default = self.loaded.default_model
         if default != override.default:
             self._config.overrides.keep_default(default)
@@ -416,7 +418,7 @@ class Lifecycle:
             LOG.warning(
                 "default_model_kept",
                 model=default,
-                others=listed(name for name in self.loaded.names if name != default),
+                others=list_names(name for name in self.loaded.names if name != default),
                 hint="set TORCHLANE_DEFAULT_MODEL: after a restart /predict would have no model",
             )
 

@@ -135,7 +135,7 @@ class Rollout:
 
     async def _serve(self, model: ModelId, changes: Changes) -> Attempt:
         """Serve a version with its current settings, or with the earlier ones if that fails."""
-        served = self.loaded.served(model)
+        served = self.loaded.find(model)
         if served is None:
             return await self._attempt(model, changes)
         change = await self._change(model, served)
@@ -144,9 +144,9 @@ class Rollout:
             return Attempt.LOADED
         self._tried.pop(model, None)
         if change is None:
-            self.loaded.mended(model)  # the failed settings are no longer wanted
+            self.loaded.clear_problem(model)  # the failed settings are no longer wanted
         else:
-            changes.failed.append(self.loaded.changed(model, str(change)))
+            changes.failed.append(self.loaded.record_change(model, str(change)))
         return Attempt.LOADED
 
     async def _change(self, model: ModelId, served: LoadedModel) -> VersionChanged | None:

@@ -47,9 +47,9 @@ class FaultyBackend(FormBackend):
         super().__init__(folder, manifest, SCRIPT, device)
         self._faults = faults
 
-    def opened(self, names: Sequence[str], device: torch.device) -> Forward:
+    def open_files(self, names: Sequence[str], device: torch.device) -> Forward:
         """The real thing, wrapped."""
-        return FaultyForward(super().opened(names, device), self.manifest.model, self._faults)
+        return FaultyForward(super().open_files(names, device), self.manifest.model, self._faults)
 
 
 def make_backend(

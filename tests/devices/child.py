@@ -23,7 +23,7 @@ from functools import partial
 import numpy as np
 import torch
 
-from app.backends.base import Warmed
+from app.backends.base import WarmUp
 from app.backends.devices import compute_with
 from app.backends.pipeline import Pipeline, Stage
 from app.engine.batch_policy import BatchLimits
@@ -107,9 +107,9 @@ class Backend:
     def load(self) -> None:
         """See `Backend`."""
 
-    def warm_up(self, batches: object, between: object = None) -> Warmed:
+    def warm_up(self, batches: object, between: object = None) -> WarmUp:
         """See `Backend`."""
-        return Warmed(1)
+        return WarmUp(1)
 
     def shares(self, other: object) -> bool:
         """See `Backend`."""

@@ -84,7 +84,7 @@ def raw(model: Model, size: int, seconds: float) -> float:
     """Items/s of bare forwards, one behind the other, whose inputs are on the device."""
     device = model.torch_device
     backend = model.backend()
-    forward = backend.opened(model.artifact.manifest.variants["script"].files, device)
+    forward = backend.open_files(model.artifact.manifest.variants["script"].files, device)
     backend.close()
     tensors = [torch.from_numpy(array).to(device) for array in model.rows(size).values()]
     with torch.inference_mode():
@@ -195,7 +195,9 @@ def singles(model: Model, *, captured: bool) -> float:
         backend.warm_up([one])
     elif model.device.kind == "cuda":
         streams = streams_of(model.torch_device)
-        forward = backend.opened(model.artifact.manifest.variants["script"].files, streams.device)
+        forward = backend.open_files(
+            model.artifact.manifest.variants["script"].files, streams.device
+        )
         lane = Lane(forward, model.artifact.manifest, streams, streams.device)
         run = lambda inputs: lane.launch(inputs).outputs()  # noqa: E731
     taken = []

@@ -89,7 +89,7 @@ def test_every_field_of_the_live_data_is_documented() -> None:
                 yield prefix + name
 
     metrics, model = Metrics(), ModelId("digits", 1)
-    metrics.served(model, ModelGauges(*[lambda: 1.0] * len(ModelGauges._fields)))
+    metrics.add_model(model, ModelGauges(*[lambda: 1.0] * len(ModelGauges._fields)))
     metrics.replica("cuda:0#0", "cuda:0", lambda: True)
     metrics.device("cuda:0", {"memory_bytes": lambda: 1.0})
     reading = read(metrics.registry)

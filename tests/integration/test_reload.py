@@ -219,7 +219,9 @@ async def test_the_first_only_model_stays_the_default(publisher: Publisher) -> N
         overrides.keep_default(lifecycle(api).loaded.default_model)
     async with serving(publisher.repository) as api:  # it was not the only one when this began
         assert (await api.client.post("/predict", json={"input": [1, 2]})).status_code == 404
-        lifecycle(api).loaded.discovered((), overrides.now().default)  # another process has said so
+        lifecycle(api).loaded.record_contents(
+            (), overrides.now().default
+        )  # another process has said so
         assert await answered_by(api) == 1
 
 

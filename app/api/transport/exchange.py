@@ -282,6 +282,6 @@ class Exchange:
         outcome = self._scope.get(OUTCOME, "ok")
         ended = metrics.request(self._endpoint.route, status, outcome)
         trace = self._trace
-        ended.ended(time.perf_counter() - self._began, trace.trace_id if trace is not None else "")
+        ended.count(time.perf_counter() - self._began, trace.trace_id if trace is not None else "")
         if trace is not None:
             self._connection.service.tracing.end(trace, status, outcome)

@@ -126,7 +126,7 @@ class RequestMiddleware:
         if ROUTE in scope:
             request = self._metrics.request(scope[ROUTE], status, outcome)
             trace_id = trace.trace_id if trace is not None else ""
-            request.ended(time.perf_counter() - began, trace_id)
+            request.count(time.perf_counter() - began, trace_id)
         if trace is not None:
             trace.route = scope.get(ROUTE, "") or getattr(scope.get("route"), "path", "")
             self._service.tracing.end(trace, status, outcome)

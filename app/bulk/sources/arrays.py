@@ -28,19 +28,19 @@ class ArrayChunk:
         return sum(stop - start for _, start, stop in self.parts)
 
     def cut(self, start: int, stop: int) -> Self:
-        kept = []
+        parts = []
         for path, first, end in self.parts:
             low, high = max(first, first + start), min(end, first + stop)
             if low < high:
-                kept.append((path, low, high))
+                parts.append((path, low, high))
             start, stop = start - (end - first), stop - (end - first)
-        return type(self)(tuple(kept))
+        return type(self)(tuple(parts))
 
-    def joined(self, others: Sequence[Self]) -> Self:
+    def join(self, others: Sequence[Self]) -> Self:
         return type(self)(self.parts + tuple(part for each in others for part in each.parts))
 
     def columns(self) -> Columns:
-        arrays = [np.array(_mapped(path)[start:stop]) for path, start, stop in self.parts]
+        arrays = [np.array(_map(path)[start:stop]) for path, start, stop in self.parts]
         return Columns({INPUT: arrays[0] if len(arrays) == 1 else np.concatenate(arrays)})
 
     def add_to(self, digest: hashlib._Hash) -> None:
@@ -51,7 +51,6 @@ class ArraySource:
     """See `Source`.
 
     Args:
-        files: files in order.
         manifest: the manifest of the model, which must have one input.
 
     Raises:
@@ -73,7 +72,7 @@ class ArraySource:
         (spec,) = manifest.inputs
         self._files = []
         for path in files:
-            array = _mapped(path)
+            array = _map(path)
             if array.ndim == 0 or array.dtype.kind not in "fiub":
                 raise BulkError(
                     f"{path} has {array.dtype}{list(array.shape)}: expected numbers, whose first "
@@ -83,7 +82,7 @@ class ArraySource:
             if not spec.takes(shape) and shape != (int(np.prod(spec.item_shape)),):
                 raise BulkError(f"{path}: {misshapen(spec, shape)}")
             self._files.append((path, len(array)))
-        self.kept: Mapping[str, Any] = {}
+        self.extra_columns: Mapping[str, Any] = {}
         self.total: int | None = sum(count for _, count in self._files)
 
     def chunks(self, first: int, rows: int) -> Iterator[ArrayChunk]:
@@ -93,11 +92,11 @@ class ArraySource:
             first = max(0, first - count)
 
 
-def _mapped(path: Path) -> Array:
+def _map(path: Path) -> Array:
     try:
-        mapped: Array = np.load(path, mmap_mode="r", allow_pickle=False)
+        array: Array = np.load(path, mmap_mode="r", allow_pickle=False)
     except (OSError, ValueError, EOFError) as error:
         raise BulkError(f"{path} cannot be read as .npy: {error}") from error
-    if not isinstance(mapped, np.ndarray):
+    if not isinstance(array, np.ndarray):
         raise BulkError(f"{path} has several arrays (.npz): save each as .npy")
-    return mapped
+    return array

@@ -16,17 +16,17 @@ from typing import Any, Self, TextIO, TypeAlias
 import pyarrow as pa
 
 from app.bulk.blocks import Columns
-from app.bulk.columns import Chooser, Wanted
+from app.bulk.columns import Chooser, ColumnChoice
 from app.bulk.errors import BulkError
 from models.byte_order import NotUtf8Error, strip_byte_order_mark
 
-LOOKED_AT = 100  # rows examined for their size
+SAMPLED_ROWS = 100  # rows examined for their size
 CHUNK_CHARACTERS = 8 << 20  # of rows, if they are long
 MAX_LINE_CHARACTERS = 256 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Broken:
+class BrokenRow:
     """A row without cells that can be used.
 
     Attributes:
@@ -38,7 +38,7 @@ class Broken:
     id: str | None = None
 
 
-Row: TypeAlias = tuple[str, ...] | Broken  # the wanted cells, or the row's error
+Row: TypeAlias = tuple[str, ...] | BrokenRow  # the wanted cells, or the row's error
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,16 +55,16 @@ class CellsChunk:
     def cut(self, start: int, stop: int) -> Self:
         return type(self)(self.names, self.rows[start:stop], self.id)
 
-    def joined(self, others: Sequence[Self]) -> Self:
+    def join(self, others: Sequence[Self]) -> Self:
         rows = list(chain(self.rows, *(each.rows for each in others)))
         return type(self)(self.names, rows, self.id)
 
     def columns(self) -> Columns:
         values: dict[str, list[str | None]] = {name: [None] * len(self) for name in self.names}
-        broken: dict[int, str] = {}
+        errors: dict[int, str] = {}
         for row, cells in enumerate(self.rows):
-            if isinstance(cells, Broken):
-                broken[row] = cells.reason
+            if isinstance(cells, BrokenRow):
+                errors[row] = cells.reason
                 if self.id is not None and cells.id and _is_text(cells.id):
                     values[self.id][row] = cells.id
                 continue
@@ -72,8 +72,8 @@ class CellsChunk:
                 if cell.isascii() or _is_text(cell):
                     values[name][row] = cell
                 else:
-                    broken[row] = f"{name!r} is not UTF-8"
-        return Columns(values, broken)
+                    errors[row] = f"{name!r} is not UTF-8"
+        return Columns(values, errors)
 
     def add_to(self, digest: hashlib._Hash) -> None:
         """Do nothing: files are not a stream."""
@@ -81,10 +81,6 @@ class CellsChunk:
 
 class CsvSource:
     """Rows of CSV files with a header, without empty lines; every column is text. See `Source`.
-
-    Args:
-        files: files in order.
-        chooser: chooses the columns.
 
     Raises:
         BulkError: if a file has no header, lacks a column or has it twice.
@@ -99,40 +95,42 @@ class CsvSource:
         self._files = files
         for path in files:
             header = _header(_records(path), path)
-            wanted: Wanted = chooser.choose(header, str(path))
+            choice: ColumnChoice = chooser.choose(header, str(path))
             if path == files[0]:
-                self.wanted = wanted
-            elif wanted != self.wanted:
+                self.choice = choice
+            elif choice != self.choice:
                 raise BulkError(
                     f"{path} and {files[0]} have different columns: score them separately"
                 )
-        self.kept: Mapping[str, Any] = dict.fromkeys(self.wanted.kept, pa.string())
-        self.row_bytes = max(map(_size, islice(self._rows(), LOOKED_AT)), default=0)
+        self.extra_columns: Mapping[str, Any] = dict.fromkeys(
+            self.choice.extra_columns, pa.string()
+        )
+        self.row_bytes = max(map(_size, islice(self._rows(), SAMPLED_ROWS)), default=0)
 
     def chunks(self, first: int, rows: int) -> Iterator[CellsChunk]:
-        names = tuple(self.wanted.names)
-        kept: list[Row] = []
+        names = tuple(self.choice.names)
+        chunk: list[Row] = []
         size = 0
         for row in islice(self._rows(), first, None):
-            kept.append(row)
+            chunk.append(row)
             size += _size(row)
-            if len(kept) >= rows or size >= CHUNK_CHARACTERS:
-                yield CellsChunk(names, kept, self.wanted.id)
-                kept, size = [], 0
-        if kept:
-            yield CellsChunk(names, kept, self.wanted.id)
+            if len(chunk) >= rows or size >= CHUNK_CHARACTERS:
+                yield CellsChunk(names, chunk, self.choice.id)
+                chunk, size = [], 0
+        if chunk:
+            yield CellsChunk(names, chunk, self.choice.id)
 
     def _rows(self) -> Iterator[Row]:
         for path in self._files:
             records = _records(path)
             header = _header(records, path)
-            places = [header.index(name) for name in self.wanted.names]
+            places = [header.index(name) for name in self.choice.names]
             for cells in records:
                 if isinstance(cells, str):
-                    yield Broken(cells)
+                    yield BrokenRow(cells)
                 elif len(cells) != len(header):
                     reason = f"the row has {len(cells)} cells, the header has {len(header)}"
-                    yield Broken(reason, self._id_of(cells, header))
+                    yield BrokenRow(reason, self._id_of(cells, header))
                 else:
                     yield tuple(cells[place] for place in places)
 
@@ -141,11 +139,11 @@ class CsvSource:
 
         Missing cells are the last ones; surplus cells come from commas in an unquoted input.
         """
-        if self.wanted.id is None:
+        if self.choice.id is None:
             return None
-        place, surplus = header.index(self.wanted.id), len(cells) - len(header)
+        place, surplus = header.index(self.choice.id), len(cells) - len(header)
         if surplus > 0:
-            inputs = [header.index(name) for name in self.wanted.inputs]
+            inputs = [header.index(name) for name in self.choice.inputs]
             if min(inputs) < place < max(inputs):
                 return None
             place += surplus * (place > max(inputs))
@@ -156,13 +154,13 @@ class _Lines:
     """The lines of a file. `csv.reader` requests more lines while a quote is open.
 
     Attributes:
-        ended: whether a line after the last one was requested.
+        is_at_end: whether a line after the last one was requested.
         too_long: whether a line was skipped.
     """
 
     def __init__(self, file: TextIO) -> None:
         self._file = file
-        self.ended = self.too_long = False
+        self.is_at_end = self.too_long = False
 
     def __iter__(self) -> Self:
         return self
@@ -170,7 +168,7 @@ class _Lines:
     def __next__(self) -> str:
         line = self._file.readline(MAX_LINE_CHARACTERS)
         if not line:
-            self.ended = True
+            self.is_at_end = True
             raise StopIteration
         if len(line) < MAX_LINE_CHARACTERS:
             return line
@@ -193,7 +191,7 @@ def _records(path: Path) -> Iterator[list[str] | str]:
                     cells = next(reader, None)
                 except csv.Error as error:
                     cells = f"the row is not CSV: {error}"
-                    if lines.ended:
+                    if lines.is_at_end:
                         cells = "the row has a quote that is not closed"
                 if cells is None:
                     return
@@ -218,7 +216,7 @@ def _header(records: Iterator[list[str] | str], path: Path) -> list[str]:
 
 
 def _size(row: Row) -> int:
-    return len(row.reason) if isinstance(row, Broken) else sum(map(len, row))
+    return len(row.reason) if isinstance(row, BrokenRow) else sum(map(len, row))
 
 
 def _is_text(cell: str) -> bool:

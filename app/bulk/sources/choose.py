@@ -6,8 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO, TypeAlias
 
-from app.bulk.blocks import Source
-from app.bulk.columns import ROW_OF_ARRAY, ROW_OF_FILES, Chooser, Wanted
+from app.bulk.blocks import RowSource
+from app.bulk.columns import ROW_OF_ARRAY, ROW_OF_FILES, Chooser, ColumnChoice
 from app.bulk.errors import UsageError
 from app.bulk.inputs import Inputs
 from app.bulk.sources.arrays import ArraySource
@@ -17,31 +17,31 @@ from app.bulk.sources.paths import PathSource
 from app.bulk.sources.tables import ParquetSource
 
 # A source, and the columns of its rows.
-Opened: TypeAlias = tuple[Source, Wanted]
+SourceAndChoice: TypeAlias = tuple[RowSource, ColumnChoice]
 
 
-def _parquet(inputs: Inputs, chooser: Chooser, _: BinaryIO) -> Opened:
+def _parquet(inputs: Inputs, chooser: Chooser, _: BinaryIO) -> SourceAndChoice:
     source = ParquetSource(inputs.files, chooser)
-    return source, source.wanted
+    return source, source.choice
 
 
-def _csv(inputs: Inputs, chooser: Chooser, _: BinaryIO) -> Opened:
+def _csv(inputs: Inputs, chooser: Chooser, _: BinaryIO) -> SourceAndChoice:
     source = CsvSource(inputs.files, chooser)
-    return source, source.wanted
+    return source, source.choice
 
 
-def _lines(inputs: Inputs, chooser: Chooser, stream: BinaryIO) -> Opened:
-    if chooser.kept:
+def _lines(inputs: Inputs, chooser: Chooser, stream: BinaryIO) -> SourceAndChoice:
+    if chooser.extra_columns:
         raise UsageError("--keep works with Parquet and CSV only")
     return LinesSource(inputs.files, chooser, stream), ROW_OF_FILES
 
 
-def _paths(inputs: Inputs, chooser: Chooser, _: BinaryIO) -> Opened:
+def _paths(inputs: Inputs, chooser: Chooser, _: BinaryIO) -> SourceAndChoice:
     _check_no_columns(chooser, inputs.format)
     return PathSource(inputs.files, inputs.ids), ROW_OF_FILES
 
 
-def _arrays(inputs: Inputs, chooser: Chooser, _: BinaryIO) -> Opened:
+def _arrays(inputs: Inputs, chooser: Chooser, _: BinaryIO) -> SourceAndChoice:
     _check_no_columns(chooser, ".npy files")
     return ArraySource(inputs.files, chooser.manifest), ROW_OF_ARRAY
 
@@ -49,11 +49,11 @@ def _arrays(inputs: Inputs, chooser: Chooser, _: BinaryIO) -> Opened:
 def _check_no_columns(chooser: Chooser, files: str) -> None:
     if chooser.input is not None or chooser.id is not None:
         raise UsageError(f"--input-column, --id-column: {files} have no columns")
-    if chooser.vectors or chooser.kept:
+    if chooser.vectors or chooser.extra_columns:
         raise UsageError(f"--columns, --keep: {files} have no columns")
 
 
-SOURCES: dict[str, Callable[[Inputs, Chooser, BinaryIO], Opened]] = {
+SOURCES: dict[str, Callable[[Inputs, Chooser, BinaryIO], SourceAndChoice]] = {
     "parquet": _parquet,
     "csv": _csv,
     "jsonl": _lines,
@@ -64,13 +64,8 @@ SOURCES: dict[str, Callable[[Inputs, Chooser, BinaryIO], Opened]] = {
 }
 
 
-def open_source(inputs: Inputs, chooser: Chooser, stream: BinaryIO) -> Opened:
+def open_source(inputs: Inputs, chooser: Chooser, stream: BinaryIO) -> SourceAndChoice:
     """Open the inputs of a run.
-
-    Args:
-        inputs: the files.
-        chooser: chooses the columns.
-        stream: standard input.
 
     Raises:
         BulkError: a file cannot be read, or lacks a column.

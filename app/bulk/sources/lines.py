@@ -14,14 +14,14 @@ from typing import Any, BinaryIO, Self
 import orjson
 
 from app.bulk.blocks import Columns
-from app.bulk.columns import ID, INPUT, Chooser, Wanted, listed
+from app.bulk.columns import ID, INPUT, Chooser, ColumnChoice, list_names
 from app.bulk.errors import BulkError
 from app.codecs.missing import nan_as_null
 from models.byte_order import strip_byte_order_mark
 
 CHUNK_BYTES = 8 << 20  # of lines, if they are long
 MAX_LINE_BYTES = 256 << 20
-LOOKED_AT = 100  # lines examined before the model is loaded
+SAMPLED_LINES = 100  # lines examined before the model is loaded
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 TOO_LONG = b""  # replaces a line; empty lines are left out
 
@@ -39,7 +39,7 @@ class LinesChunk:
     def cut(self, start: int, stop: int) -> Self:
         return type(self)(self.lines[start:stop], self.chooser)
 
-    def joined(self, others: Sequence[Self]) -> Self:
+    def join(self, others: Sequence[Self]) -> Self:
         lines = self.lines + [line for each in others for line in each.lines]
         return type(self)(lines, self.chooser)
 
@@ -47,21 +47,21 @@ class LinesChunk:
         """See `Chunk`. Each line has its own columns."""
         items: list[object] = [None] * len(self.lines)
         ids = items.copy()
-        broken: dict[int, str] = {}
+        errors: dict[int, str] = {}
         chooser = replace(self.chooser, id=None)  # a line may have no id
-        chosen: dict[tuple[str, ...], Wanted] = {}
+        choices: dict[tuple[str, ...], ColumnChoice] = {}
         nan = chooser.takes_nan
         for row, line in enumerate(self.lines):
             try:
-                found = _parsed(line, nan=nan)
-                ids[row] = _id(found.get(self.chooser.id or ID))
-                names = tuple(found)
-                if names not in chosen:
-                    chosen[names] = chooser.choose(names, "the line", sparse=True)
-                items[row] = chosen[names].item_of(found)
+                row_fields = _parse(line, nan=nan)
+                ids[row] = _id(row_fields.get(self.chooser.id or ID))
+                names = tuple(row_fields)
+                if names not in choices:
+                    choices[names] = chooser.choose(names, "the line", sparse=True)
+                items[row] = choices[names].item_of(row_fields)
             except BulkError as error:
-                broken[row] = str(error)
-        return Columns({INPUT: items, ID: ids}, broken)
+                errors[row] = str(error)
+        return Columns({INPUT: items, ID: ids}, errors)
 
     def add_to(self, digest: hashlib._Hash) -> None:
         for line in self.lines:
@@ -74,8 +74,6 @@ class LinesSource:
 
     Args:
         files: files in order; empty to read standard input.
-        chooser: chooses the columns of each line.
-        stream: standard input.
 
     Raises:
         BulkError: if no line at the beginning of the files can be scored, or an input that may be
@@ -90,62 +88,62 @@ class LinesSource:
         self._files = files
         self._chooser = chooser
         self._stream = stream
-        self.kept: Mapping[str, Any] = {}
+        self.extra_columns: Mapping[str, Any] = {}
         self.is_stream = not files
         self.row_bytes = 0
         if files:
             self._look()
 
     def chunks(self, first: int, rows: int) -> Iterator[LinesChunk]:
-        kept: list[bytes] = []
+        chunk: list[bytes] = []
         size = 0
         for line in islice(self._lines(), first, None):
-            kept.append(line)
+            chunk.append(line)
             size += len(line)
-            if len(kept) >= rows or size >= CHUNK_BYTES:
-                yield LinesChunk(kept, self._chooser)
-                kept, size = [], 0
-        if kept:
-            yield LinesChunk(kept, self._chooser)
+            if len(chunk) >= rows or size >= CHUNK_BYTES:
+                yield LinesChunk(chunk, self._chooser)
+                chunk, size = [], 0
+        if chunk:
+            yield LinesChunk(chunk, self._chooser)
 
     def _look(self) -> None:
         """Reject files of another kind, or a wrong column name, before all rows become bad."""
         problem: BulkError | None = None
         is_right = False
         lacking, others = set[str](), dict[str, None]()  # inputs, and keys
-        for line in islice(self._lines(), LOOKED_AT):
+        for line in islice(self._lines(), SAMPLED_LINES):
             self.row_bytes = max(self.row_bytes, len(line))
             if is_right and not lacking:
                 continue
             try:
-                found = _parsed(line, nan=self._chooser.takes_nan)
-                wanted = self._chooser.choose(tuple(found), "the line", sparse=True)
+                row_fields = _parse(line, nan=self._chooser.takes_nan)
+                choice = self._chooser.choose(tuple(row_fields), "the line", sparse=True)
             except BulkError as error:
                 problem = problem or error
                 continue
-            if not is_right and wanted.item is None:
+            if not is_right and choice.item is None:
                 lacking |= self._chooser.optional
             is_right = True
-            lacking -= set(found)
-            others.update(dict.fromkeys(name for name in found if name not in wanted.names))
+            lacking -= set(row_fields)
+            others.update(dict.fromkeys(name for name in row_fields if name not in choice.names))
         if lacking:
             raise BulkError(
-                f"{self._files[0]}: none of the first {LOOKED_AT} lines has "
-                f"{listed(sorted(lacking))}; other keys are {listed([*others])}: rename one, or "
-                "write null where a number is missing"
+                f"{self._files[0]}: none of the first {SAMPLED_LINES} lines has "
+                f"{list_names(sorted(lacking))}; other keys are {list_names([*others])}: rename "
+                "one, or write null where a number is missing"
             )
         if problem is not None and not is_right:
             raise BulkError(
-                f"{self._files[0]}: the first {LOOKED_AT} lines cannot be scored; the first error: "
-                f"{problem}"
+                f"{self._files[0]}: the first {SAMPLED_LINES} lines cannot be scored; the first "
+                f"error: {problem}"
             )
 
     def _lines(self) -> Iterator[bytes]:
-        for file in self._opened():
-            with file as opened:
-                yield from _lines(opened)
+        for file in self._open_all():
+            with file as stream:
+                yield from _lines(stream)
 
-    def _opened(self) -> Iterator[AbstractContextManager[Any]]:
+    def _open_all(self) -> Iterator[AbstractContextManager[Any]]:
         if not self._files:
             yield nullcontext(self._stream)
         for path in self._files:
@@ -155,17 +153,17 @@ class LinesSource:
                 raise BulkError(f"{path} cannot be read: {error.strerror}") from error
 
 
-def _parsed(line: bytes, *, nan: bool) -> dict[str, object]:
+def _parse(line: bytes, *, nan: bool) -> dict[str, object]:
     if line == TOO_LONG:
         raise BulkError(f"the line has more than {MAX_LINE_BYTES} bytes")
     try:
         text = strip_byte_order_mark(line)
-        parsed = orjson.loads(nan_as_null(text) if nan else text)
+        content = orjson.loads(nan_as_null(text) if nan else text)
     except ValueError as error:
         raise BulkError(f"the line is not JSON: {error}") from error
-    if not isinstance(parsed, dict):
+    if not isinstance(content, dict):
         raise BulkError("the line is not a JSON object")
-    return parsed
+    return content
 
 
 def _id(value: object) -> object:
@@ -181,6 +179,6 @@ def _lines(file: io.BufferedIOBase) -> Iterator[bytes]:
             while line and not line.endswith(b"\n"):
                 line = file.readline(CHUNK_BYTES)
             yield TOO_LONG
-        elif stripped := line.removeprefix(mark).strip():
-            yield stripped
+        elif content := line.removeprefix(mark).strip():
+            yield content
         mark = b""

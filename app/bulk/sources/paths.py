@@ -27,7 +27,7 @@ class PathsChunk:
     def cut(self, start: int, stop: int) -> Self:
         return type(self)(self.paths[start:stop], self.ids[start:stop])
 
-    def joined(self, others: Sequence[Self]) -> Self:
+    def join(self, others: Sequence[Self]) -> Self:
         paths = self.paths + tuple(path for each in others for path in each.paths)
         return type(self)(paths, self.ids + tuple(one for each in others for one in each.ids))
 
@@ -39,12 +39,7 @@ class PathsChunk:
 
 
 class PathSource:
-    """See `Source`.
-
-    Args:
-        files: files in order.
-        ids: one for each file.
-    """
+    """See `Source`."""
 
     is_stream = False
     integer_ids = False
@@ -54,7 +49,7 @@ class PathSource:
     def __init__(self, files: Sequence[Path], ids: Sequence[str]) -> None:
         self._files = tuple(files)
         self._ids = tuple(ids)
-        self.kept: Mapping[str, Any] = {}
+        self.extra_columns: Mapping[str, Any] = {}
         self.total: int | None = len(files)
 
     def chunks(self, first: int, rows: int) -> Iterator[PathsChunk]:

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from app.bulk.blocks import Columns
-from app.bulk.columns import Chooser, Wanted
+from app.bulk.columns import Chooser, ColumnChoice
 from app.bulk.errors import BulkError
 from app.bulk.numbers import can_fit, element_of, has_numbers
 from app.codecs.values import wanted as described
@@ -33,7 +33,7 @@ class TableChunk:
     def cut(self, start: int, stop: int) -> Self:
         return type(self)(self.table.slice(start, stop - start))
 
-    def joined(self, others: Sequence[Self]) -> Self:
+    def join(self, others: Sequence[Self]) -> Self:
         if not others:
             return self
         return type(self)(pa.concat_tables([self.table, *(each.table for each in others)]))
@@ -49,10 +49,6 @@ class TableChunk:
 class ParquetSource:
     """Rows of Parquet files that have the same columns; see `Source`.
 
-    Args:
-        files: files in order.
-        chooser: chooses the columns.
-
     Raises:
         BulkError: if a file is damaged, lacks a column, or has a column of another type, or of a
             width that the model does not take.
@@ -66,10 +62,10 @@ class ParquetSource:
         self.row_bytes = 0
         schema = None
         for path in files:
-            with _opened(path) as file:
+            with _open(path) as file:
                 there = file.schema_arrow
-                self.wanted: Wanted = chooser.choose(there.names, str(path))
-                fields = [there.field(name).remove_metadata() for name in self.wanted.names]
+                self.choice: ColumnChoice = chooser.choose(there.names, str(path))
+                fields = [there.field(name).remove_metadata() for name in self.choice.names]
                 mine = pa.schema([field.with_nullable(True) for field in fields])
                 if schema is not None and mine != schema:
                     raise BulkError(
@@ -78,19 +74,19 @@ class ParquetSource:
                     )
                 schema = self._schema = schema or mine
                 self._rows.append(file.metadata.num_rows)
-                self.row_bytes = max(self.row_bytes, _row_bytes(file.metadata, self.wanted.names))
+                self.row_bytes = max(self.row_bytes, _row_bytes(file.metadata, self.choice.names))
         self.total: int | None = sum(self._rows)
-        id_type = schema.field(self.wanted.id).type if schema and self.wanted.id else pa.int64()
+        id_type = schema.field(self.choice.id).type if schema and self.choice.id else pa.int64()
         if not _names_rows(id_type):
             raise BulkError(
-                f"{files[0]}: the ids in {self.wanted.id!r} are {id_type}, expected whole numbers "
+                f"{files[0]}: the ids in {self.choice.id!r} are {id_type}, expected whole numbers "
                 "or texts: convert them, or name another column with --id-column"
             )
         if schema is not None:
             self._check_widths(schema, chooser)
-        inputs = [each.type for each in schema or () if each.name in self.wanted.inputs]
-        self.kept: Mapping[str, Any] = (
-            {name: schema.field(name).type for name in self.wanted.kept} if schema else {}
+        inputs = [each.type for each in schema or () if each.name in self.choice.inputs]
+        self.extra_columns: Mapping[str, Any] = (
+            {name: schema.field(name).type for name in self.choice.extra_columns} if schema else {}
         )
         self.has_numbers = all(map(has_numbers, inputs))
         self.integer_ids = bool(pa.types.is_integer(id_type)) and id_type != pa.uint64()
@@ -98,12 +94,12 @@ class ParquetSource:
     def _check_widths(self, schema: Any, chooser: Chooser) -> None:
         """Refuse a column of numbers none of whose rows can fit, before all of them are bad."""
         specs = chooser.manifest.inputs
-        names = self.wanted.parts
-        if self.wanted.item is not None:
-            names = {specs[0].name: self.wanted.item} if len(specs) == 1 else {}
+        names = self.choice.parts
+        if self.choice.item is not None:
+            names = {specs[0].name: self.choice.item} if len(specs) == 1 else {}
         for spec in specs:
-            if spec.name in self.wanted.vectors:
-                for name in self.wanted.vectors[spec.name]:
+            if spec.name in self.choice.vectors:
+                for name in self.choice.vectors[spec.name]:
                     self._check_width(element_of(spec), name, schema)
                 continue
             if spec.name in names:
@@ -124,7 +120,7 @@ class ParquetSource:
             first = max(0, first - count)
 
     def _of(self, path: Path, first: int, rows: int) -> Iterator[TableChunk]:
-        with _opened(path) as file:
+        with _open(path) as file:
             groups: list[int] = []
             for group in range(file.metadata.num_row_groups):
                 count = file.metadata.row_group(group).num_rows
@@ -133,7 +129,7 @@ class ParquetSource:
                     continue
                 groups.append(group)
             skip = first
-            columns = self.wanted.names
+            columns = self.choice.names
             batches = file.iter_batches(rows, row_groups=groups, columns=columns, use_threads=False)
             while True:
                 try:
@@ -148,7 +144,7 @@ class ParquetSource:
                 skip = max(0, skip - batch.num_rows)
 
 
-def _opened(path: Path) -> Any:
+def _open(path: Path) -> Any:
     try:
         return pq.ParquetFile(path, buffer_size=BUFFER_BYTES, pre_buffer=False)
     except (OSError, pa.ArrowException) as error:
@@ -171,12 +167,12 @@ def _row_bytes(metadata: Any, names: Sequence[str]) -> int:
         group = metadata.row_group(number)
         if not number:
             paths = [group.column(at).path_in_schema for at in range(group.num_columns)]
-            wanted = [
+            indices = [
                 at
                 for at, path in enumerate(paths)
                 if any(path == name or path.startswith(f"{name}.") for name in names)
             ]
-        size = sum(group.column(at).total_uncompressed_size for at in wanted)
+        size = sum(group.column(at).total_uncompressed_size for at in indices)
         largest = max(largest, size // max(1, group.num_rows))
     return largest
 

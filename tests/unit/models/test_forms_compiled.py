@@ -92,7 +92,7 @@ class TestCompiled:
 TWO_THREADS = """
 import pathlib, sys, threading, torch
 from models.forms import load_form
-from models.runtimes import File
+from models.runtimes import VariantFile
 from models.tensors import TensorSpec
 
 CPU = torch.device("cpu")
@@ -103,7 +103,7 @@ INPUTS = [
 ]
 
 def work(size):
-    form = load_form([File.of(DATA)], "aotinductor", INPUTS, CPU)
+    form = load_form([VariantFile.of(DATA)], "aotinductor", INPUTS, CPU)
     picture, shift = torch.rand(size, 1, 4, 4).transpose(2, 3), torch.rand(size, 3)
     alone = form(picture, shift)[0]
     together.wait()

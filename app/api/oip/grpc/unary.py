@@ -84,7 +84,7 @@ class Unary:
                 self._metrics.requests_open -= 1
                 trace_id = trace.trace_id if trace is not None else ""
                 ended = self._metrics.request(self._route, status, outcome)
-                ended.ended(time.perf_counter() - began, trace_id)
+                ended.count(time.perf_counter() - began, trace_id)
             if trace is not None:
                 self._tracing.end(trace, status, outcome)
 

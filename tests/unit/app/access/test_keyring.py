@@ -46,14 +46,14 @@ def rig(tmp_path: Path) -> Rig:
 
 def test_nothing_is_configured_by_default() -> None:
     keyring = Keyring(None, None)
-    assert not keyring.configured
+    assert not keyring.is_configured
     assert keyring.find(FIRST.encode()) is None
 
 
 @pytest.mark.parametrize("separator", [";", "\n", " ; "])
 def test_entries_are_read_from_the_environment(separator: str) -> None:
     keyring = Keyring(f"{FIRST_LINE}{separator}{SECOND_LINE}", None)
-    assert keyring.configured
+    assert keyring.is_configured
     found = [keyring.find(each.encode()) for each in (FIRST, SECOND, FIRST + "x", "")]
     assert [key and key.name for key in found] == ["first", "second", None, None]
 

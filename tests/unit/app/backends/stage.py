@@ -8,7 +8,7 @@ import numpy as np
 
 from app.backends.fake import FakeBackend
 from app.backends.golden import Golden
-from app.backends.planned import Measurements, Part, PlannedBackend
+from app.backends.planned import Candidate, Measurements, PlannedBackend
 from app.types import Array, Arrays
 from models.plan import Form, Step
 from models.tensors import Tolerance
@@ -45,7 +45,7 @@ class Stage:
 
     def __init__(self, watch: Stopwatch) -> None:
         self.fakes: dict[Form, FakeBackend] = {}
-        self.parts: dict[Form, Part] = {}
+        self.parts: dict[Form, Candidate] = {}
         self._watch = watch
         self._measurements = Measurements()
 
@@ -66,7 +66,7 @@ class Stage:
             return {"value": answer(inputs["x"])}
 
         self.fakes[form] = FakeBackend(script, load_error)
-        self.parts[form] = Part(self.fakes[form], golden(tolerance))
+        self.parts[form] = Candidate(self.fakes[form], golden(tolerance))
         return self.fakes[form]
 
     def backend(

@@ -103,7 +103,7 @@ class TestUnusable:
         changes: dict[str, object],
         says: str,
     ) -> None:
-        monkeypatch.setattr(packages, "_loaded", lambda *_: pytest.fail("it was loaded"))
+        monkeypatch.setattr(packages, "_load", lambda *_: pytest.fail("it was loaded"))
         backend = backend_of(written(tmp_path, changed(small_variant("compiled"), **changes)))
         with pytest.raises(VariantUnusable, match=re.escape(says)):
             backend.load()

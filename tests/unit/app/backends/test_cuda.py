@@ -119,7 +119,7 @@ def forward_of(artifact: Artifact) -> nn.Module:
 def replays(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Every graph that there is is used; one number per launch of one."""
     launched: list[int] = []
-    measured, replay = Graphs.measured, torch.cuda.CUDAGraph.replay
+    measured, replay = Graphs.record, torch.cuda.CUDAGraph.replay
 
     def quick(
         graphs: Graphs,
@@ -134,7 +134,7 @@ def replays(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         launched.append(1)
         replay(graph)
 
-    monkeypatch.setattr(Graphs, "measured", quick)
+    monkeypatch.setattr(Graphs, "record", quick)
     monkeypatch.setattr(torch.cuda.CUDAGraph, "replay", counted)
     return launched
 

@@ -55,14 +55,14 @@ class Scripted(FormBackend):
         super().__init__(artifact.folder, artifact.manifest, form(), Device("cpu"))
         self._load = load
 
-    def opened(self, names: Sequence[str], device: torch.device) -> Forward:
+    def open_files(self, names: Sequence[str], device: torch.device) -> Forward:
         def load_form(files: Sequence[VariantFile], *_: object, **__: object) -> Forward:
             with files[0].open() as path:
                 return self._load(Path(path).read_bytes())
 
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(module, "load_form", load_form)
-            return super().opened(names, device)
+            return super().open_files(names, device)
 
 
 def fails(error: BaseException) -> Callable[..., Forward]:

@@ -40,7 +40,7 @@ class TestReplay:
     def test_slow_runs_of_a_warm_up_are_not_repeated(self) -> None:
         known = {0: {1: 1.0, 2: 0.001}}  # size 4 was not worth running
         backend = FakeBackend()
-        took_s = golden([1], [2]).replay(backend, [1, 2, 4], known=known)
+        took_s = golden([1], [2]).replay(backend, [1, 2, 4], known_times=known)
         assert backend.batches == [[1, 2]] * TRIES
         assert took_s[0].keys() == {1, 2}
         assert took_s[0][1] == 1.0

@@ -37,10 +37,10 @@ def test_graph_output_is_not_overwritten() -> None:
 def test_graph_is_used_only_where_faster() -> None:
     graphs = Graphs()
     one, two, four, eight = (graph(rows) for rows in (1, 2, 4, 8))
-    graphs.measured(8, plain_s=8.0, graph=eight, graph_s=9.0)  # in any order
-    graphs.measured(1, plain_s=1.0, graph=one, graph_s=0.2)
-    graphs.measured(4, plain_s=3.0, graph=four, graph_s=0.9)
-    graphs.measured(2, plain_s=1.0, graph=two, graph_s=0.3)
+    graphs.record(8, plain_s=8.0, graph=eight, graph_s=9.0)  # in any order
+    graphs.record(1, plain_s=1.0, graph=one, graph_s=0.2)
+    graphs.record(4, plain_s=3.0, graph=four, graph_s=0.9)
+    graphs.record(2, plain_s=1.0, graph=two, graph_s=0.3)
     assert [graphs.best(rows) for rows in (1, 2, 4)] == [one, two, four]
     assert graphs.best(3) is four  # filled up it takes 0.9, and two rows without take 1.0
     assert graphs.best(8) is None
@@ -51,7 +51,7 @@ def test_graph_is_used_only_where_faster() -> None:
 def test_batches_of_slow_rows_are_not_padded() -> None:
     graphs = Graphs()
     for rows in (16, 32, 64):
-        graphs.measured(rows, plain_s=float(rows), graph=graph(rows), graph_s=0.95 * rows)
+        graphs.record(rows, plain_s=float(rows), graph=graph(rows), graph_s=0.95 * rows)
     assert graphs.best(64) is not None
     assert graphs.best(33) is None
     assert graphs.best(5) is None  # smaller than any: what it takes without is not known
@@ -60,7 +60,7 @@ def test_batches_of_slow_rows_are_not_padded() -> None:
 def test_no_graphs_means_no_best_graph() -> None:
     graphs = Graphs()
     assert graphs.best(1) is None
-    graphs.measured(4, plain_s=1.0)
+    graphs.record(4, plain_s=1.0)
     assert graphs.knows(4)
     assert not graphs.knows(3)
     assert graphs.best(4) is None

@@ -12,7 +12,7 @@ import pytest
 import torch
 from structlog.testing import capture_logs
 
-from app.backends.base import Backend, Launched
+from app.backends.base import Backend, LaunchedBatch
 from app.backends.forward import FormBackend
 from app.backends.golden import Golden
 from app.backends.graphs import Graph, Graphs
@@ -108,12 +108,12 @@ def loaded(artifact: Artifact, streams: LateStreams, warm: Sequence[int] = ()) -
 @pytest.fixture
 def quick_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every graph that there is is used."""
-    measured = Graphs.measured
+    measured = Graphs.record
 
     def quick(graphs: Graphs, rows: int, plain_s: float, graph: Graph | None, _: float) -> None:
         measured(graphs, rows, 1.0, graph, 0.0 if graph is not None else math.inf)
 
-    monkeypatch.setattr(Graphs, "measured", quick)
+    monkeypatch.setattr(Graphs, "record", quick)
 
 
 @pytest.mark.usefixtures("quick_graphs")
@@ -125,7 +125,7 @@ def test_two_batches_in_flight_get_their_own_answers(
     replays = streams.replays
     sizes = [1 + 5 * (n // 2) % 9 for n in range(40)]  # neighbours share graphs
     firsts = [0, *itertools.accumulate(sizes)]
-    before: tuple[int, int, Launched] | None = None
+    before: tuple[int, int, LaunchedBatch] | None = None
     for first, rows in zip(firsts, sizes, strict=False):
         staged = backend.stage({"x": (rows, 2)})
         staged["x"][:] = numbered(first, rows)["x"]
@@ -139,7 +139,7 @@ def test_two_batches_in_flight_get_their_own_answers(
     assert streams.replays - replays == sum(rows <= max(warm, default=0) for rows in sizes)
 
 
-def _check(batch: tuple[int, int, Launched]) -> None:
+def _check(batch: tuple[int, int, LaunchedBatch]) -> None:
     first, rows, launched = batch
     np.testing.assert_array_equal(launched.outputs()["y"], doubled(first, rows))
 
@@ -272,7 +272,7 @@ class TestGraphs:
     def lane(self, artifact: Artifact, streams: LateStreams) -> Lane:
         backend = LateBackend(artifact, streams)
         backend.load()
-        forward = backend.opened(artifact.manifest.variants["script"].files, CPU)
+        forward = backend.open_files(artifact.manifest.variants["script"].files, CPU)
         return Lane(forward, artifact.manifest, streams, CPU)
 
     def test_graph_with_wrong_answers_is_not_used(

@@ -10,7 +10,7 @@ import pynvml
 import pytest
 import torch
 
-from app.backends.nvml import KEPT_S, readings_of
+from app.backends.nvml import READING_TTL_S, readings_of
 from app.types import Device
 
 GPU = Device("cuda", 1)
@@ -78,9 +78,9 @@ def test_old_readings_are_refreshed(known: str) -> None:
         "utilization_ratio": 0.4,
     }
     driver.used, driver.busy = 4_000, 100
-    now = KEPT_S - 0.1
+    now = READING_TTL_S - 0.1
     assert readings["memory_used_bytes"]() == 3_000
-    now = KEPT_S
+    now = READING_TTL_S
     assert readings["memory_used_bytes"]() == 4_000
     assert readings["utilization_ratio"]() == 1.0
 
@@ -94,7 +94,7 @@ def test_unsupported_readings_are_omitted() -> None:
 def test_failing_reading_becomes_nan() -> None:
     driver, now = Driver(), 0.0
     readings = readings_of(GPU, driver, lambda: now)
-    driver.silent, now = {"temperature"}, KEPT_S
+    driver.silent, now = {"temperature"}, READING_TTL_S
     assert math.isnan(readings["temperature_celsius"]())
     assert readings["memory_bytes"]() == 80_000
 

@@ -207,7 +207,7 @@ def test_stage_errors_are_classified(
     def fails(*_: object) -> Any:
         raise error
 
-    monkeypatch.setattr(made, "opened", lambda name, device: fails)
+    monkeypatch.setattr(made, "open_files", lambda name, device: fails)
     made.load()
     with pytest.raises(becomes):
         made.run({"x": np.ones((4, 2), np.float32)})
@@ -216,11 +216,11 @@ def test_stage_errors_are_classified(
 def test_number_of_parts_depends_on_batch_size() -> None:
     pipeline = stages(lambda x: x, lambda x: x)
     assert [pipeline.parts_of(rows) for rows in (1, 3, 64)] == [1, 3, 4]  # nothing is known yet
-    pipeline.cut(8, 2)
-    pipeline.cut(64, 16)
-    pipeline.cut(1, 1)
+    pipeline.set_parts(8, 2)
+    pipeline.set_parts(64, 16)
+    pipeline.set_parts(1, 1)
     assert [pipeline.parts_of(rows) for rows in (1, 2, 8, 9, 64, 100)] == [1, 2, 2, 9, 16, 16]
-    pipeline.cut(8, 4)
+    pipeline.set_parts(8, 4)
     assert pipeline.parts_of(8) == 4
     pipeline.close()
 

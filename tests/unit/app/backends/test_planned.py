@@ -12,7 +12,7 @@ from app.backends.base import Backend
 from app.backends.devices import cpu_threads
 from app.backends.factory import TorchBackends
 from app.backends.fake import FakeBackend
-from app.backends.planned import Measurements, Part, PlannedBackend
+from app.backends.planned import Candidate, Measurements, PlannedBackend
 from app.backends.selection import Preference, select
 from app.errors import (
     ModelError,
@@ -48,7 +48,7 @@ class TestPlannedBackend(BackendSuite):
                 raise ModelError("negative")
             return None
 
-        parts = {each: Part(FakeBackend(script), golden()) for each in (A, B)}
+        parts = {each: Candidate(FakeBackend(script), golden()) for each in (A, B)}
         return PlannedBackend(parts, None, XEON, Measurements(), "key")
 
     def batch(self, size: int) -> Arrays:
@@ -221,7 +221,7 @@ class TestLife:
             def close(self) -> None:
                 raise RuntimeError("the device is gone")
 
-        stage.parts[A] = Part(Stubborn(), golden())
+        stage.parts[A] = Candidate(Stubborn(), golden())
         stage.add(B)
         backend = stage.backend(steps((1, A), (8, B)))
         backend.load()

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from structlog.testing import capture_logs
 
-from app.backends.planned import Measured, Measurements
+from app.backends.planned import Measurement, Measurements
 from app.errors import (
     ArtifactInvalid,
     DeviceLost,
@@ -193,16 +193,16 @@ class TestReplicas:
 
 
 class TestMeasurements:
-    found = Measured(steps((1, A)), {}, 1)
+    found = Measurement(steps((1, A)), {}, 1)
 
     def test_concurrent_threads_measure_once(self) -> None:
         measurements, together = Measurements(), threading.Barrier(2)
         begun: list[str] = []
-        seen: list[Measured] = []
+        seen: list[Measurement] = []
 
-        def measure() -> Measured:
+        def measure() -> Measurement:
             begun.append("one")
-            return Measured(steps((1, A)), {}, 1)
+            return Measurement(steps((1, A)), {}, 1)
 
         def work() -> None:
             together.wait()
@@ -219,7 +219,7 @@ class TestMeasurements:
     def test_failed_measurement_is_repeated(self) -> None:
         measurements = Measurements()
 
-        def fails() -> Measured:
+        def fails() -> Measurement:
             raise ReplicaError("it broke")
 
         with pytest.raises(ReplicaError):

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from app.bulk.blocks import Cut
+from app.bulk.blocks import BlockBounds
 from app.bulk.columns import Chooser
 from app.bulk.decoding import Recipe
 from app.bulk.errors import BulkError
@@ -26,8 +26,8 @@ from app.bulk.nodes import (
     Order,
     ScoringActor,
     find_out,
-    loaded,
     read,
+    unpack,
 )
 from app.bulk.sources.choose import open_source
 from app.registry.model_settings import ModelSettings
@@ -60,7 +60,7 @@ def test_actors_give_the_same_rows_as_a_run(
     values = np.arange(2 * ROWS, dtype=np.float32).reshape(ROWS, 2) / 4  # above 100: an error
     np.save("in.npy", values)
     assert bulk("double", "in.npy", "--rows-per-shard", PER_SHARD) == 0
-    (model, cut) = (BulkModel(opened(repository), CHOICES), Cut(64, PER_SHARD))
+    (model, cut) = (BulkModel(opened(repository), CHOICES), BlockBounds(64, PER_SHARD))
     chooser = Chooser(model.manifest)
     source, wanted = open_source(find_inputs(["in.npy"]), chooser, io.BytesIO())
     recipe = Recipe(model.manifest, model.files, wanted, Path(), source.integer_ids)
@@ -73,7 +73,7 @@ def test_actors_give_the_same_rows_as_a_run(
     for first, stop in ((0, PER_SHARD), (PER_SHARD, TO_THE_END)):
         early = recipe if decode_where_it_is_read else None
         for raw in read(piece(first, stop), source, cut, early):
-            done = loaded(actor(raw).column(0)[0].as_py())
+            done = unpack(actor(raw).column(0)[0].as_py())
             assert done.block.arrays is None
             tables.append(done.table)
     parts = [pq.ParquetFile(part).read() for part in sorted(Path("out").glob("part-*"))]
@@ -102,9 +102,9 @@ def test_missing_file_on_a_node_is_reported(repository: Path, tmp_path: Path) ->
     recipe = Recipe(model.manifest, model.files, wanted, Path(), True)
     path.unlink()
     actor = ScoringActor(order(repository), recipe, None, integer_ids=True)
-    (raw,) = read(piece(0, 4), source, Cut(4, 4), None)
+    (raw,) = read(piece(0, 4), source, BlockBounds(4, 4), None)
     with pytest.raises(BulkError, match="cannot be read"):
-        loaded(actor(raw).column(0)[0].as_py())
+        unpack(actor(raw).column(0)[0].as_py())
 
 
 @pytest.mark.skipif(find_spec("ray") is not None, reason="Ray is installed")

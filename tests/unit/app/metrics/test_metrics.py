@@ -31,8 +31,8 @@ def test_requests_are_counted_by_code_and_timed_by_outcome(
     status: int, code: str, outcome: str
 ) -> None:
     metrics = Metrics()
-    metrics.request("/predict", status, code).ended(0.003)
-    metrics.request("/predict", status, code).ended(0.004)
+    metrics.request("/predict", status, code).count(0.003)
+    metrics.request("/predict", status, code).count(0.004)
     labels = {"route": "/predict", "status": str(status), "code": code}
     assert sample(metrics, "torchlane_requests_total", **labels) == 2
     timed = {"route": "/predict", "outcome": outcome}
@@ -45,8 +45,8 @@ def test_requests_are_counted_by_code_and_timed_by_outcome(
 
 def test_codes_of_one_outcome_share_a_histogram() -> None:
     metrics = Metrics()
-    metrics.request("/predict", 422, "invalid_input").ended(0.1)
-    metrics.request("/predict", 404, "model_not_found").ended(0.1)
+    metrics.request("/predict", 422, "invalid_input").count(0.1)
+    metrics.request("/predict", 404, "model_not_found").count(0.1)
     labels = {"route": "/predict", "outcome": "client_error"}
     assert sample(metrics, "torchlane_request_seconds_count", **labels) == 2
 
@@ -93,9 +93,9 @@ def test_every_gauge_has_a_multiprocess_mode() -> None:
 
 def test_work_of_a_replica_adds_up() -> None:
     metrics = Metrics()
-    metrics.batches_of("cpu#0", "cpu").ran(3, busy_s=0.5, compute_s=0.25)
-    metrics.batches_of("cpu#0", "cpu").ran(5, busy_s=0.25, compute_s=0.125)
-    metrics.batches_of("cpu#1", "cpu").ran(1, busy_s=9.0, compute_s=9.0)
+    metrics.batches_of("cpu#0", "cpu").count_batch(3, busy_s=0.5, compute_s=0.25)
+    metrics.batches_of("cpu#0", "cpu").count_batch(5, busy_s=0.25, compute_s=0.125)
+    metrics.batches_of("cpu#1", "cpu").count_batch(1, busy_s=9.0, compute_s=9.0)
     labels = {"replica": "cpu#0", "device": "cpu"}
     assert sample(metrics, "torchlane_replica_batches_total", **labels) == 2
     assert sample(metrics, "torchlane_replica_items_total", **labels) == 8

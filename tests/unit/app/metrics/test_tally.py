@@ -11,7 +11,7 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, generate_la
 
 from app.metrics import Metrics
 from app.metrics.counters import SECONDS
-from app.metrics.tally import HistogramTally, Seen, Tally
+from app.metrics.tally import HistogramTally, Tally, TracedObservation
 from app.types import ModelId
 
 BOUNDS = (0.5, 1, 2.5)
@@ -36,7 +36,7 @@ def test_histogram_flushes_only_new_observations() -> None:
     handed: list[tuple[list[int], float]] = []
     seen: list[dict[int, tuple[str, float]]] = []
 
-    def take(counts: Sequence[int], total: float, found: Mapping[int, Seen]) -> None:
+    def take(counts: Sequence[int], total: float, found: Mapping[int, TracedObservation]) -> None:
         handed.append((list(counts), total))
         seen.append({at: (each.trace_id, each.amount) for at, each in found.items()})
 

@@ -78,12 +78,12 @@ class Scraped:
 
 def count(metrics: Metrics) -> None:
     """Something of everything."""
-    metrics.request("/predict", 200, "ok").ended(0.003)
+    metrics.request("/predict", 200, "ok").count(0.003)
     model = metrics.model(MODEL)
-    model.looked_up(CacheCounts(1, 2, 3))
+    model.count_lookups(CacheCounts(1, 2, 3))
     model.outcome("ok", 6)
     model.batch_size.observe(2)
-    metrics.served(MODEL, ModelGauges(*(partial(float, each) for each in (5, 7, 1, 3, 9, 0.5))))
+    metrics.add_model(MODEL, ModelGauges(*(partial(float, each) for each in (5, 7, 1, 3, 9, 0.5))))
     metrics.watch(lambda: True, lambda: [ServedModel(MODEL, "plan", "float32")])
     metrics.requests_open += 4
 
@@ -124,7 +124,7 @@ async def test_counters_and_gauges_add_up_at_every_worker(
 async def test_openmetrics_adds_up_over_processes(make: Callable[[int], SharedMetrics]) -> None:
     one, other = make(0), make(1)
     for each in (one, other):
-        each.request("/predict", 200, "ok").ended(0.003, "0af7651916cd43dd8448eb211c80319c")
+        each.request("/predict", 200, "ok").count(0.003, "0af7651916cd43dd8448eb211c80319c")
         each.write_down()
     text, kind = await one.scraped_as("application/openmetrics-text")
     assert kind.startswith("application/openmetrics-text")

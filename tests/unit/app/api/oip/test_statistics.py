@@ -28,14 +28,14 @@ def model(version: int = 3) -> LoadedModel:
 def work(metrics: Metrics) -> None:
     """4 requests for 13 items: one from the cache, two with 7 items in 3 batches, one failed."""
     of_model = metrics.model(ModelId("tiny", 3))
-    of_model.looked_up(CacheCounts(hit=4, miss=7, joined=2))
+    of_model.count_lookups(CacheCounts(hit=4, miss=7, joined=2))
     for size in (1, 3, 4):
         of_model.batch_size.observe(size)
         of_model.compute_seconds.observe(0.002)
     of_model.request(0.001, 0.0, 0.0, computed=False)
     of_model.request(0.010, 0.003, 0.004, computed=True)
     of_model.request(0.020, 0.004, 0.002, computed=True)
-    of_model.failed(0.5)
+    of_model.count_failure(0.5)
     of_model.computed.inc(7)
     of_model.outcome("ok", 10)
     of_model.outcome("overloaded", 2)

@@ -35,20 +35,20 @@ def served(metrics: Metrics, model: ModelId) -> None:
         queue_limit_bytes=0.0,
         predicted_wait_s=0.0125,
     )
-    metrics.served(model, ModelGauges(*(lambda value=each: value for each in values)))
+    metrics.add_model(model, ModelGauges(*(lambda value=each: value for each in values)))
 
 
 async def test_rates_are_per_second_of_the_interval() -> None:
     metrics = Metrics()
-    metrics.request("/predict", 200, "ok").ended(0.002)
+    metrics.request("/predict", 200, "ok").count(0.002)
     metrics.requests_open = 7
 
     def happens() -> None:
         for _ in range(30):
-            metrics.request("/predict", 200, "ok").ended(0.002)
-            metrics.request("/batch-predict", 200, "ok").ended(0.002)
+            metrics.request("/predict", 200, "ok").count(0.002)
+            metrics.request("/batch-predict", 200, "ok").count(0.002)
         for _ in range(3):
-            metrics.request("/predict", 503, "overloaded").ended(0.0001)
+            metrics.request("/predict", 503, "overloaded").count(0.0001)
 
     requests = (await between(metrics, happens, 1.5))["requests"]
     assert (requests["per_s"], requests["in_flight"]) == (42.0, 7)
@@ -65,7 +65,7 @@ async def test_model_reports_its_work_and_queue() -> None:
         model.outcome("ok", 12)
         model.outcome("backend_failed", 4)
         model.computed.inc(8)
-        model.looked_up(CacheCounts(hit=3, miss=8, joined=1))
+        model.count_lookups(CacheCounts(hit=3, miss=8, joined=1))
         for size, seconds in ((2, 0.002), (6, 0.004)):
             model.batch_size.observe(size)
             model.compute_seconds.observe(seconds)
@@ -93,7 +93,7 @@ async def test_model_reports_its_work_and_queue() -> None:
 async def test_no_work_gives_no_means_or_quantiles() -> None:
     metrics = Metrics()
     served(metrics, DIGITS)
-    metrics.request("/predict", 200, "ok").ended(0.002)
+    metrics.request("/predict", 200, "ok").count(0.002)
     metrics.model(DIGITS).batch_size.observe(2)
     found = await between(metrics, lambda: None, 1.0)
     requests, (model,) = found["requests"], found["models"]
@@ -107,7 +107,7 @@ async def test_a_retired_model_is_left_out() -> None:
     for model in (DIGITS, ModelId("other", 1)):
         served(metrics, model)
         metrics.model(model).outcome("ok")
-    metrics.retired(DIGITS)
+    metrics.remove_model(DIGITS)
     found = await between(metrics, lambda: None, 1.0)
     assert [(each["name"], each["version"]) for each in found["models"]] == [("other", 1)]
 
@@ -118,8 +118,10 @@ async def test_replica_reports_its_busy_share() -> None:
     metrics.replica("cpu#1", "cpu", lambda: False)
 
     def happens() -> None:
-        metrics.batches_of("cpu#0", "cpu").ran(10, busy_s=0.5, compute_s=0.4)
-        metrics.batches_of("cpu#1", "cpu").ran(4, busy_s=9.0, compute_s=9.0)  # began long before
+        metrics.batches_of("cpu#0", "cpu").count_batch(10, busy_s=0.5, compute_s=0.4)
+        metrics.batches_of("cpu#1", "cpu").count_batch(
+            4, busy_s=9.0, compute_s=9.0
+        )  # began long before
 
     one, two = (await between(metrics, happens, 2.0))["replicas"]
     assert one == {
