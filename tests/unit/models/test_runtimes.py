@@ -111,7 +111,7 @@ class TestShared:
     [
         *((each, False, lambda form: form) for each in ("script", "int8", "openvino", "onnx")),
         ("script", True, lambda form: form),
-        ("compiled", False, lambda form: form._run),
+        ("compiled", False, lambda form: form._package),
     ],
 )
 def test_forms_in_use_share_their_weights(
