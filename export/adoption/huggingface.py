@@ -118,7 +118,7 @@ def adopt_folder(args: argparse.Namespace) -> tuple[str, Definition]:
     check_options(args)
     if args.task != "embed" and (args.pooling or args.tower or args.normalize is not None):
         raise UsageError("--pooling, --tower and --[no-]normalize are for --task embed")
-    options = Wanted(
+    options = EncoderOptions(
         task=args.task,
         pooling=args.pooling,
         normalize=args.normalize,
@@ -137,7 +137,7 @@ def adopt_folder(args: argparse.Namespace) -> tuple[str, Definition]:
     return NO_NAME.sub("-", default_name), definition
 
 
-def _definition(folder: ModelFolder, options: Wanted, description: str) -> Definition:
+def _definition(folder: ModelFolder, options: EncoderOptions, description: str) -> Definition:
     if folder.json(ADAPTER) is not None:
         raise FolderError(_adapter(folder))
     fields = folder.fields(CONFIG)
@@ -197,7 +197,7 @@ def _empty(folder: ModelFolder) -> str:
     return f"{summary}: a folder must have what save_pretrained of transformers writes{advice}"
 
 
-def _download(repository: str, options: Wanted) -> Path:
+def _download(repository: str, options: EncoderOptions) -> Path:
     """Return the folder in Hugging Face's cache with the files of a repository."""
     if REPOSITORY.fullmatch(repository) is None:
         raise UsageError(f"{repository} does not exist, and is not OWNER/NAME of a hub repository")

@@ -31,7 +31,7 @@ CLASSIFIER, ENCODER = "AutoModelForImageClassification", "AutoModel"
 INPUT = "pixel_values"
 
 
-def takes_pictures(config: Any, options: Wanted) -> bool:
+def takes_pictures(config: Any, options: EncoderOptions) -> bool:
     """Whether a folder's model, or the wanted tower of it, takes pictures."""
     if options.tower is not None:
         return options.tower == "vision"
@@ -41,7 +41,7 @@ def takes_pictures(config: Any, options: Wanted) -> bool:
 
 
 def picture_definition(
-    folder: ModelFolder, config: Any, options: Wanted, description: str
+    folder: ModelFolder, config: Any, options: EncoderOptions, description: str
 ) -> Definition:
     """Build the definition of a classifier or an encoder of pictures, or of a vision tower.
 
@@ -92,9 +92,9 @@ def picture_definition(
     )
 
 
-def _module(config: Any, weights: dict[str, torch.Tensor], options: Wanted) -> nn.Module:
+def _module(config: Any, weights: dict[str, torch.Tensor], options: EncoderOptions) -> nn.Module:
     name = CLASSIFIER if options.task == "classify" else ENCODER
-    model, has_pooler = loaded(name, config, weights, options.task)
+    model, has_pooler = load_encoder(name, config, weights, options.task)
     if options.task == "classify":
         return PictureModel(model, "logits", normalize=False).eval()
     answer: Answer = "features"

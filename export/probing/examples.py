@@ -78,7 +78,7 @@ def _resize(
     lends = lender is not None and any(_is_measured(array) for array in item.values())
     arrays: dict[str, Array] = {}
     for spec in at_sizes(inputs, shape_of):
-        array = tiled(item[spec.name], shape_of[spec.name])
+        array = tile(item[spec.name], shape_of[spec.name])
         if lender is not None and lends and not _is_measured(array):
             array = lender[spec.name]
         elif array.dtype.kind == "i":

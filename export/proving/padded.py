@@ -122,7 +122,7 @@ def largest_change(
     largest = 0.0
     for row, (item, expected) in enumerate(zip(batch.items, batch.expected, strict=True)):
         size = padding.size(item)
-        answer = padding.trimmed({name: array[row] for name, array in outputs.items()}, size)
+        answer = padding.trim({name: array[row] for name, array in outputs.items()}, size)
         for name, want in expected.items():
             subject = f"{what}output {name!r} of an item of {padding.dimension.name} {size}"
             subject += f", padded to {batch.to}:"
@@ -165,7 +165,7 @@ def _resize(
             size if axis.name == dimension.name else same
             for axis, same in zip(spec.axes, like[spec.name].shape, strict=True)
         ]
-        arrays[spec.name] = tiled(item[spec.name], shape)
+        arrays[spec.name] = tile(item[spec.name], shape)
     shapes = {name: array.shape for name, array in arrays.items()}
     for spec, here in zip(inputs, at_sizes(inputs, shapes), strict=True):
         if spec.below is not None and here.maximum is not None:

@@ -311,7 +311,12 @@ def _tolerance(work: _ProofState, precision: Precision) -> Tolerance:
 
 
 def _load(
-    work: _ProofState, draft: Draft, files: Sequence[File], kind: DeviceKind, *, optimized: bool
+    work: _ProofState,
+    draft: Draft,
+    files: Sequence[VariantFile],
+    kind: DeviceKind,
+    *,
+    optimized: bool,
 ) -> Forward:
     """Load a form of the written file.
 

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from export.errors import UsageError
 from export.reading.codecs import first_of
-from models.byte_order import NotUtf8Error, unmarked
+from models.byte_order import NotUtf8Error, strip_byte_order_mark
 from models.local_paths import local_path
 from models.pictured import MAX_CLASSES, ImageOutput, MaskOutput
 from models.tensors import TensorSpec

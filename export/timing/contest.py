@@ -92,7 +92,7 @@ class Contest:
         by_precision = contests(self.manifest, {size: self.rounds[size]})
         results = [rounds[size] for rounds in by_precision.values()]
         if timing.is_quiet:
-            return all(is_told(times) for times in results)
+            return all(is_conclusive(times) for times in results)
         return all(is_decided(times, 1 + MIN_GAIN) for times in results)
 
 

@@ -260,7 +260,7 @@ def plan_steps(contest: Contest, largest: int) -> dict[Precision, tuple[Step, ..
             steps = choose(rounds, candidates, contest.unsettled)
         else:
             steps = choose_one(rounds, candidates, contest.unsettled)
-        by_precision[precision] = extended(steps, largest)
+        by_precision[precision] = extend_steps(steps, largest)
     return by_precision
 
 

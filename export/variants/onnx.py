@@ -48,7 +48,9 @@ def exporter() -> Any:
         NotInstalled: if one of them is missing.
     """
     names = ("onnx", "onnxscript", "onnxruntime")
-    packages = [imported(name, "ONNX Runtime and onnxscript", "onnx-export") for name in names]
+    packages = [
+        import_package(name, "ONNX Runtime and onnxscript", "onnx-export") for name in names
+    ]
     return packages[-1]
 
 

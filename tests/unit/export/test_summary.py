@@ -109,7 +109,7 @@ def test_long_reason_is_shortened_without_truncating_lines() -> None:
 
 def test_variants_left_out_for_one_reason_share_a_line() -> None:
     options = (("script", "no"), ("fp16", "no GPU"), ("trace", "no"))
-    left_out = tuple(LeftOut(variant=name, reason=why) for name, why in options)
+    left_out = tuple(OmittedVariant(variant=name, reason=why) for name, why in options)
     text = printed(measured_manifest().model_copy(update={"left_out": left_out, "plan": None}))
     lines = [line for line in text if line.startswith("left out")]
     assert lines == ["left out  script, trace: no", "left out  fp16: no GPU"]
