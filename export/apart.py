@@ -65,7 +65,8 @@ class Apart:
     def __init__(self, prepare: Callable[[], ExportJob]) -> None:
         context = multiprocessing.get_context("fork")
         self._ours, theirs = context.Pipe()
-        self._process: BaseProcess = context.Process(target=_run, args=(theirs, prepare))
+        ends = (self._ours, theirs, prepare)
+        self._process: BaseProcess = context.Process(target=_run, args=ends)
         self._process.start()
         theirs.close()
         self._summary: _JobSummary | None = None
@@ -83,13 +84,15 @@ class Apart:
         summary = self._summary
         assert summary is not None, "wait_for_job was not called"  # nosec B101
         with staging_folder(summary.out, summary.model) as staging:
-            self._ours.send(staging)
-            variants = self._receive(stage)
-            self._process.join()
+            try:
+                self._ours.send(staging)
+                variants = self._receive(stage)
+            finally:
+                self.close()  # before the folder goes, into which it writes
             return time_and_publish(variants, summary.tuning, staging, stage)
 
     def close(self) -> None:
-        """End the process, if it still runs."""
+        """End the process, if it still runs; may be called again."""
         self._ours.close()
         self._process.terminate()
         self._process.join(CLEANUP_S)
@@ -103,10 +106,10 @@ class Apart:
             try:
                 kind, *values = self._ours.recv()
             except (EOFError, OSError):
-                self._process.join()
+                self._process.join(CLEANUP_S)
                 raise ExportError(self._end()) from None
             if kind == "error":
-                self._process.join()
+                self._process.join(CLEANUP_S)
                 raise values[0]
             if kind == "result":
                 return values[0]
@@ -118,7 +121,8 @@ class Apart:
     def _end(self) -> str:
         code = self._process.exitcode or 0
         how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
-        return f"the process that builds and checks the model ended ({how}); is memory short?"
+        advice = "; is memory short?" if code == -signal.SIGKILL else ""
+        return f"the process that builds and checks the model ended ({how}){advice}"
 
 
 @contextlib.contextmanager
@@ -129,8 +133,9 @@ def apart(prepare: Callable[[], ExportJob]) -> Iterator[Apart]:
         yield process
 
 
-def _run(pipe: Connection, prepare: Callable[[], ExportJob]) -> None:
+def _run(parents: Connection, pipe: Connection, prepare: Callable[[], ExportJob]) -> None:
     """Run in the other process: prepare the job, then build and prove its variants."""
+    parents.close()  # else this end would keep the pipe open when the parent has gone
 
     def stage(name: str) -> Progress:
         pipe.send(("stage", name))

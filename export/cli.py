@@ -146,7 +146,12 @@ def _export(arguments: Sequence[str], catalog: Mapping[str, Definition], console
     if args.if_empty and (there := any_artifact(args.out)):
         console.print(f"{escape(str(there))} exists; nothing to do", highlight=False)
         return
-    job = ExportJob(
+    _carry_out(lambda: _definition_job(args, catalog), args.checkpoint, args, console)
+
+
+def _definition_job(args: argparse.Namespace, catalog: Mapping[str, Definition]) -> ExportJob:
+    """Return the job for a model of the catalog; imports its definition."""
+    return ExportJob(
         model=args.model,
         definition=catalog[args.model],
         out=args.out,
@@ -163,7 +168,6 @@ def _export(arguments: Sequence[str], catalog: Mapping[str, Definition], console
         tuning=_tuning(args),
         profile=args.profile,
     )
-    _carry_out(lambda: job, args.checkpoint, args, console)
 
 
 def _train(arguments: Sequence[str], catalog: Mapping[str, Definition], console: Console) -> int:

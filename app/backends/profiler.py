@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import os
 import tempfile
 import threading
@@ -31,10 +32,12 @@ MOST_BYTES = 64 << 20  # of a trace, before compression
 # Target number of events in a slice: for each event torch holds the GIL for about 1.2 us when the
 # slice ends, and again when it is written.
 SLICE_EVENTS = 2000
-FIRST_SLICE_S, LEAST_SLICE_S, LONGEST_SLICE_S = 0.1, 0.02, 0.25
+LEAST_SLICE_S, LONGEST_SLICE_S = 0.02, 0.25
 POLL_S = 0.001
 HELD_S = 1.0  # maximum wait for batches: shorter than a hang that the watchdog reports
-BEGIN = b'{"traceEvents":[\n'
+# Before that, forwards are held for so long at a time, and then go on for as long.
+TRY_S, TRIES = 0.05, 10
+BEGIN, BETWEEN = b'{"traceEvents":[\n', b",\n"
 END_BYTES = 64 << 10  # kept free for the end of the trace
 GZIP_BITS, QUICK = 31, 1  # zlib's settings for a gzip header and the lowest level
 FOLDER = "torchlane-profile-"
@@ -44,7 +47,8 @@ DONE, FULL, STOPPING = "the time is up", "the trace is full", "the server is shu
 class _Batches:
     """The forwards that run; as a context, one of them.
 
-    torch's memory is corrupted if an operator runs while a recording ends.
+    torch's memory may be corrupted if an operator runs while a recording ends, so it ends between
+    forwards, unless one takes longer than HELD_S.
     """
 
     def __init__(self) -> None:
@@ -63,25 +67,29 @@ class _Batches:
     def range(self, name: str) -> Iterator[None]:
         """A forward with a range of the trace; begins once forwards are not held."""
         with self._changed:
-            self._changed.wait_for(lambda: not self._held, HELD_S)
+            self._changed.wait_for(lambda: not self._held, 2 * HELD_S)
             self.__enter__()
         with self, record_function(name):
             yield
 
     async def hold(self) -> bool:
-        """Hold those that have not begun until `go_on`; wait for the others, up to HELD_S.
+        """Hold those that have not begun until `go_on`, and wait for the others.
 
         Returns:
             whether the task was cancelled: the recording must end first.
         """
-        until, cancelled = time.monotonic() + HELD_S, False
-        with self._changed:
-            self._held = True
-        while self._threads and time.monotonic() < until:
-            try:
-                await asyncio.sleep(POLL_S)
-            except asyncio.CancelledError:
-                cancelled = True
+        cancelled = False
+        for limit_s in (*[TRY_S] * TRIES, HELD_S):  # a long forward must not delay all others
+            if self._held:
+                self.go_on()
+                cancelled |= await _slept(TRY_S)
+            with self._changed:
+                self._held = True
+            until = time.monotonic() + limit_s
+            while self._threads and time.monotonic() < until:
+                cancelled |= await _slept(POLL_S)
+            if not self._threads:
+                break
         return cancelled
 
     def go_on(self) -> None:
@@ -143,13 +151,14 @@ class Profiler:
             finally:
                 BATCHES.recorded = False
             took_s = round(time.monotonic() - began, 3)
-            content = trace.end({"server": self._name, "seconds": took_s, "ended": ended})
+            about = {"server": self._name, "seconds": took_s, "ended": ended}
+            content = await in_thread(partial(trace.end, about), _discard)
         LOG.info("profiled", seconds=took_s, ended=ended, bytes=trace.nbytes)
         return Profile(content, took_s, ended)
 
     async def _record(self, trace: _Trace, ends_at: float) -> str:
         """Record and read slices in turn; returns why the recording ended."""
-        slice_s = FIRST_SLICE_S
+        slice_s = LEAST_SLICE_S
         while True:
             recording = _begun()
             try:
@@ -202,10 +211,14 @@ class _Trace:
                 f"the profile could not be written to the temporary folder ({error}): free space "
                 "there, or set TMPDIR to a writable folder with some and restart"
             ) from error
-        text = b",\n" * (self.nbytes > len(BEGIN)) + orjson.dumps(list(self._worth(events)))[1:-1]
-        self.is_full = self.nbytes + len(text) > self._most_bytes
-        if not self.is_full:
-            self._write(text)
+        texts = [orjson.dumps(event) for event in self._worth(events)]
+        room = self._most_bytes - self.nbytes
+        ends = itertools.accumulate(len(text) + len(BETWEEN) for text in texts)
+        fitting = sum(end <= room for end in ends)
+        self.is_full = fitting < len(texts)
+        if fitting:
+            comma = BETWEEN if self.nbytes > len(BEGIN) else b""
+            self._write(comma + BETWEEN.join(texts[:fitting]))
         return len(events)
 
     def end(self, about: dict[str, object]) -> bytes:
@@ -213,7 +226,7 @@ class _Trace:
         kind: dict[str, object] = {"ph": "M", "name": "thread_name", "pid": os.getpid()}
         for number, name in self._names.items():
             text = orjson.dumps({**kind, "tid": number, "args": {"name": name}})
-            self._write(b",\n" * (self.nbytes > len(BEGIN)) + text)
+            self._write((BETWEEN if self.nbytes > len(BEGIN) else b"") + text)
         self._write(b'],"displayTimeUnit":"ms","otherData":' + orjson.dumps(about) + b"}")
         if self._squeeze is not None:
             self._parts.append(self._squeeze.flush())
@@ -236,6 +249,15 @@ class _Trace:
             elif event["name"] == "thread_name" and event["tid"] in self._names:
                 continue
             yield event
+
+
+async def _slept(seconds: float) -> bool:
+    """Wait; returns whether the task was cancelled meanwhile."""
+    try:
+        await asyncio.sleep(seconds)
+    except asyncio.CancelledError:
+        return True
+    return False
 
 
 def _discard(_: object) -> None:

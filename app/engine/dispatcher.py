@@ -96,6 +96,13 @@ class Dispatcher:
         """Number of replicas that serve the model."""
         return sum(replica.serves(model) for replica in self._replicas)
 
+    def has_nothing(self) -> bool:
+        """Whether no item of any model waits or runs."""
+        for queue in self._queues.values():  # noqa: SIM110  # per request: `all` takes twice as long
+            if not queue.is_empty:
+                return False
+        return True
+
     def joined(self) -> None:
         """Use a replica that has become ready: items waiting until now did not wait for it."""
         self._timeline.joined()
@@ -153,12 +160,17 @@ class Dispatcher:
             pools = self._timeline.ordered(queue, now)
         if not pools:
             return None
-        idle = pools[0].idle(queue.model)
+        pool = pools[0]
+        idle = pool.idle(queue.model)
+        if idle and idle[0].is_called and len(pools) > 1:  # it may prove a version for long
+            others = pools[1].idle(queue.model)
+            if others and not others[0].is_called:
+                pool, idle = pools[1], others
         if idle:
             if queue.grows(now):
                 self._wake_s = 0.0
                 return None
-            return self._whole(queue, pools[0], idle, now)
+            return self._whole(queue, pool, idle, now)
         queue.gathering_since = None
         batch = self._ahead(queue, pools[0], now)
         return batch if batch is not None or len(pools) == 1 else self._spilled(queue, pools, now)

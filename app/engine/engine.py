@@ -352,14 +352,14 @@ class Engine(Settler):
         """Reject a request before it is decoded, if not even one item would be in time.
 
         Returns:
-            whether that was predicted: not if nothing waits or runs, where `submit` is enough.
+            whether that was predicted: not if no model has work, where `submit` is enough.
 
         Raises:
             ModelNotFound, ModelNotReady, Overloaded, ShuttingDown: as in `submit`.
         """
         served = self._served(model)
         queue, now = served.queue, self._clock.now()
-        if queue.is_empty:
+        if self._dispatcher.has_nothing():
             return False
         if deadline <= now:
             return False  # `submit` raises a better error

@@ -19,6 +19,7 @@ MARGIN = 2.0  # mean deviations that are added to the expected time of batches
 # Variance of a running mean, as a share of the variance of one batch.
 MEAN_VARIANCE = WEIGHT / (2 - WEIGHT)
 ROUNDING = 1e-9  # of quotients
+MOST_BATCHES = 100  # whose ends are foreseen for a slower pool, which helps with one at a time
 
 
 class Work(NamedTuple):
@@ -135,11 +136,12 @@ class Timeline:
         size = cost.batch_size(shape.allowed_s, shape.length)
         batch_s = cost.expected_s(size, shape.length) * queue.tickets.queued / shape.waiting
         ends = sorted([each.left_s(now) for each in _able(queue, pool, now)])
-        for place in range(0, shape.waiting, size):
+        others_s = self._others_s(queue, shape.allowed_s, now)
+        for place in range(0, min(shape.waiting, MOST_BATCHES * size), size):
             end_s = ends[0] + batch_s
             heapq.heapreplace(ends, end_s)
             due_s = queue.tickets.due_at(shape.groups[0], place) - now
-            if end_s > due_s >= slower_s:
+            if due_s >= slower_s and end_s > own_share_s(due_s, others_s):
                 return place
         return None
 

@@ -21,7 +21,7 @@ from opentelemetry.sdk._configuration import (
 )
 from opentelemetry.sdk._shared_internal import BatchProcessor
 from opentelemetry.sdk.resources import SERVICE_NAME, SERVICE_VERSION, Resource
-from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace import SpanLimits, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter
 from opentelemetry.sdk.trace.sampling import ALWAYS_ON, DEFAULT_ON, Sampler
 
@@ -32,6 +32,9 @@ LOG = structlog.get_logger(__name__)
 SAMPLER, SAMPLER_ARG = "OTEL_TRACES_SAMPLER", "OTEL_TRACES_SAMPLER_ARG"
 PROPAGATORS = "OTEL_PROPAGATORS"
 RATIO, FIXED = "traceidratio", {"always_on": 1.0, "always_off": 0.0}  # samplers
+MAX_LINKS = (
+    10_000  # of a batch to its requests; the SDK's default, 128, is less than a batch may have
+)
 # The SDK's checks of the numbers for its processor, which has a thread from its start on.
 NUMBERS = (
     BatchSpanProcessor._default_max_queue_size,
@@ -110,10 +113,12 @@ class Export:
         # It logs a full queue for each span; the exporter logs the cause.
         logging.getLogger(BatchProcessor.__module__).setLevel(logging.ERROR)
         ids, resource = Ids(), resource_of(version, worker)
-        providers = [
-            TracerProvider(sampler, resource, shutdown_on_exit=False, id_generator=ids),
-            TracerProvider(ALWAYS_ON, resource, shutdown_on_exit=False),
-        ]
+        with _read("OTEL_SPAN_"):
+            links = SpanLimits(max_links=MAX_LINKS)
+            providers = [
+                TracerProvider(sampler, resource, shutdown_on_exit=False, id_generator=ids),
+                TracerProvider(ALWAYS_ON, resource, shutdown_on_exit=False, span_limits=links),
+            ]
         with _read("OTEL_EXPORTER_OTLP_"):
             self._processors = [BatchSpanProcessor(exporter()) for exporter in exporters]
         for provider in providers:
@@ -177,11 +182,15 @@ def _read(prefix: str, group: str = "") -> Iterator[None]:
         logger.propagate = propagates
     if said:
         given = sorted(name for name in os.environ if name.startswith(prefix))
-        # Headers may hold a secret.
-        values = [f"{name}={os.environ[name]!r}" for name in given if "HEADERS" not in name]
+        shown = [name for name in given if "HEADERS" not in name]  # these may hold a secret
+        values = [f"{name}={os.environ[name]!r}" for name in shown]
         names = ", ".join(sorted(entry_points(group=group).names)) if group else ""
         known = f"; the names are {names}" if names else ""
-        raise ValueError(f"{', '.join(values)} cannot be used: {said[0]}{known}")
+        message = said[0]
+        for name in set(given).difference(shown):
+            message = message.replace(os.environ[name], "...")
+            values.append(name)
+        raise ValueError(f"{', '.join(values)} cannot be used: {message}{known}")
 
 
 def _check_endpoints(environ: Mapping[str, str]) -> None:

@@ -16,6 +16,7 @@ from app.codecs.numbers import NATIVE_DTYPES, NATIVE_READER, ReadFloats
 
 DATA = re.compile(rb'"data"\s*:\s*(?=\[)')
 MARK = 5_946_158_883_012_311_201  # stands for the numbers while the rest is read
+WRITTEN = b"%d" % MARK
 MOST_REST = 4096  # bytes of it
 
 
@@ -39,10 +40,10 @@ def load(body: bytes, read: ReadFloats | None = NATIVE_READER) -> dict[str, Any]
     ends = [end for end in (body.find(b"}", start), body.find(b'"', start)) if end >= 0]
     numbers = body[start : min(ends, default=start)].rstrip().removesuffix(b",").rstrip()
     rest = body[start + len(numbers) :]
-    if len(rest) > MOST_REST:
+    if len(rest) > MOST_REST or WRITTEN in rest or WRITTEN in body[:start]:
         return None
     try:
-        document = orjson.loads(b"%b%d%b" % (body[:start], MARK, rest))
+        document = orjson.loads(body[:start] + WRITTEN + rest)
         (tensor,) = document["inputs"]
         dtype, shape = np.dtype(DTYPES[tensor["datatype"]]), tuple(tensor["shape"])
         if tensor["data"] != MARK or dtype.name not in NATIVE_DTYPES:

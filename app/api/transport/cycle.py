@@ -126,6 +126,9 @@ class Cycle:
             pass
         except Exception:
             LOG.exception("application_failed", path=self._scope["path"])
+        else:
+            if not (self.response_complete or self._is_gone):
+                LOG.error("answer_not_complete", path=self._scope["path"])
         if self.response_complete or self._is_gone:
             return
         if self._is_started:  # only the end of the connection signals the error

@@ -5,8 +5,11 @@ Each has a new interpreter: a fork may hang where torch has computed something b
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -18,7 +21,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux fork
 
 # The command line with another limit for large models. HOOK runs before both processes.
 PROGRAM = """
-import os, signal, sys, time
+import os, pathlib, signal, sys, time
 from export import apart, pipeline
 from export.__main__ import interrupt
 from export.cli import main
@@ -93,3 +96,23 @@ def test_a_failure_is_told_once_and_leaves_nothing(
     assert done.stderr.startswith("export: ")
     assert done.stderr.count("\n") == 1
     assert not (tmp_path / "out").exists()
+
+
+def test_a_killed_parent_leaves_no_process(tmp_path: Path) -> None:
+    """The other one ends when it has something to tell."""
+    hook = f"""
+prove_variants = pipeline.prove_variants
+def prove(*args):
+    (pathlib.Path({str(tmp_path)!r}) / "pid").write_text(str(os.getpid()))
+    os.kill(os.getppid(), signal.SIGKILL)
+    return prove_variants(*args)
+pipeline.prove_variants = prove"""
+    done = adopt(tmp_path, *INPUT, *QUICK, hook=hook)
+    assert done.returncode == -signal.SIGKILL
+    pid = int((tmp_path / "pid").read_text())
+    for _ in range(600):
+        if not Path(f"/proc/{pid}").exists():
+            return
+        time.sleep(0.1)
+    os.kill(pid, signal.SIGKILL)
+    pytest.fail("it still runs")

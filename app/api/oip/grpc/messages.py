@@ -112,7 +112,10 @@ class InferMessage:
         if len(self._envelope) > UNCOUNTED_BYTES:
             numbers = _count(self._reader, self._fields, REQUEST)
             if 8 * numbers > max_bytes:
-                raise PayloadTooLarge(f"{numbers} numbers, the limit is {max_bytes} bytes")
+                raise PayloadTooLarge(
+                    f"{numbers} numbers count 8 bytes each, the limit is {max_bytes} bytes; "
+                    "raw_input_contents takes as many bytes as the tensor has"
+                )
         try:
             message = pb.ModelInferRequest.FromString(self._envelope)
         except DecodeError as error:

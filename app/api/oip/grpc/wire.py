@@ -56,9 +56,7 @@ class Reader:
                         size, begin = _varint(data, at)
                     at = begin + size
                 elif kind == VARINT:
-                    while data[at] > 127:
-                        at += 1
-                    at += 1
+                    at = at + 1 if data[at] < 128 else _varint(data, at)[1]
                 elif kind == FIXED64:
                     at += 8
                 elif kind == FIXED32:

@@ -13,7 +13,7 @@ from app.engine.admission import RESERVE
 from app.engine.replica import ReplicaState
 from app.types import ModelId
 from tests.unit.app.engine.harness import item, value_of
-from tests.unit.app.engine.simulation import Seconds, Simulation, simulation
+from tests.unit.app.engine.simulation import Seconds, SimulatedReplica, Simulation, simulation
 
 pytestmark = pytest.mark.slow
 ITEM_S = 0.008  # on a CPU
@@ -242,3 +242,31 @@ async def test_long_batches_elsewhere_do_not_cause_rejections() -> None:
     await s.run(at - start + 1)
     short = [each for each in s.asked if each.model == "short"]
     assert sum(each.retry_after_s is not None for each in short) < 0.005 * len(short)
+
+
+@pytest.mark.parametrize("load", [0.8, 1.5, 3.0])
+async def test_two_models_on_both_pools_finish_what_is_accepted(load: float) -> None:
+    """The slower pool also helps with what waits for the other model's work."""
+    models = ("a", "b")
+    s = simulation(dict.fromkeys(models, per_item), [models, models], 8, speeds=(4.0, CPU))
+    draw, at, within = random.Random(5), s.clock.now(), 0.3
+    for number in range(int(2 * load * 4.0 / ITEM_S)):
+        at += draw.expovariate(load * 4.0 / ITEM_S)
+        s.ask_at(at, models[number % 2], within)
+    await s.run(at - s.clock.now() + 1)
+    accepted = [each for each in s.asked if each.retry_after_s is None]
+    late = [each for each in accepted if each.done_at is None or each.done_at > each.at + within]
+    assert not late
+    assert len(accepted) >= 0.9 * len(s.asked) / max(1.0, load)
+
+
+async def test_a_slower_pool_is_used_while_the_fast_device_proves_a_version(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    s = devices(GPU, CPU)
+    proves = property(lambda replica: replica is s.replicas[0])  # in its thread
+    monkeypatch.setattr(SimulatedReplica, "is_called", proves)
+    asked = s.ask("m")
+    await s.run(1.0)
+    assert asked.answer == 2 * asked.number
+    assert not s.replicas[0].ran

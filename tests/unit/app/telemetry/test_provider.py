@@ -192,3 +192,11 @@ async def test_hanging_receiver_does_not_block_others(
         assert [each["event"] for each in logs] == ["traces_not_sent"]
     finally:
         hangs.set()
+
+
+def test_a_wrong_header_is_named_without_its_secret(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:9")
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "api-key:SECRET")
+    with pytest.raises(ValueError, match="OTEL_EXPORTER_OTLP_HEADERS") as caught:
+        Export("1", None)
+    assert "SECRET" not in str(caught.value)

@@ -101,6 +101,12 @@ def test_truncated_message(cut: int) -> None:
         read(whole[:-cut])
 
 
+@pytest.mark.parametrize("length", [10, 1_000_000])
+def test_endless_number(length: int) -> None:
+    with pytest.raises(InvalidInput, match="malformed"):
+        read(written(1, b"m") + b"\x50" + b"\x80" * length + b"\x01")
+
+
 def test_truncated_shape() -> None:
     tensor = written(1, b"x") + written(3, b"\x02\x01\xf7")
     with pytest.raises(InvalidInput, match="malformed"):
