@@ -158,11 +158,14 @@ class Learner(LightningModule):
                 local = self.trainer.strategy.batch_to_device(batch)
                 local = self.trainer.precision_plugin.convert_input(local)
                 outputs = self.outputs(local)
-                if outputs is None or not batch.counted:
+                if outputs is None or not batch.sample_count:
                     continue
-                outputs, target = first(outputs, batch.counted), local.target[: batch.counted]
-                values = [float(each(outputs, target)) * batch.counted for each in functions]
-                sums += torch.tensor([*values, batch.counted], dtype=torch.float64)
+                outputs, target = (
+                    first(outputs, batch.sample_count),
+                    local.target[: batch.sample_count],
+                )
+                values = [float(each(outputs, target)) * batch.sample_count for each in functions]
+                sums += torch.tensor([*values, batch.sample_count], dtype=torch.float64)
         self.learning(True)
         *totals, samples = self.sum_over_processes(sums).tolist()
         return [each / samples if samples else float("nan") for each in totals]

@@ -117,7 +117,7 @@ async def test_small_chunks_use_no_extra_memory(models: Path) -> None:
             most = tracemalloc.get_traced_memory()[1] - before
         finally:
             tracemalloc.stop()
-        assert most < 8 * size
+        assert most < 16 * size  # orjson itself takes 12
 
 
 class TestTooLarge:
