@@ -31,7 +31,14 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("free")
     (folder / "model.pt").write_bytes(saved(torch.jit.script(Channels())))
     arguments = ["adopt", str(folder / "model.pt"), "--name", "channels", "--codec", "image"]
-    arguments += ["--input", "pixels=uint8[-1,3,32<=h<=128,32<=w<=128]", "--threads", "1"]
+    arguments += [
+        "--input",
+        "pixels=uint8[-1,3,32<=h<=128,32<=w<=128]",
+        "--threads",
+        "1",
+        "--variants",
+        "script",
+    ]
     assert cli.main([*arguments, "--out", str(folder / "models")], {}) == 0
     return folder / "models"
 
@@ -68,7 +75,7 @@ async def test_a_picture_and_a_prompt(tmp_path: Path) -> None:
     (tmp_path / "model.pt").write_bytes(saved(torch.jit.script(Prompted())))
     arguments = ["adopt", str(tmp_path / "model.pt"), "--name", "prompted", "--codec", "image"]
     arguments += ["--input", "prompt=float32[-1,3]", "--input", "pixels=float32[-1,3,8,8]"]
-    arguments += ["--threads", "1", "--out", str(tmp_path / "models")]
+    arguments += ["--threads", "1", "--variants", "script", "--out", str(tmp_path / "models")]
     assert cli.main(arguments, {}) == 0
     picture = Image.fromarray(noise(8, 8))
     wanted = np.asarray(picture).mean(axis=(0, 1)) / 255 * [1, 2, 0]

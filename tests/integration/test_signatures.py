@@ -108,12 +108,16 @@ REFUSED = {
 }
 
 
+# Other variants of such models are tested elsewhere, each for seconds.
+QUICK = ("--variants", "script", "--max-batch-size", str(LARGEST), "--threads", "1")
+
+
 def adopt(folder: Path, model: nn.Module, inputs: Sequence[str], *options: str) -> int:
     """The exit code; the model is called m."""
     file = written(folder, scripted(model))
     arguments = ["adopt", str(file), "--name", "m", "--out", str(folder / "out"), *options]
     arguments += [each for spec in inputs for each in ("--input", spec)]
-    return main([*arguments, "--max-batch-size", str(LARGEST), "--threads", "1"], {})
+    return main([*arguments, *QUICK], {})
 
 
 def expected(case: Works, item: Item) -> dict[str, Any]:
