@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import orjson
 import structlog
@@ -99,6 +99,7 @@ class _Batches:
             self._changed.notify_all()
 
 
+Recording: TypeAlias = profile  # a method of `Profiler` has the same name
 BATCHES = _Batches()  # torch records the whole process
 
 
@@ -160,7 +161,7 @@ class Profiler:
         """Record and read slices in turn; returns why the recording ended."""
         slice_s = LEAST_SLICE_S
         while True:
-            recording = _begun()
+            recording = await self._begin()  # between forwards: each has its range, or is not seen
             try:
                 await self._wait(min(time.monotonic() + slice_s, ends_at))
             finally:
@@ -179,6 +180,15 @@ class Profiler:
                 return DONE
             wanted_s = slice_s * SLICE_EVENTS / max(events, 1)
             slice_s = max(LEAST_SLICE_S, min(LONGEST_SLICE_S, 2 * slice_s, wanted_s))
+
+    async def _begin(self) -> Recording:
+        cancelled = await BATCHES.hold()
+        try:
+            if cancelled:
+                raise asyncio.CancelledError
+            return _begun()
+        finally:
+            BATCHES.go_on()
 
     async def _wait(self, until: float) -> None:
         """Wait until a time of `time.monotonic`, or until the server stops."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import statistics
 from threading import Thread
 
@@ -43,7 +44,9 @@ def chart(page: Page, title: str) -> str:
 
 def shown(page: Page, title: str, label: str) -> float:
     line = page.locator(f"{chart(page, title)} li").filter(has_text=label)
-    return float(line.locator("b").inner_text().replace(",", ""))
+    value = line.locator("b")
+    expect(value).to_have_text(re.compile("[0-9]"))  # drawn a moment after its table
+    return float(value.inner_text().replace(",", ""))
 
 
 class Load(Thread):
