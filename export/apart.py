@@ -46,7 +46,7 @@ class _JobSummary:
 
 
 def is_large(file: Path | None) -> bool:
-    """Return whether a model's file or folder has so many bytes that it needs its own process."""
+    """Return whether a model, by its file or folder, is built and proved in its own process."""
     if file is None or sys.platform != "linux":  # elsewhere torch does not survive a fork
         return False
     files = file.rglob("*") if file.is_dir() else (file,)
@@ -142,7 +142,7 @@ def _run(parents: Connection, pipe: Connection, prepare: Callable[[], ExportJob]
         return lambda done, total, note: pipe.send(("progress", done, total, note))
 
     try:
-        pipe.send(("result", *_prove_variants(pipe, prepare, stage)))
+        pipe.send(("result", _prove_variants(pipe, prepare, stage)))
     except (KeyboardInterrupt, BrokenPipeError, EOFError):
         return  # the other process ends too, and says why
     except (ExportError, BrokenDefinition, Diverged) as error:
@@ -151,9 +151,9 @@ def _run(parents: Connection, pipe: Connection, prepare: Callable[[], ExportJob]
 
 def _prove_variants(
     pipe: Connection, prepare: Callable[[], ExportJob], stage: Stage
-) -> tuple[ProvedVariants]:
+) -> ProvedVariants:
     job = prepare()
     version = check_job(job)
     sys.stdout.flush()
     pipe.send(("result", _JobSummary(job.model, job.out, job.tuning)))
-    return (prove(job, version, pipe.recv(), stage),)
+    return prove(job, version, pipe.recv(), stage)

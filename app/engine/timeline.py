@@ -104,7 +104,7 @@ class Timeline:
             if not track.runs:
                 track.free_since = self._clock.now()
 
-    # Who is next
+    # Which replicas come next?
 
     def ordered(self, queue: ModelQueue, now: float) -> list[Pool]:
         """The pools that serve a model, the fastest first, without those that may hang."""
