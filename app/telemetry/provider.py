@@ -68,12 +68,12 @@ def configured() -> Configured:
 
         propagator = _load_propagators()
     with _read(EXPORTER, "opentelemetry_traces_exporter"):
-        names = _get_exporter_names("traces") or _names_of_otlp()
+        with _default(EXPORTER, "otlp"):  # an endpoint is set
+            names = _get_exporter_names("traces")
         exporters, _, _ = _import_exporters(names, [], [])
     name = os.environ.get(SAMPLER, "parentbased_always_on").strip().lower()
-    if RATIO in name:
-        os.environ.setdefault(SAMPLER_ARG, "1.0")
-    with _read(SAMPLER, "opentelemetry_traces_sampler"):
+    share = _default(SAMPLER_ARG, "1.0") if RATIO in name else contextlib.nullcontext()
+    with _read(SAMPLER, "opentelemetry_traces_sampler"), share:
         sampler = _import_sampler(name) or DEFAULT_ON
     with _read("OTEL_BSP_"):
         size, delay, most, timeout = [read() for read in NUMBERS]  # type: ignore[no-untyped-call]
@@ -83,7 +83,7 @@ def configured() -> Configured:
     if any("otlp" in each for each in exporters):
         _check_endpoints(os.environ)
     root = name.removeprefix("parentbased_")
-    ratio = float(os.environ[SAMPLER_ARG]) if root == RATIO else FIXED.get(root)
+    ratio = float(os.environ.get(SAMPLER_ARG, "1.0")) if root == RATIO else FIXED.get(root)
     # Other propagators may read headers that they do not list: b3 reads more than it writes.
     named = propagator.fields <= {"traceparent", "tracestate", "baggage"}
     sampling = Sampling(
@@ -92,9 +92,17 @@ def configured() -> Configured:
     return Configured(sampler, sampling, propagator, list(exporters.values()))
 
 
-def _names_of_otlp() -> list[str]:
-    os.environ[EXPORTER] = "otlp"  # an endpoint is set
-    return _get_exporter_names("traces")
+@contextlib.contextmanager
+def _default(name: str, value: str) -> Iterator[None]:
+    """Give a variable that is not set a value while the SDK reads it."""
+    if name in os.environ:
+        yield
+        return
+    os.environ[name] = value
+    try:
+        yield
+    finally:
+        del os.environ[name]
 
 
 class Export:

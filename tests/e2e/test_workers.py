@@ -80,8 +80,11 @@ def until(true: Callable[[], bool], otherwise: str, limit_s: float = 20.0) -> No
 
 def sockets(pid: int) -> int:
     """How many sockets a process has open."""
-    links = [os.readlink(each) for each in Path(f"/proc/{pid}/fd").iterdir()]
-    return sum(link.startswith("socket:") for link in links)
+    count = 0
+    for each in Path(f"/proc/{pid}/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # it was closed meanwhile
+            count += os.readlink(each).startswith("socket:")
+    return count
 
 
 def series(server: Server, name: str) -> list[str]:

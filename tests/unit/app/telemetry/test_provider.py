@@ -149,7 +149,12 @@ def test_variables_are_read_by_the_sdk(environ: pytest.MonkeyPatch) -> None:
     assert found.propagator.fields == set()
     environ.setenv("OTEL_TRACES_SAMPLER", "traceidratio")
     environ.delenv("OTEL_TRACES_SAMPLER_ARG")
+    before = dict(os.environ)
     assert configured().sampling == (1.0, False)
+    environ.delenv("OTEL_TRACES_EXPORTER")
+    assert len(configured().exporters) == 1
+    before.pop("OTEL_TRACES_EXPORTER")
+    assert dict(os.environ) == before
 
 
 async def test_propagator_may_read_unlisted_headers(
