@@ -81,7 +81,8 @@ RUN --mount=type=secret,id=extra_ca --mount=type=bind,from=wheels,target=/wheels
     --mount=type=cache,target=/root/.cache/pip \
     install-into /opt/build hatchling
 COPY LICENSE README.md pyproject.toml ./
-COPY deploy/compile.py deploy/wheel.py deploy/
+COPY deploy/compile.py deploy/package.py deploy/wheel.py deploy/
+COPY torchlane torchlane
 COPY --chmod=755 <<'SCRIPT' /usr/local/bin/package-into
 #!/bin/sh
 set -eu
@@ -134,6 +135,10 @@ RUN groupadd --gid 10001 torchlane \
 COPY deploy/docker/healthcheck.py /opt/healthcheck.py
 WORKDIR /opt/torchlane
 ENV PATH=/opt/venv/bin:$PATH PYTHONPATH=/opt/torchlane PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
+COPY --chmod=755 <<'SCRIPT' /usr/local/bin/torchlane
+#!/bin/sh
+exec python -P -m torchlane "$@"
+SCRIPT
 USER 10001:10001
 # tini forwards signals, reaps orphans, and exits with the server's status for the restart policy.
 ENTRYPOINT ["tini", "--"]
@@ -151,7 +156,7 @@ COPY --from=export-package /opt/torchlane /opt/torchlane
 USER 10001:10001
 ENV MPLCONFIGDIR=/tmp/matplotlib
 VOLUME /artifacts
-CMD ["python", "-m", "export", "digits", "--out", "/artifacts"]
+CMD ["torchlane", "export", "digits", "--out", "/artifacts"]
 ARG VERSION=1.0.0 REVISION=unknown
 LABEL org.opencontainers.image.title="Torchlane export" \
       org.opencontainers.image.description="Creates verified, self-describing artifacts from PyTorch models" \
@@ -164,7 +169,7 @@ FROM runtime AS load
 COPY --from=load-environment /opt/venv /opt/venv
 COPY --from=load-package /opt/torchlane /opt/torchlane
 EXPOSE 8089
-CMD ["locust", "--locustfile", "loadtests/locustfile.py"]
+CMD ["locust", "--locustfile", "torchlane/loadtests/locustfile.py"]
 ARG VERSION=1.0.0 REVISION=unknown
 LABEL org.opencontainers.image.title="Torchlane load" \
       org.opencontainers.image.description="Locust users and a capacity search for Torchlane servers" \
@@ -181,7 +186,7 @@ ENV TORCHLANE_HOST=0.0.0.0 TORCHLANE_PORT=8000 TORCHLANE_MODEL_DIR=/artifacts TO
 EXPOSE 8000
 HEALTHCHECK --interval=5s --timeout=3s --start-period=120s --retries=3 \
   CMD ["python", "-I", "-S", "/opt/healthcheck.py", "ready"]
-CMD ["python", "-m", "app"]
+CMD ["torchlane", "serve"]
 ARG VERSION=1.0.0 REVISION=unknown
 LABEL org.opencontainers.image.title="Torchlane" \
       org.opencontainers.image.description="Serves exported PyTorch models: batched, de-duplicated, cached" \

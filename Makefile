@@ -53,7 +53,7 @@ setup: $(READY) ## create the virtual environment .venv with all dependencies, a
 
 .PHONY: export
 export: $(READY) ## train and export MODEL (default: digits) to OUT (default: artifacts)
-	$(BIN)/python -m export $(MODEL) --out $(OUT)
+	$(BIN)/torchlane export $(MODEL) --out $(OUT)
 
 ARTIFACTS := ls artifacts/*/*/manifest.json >/dev/null 2>&1 || $(MAKE) --no-print-directory export
 
@@ -65,7 +65,7 @@ serve: $(READY) ## serve artifacts/, after an export of digits if it is empty; S
 .PHONY: serve-python
 serve-python: $(READY) ## serve from the sources without machine code, for development
 	@$(if $(findstring --model-dir,$(SERVE_ARGS)),:,$(ARTIFACTS))
-	@exec $(BIN)/python -m app $(SERVE_ARGS)
+	@exec $(BIN)/torchlane serve $(SERVE_ARGS)
 
 .PHONY: compiled
 compiled: $(READY) ## build the machine code in .compiled, as `make setup` does, but fail if that is not possible
@@ -167,19 +167,19 @@ load: $(READY) ## run Locust for 30 s against a running server; report under rep
 
 .PHONY: capacity
 capacity: $(READY) ## find the highest rate at which a running server meets an SLO; table, page and JSON under reports/
-	$(BIN)/python -m loadtests find-capacity --url $(HOST) $(CAPACITY_ARGS)
+	$(BIN)/torchlane load find-capacity --url $(HOST) $(CAPACITY_ARGS)
 
 .PHONY: bench
 bench: compiled ## compare this server with others on the same work, in turns of a second; BENCH_ARGS=--quick: about two minutes
-	$(BIN)/python -m loadtests bench $(BENCH_ARGS)
+	$(BIN)/torchlane load bench $(BENCH_ARGS)
 
 .PHONY: bench-networks
 bench-networks: compiled ## compare this server with FastAPI around ONNX Runtime on MobileNet, ResNet-50 and BERT; builds them first, once
-	$(BIN)/python -m loadtests networks $(BENCH_ARGS)
+	$(BIN)/torchlane load networks $(BENCH_ARGS)
 
 .PHONY: overload
 overload: compiled ## offer this server 0.7 to 4 times its capacity; OVERLOAD_ARGS=--quick: a minute
-	$(BIN)/python -m loadtests overload $(OVERLOAD_ARGS)
+	$(BIN)/torchlane load overload $(OVERLOAD_ARGS)
 
 .PHONY: bench-devices
 bench-devices: $(READY) ## compare two CPU devices with one: replicas, bare forwards, a pipeline; the engine alone, without HTTP

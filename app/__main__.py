@@ -327,9 +327,8 @@ def _command() -> list[str]:
     spec = sys.modules["__main__"].__spec__
     if spec is None:
         raise ValueError("several workers need `python -m app`, which also starts each worker")
-    flags = (
-        ["-P"] if sys.flags.safe_path else []
-    )  # else packages of the working directory come first
+    # Else packages of the working directory come first, which `torchlane serve` does not import.
+    flags = [] if os.getcwd() in sys.path or "" in sys.path else ["-P"]
     return [sys.executable, *flags, "-m", spec.name.removesuffix(".__main__")]
 
 

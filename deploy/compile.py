@@ -4,7 +4,8 @@ python deploy/compile.py [--required] [--root FOLDER] [--run ARGUMENTS]
 
 `.compiled` becomes a link to a copy of `app` and `models` that has the compiled modules next to
 their sources. Tracebacks show the sources, which behave the same without the modules. The copy is
-named by a digest of everything it was built from, so a copy of other sources is never used.
+named by a digest of everything it was built from, so a copy of other sources is never used. For a
+wheel, FOLDER has the package that deploy/package.py made.
 
 If compiling fails, one line gives the reason and the fix. Python then runs ARGUMENTS from the copy,
 or from the checkout if there is no copy. Background: docs/adr/0011-machine-code.md.
@@ -30,6 +31,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("app", "models")
+PACKAGE = "torchlane"  # which contains them in a wheel
 # Part of the digest in addition to the packages: mypy's settings, library versions, this file.
 DIGESTED = ("constraints.txt", "deploy/compile.py", "pyproject.toml")
 # Not part of it, and linked from each build: a server does not import the definitions of models.
@@ -221,10 +223,12 @@ def digest(root: Path) -> str:
 
 def _sources(root: Path) -> Iterator[Path]:
     yield from (root / each for each in DIGESTED)
+    prefix = _prefix(root)
+    yield from (root / each for each in (f"{prefix}__init__.py",) if prefix)
     for package in PACKAGES:
-        for file in sorted((root / package).rglob("*")):
+        for file in sorted((root / prefix / package).rglob("*")):
             hidden = file.name.startswith(".") or "__pycache__" in file.parts
-            hidden = hidden or file.relative_to(root).as_posix().startswith(UNSERVED)
+            hidden = hidden or file.relative_to(root / prefix).as_posix().startswith(UNSERVED)
             if file.is_file() and not hidden and file.suffix not in (".so", ".pyd"):
                 yield file
 
@@ -236,9 +240,14 @@ def copy_sources(root: Path, copy: Path) -> None:
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(file, target)
     for name in UNSERVED:
-        if (root / name).exists():
+        if (root / name).exists():  # in a checkout
             (copy / name).parent.mkdir(parents=True, exist_ok=True)
             (copy / name).symlink_to(Path("../../..") / name)
+
+
+def _prefix(root: Path) -> str:
+    """The path of the package that contains the packages; empty in a checkout."""
+    return f"{PACKAGE}/" if (root / PACKAGE / PACKAGES[0]).exists() else ""
 
 
 def check_compilers() -> None:
@@ -332,9 +341,11 @@ def _build() -> None:
     from mypyc.build import mypycify  # noqa: PLC0415
     from setuptools import Extension, setup  # noqa: PLC0415
 
+    prefix = _prefix(Path.cwd())
+    sources, native = ([prefix + file for file in files] for files in (COMPILED, NATIVE))
     with tempfile.TemporaryDirectory() as scratch:
         made = mypycify(
-            [*("--config-file", "pyproject.toml", "--cache-dir", f"{scratch}/mypy"), *COMPILED],
+            [*("--config-file", "pyproject.toml", "--cache-dir", f"{scratch}/mypy"), *sources],
             group_name="torchlane",
             target_dir=scratch,
             opt_level="3",
@@ -348,7 +359,7 @@ def _build() -> None:
                 extra_compile_args=["-std=c++17", "-O3", "-g0"],
                 py_limited_api=True,
             )
-            for file in NATIVE
+            for file in native
         ]
         Path("pyproject.toml").unlink()  # the copy's: setuptools would read it as its own
         setup(

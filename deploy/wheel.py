@@ -1,4 +1,6 @@
-"""A build hook for hatchling: adds machine code to wheels if there is a compiler.
+"""A build hook for hatchling: the contents of wheels, with machine code if there is a compiler.
+
+deploy/package.py makes one package of the sources; deploy/compile.py compiles modules of that one.
 
 TORCHLANE_PURE=1 always builds a pure Python wheel; with TORCHLANE_PURE=0 the build fails instead.
 """
@@ -7,6 +9,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -16,14 +19,16 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))  # the build frontend does not do this
 from deploy.compile import CompileError, check_compilers, compiled  # noqa: E402
+from deploy.package import NAME, build  # noqa: E402
 
 PURE = os.environ.get("TORCHLANE_PURE")
 COMPILERS = {"mypy", "setuptools", "types-cachetools"}
+COMPILED_FROM = ("constraints.txt", "deploy/compile.py", "pyproject.toml")
 WITHOUT = {"torch"}  # a dependency whose types no compiled module uses
 
 
 class BuildHook(BuildHookInterface[Any]):
-    """Adds the modules that deploy/compile.py builds."""
+    """Adds the package, and the machine code of its modules."""
 
     def dependencies(self) -> list[str]:
         """Return the pins of the compilers and of the packages whose types they read."""
@@ -37,17 +42,26 @@ class BuildHook(BuildHookInterface[Any]):
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """See `BuildHookInterface`."""
-        if version == "editable" or not _compiles():
+        if version == "editable":
             return
+        folder = ROOT / ".builds" / "wheel"  # its own builds are kept, for the next wheel
+        folder.mkdir(parents=True, exist_ok=True)
+        shutil.rmtree(folder / NAME, ignore_errors=True)
+        build_data["force_include"][str(build(ROOT, folder))] = NAME
+        if not _compiles():
+            return
+        for file in COMPILED_FROM:
+            (folder / file).parent.mkdir(exist_ok=True)
+            shutil.copyfile(ROOT / file, folder / file)
         try:
-            folder = compiled(ROOT)
+            machine_code = compiled(folder)
         except CompileError as error:
             if PURE == "0":
                 raise
             self.app.display_warning(f"a wheel without machine code: {error}")
             return
-        modules = [file for each in ("*.so", "*.pyd") for file in folder.rglob(each)]
-        names = {str(file): str(file.relative_to(folder)) for file in modules}
+        modules = [file for each in ("*.so", "*.pyd") for file in machine_code.rglob(each)]
+        names = {str(file): str(file.relative_to(machine_code)) for file in modules}
         build_data["force_include"].update(names)
         build_data["pure_python"] = False
         build_data["infer_tag"] = True

@@ -17,6 +17,10 @@ from app.registry.model_settings import ModelSettings
 from app.types import Device, ModelId, Serving
 from models.manifest import Manifest
 
+NOT_BEGUN = (
+    "loading has not begun, because the application's lifespan has not run: a program that mounts "
+    "this application has to run it, see docs/embedding.md"
+)
 MAX_LISTED = 10  # models in one sentence: a repository may contain hundreds
 
 
@@ -104,6 +108,7 @@ class LoadedModels:
     Attributes:
         changes: number of changes to the served versions.
         default_model: the current model for requests without a name; None if they must name one.
+        has_begun: whether loading has begun, as it does with the application's lifespan.
         is_discovered: whether the repository has been read.
         is_unreadable: whether every attempt to read the repository has failed.
         unreadable_folders: for each model whose versions cannot be listed, what is wrong.
@@ -115,6 +120,7 @@ class LoadedModels:
         self._current: dict[str, LoadedModel] = {}  # the newest served version
         self._by_id: dict[ModelId, LoadedModel] = {}
         self._statuses: dict[str, dict[ModelId, VersionStatus]] = {}
+        self.has_begun = False
         self.is_discovered = False
         self.is_unreadable = False
         self.unreadable_folders: Mapping[str, str] = {}
@@ -278,6 +284,8 @@ class LoadedModels:
     def why_not(self, name: str) -> TorchlaneError:
         """The error for a request for a model that is not loaded."""
         statuses = self.statuses(name)
+        if not self.has_begun:
+            return ModelNotReady(NOT_BEGUN)
         if self.is_unreadable:
             return ModelNotReady("no model is loaded: the repository cannot be read")
         if not self.is_discovered or any(s.state is ModelState.LOADING for s in statuses):
@@ -302,6 +310,8 @@ class LoadedModels:
         """The error for a request without a model name if there is no default."""
         if self.is_unreadable:
             return ModelNotReady("no model is loaded: the repository cannot be read")
+        if not self.has_begun:
+            return ModelNotReady(NOT_BEGUN)
         if not self.is_discovered:
             return ModelNotReady("the models are loading; try again shortly")
         if not self._statuses:

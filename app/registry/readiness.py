@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from app.registry.loaded_models import MAX_LISTED, LoadedModels
+from app.registry.loaded_models import MAX_LISTED, NOT_BEGUN, LoadedModels
 from app.types import ModelId
 
 EVERY = "*"
@@ -82,6 +82,8 @@ class Requirements:
         models = self._models
         if models.is_unreadable:
             return Readiness(False, ("the repository cannot be read; the log has the reason",))
+        if not models.has_begun:
+            return Readiness(False, (NOT_BEGUN,))
         if not models.is_discovered:
             return Readiness(False, ("the repository has not been read yet",))
         problems = self.problems(serves)

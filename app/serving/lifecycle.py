@@ -133,6 +133,7 @@ class Lifecycle:
 
     async def start(self) -> None:
         """Start the replicas, and start loading in the background."""
+        self.loaded.has_begun = True
         self._engine.watch_faults(self._pool.replica_failed)
         self._pool.start(self._give_up)
         self._running = asyncio.create_task(self._run())

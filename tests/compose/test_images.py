@@ -59,27 +59,29 @@ def test_the_serving_image_contains_only_what_it_needs() -> None:
     have = distributions(API)
     assert {"torch", "fastapi", "uvicorn", "torchlane"} <= have
     assert not unwanted & have
-    packages = run(API, "ls", "/opt/torchlane").split()
-    assert [name for name in packages if "." not in name] == ["app", "models"]
-    says = "from app.main import is_compiled; print(is_compiled())"
+    parts = run(
+        API, "find", "/opt/torchlane/torchlane", "-mindepth", "1", "-type", "d", "-maxdepth", "1"
+    )
+    assert sorted(Path(each).name for each in parts.split()) == ["app", "models"]
+    says = "from torchlane.app.main import is_compiled; print(is_compiled())"
     assert run(API, "python", "-c", says).strip() == "True"
-    assert "definitions" not in run(API, "ls", "/opt/torchlane/models").split()
+    assert "definitions" not in run(API, "ls", "/opt/torchlane/torchlane/models").split()
 
 
 def test_the_load_image_has_no_torch_or_server() -> None:
     have = distributions(LOAD)
     assert {"locust", "numpy"} <= have
     assert not {"torch", "fastapi", "uvicorn"} & have
-    assert "find-capacity" in run(LOAD, "python", "-m", "loadtests", "--help")
+    assert "find-capacity" in run(LOAD, "torchlane", "load", "--help")
 
 
 def test_the_export_image_has_a_compiler_and_models() -> None:
-    assert "digits" in run(EXPORT, "python", "-m", "export", "--help")
+    assert "digits" in run(EXPORT, "torchlane", "export", "--help")
     assert "g++" in run(EXPORT, "g++", "--version")
 
 
 def test_usable_cores_respect_the_cpu_limit() -> None:
-    code = "from models.resources import usable_cores; print(usable_cores())"
+    code = "from torchlane.models.resources import usable_cores; print(usable_cores())"
     assert run(API, "python", "-c", code, options=("--cpus", "1")) == "1\n"
 
 
@@ -114,7 +116,7 @@ def test_a_read_only_container_without_writable_folders_starts(tmp_path: Path) -
     """It serves nothing (there is no artifact), says so, and stays up for its probes."""
     script = (
         "import subprocess, sys, time\n"
-        "p = subprocess.Popen([sys.executable, '-m', 'app'], stderr=subprocess.PIPE, text=True)\n"
+        "p = subprocess.Popen(['torchlane', 'serve'], stderr=subprocess.PIPE, text=True)\n"
         "check = [sys.executable, '-I', '-S', '/opt/healthcheck.py', 'ready']\n"
         "says = ''\n"
         "while 'reasons' not in says:\n"

@@ -28,7 +28,7 @@ import os, signal
 for pid in filter(str.isdigit, os.listdir("/proc")):
     with open(f"/proc/{pid}/cmdline") as file:
         command = file.read().split("\\0")
-    if command[1:3] == ["-m", "app"]:
+    if command[0] == "python" and "serve" in command:
         os.kill(int(pid), signal.SIGKILL)
         print("killed", pid)
 """

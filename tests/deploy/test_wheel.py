@@ -1,25 +1,27 @@
-"""What `make wheels` makes: a wheel with machine code, one of Python alone, and the source.
-
-The machine code is that of `make setup`, unless the sources have changed since.
-"""
+"""What `make wheels` makes: a wheel with machine code, one of Python alone, and the source."""
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
 import sys
+import sysconfig
 import tarfile
 import tomllib
+import venv
 from pathlib import Path
+from typing import NamedTuple
 from zipfile import ZipFile
 
+import httpx
 import pytest
 from packaging.version import Version
 
 from deploy.compile import COMPILED, NATIVE, CompileError, check_compilers
 from tests.compose.stack import ROOT
-from tests.e2e.server import Server, free_port, wait_ready
+from tests.e2e.server import PLAIN, Server, free_port, wait_ready
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 NAME = f"torchlane-{PROJECT['project']['version']}"
@@ -49,40 +51,115 @@ def build(target: str, folder: Path, root: Path = ROOT, **variables: str) -> tup
     return made, done.stderr
 
 
+class Installed(NamedTuple):
+    """A wheel in an environment of its own, and a folder of a user's whose names are hostile."""
+
+    python: Path
+    folder: Path
+    is_compiled: bool
+
+    def run(self, *command: str | Path) -> str:
+        """What a command of the environment prints."""
+        done = subprocess.run(
+            [self.python.parent / command[0], *command[1:]],
+            cwd=self.folder,
+            env=self.environment(),
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def environment(self) -> dict[str, str]:
+        """Variables that lead to no checkout."""
+        kept = {k: v for k, v in os.environ.items() if not k.startswith(("TORCHLANE_", "PYTHON"))}
+        return kept | {"OMP_WAIT_POLICY": "PASSIVE"}
+
+
+@pytest.fixture(
+    scope="module",
+    params=["1", pytest.param("0", marks=pytest.mark.soak)],
+    ids=["pure", "compiled"],
+)
+def installed(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Installed:
+    """The wheel, installed beside what the tests' own environment has."""
+    if request.param == "0":
+        try:
+            check_compilers()
+        except CompileError as error:
+            pytest.skip(str(error))
+    root = tmp_path_factory.mktemp("wheel")
+    wheel, _ = build("wheel", root / "dist", TORCHLANE_PURE=request.param)
+    venv.create(root / "env")
+    python = root / "env" / "bin" / "python"
+    # Packages in a folder that a .pth file names; that folder's own .pth files are not read, so
+    # this checkout is not found.
+    (packages,) = (root / "env").glob("lib/python3*/site-packages")
+    (packages / "dependencies.pth").write_text(sysconfig.get_path("purelib"))
+    pip = [sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet"]
+    subprocess.run([*pip, "--no-index", "--no-deps", str(wheel)], check=True)
+    folder = root / "work"
+    for name in ("app", "models", "export", "loadtests"):
+        package = folder / name if name in ("app", "export") else folder
+        package.mkdir(parents=True, exist_ok=True)
+        file = package / "__init__.py" if package != folder else folder / f"{name}.py"
+        file.write_text("raise SystemExit('this is the package of the user')\n")
+    return Installed(python, folder, request.param == "0")
+
+
+def test_a_wheel_contains_one_package(installed: Installed) -> None:
+    (packages,) = installed.python.parent.parent.glob("lib/python3*/site-packages")
+    names = {each.name for each in packages.iterdir()}
+    assert names == {"torchlane", f"{NAME}.dist-info", "dependencies.pth"}
+    assert "py.typed" in {each.name for each in (packages / "torchlane").iterdir()}
+    modules = [packages / "torchlane" / Path(each).with_suffix("") for each in (*COMPILED, *NATIVE)]
+    machine_code = [each for each in modules if list(each.parent.glob(f"{each.name}.*.so"))]
+    assert machine_code == (modules if installed.is_compiled else [])
+
+
+def test_users_packages_are_theirs(installed: Installed) -> None:
+    for name in ("app", "models", "export", "loadtests"):
+        code = f"try: import {name}\nexcept SystemExit as said: print(said)"
+        assert installed.run("python", "-c", code) == "this is the package of the user\n"
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(900)  # compiling takes minutes on a busy machine
-def test_an_installed_wheel_runs_machine_code(tmp_path: Path, repository: Path) -> None:
-    try:
-        check_compilers()
-    except CompileError as error:
-        pytest.skip(str(error))
-    wheel, _ = build("wheel", tmp_path / "dist", TORCHLANE_PURE="0")
-    python = f"cp{sys.version_info.major}{sys.version_info.minor}"
-    assert wheel.name.startswith(f"{NAME}-{python}-{python}-linux_")
-    folder = tmp_path / "installed"
-    command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-index", "--no-deps"]
-    subprocess.run([*command, "--target", str(folder), str(wheel)], check=True)
-    modules = [Path(each).with_suffix("") for each in (*COMPILED, *NATIVE)]
-    assert [each for each in modules if not list(folder.glob(f"{each}.*.so"))] == []
+def test_every_program_of_an_installed_wheel_runs(installed: Installed) -> None:
+    installed.run("torchlane", "export", "pairwise", "--variants", "script")
+    assert "pairwise version 1" in installed.run("torchlane", "show", "artifacts/pairwise/1")
+    assert "pairwise/1: intact" in installed.run("torchlane", "doctor")
+    rows = [{"input": {"a": [[0.0, 0.0]], "b": [[3.0, 4.0]]}}] * 3
+    (installed.folder / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    score = ("torchlane", "score", "pairwise", "rows.jsonl", "--out", "scored")
+    installed.run(*score, "--workers", "1", "--format", "jsonl")
+    (shard,) = (installed.folder / "scored").glob("*.jsonl")
+    assert len(shard.read_text().splitlines()) == len(rows)
 
-    port, log = free_port(), tmp_path / "log"
-    environment = dict(os.environ) | {
-        "PYTHONPATH": str(folder),
-        "TORCHLANE_DEVICES": "cpu",
-        "TORCHLANE_MODEL_DIR": str(repository),
-        "TORCHLANE_PORT": str(port),
-    }
+    port, log = free_port(), installed.folder / "log"
     with log.open("wb") as file:
+        serve = [installed.python.parent / "torchlane", "serve", "--port", str(port)]
         process = subprocess.Popen(
-            [sys.executable, "-m", "app"], cwd=tmp_path, env=environment, stdout=file, stderr=file
+            [*serve, "--workers", "2", "--log-format", "json"],
+            cwd=installed.folder,
+            env=installed.environment(),
+            stdout=file,
+            stderr=file,
         )
     try:
         server = Server(process, port, log)
         wait_ready(server)
+        answer = httpx.post(f"{server.url}/predict", json=rows[0], verify=PLAIN)
+        assert answer.json()["prediction"]["outputs"]["distances"] == [[25.0]]
         (info,) = (line for line in server.scrape() if line.startswith("torchlane_build_info{"))
-        assert 'compiled="true"' in info
-        assert "runs='machine code'" in server.log
-        assert "native_reader_not_loaded" not in server.log
+        assert f'compiled="{str(installed.is_compiled).lower()}"' in info
+        load = ("torchlane", "load", "run", "--url", server.url, "--rate", "20", "--seconds", "2")
+        installed.run(*load, "--model", "pairwise")
+        process.terminate()
+        assert process.wait(30) == 0
     finally:
         process.kill()
         process.wait()
@@ -100,7 +177,7 @@ def test_without_a_compiler_the_wheel_is_pure_python(
     assert "a wheel without machine code: there is no compiler /nowhere/cc" in said
     assert wheel.name == f"{NAME}-py3-none-any.whl"
     inside = ZipFile(wheel).namelist()
-    assert "app/main.py" in inside
+    assert "torchlane/app/main.py" in inside
     assert [each for each in inside if each.endswith((".so", ".pyd"))] == []
 
 

@@ -68,8 +68,9 @@ class RequestMiddleware:
         if without_body:
             scope = {**scope, "method": "GET", HEAD_ONLY: True}
         scope[REQUEST_ID] = request_id.decode("ascii")
-        scope[FORM] = self._dialects.of(scope["path"]).errors
-        if self._service.tracing.enabled and scope["path"] not in self._unfollowed:
+        path = _path(scope)
+        scope[FORM] = self._dialects.of(path).errors
+        if self._service.tracing.enabled and path not in self._unfollowed:
             self._follow(scope, fields, request_id, began)
         status = 0
 
@@ -133,18 +134,25 @@ class RequestMiddleware:
 
     def _rejection(self, scope: Scope, fields: dict[bytes, bytes]) -> TorchlaneError | None:
         """The error that rejects a request by its head, if any."""
-        path = scope["path"]
+        path = _path(scope)
         try:
             if path not in self._dialects.probes:
                 self._service.hosts.check(fields)
             if self._dialects.needs_admin(path):
                 scope[CALLER] = self._service.guard.admit(fields, ADMIN)
         except TorchlaneError as error:
-            endpoint = self._dialects.endpoints.at(scope.get("raw_path", b""))
+            endpoint = self._dialects.endpoints.at(path.encode())
             if endpoint is not None and scope["method"] == "POST":
                 scope[ROUTE] = endpoint.route  # counted, although it never reaches its route
             return error
         return None
+
+
+def _path(scope: Scope) -> str:
+    """The path below the one at which another application mounts this one."""
+    path, root = str(scope["path"]), str(scope.get("root_path", ""))
+    below = path.removeprefix(root)
+    return below if below[:1] in ("", "/") else path
 
 
 def _failed(scope: Scope, error: Exception) -> dict[str, str]:

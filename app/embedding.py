@@ -1,0 +1,47 @@
+"""The server as part of another program: `torchlane.create_app`."""
+
+from __future__ import annotations
+
+import difflib
+import logging
+import os
+from typing import Any
+
+import structlog
+from fastapi import FastAPI
+
+from app import main
+from app.logs import configure_logs
+from app.settings import Settings, SettingsError, load_settings
+
+
+def create_app(**settings: Any) -> FastAPI:
+    """Build the server as an application, to which routes and middleware can be added.
+
+    Models are loaded in its lifespan: an application that mounts this one has to run it, see
+    docs/embedding.md. Requests take more processor time than under `torchlane serve`, which reads
+    predictions without ASGI. Logs go to stderr as of `torchlane serve`, unless the program has
+    configured logging or structlog.
+
+    Args:
+        settings: as in docs/settings.md, in small letters without the prefix: `model_dir="models"`.
+            They override the variables.
+
+    Returns:
+        an ASGI application that serves in this process alone, whatever `workers` says.
+
+    Raises:
+        SettingsError: for a wrong setting, or one that only `torchlane serve` has.
+        ValueError: if the settings name missing devices or malformed keys.
+    """
+    unknown = next((name for name in settings if name not in Settings.model_fields), None)
+    if unknown is not None:
+        close = difflib.get_close_matches(unknown, Settings.model_fields, n=1)
+        hint = f"did you mean {close[0]}?" if close else "docs/settings.md lists all"
+        raise SettingsError(f"{unknown} is not a setting; {hint}")
+    read = load_settings(os.environ, **settings)
+    if read.grpc_port is not None:
+        raise SettingsError("TORCHLANE_GRPC_PORT is for `torchlane serve`, which has the port")
+    if not structlog.is_configured() and not logging.getLogger().handlers:
+        configure_logs(read.log_level, read.log_format)
+    return main.create_app(read)

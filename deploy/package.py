@@ -1,0 +1,100 @@
+"""Puts the checkout's packages into one, `torchlane`, as wheels have them.
+
+In a checkout the folders app, models, export and loadtests are packages of their own. In a wheel
+they are parts of `torchlane`, because names like these belong to users: what is `from app.types` in
+the sources is `from torchlane.app.types` there. Why: docs/adr/0035-one-package.md.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+NAME = "torchlane"
+PARTS = ("app", "models", "export", "loadtests")
+HIDDEN = ("__pycache__", "*.so", "*.pyd", ".*")  # not part of the sources
+# A module named in a string, as in the catalog: "app.bulk", "app.main:create_app".
+MODULE = re.compile(rf"({'|'.join(PARTS)})(\.[a-z_]\w*)+(:\w+)?", re.ASCII)
+
+
+class PackageError(Exception):
+    """A module cannot be moved into the package; the message gives its place and the reason."""
+
+
+class Insertion(NamedTuple):
+    """Text to be inserted at a position: a line from 1, and a column in bytes from 0."""
+
+    line: int
+    column: int
+    text: bytes
+
+
+def build(root: Path, folder: Path) -> Path:
+    """Create the package in a new folder; return the package's own folder.
+
+    Args:
+        root: a checkout, or a part of one that lacks some of the packages.
+        folder: does not exist yet.
+
+    Raises:
+        PackageError: if a module imports in a way that cannot be rewritten.
+    """
+    package = folder / NAME
+    shutil.copytree(root / NAME, package, ignore=shutil.ignore_patterns(*HIDDEN))
+    for part in PARTS:
+        if (root / part).exists():
+            ignored = shutil.ignore_patterns(*HIDDEN)
+            shutil.copytree(root / part, package / part, ignore=ignored)
+    for file in package.rglob("*.py*"):
+        file.write_bytes(rewritten(file.read_bytes(), str(file.relative_to(folder))))
+    return package
+
+
+def rewritten(source: bytes, name: str) -> bytes:
+    """Return a module's source with the names of modules as they are within the package.
+
+    Args:
+        source: in UTF-8.
+        name: of its file, for errors.
+
+    Raises:
+        PackageError: for an import that cannot be rewritten.
+    """
+    lines = source.splitlines(keepends=True)
+    for each in sorted(_insertions(ast.parse(source, name), name, lines), reverse=True):
+        line = lines[each.line - 1]
+        lines[each.line - 1] = line[: each.column] + each.text + line[each.column :]
+    return b"".join(lines)
+
+
+def _insertions(tree: ast.Module, name: str, lines: list[bytes]) -> Iterator[Insertion]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and not node.level and _is_part(node.module):
+            yield Insertion(node.lineno, node.col_offset + len("from "), f"{NAME}.".encode())
+        elif isinstance(node, ast.Import):
+            yield from _imported(node, name)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            start = lines[node.lineno - 1][node.col_offset : node.col_offset + 1]
+            if MODULE.fullmatch(node.value) and start in (b'"', b"'"):
+                yield Insertion(node.lineno, node.col_offset + 1, f"{NAME}.".encode())
+
+
+def _imported(node: ast.Import, name: str) -> Iterator[Insertion]:
+    """`import export` becomes `from torchlane import export`, which binds the same name."""
+    parts = [each for each in node.names if _is_part(each.name)]
+    if not parts:
+        return
+    if len(node.names) > 1 or "." in parts[0].name:
+        raise PackageError(
+            f"{name}:{node.lineno}: `{ast.unparse(node)}` would bind another name in a wheel: "
+            "write `from PACKAGE import MODULE`"
+        )
+    yield Insertion(node.lineno, node.col_offset, f"from {NAME} ".encode())
+
+
+def _is_part(module: str | None) -> bool:
+    return module is not None and module.partition(".")[0] in PARTS

@@ -1,0 +1,114 @@
+"""`torchlane.create_app`: the server within another program."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import httpx
+import pytest
+from fastapi import FastAPI
+
+import torchlane
+from app.access.entries import make_key
+from app.settings import SettingsError
+from tests.artifacts import write_artifact
+
+
+@pytest.fixture
+def app(tmp_path: Path) -> FastAPI:
+    write_artifact(tmp_path, "double")
+    return torchlane.create_app(model_dir=tmp_path, devices="cpu", batch_wait_ms=0)
+
+
+@contextlib.asynccontextmanager
+async def client_of(app: FastAPI) -> AsyncIterator[httpx.AsyncClient]:
+    transport = httpx.ASGITransport(app)
+    async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+        yield client
+
+
+@contextlib.asynccontextmanager
+async def running(app: FastAPI) -> AsyncIterator[httpx.AsyncClient]:
+    """A client of an application whose lifespan runs, once its model is loaded."""
+    async with app.router.lifespan_context(app), client_of(app) as client:
+        async with asyncio.timeout(30):
+            while (await client.get("/ml/health/ready")).status_code != 200:
+                await asyncio.sleep(0.01)
+        yield client
+
+
+async def test_mounted_with_its_lifespan(app: FastAPI) -> None:
+    @contextlib.asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        async with app.router.lifespan_context(app):
+            yield
+
+    outer = FastAPI(lifespan=lifespan)
+
+    @outer.get("/own")
+    def own() -> str:
+        return "mine"
+
+    outer.mount("/ml", app)
+    async with running(outer) as client:
+        answer = await client.post("/ml/predict", json={"input": [1, 2]})
+        assert answer.json()["prediction"]["outputs"]["y"] == [2, 4]
+        assert answer.headers["x-request-id"]
+        batch = await client.post("/ml/models/double/batch-predict", json={"inputs": [[1, 2]]})
+        assert batch.status_code == 200
+        wrong = await client.post("/ml/v2/models/double/infer", json={})
+        assert isinstance(wrong.json()["error"], str)  # as in the Open Inference Protocol
+        assert (await client.get("/own")).json() == "mine"
+        assert (await client.get("/ml/metrics")).status_code == 200
+
+
+async def test_mounted_without_its_lifespan_it_says_what_is_missing(app: FastAPI) -> None:
+    outer = FastAPI()
+    outer.mount("/ml", app)
+    async with client_of(outer) as client:
+        ready = await client.get("/ml/health/ready")
+        assert ready.status_code == 503
+        (reason,) = ready.json()["reasons"]
+        assert "the application's lifespan has not run" in reason
+        for path in ("/ml/predict", "/ml/models/double/predict"):
+            answer = await client.post(path, json={"input": [1, 2]})
+            assert answer.status_code == 503
+            assert "the application's lifespan has not run" in answer.json()["error"]
+
+
+async def test_keys_guard_a_mounted_application(tmp_path: Path) -> None:
+    _, line = make_key("ops", ["predict"], "")
+    outer = FastAPI()
+    outer.mount("/ml", torchlane.create_app(model_dir=tmp_path, devices="cpu", api_keys=line))
+    async with client_of(outer) as client:
+        for path in ("/ml/predict", "/ml/admin/reload", "/ml/admin/nothing", "/ml//admin/reload"):
+            answer = await client.post(path)
+            assert answer.status_code in (401, 404), path
+            assert answer.status_code == 401 or path == "/ml//admin/reload"
+
+
+async def test_own_routes_of_the_application(app: FastAPI) -> None:
+    @app.get("/own/{number}")
+    def own(number: int) -> int:
+        return number + 1
+
+    async with client_of(app) as client:
+        assert (await client.get("/own/1")).json() == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "problem"),
+    [
+        ("model_dri", "x", "model_dri is not a setting; did you mean model_dir?"),
+        ("colour", "x", "colour is not a setting; docs/settings.md lists all"),
+        ("port", "many", "TORCHLANE_PORT='many'"),
+        ("grpc_port", 8001, "TORCHLANE_GRPC_PORT is for `torchlane serve`"),
+    ],
+)
+def test_wrong_settings(name: str, value: object, problem: str) -> None:
+    with pytest.raises(SettingsError) as raised:
+        torchlane.create_app(**{name: value})
+    assert str(raised.value).startswith(problem)

@@ -1,0 +1,83 @@
+"""The command `torchlane`."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from importlib.util import find_spec
+
+import pytest
+
+import torchlane
+from torchlane.command import PROGRAMS, Program, main
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "torchlane", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize("arguments", [[], ["--help"], ["-h"], ["help"]])
+def test_help_lists_all_commands(capsys: pytest.CaptureFixture[str], arguments: list[str]) -> None:
+    assert main(arguments) == 0
+    listed = re.findall(r"^  (\w+)  ", capsys.readouterr().out, re.M)
+    assert listed == list(PROGRAMS)
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"torchlane {torchlane.__version__}\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("serv", "'serv' is not a command; did you mean `torchlane serve`?"),
+        ("exprt", "'exprt' is not a command; did you mean `torchlane export`?"),
+        ("digits", "'digits' is not a command; torchlane --help lists all"),
+        ("--port", "--port comes after a command, as in `torchlane serve --port 9000`"),
+    ],
+)
+def test_a_wrong_command_gets_a_hint(
+    capsys: pytest.CaptureFixture[str], name: str, hint: str
+) -> None:
+    assert main([name, "--help"]) == 2
+    assert capsys.readouterr().err == f"torchlane: {hint}\n"
+
+
+def test_a_command_whose_package_is_missing(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(PROGRAMS, "score", Program("nowhere.__main__", (), ""))
+    assert main(["score"]) == 2
+    expected = "torchlane: this installation has no `score`: the package nowhere is not in it\n"
+    assert capsys.readouterr().err == expected
+
+
+@pytest.mark.parametrize("program", sorted({each.module for each in PROGRAMS.values()}))
+def test_each_program_exists(program: str) -> None:
+    assert find_spec(program) is not None
+
+
+def test_a_program_gets_its_arguments_and_its_exit_code_is_the_commands() -> None:
+    done = run("keys", "ops", "--scope", "nonsense")
+    assert done.returncode == 2
+    assert "argument --scope: invalid choice: 'nonsense'" in done.stderr
+    done = run("show", "/nowhere")
+    assert done.returncode == 2
+    assert "/nowhere" in done.stderr
+
+
+def test_the_package_imports_neither_torch_nor_the_server() -> None:
+    code = (
+        "import sys, torchlane, torchlane.command; torchlane.__version__\n"
+        "print({'torch', 'app', 'models', 'export', 'fastapi'} & set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "set()\n"
+
+
+def test_what_the_package_does_not_have() -> None:
+    with pytest.raises(AttributeError, match="module 'torchlane' has no attribute 'serve'"):
+        torchlane.serve  # noqa: B018
