@@ -21,6 +21,7 @@ NOT_BEGUN = (
     "loading has not begun, because the application's lifespan has not run: a program that mounts "
     "this application has to run it, see docs/embedding.md"
 )
+UNREADABLE = "no model is loaded: the repository cannot be read"
 MAX_LISTED = 10  # models in one sentence: a repository may contain hundreds
 
 
@@ -284,10 +285,8 @@ class LoadedModels:
     def why_not(self, name: str) -> TorchlaneError:
         """The error for a request for a model that is not loaded."""
         statuses = self.statuses(name)
-        if not self.has_begun:
-            return ModelNotReady(NOT_BEGUN)
-        if self.is_unreadable:
-            return ModelNotReady("no model is loaded: the repository cannot be read")
+        if not self.has_begun or self.is_unreadable:
+            return ModelNotReady(UNREADABLE if self.has_begun else NOT_BEGUN)
         if not self.is_discovered or any(s.state is ModelState.LOADING for s in statuses):
             return ModelNotReady(f"model {name!r} is loading; try again shortly")
         if not statuses and name in self.unreadable_folders:
@@ -308,10 +307,8 @@ class LoadedModels:
 
     def _no_default(self) -> TorchlaneError:
         """The error for a request without a model name if there is no default."""
-        if self.is_unreadable:
-            return ModelNotReady("no model is loaded: the repository cannot be read")
-        if not self.has_begun:
-            return ModelNotReady(NOT_BEGUN)
+        if not self.has_begun or self.is_unreadable:
+            return ModelNotReady(UNREADABLE if self.has_begun else NOT_BEGUN)
         if not self.is_discovered:
             return ModelNotReady("the models are loading; try again shortly")
         if not self._statuses:
