@@ -76,6 +76,14 @@ wheels: $(READY) ## build dist/: a wheel with machine code for this platform and
 	TORCHLANE_PURE=0 $(BIN)/python -m hatchling build --target wheel --directory dist
 	TORCHLANE_PURE=1 $(BIN)/python -m hatchling build --target wheel --target sdist --directory dist
 
+.PHONY: release
+release: $(READY) ## build and check what a release publishes: dist/ with wheels, sources and bills of materials; three images
+	rm -rf dist
+	$(MAKE) --no-print-directory wheels
+	.ci/compose
+	for image in torchlane torchlane-export torchlane-load; do $(BIN)/python deploy/sbom.py $$image:test >dist/$$image.cdx.json || exit; done
+	$(BIN)/python -m pytest $(PYTEST_ARGS) tests/deploy/test_wheel.py
+
 .PHONY: test-compiled
 test-compiled: compiled ## run the tests of the server's parts on the machine code
 	OMP_WAIT_POLICY=PASSIVE $(BIN)/python -P -m pytest -o 'pythonpath=.compiled .' $(PARALLEL) $(PYTEST_ARGS) \

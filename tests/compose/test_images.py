@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from deploy import sbom
 from tests.compose.engine import docker, inspect
 from tests.compose.stack import ROOT, SECRET_MARK, TAG
 
@@ -105,6 +106,14 @@ def test_every_package_in_an_image_is_pinned(image: str) -> None:
     lines = (ROOT / "constraints.txt").read_text().splitlines()
     pins = {canonical(line.partition("==")[0]) for line in lines if "==" in line}
     assert {canonical(name) for name in distributions(image)} - pins == {"torchlane"}
+
+
+def test_the_bill_of_materials_names_all_packages(capsys: pytest.CaptureFixture[str]) -> None:
+    assert sbom.main([API]) == 0
+    bill = json.loads(capsys.readouterr().out)
+    urls = {each["purl"].partition("@")[0] for each in bill["components"]}
+    assert {f"pkg:pypi/{canonical(each)}" for each in distributions(API)} <= urls
+    assert "pkg:deb/debian/tini" in urls
 
 
 def canonical(name: str) -> str:

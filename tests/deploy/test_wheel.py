@@ -17,6 +17,7 @@ from zipfile import ZipFile
 
 import httpx
 import pytest
+from packaging.metadata import Metadata
 from packaging.version import Version
 
 from deploy.compile import COMPILED, NATIVE, CompileError, check_compilers
@@ -118,6 +119,12 @@ def test_a_wheel_contains_one_package(installed: Installed) -> None:
     modules = [packages / "torchlane" / Path(each).with_suffix("") for each in (*COMPILED, *NATIVE)]
     machine_code = [each for each in modules if list(each.parent.glob(f"{each.name}.*.so"))]
     assert machine_code == (modules if installed.is_compiled else [])
+
+
+def test_an_index_accepts_the_metadata(installed: Installed) -> None:
+    (file,) = installed.python.parent.parent.glob(f"lib/python3*/site-packages/{NAME}.*/METADATA")
+    metadata = Metadata.from_email(file.read_bytes(), validate=True)  # as an index does
+    assert metadata.description_content_type == "text/markdown"
 
 
 def test_users_packages_are_theirs(installed: Installed) -> None:
