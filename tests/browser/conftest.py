@@ -15,6 +15,8 @@ from tests.artifacts import Y, write_artifact
 from tests.browser.chromium import Visits, chromium
 from tests.e2e.server import Server, running
 from tests.integration.test_pictures import MASK, Segments
+from tests.integration.test_places import how
+from tests.integration.test_places import write as write_light
 
 HOSTILE = ("<img src=x onerror=alert(1)>", "</script><script>alert(2)</script>")
 
@@ -40,6 +42,7 @@ def models(tmp_path_factory: pytest.TempPathFactory, repository: Path) -> Path:
     shutil.copytree(repository / "digits", folder / "digits")
     write_artifact(folder, "double")
     write_artifact(folder, "segments", module=Segments(), outputs=(MASK, Y))
+    write_light(folder, "light", how(polarity="light-on-dark"))
     write_artifact(folder, "hostile", 1, nn.Identity(), codec=TensorCodecSpec(labels=HOSTILE))
     return folder
 

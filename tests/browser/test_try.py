@@ -103,6 +103,26 @@ def test_equal_pictures_of_a_batch_are_computed_once(
         assert server.metric("torchlane_items_computed_total") == 2
 
 
+def test_only_what_a_classifier_gets_is_centred(visit: Visits, server: Server) -> None:
+    page = visit(server.url)
+    centre = page.get_by_label("Centre the drawing")
+    expect(centre).to_be_checked()
+    page.get_by_label("Model", exact=True).select_option("light")
+    expect(centre).to_have_count(0)
+    box = page.locator("canvas.pad").bounding_box()
+    assert box is not None
+    page.mouse.move(box["x"] + 0.1 * box["width"], box["y"] + 0.1 * box["height"])
+    page.mouse.down()
+    page.mouse.move(box["x"] + 0.3 * box["width"], box["y"] + 0.3 * box["height"], steps=4)
+    page.mouse.up()
+    with page.expect_response("**/predict") as answer:
+        predict(page)
+    sides = answer.value.json()["prediction"]["outputs"]["boxes"][0]
+    # In pixels of the picture that was sent, which is 64 wide: what was drawn stays where it is.
+    assert 0 < sides[0] < sides[2] < 32
+    assert 0 < sides[1] < sides[3] < 32
+
+
 def test_an_invalid_input_shows_the_servers_error(visit: Visits, server: Server) -> None:
     page = visit(server.url, expected={422})
     choose(page, "double")

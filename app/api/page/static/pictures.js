@@ -14,7 +14,7 @@ export class PictureInput {
   #list = h("ul.thumbs", { "aria-label": "Pictures to send" });
   #picker;
   #pad = null;
-  #centre;
+  #centre = null; // of a classifier: elsewhere the answer depends on the place
   #adding = Promise.resolve();
   #made = 0;
   #drop;
@@ -88,7 +88,9 @@ export class PictureInput {
       how.polarity === "light-on-dark",
       () => (this.#said.textContent = ""),
     );
-    this.#centre = h("input", { type: "checkbox", id: freshId(), checked: true });
+    if (isClassifier(this.#model)) {
+      this.#centre = h("input", { type: "checkbox", id: freshId(), checked: true });
+    }
     const add = () => {
       if (this.#pad.isBlank) {
         this.#said.textContent = "Draw something first.";
@@ -113,12 +115,13 @@ export class PictureInput {
             h("button", { type: "button", text: "Clear", onclick: () => this.#pad.clear() }),
             h("button", { type: "button", text: "Add to batch", onclick: add }),
           ),
-          h(
-            "div.check",
-            null,
-            this.#centre,
-            h("label", { for: this.#centre.id, text: "Centre the drawing" }),
-          ),
+          this.#centre &&
+            h(
+              "div.check",
+              null,
+              this.#centre,
+              h("label", { for: this.#centre.id, text: "Centre the drawing" }),
+            ),
           note,
         ),
       ),
@@ -127,7 +130,8 @@ export class PictureInput {
 
   async #drawn(number) {
     const { width, height } = this.#model.manifest.codec.preprocess;
-    const blob = await this.#pad.file(this.#centre.checked, DRAWN_SCALE * Math.max(width, height));
+    const isCentred = this.#centre?.checked ?? false;
+    const blob = await this.#pad.file(isCentred, DRAWN_SCALE * Math.max(width, height));
     return { name: `drawing-${number}.png`, blob, made: true, key: await keyOf(blob) };
   }
 
@@ -199,6 +203,12 @@ export class PictureInput {
     );
     this.#list.append(item);
   }
+}
+
+/** Whether the answer is a score for each label, which does not depend on the place of a drawing. */
+function isClassifier(model) {
+  const { shape } = model.manifest.outputs[0];
+  return shape.length === 2 && shape[1] > 1 && shape[1] === model.labels?.length;
 }
 
 /** @param {File} blob */
