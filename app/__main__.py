@@ -1,4 +1,4 @@
-"""Command line of the server: `python -m app [--port 9000 ...]`, in one or several processes.
+"""Command line of the server: `torchlane serve [--port 9000 ...]`, in one or several processes.
 
 The first SIGTERM or SIGINT drains, and the exit code is 0; a second one ends the process at once.
 With one worker there is only this process. With more, this is the parent, which runs no model: the
@@ -19,12 +19,10 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from importlib.util import find_spec
 from types import FrameType
 from typing import TYPE_CHECKING
 
 import structlog
-import uvicorn
 
 from app.api.ports import BACKLOG, bound_socket, listening
 from app.flags import FlagParser, flag_of
@@ -33,28 +31,25 @@ from app.outputs import Outputs, take_over
 from app.processes import fork
 from app.processes.ending import exit_with
 from app.processes.listener import url_of
-from app.processes.server import RESERVE, Server
 from app.processes.serving_process import DEVICE_LOST_EXIT_CODE
 from app.processes.worker import Place, Shared, Worker, obey_parent_alone
-from app.processes.worker_count import Served, choose, may_have_gpu
-from app.serving.version_policy import VersionPolicy
-from app.settings import PREFIX, Settings, SettingsError, load_settings
+from app.settings import GROUPS, PREFIX, Settings, SettingsError, load_settings
 from app.telemetry import variables
+from models.command_lines import USAGE_EXIT_CODE
+from models.extras import MissingExtra, check_extra
 from models.quiet import DEPRECATIONS, ignore_warnings
 from models.streams import open_closed_streams
 
 if TYPE_CHECKING:
+    import uvicorn
     from fastapi import FastAPI
 
     from app.serving.lifecycle import Lifecycle
-
-__all__ = ["RESERVE", "main"]
 
 LOG = structlog.get_logger(__name__)
 GRPC_PACKAGES = ("grpc", "grpc_health", "grpc_reflection")
 REDIS_PACKAGES = ("redis", "hiredis")
 LISTEN_EXIT_CODE = 1
-USAGE_EXIT_CODE = 2
 # With one of these, prometheus_client would keep values in files; it reads them on import.
 METRICS_FOLDERS = ("PROMETHEUS_MULTIPROC_DIR", "prometheus_multiproc_dir")
 
@@ -86,7 +81,7 @@ def main(create: Create | None = None, arguments: Sequence[str] | None = None) -
         if workers > 1:
             return _supervise(create, settings, workers, outputs)
         return _serve(create or _create_app, settings, place, outputs)
-    except (SettingsError, ValueError) as error:
+    except (SettingsError, MissingExtra, ValueError) as error:
         problem = str(error)
         for name in chosen:
             problem = problem.replace(f"{PREFIX}{name.upper()}=", f"{flag_of(name)} ")
@@ -98,7 +93,8 @@ def _parser() -> FlagParser:
     parser = FlagParser(
         Settings,
         PREFIX,
-        prog="python -m app",
+        GROUPS,
+        prog="torchlane serve",
         usage="%(prog)s [--FLAG VALUE ...]",
         description="Serve exported models over HTTP.",
         epilog="Each flag overrides the variable of the same name: --port 9000 is "
@@ -114,12 +110,13 @@ def _check_extras(settings: Settings) -> None:
     """Check that the packages that settings need are installed, and what only they can check.
 
     Raises:
-        SettingsError: if some are not, or the cache's URL has a wrong option.
+        MissingExtra: if some are not.
+        SettingsError: if the cache's URL has a wrong option.
     """
     if settings.grpc_port is not None:
-        _check_extra(f"GRPC_PORT={settings.grpc_port}", "grpc", GRPC_PACKAGES)
+        check_extra(f"{PREFIX}GRPC_PORT={settings.grpc_port}", "grpc", GRPC_PACKAGES)
     if settings.cache_url is not None:  # not shown: it may contain a password
-        _check_extra("CACHE_URL", "redis", REDIS_PACKAGES)
+        check_extra(f"{PREFIX}CACHE_URL", "redis", REDIS_PACKAGES)
         # Not at the top: an extra. Not later: models are measured and loaded next.
         from app.shared_cache.address import Address  # noqa: PLC0415
 
@@ -127,15 +124,6 @@ def _check_extras(settings: Settings) -> None:
             Address.parse(settings.cache_url)
         except ValueError as error:
             raise SettingsError(f"{PREFIX}CACHE_URL: {error}") from None
-
-
-def _check_extra(setting: str, extra: str, packages: Sequence[str]) -> None:
-    missing = [name for name in packages if find_spec(name) is None]
-    if missing:
-        raise SettingsError(
-            f"{PREFIX}{setting} needs packages that are not installed "
-            f"({', '.join(missing)}): pip install 'torchlane[{extra}]'"
-        )
 
 
 def _drop_metrics_folder() -> None:
@@ -151,6 +139,10 @@ def _workers(settings: Settings) -> int:
         return settings.workers
     if __name__ != "__main__":  # imported by another program
         return 1
+    # Not at the top: `--help` needs none of it, and it takes long.
+    from app.processes.worker_count import Served, choose  # noqa: PLC0415
+    from app.serving.version_policy import VersionPolicy  # noqa: PLC0415
+
     layout = (settings.replicas_per_device, settings.cpu_threads)
     chosen = choose(
         Served(
@@ -193,6 +185,8 @@ def _import_server() -> Callable[..., FastAPI]:
 
 def _serve(create: Create, settings: Settings, place: Place | None, outputs: Outputs) -> int:
     """Serve in this process, alone or as one of several."""
+    from app.processes.server import Server  # noqa: PLC0415 # see `_workers`
+
     worker = None
     if place is not None:
         worker = Worker(place)
@@ -309,6 +303,8 @@ def _can_fork() -> bool:
     They cannot if there may be a GPU: CUDA does not work in forks of a process that has called it.
     On systems other than Linux `is_safe` is false, and nothing is imported.
     """
+    from app.processes.worker_count import may_have_gpu  # noqa: PLC0415 # see `_workers`
+
     if may_have_gpu() or not fork.is_safe():  # if unsafe already, an import is of no use
         return False
     with _ends_at_once():
@@ -326,7 +322,7 @@ def _command() -> list[str]:
     """The command that started this process, without its arguments."""
     spec = sys.modules["__main__"].__spec__
     if spec is None:
-        raise ValueError("several workers need `python -m app`, which also starts each worker")
+        raise ValueError("several workers need `torchlane serve`, which also starts each worker")
     # Else packages of the working directory come first, which `torchlane serve` does not import.
     flags = [] if os.getcwd() in sys.path or "" in sys.path else ["-P"]
     return [sys.executable, *flags, "-m", spec.name.removesuffix(".__main__")]
@@ -339,6 +335,8 @@ def _environment(settings: Settings) -> dict[str, str]:
 
 
 def _config(app: FastAPI | str, settings: Settings) -> uvicorn.Config:
+    import uvicorn  # noqa: PLC0415 # see `_workers`
+
     return uvicorn.Config(
         app,
         host=settings.host,

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import argparse
 import difflib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
 from pydantic import ByteSize
 from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, CliSettingsSource
+
+from models.command_lines import USAGE_EXIT_CODE
 
 CLOSE = 0.7  # of two names, without the dashes that all have: `nope` is not a `page`
 
@@ -38,14 +40,18 @@ class FlagParser(argparse.ArgumentParser):
     Args:
         settings: the settings class.
         prefix: the prefix of the equivalent variables.
+        groups: the headings of `--help`; each has the name of the first setting below it.
         more: further arguments of `ArgumentParser`.
     """
 
-    def __init__(self, settings: type[BaseSettings], prefix: str, **more: Any) -> None:
+    def __init__(
+        self, settings: type[BaseSettings], prefix: str, groups: Mapping[str, str], **more: Any
+    ) -> None:
         super().__init__(allow_abbrev=False, **more)
         self._prefix = prefix
         self._fields: dict[str, FieldInfo] = settings.model_fields
         self._secrets = {name for name, field in self._fields.items() if not field.repr}
+        self._groups = self._group(groups)
         self._source: CliSettingsSource[Any] = CliSettingsSource(
             settings,
             root_parser=self,
@@ -68,13 +74,23 @@ class FlagParser(argparse.ArgumentParser):
         wrong = message.removeprefix("unrecognized arguments: ")
         if wrong != message:
             message = self._unknown(wrong.partition(" ")[0].partition("=")[0])
-        self.exit(2, f"torchlane: {message}\n")
+        self.exit(USAGE_EXIT_CODE, f"torchlane: {message}\n")
 
     def _add(self, parser: argparse.ArgumentParser, *names: str, **how: Any) -> None:
         """Add the flag of a setting, with the setting's own help text."""
         if how["dest"] not in self._secrets:
             how["help"] = _help(self._fields[how["dest"]])
-            argparse.ArgumentParser.add_argument(parser, *names, **how)
+            self._groups[how["dest"]].add_argument(*names, **how)
+
+    def _group(self, headings: Mapping[str, str]) -> dict[str, argparse._ArgumentGroup]:
+        """Return the group of each setting."""
+        firsts = {first: heading for heading, first in headings.items()}
+        groups = {}
+        for name in self._fields:
+            if name in firsts:
+                group = self.add_argument_group(firsts[name])
+            groups[name] = group
+        return groups
 
     def _unknown(self, flag: str) -> str:
         name = flag.removeprefix("--").replace("-", "_")

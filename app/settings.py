@@ -27,13 +27,24 @@ from pydantic import (
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from app.registry.model_settings import MODEL_NAME
-from app.serving.version_policy import VersionPolicy
+from models.choices import Precision
 from models.local_paths import local_path
-from models.plan import Precision
 
 PREFIX = "TORCHLANE_"
 LOAD_TESTS = "TORCHLANE_LOAD_"  # their variables may be in the same environment
 MIB = 1024 * 1024
+# Heading in `--help` and in docs/settings.md -> the first of its settings, which are in this order.
+GROUPS = {
+    "Basics": "host",
+    "Models": "versions",
+    "Devices": "devices",
+    "Batching": "max_batch_size",
+    "Limits": "queue_limit_items",
+    "Cache": "cache_bytes",
+    "Security": "api_keys_file",
+    "Connections": "head_timeout_s",
+    "Logs and errors": "show_model_errors",
+}
 # What the server does if these are unset. An empty variable, for example because its secret is
 # missing, must not have the same effect.
 OPEN_WHERE_UNSET = {
@@ -69,6 +80,9 @@ def _number_or_auto(value: object) -> object:
 
 
 def _version_policy(text: str) -> str:
+    # Not at the top: its imports take long, and `--help` needs none of them.
+    from app.serving.version_policy import VersionPolicy  # noqa: PLC0415
+
     VersionPolicy.parse(text)
     return text
 
@@ -183,7 +197,7 @@ class Settings(BaseSettings):
     workers: Annotated[int | None, BeforeValidator(_number_or_auto)] = Field(None, ge=1, le=256)
     """Processes behind the port; unset or `auto`: one per core for small models, else one."""
     model_dir: LocalPath = Path("artifacts")
-    """The repository: the folder that `python -m export --out` wrote to."""
+    """The repository: the folder that `torchlane export --out` wrote to."""
     versions: Annotated[str, AfterValidator(_version_policy)] = "latest"
     """Versions to serve: `latest`, `latest:2`, `all`, `3,5`; for one model `digits=3;latest`."""
     reload_s: float = Field(5, ge=0, le=86_400, allow_inf_nan=False)
@@ -238,12 +252,10 @@ class Settings(BaseSettings):
     """Maximum milliseconds that a request waits for the second cache."""
     cache_shared_ttl_s: float = Field(86_400, ge=0.001, le=315_360_000, allow_inf_nan=False)
     """Maximum seconds that a prediction is kept in the second cache."""
-    drain_s: float = Field(30, gt=0, allow_inf_nan=False)
-    """Maximum seconds of a graceful stop."""
-    api_keys: Annotated[str | None, AfterValidator(_name_or_none)] = Field(None, repr=False)
-    """API keys, separated by semicolons: hashes, never the keys themselves."""
     api_keys_file: LocalPath | None = None
     """A file with one API key a line; it is read again when it changes."""
+    api_keys: Annotated[str | None, AfterValidator(_name_or_none)] = Field(None, repr=False)
+    """API keys, separated by semicolons: hashes, never the keys themselves."""
     rate_limit: Annotated[str | None, AfterValidator(_name_or_none)] = None
     """Items per time for each key without its own limit, such as `100/second`."""
     open_metrics: bool = True
@@ -258,6 +270,8 @@ class Settings(BaseSettings):
     """Seconds for the head of a request, from the connection's start or the head's first byte."""
     keep_alive_s: float = Field(75, gt=0, le=86_400, allow_inf_nan=False)
     """Seconds that a connection may be idle after an answer; longer than your balancer's."""
+    drain_s: float = Field(30, gt=0, allow_inf_nan=False)
+    """Maximum seconds of a graceful stop."""
     show_model_errors: bool = False
     """Whether answers include the model's own error text, which may name paths."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"

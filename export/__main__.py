@@ -1,4 +1,4 @@
-"""`python -m export`: see `export.cli`."""
+"""`torchlane export`, and the other commands of `export.cli`."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ def interrupt(number: int, _: object) -> None:
 if __name__ == "__main__":
     open_closed_streams()
     signal.signal(signal.SIGTERM, interrupt)
-    try:  # importing torch takes a second or two, and Ctrl-C may come then too
+    try:  # Ctrl-C may come during imports too
         from export.cli import main
         from models.catalog import CATALOG
 
         code = main(sys.argv[1:], CATALOG)
     except KeyboardInterrupt:
-        sys.stderr.write("export: interrupted; nothing was written\n")
+        sys.stderr.write("torchlane: interrupted; nothing was written\n")
         code = 130  # the shell's convention for SIGINT
     sys.exit(128 + signals[0] if signals and code == 130 else code)

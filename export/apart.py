@@ -31,6 +31,7 @@ from export.timing.tune import TuneOptions
 from models.definitions.definition import Progress
 from models.definitions.loading import BrokenDefinition
 from models.definitions.training import Diverged
+from models.extras import MissingExtra
 from models.manifest import LARGE_BYTES
 
 CLEANUP_S = 10.0  # until a process that was told to end is killed
@@ -145,7 +146,7 @@ def _run(parents: Connection, pipe: Connection, prepare: Callable[[], ExportJob]
         pipe.send(("result", _prove_variants(pipe, prepare, stage)))
     except (KeyboardInterrupt, BrokenPipeError, EOFError):
         return  # the other process ends too, and says why
-    except (ExportError, BrokenDefinition, Diverged) as error:
+    except (ExportError, MissingExtra, BrokenDefinition, Diverged) as error:
         pipe.send(("error", error))
 
 

@@ -1,4 +1,4 @@
-"""Reads what `python -m export train` wrote beside the weights, without Lightning."""
+"""Reads what `torchlane train` wrote beside the weights, without Lightning."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def read(file: Path, model: str) -> Mapping[str, Any]:
     """
     content = weights.read(file)
     if run_of(content, file, model) is None:
-        raise UsageError(f"{file} was not written by `python -m export train`")
+        raise UsageError(f"{file} was not written by `torchlane train`")
     return content
 
 

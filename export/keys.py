@@ -104,7 +104,7 @@ def _load_key(private: Path, data: bytes, ask: Ask) -> object:
         pass  # the key has a passphrase
     except (ValueError, UnsupportedAlgorithm) as error:
         raise UsageError(
-            f"--key {private}: no private key in PEM (PKCS8); `python -m export keygen` creates one"
+            f"--key {private}: no private key in PEM (PKCS8); `torchlane keygen` creates one"
         ) from error
     try:
         return load_pem_private_key(data, password=ask())

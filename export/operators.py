@@ -18,7 +18,6 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from export import values
 from export.errors import ExportError, UsageError, reason
 from export.pipeline import open_artifact
 from export.progress import say
@@ -27,7 +26,6 @@ from export.timing.contest import runner
 from export.timing.profiling import FORWARDS, WHOLE, compress, record, trace_of
 from models.forms import Forward, intra_op_threads, kinds_here, processor_of
 from models.golden import golden_batches
-from models.local_paths import local_path
 from models.manifest import Manifest
 from models.padding import padding_of
 from models.plan import Form, form_at
@@ -35,8 +33,6 @@ from models.resources import serving_threads
 from models.tensors import Arrays
 from models.timing import seconds_of
 
-BATCH_SIZES = "1,8"
-ROWS = 12
 # Environment variables that change how torch computes.
 VARIABLES = (
     *("OMP_NUM_THREADS", "OMP_PROC_BIND", "OMP_PLACES", "OMP_WAIT_POLICY"),
@@ -60,52 +56,6 @@ class Operator:
     calls: float
     cpu_us: float
     device_us: float
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options of `python -m export profile`."""
-    parser.add_argument("folder", type=local_path, help="an artifact, such as artifacts/digits/1")
-    parser.add_argument(
-        "--variant",
-        type=values.names,
-        metavar="A,B",
-        help="record all forms of these variants (default: the form that a server runs)",
-    )
-    parser.add_argument(
-        "--batch-size",
-        type=values.positives,
-        default=BATCH_SIZES,
-        metavar="A,B",
-        help=f"items of a batch (default: {BATCH_SIZES})",
-    )
-    parser.add_argument(
-        "--length",
-        type=values.positive,
-        metavar="N",
-        help="items of this length, such as tokens of a text (default: as in the golden examples)",
-    )
-    parser.add_argument(
-        "--device", choices=("cpu", "cuda"), default="cpu", help="where to run (default: cpu)"
-    )
-    parser.add_argument(
-        "--threads",
-        type=values.positive,
-        metavar="N",
-        help="compute with N threads on the CPU (default: as many as a server with one replica)",
-    )
-    parser.add_argument(
-        "--rows",
-        type=values.positive,
-        default=ROWS,
-        metavar="N",
-        help=f"operators in each table (default: {ROWS})",
-    )
-    parser.add_argument(
-        "--trace",
-        type=local_path,
-        metavar="FILE",
-        help="write the trace for ui.perfetto.dev or chrome://tracing; gzip if FILE ends in .gz",
-    )
 
 
 def run(args: argparse.Namespace, console: Console) -> None:

@@ -31,12 +31,12 @@ from export.timing import profiling, tune
 from export.timing.contest import runner
 from export.variants.base import Subject
 from export.variants.registry import MAKERS, select_variants
+from models.choices import Precision
 from models.definitions.definition import Definition, Progress
 from models.golden import golden_batches
 from models.heap import collect
 from models.integrity import IntegrityError, Untrusted, Verifier, read_artifact
 from models.manifest import SCHEMA_VERSION, GoldenExample, Manifest, OmittedVariant, TrainingRun
-from models.plan import Precision
 from models.tensors import EncodedArray, stack
 
 REPORT_FILE = "report.html"

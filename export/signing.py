@@ -12,33 +12,13 @@ from rich.console import Console
 
 from export.errors import UsageError
 from export.keys import is_read_by_others, make_keys, read_signer
+from export.options.signing import PASSPHRASE
 from export.progress import say
 from export.renewal import sign_anew
 from models.contained import FileRejected, read_inside
 from models.integrity import MAX_SMALL_BYTES, Untrusted
-from models.local_paths import local_path
 from models.manifest import SIGNATURE_FILE
 from models.signatures import KeyFileError, TrustedKeys, claimed_key
-
-KEYGEN = "Create a pair of Ed25519 keys: a private one for signing, a public one for servers."
-SIGN = "Sign an artifact, as a new version because artifacts never change."
-# Not TORCHLANE_...: a server in the same environment would reject it as an unknown setting.
-PASSPHRASE = "EXPORT_KEY_PASSPHRASE"  # nosec B105 # the variable's name
-
-
-def add_keygen_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `keygen`."""
-    parser.add_argument(
-        "private",
-        type=local_path,
-        metavar="PRIVATE.pem",
-        help="the file for the private key; the public one is written to PRIVATE.pub.pem",
-    )
-    parser.add_argument(
-        "--passphrase",
-        action="store_true",
-        help=f"encrypt the private key; the passphrase comes from {PASSPHRASE}, or from a prompt",
-    )
 
 
 def keygen(args: argparse.Namespace, console: Console) -> None:
@@ -52,26 +32,6 @@ def keygen(args: argparse.Namespace, console: Console) -> None:
     say(console, f"{args.private} signs: keep it secret, and away from servers")
     say(console, f"{public} is for servers: set TORCHLANE_TRUSTED_KEYS to it, or to its folder")
     say(console, f"fingerprint {fingerprint}")
-
-
-def add_sign_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `sign`."""
-    parser.add_argument("folder", type=local_path, help="an artifact, such as artifacts/digits/1")
-    parser.add_argument(
-        "--key",
-        type=local_path,
-        required=True,
-        metavar="PRIVATE.pem",
-        help="an Ed25519 key from keygen; its passphrase, if it has one, comes from "
-        f"{PASSPHRASE}, or from a prompt",
-    )
-    parser.add_argument(
-        "--trusted-keys",
-        type=local_path,
-        metavar="PATH",
-        help="public keys, a PEM file or a folder of them: sign only artifacts that one of them or "
-        "--key signed before (default: also unsigned artifacts, but not those of other signers)",
-    )
 
 
 def sign(args: argparse.Namespace, console: Console) -> None:

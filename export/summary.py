@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import shutil
 import sys
 import textwrap
 from collections.abc import Iterator
@@ -16,8 +17,9 @@ from export.reports.content import quality, ranges
 from export.reports.report import plain
 from export.reports.timing_sections import load_lines
 from export.timing.timings import plan_line
+from models.choices import Precision
 from models.manifest import Manifest
-from models.plan import DevicePlan, Precision
+from models.plan import DevicePlan
 
 DEFAULT_OUT = Path("artifacts")  # a server's default
 CHECKOUT = Path(__file__).resolve().parents[1]  # the folder of an installed package has no Makefile
@@ -41,8 +43,8 @@ def _rows(manifest: Manifest, folder: Path) -> Iterator[tuple[str, str]]:
     )
     yield "model", f"{inputs} -> {outputs}"
     yield from _proof_rows(manifest)
-    python = shlex.quote(_python())
-    yield from _plan_rows(manifest, folder, python)
+    program = _program()
+    yield from _plan_rows(manifest, folder, program)
     variants: dict[str, list[str]] = {}  # by reason
     for each in manifest.left_out:
         variants.setdefault(each.reason, []).append(each.variant)
@@ -51,9 +53,9 @@ def _rows(manifest: Manifest, folder: Path) -> Iterator[tuple[str, str]]:
         yield "left out", f"{', '.join(names)}: {short}"
     yield (
         "report",
-        f"{folder / REPORT_FILE}, and {python} -m export show {shlex.quote(str(folder))}",
+        f"{folder / REPORT_FILE}, and {program} show {shlex.quote(str(folder))}",
     )
-    yield "serve it", _serve_command(folder.parent.parent, python)
+    yield "serve it", _serve_command(folder.parent.parent, program)
 
 
 def _proof_rows(manifest: Manifest) -> Iterator[tuple[str, str]]:
@@ -83,7 +85,7 @@ def _proof_rows(manifest: Manifest) -> Iterator[tuple[str, str]]:
         yield quality(manifest), f"{manifest.accuracy:.4f}{''.join(others)}"
 
 
-def _plan_rows(manifest: Manifest, folder: Path, python: str) -> Iterator[tuple[str, str]]:
+def _plan_rows(manifest: Manifest, folder: Path, program: str) -> Iterator[tuple[str, str]]:
     plan = manifest.plan
     if plan is None:
         yield "serves", f"{next(iter(manifest.variants))}, batches of every size"
@@ -92,7 +94,7 @@ def _plan_rows(manifest: Manifest, folder: Path, python: str) -> Iterator[tuple[
         steps = device.steps.get(plan.precision)
         line = plan_line(steps) if steps else "nothing"
         yield "serves", f"{plan.precision} on {device.processor.kind}: {line}"
-        if text := " ".join(load_lines(device, shlex.quote(str(folder)), python)):
+        if text := " ".join(load_lines(device, shlex.quote(str(folder)), program)):
             yield "busy", text
     others = {
         name: _faster(device, name, plan.precision)
@@ -124,15 +126,17 @@ def _best(device: DevicePlan, precision: Precision) -> dict[int, float]:
     return best
 
 
-def _serve_command(out: Path, python: str) -> str:
+def _serve_command(out: Path, program: str) -> str:
     """Return the command that serves a repository; in a checkout it uses machine code."""
     flags = "" if out == DEFAULT_OUT else f"--model-dir {shlex.quote(str(out))}"
     if Path.cwd() == CHECKOUT and (CHECKOUT / "Makefile").exists():
         return f"make serve SERVE_ARGS={shlex.quote(flags)}" if flags else "make serve"
-    return f"{python} -m app {flags}".rstrip()
+    return f"{program} serve {flags}".rstrip()
 
 
-def _python() -> str:
-    """Return the path of this interpreter, as short as possible."""
-    here, python = Path.cwd(), Path(sys.executable)
-    return str(python.relative_to(here) if python.is_relative_to(here) else python)
+def _program() -> str:
+    """Return `torchlane`, with the shortest path if the shell would not find it."""
+    here, path = Path.cwd(), Path(sys.executable).with_name("torchlane")
+    if not path.exists() or shutil.which(path.name) == str(path):
+        return path.name
+    return shlex.quote(str(path.relative_to(here) if path.is_relative_to(here) else path))

@@ -1,4 +1,4 @@
-"""`python -m loadtests COMMAND`: see docs/load-testing.md."""
+"""`torchlane load COMMAND`: see docs/load-testing.md."""
 
 from __future__ import annotations
 
@@ -9,40 +9,39 @@ import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from types import FrameType
+from typing import TYPE_CHECKING
 
-from rich.console import Console
-
-from loadtests.bench import session
-from loadtests.capacity import commands, options, overload
+from loadtests.bench.options import add_bench
+from loadtests.capacity.options import add_overload, add_run, add_search
 from loadtests.errors import LoadTestError
-from loadtests.networks import compare
+from loadtests.networks.options import add_networks
+from models.command_lines import USAGE_EXIT_CODE, OneLineParser
+from models.extras import MissingExtra, check_extra
 from models.streams import open_closed_streams
 
+if TYPE_CHECKING:
+    from rich.console import Console
+
+PROGRAM = "torchlane load"
 LOG_WIDTH = 110
 FAILED, INTERRUPTED = 1, 130
-Act = Callable[[argparse.Namespace, Console, str], int]
-COMMANDS: dict[str, tuple[str, Act, Callable[[argparse.ArgumentParser], None]]] = {
+# What runs a command: its options, where to write, and the command for the report.
+Act = Callable[[argparse.Namespace, "Console", str], int]
+COMMANDS: dict[str, tuple[str, Callable[[argparse.ArgumentParser], None]]] = {
     "find-capacity": (
         "Find the highest rate whose 99th percentile stays within an SLO",
-        commands.find_capacity,
-        options.add_search,
+        add_search,
     ),
-    "run": ("Offer one constant rate, with gates for CI", commands.run, options.add_run),
+    "run": ("Offer one constant rate, with gates for CI", add_run),
     "bench": (
         "Measure Torchlane and other servers on the same work, one core each, in turns",
-        session.bench,
-        session.add_arguments,
+        add_bench,
     ),
     "networks": (
         "Measure Torchlane and FastAPI around ONNX Runtime on real networks, in turns",
-        compare.compare,
-        compare.add_arguments,
+        add_networks,
     ),
-    "overload": (
-        "Offer our server 0.7 to 4 times its capacity",
-        overload.overload,
-        options.add_overload,
-    ),
+    "overload": ("Offer our server 0.7 to 4 times its capacity", add_overload),
 }
 
 
@@ -50,28 +49,48 @@ def main(arguments: Sequence[str] | None = None) -> int:
     open_closed_streams()
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     args = parser().parse_args(arguments)
-    # a CI log has no width; rich would cut tables at 80 characters
-    width = None if sys.stdout.isatty() else LOG_WIDTH
-    console = Console(highlight=False, soft_wrap=True, width=width, record=True)
-    command = shlex.join(["python", "-m", "loadtests", *arguments])
-    _, act, _ = COMMANDS[args.command]
     try:
+        check_extra("load", "loadtests", ("rich",))
         with _exit_on_signals():
-            return act(args, console, command)
-    except LoadTestError as error:
-        sys.stderr.write(f"loadtests: {error}\n")
-        return FAILED
+            return _actions()[args.command](args, _console(), f"{PROGRAM} {shlex.join(arguments)}")
+    except (LoadTestError, MissingExtra) as error:
+        sys.stderr.write(f"torchlane: {error}\n")
+        return USAGE_EXIT_CODE if isinstance(error, MissingExtra) else FAILED
     except KeyboardInterrupt:
-        sys.stderr.write("loadtests: interrupted\n")
+        sys.stderr.write("torchlane: interrupted\n")
         return INTERRUPTED
 
 
 def parser() -> argparse.ArgumentParser:
-    top = argparse.ArgumentParser("python -m loadtests", epilog="See docs/load-testing.md.")
+    top = OneLineParser(PROGRAM, epilog="See docs/load-testing.md.")
     below = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for name, (what, _, add_arguments) in COMMANDS.items():
+    for name, (what, add_arguments) in COMMANDS.items():
         add_arguments(below.add_parser(name, help=what, description=what))
     return top
+
+
+def _actions() -> dict[str, Act]:
+    """Import what runs the commands: not at the top, because that takes seconds."""
+    from loadtests.bench.session import bench  # noqa: PLC0415
+    from loadtests.capacity.commands import find_capacity, run  # noqa: PLC0415
+    from loadtests.capacity.overload import overload  # noqa: PLC0415
+    from loadtests.networks.compare import compare  # noqa: PLC0415
+
+    return {
+        "find-capacity": find_capacity,
+        "run": run,
+        "bench": bench,
+        "networks": compare,
+        "overload": overload,
+    }
+
+
+def _console() -> Console:
+    from rich.console import Console  # noqa: PLC0415 # an extra
+
+    # a CI log has no width; rich would cut tables at 80 characters
+    width = None if sys.stdout.isatty() else LOG_WIDTH
+    return Console(highlight=False, soft_wrap=True, width=width, record=True)
 
 
 @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""The models that `python -m export NAME` can build: a literal table, one line per model."""
+"""The models that `torchlane export NAME` can build: a literal table, one line per model."""
 
 from __future__ import annotations
 

@@ -8,19 +8,14 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from models.categories import Categories, check_categories
+from models.choices import Alpha, Fit, Interpolation, Polarity, Resampling, Scores, TextTask
 from models.parts import Part, is_empty
 from models.places import Boxes, check_places
 from models.tensors import FileName, Name, TensorSpec
 
-Polarity = Literal["light-on-dark", "dark-on-light", "auto"]
-Alpha = Literal["white", "drop"]
 CropCorner = Literal["half-even", "down"]
-Fit = Literal["pad", "crop", "stretch", "none"]
 Fill = Literal["border", "mean"]
 Values = Literal["normalized", "levels"]
-Interpolation = Literal["nearest", "bilinear", "bicubic", "lanczos"]
-Scores = Literal["softmax", "sigmoid", "none"]
-Resampling = Literal["soxr-hq", "soxr-vhq", "none"]
 
 
 def is_none(value: object) -> bool:
@@ -205,9 +200,6 @@ class AudioCodecSpec(CodecPart):
     kind: Literal["audio"] = "audio"
     rate: int = Field(ge=1000, le=768_000)
     resampling: Resampling = "soxr-hq"
-
-
-TextTask = Literal["embed", "classify", "rerank", "classify-tokens"]
 
 
 class TextCodecSpec(CodecPart):

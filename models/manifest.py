@@ -13,11 +13,12 @@ from typing import Literal, Self, TypeAlias
 from pydantic import Field, JsonValue, model_validator
 
 from models.bounds import check_below, check_same_bounds
+from models.choices import Precision
 from models.codec_specs import CodecSpec, ImageCodecSpec, TextCodecSpec, check_codec
 from models.padding import check_padding
 from models.parts import Part, is_empty
 from models.places import with_free_masks
-from models.plan import Form, Plan, Precision
+from models.plan import Form, Plan
 from models.processor import DeviceKind
 from models.rows import check_rows
 from models.tensors import EncodedArray, FileName, Name, Sha256, TensorSpec, Tolerance
@@ -200,7 +201,7 @@ class Manifest(Part):
     created_at: dt.datetime
     git_commit: str | None = None
     training: TrainingRun | None = Field(
-        default=None, description="None: not trained by `python -m export train`"
+        default=None, description="None: not trained by `torchlane train`"
     )
 
     @model_validator(mode="after")

@@ -10,19 +10,17 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Collection, Mapping, Sequence
-from typing import Literal, TypeAlias
+from typing import TypeAlias
 
 from pydantic import Field, model_validator
 
+from models.choices import Precision
 from models.cpu_layout import FORWARD_S, MeasuredLayout
 from models.parts import Part
 from models.processor import DeviceKind, Processor
 from models.tensors import Name
 from models.timing import lasts_s
 
-Precision = Literal["float32", "bf16", "fp16", "int8"]
-
-MAX_BATCH = 64  # the largest that export plans for by default
 MIN_GAIN = 0.03  # a form replaces another only if it takes less time by at least this share
 THIRDS, ROUNDS_OF_A_THIRD = 3, 4  # minimum to compare the lower quartiles of two forms
 

@@ -26,7 +26,7 @@ MAX_KEY_BYTES = 64 * 1024  # of a file of public keys; a key has 113
 SIGNATURE = re.compile(rb"ed25519 ([0-9a-f]{64}) ([0-9a-f]{128})\n")
 PUBLIC_KEY = re.compile(rb"-----BEGIN PUBLIC KEY-----.+?-----END PUBLIC KEY-----", re.DOTALL)
 COMMENT = re.compile(rb"^\s*#.*$", re.MULTILINE)
-SIGN_IT = "sign it with `python -m export sign`"
+SIGN_IT = "sign it with `torchlane sign`"
 GET_IT = "get the artifact again from where it was signed"  # signing would hide the change
 
 
@@ -70,7 +70,7 @@ class TrustedKeys:
                 keys[fingerprint] = key
                 origins.setdefault(fingerprint, name)
         if not keys:
-            raise KeyFileError("contains no public key; `python -m export keygen` creates one")
+            raise KeyFileError("contains no public key; `torchlane keygen` creates one")
         return cls(keys, origins)
 
     def and_also(self, other: TrustedKeys) -> TrustedKeys:
@@ -89,7 +89,7 @@ class TrustedKeys:
             raise Untrusted(
                 f"{SIGNATURE_FILE} is by the key {fingerprint}, which is not among the "
                 f"{len(self._keys)} that are trusted; trust it too if you know whose it "
-                "is (--trusted-keys for `python -m export sign`, which signs with another key)"
+                "is (--trusted-keys for `torchlane sign`, which signs with another key)"
             )
         try:
             key.verify(raw, DOMAIN + manifest)

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from models.codec_specs import Scores, TextTask
+from models.choices import Scores, TextTask
 from models.tensors import TensorSpec
 from models.tokenize import Tokenizer
 from tests.artifacts import write_artifact

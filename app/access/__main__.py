@@ -1,8 +1,7 @@
-"""`python -m app.access NAME`: creates an API key, shows it once and prints its line."""
+"""`torchlane keys NAME`: creates an API key, shows it once and prints its line."""
 
 from __future__ import annotations
 
-import argparse
 import errno
 import os
 import sys
@@ -10,15 +9,15 @@ from collections.abc import Sequence
 from typing import TextIO
 
 from app.access.entries import PREDICT, SCOPES, EntryError, make_key
+from models.command_lines import USAGE_EXIT_CODE, OneLineParser
 
 FAILED_EXIT_CODE = 1
-USAGE_EXIT_CODE = 2
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Create a key; returns the exit code."""
-    parser = argparse.ArgumentParser(
-        prog="python -m app.access",
+    parser = OneLineParser(
+        prog="torchlane keys",
         description="Create an API key. Its line goes to standard output; append it to the file "
         "that TORCHLANE_API_KEYS_FILE names. The key itself goes to standard error and is not "
         "stored.",
@@ -37,7 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         secret, line = make_key(options.name, options.scope or [PREDICT], options.limit)
     except EntryError as error:
-        sys.stderr.write(f"app.access: {str(error).removeprefix('line 1: ')}\n")
+        sys.stderr.write(f"torchlane: {str(error).removeprefix('line 1: ')}\n")
         return USAGE_EXIT_CODE
     try:
         _write(sys.stderr, f"The key, shown only once:\n{secret}\n")
@@ -45,7 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except OSError as error:
         if sys.stderr is not None:
             problem = f"the key and its line need standard output and error: {error.strerror}"
-            sys.stderr.write(f"app.access: {problem}; run this again\n")
+            sys.stderr.write(f"torchlane: {problem}; run this again\n")
         return FAILED_EXIT_CODE
     return 0
 

@@ -12,8 +12,10 @@ import re
 import secrets
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-from limits import RateLimitItem, parse_many
+if TYPE_CHECKING:
+    from limits import RateLimitItem
 
 PREDICT, ADMIN, METRICS = "predict", "admin", "metrics"
 SCOPES = (PREDICT, ADMIN, METRICS)
@@ -96,6 +98,8 @@ def parse_limits(text: str) -> tuple[RateLimitItem, ...]:
     Raises:
         EntryError: if the text is malformed.
     """
+    from limits import parse_many  # noqa: PLC0415 # takes as long as all of a command's `--help`
+
     try:
         limits = tuple(parse_many(text))
     except ValueError:
@@ -122,7 +126,7 @@ def _parse(text: str) -> ApiKey:
         )
     match = HASH.fullmatch(digest)
     if match is None:
-        hint = "`python -m app.access NAME` creates a key and its line"
+        hint = "`torchlane keys NAME` creates a key and its line"
         raise EntryError(f"the scopes must be followed by sha256: and 64 hex digits; {hint}")
     return ApiKey(
         name, scope_set, bytes.fromhex(match[1]), parse_limits(limits) if limits else None

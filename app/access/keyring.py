@@ -138,7 +138,7 @@ def _of_file(file: Path) -> tuple[ApiKey, ...]:
 def _not_empty(entries: Iterable[ApiKey], where: str) -> tuple[ApiKey, ...]:
     keys = tuple(entries)
     if not keys:
-        raise EntryError(f"{where}: no key found; `python -m app.access NAME` creates one")
+        raise EntryError(f"{where}: no key found; `torchlane keys NAME` creates one")
     return keys
 
 

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 from app.errors import ArtifactInvalid
 from app.types import Device
+from models.choices import Precision
 from models.manifest import Manifest, Variant, forms_of
-from models.plan import DevicePlan, Form, Precision, Step, same_release
+from models.plan import DevicePlan, Form, Step, same_release
 from models.processor import DeviceKind, Processor
 from models.tensors import Tolerance
 

@@ -1,4 +1,4 @@
-"""`python -m app.bulk MODEL INPUT... --out DIR`.
+"""`torchlane score MODEL INPUT... --out DIR`.
 
 Decoding processes import this file too: it does nothing unless it is the main program.
 """

@@ -6,16 +6,18 @@ import argparse
 import math
 import os
 from collections.abc import Sequence
-from importlib.util import find_spec
-from typing import NoReturn
+from typing import TYPE_CHECKING
 
 from app.bulk.errors import BulkError, UsageError, tell
 from app.errors import TorchlaneError
-from app.logs import configure_logs
-from app.settings import PREFIX, Settings, SettingsError, load_settings
+from models.command_lines import OneLineParser
+from models.extras import MissingExtra, check_extra
 from models.local_paths import local_path
 from models.quiet import DEPRECATIONS, ignore_warnings
 from models.streams import open_closed_streams
+
+if TYPE_CHECKING:
+    from app.settings import Settings
 
 PACKAGES = ("pyarrow", "rich")  # of the extra
 INTERRUPTED = 130
@@ -30,16 +32,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         ignore_warnings(message=message)
     options = _parser().parse_args(arguments)
     try:
-        _check_extra("bulk", PACKAGES)
+        check_extra("score", "bulk", PACKAGES)
         if options.ray is not None:
-            _check_extra("ray", ("ray",))
+            check_extra("--ray", "ray", ("ray",))
+        # Not at the top: they import much, torch and packages of the extra too.
+        from app.logs import configure_logs  # noqa: PLC0415
+
         settings = _settings(options)
         configure_logs(settings.log_level, settings.log_format)
-        # Not at the top: it imports torch and packages of the extra.
         from app.bulk.run import run  # noqa: PLC0415
 
         return run(options, settings)
-    except (BulkError, SettingsError, TorchlaneError) as error:
+    except (BulkError, MissingExtra, TorchlaneError) as error:
         tell(f"torchlane: {error}")
         return error.exit_code if isinstance(error, BulkError) else UsageError.exit_code
     except KeyboardInterrupt:
@@ -47,14 +51,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return INTERRUPTED
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        self.exit(UsageError.exit_code, f"torchlane: {message}; --help lists all options\n")
-
-
 def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(
-        prog="python -m app.bulk",
+    parser = OneLineParser(
+        prog="torchlane score",
         allow_abbrev=False,
         description="Score files with an exported model, without a server: docs/bulk.md.",
     )
@@ -137,21 +136,15 @@ def _share(text: str) -> float:
     return number
 
 
-def _check_extra(extra: str, packages: Sequence[str]) -> None:
-    missing = [name for name in packages if find_spec(name) is None]
-    if missing:
-        raise UsageError(
-            f"this needs packages that are not installed ({', '.join(missing)}): "
-            f"pip install 'torchlane[{extra}]'"
-        )
-
-
 def _settings(options: argparse.Namespace) -> Settings:
     """The settings of the environment, with the command line's overrides.
 
     Raises:
-        SettingsError: if one is invalid; the message names the flag or the variable.
+        UsageError: if one is invalid; the message names the flag or the variable.
     """
+    # Not at the top: its imports take long.
+    from app.settings import PREFIX, SettingsError, load_settings  # noqa: PLC0415
+
     overrides = {name: getattr(options, name) for name in SETTINGS}
     overrides = {name: value for name, value in overrides.items() if value is not None}
     try:
@@ -161,4 +154,4 @@ def _settings(options: argparse.Namespace) -> Settings:
         for name in overrides:
             flag = "--" + name.replace("_", "-")
             problem = problem.replace(f"{PREFIX}{name.upper()}=", f"{flag} ")
-        raise SettingsError(problem) from None
+        raise UsageError(problem) from None

@@ -17,7 +17,7 @@ from app.codecs.rows import CountedRows
 from app.codecs.spans import SpanFinder
 from app.errors import InvalidInput, NotAcceptable
 from app.types import Array, Arrays, Note
-from models.codec_specs import Scores
+from models.choices import Scores
 from models.manifest import Manifest
 from models.rows import answer_outputs
 

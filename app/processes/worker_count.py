@@ -13,9 +13,9 @@ from app.backends.shape_caches import CACHE_BYTES, has_free_sizes
 from app.registry.repository import Repository
 from app.serving.version_policy import VersionPolicy
 from app.types import ModelId
+from models.choices import Precision
 from models.integrity import IntegrityError, read_manifest
 from models.manifest import Manifest
-from models.plan import Precision
 from models.resources import memory_left_bytes, usable_cores
 
 MOST = 4  # more were not measured, and each has its own batches and memory

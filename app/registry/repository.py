@@ -133,14 +133,14 @@ class Repository:
 
     def _why_empty(self, root: Path) -> str:
         if not root.exists():
-            return f"{root} does not exist; `python -m export` creates it, or choose another folder"
+            return f"{root} does not exist; `torchlane export` creates it, or choose another folder"
         if not root.is_dir():
             return f"{root} is not a folder; choose the one that contains MODEL/VERSION"
         if (root / MANIFEST_FILE).exists():
             return f"{root} is one version of a model; did you mean {root.parent.parent}?"
         if any(root.glob(f"[1-9]*/{MANIFEST_FILE}")):
             return f"{root} is the folder of one model; did you mean {root.parent}?"
-        return f"{root} contains no MODEL/VERSION; `python -m export` writes one with --out {root}"
+        return f"{root} contains no MODEL/VERSION; `torchlane export` writes one with --out {root}"
 
     def stamp(self, model: ModelId) -> Stamp:
         """State of a version's files, which changes when they change; empty: none can be listed.

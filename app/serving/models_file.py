@@ -23,8 +23,8 @@ from pydantic_core import ErrorDetails
 
 from app.registry.model_settings import MODEL_NAME, ModelSettings
 from models.byte_order import strip_byte_order_mark
+from models.choices import Precision
 from models.contained import FileRejected, read_named
-from models.plan import Precision
 
 LOG = structlog.get_logger(__name__)
 MAX_FILE_BYTES = 1 << 20  # 10,000 models, each with a dozen settings

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from importlib.util import find_spec
+
+from models.extras import MissingExtra, check_extra
 
 EXPORTER = "OTEL_TRACES_EXPORTER"
 ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
@@ -28,22 +29,13 @@ def traces_wanted(environ: Mapping[str, str]) -> bool:
     """Whether the variables enable traces.
 
     Raises:
-        ValueError: if they do, and packages are missing.
+        MissingExtra: if they do, and packages are missing.
     """
     asks = wanted_by(environ)
     if asks is None:
         return False
-    missing = [name for name in PACKAGES if not _is_installed(name)]
-    if missing:
-        raise ValueError(
-            f"{asks}={environ[asks]!r} enables traces, which need packages that are not installed "
-            f"({', '.join(missing)}): pip install 'torchlane[otel]', or set {EXPORTER}=none"
-        )
-    return True
-
-
-def _is_installed(name: str) -> bool:
     try:
-        return find_spec(name) is not None
-    except ModuleNotFoundError:  # a parent package is missing
-        return False
+        check_extra(f"{asks}={environ[asks]!r}", "otel", PACKAGES)
+    except MissingExtra as error:
+        raise MissingExtra(f"{error}, or set {EXPORTER}=none") from None
+    return True

@@ -1,4 +1,4 @@
-"""`python -m export adopt FILE`: exports a model that was created elsewhere.
+"""`torchlane adopt FILE`: exports a model that was created elsewhere.
 
 FILE is a torch.export program, TorchScript, an ONNX model, a TorchServe archive that contains one
 of them, or a folder in Hugging Face's format. Its Python code is never run and nothing is
@@ -74,64 +74,6 @@ class _Source:
     labels: tuple[str, ...] | None = None
     warnings: tuple[str, ...] = ()
     program: Program | None = None
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `adopt`: FILE and the options that describe its model."""
-    add = parser.add_argument
-    add(
-        "file",
-        type=local_path,
-        metavar="FILE",
-        help="a torch.export program (.pt2), a TorchScript file (.pt), an ONNX model (.onnx), an "
-        "archive (.mar), or a folder",
-    )
-    add(
-        "--name",
-        metavar="N",
-        help="the model's name (default: from the .mar or the folder; otherwise required)",
-    )
-    add(
-        "--input",
-        action="append",
-        metavar="SPEC",
-        help="an input, such as 'float32[-1,3,224,224]' or 'ids=int64[-1,1<=seq<=512] in 0..29'; "
-        "repeat it for each input, in the model's order. [NAME=]dtype[shape]: axis 0 is the batch, "
-        "-1; any other -1 is a free size. A name (seq) is a free size too, the same wherever it "
-        "occurs; 1<=seq<=512 bounds it (either end may be omitted). `in LEAST..MOST` is the range "
-        "of integers (0.. and ..9 are open at one end, .. at both; 0..<n ends before the size n); "
-        "`or nan` says that floats may be missing: NaN, null in JSON. "
-        "Export finds what you omit by trial: which sizes are equal, the largest and smallest that "
-        "work, and the range",
-    )
-    add(
-        "--pad",
-        action="append",
-        metavar="NAME=MASK",
-        help="let items that differ in the free size NAME share a batch: they are padded, and the "
-        "input MASK is 1 where an item has data and 0 where it is padded. Export checks that this "
-        "changes no answer",
-    )
-    add(
-        "--output",
-        action="append",
-        metavar="NAME",
-        help="a name for an output; repeat it for each output, in the model's order. For a dict or "
-        "a NamedTuple: which of its outputs to serve, in which order. NAME=FILE: this output comes "
-        "first and has the labels in FILE",
-    )
-    add(
-        "--labels",
-        type=local_path,
-        metavar="FILE",
-        help="labels of the first output, one per line, or in JSON: a list, or index -> label",
-    )
-    add("--description", metavar="TEXT", help="one sentence about the model")
-    codecs.add_arguments(parser)
-    categories.add_arguments(parser)
-    pictured.add_arguments(parser)
-    examples.add_arguments(parser)
-    huggingface.add_arguments(parser)
 
 
 def adopt(args: argparse.Namespace) -> Adoption:

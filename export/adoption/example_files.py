@@ -13,6 +13,7 @@ import numpy as np
 from pydantic import JsonValue
 
 from export.errors import UsageError
+from export.options.adoption import EXAMPLE_FORMATS
 from models.audio import decode_sound, item_of, open_sound
 from models.bounds import at_sizes, mismatch, out_of_range, shared_axes
 from models.byte_order import NotUtf8Error, strip_byte_order_mark
@@ -27,11 +28,6 @@ from models.tokenize import TextError, Tokenizer
 FILES = {"image": (".png", ".jpg", ".jpeg", ".webp", ".gif"), "audio": (".wav", ".flac")}
 LABELS, LABEL, TEXT, SECOND = "labels", "label", "text", "second"
 MAX_FILE_BYTES = 4 << 30  # of texts and tables, which are read whole
-FORMATS = (
-    "a folder of PNG, JPEG, WebP or GIF pictures, or of WAV or FLAC sounds, .npy, .npz, .parquet, "
-    ".txt or .jsonl"
-)
-
 MAX_DISPLAY = 4096  # characters of a text; a longer one is not shown to people
 
 Reader: TypeAlias = Callable[[Path, "InputContract"], "ItemSource"]
@@ -79,7 +75,7 @@ def find(path: Path, contract: InputContract) -> ItemSource:
         if kind != "folder" and path.stat().st_size > MAX_FILE_BYTES:
             raise UsageError(f"--examples {path}: more than {MAX_FILE_BYTES:,} bytes; give a part")
         if kind not in READERS:
-            raise UsageError(f"--examples {path}: must be {FORMATS}")
+            raise UsageError(f"--examples {path}: must be {EXAMPLE_FORMATS}")
         source = READERS[kind](path, contract)
     except OSError as error:
         raise UsageError(f"--examples {path}: {error.strerror or error}") from error

@@ -13,7 +13,6 @@ import numpy as np
 import torch
 
 from export.adoption.example_files import (
-    FORMATS,
     InputContract,
     ItemSource,
     check_limits,
@@ -22,6 +21,7 @@ from export.adoption.example_files import (
     read,
 )
 from export.errors import UsageError
+from export.options.adoption import MAX_EXAMPLES, MAX_ITEMS
 from export.probing.examples import Examples, Shapes, bytes_of, shapes_of
 from export.probing.probing import Findings
 from export.probing.samples import Samples
@@ -30,12 +30,9 @@ from models.byte_order import NotUtf8Error
 from models.codec_specs import TextCodecSpec
 from models.definitions.definition import Definition, HeldOut
 from models.forms import input_tensors
-from models.local_paths import local_path
 from models.padding import padding_of
 from models.tensors import FREE_MOST, Array, Arrays, TensorSpec, stack
 
-MAX_EXAMPLES = 512  # for the proofs, and for int8's ranges
-MAX_ITEMS = 2048  # with those that measure accuracy
 MAX_BYTES = 512 << 20  # of their arrays
 READ_S = 60.0  # no item is read later
 MEASURED_S = 20.0  # of eager, over all items that measure accuracy; each form takes as long
@@ -74,28 +71,6 @@ class RealInputs:
         """
         for index, item in zip(self.indices.tolist(), self.items, strict=True):
             check_limits(self.source.name(index), item, inputs)
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options that `read_examples` reads."""
-    group = parser.add_argument_group("for real inputs")
-    group.add_argument(
-        "--examples",
-        type=local_path,
-        metavar="PATH",
-        help=f"real inputs of the model, at least two: {FORMATS}. All proofs use up to "
-        f"{MAX_EXAMPLES} of them, drawn from all, in place of random numbers, and int8 learns its "
-        "ranges from them; golden examples, which the artifact contains, are some of them. With "
-        "labels (a folder for each, `labels` in .npz, a column or key `label`), up to "
-        f"{MAX_ITEMS:,} are read, and accuracy is measured on at least half of them",
-    )
-    group.add_argument(
-        "--example-labels",
-        type=local_path,
-        metavar="FILE",
-        help="the labels of --examples: one per line, in the order of rows or of the pictures' "
-        "names; a label of the model, or its index",
-    )
 
 
 def read_examples(args: argparse.Namespace, contract: InputContract) -> RealInputs | None:

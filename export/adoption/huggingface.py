@@ -7,17 +7,15 @@ import re
 from pathlib import Path
 from typing import get_args
 
-from export import values
 from export.adoption.huggingface_pictures import picture_definition, takes_pictures
 from export.errors import ExportError, UsageError
-from models.codec_specs import TextTask
+from models.choices import TextTask
 from models.definitions.definition import Definition
-from models.definitions.heads import Pooling
 from models.definitions.huggingface.definition import definition_of
 from models.definitions.huggingface.encoder import EncoderOptions, architecture, class_of, config_of
 from models.definitions.huggingface.folder import CONFIG, MISSING, FolderError, ModelFolder, cause
 from models.definitions.huggingface.sentences import MODULES
-from models.definitions.huggingface.towers import Tower, has_towers
+from models.definitions.huggingface.towers import has_towers
 
 REPOSITORY = re.compile(r"[\w.-]+/[\w.-]+")
 NO_NAME = re.compile(r"[^A-Za-z0-9_-]+")  # not allowed in a model's name
@@ -46,45 +44,6 @@ TWO_TOWERS = (
     "--tower text, and again with --tower vision"
 )
 NO_TOWERS = "--tower is for models with one tower for texts and one for pictures, such as CLIP"
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options of folders in Hugging Face's format."""
-    group = parser.add_argument_group(
-        "for a folder in Hugging Face's format, or a repository OWNER/NAME on the hub"
-    )
-    add = group.add_argument
-    add("--task", choices=get_args(TextTask), help="what the model is for (required)")
-    add(
-        "--tower",
-        choices=get_args(Tower),
-        help="for embed with CLIP, SigLIP and the like: which of the two towers, each of which is "
-        "a model of its own",
-    )
-    add(
-        "--pooling",
-        choices=get_args(Pooling),
-        help="for embed: how tokens become one vector (default: from sentence-transformers' files, "
-        "else mean)",
-    )
-    add(
-        "--normalize",
-        action=argparse.BooleanOptionalAction,
-        help="for embed: scale vectors to the length 1, or keep their length (default: from "
-        "sentence-transformers' files, else 1)",
-    )
-    add(
-        "--max-tokens",
-        type=values.positive,
-        metavar="N",
-        help="most tokens of one item (default: from the files)",
-    )
-    add(
-        "--allow-pickle",
-        action="store_const",
-        const=True,
-        help="without safetensors, read pytorch_model.bin by torch.load(weights_only=True)",
-    )
 
 
 def is_meant(args: argparse.Namespace) -> bool:

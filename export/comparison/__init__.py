@@ -1,1 +1,1 @@
-"""`python -m export compare`: eager, batched, scripted and compiled functions side by side."""
+"""`torchlane compare`: eager, batched, scripted and compiled functions side by side."""

@@ -21,7 +21,6 @@ from rich.console import Console
 from rich.table import Table
 
 from export.errors import ParityError, reason
-from export.values import positive
 from export.variants.base import NotApplicable
 from export.variants.compiled import find_compiler
 from models.forms import intra_op_threads
@@ -31,7 +30,6 @@ from models.runtimes import VariantFile
 from models.timing import time_interleaved
 
 LOOP, BATCHED, SCRIPTED, COMPILED = "eager loop", "batched eager", "scripted", "compiled"
-ROUNDS = 21
 WHY_RATIOS_DIFFER = (
     "The published figures come from another machine and another torch. A ratio compares the cost "
     "of calling small operations with the arithmetic in them, and that differs with the "
@@ -85,12 +83,6 @@ def cases(rows: int = 100, columns: int = 200) -> tuple[FunctionCase, ...]:
             "chain: ten squarings of 5", squarings_loop, squarings, (near_one,), scripting
         ),
     )
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options of `python -m export compare`."""
-    for name, default, what in (("rounds", ROUNDS, "of all forms"), ("threads", 1, "of torch")):
-        parser.add_argument(f"--{name}", type=positive, default=default, help=what)
 
 
 def run(args: argparse.Namespace, console: Console) -> None:

@@ -10,9 +10,9 @@ import torch
 
 from export.artifact import digest_of
 from export.errors import ExportError, ParityError, reason
+from export.options.artifacts import INTEGER_SHARE
 from export.proving import verify
 from export.variants.base import (
-    INTEGER_SHARE,
     Draft,
     NotApplicable,
     Subject,
@@ -23,12 +23,12 @@ from export.variants.base import (
 )
 from export.variants.registry import MAKERS, SEVERAL_COPIES, select_variants
 from models.archive import ArchiveError, check_archive
+from models.choices import Precision
 from models.definitions.definition import HeldOut, Progress
 from models.forms import Forward, intra_op_threads, kinds_here, load_form
 from models.heap import collect
 from models.manifest import LARGE_BYTES, Difference, OperatorLibrary, Parity, Variant
 from models.operators import operators_in
-from models.plan import Precision
 from models.processor import DeviceKind
 from models.resources import serving_threads
 from models.runtimes import VariantFile

@@ -11,15 +11,16 @@ import numpy as np
 import torch
 
 from export.errors import ExportError, ParityError, reason
+from export.options.artifacts import BATCH_S
 from export.proving import indices
 from export.proving.padded import PaddedBatch, largest_change, padded_batches
 from export.variants.base import TOLERANCES
 from models.bounds import at_sizes, mismatch, out_of_range, shared_axes
+from models.choices import MAX_BATCH
 from models.definitions.definition import Definition, HeldOut, Progress
 from models.forms import input_tensors, named_outputs
 from models.manifest import Difference, Parity
 from models.padding import check_padding
-from models.plan import MAX_BATCH
 from models.tensors import Array, Arrays, TensorSpec, Tolerance, stack
 
 SEED = 1
@@ -27,7 +28,6 @@ SEED = 1
 # memory: then powers of two and their neighbours, where kernels change; and if these take longer,
 # the fewest that are still evidence: one, two, two by chance, and the largest.
 BUDGET_S, THOROUGH_S = 4.0, 30.0
-BATCH_S = 4.0  # the most that eager takes for the largest batch: a caller would wait as long
 BUDGET_BYTES = 1 << 30
 MOST_BY_CHANCE = 16
 # The share of a lossy tolerance by which a form's answers to an item alone, in a batch and padded

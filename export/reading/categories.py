@@ -23,24 +23,6 @@ MARKS = ",:[{"  # counted as values of the manifest, in names too
 MAX_MARKS = MAX_MANIFEST_VALUES * 3 // 4  # the manifest has other values
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options that `read_categories` reads."""
-    group = parser.add_argument_group("for inputs that are categories")
-    group.add_argument(
-        "--categories",
-        action="append",
-        metavar="NAME=FILE",
-        help="clients send names for this input of integers, and the model gets their indices: the "
-        "file has one name per line, in UTF-8; the first has the index 0",
-    )
-    group.add_argument(
-        "--unknown",
-        action="append",
-        metavar="NAME=INDEX",
-        help="the index of all other names, and of missing ones (default: they are rejected)",
-    )
-
-
 def read_categories(args: argparse.Namespace) -> tuple[Categories, ...]:
     """Read the files of the options.
 

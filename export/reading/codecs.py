@@ -14,20 +14,15 @@ from export.errors import ExportError, UsageError
 from export.reading import sounds
 from export.reading.mar import IMAGENET_MEAN, IMAGENET_STD, PLAIN, Defaults
 from models.categories import Categories, check_categories
+from models.choices import Scores
 from models.codec_specs import (
-    Alpha,
     AudioCodecSpec,
     CodecSpec,
     Fill,
-    Fit,
     ImageCodecSpec,
-    Interpolation,
     PicturePreprocess,
-    Polarity,
-    Scores,
     TensorCodecSpec,
 )
-from models.local_paths import local_path
 from models.places import BoxForm, check_places
 from models.rows import check_rows
 from models.tensors import TensorSpec
@@ -46,103 +41,6 @@ OF_FILES = {  # options of the codecs of files, and what these are
 LEVEL = re.compile(r"[0-9]{1,3}")
 IMAGENET = "imagenet"  # in place of numbers
 RESIZE = 256 / 224  # the usual ratio of the resized side to the crop
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options that `codec_of` reads."""
-    add = parser.add_argument
-    add("--codec", choices=("tensor", "image", "audio"), help="what clients send (default: tensor)")
-    add(
-        "--scores",
-        choices=get_args(Scores),
-        help="how the first output becomes scores (default: none)",
-    )
-    add(
-        "--top-k",
-        type=int,
-        metavar="K",
-        help="answer only the K highest scores, unless the caller asks for others (default: all)",
-    )
-    rows = parser.add_argument_group("for outputs with as many rows as the model found")
-    add = rows.add_argument
-    add(
-        "--count",
-        action="append",
-        metavar="COUNT=NAME,NAME",
-        help="the output COUNT has the number of valid rows of these outputs; answers leave out "
-        "the others",
-    )
-    add("--ranked-by", metavar="NAME", help="the output with the score of each row: best first")
-    add("--threshold", type=float, metavar="X", help="leave out rows with a lower score")
-    add(
-        "--classes",
-        metavar="NAME",
-        help="the output with the class of each row, an index into --labels",
-    )
-    picture = parser.add_argument_group("for --codec image")
-    add = picture.add_argument
-    add(
-        "--preprocess",
-        type=local_path,
-        metavar="FILE",
-        help="how pictures become the input, as torchvision's weights.transforms() prints it, in "
-        "Hugging Face's preprocessor_config.json, or as timm's resolve_data_config; the options "
-        "below replace what it says",
-    )
-    add(
-        "--mean",
-        metavar="X,X,X",
-        help="subtracted from values in 0..1 (default: 0); imagenet: the figures of ImageNet, "
-        "here and for --std",
-    )
-    add("--std", metavar="X,X,X", help="divisor of the result (default: 1); or imagenet")
-    add("--polarity", choices=get_args(Polarity), help="(default: light-on-dark, unchanged)")
-    add(
-        "--fit",
-        choices=get_args(Fit),
-        help="scale the whole picture and fill the rest, cut out the middle, change width and "
-        "height separately, or leave pictures as they are (default: pad; none if H and W are free)",
-    )
-    add(
-        "--resize-shorter",
-        type=int,
-        metavar="PIXELS",
-        help="for --fit crop: the picture's shorter side before the cut (default: 256 for 224); "
-        "for --fit stretch: both sides before a cut (default: no cut)",
-    )
-    add(
-        "--interpolation",
-        choices=get_args(Interpolation),
-        help="how pictures are scaled (default: bilinear)",
-    )
-    add(
-        "--fill",
-        metavar="LEVEL|mean|border",
-        help="for --fit pad: the rest gets this level of 0..255, the mean, or the median of the "
-        "picture's outermost pixels (default: border)",
-    )
-    add(
-        "--alpha",
-        choices=get_args(Alpha),
-        help="put transparent pictures on white, or drop their transparency (default: white)",
-    )
-    add(
-        "--boxes",
-        action="append",
-        metavar="NAME=FORM",
-        help="this output has boxes, which answers to pictures have in the picture's pixels. FORM: "
-        "xyxy (left, top, right, bottom), xywh (left, top, width, height), cxcywh (centre, width, "
-        "height), or xy for points. FORM,relative: 0 to 1 across the model's input, not its "
-        "pixels. FORM,columns: boxes are columns, not rows",
-    )
-    add(
-        "--mask",
-        action="append",
-        metavar="NAME",
-        help="the last two axes of this output are the height and width of a mask over the model's "
-        "input; answers to pictures have it in the picture's pixels",
-    )
-    sounds.add_arguments(parser)
 
 
 def codec_of(

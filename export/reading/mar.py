@@ -15,7 +15,8 @@ from typing import Literal
 
 from export.errors import ExportError
 from models.archive import DAMAGE
-from models.codec_specs import CropCorner, Fill, Fit, Interpolation, Scores
+from models.choices import Fit, Interpolation, Scores
+from models.codec_specs import CropCorner, Fill
 
 MANIFEST = "MAR-INF/MANIFEST.json"
 LABELS = "index_to_name.json"

@@ -12,7 +12,6 @@ from pydantic import ValidationError
 from export.errors import UsageError
 from export.reading.codecs import first_of
 from models.byte_order import NotUtf8Error, strip_byte_order_mark
-from models.local_paths import local_path
 from models.pictured import MAX_CLASSES, ImageOutput, MaskOutput
 from models.tensors import TensorSpec
 
@@ -20,27 +19,6 @@ MAX_PALETTE_BYTES = 1 << 20
 FORM = re.compile(r"(?:([^=]+)=)?\s*(image|mask)(?:\s+in\s+(\S+?)\.\.(\S+))?\s*")
 LINE = re.compile(r"#([0-9A-Fa-f]{6})(?:\s+(.*\S))?\s*")
 EXAMPLES = "image, 'restored=image in -1..1' or segments=mask"
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add both options."""
-    add = parser.add_argument_group("for outputs that are pictures").add_argument
-    add(
-        "--as",
-        action="append",
-        metavar="[NAME=]FORM",
-        help="the output (default: the first) is a picture, which clients can get as a PNG file: "
-        "`image` (RGB or grey, [C,height,width] or [height,width,C]; `image in -1..1`: the numbers "
-        "of black and white, 0..1 by default, 0..255 for uint8), or `mask` (the class of each "
-        "pixel, or a score for each class)",
-    )
-    add(
-        "--palette",
-        type=local_path,
-        metavar="FILE",
-        help="for a mask: a line for each class with its colour and, if you like, its name, such "
-        "as `#804080 road` (default: the colours of PASCAL VOC)",
-    )
 
 
 def with_pictures(

@@ -22,7 +22,8 @@ from pydantic import BeforeValidator, Field, ValidationError
 from export.errors import UsageError
 from export.reading.mar import Defaults
 from models.byte_order import NotUtf8Error, strip_byte_order_mark
-from models.codec_specs import CropCorner, Fill, Fit, Interpolation
+from models.choices import Fit, Interpolation
+from models.codec_specs import CropCorner, Fill
 from models.parts import Part
 
 MAX_BYTES = 64 * 1024

@@ -4,32 +4,14 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from typing import Any, get_args
+from typing import Any
 
 from export.errors import UsageError
 from models.audio import MAX_RATE, MIN_RATE
-from models.codec_specs import Resampling, check_sound
+from models.codec_specs import check_sound
 from models.tensors import TensorSpec
 
 EXAMPLE = "--input 'audio=float32[-1,400<=n]'"
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options that `fields_of` reads."""
-    sound = parser.add_argument_group("for --codec audio")
-    add = sound.add_argument
-    add(
-        "--rate",
-        type=int,
-        metavar="HZ",
-        help="samples per second of the input, required; files are mixed to one channel",
-    )
-    add(
-        "--resampling",
-        choices=get_args(Resampling),
-        help="how files of another rate are converted: by soxr in high or very high quality; or "
-        "they are refused (default: soxr-hq)",
-    )
 
 
 def fields_of(args: argparse.Namespace, inputs: Sequence[TensorSpec]) -> dict[str, Any]:

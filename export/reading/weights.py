@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from export.errors import UsageError
+from models.extras import check_extra
 
 COMPILED = "_orig_mod."  # what `torch.compile` inserts into names, for each compiled module
 DEPTH = 2  # how deep in a checkpoint weights are searched
@@ -122,13 +123,10 @@ def load(content: Mapping[str, Any], file: Path, module: nn.Module, at: str | No
 
 
 def _safetensors(file: Path) -> dict[str, torch.Tensor]:
-    try:
-        from safetensors import SafetensorError  # noqa: PLC0415 # an extra
-        from safetensors.torch import load_file  # noqa: PLC0415
-    except ImportError as error:
-        raise UsageError(
-            f"{file} needs the extra `huggingface`: pip install 'torchlane[huggingface]'"
-        ) from error
+    check_extra(str(file), "huggingface", ("safetensors",))
+    from safetensors import SafetensorError  # noqa: PLC0415 # an extra
+    from safetensors.torch import load_file  # noqa: PLC0415
+
     try:
         return load_file(file)
     except SafetensorError as error:

@@ -6,8 +6,9 @@ from collections.abc import Iterator, Sequence
 
 from export.reports.sections import Column, Section
 from export.timing.timings import PerItem, Standing, best_single, plan_line, standings, three_digits
+from models.choices import Precision
 from models.manifest import LARGE_BYTES, Manifest, Variant
-from models.plan import DevicePlan, Form, Plan, Precision
+from models.plan import DevicePlan, Form, Plan
 
 CHOSEN = "*"  # marks the plan's form in a table of times
 COMPARED = ("plan / fastest", "plan / best single")
@@ -25,13 +26,13 @@ def plan_sections(manifest: Manifest) -> Iterator[Section]:
             yield _times(device, precision, manifest)
 
 
-def load_lines(device: DevicePlan, artifact: str, python: str = "python") -> Iterator[str]:
+def load_lines(device: DevicePlan, artifact: str, program: str = "torchlane") -> Iterator[str]:
     """Yield notes and advice on a plan that was measured on a busy machine.
 
     Args:
         device: its measurements.
         artifact: its folder, as a user would write it.
-        python: the interpreter, as a user would write it.
+        program: the command `torchlane`, as a user would write it.
     """
     if device.kept_waiting is None and not device.unsettled:
         return
@@ -46,7 +47,7 @@ def load_lines(device: DevicePlan, artifact: str, python: str = "python") -> Ite
             f"The machine was too busy to tell which form is the fastest at batch {sizes}; there a "
             "form replaces the preferred one only if it was clearly faster."
         )
-    yield f"To measure again when the machine is idle: {python} -m export tune {artifact}"
+    yield f"To measure again when the machine is idle: {program} tune {artifact}"
 
 
 def _plan(manifest: Manifest, plan: Plan, device: DevicePlan) -> Section:

@@ -10,6 +10,7 @@ import torch
 
 from export.errors import reason
 from export.timing.contest import runner
+from models.choices import Precision
 from models.cpu_layout import (
     BUSY,
     Layout,
@@ -21,7 +22,7 @@ from models.cpu_layout import (
 from models.forms import Forward
 from models.golden import golden_batches
 from models.manifest import Manifest
-from models.plan import DevicePlan, Form, Precision, form_at
+from models.plan import DevicePlan, Form, form_at
 from models.resources import usable_cores
 
 CPU = torch.device("cpu")

@@ -6,7 +6,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from models.plan import MIN_GAIN, DevicePlan, Form, FormTimes, Precision, Step, form_at
+from models.choices import Precision
+from models.plan import MIN_GAIN, DevicePlan, Form, FormTimes, Step, form_at
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from export.errors import ExportError, UsageError, reason
 from export.timing.contest import Contest, contests, time_forms
 from export.timing.layout import best_layout
 from models.archive import ArchiveError
+from models.choices import MAX_BATCH, Precision
 from models.definitions.definition import Progress
 from models.forms import (
     Forward,
@@ -30,12 +31,10 @@ from models.golden import golden_batches
 from models.heap import trim
 from models.manifest import Manifest, Variant, forms_of
 from models.plan import (
-    MAX_BATCH,
     DevicePlan,
     Form,
     FormTimes,
     Plan,
-    Precision,
     Step,
     batch_sizes,
     choose,

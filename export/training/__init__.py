@@ -1,1 +1,1 @@
-"""Training by Lightning: `python -m export train`, see `docs/training.md`."""
+"""Training by Lightning: `torchlane train`, see `docs/training.md`."""

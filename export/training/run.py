@@ -1,4 +1,4 @@
-"""`python -m export train`: combines a declaration, the options and Lightning's trainer."""
+"""`torchlane train`: combines a declaration, the options and Lightning's trainer."""
 
 from __future__ import annotations
 
@@ -280,7 +280,7 @@ def _trainer(
 
 def _summary(args: Namespace, learner: Learner) -> list[str]:
     run, end_reason, step = learner.record["run"], learner.record.get("ended"), learner.step
-    export = f"export it: python -m export {args.model} --checkpoint"
+    export = f"export it: torchlane export {args.model} --checkpoint"
     within = [
         f"stopped after step {step} of {learner.total}: {end_reason}",
         f"written: {args.out / LAST} (step {step})",

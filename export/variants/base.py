@@ -10,15 +10,15 @@ from typing import Any, Protocol
 import torch
 from torch import nn
 
+from export.options.artifacts import INTEGER_SHARE
+from models.choices import Precision
 from models.definitions.definition import Definition
 from models.manifest import Format, NativeCode
-from models.plan import Precision
 from models.processor import DeviceKind
 from models.tensors import TensorSpec, Tolerance
 
 # How far a variant may be from eager float32. Stored in the manifest, because the server replays
 # the golden examples against them.
-INTEGER_SHARE = 1e-4  # of the indices, such as those of classes, whose scores may tie
 TOLERANCES: dict[Precision, Tolerance] = {
     # Only the order of additions differs between kernels.
     "float32": Tolerance(absolute=1e-5, relative=1e-4, of_range=1e-5, integer_share=INTEGER_SHARE),

@@ -17,8 +17,8 @@ from export.errors import NO_SPACE, ExportError, reason
 from export.variants.base import Draft, NotApplicable, Subject
 from export.variants.programs import program_of, quiet
 from export.variants.torchscript import in_python
+from models.choices import Precision
 from models.manifest import NativeCode
-from models.plan import Precision
 from models.processor import DeviceKind, cpu_flags, machine
 from models.runtimes import memory_file
 

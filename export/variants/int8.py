@@ -26,8 +26,8 @@ from export.variants.programs import quiet
 from export.variants.rowwise import MIN_WEIGHTS, rowwise
 from export.variants.torchscript import example_of, freeze, in_python, save, script_or_trace
 from export.variants.work import work_of
+from models.choices import Precision
 from models.openvino_models import openvino
-from models.plan import Precision
 from models.runtimes import NotInstalled
 from models.tensors import Arrays
 

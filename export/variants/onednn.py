@@ -18,7 +18,7 @@ from export.variants.base import Draft, NotApplicable, Subject
 from export.variants.layers import replace_layers
 from export.variants.torchscript import example_of, in_python, save, script_or_trace
 from export.variants.work import work_of
-from models.plan import Precision
+from models.choices import Precision
 
 # Copies to and from oneDNN's layout cost more than a smaller layer saves: on an AMD EPYC a layer of
 # 576 x 120 gains nothing, one of 384 x 384 is twice as fast.

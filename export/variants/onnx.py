@@ -14,7 +14,7 @@ from export.variants.base import Draft, NotApplicable, Subject
 from export.variants.graphs import OnnxModule
 from export.variants.programs import cpu_program, quiet
 from export.variants.work import expected_gain
-from models.plan import Precision
+from models.choices import Precision
 from models.runtimes import NotInstalled, import_package
 
 FILE = "model.onnx"

@@ -15,8 +15,8 @@ from export.variants.base import Draft, NotApplicable, Subject
 from export.variants.graphs import OnnxModule
 from export.variants.programs import cpu_program, quiet
 from export.variants.work import expected_gain
+from models.choices import Precision
 from models.openvino_models import GRAPH, WEIGHTS, openvino, pack
-from models.plan import Precision
 from models.runtimes import NotInstalled
 from models.tensors import TensorSpec
 

@@ -1,4 +1,7 @@
-"""All variants: a literal table, in a plan's order of preference."""
+"""All variants: a literal table, in a plan's order of preference.
+
+`export.options.artifacts.VARIANTS` has their names, which the command line needs without torch.
+"""
 
 from __future__ import annotations
 

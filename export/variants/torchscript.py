@@ -18,8 +18,8 @@ from export.errors import reason
 from export.variants.base import Draft, NotApplicable, Subject
 from export.variants.graphs import OnnxModule
 from export.variants.lifting import branches_on_sizes, convert
+from models.choices import Precision
 from models.forms import compute_in_float32, input_tensors
-from models.plan import Precision
 from models.runtimes import memory_file
 from models.tensors import stack
 

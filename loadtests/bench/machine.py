@@ -18,7 +18,6 @@ from loadtests.bench.environments import (
 )
 from loadtests.bench.servers import Cores, choose_cores, pinned
 from loadtests.reports import Json, check_writable, conditions, warnings
-from models.local_paths import local_path
 from models.resources import usable_cores
 
 GAP_S = 0.001  # shorter gaps are interrupts
@@ -36,30 +35,6 @@ class Site:
     cores: Cores
     package: Path | None
     conditions: Json
-
-
-def add_common(parser: argparse.ArgumentParser) -> None:
-    """Add the options of every load test that starts its own servers and writes a report."""
-    parser.add_argument(
-        "--pure", action="store_true", help="run ours from the checkout, not compiled"
-    )
-    parser.add_argument(
-        "--out", type=local_path, default=Path("reports"), help="for .json and .html"
-    )
-
-
-def add_comparison(parser: argparse.ArgumentParser) -> None:
-    """Add the options of those that serve models of the catalog."""
-    parser.add_argument(
-        "--before",
-        type=local_path,
-        metavar="DIR",
-        help="an earlier commit's .compiled, to compare with",
-    )
-    parser.add_argument(
-        "--artifacts", type=local_path, default=Path("artifacts"), help="has digits"
-    )
-    add_common(parser)
 
 
 def prepare(args: argparse.Namespace, console: Console, command: str) -> Site:

@@ -13,12 +13,12 @@ from pathlib import Path
 
 from rich.console import Console
 
-from loadtests.arguments import at_least_one
 from loadtests.bench import wrk
 from loadtests.bench.artifacts import ArtifactError, manifest_of, newest_artifact
 from loadtests.bench.launch import TITLES, ServedArtifact, others_of, spec_of, workers_of
-from loadtests.bench.machine import Site, add_comparison, prepare, share_stalled
+from loadtests.bench.machine import Site, prepare, share_stalled
 from loadtests.bench.measuring import Bench, TurnFigures, check_same
+from loadtests.bench.options import QUICK_ROUNDS, ROUNDS
 from loadtests.bench.report import Round, Spread, as_json, print_figures, turns
 from loadtests.bench.servers import Fleet
 from loadtests.bench.workloads import (
@@ -37,33 +37,9 @@ from loadtests.bench.workloads import (
 from loadtests.errors import LoadTestError
 from loadtests.reports import Json, cut_short, write
 
-ROUNDS, QUICK_ROUNDS = 7, 3
 TABLE_WIDTH = 135  # a narrower terminal breaks lines, which is better than truncated figures
 STALL_S = 0.3
 Say = Callable[[str], object]
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--workloads", nargs="+", choices=NAMES, metavar="NAME", help=f"of: {', '.join(NAMES)}"
-    )
-    parser.add_argument(
-        "--servers",
-        nargs="+",
-        choices=(OURS, *SERVERS),
-        metavar="NAME",
-        help=f"servers to measure with ours: {', '.join(SERVERS)}",
-    )
-    parser.add_argument("--rounds", type=at_least_one, help=f"default: {ROUNDS}")
-    parser.add_argument(
-        "--seconds", type=at_least_one, default=1, help="per turn, a whole number; default: 1"
-    )
-    parser.add_argument(
-        "--quick",
-        action="store_true",
-        help=f"{QUICK_ROUNDS} rounds, fewer workloads and servers",
-    )
-    add_comparison(parser)
 
 
 def bench(args: argparse.Namespace, console: Console, command: str) -> int:

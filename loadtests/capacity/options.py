@@ -7,11 +7,12 @@ import os
 from pathlib import Path
 
 from loadtests.arguments import above_zero, at_least_one, from_zero, share
-from loadtests.bench.machine import add_comparison
+from loadtests.bench.options import add_comparison
 from loadtests.bench.workloads import DIGITS
-from loadtests.traffic.workloads import WORKLOADS
 from models.local_paths import local_path
 
+# As in `loadtests.traffic.workloads`, whose imports take long.
+WORKLOADS = ("unique", "repeated", "batch", "binary", "npy", "image", "text", "mixed")
 OVERLOAD_MODELS = ("linear", DIGITS)
 LOADS = (0.7, 1.0, 2.0, 4.0)
 # At 10 even the best server would have to reject 0.3 % of a load of 0.7; at 6 so would a server
@@ -23,7 +24,7 @@ LOWEST_RATE_PER_S = 1.0  # a server that cannot sustain this has no capacity
 def _add_common(parser: argparse.ArgumentParser, out: str) -> None:
     parser.add_argument("--url", default="http://127.0.0.1:8000", help="the server")
     parser.add_argument("--model", help="default: the server's own default model")
-    parser.add_argument("--workload", choices=list(WORKLOADS), default="unique")
+    parser.add_argument("--workload", choices=WORKLOADS, default="unique")
     parser.add_argument("--arrivals", choices=("poisson", "uniform"), default="poisson")
     parser.add_argument("--slo-ms", type=above_zero, default=50.0, help="highest p99 (default: 50)")
     parser.add_argument(

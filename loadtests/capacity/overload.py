@@ -1,4 +1,4 @@
-"""`python -m loadtests overload`: offers our server more than its capacity.
+"""`torchlane load overload`: offers our server more than its capacity.
 
 For each model the server is started on one core, the capacity search finds its capacity with a
 deadline, and then multiples of that rate are offered.

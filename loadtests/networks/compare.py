@@ -19,13 +19,12 @@ import orjson
 from PIL import Image
 from rich.console import Console
 
-from loadtests.arguments import at_least_one
 from loadtests.bench import wrk
 from loadtests.bench.artifacts import manifest_of, run
 from loadtests.bench.bodies import Bodies
 from loadtests.bench.environments import ENVIRONMENTS, ROOT
 from loadtests.bench.launch import TITLES, own_spec
-from loadtests.bench.machine import add_common, prepare
+from loadtests.bench.machine import prepare
 from loadtests.bench.measuring import TurnFigures, load_server
 from loadtests.bench.report import Round, as_json, print_figures, turns
 from loadtests.bench.servers import Fleet, RunningServer, ServerSpec
@@ -47,7 +46,7 @@ from models.manifest import MANIFEST_FILE
 
 FOLDER = ENVIRONMENTS / "networks"
 CONNECTIONS = (1, 16)
-ROUNDS, TURN_S, WARM_UP_S = 7, 1, 2
+TURN_S, WARM_UP_S = 1, 2
 COMPARED = 4  # answers of both, before the load
 WIDTH, HEIGHT = 500, 375  # of a photograph
 OCTETS, JPEG, JSON = "application/octet-stream", "image/jpeg", "application/json"
@@ -64,7 +63,7 @@ class NetworkCase:
 
     Attributes:
         path: of the other server.
-        adopt: options of `python -m export adopt`.
+        adopt: options of `torchlane adopt`.
         different: requests that are prepared; those with float32 also get a number of their own.
         near: how much two scores may differ, as a share of the largest.
     """
@@ -100,13 +99,6 @@ CASES = (
         1e-3,
     ),
 )
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    names = [case.name for case in CASES]
-    parser.add_argument("--networks", nargs="+", choices=names, default=names, metavar="NAME")
-    parser.add_argument("--rounds", type=at_least_one, default=ROUNDS, help=f"default: {ROUNDS}")
-    add_common(parser)
 
 
 def compare(args: argparse.Namespace, console: Console, command: str) -> int:

@@ -61,7 +61,7 @@ class Definition:
             have its own device: the first accepts the inputs, each other one the outputs of its
             predecessor (a tensor, or a tuple of tensors), and the last returns the outputs. All
             keep the batch on axis 0. None: it stays whole.
-        training: how `python -m export train` trains it; None: it does not.
+        training: how `torchlane train` trains it; None: it does not.
         real_inputs: a sentence on the real inputs from which `random_inputs` and `golden_inputs`
             draw; empty: they are made up.
     """

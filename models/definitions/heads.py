@@ -5,13 +5,13 @@ Padded places never count.
 
 from __future__ import annotations
 
-from typing import Literal, get_args
+from typing import get_args
 
 import torch
 from torch import nn
 from torch.nn import functional
 
-Pooling = Literal["mean", "cls", "last"]
+from models.choices import Pooling
 
 
 class TokenPool(nn.Module):

@@ -1,4 +1,4 @@
-"""Looks up definitions by name; imports a module only when its model is requested."""
+"""Looks up definitions by name; imports a module, and torch, only when its model is requested."""
 
 from __future__ import annotations
 
@@ -9,12 +9,10 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from pydantic import ValidationError
-
-from models.definitions.definition import Definition
-from models.definitions.training import Diverged
+if TYPE_CHECKING:
+    from models.definitions.definition import Definition
 
 HERE = Path(__file__)
 LONGEST = 300  # characters of a cause
@@ -25,7 +23,7 @@ class BrokenDefinition(Exception):
     """A definition cannot be used; the message names the file, the line and the cause."""
 
 
-class Definitions(Mapping[str, Definition]):
+class Definitions(Mapping[str, "Definition"]):
     """Name -> definition; each module is imported when its name is looked up.
 
     Args:
@@ -56,6 +54,9 @@ class Definitions(Mapping[str, Definition]):
 
 
 def _import(name: str, module: str) -> Definition:
+    # Not at the top: it imports torch, and a command line needs only names.
+    from models.definitions.definition import Definition  # noqa: PLC0415
+
     file = _file_of(module)
     if file is None:
         raise BrokenDefinition(
@@ -93,6 +94,7 @@ def _file_of(module: str) -> Path | None:
 
 def _with_clear_errors(what: str, function: Callable[..., Any], file: Path) -> Callable[..., Any]:
     """Wrap a function so that its errors become one sentence."""
+    from models.definitions.training import Diverged  # noqa: PLC0415 # torch, like the function
 
     @functools.wraps(function)
     def call(*arguments: Any) -> Any:
@@ -108,6 +110,8 @@ def _with_clear_errors(what: str, function: Callable[..., Any], file: Path) -> C
 
 def _cause(error: BaseException, file: Path) -> str:
     """Return cause, file and the definition's innermost line in the traceback, in one line."""
+    from pydantic import ValidationError  # noqa: PLC0415 # the definition has imported it
+
     text = str(error)
     if isinstance(error, ValidationError):  # its own text has several lines and a link
         text = error.errors(include_url=False)[0]["msg"]

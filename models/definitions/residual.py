@@ -2,8 +2,8 @@
 
 The architecture of K. He, X. Zhang, S. Ren, J. Sun, Deep Residual Learning for Image Recognition
 (2015), with the stride in the 3x3 convolution of a block. Its answers are meaningless: its size is
-for measuring devices. `python -m export residual --checkpoint FILE` loads meaningful weights, with
-the names of torchvision's `resnet50`, which has the same parts. `python -m export train residual`
+for measuring devices. `torchlane export residual --checkpoint FILE` loads meaningful weights, with
+the names of torchvision's `resnet50`, which has the same parts. `torchlane train residual`
 trains it on small handwritten digits, to try training strategies.
 """
 

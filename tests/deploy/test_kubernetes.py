@@ -10,8 +10,8 @@ from pathlib import Path
 import kubernetes_validate
 import pytest
 
-from app.__main__ import RESERVE
 from app.main import create_app
+from app.processes.server import RESERVE
 from app.settings import PREFIX, Settings, SettingsError, load_settings
 from tests.deploy.kustomization import KUBERNETES, Rendered, build
 

@@ -10,9 +10,11 @@ from typing import Any
 import pytest
 
 from app import errors
+from app.__main__ import main as serve
 from app.api.error_handlers import HTTP_CODES
 from app.api.errors import STATUS
 from app.api.page.snapshot import Change, read, snapshot, version
+from app.flags import flag_of
 from app.metrics import Metrics
 from app.metrics.gauges import ModelGauges
 from app.registry.loaded_models import ModelState, VersionStatus
@@ -41,6 +43,28 @@ def test_every_setting_is_documented_with_its_default() -> None:
             shown = documented[name]
             same = Settings.model_validate({name.removeprefix(PREFIX).lower(): shown})
             assert getattr(same, name.removeprefix(PREFIX).lower()) == default, name
+
+
+def test_settings_have_the_same_groups_in_the_help(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        serve(arguments=["--help"])
+    shown: dict[str, list[str]] = {}
+    for line in capsys.readouterr().out.splitlines():
+        if re.fullmatch(r"\w.*:", line):
+            flags = shown.setdefault(line[:-1], [])
+        elif line.startswith("  --"):
+            flags.append(line.split()[0])
+    documented: dict[str, list[str]] = {"options": []}
+    for line in (ROOT / "docs/settings.md").read_text().splitlines():
+        if line.startswith("## "):
+            flags = documented.setdefault(line[3:], [])
+        elif line.startswith(f"| `{PREFIX}"):
+            name = line.split("`")[1].removeprefix(PREFIX).lower()
+            flags += [flag_of(name)] if Settings.model_fields[name].repr else []
+    assert shown == {heading: flags for heading, flags in documented.items() if heading in shown}
+    assert sum(map(len, shown.values())) == sum(
+        each.repr for each in Settings.model_fields.values()
+    )
 
 
 def test_every_setting_of_a_model_is_documented(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from export.training.options import add_arguments
+from export.options.training import add_train
 from tests.docs.blocks import ROOT, blocks
 from tests.e2e.server import running
 
@@ -21,7 +21,7 @@ COMMANDS = [text for language, text in blocks("docs/training.md") if language ==
 
 def test_every_option_is_documented() -> None:
     parser = argparse.ArgumentParser()
-    add_arguments(parser)
+    add_train(parser)
     there = {name for action in parser._actions for name in action.option_strings}
     documented = set(re.findall(r"`(--[a-z-]+)", TEXT))
     assert there - documented == {"-h", "--help", "--out"}
@@ -50,7 +50,7 @@ class TestCommands:
     def test_train_export_and_serve_commands_work(self, tmp_path: Path) -> None:
         train, export, serve = COMMANDS[0].splitlines()
         assert serve == "make serve"
-        assert "export it: python -m export digits" in printed(tmp_path, train)
+        assert "export it: torchlane export digits" in printed(tmp_path, train)
         printed(tmp_path, f"{export} --variants script --max-batch-size 2")
         manifest = json.loads((tmp_path / "artifacts/digits/1/manifest.json").read_bytes())
         assert manifest["accuracy"] > 0.98

@@ -41,7 +41,7 @@ def test_a_short_search_finds_capacity_and_writes_files(
     assert found["capacity_per_s"] > 10
     assert found["headline"] in said
     assert found["conditions"]["model"] == "double"
-    assert found["conditions"]["command"].startswith("python -m loadtests find-capacity --url")
+    assert found["conditions"]["command"].startswith("torchlane load find-capacity --url")
     assert found["seconds"] < 60
     assert all(trial["wrong"] == 0 for trial in found["trials"])
     assert found["headline"].split(" (")[0] in (tmp_path / "capacity.html").read_text()

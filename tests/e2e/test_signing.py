@@ -18,7 +18,7 @@ PASSPHRASE = "correct horse battery staple"
 
 
 def export(*arguments: object, **environment: str) -> str:
-    """What `python -m export` prints."""
+    """What `torchlane export` prints."""
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-m", "export", *map(str, arguments)],
         env=os.environ | environment,

@@ -9,7 +9,8 @@ from typing import get_args
 import numpy as np
 
 from app.codecs.choose import codec_for
-from models.codec_specs import AudioCodecSpec, Resampling
+from models.choices import Resampling
+from models.codec_specs import AudioCodecSpec
 from models.tensors import Dimension, TensorSpec
 from tests.fuzz.oracle import outcome
 from tests.fuzz.target import Finding, Target

@@ -9,8 +9,9 @@ import torch
 
 from app.backends.devices import cpu_threads
 from app.types import Array, Arrays, Device
+from models.choices import Precision
 from models.manifest import NativeCode
-from models.plan import Plan, Precision, Step
+from models.plan import Plan, Step
 from models.processor import Processor, this_cpu
 from tests.artifacts import Made, small_variant
 from tests.integration.harness import Api, settled

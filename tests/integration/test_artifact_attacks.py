@@ -115,7 +115,7 @@ class TestSignatures:
         assert await rejection(root, trusted_keys=pair.public) == (
             "model 'double' could not be loaded: double/1: it is not signed: there is no "
             "manifest.sig, and only artifacts signed by a trusted key are accepted; sign it with "
-            "`python -m export sign`"
+            "`torchlane sign`"
         )
 
     async def test_an_unsigned_version_does_not_replace_a_signed_one(

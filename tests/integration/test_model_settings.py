@@ -15,7 +15,8 @@ from structlog.testing import capture_logs
 
 from app.access.entries import make_key
 from app.serving.lifecycle import Lifecycle
-from models.plan import Plan, Precision, Step
+from models.choices import Precision
+from models.plan import Plan, Step
 from tests.artifacts import small_batch, write_artifact, write_small
 from tests.integration.harness import Api, serving, settled
 from tests.integration.listening import Doubles, listening

@@ -17,7 +17,7 @@ from app.backends.selection import Selection
 from app.errors import ReplicaError
 from app.registry.repository import Artifact
 from app.types import Arrays, Device, Serving
-from models.plan import Precision
+from models.choices import Precision
 from models.processor import Processor, this_cpu
 from tests.artifacts import small_answer, small_batch, small_variant, write_small
 from tests.integration.harness import serving

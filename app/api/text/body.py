@@ -17,7 +17,8 @@ from app.engine.submission import Submission
 from app.errors import InvalidInput, ItemFailed, ModelNotFound, PayloadTooLarge
 from app.registry.loaded_models import LoadedModel
 from app.types import Array, Item, Outcome
-from models.codec_specs import TextCodecSpec, TextTask
+from models.choices import TextTask
+from models.codec_specs import TextCodecSpec
 
 MAX_NAME = 80  # characters of a model's name and version
 DEFAULT = "default/not-specified"  # infinity's clients send this if no model is named

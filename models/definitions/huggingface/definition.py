@@ -9,7 +9,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from models.codec_specs import Scores, TextCodecSpec
+from models.choices import Scores
+from models.codec_specs import TextCodecSpec
 from models.definitions.definition import Definition, HeldOut
 from models.definitions.huggingface.encoder import EncoderOptions, config_of, text_model
 from models.definitions.huggingface.folder import (

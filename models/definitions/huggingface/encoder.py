@@ -9,11 +9,11 @@ from typing import Any
 import torch
 from torch import nn
 
-from models.codec_specs import TextTask
-from models.definitions.heads import Normalize, Pooling, TokenPool
+from models.choices import Pooling, TextTask, Tower
+from models.definitions.heads import Normalize, TokenPool
 from models.definitions.huggingface.folder import CONFIG, MISSING, FolderError, Weights, cause
 from models.definitions.huggingface.sentences import SentenceParts
-from models.definitions.huggingface.towers import TextTower, Tower
+from models.definitions.huggingface.towers import TextTower
 
 POOLER = "pooler."  # a layer that some encoders have and no task needs
 FLOATS = {torch.float16, torch.bfloat16, torch.float32, torch.float64}

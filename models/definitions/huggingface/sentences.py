@@ -8,8 +8,8 @@ from typing import Any
 
 from torch import nn
 
-from models.codec_specs import TextTask
-from models.definitions.heads import Dense, Normalize, Pooling
+from models.choices import Pooling, TextTask
+from models.definitions.heads import Dense, Normalize
 from models.definitions.huggingface.folder import FolderError, ModelFolder, cause
 
 MODULES = "modules.json"

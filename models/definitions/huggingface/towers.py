@@ -9,7 +9,6 @@ from torch import nn
 
 from models.definitions.heads import Normalize
 
-Tower = Literal["text", "vision"]
 # How a picture becomes one vector: the model's scores, its features in the space that it shares
 # with texts, what its pooler gives, its first token, or the mean of all tokens.
 Answer = Literal["logits", "features", "pooler", "cls", "mean"]

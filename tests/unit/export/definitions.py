@@ -13,11 +13,11 @@ from torch._jit_internal import is_scripting
 
 from export.proving import verify
 from export.variants.base import TOLERANCES, Draft, Subject
+from models.choices import Precision
 from models.codec_specs import TensorCodecSpec
 from models.definitions.definition import Definition, HeldOut, Progress
 from models.forms import Forward, load_form
 from models.manifest import Parity
-from models.plan import Precision
 from models.runtimes import VariantFile
 from models.tensors import Array, Arrays
 from tests.unit.models.manifests import spec

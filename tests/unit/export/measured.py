@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from models.choices import Precision
 from models.manifest import (
     Difference,
     FileDigest,
@@ -13,7 +14,7 @@ from models.manifest import (
     Parity,
     Variant,
 )
-from models.plan import DevicePlan, Form, FormTimes, Plan, Precision, Step
+from models.plan import DevicePlan, Form, FormTimes, Plan, Step
 from models.processor import Processor
 from models.tensors import Tolerance
 from tests.unit.models.manifests import make_manifest

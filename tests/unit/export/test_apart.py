@@ -93,7 +93,7 @@ def test_a_failure_is_told_once_and_leaves_nothing(
     done = adopt(tmp_path, *options, hook=hook)
     assert done.returncode == code, done.stderr
     assert message in done.stderr
-    assert done.stderr.startswith("export: ")
+    assert done.stderr.startswith("torchlane: ")
     assert done.stderr.count("\n") == 1
     assert not (tmp_path / "out").exists()
 

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from export.cli import COMMANDS
+from export.cli import COMMANDS, EXPORT, TRAIN
+from export.options.artifacts import VARIANTS
 from export.variants.registry import MAKERS
 from tests.unit.export.command_line import (
     QUICK,
@@ -126,6 +127,28 @@ class TestCommands:
         assert (device.processor.threads, device.times[0].batch_sizes) == (2, (1, 2, 4))
 
 
+GONE = ("rich", "lightning")
+
+
+@pytest.mark.parametrize("command", [EXPORT, *COMMANDS])
+def test_missing_extra_is_one_sentence(
+    command: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("models.extras.find_spec", lambda name: name not in GONE or None)
+    arguments = {
+        EXPORT: ["tiny"],
+        TRAIN: ["tiny", "--out", "run"],
+        "sign": ["1", "--key", "k"],
+        "compare": [],
+    }
+    assert run(*([] if command == EXPORT else [command]), *arguments.get(command, ["1"]))[0] == 2
+    extra, missing = (TRAIN, "rich, lightning") if command == TRAIN else (EXPORT, "rich")
+    assert capsys.readouterr().err == (
+        f"torchlane: {command} needs packages that are not installed ({missing}): "
+        f"pip install 'torchlane[{extra}]'\n"
+    )
+
+
 class TestHelp:
     def help_of(self, capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
         with pytest.raises(SystemExit) as excinfo:
@@ -149,12 +172,15 @@ class TestHelp:
             "--profile",
         ):
             assert option in message
-        for name in MAKERS:
+        for name in VARIANTS:
             assert name in message
         assert f"what to export: {', '.join(WITH_CLOSE)}" in message
         for command in COMMANDS:
             assert f" {command} " in message
         assert "exit codes: 0 " in message
+
+    def test_variants_are_those_of_the_makers(self) -> None:
+        assert tuple(MAKERS) == VARIANTS
 
     @pytest.mark.parametrize(
         ("command", "words"),
@@ -162,13 +188,13 @@ class TestHelp:
             ("adopt", "FILE --input SPEC --out FOLDER --version N --profile"),
             ("tune", "folder --plan-precision --max-batch-size N --threads N"),
             ("show", "folder"),
-            ("compare", "usage: python -m export compare"),
+            ("compare", "usage: torchlane compare"),
         ],
     )
     def test_of_a_command(
         self, capsys: pytest.CaptureFixture[str], command: str, words: str
     ) -> None:
         message = self.help_of(capsys, command)
-        assert f"usage: python -m export {command}" in message
+        assert f"usage: torchlane {command}" in message
         for word in words.split():
             assert word in message

@@ -42,7 +42,7 @@ def rejected(
     """Checks the exit code, the single line of reason, and that `out` is empty."""
     assert run(*arguments)[0] == code
     message = capsys.readouterr().err
-    assert message.startswith("export: ")
+    assert message.startswith("torchlane: ")
     assert message.count("\n") == 1
     if out is not None:
         assert list(out.rglob("*")) == []
@@ -61,8 +61,7 @@ class TestWrongUsage:
                 ["unknown"],
                 (
                     "unknown model 'unknown'; there are: close, liar, moody, nan, tiny, "
-                    "unscriptable; or a command: train, adopt, tune, show, profile, keygen, sign, "
-                    "compare"
+                    "unscriptable; other commands: torchlane train|adopt|tune|show|"
                 ),
             ),
             (["tiny", "--version", "0"], "--version must be 1 to 999999999, got 0"),
@@ -178,7 +177,7 @@ class TestFailed:
         catalog = {"tiny": definition(Convolution, train=None, calibration=list)}
         arguments = ["tiny", "--out", str(tmp_path), "--variants", "script,int8"]
         assert main(arguments, catalog, Console(file=io.StringIO())) == 1
-        message = "export: the calibration data of 'tiny' is empty: let `calibration` of its"
+        message = "torchlane: the calibration data of 'tiny' is empty: let `calibration` of its"
         assert capsys.readouterr().err.startswith(message)
         assert list(tmp_path.rglob("*")) == []
 

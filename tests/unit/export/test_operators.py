@@ -1,4 +1,4 @@
-"""`python -m export profile`: the operators of an artifact's forms."""
+"""`torchlane profile`: the operators of an artifact's forms."""
 
 from __future__ import annotations
 

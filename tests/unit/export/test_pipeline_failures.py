@@ -120,7 +120,7 @@ class TestProcess:
         command = [sys.executable, "-c", FULL, "10000", str(out)]
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
         assert (done.returncode, out.exists()) == (1, False)
-        assert "export: cannot write report.html: File too large\n" in done.stderr
+        assert "torchlane: cannot write report.html: File too large\n" in done.stderr
         assert "Traceback" not in done.stderr
 
     @pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
@@ -141,5 +141,5 @@ class TestProcess:
         finally:
             process.kill()
         assert (process.returncode, out.exists()) == (128 + sent, False)
-        assert message.endswith("export: interrupted; nothing was written\n")
+        assert message.endswith("torchlane: interrupted; nothing was written\n")
         assert "Traceback" not in message

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from export.options.signing import PASSPHRASE
 from export.renewal import sign_anew
-from export.signing import PASSPHRASE
 from models.integrity import read_artifact
 from models.manifest import Manifest
 from models.signatures import TrustedKeys
@@ -230,7 +230,9 @@ class TestShow:
     ) -> None:
         code, printed = run("show", old, "--trusted-keys", pair.public)
         assert (code, printed) == (2, "")
-        assert capsys.readouterr().err.startswith(f"export: {old}: it is not signed: there is no")
+        assert capsys.readouterr().err.startswith(
+            f"torchlane: {old}: it is not signed: there is no"
+        )
 
     def test_a_folder_without_trusted_keys(
         self, signed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]

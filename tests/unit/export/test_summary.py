@@ -55,9 +55,22 @@ def test_plan_made_under_load_is_marked() -> None:
     )
     assert "other work kept the forwards from running for 90% of the time" in line
     assert "too busy to tell which form is the fastest at batch 2, 4" in line
-    python = report.partition(" and ")[2].partition(" -m export show")[0]
-    assert python.endswith("/python")  # both commands name the interpreter
-    assert line.endswith(f": {python} -m export tune artifacts/tiny/3")
+    assert line.endswith("torchlane tune artifacts/tiny/3")
+    assert report.endswith("torchlane show artifacts/tiny/3")
+
+
+def test_commands_have_the_path_that_the_shell_needs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "my bin").mkdir()
+    program = tmp_path / "my bin/torchlane"
+    program.touch(mode=0o755)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "executable", str(program.with_name("python")))
+    monkeypatch.setenv("PATH", "/nowhere")
+    assert printed(measured_manifest())[-1] == "serve it  'my bin/torchlane' serve"
+    monkeypatch.setenv("PATH", str(program.parent))
+    assert printed(measured_manifest())[-1] == "serve it  torchlane serve"
 
 
 def test_figure_is_the_largest_difference_of_all_forms() -> None:
@@ -84,16 +97,14 @@ def test_other_repository_is_quoted_for_the_shell(folder: str) -> None:
     *_, target, flags = shlex.split(lines[-1].removeprefix("serve it  "))
     assert (target, flags.partition("=")[0]) == ("serve", "SERVE_ARGS")
     assert shlex.split(flags.partition("=")[2]) == ["--model-dir", out]
-    assert f"export show {shlex.quote(folder)}" in "\n".join(lines)
+    assert f"torchlane show {shlex.quote(folder)}" in "\n".join(lines)
 
 
-def test_serve_command_outside_a_checkout_runs_the_module(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_serve_command_outside_a_checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    assert printed(measured_manifest())[-1].endswith("python -m app")
+    assert printed(measured_manifest())[-1].endswith("torchlane serve")
     lines = printed(measured_manifest(), "my models/tiny/3")
-    assert lines[-1].endswith("python -m app --model-dir 'my models'")
+    assert lines[-1].endswith("torchlane serve --model-dir 'my models'")
 
 
 def test_long_reason_is_shortened_without_truncating_lines() -> None:

@@ -18,6 +18,7 @@ from torch import nn
 
 from export.adoption import adopt
 from export.adoption.adopt import Adoption
+from export.options.adoption import add_adopt
 
 X3 = ("--name", "sums", "--input", "float32[-1,3]")
 PICTURE = ("--name", "light", "--input", "float32[-1,3,8,6]", "--codec", "image")
@@ -102,7 +103,7 @@ def archived(folder: Path, files: Mapping[str, bytes], *options: str) -> Path:
 def run(file: Path, *arguments: object) -> Adoption:
     """Adopt a file as the command line does."""
     parser = argparse.ArgumentParser()
-    adopt.add_arguments(parser)
+    add_adopt(parser)
     return adopt.adopt(parser.parse_args([str(file), *map(str, arguments)]))
 
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from models.choices import Precision
 from models.codec_specs import CodecSpec, TensorCodecSpec
 from models.manifest import (
     SCHEMA_VERSION,
@@ -18,7 +19,7 @@ from models.manifest import (
     Parity,
     Variant,
 )
-from models.plan import DevicePlan, Form, Plan, Precision, Step
+from models.plan import DevicePlan, Form, Plan, Step
 from models.processor import DeviceKind, Processor
 from models.tensors import Arrays, Dtype, EncodedArray, TensorSpec, Tolerance
 

@@ -9,7 +9,8 @@ import pytest
 
 from models import audio
 from models.audio import decode_sound, open_sound, resampled_size
-from models.codec_specs import AudioCodecSpec, Resampling
+from models.choices import Resampling
+from models.codec_specs import AudioCodecSpec
 from models.sound_files import SoundError
 from models.tensors import Array, Axis
 from tests.unit.models.sounds import flac, flac_info, tone, wav, wav_of

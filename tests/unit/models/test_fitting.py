@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from models.codec_specs import Interpolation, PicturePreprocess
+from models.choices import Interpolation
+from models.codec_specs import PicturePreprocess
 from models.preprocess import open_picture, preprocess
 from models.tensors import Array
 from tests.unit.models.pictures import encoded, noise, png_of

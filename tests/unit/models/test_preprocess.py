@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from models.codec_specs import PicturePreprocess, Polarity
+from models.choices import Polarity
+from models.codec_specs import PicturePreprocess
 from models.fitting import VALUE_COST
 from models.pictures import PictureError
 from models.preprocess import (

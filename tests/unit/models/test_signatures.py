@@ -57,7 +57,7 @@ class TestVerify:
     def test_unsigned_artifact_is_refused(self, trusted: TrustedKeys) -> None:
         assert rejection(trusted, MANIFEST, None) == (
             "it is not signed: there is no manifest.sig, and only artifacts signed by a trusted "
-            "key are accepted; sign it with `python -m export sign`"
+            "key are accepted; sign it with `torchlane sign`"
         )
 
     def test_signed_by_an_unknown_key(self, other: Pair, trusted: TrustedKeys) -> None:

@@ -1,4 +1,4 @@
-"""`python -m app.access` with outputs that are closed or full."""
+"""`torchlane keys` with outputs that are closed or full."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_key_goes_to_stderr_and_its_line_to_stdout() -> None:
 def test_line_that_cannot_be_written_is_one_sentence(redirected: str) -> None:
     done = ended(redirected)
     assert done.returncode == 1
-    assert "app.access: the key and its line need standard output and error" in done.stderr
+    assert "torchlane: the key and its line need standard output and error" in done.stderr
     assert "Traceback" not in done.stderr
 
 

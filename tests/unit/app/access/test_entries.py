@@ -41,7 +41,7 @@ def test_keys_share_a_name_during_a_rotation() -> None:
         (f"name {HASH}", "the name must be followed by scopes"),
         (f"name predict,root {HASH}", "the name must be followed by scopes"),
         (f"name , {HASH}", "the name must be followed by scopes"),
-        ("name predict tl_secret", "64 hex digits; `python -m app.access NAME` creates"),
+        ("name predict tl_secret", "64 hex digits; `torchlane keys NAME` creates"),
         (f"name predict {HASH[:-1]}", "64 hex digits"),
         (f"name predict {HASH.upper()}", "64 hex digits"),
         (f"name predict {HASH} tl_secret", "a rate limit is a number of items per time"),
@@ -104,8 +104,8 @@ class TestMaking:
     @pytest.mark.parametrize(
         ("arguments", "why"),
         [
-            (["a b"], "app.access: a name has at most 64 letters"),
-            (["a", "--limit", "many"], "app.access: a rate limit is a number"),
+            (["a b"], "torchlane: a name has at most 64 letters"),
+            (["a", "--limit", "many"], "torchlane: a rate limit is a number"),
         ],
     )
     def test_invalid_arguments_create_no_key(

@@ -89,7 +89,7 @@ class TestStart:
     @pytest.mark.parametrize(
         ("content", "why"),
         [
-            (b"# nobody\n", "no key found; `python -m app.access NAME` creates one"),
+            (b"# nobody\n", "no key found; `torchlane keys NAME` creates one"),
             (b"\xff", "not UTF-8 text"),
             (
                 "alice".encode("utf-16"),

@@ -14,8 +14,9 @@ from app.backends.selection import (
     select,
     stored_steps,
 )
+from models.choices import Precision
 from models.manifest import Manifest, NativeCode
-from models.plan import DevicePlan, Precision
+from models.plan import DevicePlan
 from models.processor import Processor
 from models.tensors import Tolerance
 from tests.unit.models.manifests import (

@@ -44,7 +44,7 @@ def bulk(repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> B
     """Run the command in an empty folder; returns the exit code."""
     monkeypatch.chdir(tmp_path)
     # It would set up the logs of this whole process, and so of all tests to come.
-    monkeypatch.setattr(command, "configure_logs", lambda level, form: None)
+    monkeypatch.setattr("app.logs.configure_logs", lambda level, form: None)
 
     def run(*arguments: object, out: str = "out", devices: str = "cpu*2") -> int:
         more = ["--out", out, "--model-dir", str(repository), "--devices", devices]

@@ -18,7 +18,7 @@ def test_each_row_has_the_pixels_of_its_own_picture(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, workers: int, form: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(command, "configure_logs", lambda level, form: None)
+    monkeypatch.setattr("app.logs.configure_logs", lambda level, form: None)
     write(tmp_path / "models", "pad", how(fill=0))
     Path("in").mkdir()
     cases = (WIDE, SMALL, WIDE)
@@ -41,7 +41,7 @@ def test_masks_that_would_fill_the_memory_end_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(command, "configure_logs", lambda level, form: None)
+    monkeypatch.setattr("app.logs.configure_logs", lambda level, form: None)
     monkeypatch.setattr("app.bulk.answers.MAX_MAPPED_BYTES", 1000)
     write(tmp_path / "models", "pad", how(fill=0))
     Path("in").mkdir()

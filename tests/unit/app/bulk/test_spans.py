@@ -13,7 +13,7 @@ from tests.unit.app.bulk.conftest import rows
 
 def test_equal_tokens_of_different_texts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(command, "configure_logs", lambda level, form: None)
+    monkeypatch.setattr("app.logs.configure_logs", lambda level, form: None)
     write_text(
         *(tmp_path / "models", "tags"),
         module=TinyTagger(),

@@ -16,7 +16,8 @@ from app.codecs.answers import AnswerEncoder, apply_scores, highest
 from app.codecs.base import NPY, OCTET_STREAM
 from app.errors import InvalidInput, NotAcceptable
 from app.types import Array, Arrays
-from models.codec_specs import Scores, TensorCodecSpec
+from models.choices import Scores
+from models.codec_specs import TensorCodecSpec
 from tests.unit.models.manifests import make_manifest, spec
 
 

@@ -12,8 +12,9 @@ import pytest
 from app.processes import worker_count
 from app.processes.worker_count import MOST, PROCESS_BYTES, Choice, Served, choose, may_have_gpu
 from app.serving.version_policy import VersionPolicy
+from models.choices import Precision
 from models.manifest import MANIFEST_FILE
-from models.plan import DevicePlan, Form, FormTimes, Plan, Precision
+from models.plan import DevicePlan, Form, FormTimes, Plan
 from models.processor import this_cpu
 from tests.artifacts import change_manifest, write_artifact
 

@@ -195,9 +195,9 @@ class TestOpen:
 @pytest.mark.parametrize(
     ("below", "told"),
     [
-        ("none", "none does not exist; `python -m export` creates it"),
+        ("none", "none does not exist; `torchlane export` creates it"),
         ("file", "file is not a folder; choose the one that contains MODEL/VERSION"),
-        ("empty", "empty contains no MODEL/VERSION; `python -m export` writes one with --out /"),
+        ("empty", "empty contains no MODEL/VERSION; `torchlane export` writes one with --out /"),
         ("models/double", "models/double is the folder of one model; did you mean {root}/models?"),
         (
             "models/double/1",

@@ -9,7 +9,7 @@ from app.codecs.answers import apply_scores
 from app.engine.shared_tier import fits
 from app.serving.installation import layout_of
 from app.types import Arrays
-from models.codec_specs import Scores
+from models.choices import Scores
 from models.tensors import Dtype, TensorSpec
 
 

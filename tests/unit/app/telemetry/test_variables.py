@@ -6,6 +6,7 @@ import pytest
 
 from app.telemetry import variables
 from app.telemetry.variables import traces_wanted, wanted_by
+from models.extras import MissingExtra
 
 URL = "http://collector:4317"
 ON = {"OTEL_TRACES_EXPORTER": "otlp"}
@@ -34,7 +35,7 @@ def test_variables_that_request_traces(environ: dict[str, str], asks: str | None
 
 def test_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(variables, "PACKAGES", ("opentelemetry.sdk", "nothing.of.that"))
-    with pytest.raises(ValueError, match="OTEL_EXPORTER_OTLP_ENDPOINT=") as caught:
+    with pytest.raises(MissingExtra, match="OTEL_EXPORTER_OTLP_ENDPOINT=") as caught:
         traces_wanted({"OTEL_EXPORTER_OTLP_ENDPOINT": URL})
     assert "(nothing.of.that)" in str(caught.value)
     assert "pip install 'torchlane[otel]'" in str(caught.value)

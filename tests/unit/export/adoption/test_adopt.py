@@ -15,9 +15,9 @@ import torch
 from PIL import Image
 from torch import nn
 
-from export.adoption import adopt
 from export.adoption.adopt import Adoption
 from export.errors import ExportError, UsageError
+from export.options.adoption import add_adopt
 from export.reading import mar as mar_module
 from export.reading.mar import IMAGE_CLASSIFIER, IMAGENET_MEAN, IMAGENET_STD
 from models.codec_specs import ImageCodecSpec, PicturePreprocess, TensorCodecSpec
@@ -355,7 +355,7 @@ class TestArchives:
 
 def test_help_names_every_option(capsys: pytest.CaptureFixture[str]) -> None:
     parser = argparse.ArgumentParser()
-    adopt.add_arguments(parser)
+    add_adopt(parser)
     with pytest.raises(SystemExit):
         parser.parse_args(["--help"])
     help_text = " ".join(capsys.readouterr().out.split())

@@ -11,8 +11,8 @@ import transformers
 from export.variants.half import Half
 from export.variants.int8 import Int8
 from export.variants.torchscript import TorchScript
+from models.choices import Pooling
 from models.codec_specs import TextCodecSpec
-from models.definitions.heads import Pooling
 from models.definitions.huggingface.definition import definition_of
 from models.definitions.huggingface.encoder import EncoderOptions
 from models.definitions.huggingface.folder import ModelFolder

@@ -1,4 +1,4 @@
-"""`python -m export compare`: the forms agree before they are timed, and each has a row."""
+"""`torchlane compare`: the forms agree before they are timed, and each has a row."""
 
 from __future__ import annotations
 

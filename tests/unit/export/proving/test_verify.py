@@ -11,9 +11,9 @@ import torch
 from export.errors import ExportError, ParityError
 from export.proving import verify
 from export.variants.base import TOLERANCES
+from models.choices import Precision
 from models.definitions.definition import Definition, HeldOut
 from models.manifest import Parity
-from models.plan import Precision
 from models.tensors import Array, Arrays, Tolerance
 from tests.unit.export.definitions import CATALOG, MIXED, definition, quiet
 from tests.unit.models.manifests import spec

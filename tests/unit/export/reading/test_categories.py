@@ -9,7 +9,8 @@ import pytest
 from pydantic import JsonValue
 
 from export.errors import UsageError
-from export.reading.categories import add_arguments, read_categories, with_names, with_ranges
+from export.options.payloads import add_categories
+from export.reading.categories import read_categories, with_names, with_ranges
 from export.reading.declared import read_inputs
 from models.categories import MAX_CATEGORIES, Categories
 
@@ -19,7 +20,7 @@ FILE = "Oslo\r\nRoma \n75001\n"
 def read(folder: Path, *arguments: str, content: str | bytes = FILE) -> tuple[Categories, ...]:
     (folder / "c.txt").write_bytes(content if isinstance(content, bytes) else content.encode())
     parser = argparse.ArgumentParser()
-    add_arguments(parser)
+    add_categories(parser)
     return read_categories(parser.parse_args([each.format(folder / "c.txt") for each in arguments]))
 
 

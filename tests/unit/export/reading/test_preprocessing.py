@@ -18,6 +18,7 @@ import transformers
 from PIL import Image
 
 from export.errors import UsageError
+from export.options.payloads import add_codec
 from export.reading import codecs, preprocessing
 from export.reading.mar import IMAGENET_MEAN, IMAGENET_STD, PLAIN
 from models.codec_specs import ImageCodecSpec, PicturePreprocess
@@ -73,7 +74,7 @@ TIMM: dict[str, Any] = {
 
 def options(*given: str) -> argparse.Namespace:
     parser = argparse.ArgumentParser()
-    codecs.add_arguments(parser)
+    add_codec(parser)
     return parser.parse_args(given)
 
 

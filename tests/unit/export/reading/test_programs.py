@@ -22,8 +22,8 @@ from export.variants.base import NotApplicable, Subject
 from export.variants.half import Half
 from export.variants.int8 import Int8
 from export.variants.torchscript import TorchScript, in_python, to_torchscript
+from models.choices import Precision
 from models.definitions.definition import Definition
-from models.plan import Precision
 from tests.unit.export.definitions import loaded, of_vectors, proved, subject
 from tests.unit.export.torchscripts import mar, run, written
 

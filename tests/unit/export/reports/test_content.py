@@ -66,9 +66,9 @@ def test_a_plan_made_under_load_says_what_to_do() -> None:
         "Measured under load: other work kept the forwards from running for 37% of the time."
     )
     assert report_section[-1] == (
-        "To measure again when the machine is idle: python -m export tune artifacts/tiny/3"
+        "To measure again when the machine is idle: torchlane tune artifacts/tiny/3"
     )
-    assert list(load_lines(busy, "a/b"))[-1].endswith("python -m export tune a/b")
+    assert list(load_lines(busy, "a/b"))[-1].endswith("torchlane tune a/b")
 
 
 def test_machine_too_busy_to_decide_is_reported() -> None:

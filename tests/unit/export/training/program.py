@@ -1,4 +1,4 @@
-"""`python -m export train` with a catalog of tiny models, as a program of its own.
+"""`torchlane train` with a catalog of tiny models, as a program of its own.
 
 Processes are started again by their command line: `python -m tests.unit.export.training.program`.
 """

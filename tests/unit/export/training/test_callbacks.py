@@ -147,5 +147,5 @@ def test_callbacks_that_lightning_rejects(
 ) -> None:
     assert train(tmp_path, callbacks=value)[0] == 1
     line = capsys.readouterr().err
-    assert line.startswith("export: training tiny fails: ")
+    assert line.startswith("torchlane: training tiny fails: ")
     assert message in line

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from export.errors import UsageError
+from export.options.training import add_train
 from export.training import options
 from tests.unit.export.command_line import QUICK, run
 from tests.unit.export.training.program import Programs
@@ -97,7 +98,7 @@ def test_last_process_of_an_elastic_run_continues(
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     parser = argparse.ArgumentParser()
-    options.add_arguments(parser)
+    add_train(parser)
     parsed = parser.parse_args(["tiny", "--out", str(tmp_path), "--strategy", "ddp"])
     options.check(parsed, CATALOG["tiny"], options.processes(parsed))
     parsed.num_nodes = 2
@@ -113,7 +114,7 @@ def test_last_process_of_an_elastic_run_continues(
 def test_without_the_extra(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(options, "find_spec", lambda name: None)
+    monkeypatch.setattr("models.extras.find_spec", lambda name: name != "lightning" or None)
     code, _ = run("train", "tiny", "--out", tmp_path / "run", catalog=CATALOG)
     assert code == 2
     assert "pip install 'torchlane[train]'" in capsys.readouterr().err
@@ -122,7 +123,7 @@ def test_without_the_extra(
 def test_without_tensorboard(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(options, "find_spec", lambda name: name != "tensorboard" or None)
+    monkeypatch.setattr("models.extras.find_spec", lambda name: name != "tensorboard" or None)
     arguments = ("train", "tiny", "--out", tmp_path / "run", "--logger", "tensorboard")
     assert run(*arguments, catalog=CATALOG)[0] == 2
     assert "pip install 'torchlane[tensorboard]'" in capsys.readouterr().err
@@ -183,7 +184,7 @@ class TestFolder:
 
         monkeypatch.setattr("export.training.run.train", interrupted)
         assert run("train", "tiny", "--out", tmp_path, catalog=CATALOG)[0] == 130
-        assert "export: interrupted; --resume continues" in capsys.readouterr().err
+        assert "torchlane: interrupted; --resume continues" in capsys.readouterr().err
 
     def test_on_a_full_disk(
         self, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch

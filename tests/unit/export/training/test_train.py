@@ -32,7 +32,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     code, printed = train("tiny", out)
     assert code == 0
     assert "epoch 4: loss 0." in printed
-    assert f"python -m export tiny --checkpoint {out}/best.ckpt" in printed
+    assert f"torchlane export tiny --checkpoint {out}/best.ckpt" in printed
     return out
 
 
@@ -184,7 +184,7 @@ class TestDiverged:
         code, _ = run("nan", "--out", tmp_path, *QUICK, catalog=CATALOG)
         assert code == 1
         message = capsys.readouterr().err
-        assert message.startswith("export: training diverged: the loss is nan at step 1 of 64; ")
+        assert message.startswith("torchlane: training diverged: the loss is nan at step 1 of 64; ")
         assert not list(tmp_path.rglob("manifest.json"))
 
     def test_an_undefined_metric_is_only_a_warning(self, tmp_path: Path) -> None:

@@ -9,11 +9,16 @@ import pytest
 
 from loadtests.networks import compare
 from loadtests.networks.compare import CASES, NetworkCase, NetworkError
+from loadtests.networks.options import NETWORKS
 
 
 def small(case: NetworkCase) -> NetworkCase:
     fields = {name: getattr(case, name) for name in NetworkCase.__slots__}
     return NetworkCase(**fields | {"different": 3})
+
+
+def test_command_line_has_every_network() -> None:
+    assert tuple(case.name for case in CASES) == NETWORKS
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)

@@ -55,7 +55,7 @@ def trial(rate: float, p99_ms: float, kind: Purpose = "search", cost: Cost = IDL
 
 def conditions() -> dict[str, Any]:
     return {
-        "command": "python -m loadtests find-capacity",
+        "command": "torchlane load find-capacity",
         "date": "2026-01-02T03:04:05+00:00",
         "machine": "a machine, 2 cores",
         "load_average": 0.1,

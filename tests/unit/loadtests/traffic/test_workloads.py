@@ -11,6 +11,7 @@ import numpy as np
 import orjson
 import pytest
 
+from loadtests.capacity import options
 from loadtests.traffic.calls import LoadCall
 from loadtests.traffic.drawing import WorkloadError
 from loadtests.traffic.reference_inputs import REFERENCES, References, ask
@@ -111,6 +112,10 @@ def test_pictures_of_free_size_are_small(least: int, count: int) -> None:
     references = ask(fake.target(), fake.post)
     side = max(64, least)
     assert [each.pixels.shape for each in references.pictures] == [(side, side)] * count
+
+
+def test_command_line_has_every_workload() -> None:
+    assert tuple(WORKLOADS) == options.WORKLOADS
 
 
 ALL = [(model, name) for model in MODELS for name in WORKLOADS]

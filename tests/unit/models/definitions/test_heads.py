@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from models.definitions.heads import Dense, Normalize, Pooling, TokenPool
+from models.choices import Pooling
+from models.definitions.heads import Dense, Normalize, TokenPool
 
 TOKENS = torch.tensor([[[1.0, 2], [3, 4], [50, 60]], [[5, 6], [70, 80], [90, 99]]])
 MASK = torch.tensor([[1, 1, 0], [1, 0, 0]])

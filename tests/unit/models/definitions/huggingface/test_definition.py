@@ -12,7 +12,8 @@ import torch
 import transformers
 from safetensors.torch import save_file
 
-from models.codec_specs import TextCodecSpec, TextTask
+from models.choices import TextTask
+from models.codec_specs import TextCodecSpec
 from models.definitions.definition import Definition
 from models.definitions.huggingface.definition import definition_of
 from models.definitions.huggingface.encoder import EncoderOptions

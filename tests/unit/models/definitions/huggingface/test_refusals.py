@@ -12,7 +12,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from models.codec_specs import TextTask
+from models.choices import TextTask
 from models.definitions.huggingface.definition import definition_of
 from models.definitions.huggingface.encoder import EncoderOptions
 from models.definitions.huggingface.folder import FolderError, ModelFolder
