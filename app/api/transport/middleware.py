@@ -143,6 +143,7 @@ class RequestMiddleware:
             endpoint = self._dialects.endpoints.at(scope.get("raw_path", b""))
             if endpoint is not None and scope["method"] == "POST":
                 scope[ROUTE] = endpoint.route  # counted, although it never reaches its route
+                scope[FORM] = self._dialects.of_route(endpoint.route).errors
             return error
         return None
 

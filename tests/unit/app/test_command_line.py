@@ -222,3 +222,27 @@ def test_invalid_keys_refuse_the_start_unquoted(
     error = capsys.readouterr().err
     assert error.startswith(f"torchlane: {told}")
     assert "tl_" not in error
+
+
+def test_what_a_platform_says_is_above_variables_and_below_flags(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def tell(settings: Settings, _: Worker | None) -> FastAPI:
+        raise Seen(f"{settings.host} {settings.port} {settings.predict_route}")
+
+    monkeypatch.setenv("TORCHLANE_HOST", "127.0.0.1")
+    monkeypatch.setenv("TORCHLANE_PORT", "8000")
+    monkeypatch.setenv("TORCHLANE_WORKERS", "1")
+    monkeypatch.setenv("AIP_HTTP_PORT", "8081")
+    monkeypatch.setenv("AIP_PREDICT_ROUTE", "/vertex")
+    for arguments, port in (([], 8081), (["--port", "8082"], 8082)):
+        assert main(tell, arguments) == 2
+        assert capsys.readouterr().err == f"torchlane: 0.0.0.0 {port} /vertex\n"
+    for name, value, message in (
+        ("AIP_HTTP_PORT", "x", "AIP_HTTP_PORT='x': "),
+        ("AIP_STORAGE_URI", "gs://bucket", "AIP_STORAGE_URI='gs://bucket': gs:// is not supported"),
+    ):
+        with monkeypatch.context() as changed:
+            changed.setenv(name, value)
+            assert main(tell, []) == 2
+        assert capsys.readouterr().err.startswith(f"torchlane: {message}")
