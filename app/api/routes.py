@@ -5,7 +5,7 @@ from __future__ import annotations
 from fastapi import FastAPI, Request, Response
 from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
-from starlette.routing import Match
+from starlette.routing import Match, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from app.api.access import Scraper
@@ -36,7 +36,7 @@ class PredictRoute(APIRoute):
 
     Attributes:
         application: the application.
-        allowed: the methods of all routes with this path.
+        allowed: the methods of all routes with this path, set once all are added.
         form: how the protocol writes errors.
     """
 
@@ -91,7 +91,6 @@ def add_routes(
         for endpoint in endpoints:
             operations = dialect.docs.of(endpoint)
             application = PredictionApp(service, endpoint)
-            allowed = ", ".join(method for docs in operations for method in docs["methods"])
             for docs in operations:
                 route = PredictRoute(
                     endpoint.route,
@@ -100,8 +99,7 @@ def add_routes(
                     response_class=Response,
                     **docs,
                 )
-                route.application, route.allowed = application, allowed
-                route.form = dialect.errors
+                route.application, route.form = application, dialect.errors
                 app.router.routes.append(route)
         dialect.add_routes(app, service)
     add_admin(app, service)
@@ -115,6 +113,18 @@ def add_routes(
                 f"another, such as {HEALTH}"
             )
         add_probe(app, service, health_route, "platform_health")
+    _allow(app)
+
+
+def _allow(app: FastAPI) -> None:
+    """Tell each prediction route the methods of all routes with its path."""
+    by_path: dict[str, dict[str, None]] = {}  # in the order in which they were added
+    for route in app.routes:
+        if isinstance(route, Route):
+            by_path.setdefault(route.path, {}).update(dict.fromkeys(sorted(route.methods or ())))
+    for route in app.routes:
+        if isinstance(route, PredictRoute):
+            route.allowed = ", ".join(by_path[route.path])
 
 
 def _get(path: str) -> Scope:

@@ -141,7 +141,7 @@ def test_wrong_value_error_names_the_flag(
         (["--max_batch_size=1"], "--max_batch_size is not a flag; did you mean --max-batch-size?"),
         (["--nope"], "--nope is not a flag; --help lists all flags"),
         (["--modeldir", "x"], "--modeldir is not a flag; did you mean --model-dir?"),
-        (["serve"], "serve is not a flag; --help lists all flags"),
+        (["sreve"], "sreve is not a flag; --help lists all flags"),
         (["--trusted-keys", ""], "--trusted-keys is empty: give it a value or leave it out"),
         (
             ["--api-keys", "tl_x"],
