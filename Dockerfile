@@ -133,6 +133,7 @@ RUN groupadd --gid 10001 torchlane \
     && useradd --uid 10001 --gid torchlane --home-dir /tmp --no-create-home --shell /usr/sbin/nologin torchlane \
     && install -d -o torchlane -g torchlane /artifacts /reports
 COPY deploy/docker/healthcheck.py /opt/healthcheck.py
+COPY --chmod=755 deploy/docker/serve /usr/local/bin/serve
 WORKDIR /opt/torchlane
 ENV PATH=/opt/venv/bin:$PATH PYTHONPATH=/opt/torchlane PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
 COPY --chmod=755 <<'SCRIPT' /usr/local/bin/torchlane

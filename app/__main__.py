@@ -1,5 +1,7 @@
 """Command line of the server: `torchlane serve [--port 9000 ...]`, in one or several processes.
 
+A hosting platform may give settings in its own way, see `hosting.py`.
+
 The first SIGTERM or SIGINT drains, and the exit code is 0; a second one ends the process at once.
 With one worker there is only this process. With more, this is the parent, which runs no model: the
 workers are forks of it if that is safe; otherwise it starts a new process for each.
@@ -26,6 +28,7 @@ import structlog
 
 from app.api.ports import BACKLOG, bound_socket, listening
 from app.flags import FlagParser, flag_of
+from app.hosting import hosted
 from app.logs import configure_logs, label_logs
 from app.outputs import Outputs, take_over
 from app.processes import fork
@@ -63,8 +66,11 @@ def main(create: Create | None = None, arguments: Sequence[str] | None = None) -
     outputs = take_over()
     for message in DEPRECATIONS:  # before any thread starts, which may replace the filters
         ignore_warnings(message=message)
-    options, chosen = _parser().read(arguments)
+    platform = hosted(os.environ, sys.argv[1:] if arguments is None else arguments)
+    options, flags = _parser().read(platform.arguments)
     place: Place | None = options.worker
+    # The parent has passed a worker what the platform says, or a flag that overrides it.
+    chosen = flags if place is not None else {**platform.settings, **flags}
     if place is not None:
         obey_parent_alone(place.parent)
     try:
@@ -84,7 +90,8 @@ def main(create: Create | None = None, arguments: Sequence[str] | None = None) -
     except (SettingsError, MissingExtra, ValueError) as error:
         problem = str(error)
         for name in chosen:
-            problem = problem.replace(f"{PREFIX}{name.upper()}=", f"{flag_of(name)} ")
+            source = f"{flag_of(name)} " if name in flags else f"{platform.sources[name]}="
+            problem = problem.replace(f"{PREFIX}{name.upper()}=", source)
         sys.stderr.write(f"torchlane: {problem}\n")
         return USAGE_EXIT_CODE
 

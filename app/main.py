@@ -22,7 +22,6 @@ from app.access.entries import EntryError
 from app.access.guard import Guard
 from app.access.keyring import Keyring
 from app.api.answers import AnswerMemory
-from app.api.dialect import Dialects
 from app.api.error_handlers import install_error_handlers
 from app.api.idle import IdleLimit, most_connections
 from app.api.memo import AnswerMemo
@@ -30,7 +29,7 @@ from app.api.memory import BodyMemory
 from app.api.offload import OffloadPool, pool_of
 from app.api.openapi.document import install_openapi
 from app.api.origins import Hosts, Origins
-from app.api.routes import DIALECTS, add_routes
+from app.api.routes import add_routes, dialects_with
 from app.api.service import RequestLimits, Service
 from app.api.transport.connection import connections_for
 from app.api.transport.middleware import surround
@@ -174,7 +173,7 @@ def create_app(
     _watch(metrics, replicas, lifecycle)
     bodies, answers, offload = _memories(settings, processes, metrics)
     service = Service(
-        Dialects(DIALECTS),
+        dialects_with(settings.predict_route, settings.health_route),
         engine,
         lifecycle,
         loaded,
@@ -213,7 +212,7 @@ def create_app(
     app.state.grpc = grpc  # for __main__, which binds its port or hands it connections
     app.state.guard = service.guard  # for routes that need a scope
     install_error_handlers(app)
-    add_routes(app, service, shows_page=settings.shows_page)
+    add_routes(app, service, shows_page=settings.shows_page, health_route=settings.health_route)
     surround(app, service)
     install_openapi(app, service)
     return app

@@ -62,6 +62,7 @@ RIGHT = {
 }
 HOST = re.compile(r"(\*\.)?[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*\.?|\[[0-9A-Fa-f:.]+\]")
 DEVICE = re.compile(r"cpu(\*[1-9][0-9]?)?|cuda:[0-9]+")
+ROUTE = re.compile(r"(/[A-Za-z0-9._:-]+)+")
 ORIGIN = re.compile(
     r"[a-z][a-z0-9+.-]*://([a-z0-9_-]+(\.[a-z0-9_-]+)*|\[[0-9a-f:.]+\])(:[0-9]{1,5})?"
 )
@@ -149,6 +150,12 @@ def _origins(value: str | None) -> str | None:
     for each in listed(value or ""):
         if each != "*" and not ORIGIN.fullmatch(each):
             raise ValueError(f"{each!r} is not an origin; use https://example.com:8443 or *")
+    return value or None
+
+
+def _route(value: str | None) -> str | None:
+    if value and not ROUTE.fullmatch(value):
+        raise ValueError(f"{value!r} is not a path, such as /platform/predict")
     return value or None
 
 
@@ -264,6 +271,10 @@ class Settings(BaseSettings):
     """Accepted Host headers: `example.com,*.example.org`; `*`: any."""
     cors_origins: Annotated[str | None, AfterValidator(_origins)] = None
     """Origins whose scripts may call from a browser: `https://example.com`; `*`: any."""
+    predict_route: Annotated[str | None, AfterValidator(_route)] = None
+    """Another path of POST /invocations, for a platform that chooses it: `/vertex/predict`."""
+    health_route: Annotated[str | None, AfterValidator(_route)] = None
+    """Another path of GET /health, for a platform that chooses it."""
     page: Literal["auto", "on", "off"] = "auto"
     """Whether GET / has a page; `auto`: on loopback addresses, or if there are API keys."""
     head_timeout_s: float = Field(10, gt=0, allow_inf_nan=False)

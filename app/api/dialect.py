@@ -74,9 +74,14 @@ class Dialects:
         self.served = [(each, each.endpoints()) for each in dialects]
         self.endpoints = Endpoints([each for _, many in self.served for each in many])
         self.probes = frozenset(path for each in dialects for path in each.probes)
+        self._by_route = {each.route: dialect for dialect, many in self.served for each in many}
         self._first = dialects[0]
         self._by_root = {root: each for each in dialects for root in each.roots}
         self._admin = tuple(path for each in dialects for path in each.admin_paths)
+
+    def of_route(self, route: str) -> Dialect:
+        """The protocol of a route as documented: of its endpoint, else of its path."""
+        return self._by_route.get(route) or self.of(route)
 
     def of(self, path: str) -> Dialect:
         """The protocol of a path, which may be unknown."""

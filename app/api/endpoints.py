@@ -71,9 +71,8 @@ class Endpoints:
 
 def _pattern(endpoint: Endpoint) -> re.Pattern[bytes]:
     """The pattern of an endpoint's URLs; a query with anything but a plain top_k is not one."""
-    path = endpoint.route.replace("{name}", "(?P<name>[A-Za-z0-9_-]+)").replace(
-        "{version}", f"(?P<version>[0-9]{{1,{MAX_VERSION_DIGITS}}})"
-    )
+    path = re.escape(endpoint.route).replace(r"\{name\}", "(?P<name>[A-Za-z0-9_-]+)")
+    path = path.replace(r"\{version\}", f"(?P<version>[0-9]{{1,{MAX_VERSION_DIGITS}}})")
     if TOP_K in endpoint.parameters:
         path += rf"(?:\?{TOP_K}=(?P<top_k>0{{0,9}}[1-9][0-9]{{0,8}}))?"
     return re.compile(path.encode())

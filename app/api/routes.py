@@ -5,23 +5,30 @@ from __future__ import annotations
 from fastapi import FastAPI, Request, Response
 from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
+from starlette.routing import Match, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from app.api.access import Scraper
 from app.api.admin import add_admin
+from app.api.dialect import Dialects
 from app.api.docs_page import add_docs_page
-from app.api.errors import ROUTE
+from app.api.errors import FORM, ROUTE, ErrorForm
+from app.api.instances import InstancesCall
+from app.api.invocations.call import InvocationsCall
+from app.api.invocations.dialect import invocations
+from app.api.kserve.dialect import KSERVE
 from app.api.native.dialect import NATIVE
 from app.api.oip.dialect import OIP
 from app.api.openapi import schemas
 from app.api.page.routes import add_page
+from app.api.probes import HEALTH, add_probe
 from app.api.service import Service
 from app.api.text.dialect import OPENAI, TEI
 from app.api.torchserve.dialect import TORCHSERVE
 from app.api.transport.asgi_predict import PredictionApp
 from app.metrics import OPENMETRICS
 
-DIALECTS = (NATIVE, OIP, TORCHSERVE, OPENAI, TEI)
+DIALECTS = (NATIVE, OIP, TORCHSERVE, KSERVE, OPENAI, TEI, invocations())
 
 
 class PredictRoute(APIRoute):
@@ -29,27 +36,61 @@ class PredictRoute(APIRoute):
 
     Attributes:
         application: the application.
-        allowed: the methods of all routes with this path.
+        allowed: the methods of all routes with this path, set once all are added.
+        form: how the protocol writes errors.
     """
 
     application: ASGIApp
     allowed: str
+    form: ErrorForm
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass the request on, unless it has another method."""
         if scope["method"] not in (self.methods or ()):
             raise HTTPException(405, headers={"Allow": self.allowed})
-        scope[ROUTE] = self.path
+        scope[ROUTE], scope[FORM] = self.path, self.form
         await self.application(scope, receive, send)
 
 
-def add_routes(app: FastAPI, service: Service, *, shows_page: bool) -> None:
-    """Add every route to the application."""
+def dialects_with(predict_route: str | None, health_route: str | None) -> Dialects:
+    """All protocols, with the paths that a platform calls.
+
+    Args:
+        predict_route: another path of POST /invocations.
+        health_route: another path of GET /health.
+
+    Raises:
+        ValueError: if a prediction in another form has the first path.
+    """
+    taken = Dialects(DIALECTS).endpoints.at((predict_route or "").encode())
+    if taken is not None:
+        if taken.call not in (InstancesCall, InvocationsCall):
+            raise ValueError(
+                f"TORCHLANE_PREDICT_ROUTE={predict_route} is a path of this server, whose bodies "
+                "have another form: choose another, such as /invocations"
+            )
+        predict_route = None
+    return Dialects((*DIALECTS[:-1], invocations(predict_route, health_route)))
+
+
+def add_routes(
+    app: FastAPI, service: Service, *, shows_page: bool, health_route: str | None = None
+) -> None:
+    """Add every route to the application.
+
+    Args:
+        app: the application.
+        service: its parts.
+        shows_page: whether GET / has a page.
+        health_route: another path of GET /health.
+
+    Raises:
+        ValueError: if another call has that path.
+    """
     for dialect, endpoints in service.dialects.served:
         for endpoint in endpoints:
             operations = dialect.docs.of(endpoint)
             application = PredictionApp(service, endpoint)
-            allowed = ", ".join(method for docs in operations for method in docs["methods"])
             for docs in operations:
                 route = PredictRoute(
                     endpoint.route,
@@ -58,13 +99,37 @@ def add_routes(app: FastAPI, service: Service, *, shows_page: bool) -> None:
                     response_class=Response,
                     **docs,
                 )
-                route.application, route.allowed = application, allowed
+                route.application, route.form = application, dialect.errors
                 app.router.routes.append(route)
         dialect.add_routes(app, service)
     add_admin(app, service)
     _add_health(app, service)
     add_docs_page(app)
     add_page(app, service, shown=shows_page)
+    if health_route is not None and all(health_route not in each.probes for each in DIALECTS):
+        if any(route.matches(_get(health_route))[0] is Match.FULL for route in app.routes):
+            raise ValueError(
+                f"TORCHLANE_HEALTH_ROUTE={health_route} is the path of another call: choose "
+                f"another, such as {HEALTH}"
+            )
+        add_probe(app, service, health_route, "platform_health")
+    _allow(app)
+
+
+def _allow(app: FastAPI) -> None:
+    """Tell each prediction route the methods of all routes with its path."""
+    by_path: dict[str, dict[str, None]] = {}  # in the order in which they were added
+    for route in app.routes:
+        if isinstance(route, Route):
+            by_path.setdefault(route.path, {}).update(dict.fromkeys(sorted(route.methods or ())))
+    for route in app.routes:
+        if isinstance(route, PredictRoute):
+            route.allowed = ", ".join(by_path[route.path])
+
+
+def _get(path: str) -> Scope:
+    """The scope of a GET request, to find its route."""
+    return {"type": "http", "method": "GET", "path": path, "root_path": "", "headers": []}
 
 
 async def _passed_on() -> None:
@@ -72,6 +137,8 @@ async def _passed_on() -> None:
 
 
 def _add_health(app: FastAPI, service: Service) -> None:
+    add_probe(app, service, HEALTH, "health")
+
     @app.get("/health/live", tags=["health"], operation_id="live")
     async def live() -> schemas.Health:
         """The process is up."""

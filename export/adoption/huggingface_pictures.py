@@ -75,7 +75,7 @@ def picture_definition(
         raise FolderError(
             f"the model fails on a picture of {how.width} x {how.height} pixels: {cause(error)}"
         ) from error
-    name = "embedding" if options.task == "embed" else "logits"
+    name = "embedding" if options.task == "embed" else "scores"
     if options.task == "classify":
         labels, scores = labels_of(config, output.shape[-1])
         codec = codec.model_copy(update={"labels": labels, "scores": scores})

@@ -168,7 +168,7 @@ def _calibration() -> list[Arrays]:
 DEFINITION = Definition(
     description="A handwritten digit, 0 to 9, from a picture of it.",
     inputs=(TensorSpec(name="image", dtype="float32", shape=(-1, 1, 32, 32)),),
-    outputs=(TensorSpec(name="logits", dtype="float32", shape=(-1, 10)),),
+    outputs=(TensorSpec(name="scores", dtype="float32", shape=(-1, 10)),),
     codec=ImageCodecSpec(
         preprocess=PREPROCESS, labels=tuple(str(digit) for digit in range(10)), scores="softmax"
     ),

@@ -183,7 +183,7 @@ TRAINING = Training(
 DEFINITION = Definition(
     description="A residual network of 50 layers with random weights, to measure devices with.",
     inputs=(TensorSpec(name="image", dtype="float32", shape=(-1, 3, SIDE, SIDE)),),
-    outputs=(TensorSpec(name="logits", dtype="float32", shape=(-1, CLASSES)),),
+    outputs=(TensorSpec(name="scores", dtype="float32", shape=(-1, CLASSES)),),
     codec=ImageCodecSpec(preprocess=PREPROCESS, scores="softmax"),
     build=_build,
     train=None,

@@ -144,7 +144,7 @@ def _samples() -> TextSamples:
 DEFINITION = Definition(
     description="What a snippet of text is: C++, CMake, English or Python.",
     inputs=INPUTS,
-    outputs=(TensorSpec(name="logits", dtype="float32", shape=(-1, len(LABELS))),),
+    outputs=(TensorSpec(name="scores", dtype="float32", shape=(-1, len(LABELS))),),
     codec=CODEC,
     build=lambda: Snippets().eval(),
     train=TRAINING.fit,

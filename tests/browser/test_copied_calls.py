@@ -141,7 +141,7 @@ def test_tritonclient_makes_the_same_call(
     page = visit(guarded.url, expected={401})
     use_key(page, KEY)
     expect(page.locator("canvas.pad")).to_be_visible()
-    for give, output in ((give_drawing, "logits"), (give_numbers, "y"), (give_files, "logits")):
+    for give, output in ((give_drawing, "scores"), (give_numbers, "y"), (give_files, "scores")):
         give(page, tmp_path)
         predict(page)
         save(page, tmp_path)

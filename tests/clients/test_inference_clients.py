@@ -39,6 +39,10 @@ def test_kserve_over_rest(clients: Path, server: Server) -> None:
     run(clients, "-m", "tests.clients.kserve_rest", server.url)
 
 
+def test_kserve_v1_over_rest(clients: Path, server: Server) -> None:
+    run(clients, "-m", "tests.clients.kserve_v1", server.url)
+
+
 def test_open_inference_openapi(clients: Path, server: Server) -> None:
     run(clients, "-m", "tests.clients.open_inference", server.url)
 

@@ -1,7 +1,8 @@
-"""Clients of OpenAI, langchain, infinity and TEI, unchanged, against a real server."""
+"""Clients of OpenAI, langchain, infinity, TEI and Hugging Face, against a real server."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,7 +11,8 @@ import pytest
 from tests.clients.environments import environment, run
 from tests.conftest import Once
 from tests.e2e.server import Server, running
-from tests.text_models import write_text_models
+from tests.kinds import write_pictures
+from tests.text_models import LABELS, SIZE, write_text_model, write_text_models
 
 
 @pytest.fixture(scope="module")
@@ -39,3 +41,13 @@ def test_langchain(clients: Path, server: Server) -> None:
 
 def test_infinity_and_tei(clients: Path, server: Server) -> None:
     run(clients, "-m", "tests.clients.infinity", server.url)
+
+
+def test_hugging_face(tmp_path: Path) -> None:
+    """Its client is among our own packages; the default model is none of the texts'."""
+    write_pictures(tmp_path / "models")
+    write_text_model(tmp_path / "models", "embed", "embed", SIZE)
+    how = (tmp_path / "models", "classify", "classify", 3)
+    write_text_model(*how, scores="softmax", labels=LABELS)
+    with running(tmp_path / "models", tmp_path / "log", default_model="pictures") as server:
+        run(Path(sys.prefix), "-m", "tests.clients.hugging_face", server.url)

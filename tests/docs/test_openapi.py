@@ -41,7 +41,11 @@ REPORT = "/models/{name}/versions/{version}/report"
 TORCHSERVE = {"/predictions/{name}", "/predictions/{name}/{version}"}
 TEXT = {
     *("/v1/embeddings", "/v1/models", "/v1/models/{model}", "/embed", "/embeddings", "/rerank"),
-    "/classify",
+    *("/classify", "/", "/info"),
+}
+PLATFORMS = {
+    *("/v1/models/{name}:predict", "/v1/models/{name}/versions/{version}:predict"),
+    *("/invocations", "/version", "/health"),
 }
 V2 = V2_MODEL | {
     *("/v2", "/v2/health/live", "/v2/health/ready", "/v2/models/stats", "/v2/repository/index"),
@@ -63,7 +67,7 @@ async def test_every_route_is_listed(repository: Path) -> None:
         paths = set((await document(api))["paths"])
     models = {"/models", "/models/{name}", REPORT}
     others = {"/health/live", "/health/ready", "/ping", "/metrics", "/live"}
-    assert paths == ROUTES | ADMIN | V2 | TORCHSERVE | TEXT | models | others
+    assert paths == ROUTES | ADMIN | V2 | TORCHSERVE | TEXT | PLATFORMS | models | others
 
 
 async def test_the_examples_of_prediction_routes_work(repository: Path) -> None:

@@ -238,6 +238,64 @@ async def test_tensors_of_the_open_inference_protocol(server: Listening) -> None
     assert "expected whole numbers in 0..11" in refused.json()["error"]
 
 
+def bytes_of(*texts: bytes) -> bytes:
+    return b"".join(len(text).to_bytes(4, "little") + text for text in texts)
+
+
+def as_oip(tensor: dict[str, Any], octets: bytes = b"", model: str = "text") -> bytes:
+    head = json.dumps({"inputs": [{"datatype": "BYTES", **tensor}]}).encode()
+    length = {"inference_header_content_length": str(len(head))} if octets else {}
+    return request(f"/v2/models/{model}/infer", head + octets, **length)
+
+
+async def test_texts_of_the_open_inference_protocol(server: Listening) -> None:
+    wanted = [*embedding("cat"), *embedding("a", "dog")]
+    octets = bytes_of(b"cat", b"a dog")
+    binary = {"parameters": {"binary_data_size": len(octets)}}
+    for tensor, body in (
+        ({"shape": [2], "data": ["cat", "a dog"]}, b""),
+        ({"shape": [2, 1], "data": [["cat"], ["a dog"]]}, b""),
+        ({"shape": [2], **binary}, octets),
+        ({"shape": [2], **binary}, octets),  # its head is known
+    ):
+        for name in ("text", "input_ids", "other"):
+            answer = await server.ask(as_oip({"name": name, **tensor}, body))
+            assert answer.status == 200, answer.body
+            assert answer.json()["outputs"][0]["data"] == wanted
+    pair = {"name": "p", "shape": [1, 2], "data": ["a", "b"]}
+    named = request("/models/pairs/predict", json.dumps({"input": ["a", "b"]}).encode())
+    answer = await server.ask(as_oip(pair, model="pairs"))
+    assert answer.json()["outputs"][0]["data"] == outputs(await server.ask(named))
+
+
+@pytest.mark.parametrize(
+    ("tensor", "octets", "message"),
+    [
+        ({"shape": [2], "data": ["cat"]}, b"", "1 texts for the shape [2]"),
+        ({"shape": [0], "data": []}, b"", "must have shape [n] or [n, 1], each a text"),
+        ({"shape": [1, 2], "data": ["a", "b"]}, b"", "must have shape [n] or [n, 1]"),
+        ({"shape": [1, 1, 1], "data": ["a"]}, b"", "must have shape [n] or [n, 1]"),
+        ({"shape": [2], "data": ["cat", 1]}, b"", "item 1: expected a text, got a number"),
+        (
+            {"shape": [1], "parameters": {"binary_data_size": 5}},
+            bytes_of(b"\xff"),
+            "item 0: the text is not UTF-8: byte 0xff at 0",
+        ),
+        (
+            {"shape": [1], "parameters": {"binary_data_size": 4}},
+            b"\x09\0\0\0",
+            "element 0 claims 9 bytes, 0 are left",
+        ),
+    ],
+)
+async def test_texts_that_are_none(
+    server: Listening, tensor: dict[str, Any], octets: bytes, message: str
+) -> None:
+    answer = await server.ask(as_oip({"name": "text", **tensor}, octets))
+    assert answer.status == 400
+    assert message in answer.json()["error"]
+
+
 async def test_large_texts_are_not_digested(server: Listening) -> None:
     """That would take the event loop longer than it takes a thread to read them."""
     body = json.dumps({"inputs": ["cat " * 20_000] * 14}).encode()

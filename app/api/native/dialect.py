@@ -102,6 +102,6 @@ NATIVE = Dialect(
     ),
     roots=("predict", "batch-predict", "models"),
     add_routes=add_models,
-    probes=("/health/live", "/health/ready"),
+    probes=("/health", "/health/live", "/health/ready"),
     admin_paths=("/admin",),
 )

@@ -15,9 +15,11 @@ from app.api.oip.requests import InferRequest, Tensor
 from app.codecs.base import Budget, Codec, Files, at_index, check_count
 from app.codecs.base64_files import decoded
 from app.codecs.sniffing import sniffed
+from app.codecs.tensor import kind
 from app.codecs.values import misshapen, short, wanted
 from app.errors import CallerError, InvalidInput
 from app.types import Array, Item
+from models.codec_specs import TextCodecSpec
 from models.tensors import TensorSpec
 
 LENGTH = struct.Struct("<I")  # before each element of BYTES
@@ -41,6 +43,9 @@ def items_of(codec: Codec, tensors: Sequence[Tensor], max_items: int, budget: Bu
         TooLongForLoop: see `Budget`.
     """
     specs = codec.manifest.inputs
+    how = codec.manifest.codec
+    if isinstance(how, TextCodecSpec) and len(tensors) == 1 and tensors[0].datatype == BYTES:
+        return _items_of_texts(codec, how, tensors[0], max_items, budget)
     given = {tensor.name: tensor for tensor in tensors}
     names = [spec.name for spec in specs]
     first = given.get(names[0])
@@ -97,7 +102,7 @@ def layout_of(codec: Codec, request: InferRequest) -> Layout | None:
     parts = []
     for spec in codec.manifest.inputs:
         dtype = np.dtype(spec.dtype)
-        if DATATYPES[spec.dtype] != datatypes[spec.name] or dtype.kind == "b" or not LITTLE:
+        if DATATYPES[spec.dtype] != datatypes.get(spec.name) or dtype.kind == "b" or not LITTLE:
             return None
         parts.append((spec.name, dtype, begins[spec.name], shapes[spec.name]))
     return Layout(request._replace(inputs=()), nbytes, tuple(parts))
@@ -173,6 +178,51 @@ def _differs(spec: TensorSpec, tensor: Tensor, got: str) -> CallerError:
     )
 
 
+def _items_of_texts(
+    codec: Codec, how: TextCodecSpec, tensor: Tensor, max_items: int, budget: Budget
+) -> list[Item]:
+    """One item from each text: BYTES [n] or [n, 1], of any name; from each pair of texts [n, 2]."""
+    name, texts = f"input {short(tensor.name)}", 2 if how.pairs else 1
+    count = tensor.shape[0]
+    if math.prod(tensor.shape) != count * texts or count < 1 or len(tensor.shape) > 2:
+        shape = "[n, 2], each a pair of texts" if how.pairs else "[n] or [n, 1], each a text"
+        raise InvalidInput(
+            f"{name}: BYTES for this model must have shape {shape}, got {list(tensor.shape)}"
+        )
+    check_count(count, max_items)
+    data = tensor.data
+    if isinstance(data, memoryview):
+        budget.read(len(data))
+        elements: list[object] = [*split_bytes(name, data, count * texts)]
+    else:
+        elements = [
+            each for row in data for each in (row if isinstance(row, list) else (row,))
+        ]  # flat or nested
+    if len(elements) != count * texts:
+        raise InvalidInput(f"{name}: {len(elements)} texts for the shape {list(tensor.shape)}")
+    items = []
+    for index in range(count):
+        try:
+            of_item = [_text(each) for each in elements[index * texts : (index + 1) * texts]]
+            items.append(codec.decode(of_item if how.pairs else of_item[0], budget))
+        except InvalidInput as error:
+            raise at_index(index, error) from error
+    return items
+
+
+def _text(element: object) -> str:
+    if isinstance(element, bytes):
+        try:
+            return element.decode()
+        except UnicodeDecodeError as error:
+            raise InvalidInput(
+                f"the text is not UTF-8: byte {element[error.start]:#04x} at {error.start}"
+            ) from error
+    if not isinstance(element, str):
+        raise InvalidInput(f"expected a text, got {kind(element)}")
+    return element
+
+
 def _items_of_files(codec: Codec, files: Files, tensor: Tensor, budget: Budget) -> list[Item]:
     """One item from each file: BYTES [n], or [n, 1]."""
     name = f"input {tensor.name!r}"
@@ -207,10 +257,10 @@ def _item_of_file(codec: Codec, files: Files, index: int, file: object, budget: 
                 raise InvalidInput(
                     f"a file in JSON must be {files.called} in base64; {error}"
                 ) from error
-        kind = sniffed(file) if isinstance(file, bytes) else None
-        if not isinstance(file, bytes) or kind not in files.types:
+        media_type = sniffed(file) if isinstance(file, bytes) else None
+        if not isinstance(file, bytes) or media_type not in files.types:
             raise InvalidInput(f"it is not {files.called}")
-        return codec.decode_raw(kind, file, max_items=None, budget=budget)[0]
+        return codec.decode_raw(media_type, file, max_items=None, budget=budget)[0]
     except InvalidInput as error:
         raise at_index(index, error) from error
 

@@ -88,7 +88,7 @@ def _show_access(made: Docs, service: Service) -> None:
         statuses = {401, 403} if "security" in operation else set()
         if path in predictions and service.guard.enabled:
             statuses.add(429)
-        schema = dialects.of(path).docs.error_schema
+        schema = dialects.of_route(path).docs.error_schema
         for status in sorted(statuses):
             shown = {**error_of(schema, DESCRIPTIONS[status]), "headers": ACCESS_HEADERS[status]}
             operation["responses"].setdefault(str(status), shown)

@@ -149,7 +149,7 @@ class BatchPredictAnswer(BaseModel):
 
 
 class Ping(BaseModel):
-    """The answer of TorchServe's health check."""
+    """The answer of a platform's health check, in TorchServe's form."""
 
     status: Literal["Healthy", "Unhealthy"]
 

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from fastapi import FastAPI, Response
+from fastapi import FastAPI, Request, Response
+from starlette.exceptions import HTTPException
 
 from app.api.access import Scraper
 from app.api.openapi import schemas
@@ -31,6 +32,10 @@ LIVE: dict[int | str, dict[str, Any]] = {
 }
 
 
+async def _hidden(_: Request) -> Response:
+    raise HTTPException(404)
+
+
 def add_page(app: FastAPI, service: Service, *, shown: bool) -> None:
     """Add the live data, the reports and, if it is shown, the page."""
     live, asks_for_key = Live(service), not service.limits.open_metrics
@@ -39,6 +44,8 @@ def add_page(app: FastAPI, service: Service, *, shown: bool) -> None:
         served = PackagedFiles((__package__, "static"), images="blob: data:")
         app.add_route("/", served.page("index.html"), include_in_schema=False)
         app.mount("/page", served)
+    else:  # else GET / would be the wrong method of the call there
+        app.add_route("/", _hidden, include_in_schema=False)
     add_report(app, service)
 
     @app.get(

@@ -15,7 +15,7 @@ from app.codecs.base import check_count
 from app.codecs.values import short
 from app.engine.submission import Submission
 from app.errors import InvalidInput, ItemFailed, ModelNotFound, PayloadTooLarge
-from app.registry.loaded_models import LoadedModel
+from app.registry.loaded_models import LoadedModel, LoadedModels, list_names
 from app.types import Array, Item, Outcome
 from models.choices import TextTask
 from models.codec_specs import TextCodecSpec
@@ -48,8 +48,38 @@ class TextCall(Call):
             self._coding = None
         self._document = parsed(body)
         self.endpoint = named(self.endpoint, self._document.get("model"))
+        if self.endpoint.name is None:
+            self.endpoint = self._of_task(self.endpoint, self.wanted_tasks(self._document))
         super().find_model()
         return super().begin(body, request_id)
+
+    def wanted_tasks(self, document: Mapping[str, Any]) -> Sequence[TextTask]:
+        """The tasks of a body that names no model; a model of the first one is preferred."""
+        return self.tasks
+
+    def _of_task(self, endpoint: Endpoint, tasks: Sequence[TextTask]) -> Endpoint:
+        """The endpoint with the default model if that has a task, else with the only one that has.
+
+        Raises:
+            ModelNotFound: if several models have it, and none is the default.
+        """
+        loaded = self.service.loaded
+        name = loaded.default_model
+        default = None if name is None else loaded.get(name)
+        if name is not None and default is None:
+            return endpoint  # it may have the task once it is loaded
+        for task in tasks:
+            if default is not None and task_of(default) == task:
+                return endpoint
+            names = loaded_for(loaded, task)
+            if len(names) > 1:
+                raise ModelNotFound(
+                    f"several models are made to {task}: name one in 'model'; there are: "
+                    f"{list_names(names)}"
+                )
+            if names:
+                return Endpoint(endpoint.route, endpoint.call, names[0], None, endpoint.many)
+        return endpoint
 
     def _inflated(self, body: bytes, coding: bytes) -> bytes:
         most = min(MAX_BODY_BYTES, self.service.limits.max_body_bytes)
@@ -193,6 +223,18 @@ def split(model: str) -> tuple[str, str | None]:
     return (name, version) if name and version.isdigit() else (model, None)
 
 
+def loaded_for(loaded: LoadedModels, task: TextTask) -> list[str]:
+    """The names of the loaded models that have a task."""
+    models = [(name, loaded.get(name)) for name in loaded.names]
+    return [name for name, model in models if model is not None and task_of(model) == task]
+
+
+def task_of(model: LoadedModel) -> TextTask | None:
+    """The task of a text model; None for another model."""
+    codec = model.manifest.codec
+    return codec.task if isinstance(codec, TextCodecSpec) else None
+
+
 def check_task(model: LoadedModel, tasks: Sequence[TextTask], route: str) -> None:
     """Reject a model whose task or output does not fit a call.
 
@@ -200,7 +242,7 @@ def check_task(model: LoadedModel, tasks: Sequence[TextTask], route: str) -> Non
         InvalidInput: with what the model is for.
     """
     codec, shape = model.manifest.codec, model.manifest.outputs[0].item_shape
-    task = codec.task if isinstance(codec, TextCodecSpec) else None
+    task = task_of(model)
     if task not in tasks:
         made = f"for {codec.kind} inputs" if task is None else f"to {task}"
     elif task == "rerank" and math.prod(shape) != 1:

@@ -6,7 +6,7 @@ of the native call here: a text, a pair of texts, or a list of lists of one text
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ from app.api.text.body import TextCall
 from app.api.text.fields import one_of
 from app.api.text.scores import scores_of, wants_raw
 from app.errors import InvalidInput
+from app.registry.loaded_models import LoadedModel
 from app.types import Array, Item, Outcome
 
 INPUT, INPUTS = "input", "inputs"
@@ -31,31 +32,57 @@ class ClassifyCall(TextCall):
     def read_document(self, document: dict[str, Any]) -> list[Item]:
         key = self._key = one_of(document, INPUTS, INPUT)
         self._raw = wants_raw(document, self.model)
-        values: Sequence[object]
         if key == INPUT:
             self._many, values = True, self.texts_of(document, INPUT)
-        else:
-            given = document.get(INPUTS)
-            if isinstance(given, list):
-                self.check_count(given)
-            self._many, values = sequences_of(given)
-        count, labels = len(values), self.model.manifest.outputs[0].item_shape[0]
-        check_classes(count * labels, count, "send fewer texts at once")
-        return self.items_of(document, values, lambda index: f"{key}[{index}]")
+            return items_to_label(self, document, key, values)
+        self._many, items = items_of_sequences(self, document)
+        return items
 
     def document_of(
         self, outcomes: Sequence[Outcome], collect: Callable[[Iterator[object]], object] = list
     ) -> object:
-        places = self._places(self.arrays_of(outcomes))
+        places = labelled(self.model, self.arrays_of(outcomes), raw=self._raw)
         if self._key == INPUTS:
             return collect(places) if self._many else next(places)
         return self.listed("classify", "data", collect(places))
 
-    def _places(self, arrays: Sequence[Array]) -> Iterator[object]:
-        labels = self.model.manifest.codec.labels
-        for array in arrays:
-            (scores,) = scores_of(self.model, [array], raw=self._raw)
-            yield ranked(scores.reshape(-1), labels)
+
+def items_of_sequences(call: TextCall, document: Mapping[str, Any]) -> tuple[bool, list[Item]]:
+    """Whether TEI's `inputs` is a batch, and its items.
+
+    Raises:
+        PayloadTooLarge: if there are too many items, or labels of them.
+        InvalidInput: if the field, or an item, is invalid.
+    """
+    given = document.get(INPUTS)
+    if isinstance(given, list):
+        call.check_count(given)
+    is_batch, values = sequences_of(given)
+    return is_batch, items_to_label(call, document, INPUTS, values)
+
+
+def items_to_label(
+    call: TextCall, document: Mapping[str, Any], key: str, values: Sequence[object]
+) -> list[Item]:
+    """The items of the values of a field.
+
+    Raises:
+        PayloadTooLarge: if the answer would have too many labels.
+        InvalidInput: if a value is invalid.
+    """
+    count, labels = len(values), call.model.manifest.outputs[0].item_shape[0]
+    check_classes(count * labels, count, "send fewer texts at once")
+    return call.items_of(document, values, lambda index: f"{key}[{index}]")
+
+
+def labelled(
+    model: LoadedModel, arrays: Sequence[Array], *, raw: bool, top: int | None = None
+) -> Iterator[object]:
+    """The labels of each item with their scores, highest first; the best `top` if it is given."""
+    labels = model.manifest.codec.labels
+    for array in arrays:
+        (scores,) = scores_of(model, [array], raw=raw)
+        yield ranked(scores.reshape(-1), labels)[:top]
 
 
 def sequences_of(given: object) -> tuple[bool, list[object]]:

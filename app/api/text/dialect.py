@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from app.api.dialect import Dialect
 from app.api.errors import ErrorForm, Failure
-from app.api.text import classify, embeddings, rerank
+from app.api.text import classify, embeddings, rerank, root
+from app.api.text.info import add_info
 from app.api.text.models import add_openai_models
 from app.api.text.openapi import OPENAI_OPERATIONS, TEI_OPERATIONS
 from app.errors import BackendFailed, InvalidInput, NonFiniteOutput, Overloaded
@@ -46,8 +47,14 @@ OPENAI = Dialect(
     add_routes=add_openai_models,
 )
 TEI = Dialect(
-    endpoints=lambda: (*embeddings.TEI_ENDPOINTS, *rerank.ENDPOINTS, *classify.ENDPOINTS),
+    endpoints=lambda: (
+        *embeddings.TEI_ENDPOINTS,
+        *rerank.ENDPOINTS,
+        *classify.ENDPOINTS,
+        *root.ENDPOINTS,
+    ),
     errors=ErrorForm(tei_error, {Overloaded: 429, BackendFailed: 424, NonFiniteOutput: 424}),
     docs=TEI_OPERATIONS,
-    roots=("embed", "rerank", "classify"),
+    roots=("embed", "rerank", "classify", "info"),
+    add_routes=add_info,
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import numpy as np
 
@@ -14,6 +14,7 @@ from app.api.text.fields import field, flag
 from app.codecs.values import short
 from app.errors import InvalidInput
 from app.types import Array, Item, Outcome
+from models.codec_specs import TextTask
 
 MAX_INPUTS = 2048  # OpenAI's limit for one request
 FIELDS = frozenset(("input", "model", "encoding_format", "dimensions", "user"))
@@ -28,7 +29,7 @@ class EmbeddingsCall(TextCall):
     """
 
     __slots__ = ("_in_base64", "size")
-    tasks = ("embed",)
+    tasks: ClassVar[tuple[TextTask, ...]] = ("embed",)
 
     def read_document(self, document: dict[str, Any]) -> list[Item]:
         self.check_fields(document)

@@ -1,4 +1,7 @@
-"""OpenAI's GET /v1/models and GET /v1/models/MODEL."""
+"""GET /v1/models and GET /v1/models/MODEL, of OpenAI, KServe V1 and TensorFlow Serving.
+
+Their fields have different names, so that an answer has those of all three. Errors are OpenAI's.
+"""
 
 from __future__ import annotations
 
@@ -32,10 +35,27 @@ class OpenAIModel(TypedDict):
 
 
 class OpenAIModels(TypedDict):
-    """All loaded models."""
+    """All loaded models; `models` has their names, as in KServe V1."""
 
     object: str
     data: list[OpenAIModel]
+    models: list[str]
+
+
+class ServedVersion(TypedDict):
+    """A loaded version, as in TensorFlow Serving."""
+
+    version: str
+    state: str
+    status: dict[str, str]
+
+
+class ServedModel(OpenAIModel):
+    """A loaded model as OpenAI, KServe V1 and TensorFlow Serving describe it."""
+
+    name: str
+    ready: bool
+    model_version_status: list[ServedVersion]
 
 
 def add_openai_models(app: FastAPI, service: Service) -> None:
@@ -51,8 +71,12 @@ def add_openai_models(app: FastAPI, service: Service) -> None:
     async def models() -> OpenAIModels:
         """The loaded models, by the names that a request's `model` may have."""
         loaded = service.loaded
-        found = [(name, loaded.get(name)) for name in loaded.names]
-        return {"object": "list", "data": [_shown(name, each) for name, each in found if each]}
+        models = {name: each for name in loaded.names if (each := loaded.get(name)) is not None}
+        return {
+            "object": "list",
+            "data": [_shown(name, each) for name, each in models.items()],
+            "models": list(models),
+        }
 
     @router.get(
         "/{model:path}",
@@ -60,13 +84,25 @@ def add_openai_models(app: FastAPI, service: Service) -> None:
         responses={**ERRORS[404], **ERRORS[503]},
         openapi_extra={"parameters": [ID]},
     )
-    async def model(request: Request) -> OpenAIModel:
-        """One loaded model."""
+    async def model(request: Request) -> ServedModel:
+        """One loaded model, or one version by NAME/VERSION or NAME/versions/VERSION."""
         wanted = request.path_params["model"]
         if not wanted:
             raise ModelNotFound("name a model; GET /v1/models lists all models")
-        name, version = split(wanted)
-        return _shown(wanted, service.loaded.resolve(name, version_number(version)))
+        loaded = service.loaded
+        name, version = split(wanted.replace("/versions/", "/", 1))
+        chosen = loaded.resolve(name, version_number(version))
+        versions = loaded.versions(name) if version is None else (chosen.id,)
+        ok = {"error_code": "OK", "error_message": ""}
+        return {
+            **_shown(wanted, chosen),
+            "name": name,
+            "ready": True,
+            "model_version_status": [
+                {"version": str(each.version), "state": "AVAILABLE", "status": ok}
+                for each in versions
+            ],
+        }
 
     app.include_router(router)
 

@@ -122,6 +122,31 @@ _CALLS: dict[str, _Call] = {
         ),
         _list(_VECTOR),
     ),
+    "/": _Call(
+        "Embeddings or labels of texts, as Hugging Face's servers of one model answer.",
+        "Root",
+        "As from `/embed` or `/classify`; with `parameters`, a list of labels for each text",
+        _object(
+            ("inputs",),
+            {
+                "inputs": {
+                    "description": "see `/embed` and `/classify`",
+                    "anyOf": [_TEXT, _list({})],
+                },
+                "model": _MODEL,
+                "parameters": {
+                    "type": "object",
+                    "description": "of a pipeline: `top_k` and `function_to_apply` for labels, the "
+                    "other fields of `/embed` for embeddings",
+                },
+                "normalize": {"type": "boolean", "default": True},
+                "truncate": _TRUNCATE,
+                "dimensions": _SIZE,
+                "raw_scores": _FLAG,
+            },
+        ),
+        {"anyOf": [_list(_VECTOR), _LABELS, _list(_LABELS)]},
+    ),
     "/rerank": _Call(
         "Texts, ranked by how well they answer a query.",
         "Rerank",
@@ -236,7 +261,7 @@ def _operation(errors: Responses, endpoint: Endpoint) -> list[Docs]:
     }
     return [
         operation(
-            endpoint.route.strip("/").replace("/", "_"),
+            endpoint.route.strip("/").replace("/", "_") or "root",
             call.does,
             TAG,
             {200: ok, **errors},

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from fastapi import FastAPI, Response
-
 from app.api.dialect import Dialect, Docs, Operations
 from app.api.endpoints import Endpoint
 from app.api.errors import ErrorForm, Failure
-from app.api.openapi import schemas
 from app.api.openapi.bodies import ANY_ITEM, BINARY, FILE
 from app.api.openapi.errors import errors_of, operation, prediction_errors, suffix_of
 from app.api.openapi.headers import answered, parameters, path_parameters
-from app.api.service import Service
+from app.api.probes import add_probe
 from app.api.torchserve.predictions import ENDPOINTS
 from app.codecs.base import JSON, OCTET_STREAM
 from app.errors import InvalidInput
@@ -77,23 +74,11 @@ def operations(endpoint: Endpoint) -> list[Docs]:
     return [docs, {**docs, "name": f"{docs['name']}_put", "methods": ["PUT"]}]
 
 
-def add_ping(app: FastAPI, service: Service) -> None:
-    """Add its call for probes."""
-    unready = {"model": schemas.Ping, "description": "Not ready; GET /health/ready says why"}
-
-    @app.get("/ping", tags=["health"], operation_id="ping", responses={503: unready})
-    async def ping(response: Response) -> schemas.Ping:
-        """Readiness in TorchServe's format."""
-        found = service.lifecycle.readiness().ready
-        response.status_code = 200 if found else 503
-        return schemas.Ping(status="Healthy" if found else "Unhealthy")
-
-
 TORCHSERVE = Dialect(
     endpoints=lambda: ENDPOINTS,
     errors=ErrorForm(error_body, {InvalidInput: 400}),
     docs=Operations(TAG, ERROR, operations, SCHEMAS),
     roots=("predictions", "ping"),
-    add_routes=add_ping,
+    add_routes=lambda app, service: add_probe(app, service, "/ping", "ping"),
     probes=("/ping",),
 )

@@ -218,7 +218,8 @@ class Exchange:
         if self._trace is not None:
             self._trace.error = error
         self._scope[REQUEST_ID] = self._request_id.decode("ascii")
-        self._scope[FORM] = self._connection.service.dialects.of(self._endpoint.route).errors
+        dialect = self._connection.service.dialects.of_route(self._endpoint.route)
+        self._scope[FORM] = dialect.errors
         if isinstance(error, TorchlaneError):
             try:
                 return error_answer(self._scope, error)

@@ -144,6 +144,7 @@ class RequestMiddleware:
             endpoint = self._dialects.endpoints.at(path.encode())
             if endpoint is not None and scope["method"] == "POST":
                 scope[ROUTE] = endpoint.route  # counted, although it never reaches its route
+                scope[FORM] = self._dialects.of_route(endpoint.route).errors
             return error
         return None
 

@@ -239,9 +239,9 @@ def _output(
             answer = module(*input_tensors(first, samples.inputs))
     except Exception as error:
         raise FolderError(f"the model fails on a sentence: {cause(error)}") from error
-    name = "embedding" if options.task == "embed" else "logits"
     tokens = (Dimension(name="seq", least=1, most=codec.max_tokens),) if per_token else ()
     shape = (-1, -1, answer.shape[-1]) if per_token else (-1, answer.shape[-1])
+    name = "embedding" if options.task == "embed" else "scores"
     output = TensorSpec(name=name, dtype="float32", shape=shape, dimensions=tokens)
     if options.task == "embed":
         return output, codec

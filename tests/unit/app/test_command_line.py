@@ -141,7 +141,7 @@ def test_wrong_value_error_names_the_flag(
         (["--max_batch_size=1"], "--max_batch_size is not a flag; did you mean --max-batch-size?"),
         (["--nope"], "--nope is not a flag; --help lists all flags"),
         (["--modeldir", "x"], "--modeldir is not a flag; did you mean --model-dir?"),
-        (["serve"], "serve is not a flag; --help lists all flags"),
+        (["sreve"], "sreve is not a flag; --help lists all flags"),
         (["--trusted-keys", ""], "--trusted-keys is empty: give it a value or leave it out"),
         (
             ["--api-keys", "tl_x"],
@@ -216,3 +216,27 @@ def test_invalid_keys_refuse_the_start_unquoted(
     error = capsys.readouterr().err
     assert error.startswith(f"torchlane: {told}")
     assert "tl_" not in error
+
+
+def test_what_a_platform_says_is_above_variables_and_below_flags(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def tell(settings: Settings, _: Worker | None) -> FastAPI:
+        raise Seen(f"{settings.host} {settings.port} {settings.predict_route}")
+
+    monkeypatch.setenv("TORCHLANE_HOST", "127.0.0.1")
+    monkeypatch.setenv("TORCHLANE_PORT", "8000")
+    monkeypatch.setenv("TORCHLANE_WORKERS", "1")
+    monkeypatch.setenv("AIP_HTTP_PORT", "8081")
+    monkeypatch.setenv("AIP_PREDICT_ROUTE", "/vertex")
+    for arguments, port in (([], 8081), (["--port", "8082"], 8082)):
+        assert main(tell, arguments) == 2
+        assert capsys.readouterr().err == f"torchlane: 0.0.0.0 {port} /vertex\n"
+    for name, value, message in (
+        ("AIP_HTTP_PORT", "x", "AIP_HTTP_PORT='x': "),
+        ("AIP_STORAGE_URI", "gs://bucket", "AIP_STORAGE_URI='gs://bucket': gs:// is not supported"),
+    ):
+        with monkeypatch.context() as changed:
+            changed.setenv(name, value)
+            assert main(tell, []) == 2
+        assert capsys.readouterr().err.startswith(f"torchlane: {message}")

@@ -45,6 +45,11 @@ def test_settings_are_frozen(name: str) -> None:
         ("REQUIRED_MODELS", "digits, mine", "digits, mine"),
         ("REQUIRED_MODELS", "*", "*"),
         ("MODELS_FILE", "models.toml", Path("models.toml")),
+        (
+            "PREDICT_ROUTE",
+            "/v1/endpoints/1/deployedModels/2:predict",
+            "/v1/endpoints/1/deployedModels/2:predict",
+        ),
         ("DEVICES", "cpu", "cpu"),
         ("DEVICES", "cpu*2", "cpu*2"),
         ("DEVICES", "cuda:0", "cuda:0"),
@@ -150,6 +155,8 @@ class TestEmptyGuards:
 @pytest.mark.parametrize(
     ("name", "text", "right"),
     [
+        ("PREDICT_ROUTE", "predict", "not a path, such as"),
+        ("HEALTH_ROUTE", "/a{b}", "not a path, such as"),
         ("PORT", "http", "valid integer"),
         ("MODEL_DIR", "s3://bucket/models", "s3:// is not supported, only local paths are"),
         ("API_KEYS_FILE", "file:///keys", "file:// is not supported, only local paths are"),

@@ -15,6 +15,8 @@ from app.api.routes import DIALECTS
         (b"/predict", "/predict", False, None, None),
         (b"/models/x/predict?top_k=05", "/models/{name}/predict", False, "x", None),
         (b"/batch-predict", "/batch-predict", True, None, None),
+        (b"/", "/", True, None, None),
+        (b"/v1/models/x:predict", "/v1/models/{name}:predict", True, "x", None),
         (b"/models/a-b_9/predict", "/models/{name}/predict", False, "a-b_9", None),
         (
             b"/models/x/versions/07/batch-predict",
@@ -38,7 +40,7 @@ def test_prediction_paths_are_recognized(
     "url",
     [
         *(
-            b"/",
+            b"/x",
             b"/predict/",
             b"/predict?a=1",
             b"//predict",
@@ -56,6 +58,7 @@ def test_prediction_paths_are_recognized(
             b"/v2/models/m/infer?top_k=1",
             b"/predictions/m?top_k=1",
         ),
+        *(b"/v1/models/a:explain", b"/v1/models/a:predict:predict", b"/v1/models/:predict"),
         *(b"/models/a/versions/1234567890/predict", b"http://host/predict", b"/predict\n"),
     ],
 )
@@ -76,7 +79,9 @@ def test_a_protocol_owns_its_paths() -> None:
     """Otherwise their errors would have the form of another protocol."""
     dialects = Dialects(DIALECTS)
     for dialect, endpoints in dialects.served:
-        paths = (*(each.route for each in endpoints), *dialect.probes, *dialect.admin_paths)
+        routes = [each.route for each in endpoints]
+        assert all(dialects.of_route(route) is dialect for route in routes), routes
+        paths = (*dialect.probes, *dialect.admin_paths)
         assert all(dialects.of(path) is dialect for path in paths), paths
     assert dialects.of("/v2") is dialects.of("/v2/nowhere") is not DIALECTS[0]
     assert dialects.of("") is dialects.of("/v22/models") is DIALECTS[0]

@@ -39,6 +39,16 @@ FULL = Overloaded("full", retry_after_s=0.25)
             },
         ),
         ("/rerank", FULL, 429, {"error": "full", "error_type": "Overloaded"}),
+        ("/", FULL, 429, {"error": "full", "error_type": "Overloaded"}),
+        ("/v1/models/{name}:predict", InvalidInput("no"), 400, {"error": "no"}),
+        ("/v1/models/{name}:predict", FULL, 503, {"error": "full"}),
+        ("/invocations", InvalidInput("no"), 400, {"error_code": "BAD_REQUEST", "message": "no"}),
+        (
+            "/invocations",
+            FULL,
+            503,
+            {"error_code": "TEMPORARILY_UNAVAILABLE", "message": "full"},
+        ),
         ("/embed", BackendFailed("bad"), 424, {"error": "bad", "error_type": "Backend"}),
         ("/classify", ModelNotReady("soon"), 503, {"error": "soon", "error_type": "Unhealthy"}),
         ("/classify", InvalidInput("no"), 422, {"error": "no", "error_type": "Validation"}),
@@ -58,7 +68,7 @@ FULL = Overloaded("full", retry_after_s=0.25)
     ],
 )
 def test_shape_and_status(path: str, error: TorchlaneError, status: int, body: Any) -> None:
-    found, headers, content = error_answer({FORM: Dialects(DIALECTS).of(path).errors}, error)
+    found, headers, content = error_answer({FORM: Dialects(DIALECTS).of_route(path).errors}, error)
     assert (found, orjson.loads(content)) == (status, body)
     fields = dict(headers)
     assert fields.get(b"retry-after") == (b"1" if error is FULL else None)

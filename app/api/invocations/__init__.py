@@ -1,0 +1,1 @@
+"""The container calls of SageMaker, MLflow and Vertex AI."""

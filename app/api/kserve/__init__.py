@@ -1,0 +1,1 @@
+"""The REST calls of KServe version 1 and TensorFlow Serving."""
