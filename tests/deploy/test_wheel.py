@@ -69,6 +69,7 @@ def test_an_installed_wheel_runs_machine_code(tmp_path: Path, repository: Path) 
     environment = dict(os.environ) | {
         "PYTHONPATH": str(folder),
         "TORCHLANE_DEVICES": "cpu",
+        "TORCHLANE_LOG_FORMAT": "json",
         "TORCHLANE_MODEL_DIR": str(repository),
         "TORCHLANE_PORT": str(port),
     }
@@ -81,7 +82,7 @@ def test_an_installed_wheel_runs_machine_code(tmp_path: Path, repository: Path) 
         wait_ready(server)
         (info,) = (line for line in server.scrape() if line.startswith("torchlane_build_info{"))
         assert 'compiled="true"' in info
-        assert "runs='machine code'" in server.log
+        assert '"runs": "machine code"' in server.log
         assert "native_reader_not_loaded" not in server.log
     finally:
         process.kill()
