@@ -29,13 +29,14 @@ import structlog
 from app.api.ports import BACKLOG, bound_socket, listening
 from app.flags import FlagParser, flag_of
 from app.hosting import hosted
-from app.logs import configure_logs, label_logs
+from app.logs import configure_logs, label_logs, shows_colors
 from app.outputs import Outputs, take_over
-from app.processes import fork
+from app.processes import fork, news
 from app.processes.ending import exit_with
 from app.processes.listener import url_of
 from app.processes.serving_process import DEVICE_LOST_EXIT_CODE
 from app.processes.worker import Place, Shared, Worker, obey_parent_alone
+from app.screen import Screen, process_age_s
 from app.settings import GROUPS, PREFIX, Settings, SettingsError, load_settings
 from app.telemetry import variables
 from models.command_lines import USAGE_EXIT_CODE
@@ -81,7 +82,7 @@ def main(create: Create | None = None, arguments: Sequence[str] | None = None) -
             from app.telemetry.provider import configured  # noqa: PLC0415
 
             configured()
-        configure_logs(settings.log_level, settings.log_format)
+        configure_logs(settings.log_level, settings.log_format, _screen(settings, place))
         _drop_metrics_folder()
         workers = _workers(settings) if place is None else 1
         if workers > 1:
@@ -94,6 +95,15 @@ def main(create: Create | None = None, arguments: Sequence[str] | None = None) -
             problem = problem.replace(f"{PREFIX}{name.upper()}=", source)
         sys.stderr.write(f"torchlane: {problem}\n")
         return USAGE_EXIT_CODE
+
+
+def _screen(settings: Settings, place: Place | None) -> Screen | None:
+    """The screen of a person; None if every event is to be printed."""
+    if (settings.log_format, settings.log_level) != ("console", "info"):
+        return None
+    pass_on = None if place is None else partial(news.pass_on, place.news, place.index)
+    colors = shows_colors(sys.stderr.isatty(), os.environ)
+    return Screen(colors=colors, pass_on=pass_on, age_s=process_age_s)
 
 
 def _parser() -> FlagParser:
@@ -295,6 +305,10 @@ def _supervise(create: Create | None, settings: Settings, workers: int, outputs:
             ) from error
         stack.callback(shared.close)
         plan = WorkersPlan(_command(), _environment(settings), workers, settings.drain_s, shared)
+        LOG.info("listening", url=url_of(bound))
+        if grpc is not None:
+            address, port = grpc.getsockname()[:2]
+            LOG.info("grpc_listens", address=address, port=port)
         if settings.shows_page:
             LOG.info("page", url=url_of(bound))
         supervisor = Supervisor(bound, plan, lambda: outputs.dropped, grpc)

@@ -5,16 +5,19 @@ from __future__ import annotations
 import contextlib
 import datetime as dt
 import sys
+import textwrap
 import time
 from collections.abc import Iterator
 from typing import TextIO
 
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.markup import escape
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
     Progress,
+    ProgressColumn,
+    Task,
     TextColumn,
     TimeElapsedColumn,
     TimeRemainingColumn,
@@ -24,6 +27,15 @@ from rich.text import Text
 
 from export.proving.prove import Stage
 
+COLUMNS = (
+    TextColumn("{task.description}", markup=False, table_column=Column(min_width=13, no_wrap=True)),
+    BarColumn(bar_width=10),
+    MofNCompleteColumn(table_column=Column(min_width=5)),
+    TimeElapsedColumn(),
+    TimeRemainingColumn(compact=True),
+)
+BESIDE_NOTE = 46  # columns of a terminal
+INDENT = "  "
 UNBOUNDED = 10_000  # columns, so that output to a file or a pipe is never cut or wrapped
 
 
@@ -65,21 +77,41 @@ def progress_on(console: Console) -> Iterator[Stage]:
 
             yield line
         return
-    columns = (
-        TextColumn("{task.description:<10}", markup=False),
-        BarColumn(bar_width=10),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(compact=True),
-        # Whatever is left: a narrow terminal wraps notes, and never cuts names.
-        TextColumn("{task.fields[note]}", markup=False, table_column=Column(ratio=1)),
-    )
-    with Progress(*columns, console=console, expand=True) as bars:
+    with _Bars(*COLUMNS, _NoteColumn(console), console=console, expand=True) as bars:
 
         def bar(name: str) -> _Bar:
             return _Bar(bars, name)
 
         yield bar
+
+
+class _NoteColumn(ProgressColumn):
+    """The note of a step, if it fits beside the bar."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        super().__init__(table_column=Column(ratio=1))
+
+    def render(self, task: Task) -> Text:
+        note = str(task.fields["note"])
+        return Text("" if _is_long(note, self._console) else note)
+
+
+class _Bars(Progress):
+    """A line per step; a note that does not fit beside the bar has lines of its own below."""
+
+    def get_renderables(self) -> Iterator[RenderableType]:
+        """Yield the lines of all steps, each as wide as the terminal is now."""
+        for task in self.tasks:
+            yield self.make_tasks_table([task])
+            note = str(task.fields["note"])
+            if _is_long(note, self.console):
+                wrapped = textwrap.wrap(note, self.console.width - 2 * len(INDENT))
+                yield Text(INDENT + f"\n{2 * INDENT}".join(wrapped))
+
+
+def _is_long(note: str, console: Console) -> bool:
+    return len(note) > console.width - BESIDE_NOTE
 
 
 class _Bar:

@@ -21,15 +21,28 @@ from models.choices import Precision
 from models.manifest import Manifest
 from models.plan import DevicePlan
 
+WORTH_IT = 1.05  # a lower speed-up is shown as 1.0x
 DEFAULT_OUT = Path("artifacts")  # a server's default
 CHECKOUT = Path(__file__).resolve().parents[1]  # the folder of an installed package has no Makefile
+LEFT_OUT = "left out"
 LONGEST = 160  # characters of a reason; the report has all of it
 
 
-def print_summary(console: Console, manifest: Manifest, folder: Path) -> None:
-    """Print what was written, which form serves which sizes, what was left out, how to serve it."""
+def print_summary(
+    console: Console, manifest: Manifest, folder: Path, *, left_out_told: bool = False
+) -> None:
+    """Print what was written, which form serves which sizes, what was left out, how to serve it.
+
+    Args:
+        console: where to print.
+        manifest: of the artifact.
+        folder: of the artifact.
+        left_out_told: whether the progress has said already what was left out.
+    """
     console.print(plain(f"{manifest.model} version {manifest.version}"), style="bold")
     for word, what in _rows(manifest, folder):
+        if word == LEFT_OUT and left_out_told:
+            continue
         # The terminal wraps long lines itself, so that commands can be copied.
         console.print(Text(f"{word:<9} ", style="dim") + plain(what), soft_wrap=True)
 
@@ -50,7 +63,7 @@ def _rows(manifest: Manifest, folder: Path) -> Iterator[tuple[str, str]]:
         variants.setdefault(each.reason, []).append(each.variant)
     for reason, names in variants.items():
         short = textwrap.shorten(reason, LONGEST, placeholder=" ...")
-        yield "left out", f"{', '.join(names)}: {short}"
+        yield LEFT_OUT, f"{', '.join(names)}: {short}"
     yield (
         "report",
         f"{folder / REPORT_FILE}, and {program} show {shlex.quote(str(folder))}",
@@ -102,18 +115,19 @@ def _plan_rows(manifest: Manifest, folder: Path, program: str) -> Iterator[tuple
         for name in device.steps
         if name != plan.precision
     }
-    if others:
-        text = ", ".join(name + others[name] for name in sorted(others))
-        yield "or", f"{text}, when served with --plan-precision"
+    faster = [f"{name} ({ratios})" for name, ratios in sorted(others.items()) if ratios]
+    if faster:
+        yield "or", f"{', '.join(faster)}, when served with --plan-precision"
 
 
-def _faster(device: DevicePlan, precision: Precision, than: Precision) -> str:
-    """Format a precision's speed-up at the smallest and the largest batch of both."""
+def _faster(device: DevicePlan, precision: Precision, than: Precision) -> str | None:
+    """Format a precision's speed-up at the smallest and the largest batch; None if it has none."""
     one, other = (_best(device, each) for each in (precision, than))
     sizes = sorted(one.keys() & other.keys())
-    ends = sizes[:1] + sizes[1:][-1:]
-    ratios = ", ".join(f"{other[size] / one[size]:.1f}x at batch {size}" for size in ends)
-    return f" ({ratios})" if ratios else ""
+    ends = {size: other[size] / one[size] for size in sizes[:1] + sizes[1:][-1:]}
+    if max(ends.values(), default=0.0) < WORTH_IT:
+        return None
+    return ", ".join(f"{ratio:.1f}x at batch {size}" for size, ratio in ends.items())
 
 
 def _best(device: DevicePlan, precision: Precision) -> dict[int, float]:

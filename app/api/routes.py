@@ -153,10 +153,11 @@ def _add_health(app: FastAPI, service: Service) -> None:
     async def ready(response: Response) -> schemas.Health:
         """The required models can answer, and the server is not shutting down."""
         readiness = service.lifecycle.readiness()
+        reasons, warnings = list(readiness.reasons), list(readiness.warnings)
         if readiness.ready:
-            return schemas.Health(status="ready")
+            return schemas.Health(status="ready", warnings=warnings)
         response.status_code = 503
-        return schemas.Health(status="not_ready", reasons=list(readiness.reasons))
+        return schemas.Health(status="not_ready", reasons=reasons, warnings=warnings)
 
     @app.get(
         "/metrics",

@@ -29,19 +29,10 @@ class TorchBackends:
     Args:
         max_batch_size: the largest batch, if a selection sets no other.
         threads: threads of each replica on the CPU.
-        trial: whether these backends only measure and need no warnings.
     """
 
-    def __init__(
-        self,
-        devices: tuple[Device, ...],
-        max_batch_size: int,
-        threads: int,
-        *,
-        trial: bool = False,
-    ) -> None:
+    def __init__(self, devices: tuple[Device, ...], max_batch_size: int, threads: int) -> None:
         self._threads = threads
-        self._trial = trial
         self._replicas = len(devices)
         self._max_batch_size = max_batch_size
         self._measurements = Measurements()
@@ -80,10 +71,7 @@ class TorchBackends:
         if device.kind == "cuda" and steps is not None and len(forms) > 1:
             steps, why_not = None, "export times forms without the graphs that they run in here"
         if steps is None and len(forms) > 1:
-            # A pin is deliberate; a plan that does not apply here should be tuned again.
-            is_expected = selection.variant or self._trial or device.kind == "cuda"
-            log = LOG.info if is_expected else LOG.warning
-            log(
+            LOG.info(
                 "plan_not_used",
                 model=f"{manifest.model}/{manifest.version}",
                 reason=why_not,

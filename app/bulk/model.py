@@ -89,7 +89,7 @@ class BulkModel:
         self.artifact = self._following(artifact, choices.steps, most)
         self._golden = Golden(self.manifest, selection.tolerance)
         bound_caches([self.manifest], os.environ)
-        backends = TorchBackends(self._placement.devices, most, self._placement.threads, trial=True)
+        backends = TorchBackends(self._placement.devices, most, self._placement.threads)
         self._make = backends.make
         self._lock = threading.Lock()
         outputs = tuple(spec.name for spec in self.manifest.outputs)

@@ -141,6 +141,7 @@ class Server(uvicorn.Server):
             raise
         url = url_of(bound)
         self.servers = [Listener(bound, self._protocol, self.config.backlog)]  # type: ignore[list-item]
+        LOG.info("listening", url=url)
         if self.shows_page:
             LOG.info("page", url=url)
 

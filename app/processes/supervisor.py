@@ -21,6 +21,7 @@ import structlog
 
 from app.processes.acceptor import Acceptor, Recipient
 from app.processes.fork import Fork, fork
+from app.processes.news import News
 from app.processes.shared_metrics import SupervisorMetrics
 from app.processes.shared_values import forget_gauges
 from app.processes.worker import (
@@ -103,7 +104,9 @@ class Supervisor:
         self._closed = ClosedConnections(plan.shared.connections, plan.workers)
         self._lives: dict[int, _Life] = {}
         self._deaths = [0] * plan.workers  # in a row
+        self._news = News(plan.workers, self._replaces_another)
         self._all_loaded = False  # once, at the start
+        self._announced = False  # that the server is ready
         self._stopping = False
         self._exit_code = 0
 
@@ -122,7 +125,8 @@ class Supervisor:
             others = (life.channel for life in self._lives.values())
             with theirs:
                 place = self._place(index, theirs)
-                process = fork(partial(serve, place), (*self._ports(), ours, *others))
+                unwanted = (*self._ports(), self._news.reading, ours, *others)
+                process = fork(partial(serve, place), unwanted)
             self._lives[index] = _Life(process, ours)
 
     async def run(self) -> int:
@@ -134,6 +138,7 @@ class Supervisor:
             Acceptor(bound, self._plan.workers, self._lives, self._closed, message, group)
         self._acceptor = group[0]
         self._metrics = SupervisorMetrics(self._plan.shared.metrics[-1], self._dropped)
+        self._loop.add_reader(self._news.reading, self._news.read)
         for number in SIGNALS:
             self._loop.add_signal_handler(number, self._signalled, number)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)  # blocked by `fork`
@@ -145,6 +150,8 @@ class Supervisor:
             self._kill(self._lives.values())
             for life in self._lives.values():
                 life.process.wait()
+            self._loop.remove_reader(self._news.reading)
+            self._news.close()
             self._metrics.close()
 
     def _ports(self) -> tuple[socket.socket, ...]:
@@ -161,7 +168,11 @@ class Supervisor:
             process = subprocess.Popen(  # nosec B603 # this same program
                 [*self._plan.command, "--worker", str(self._place(index, theirs))],
                 env=self._plan.environment,
-                pass_fds=[theirs.fileno(), *self._plan.shared.descriptors()],
+                pass_fds=[
+                    theirs.fileno(),
+                    self._news.writing.fileno(),
+                    *self._plan.shared.descriptors(),
+                ],
                 process_group=0,  # Ctrl-C reaches only the parent
             )
             stack.pop_all()
@@ -169,7 +180,8 @@ class Supervisor:
         self._begin(index)
 
     def _place(self, index: int, channel: socket.socket) -> Place:
-        return Place(index, self._plan.workers, os.getpid(), channel.fileno(), self._plan.shared)
+        sockets = channel.fileno(), self._news.writing.fileno()
+        return Place(index, self._plan.workers, os.getpid(), *sockets, self._plan.shared)
 
     def _begin(self, index: int) -> None:
         """Listen to a started worker."""
@@ -206,6 +218,21 @@ class Supervisor:
                 if self._all_loaded:
                     LOG.info("worker_loaded", worker=index, ready=life.ready)
                 self._see_whether_all_loaded()
+                self._announce()
+
+    def _replaces_another(self, index: int) -> bool:
+        """Whether a worker loads again what all have loaded."""
+        life = self._lives.get(index)
+        return self._all_loaded and life is not None and not life.loaded
+
+    def _announce(self) -> None:
+        """Log that the server is ready, once."""
+        lives = self._lives.values()
+        if self._announced or not self._all_loaded or not all(life.ready for life in lives):
+            return
+        self._announced = True
+        self._news.read()  # what they have loaded comes first
+        LOG.info("ready", workers=len(lives))
 
     def _see_whether_all_loaded(self) -> None:
         """Notify the workers once all living ones have loaded; none reports ready before that."""
@@ -219,8 +246,6 @@ class Supervisor:
             self._order(life, ALL_LOADED)
         if unready := [index for index, life in lives.items() if not life.ready]:
             LOG.error("not_ready", workers=unready)
-        else:
-            LOG.info("ready", workers=len(lives))
 
     def _died(self, index: int, life: _Life) -> None:
         """Clean up after a worker, whose channel closes only when its process ends."""
@@ -238,6 +263,7 @@ class Supervisor:
         if not self._stopping:
             self._replace(index, life, code)
             self._see_whether_all_loaded()
+            self._announce()
         elif not life.ended_by_us:
             self._exit_code = self._exit_code or code
         if self._stopping and not self._lives:

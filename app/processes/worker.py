@@ -99,6 +99,7 @@ class Place:
         of: number of workers.
         parent: the parent's process id.
         channel: descriptor of the socket to the parent.
+        news: descriptor of the socket for news, the same for all workers; see `app.processes.news`.
         shared: by the parent and all workers.
     """
 
@@ -106,11 +107,12 @@ class Place:
     of: int
     parent: int
     channel: int
+    news: int
     shared: Shared
 
     def __str__(self) -> str:
         """The form on the command line."""
-        return f"{self.index}/{self.of}:{self.parent}:{self.channel}:{self.shared}"
+        return f"{self.index}/{self.of}:{self.parent}:{self.channel}:{self.news}:{self.shared}"
 
     @classmethod
     def parse(cls, text: str) -> Place:
@@ -119,9 +121,10 @@ class Place:
         Raises:
             ValueError: if the text is malformed.
         """
-        which, parent, channel, shared = text.split(":", 3)
+        which, parent, channel, news, shared = text.split(":", 4)
         index, of = which.split("/")
-        return cls(int(index), int(of), int(parent), int(channel), Shared.parse(shared))
+        sockets = int(channel), int(news)
+        return cls(int(index), int(of), int(parent), *sockets, Shared.parse(shared))
 
 
 class ClosedConnections:

@@ -5,6 +5,7 @@ Written by the lifecycle and read by the HTTP layer, both on the event loop.
 
 from __future__ import annotations
 
+import difflib
 import enum
 import time
 from collections.abc import Iterable, Mapping
@@ -131,6 +132,16 @@ class LoadedModels:
         """Whether a model is the default only because it once was the only one."""
         several = len(self._statuses) > 1
         return several and self._configured_default is None and self.default_model is not None
+
+    @property
+    def default_problem(self) -> str | None:
+        """What is wrong if the repository has models, but not the configured default one."""
+        name, names = self._configured_default, self.names
+        if name is None or not names or name in names:
+            return None
+        close = difflib.get_close_matches(name, names, n=1)
+        hint = f"did you mean {close[0]}?" if close else f"there are: {list_names(names)}"
+        return f"TORCHLANE_DEFAULT_MODEL={name!r}: the repository has no such model; {hint}"
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -13,14 +13,15 @@ EVERY = "*"
 
 @dataclass(frozen=True, slots=True)
 class Readiness:
-    """Whether the process should get traffic, and why not."""
+    """Whether the process should get traffic, why not, and what else seems to be wrong."""
 
     ready: bool
     reasons: tuple[str, ...]
+    warnings: tuple[str, ...] = ()
 
     def but(self, reason: str) -> Readiness:
         """Not ready, for the existing reasons, or for this one if there are none."""
-        return Readiness(False, self.reasons or (reason,))
+        return Readiness(False, self.reasons or (reason,), self.warnings)
 
 
 class Requirements:
@@ -92,4 +93,5 @@ class Requirements:
         reasons += [text for name, text in problems.items() if name in self._names or not answers]
         if len(reasons) > MAX_LISTED:
             reasons[MAX_LISTED:] = [f"and {len(reasons) - MAX_LISTED} more"]
-        return Readiness(not reasons, tuple(reasons))
+        problem = models.default_problem
+        return Readiness(not reasons, tuple(reasons), () if problem is None else (problem,))

@@ -136,6 +136,7 @@ class Installer:
             "model_loaded",
             model=str(model),
             serves=selection.label,
+            forms=self._forms(model),
             replicas=sum(replica.serves(model) for replica in self._pool.replicas),
             max_batch_size=largest,
             seconds=round(time.monotonic() - began, 1),
@@ -145,6 +146,11 @@ class Installer:
             await self._engine.retire(old.id)
             await self._pool.remove_everywhere(old.id)
         return Attempt.LOADED
+
+    def _forms(self, model: ModelId) -> list[str]:
+        """The forms that run it, of all replicas."""
+        serving = (each.models[model] for each in self._pool.replicas if each.serves(model))
+        return list(dict.fromkeys(str(step.form) for each in serving for step in each.steps))
 
     def adjust(self, model: LoadedModel, settings: ModelSettings, loaded: LoadedModels) -> None:
         """Apply at once those new settings that need no reload."""

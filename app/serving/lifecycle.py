@@ -118,7 +118,9 @@ class Lifecycle:
         self._unread: str | None = None  # why the repository could not be read, as logged
         self._failure: str | None = None  # of the last check, as logged
         self._others_load = config.among_others
+        self._default_problem: str | None = None  # as logged
         self._settled = False  # whether everything present at the start was tried
+        self._announced = False  # that this process is ready
         self._handled = 0  # number of requests when the last reconciliation began
         self._rollout = Rollout(
             config.artifacts,
@@ -292,10 +294,8 @@ class Lifecycle:
         readiness = self.own_readiness()
         told = readiness.ready, not self.problems()
         self._config.on_readiness(*told)
-        if readiness.ready:
-            loaded = [str(model.id) for model in self.loaded.models()]
-            LOG.info("ready", models=loaded, unready=list(self.problems()))
-        else:
+        self._announce()
+        if not readiness.ready:
             LOG.error("not_ready", reasons=list(readiness.reasons))
             if not self.loaded.names:
                 problem = self._repository.why_empty()
@@ -316,8 +316,16 @@ class Lifecycle:
                 if (now := (self.own_readiness().ready, not self.problems())) != told:
                     told = now
                     self._config.on_readiness(*told)
+                    self._announce()
             except Exception as error:
                 self._look_failed(error)
+
+    def _announce(self) -> None:
+        """Log that this process is ready, once: with required models before all others are."""
+        if not self._announced and self.own_readiness().ready:
+            self._announced = True
+            loaded = [str(model.id) for model in self.loaded.models()]
+            LOG.info("ready", models=loaded, unready=list(self.problems()))
 
     def _look_failed(self, error: Exception) -> None:
         """Log a failed check once: served versions keep serving, and the next check may succeed."""
@@ -351,6 +359,7 @@ class Lifecycle:
                     await self._forget_dead(name, numbers, override)
                 if not self.stopping:
                     await self._rollout.bring_up(name, numbers, override, changes)
+                    self._announce()
         if changes.retired:
             await in_thread(self._config.on_retired, _discard)
         elif changes.loaded and self._settled:
@@ -415,6 +424,10 @@ class Lifecycle:
         default = self.loaded.default_model
         if default != override.default:
             self._config.overrides.keep_default(default)
+        problem = self.loaded.default_problem
+        if problem is not None and problem != self._default_problem:
+            LOG.warning("default_model_missing", problem=problem)
+        self._default_problem = problem
         if self.loaded.names != before and self.loaded.keeps_default:
             LOG.warning(
                 "default_model_kept",

@@ -169,7 +169,7 @@ def measured_layout(repository: Repository, trial: Trial, stop: threading.Event)
         for alone in dict.fromkeys(each.replicas == 1 for each in candidates):
             threads = candidates[0].threads if alone else 1
             devices = (CPU,) * (1 if alone else 2)
-            maker = TorchBackends(devices, most, threads, trial=True)
+            maker = TorchBackends(devices, most, threads)
             backend = maker.make(artifact.folder, manifest, artifact.digest, selection, CPU)
             backends[alone] = backend
             compute_with(threads)  # the fastest form depends on the threads

@@ -189,6 +189,12 @@ def _leave_out(work: _ProofState, name: str, why: str, progress: Progress) -> No
     progress(1, 1, f"left out: {why}")
 
 
+def _leave_out_optimized(work: _ProofState, name: str, why: str, progress: Progress) -> None:
+    """Record why a variant is not optimized at load; the variant itself is kept."""
+    work.left_out[f"{name}-optimized"] = f"optimize_for_inference at load: {why}"
+    progress(1, 1, f"left out, optimized at load: {why}")
+
+
 def _accuracy(work: _ProofState, form: Forward, kind: DeviceKind) -> float | None:
     """Return the accuracy on the held-out set, if there is one.
 
@@ -266,7 +272,7 @@ def _prove_optimized(
         return None, True, None
     precision = MAKERS[name].precision
     if (work.folder / draft.file).stat().st_size > LARGE_BYTES:
-        work.left_out[f"{name}-optimized"] = f"optimize_for_inference at load: {COPIES}"
+        _leave_out_optimized(work, name, COPIES, progress)
         return None, True, None
     try:
         form = _load(work, draft, files, "cpu", optimized=True)
@@ -278,7 +284,7 @@ def _prove_optimized(
         alike = verify.agree(other, form, work.reference, _tolerance(work, "float32"))
         return parity, alike, its_accuracy
     except (ParityError, NotApplicable) as error:
-        work.left_out[f"{name}-optimized"] = f"optimize_for_inference at load: {error}"
+        _leave_out_optimized(work, name, str(error), progress)
         return None, True, None
 
 

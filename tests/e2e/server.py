@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 import signal
@@ -14,6 +15,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import httpx
 
@@ -50,6 +52,11 @@ class Server:
     @property
     def log(self) -> str:
         return self.log_file.read_text()
+
+    def events(self, name: str) -> list[dict[str, Any]]:
+        """What was logged under a name."""
+        lines = (json.loads(each) for each in self.log.splitlines() if each.startswith("{"))
+        return [line for line in lines if line["event"] == name]
 
     def signal(self, number: signal.Signals = signal.SIGTERM) -> None:
         self.process.send_signal(number)
@@ -93,8 +100,9 @@ def start_process(log_file: Path, module: str = "app", **settings: str) -> Proce
     It is forked from a process that has imported what takes long; `app.__main__` never is.
     """
     environment = {k: v for k, v in os.environ.items() if not k.startswith("TORCHLANE_")}
-    # Else each start would measure the machine, and there were as many processes as pay.
-    settings = {"devices": "cpu", "workers": "1"} | settings
+    # Else each start would measure the machine, and there were as many processes as pay. Logs are
+    # those of production, with every event.
+    settings = {"devices": "cpu", "workers": "1", "log_format": "json"} | settings
     environment |= import_path()
     environment |= {f"TORCHLANE_{name.upper()}": value for name, value in settings.items()}
     log_file.write_bytes(b"")
@@ -118,7 +126,9 @@ def running(
     try:
         wait_ready(server)
         if (workers := settings.get("workers", "1")) not in ("1", "auto"):
-            server.wait_for_log(f'workers"?[=:] ?{workers}')  # one may be ready before the others
+            server.wait_for_log(
+                rf'"workers": {workers}|{workers} workers\)'
+            )  # not only one of them
         yield server
     finally:
         if process.poll() is None:

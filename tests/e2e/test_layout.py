@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import signal
 import time
 from pathlib import Path
@@ -23,10 +22,9 @@ pytestmark = pytest.mark.skipif(usable_cores() < 2, reason="on one core there is
 
 def test_the_chosen_layout_is_logged_and_used(models: Path, tmp_path: Path) -> None:
     with running(models, tmp_path / "log", devices="auto") as server:
-        told = re.search(r"cpu_layout_measured .*chosen='(\d+) x \d+'", server.log)
-        assert told is not None
+        (told,) = server.events("cpu_layout_measured")
         found = httpx.get(f"{server.url}/models/double?full=true", verify=PLAIN).json()
-        assert len(found["replicas"]) == int(told[1])
+        assert len(found["replicas"]) == int(told["chosen"].partition(" x ")[0])
         answer = httpx.post(f"{server.url}/predict", json={"input": [3, 4]}, verify=PLAIN)
         assert answer.json()["prediction"]["outputs"]["y"] == [6, 8]
         server.signal()
@@ -54,9 +52,8 @@ def test_a_layout_measured_by_export_is_used(tmp_path: Path) -> None:
     write_artifact(tmp_path / "models", "double", plan=plan)
     with running(tmp_path / "models", tmp_path / "log", devices="auto") as server:
         assert "measuring_cpu_layout" not in server.log
-        told = re.search(r"cpu_layout_measured .*chosen='(.*?)'.* measured_by=export", server.log)
-        assert told is not None
-        assert told[1] == str(wanted)
+        (told,) = server.events("cpu_layout_measured")
+        assert (told["chosen"], told["measured_by"]) == (str(wanted), "export")
         found = httpx.get(f"{server.url}/models/double?full=true", verify=PLAIN).json()
         assert len(found["replicas"]) == cores
 
@@ -81,4 +78,4 @@ def test_a_signal_interrupts_the_layout_measurement(
         process.wait()
     assert "Traceback" not in log.read_text()
     assert "cpu_layout_measured" not in log.read_text()
-    assert f"signal={number.name}" in log.read_text()
+    assert f'"signal": "{number.name}"' in log.read_text()

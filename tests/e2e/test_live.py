@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
-import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -74,12 +73,12 @@ def test_snapshots_count_all_workers(models: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("workers", ["1", pytest.param("2", marks=pytest.mark.slow)])
 def test_the_server_prints_the_pages_url(models: Path, tmp_path: Path, workers: str) -> None:
     with running(models, tmp_path / "log", workers=workers, host="0.0.0.0", page="on") as server:
-        (url,) = re.findall(r"page .*url=(\S+)", server.log)
+        (url,) = (told["url"] for told in server.events("page"))
         assert url == f"http://127.0.0.1:{server.port}/"
         assert "<html" in httpx.get(url, verify=PLAIN).text
 
 
 def test_no_url_is_printed_without_a_page(models: Path, tmp_path: Path) -> None:
     with running(models, tmp_path / "log", host="0.0.0.0") as server:
-        assert "url=" not in server.log
+        assert not server.events("page")
         assert httpx.get(server.url, verify=PLAIN).status_code == 404

@@ -32,6 +32,7 @@ def started(
     log.touch()
     port = free_port()
     given = {"host": "127.0.0.1", "port": str(port), "model_dir": str(models), "devices": "cpu"}
+    given["log_format"] = "json"
     variables = {f"TORCHLANE_{name.upper()}": value for name, value in (given | settings).items()}
     process = subprocess.Popen(
         ["sh", "-c", f'exec "$0" {launcher} -P -m {command}', sys.executable],

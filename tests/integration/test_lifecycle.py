@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,7 @@ from app.serving.lifecycle import Lifecycle
 from app.types import Arrays, Device, ModelId
 from models.plan import Form
 from tests.artifacts import write_artifact, write_manifest
-from tests.integration.harness import serving, settled
+from tests.integration.harness import held, serving, settled
 
 
 async def test_live_comes_before_ready(tmp_path: Path) -> None:
@@ -100,10 +101,16 @@ async def test_the_default_model(tmp_path: Path) -> None:
     async with serving(tmp_path, default_model="two") as api:
         answer = await api.client.post("/predict", json={"input": [1, 2]})
         assert answer.json()["model"] == "two"
-    async with serving(tmp_path, default_model="tow") as api:
-        answer = await api.client.post("/predict", json={"input": [1, 2]})
-        assert answer.status_code == 404
-        assert "which TORCHLANE_DEFAULT_MODEL names; there are: one, two" in answer.json()["error"]
+    with capture_logs() as logs:
+        async with serving(tmp_path, default_model="tow") as api:
+            answer = await api.client.post("/predict", json={"input": [1, 2]})
+            ready = (await api.client.get("/health/ready")).json()
+            await api.app.state.lifecycle.reload()  # does not log it again
+    assert answer.status_code == 404
+    assert "which TORCHLANE_DEFAULT_MODEL names; there are: one, two" in answer.json()["error"]
+    warning = "TORCHLANE_DEFAULT_MODEL='tow': the repository has no such model; did you mean two?"
+    assert ready == {"status": "ready", "reasons": [], "warnings": [warning]}
+    assert [log["problem"] for log in logs if log["event"] == "default_model_missing"] == [warning]
 
 
 ALTERED = "script.pt has 7 bytes"
@@ -164,6 +171,30 @@ async def test_an_unloaded_model_is_not_required(tmp_path: Path) -> None:
         await lifecycle.unload("other")
         assert (await api.client.get("/health/ready")).status_code == 200
         assert await api.metric("torchlane_models_unready") == 0
+
+
+async def test_a_server_is_announced_once_as_soon_as_its_required_models_work(
+    tmp_path: Path,
+) -> None:
+    for name in ("quick", "slow"):
+        write_artifact(tmp_path, name)
+    go_on = threading.Event()
+    hold = held(go_on)
+
+    def make(artifact: Artifact, selection: Selection, device: Device) -> Backend:
+        if artifact.id.name == "quick":
+            return FakeBackend(lambda inputs: {"y": inputs["x"] * 2})
+        return hold(artifact, selection, device)
+
+    with capture_logs() as logs:
+        async with serving(tmp_path, make_backend=make, required_models="quick") as api:
+            said = [log for log in logs if log["event"] == "ready"]
+            go_on.set()
+            await settled(api)
+            await asyncio.sleep(0.1)
+            assert [log for log in logs if log["event"] == "ready"] == said
+    (ready,) = said
+    assert (ready["models"], ready["unready"]) == (["quick/1"], ["slow"])
 
 
 async def test_an_error_names_at_most_ten_models(tmp_path: Path) -> None:

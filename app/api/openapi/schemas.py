@@ -159,6 +159,7 @@ class Health(BaseModel):
 
     status: Literal["live", "ready", "not_ready"]
     reasons: list[str] = Field(default=[], description="why it is not ready")
+    warnings: list[str] = Field(default=[], description="settings that do not fit the repository")
 
 
 class VersionState(BaseModel):

@@ -32,7 +32,7 @@ def create(settings: Settings, worker: Worker | None) -> FastAPI:
 def environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """A folder without a .env file, no TORCHLANE_ variable, and the test's own logs."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("app.__main__.configure_logs", lambda level, form: None)
+    monkeypatch.setattr("app.__main__.configure_logs", lambda level, form, screen: None)
     for name in list(os.environ):
         if name.upper().startswith(PREFIX):
             monkeypatch.delenv(name)

@@ -6,6 +6,10 @@ import json
 import subprocess
 import sys
 
+import pytest
+
+from app.logs import shows_colors
+
 PROGRAM = """
 import logging, threading
 import structlog
@@ -32,3 +36,21 @@ def test_every_thread_writes_the_labels_of_its_process() -> None:
     )
     lines = [json.loads(line) for line in done.stderr.splitlines()]
     assert [line["worker"] for line in lines] == [3, 3, 3, 3, 1]
+
+
+@pytest.mark.parametrize(
+    ("is_terminal", "environ", "colors"),
+    [
+        (True, {}, True),
+        (False, {}, False),
+        (True, {"TERM": "dumb"}, False),
+        (True, {"NO_COLOR": "1"}, False),
+        (True, {"NO_COLOR": ""}, True),
+        (False, {"FORCE_COLOR": "1"}, True),
+        (True, {"FORCE_COLOR": "1", "NO_COLOR": "1"}, False),
+    ],
+)
+def test_terminal_and_variables_decide_about_colors(
+    is_terminal: bool, environ: dict[str, str], colors: bool
+) -> None:
+    assert shows_colors(is_terminal, environ) == colors

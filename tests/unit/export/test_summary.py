@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import shlex
 import subprocess
 import sys
@@ -16,8 +17,16 @@ from export.progress import progress_on
 from export.reports.content import content_of
 from export.summary import print_summary
 from models.manifest import Difference, Manifest, OmittedVariant
+from models.plan import Step
 from tests.unit.export.command_line import QUICK, run
-from tests.unit.export.measured import MIXED, measured_manifest
+from tests.unit.export.measured import (
+    INT8,
+    MIXED,
+    SCRIPT,
+    device_plan,
+    measured_manifest,
+    per_item,
+)
 from tests.unit.models.manifests import SMALL_DIFFERENCE
 
 LONG = "the model " + "has a very long reason " * 20
@@ -124,6 +133,58 @@ def test_variants_left_out_for_one_reason_share_a_line() -> None:
     text = printed(measured_manifest().model_copy(update={"left_out": left_out, "plan": None}))
     lines = [line for line in text if line.startswith("left out")]
     assert lines == ["left out  script, trace: no", "left out  fp16: no GPU"]
+
+
+@pytest.mark.parametrize(
+    ("int8_us", "offers"),
+    [
+        (
+            (40, 50, 60),
+            ["or        int8 (2.0x at batch 1, 1.2x at batch 4), when served with --pl"],
+        ),
+        (
+            (160, 70, 35),
+            ["or        int8 (0.5x at batch 1, 2.0x at batch 4), when served with --pl"],
+        ),
+        ((100, 90, 80), []),
+        ((80, 75, 70), []),
+    ],
+)
+def test_only_a_faster_precision_is_offered(int8_us: tuple[float, ...], offers: list[str]) -> None:
+    times = [per_item(SCRIPT, (80, 75, 70)), per_item(INT8, int8_us, "int8")]
+    plan = device_plan(times, Step(up_to=4, form=SCRIPT), int8=[Step(up_to=4, form=INT8)])
+    lines = [line for line in printed(measured_manifest(plan)) if line.startswith("or ")]
+    assert [line[:72] for line in lines] == offers
+
+
+def test_a_reason_has_lines_of_its_own_on_a_narrow_terminal() -> None:
+    why = "left out: it needs a C++ compiler and there is none; install g++ and Python's headers"
+    text = io.StringIO()
+    console = Console(file=text, width=80, force_terminal=True, color_system=None)
+    with progress_on(console) as stage:
+        stage("compiled")(1, 1, why)
+        stage("compiled-cuda")(1, 1, "left out: there is no GPU")
+        stage("script")(4, 4, "largest difference 2.0e-05")
+    lines = [line.rstrip() for line in re.split(r"\x1b\[[^A-Za-z]*[A-Za-z]|\n", text.getvalue())]
+    shown = lines[-7:]
+    assert [line[:14].rstrip() for line in shown if line[:1].isalpha()] == [
+        "compiled",
+        "compiled-cuda",
+        "script",
+    ]
+    first = next(index for index, line in enumerate(shown) if line.startswith("compiled "))
+    assert shown[first + 1 : first + 3] == [
+        "  left out: it needs a C++ compiler and there is none; install g++ and",
+        "    Python's headers",
+    ]
+    assert shown[first + 3].endswith(" left out: there is no GPU")
+    assert shown[first + 4].endswith(" largest difference 2.0e-05")
+
+
+def test_what_is_left_out_is_said_once(tmp_path: Path) -> None:
+    code, text = run("tiny", "--out", tmp_path, *QUICK, "--variants", "script,int8")
+    assert code == 0
+    assert text.count("left out") == text.count("int8") == 1
 
 
 def test_piped_output_is_neither_cut_nor_padded(tmp_path: Path) -> None:

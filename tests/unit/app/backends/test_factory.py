@@ -94,7 +94,7 @@ class TestStoredPlan:
     ) -> None:
         artifact = written(tmp_path, stored)
         backend, logs = made(artifact, backends=TorchBackends((CPU,), largest, cpu_threads((CPU,))))
-        assert [(log["event"], log["log_level"]) for log in logs] == [("plan_not_used", "warning")]
+        assert [(log["event"], log["log_level"]) for log in logs] == [("plan_not_used", "info")]
         assert logs[0]["model"] == "small/1"
         assert reason in logs[0]["reason"]
         serving = warm(backend, artifact).serving()

@@ -10,10 +10,12 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, MutableMapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from app.processes.supervisor import Supervisor, WorkersPlan
 from app.processes.worker import Shared
@@ -35,7 +37,9 @@ if (folder / f"broken_{place.index}").exists():
 worker = Worker(place)
 worker.channel.setblocking(True)
 worker.tell(LISTENS)
-while behaviour == "loads" and not (folder / "loaded").exists():
+if behaviour == "fails first":
+    worker.tell(NOT_READY)
+while behaviour in ("loads", "fails first") and not (folder / "loaded").exists():
     time.sleep(0.01)
 worker.tell(READY)
 if behaviour == "full":
@@ -126,6 +130,11 @@ async def supervising(
             each.close()
 
 
+def said(logs: Sequence[MutableMapping[str, Any]], name: str) -> list[MutableMapping[str, Any]]:
+    """What was logged under a name."""
+    return [log for log in logs if log["event"] == name]
+
+
 async def eventually(true: Callable[[], bool]) -> None:
     async with asyncio.timeout(10):
         while not true():
@@ -158,6 +167,16 @@ async def test_workers_are_notified_when_all_have_loaded(folder: Path) -> None:
         (folder / "loaded").touch()
         await eventually(lambda: (folder / "told_0").exists() and (folder / "told_1").exists())
         assert await running.stop() == 0
+
+
+async def test_a_server_is_announced_once_all_workers_are_ready(folder: Path) -> None:
+    with capture_logs() as logs:
+        async with supervising(folder, 2, behaviour={"WORKER_1": "fails first"}) as running:
+            await eventually(lambda: [log["workers"] for log in said(logs, "not_ready")] == [[1]])
+            assert said(logs, "ready") == []
+            (folder / "loaded").touch()
+            await eventually(lambda: [log["workers"] for log in said(logs, "ready")] == [2])
+            assert await running.stop() == 0
 
 
 async def test_dying_worker_does_not_block_readiness(

@@ -30,14 +30,17 @@ def shared() -> Iterator[Shared]:
 
 
 def test_place_survives_a_round_trip(shared: Shared) -> None:
-    place = Place(1, 2, 77, 9, shared)
+    place = Place(1, 2, 77, 9, 10, shared)
     parsed = Place.parse(str(place))
-    assert (parsed.index, parsed.of, parsed.parent, parsed.channel) == (1, 2, 77, 9)
+    assert (parsed.index, parsed.of, parsed.parent) == (1, 2, 77)
+    assert (parsed.channel, parsed.news) == (9, 10)
     assert parsed.shared.descriptors() == shared.descriptors()
     assert len(parsed.shared.metrics) == 3  # two workers and their parent
 
 
-@pytest.mark.parametrize("text", ["", "1", "1/2:3", "1/2:3:x:5,6,7", "a/2:3:4:5,6,7", "1/2:3:4:5"])
+@pytest.mark.parametrize(
+    "text", ["", "1", "1/2:3", "1/2:3:x:5:6,7,8", "a/2:3:4:5:6,7", "1/2:3:4:5:6"]
+)
 def test_malformed_place_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"unpack|literal"):
         Place.parse(text)
@@ -47,7 +50,7 @@ def test_parent_sees_closed_connections_of_a_worker(shared: Shared) -> None:
     seen_by_parent = ClosedConnections(shared.connections, 2)
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        worker = Worker(Place(1, 2, os.getpid(), theirs.fileno(), shared))
+        worker = Worker(Place(1, 2, os.getpid(), theirs.fileno(), -1, shared))
         connections = OpenConnections(worker)
         connections.add("one")
         connections.add("other")

@@ -1,0 +1,152 @@
+"""The lines that a person sees instead of the log's events."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from structlog import DropEvent
+
+from app.screen import LINE, Screen, process_age_s
+
+LOADED = {
+    "event": "model_loaded",
+    "model": "digits/1",
+    "serves": "plan:bfloat16",
+    "forms": ["compiled", "script, optimized at load"],
+    "seconds": 0.83,
+}
+LISTENING = {"event": "listening", "url": "http://127.0.0.1:8000/"}
+STOPPING = (
+    "Stopping (SIGINT): accepted requests are answered, for at most 30 s; "
+    "a second signal ends at once"
+)
+NOT_LOADED = {
+    "event": "model_not_loaded",
+    "model": "bad/2",
+    "problem": "bad/2: script.pt is broken",
+}
+
+
+class Seen:
+    """A screen, and what it prints."""
+
+    def __init__(self, *, colors: bool = False, takes: bool | None = None) -> None:
+        self.passed: list[str] = []
+        self._takes = bool(takes)
+        pass_on = None if takes is None else self._pass_on
+        self._screen = Screen(colors=colors, pass_on=pass_on, age_s=lambda: 1.23)
+
+    def _pass_on(self, level: str, event: Mapping[str, object]) -> bool:
+        self.passed.append(f"{level} {event['event']}")
+        return self._takes
+
+    def of(self, *events: Mapping[str, object], method: str = "info") -> list[object]:
+        """The line of each event, or the event if it stays one, without those that are dropped."""
+        shown: list[object] = []
+        for event in events:
+            try:
+                changed = self._screen(None, method, dict(event))
+            except DropEvent:
+                continue
+            shown.append(changed.get(LINE, changed["event"]))
+        return shown
+
+
+def test_a_start_and_a_stop() -> None:
+    draining = {"event": "draining", "signal": "SIGINT", "budget_s": 30.0}
+    lines = Seen().of(
+        {"event": "starting", "runs": "machine code"},
+        {"event": "workers_chosen", "workers": 2, "reason": "2 cores"},
+        LISTENING,
+        {"event": "grpc_listens", "address": "127.0.0.1", "port": 8001},
+        LOADED,
+        LOADED | {"model": "minilm/3", "serves": "variant:script", "forms": ["script"]},
+        {"event": "ready", "workers": 2},
+        draining,
+        {"event": "stopped"},
+    )
+    assert lines == [
+        "digits 1: compiled + script optimized at load (bfloat16) in 0.8 s",
+        "minilm 3: script in 0.8 s",
+        "Ready in 1.2 s: http://127.0.0.1:8000 (digits 1, minilm 3; 2 workers; gRPC on port 8001)",
+        STOPPING,
+    ]
+
+
+def test_what_is_ready_before_the_address_is_known_is_printed_with_it() -> None:
+    seen = Seen()
+    assert seen.of({"event": "ready", "models": ["digits/1"]}) == []
+    assert seen.of(LISTENING) == ["Ready in 1.2 s: http://127.0.0.1:8000 ()"]
+
+
+def test_the_last_line_lists_few_of_many_models_and_no_retired_one() -> None:
+    seen = Seen()
+    seen.of(LISTENING, *(LOADED | {"model": f"m{number}/1"} for number in range(8)))
+    retired = {"event": "model_retired", "model": "m0/1"}
+    assert seen.of(retired) == ["m0 1: no longer served"]
+    (line,) = seen.of({"event": "ready"})
+    assert str(line).endswith("(m1 1, m2 1, m3 1, m4 1, m5 1 and 2 more)")
+
+
+def test_a_server_without_models_says_what_to_do() -> None:
+    reasons = ["the repository has no models; export one"]
+    lines = Seen().of(
+        LISTENING,
+        {"event": "not_ready", "reasons": reasons},
+        {"event": "repository_empty", "problem": "/a contains no MODEL/VERSION; export one"},
+        {"event": "not_ready", "workers": [0, 1]},  # the parent's, whose workers gave the reasons
+        method="error",
+    )
+    assert lines == [
+        "Not ready (http://127.0.0.1:8000): the repository has no models; export one",
+        "/a contains no MODEL/VERSION; export one",
+    ]
+
+
+def test_a_signal_before_the_server_accepts_requests_stops_it() -> None:
+    assert Seen().of({"event": "stopped", "signal": "SIGTERM"}) == ["Stopped (SIGTERM)"]
+
+
+def test_only_details_of_the_level_info_are_hidden() -> None:
+    detail = {"event": "cpu_layout_not_measured", "reason": "no model"}
+    assert Seen().of(detail) == []
+    assert Seen().of(detail, method="warning") == ["cpu_layout_not_measured"]
+    assert Seen().of({"event": "api_keys_changed"}) == ["api_keys_changed"]
+
+
+def test_an_error_that_nobody_expected_keeps_its_traceback() -> None:
+    seen = Seen()
+    assert seen.of(NOT_LOADED, method="error") == ["bad 2: not loaded: script.pt is broken"]
+    assert seen.of(NOT_LOADED | {"exc_info": True}, method="error") == ["model_not_loaded"]
+
+
+def test_colors_are_for_what_failed_and_for_the_address() -> None:
+    seen = Seen(colors=True)
+    assert seen.of(LOADED) == ["digits 1: compiled + script optimized at load (bfloat16) in 0.8 s"]
+    failed, ready = seen.of(NOT_LOADED, LISTENING, {"event": "ready"})
+    assert str(failed).startswith("\x1b[31mbad 2")
+    assert str(ready).startswith("\x1b[1mReady")
+    assert str(failed)[-4:] == str(ready)[-4:] == "\x1b[0m"
+
+
+def test_a_line_stays_one_line_whatever_a_file_is_called() -> None:
+    (line,) = Seen().of(NOT_LOADED | {"problem": "a\n\x1b[2Jé.pt"}, method="error")
+    assert line == r"bad 2: not loaded: a\n\x1b[2Jé.pt"
+
+
+def test_a_worker_leaves_the_lines_to_its_parent() -> None:
+    seen = Seen(takes=True)
+    ready = {"event": "ready", "models": ["digits/1"]}
+    assert seen.of(LOADED, ready, {"event": "draining"}, {"event": "api_keys_changed"}) == [
+        "api_keys_changed"
+    ]
+    assert seen.passed == ["info model_loaded"]
+
+
+def test_a_worker_logs_what_its_parent_does_not_take() -> None:
+    assert Seen(takes=False).of(NOT_LOADED, method="error") == ["model_not_loaded"]
+
+
+def test_the_age_of_a_process_grows() -> None:
+    before = process_age_s()
+    assert 0 <= before <= process_age_s() < 24 * 3600
