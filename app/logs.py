@@ -7,8 +7,10 @@ import sys
 
 import structlog
 
-# These loggers warn about each malformed form or header: clients could fill the log.
-CALLERS_MISTAKES = ("opentelemetry.attributes", "opentelemetry.trace", "python_multipart")
+# These loggers write about each form, header or picture: clients could fill the log.
+CALLERS_MISTAKES = ("opentelemetry.attributes", "opentelemetry.trace", "PIL", "python_multipart")
+# Ours or a library's, and of several lines. All other texts may come from clients.
+OWN_TEXTS = ("event", "exception", "stack")
 _LABELS: dict[str, object] = {}  # of this process
 
 
@@ -22,6 +24,16 @@ def _labelled(
 ) -> structlog.types.EventDict:
     for name, value in _LABELS.items():
         event.setdefault(name, value)
+    return event
+
+
+def _printable(
+    logger: object, method: str, event: structlog.types.EventDict
+) -> structlog.types.EventDict:
+    """Escape what could end a line, or control a terminal."""
+    for name, value in event.items():
+        if name not in OWN_TEXTS and isinstance(value, str) and not value.isprintable():
+            event[name] = value.encode("unicode_escape").decode("ascii")
     return event
 
 
@@ -46,7 +58,8 @@ def configure_logs(level: str, form: str) -> None:
         # Plain tracebacks: pretty ones print local variables, which may contain a client's data.
         plain = structlog.dev.plain_traceback
         renderer = [
-            structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), exception_formatter=plain)
+            _printable,
+            structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), exception_formatter=plain),
         ]
     structlog.configure(
         processors=[

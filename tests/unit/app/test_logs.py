@@ -6,6 +6,8 @@ import json
 import subprocess
 import sys
 
+import pytest
+
 PROGRAM = """
 import logging, threading
 import structlog
@@ -32,3 +34,24 @@ def test_every_thread_writes_the_labels_of_its_process() -> None:
     )
     lines = [json.loads(line) for line in done.stderr.splitlines()]
     assert [line["worker"] for line in lines] == [3, 3, 3, 3, 1]
+
+
+HOSTILE = """
+import logging
+import structlog
+from app.logs import configure_logs
+
+configure_logs("debug", FORM)
+name = "a\\x1b[2J\\x9b\\nlevel=error\\u202e\\r"
+structlog.get_logger("ours").info("request", model=name)
+logging.getLogger("PIL.PngImagePlugin").debug("STREAM b'IHDR' 16 13")
+"""
+
+
+@pytest.mark.parametrize("form", ["console", "json"])
+def test_a_clients_text_stays_in_its_line(form: str) -> None:
+    program = HOSTILE.replace("FORM", repr(form))
+    done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True)
+    (line,) = done.stderr.removesuffix(b"\n").split(b"\n")
+    assert b"request" in line
+    assert line.decode("ascii").isprintable()
