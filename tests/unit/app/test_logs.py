@@ -36,6 +36,39 @@ def test_every_thread_writes_the_labels_of_its_process() -> None:
     assert [line["worker"] for line in lines] == [3, 3, 3, 3, 1]
 
 
+LEVELS = """
+import logging, sys
+import structlog
+from app.logs import configure_logs
+
+configure_logs("warning", "json")
+for logger in (structlog.get_logger("ours"), logging.getLogger("theirs")):
+    logger.info("not shown")
+    logger.warning("shown")
+    try:
+        raise ValueError("reason")
+    except ValueError:
+        logger.exception("failed")
+sys.stderr.close()
+structlog.get_logger("ours").error("nobody reads")
+"""
+
+
+def test_both_kinds_of_loggers_write_the_same_fields() -> None:
+    done = subprocess.run([sys.executable, "-c", LEVELS], check=True, capture_output=True)
+    lines = [json.loads(line) for line in done.stderr.splitlines()]
+    assert [(line["logger"], line["event"], line["level"]) for line in lines] == [
+        (name, event, level)
+        for name in ("ours", "theirs")
+        for event, level in (("shown", "warning"), ("failed", "error"))
+    ]
+    assert all(line["timestamp"].endswith("Z") for line in lines)
+    assert ["ValueError: reason" in line.get("exception", "") for line in lines] == [
+        False,
+        True,
+    ] * 2
+
+
 HOSTILE = """
 import logging
 import structlog
