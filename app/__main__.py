@@ -367,7 +367,7 @@ def _config(app: FastAPI | str, settings: Settings) -> uvicorn.Config:
         ws="none",
         lifespan="on",
         log_config=None,
-        access_log=settings.log_level == "debug",
+        access_log=False,  # the service has its own
         timeout_keep_alive=settings.keep_alive_s,  # type: ignore[arg-type]  # a float does as well
         server_header=False,
         proxy_headers=False,  # the client's address is not used

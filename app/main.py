@@ -69,6 +69,7 @@ from app.serving.turn import Turn
 from app.serving.version_policy import VersionPolicy
 from app.settings import PREFIX, Settings, listed
 from app.telemetry import variables
+from app.telemetry.access_log import AccessLog
 from app.telemetry.tracing import Tracing
 from app.types import Device
 from models.integrity import Verifier
@@ -190,6 +191,7 @@ def create_app(
         Hosts(listed(settings.trusted_hosts)),
         Origins(listed(settings.cors_origins or "")),
         tracing,
+        AccessLog(settings.access_log_ratio, guard.key_name),
         _profiler(worker, lambda: lifecycle.stopping),
     )
 
@@ -267,6 +269,7 @@ def _lifespan(
             await tier.close()
         if export is not None:
             await export.close(max(MIN_CLOSE_S, min(SEND_S, lifecycle.stop_left_s())))
+        service.access_log.tell()
         service.metrics.close()
 
     return lifespan

@@ -45,6 +45,7 @@ GROUPS = {
     "Connections": "head_timeout_s",
     "Logs and errors": "show_model_errors",
 }
+QUIET = ("warning", "error")  # levels without the lines of requests
 # What the server does if these are unset. An empty variable, for example because its secret is
 # missing, must not have the same effect.
 OPEN_WHERE_UNSET = {
@@ -289,6 +290,10 @@ class Settings(BaseSettings):
     """The lowest severity that is logged."""
     log_format: Literal["console", "json"] = "console"
     """`console` for people, `json` for machines: one object a line."""
+    access_log: Literal["off", "errors", "sampled", "all"] = "errors"
+    """Requests with a line in the log: failed and slow ones (`errors`), more of them, or none."""
+    access_log_share: float = Field(0.01, gt=0, le=1)
+    """The share of the other requests that `sampled` logs."""
 
     @functools.cached_property  # may query DNS
     def shows_page(self) -> bool:
@@ -297,6 +302,13 @@ class Settings(BaseSettings):
             asks_for_keys = self.api_keys is not None or self.api_keys_file is not None
             return asks_for_keys or _is_loopback(self.host)
         return self.page == "on"
+
+    @property
+    def access_log_ratio(self) -> float | None:
+        """The logged share of requests that are neither failed nor slow; None: log no request."""
+        if self.access_log == "off" or self.log_level in QUIET:
+            return None
+        return {"errors": 0.0, "sampled": self.access_log_share, "all": 1.0}[self.access_log]
 
     def share_of(self, nbytes: int, processes: int) -> ByteSize:
         """One process's share of a limit; one body of any allowed size still fits."""
@@ -317,6 +329,15 @@ class Settings(BaseSettings):
         if self.grpc_port is not None and self.grpc_port == self.port:
             raise ValueError(
                 f"{PREFIX}GRPC_PORT={self.grpc_port} is {PREFIX}PORT too: give gRPC another port"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _can_log_requests(self) -> Self:
+        if self.access_log in ("sampled", "all") and self.log_level in QUIET:
+            raise ValueError(
+                f"{PREFIX}ACCESS_LOG={self.access_log} writes lines of the level info, and "
+                f"{PREFIX}LOG_LEVEL={self.log_level} leaves them out: use the level info"
             )
         return self
 

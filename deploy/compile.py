@@ -105,7 +105,9 @@ COMPILED = (
     "app/metrics/bound.py",
     "app/metrics/tally.py",
     "app/registry/loaded_models.py",
+    "app/telemetry/access_log.py",
     "app/telemetry/gate.py",
+    "app/telemetry/line_rate.py",
     "app/telemetry/tracing.py",
     "app/types.py",
 )

@@ -151,6 +151,11 @@ class Guard:
         limits = self._limits if key.limits is None else key.limits
         return Caller(key.name, limits, self._rates, metrics)
 
+    def key_name(self, fields: Mapping[bytes, bytes]) -> str:
+        """The name of the key in these headers; empty if none is required, or it is unknown."""
+        key = self._keyring.find(_secret_in(fields)) if self.asks_for_keys else None
+        return ANONYMOUS if key is None else key.name
+
     def _key_of(self, fields: Mapping[bytes, bytes]) -> ApiKey:
         secret = _secret_in(fields)
         if not secret:

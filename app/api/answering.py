@@ -28,7 +28,7 @@ from app.engine.submission import Submission
 from app.errors import Abandoned, InvalidItem, ItemFailed, Overloaded
 from app.registry.loaded_models import LoadedModel
 from app.telemetry.tracing import RequestTrace
-from app.types import Answer, Arrays, CacheCounts, Note, Outcome
+from app.types import Answer, Arrays, CacheCounts, ModelId, Note, Outcome
 
 JSON_GROWTH = 3  # bytes of JSON for a byte of float32, about
 FEW = 16  # items whose rows are chosen, and which are mapped, at once: takes about 1 ms
@@ -53,6 +53,8 @@ class Answering:
         "_arrived",
         "_decoded",
         "_digest",
+        "_items",
+        "_model_id",
         "_remembered",
         "_submission",
         "counted",
@@ -69,6 +71,8 @@ class Answering:
     _arrived: float
     _decoded: float
     _digest: bytes | None
+    _items: int
+    _model_id: ModelId | None
     _remembered: Remembered | None
     _submission: Submission | None
     counted: int
@@ -165,6 +169,18 @@ class Answering:
         if is_repeat:
             self._remember(written)
         return self._finished(answer, answered, written)
+
+    def describe(self, record: RequestTrace) -> None:
+        """Add what is known of the request to its record, when it ends."""
+        endpoint, submission = self.endpoint, self._submission
+        record.name, record.version = endpoint.name or "", endpoint.version or ""
+        record.model, record.items = self._model_id, self._items
+        record.is_repeat = self._remembered is not None
+        if submission is None:
+            return
+        counts = submission.counts
+        record.cache = counts if any(counts) else None
+        record.queue_s, record.batch_items = submission.queue_s, submission.batch_items
 
     def _with_invalid(
         self, outcomes: Sequence[Outcome], invalid: Mapping[int, InvalidItem]
@@ -336,7 +352,6 @@ class Answering:
         encoded = time.perf_counter()
         if self.trace is not None:
             self.trace.answered, self.trace.encoded = answered, encoded
-            self.trace.cache = answer.cache
         timing = _server_timing(self._decoded - self._arrived, answer, encoded - answered)
         return (
             200,

@@ -27,7 +27,7 @@ from app.engine.submission import Submission
 from app.errors import InvalidInput, InvalidItem, TorchlaneError
 from app.registry.loaded_models import LoadedModel
 from app.telemetry.tracing import RequestTrace
-from app.types import Item, Note
+from app.types import Item, ModelId, Note
 
 BODY_LATE = "the body did not arrive before the deadline; allow more time"
 BODY_CUT = "the client disconnected while sending the body"
@@ -109,6 +109,8 @@ class Call(Answering):
         self.gzip = NEVER if codings is None else gzip_of(codings)
         self.read_head(fields)
         self._timeout_ms = fields.get(b"x-torchlane-timeout-ms")
+        self._model_id: ModelId | None = None
+        self._items = 0
         self.arrived_at = service.engine.now()
         self.find_model()
         self._lag_s = service.engine.read_lag_s()
@@ -174,6 +176,7 @@ class Call(Answering):
             TorchlaneError: if there is no such model, or the caller may not call it.
         """
         self.model = self._resolve()
+        self._model_id = self.model.id
         self._changes = self.service.loaded.changes
         self.limit_time(self.model.settings.timeout_s)
 
@@ -207,10 +210,7 @@ class Call(Answering):
         if trace is None:
             return self._begin(body, request_id)
         trace.received = time.perf_counter()
-        try:
-            submission = self._begin(body, request_id)
-        finally:  # the model may differ from the head's
-            trace.model = self.model.id
+        submission = self._begin(body, request_id)
         submission.follow(trace)
         return submission
 
@@ -218,6 +218,7 @@ class Call(Answering):
         service = self.service
         if self._changes != service.loaded.changes:  # models changed while the body arrived
             self.model = self._resolve()
+            self._model_id = self.model.id
         model = self.model
         self.check_model()
         if self._coding is not None:
@@ -322,8 +323,9 @@ class Call(Answering):
 
     def _is_decoded(self, items: int) -> None:
         self._decoded = time.perf_counter()
+        self._items = items
         if self.trace is not None:
-            self.trace.decoded, self.trace.items = self._decoded, items
+            self.trace.decoded = self._decoded
 
     def _read_in_thread(self, body: bytes) -> list[Item]:
         self.on_loop = False

@@ -52,6 +52,8 @@ VARY = (b"vary", b"Accept, Accept-Encoding")
 OUTCOME = "torchlane.outcome"
 ROUTE = "torchlane.route"
 TRACE = "torchlane.trace"
+CALL = "torchlane.call"  # the `Call` of a prediction
+CUT = "torchlane.cut"  # a list with a `Cut`, if the connection answers for the application
 # The connection closes after these: a draining server sends the client elsewhere, and the other
 # errors leave the start of the next request unknown.
 LAST_ANSWERS = (
@@ -64,6 +66,7 @@ LAST_ANSWERS = (
 )
 
 
+Cut = tuple[int, str, int]  # status and code of an answer, size of its body
 RawAnswer = tuple[int, list[tuple[bytes, bytes]], bytes]  # status, headers, body
 
 

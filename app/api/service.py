@@ -19,6 +19,7 @@ from app.metrics import Metrics
 from app.registry.loaded_models import LoadedModels
 from app.registry.repository import Repository
 from app.serving.lifecycle import Lifecycle
+from app.telemetry.access_log import AccessLog
 from app.telemetry.tracing import Tracing
 from app.types import Profile
 
@@ -77,4 +78,5 @@ class Service:
     hosts: Hosts
     origins: Origins
     tracing: Tracing
+    access_log: AccessLog
     profiler: Profiler

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 import structlog
 
+from app.telemetry.line_rate import LineRate
 from app.types import ModelId
 
 LOG = structlog.get_logger(__name__)
@@ -16,8 +17,7 @@ LOG = structlog.get_logger(__name__)
 MOST_CHARACTERS = 1000
 HEAD_CHARACTERS = 200  # of those; the end of TorchScript's messages has the cause
 MOST_NAMED = 10  # requests in one line
-BURST = 10  # lines at once; then one per `LINE_S`
-LINE_S = 1.0
+BURST, PER_S = 10, 1  # lines at once, and per second after that
 
 
 def in_short(error: Exception) -> str:
@@ -33,9 +33,7 @@ class Complaints:
     """Logs errors about the items of one model, at a limited rate."""
 
     def __init__(self) -> None:
-        self._lines = float(BURST)  # lines that may be written now
-        self._since = 0.0
-        self._batches_left_out = 0
+        self._rate = LineRate(BURST, PER_S)
 
     def write(
         self,
@@ -54,15 +52,11 @@ class Complaints:
             now: the current time, on the engine's clock.
             trace_ids: returns the trace ids of these requests; called only if a line is written.
         """
-        self._lines = min(float(BURST), self._lines + (now - self._since) / LINE_S)
-        self._since = now
-        if self._lines < 1.0:
-            self._batches_left_out += 1
+        if not self._rate.allows(now):
             return
-        self._lines -= 1.0
         requests = list(dict.fromkeys(labels()))
         traces = list(dict.fromkeys(trace_ids()))
-        left_out, self._batches_left_out = self._batches_left_out, 0
+        left_out = self._rate.take_left_out()
         LOG.error(
             "model_failed",
             model=str(model),

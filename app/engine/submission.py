@@ -126,8 +126,12 @@ class Submission:
         outcomes: list[Outcome] = []
         for key in self.keys:
             outcomes.append(self.outcomes[key])  # compiled, a loop is faster
-        cache = counts_with_found(self.cache, self.found) if self.found else self.cache
-        return Answer(outcomes, cache, self.queue_s, self.compute_s, self.batch_items)
+        return Answer(outcomes, self.counts, self.queue_s, self.compute_s, self.batch_items)
+
+    @property
+    def counts(self) -> CacheCounts:
+        """How its items were found so far."""
+        return counts_with_found(self.cache, self.found) if self.found else self.cache
 
     def forget(self) -> None:
         """Drop the outcomes, so that only their reader keeps them; there is no `result` then."""

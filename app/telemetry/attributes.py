@@ -22,7 +22,7 @@ from opentelemetry.semconv.attributes.user_agent_attributes import USER_AGENT_OR
 from opentelemetry.util.types import AttributeValue
 
 from app.errors import TorchlaneError
-from app.telemetry.tracing import MOST_CHARACTERS, BatchRecord, RequestTrace
+from app.telemetry.tracing import CLIENT_GONE, MOST_CHARACTERS, BatchRecord, RequestTrace
 
 Attributes: TypeAlias = dict[str, AttributeValue]
 MOST_OF_STACK = 8000  # characters
@@ -33,7 +33,6 @@ METHODS = frozenset(
     ("GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH", "TRACE", "CONNECT")
 )
 SERVER_ERROR = 500  # and above
-CLIENT_GONE = 499  # nothing was sent
 RPC_ERRORS = frozenset(  # errors of a server
     ("UNKNOWN", "DEADLINE_EXCEEDED", "UNIMPLEMENTED", "INTERNAL", "UNAVAILABLE", "DATA_LOSS")
 )
@@ -78,7 +77,7 @@ def of_head(trace: RequestTrace, host: bytes, agent: bytes | None) -> Attributes
 def add_end(found: Attributes, trace: RequestTrace) -> None:
     """Add the attributes that are known when a request has ended."""
     if not trace.method:
-        found[RPC_RESPONSE_STATUS_CODE] = _rpc_status(trace)
+        found[RPC_RESPONSE_STATUS_CODE] = trace.rpc_status
     elif trace.status != CLIENT_GONE:
         found[HTTP_RESPONSE_STATUS_CODE] = trace.status
     if trace.method and trace.route:
@@ -105,12 +104,7 @@ def error_type_of(trace: RequestTrace) -> str:
     """The type of the server's error; empty if there is none, or if the caller is at fault."""
     if trace.method:
         return trace.outcome if trace.status >= SERVER_ERROR else ""
-    status = _rpc_status(trace)
-    return status if status in RPC_ERRORS else ""
-
-
-def _rpc_status(trace: RequestTrace) -> str:
-    return "CANCELLED" if trace.status == CLIENT_GONE else trace.rpc_status
+    return trace.rpc_status if trace.rpc_status in RPC_ERRORS else ""
 
 
 def of_forward(record: BatchRecord) -> Attributes:

@@ -16,6 +16,7 @@ from app.types import CacheCounts, ModelId, Serving
 LOG = structlog.get_logger(__name__)
 
 MOST_CHARACTERS = 1000  # of texts from clients and of errors
+CLIENT_GONE = 499  # nothing was sent
 UNPLANNED = Serving(())  # no form is known
 
 Gate: TypeAlias = Callable[[Mapping[bytes, bytes]], bool]
@@ -122,6 +123,8 @@ class Run(NamedTuple):
 class RequestTrace:
     """A request from its head to the last byte of its answer; times of skipped steps are 0.
 
+    A request that is not followed may get a record at its end, without these times.
+
     Args:
         method: the HTTP method; empty for a gRPC call.
         path: the requested path, up to MOST_CHARACTERS.
@@ -135,9 +138,14 @@ class RequestTrace:
         answered: when its outcomes were known.
         encoded: when its answer was encoded.
         ended: when it ended.
+        name, version: the model and version that it asks for; empty if it names none.
         model: its model; None if unknown.
         items: number of items.
         cache: how they were found; None if unknown.
+        is_repeat: whether its answer was remembered as a whole.
+        queue_s: the most seconds that any item was queued.
+        batch_items: size of the largest batch with its items; 0 if none was computed.
+        bytes_in, bytes_out: size of its body, as far as it was read, and of its answer's.
         batches: batches with its items, including joined ones; empty if all were cached.
         runs: the batches that began before the request ended, in that order.
         left_queued: whether items were still queued when it ended.
@@ -151,19 +159,25 @@ class RequestTrace:
 
     __slots__ = (
         "answered",
+        "batch_items",
         "batches",
         "began",
+        "bytes_in",
+        "bytes_out",
         "cache",
         "decoded",
         "encoded",
         "ended",
         "error",
+        "is_repeat",
         "items",
         "left_queued",
         "method",
         "model",
+        "name",
         "outcome",
         "path",
+        "queue_s",
         "received",
         "request_id",
         "route",
@@ -173,6 +187,7 @@ class RequestTrace:
         "status",
         "tokens",
         "trace_id",
+        "version",
     )
 
     def __init__(self, method: str, path: str, route: str, request_id: bytes, began: float) -> None:
@@ -182,9 +197,12 @@ class RequestTrace:
         self.request_id = request_id
         self.began = began
         self.received = self.decoded = self.answered = self.encoded = self.ended = 0.0
+        self.name = self.version = ""
         self.model: ModelId | None = None
         self.left_queued = False
-        self.items = 0
+        self.is_repeat = False
+        self.queue_s = 0.0
+        self.items = self.batch_items = self.bytes_in = self.bytes_out = 0
         self.cache: CacheCounts | None = None
         self.batches: list[BatchRecord] = []
         self.runs: list[Run] = []
@@ -206,6 +224,8 @@ class RequestTrace:
     def end(self, moment: float, status: int, outcome: str) -> None:
         """Record the end of the request, and the state of its batches at that moment."""
         self.ended, self.status, self.outcome = moment, status, outcome
+        if status == CLIENT_GONE:
+            self.bytes_out, self.rpc_status = 0, "CANCELLED"
         for each in self.batches:
             if each.began:
                 self.runs.append(Run(each, each.began, each.ended or moment, each.fault))
@@ -320,8 +340,9 @@ class Tracing:
         return trace
 
     def end(self, trace: RequestTrace, status: int, outcome: str) -> None:
-        """Record the end of a request, and notify its sinks."""
-        self.followed -= 1
+        """Record the end of a request, and notify the sinks that follow it, if any does."""
+        if trace.tokens:
+            self.followed -= 1
         trace.end(time.perf_counter(), status, outcome)
         for sink, token in trace.tokens:
             if sink in [each for each, _ in self._gated]:

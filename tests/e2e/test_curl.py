@@ -26,7 +26,7 @@ THREE = ROOT / "docs/three.png"
 @pytest.fixture(scope="module")
 def server(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     log = tmp_path_factory.mktemp("curl") / "log"
-    with running(repository, log, default_model="digits") as server:
+    with running(repository, log, default_model="digits", access_log="off") as server:
         yield server
 
 

@@ -191,15 +191,17 @@ async def test_no_path_is_redirected(server: Server, path: str) -> None:
         assert (answer.status, "location" in answer.names) == (404, False)
 
 
-async def test_malformed_requests_are_not_logged(server: Server) -> None:
-    before = server.log
+async def test_malformed_requests_do_not_fill_the_log(server: Server) -> None:
+    before = len(server.log)
     upgrade = START + LENGTH + b"Connection: upgrade\r\nUpgrade: h2c\r\n\r\n" + BODY
     for sent in (upgrade, b"rubbish\r\n\r\n", b"GET / HTTP/1.1\r\n" + HOST * 2 + JSON + b"\r\n"):
-        for _ in range(50):
+        for _ in range(100):
             with socket.create_connection(("127.0.0.1", server.port)) as client:
                 client.sendall(sent)
                 assert client.recv(1 << 16)
-    assert server.log == before
+    lines = server.log[before:].splitlines()
+    assert all("request " in line or "requests_not_logged" in line for line in lines)
+    assert len(lines) < 180  # of 200, although most come within a second
 
 
 @pytest.mark.parametrize("option", ["--http1.0", "--http1.1", "--http2", "--http2-prior-knowledge"])

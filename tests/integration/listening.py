@@ -141,7 +141,6 @@ async def listening(
     model_dir: Path,
     application: ASGIApp | None = None,
     *,
-    access_log: bool = False,
     root_path: str = "",
     make_backend: BackendFactory | None = None,
     keep_alive_s: float = 5.0,
@@ -152,7 +151,6 @@ async def listening(
     Args:
         model_dir: the repository.
         application: answers what is not on the fast path, instead of the server's own.
-        access_log: see `uvicorn.Config`.
         root_path: see `uvicorn.Config`.
         make_backend: other backends than torch's.
         keep_alive_s: how long an idle connection stays.
@@ -168,7 +166,7 @@ async def listening(
         ws="none",
         lifespan="off",
         log_config=None,
-        access_log=access_log,
+        access_log=False,
         root_path=root_path,
         timeout_keep_alive=keep_alive_s,  # type: ignore[arg-type]  # a float does as well
     )

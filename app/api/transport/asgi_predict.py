@@ -13,7 +13,7 @@ from starlette.types import Receive, Scope, Send
 from app.api.answers import WRITE_BYTES, LargeAnswer
 from app.api.calls import BODY_CUT, BODY_LATE, Call
 from app.api.endpoints import Endpoint
-from app.api.errors import REQUEST_ID, TRACE, TRANSPORT, RawAnswer, error_answer
+from app.api.errors import CALL, REQUEST_ID, TRACE, TRANSPORT, RawAnswer, error_answer
 from app.api.memory import BodyMemory
 from app.api.negotiation import fields_of
 from app.api.payloads import check_length
@@ -64,6 +64,7 @@ class PredictionApp:
         query: bytes = scope["query_string"]
         endpoint = Endpoint(known.route, known.call, name, version, known.many, query=query)
         call: Call = known.call(service, endpoint, fields_of(scope["headers"]))
+        scope[CALL] = call
         if query:
             check_query((each for each, _ in parameters_of(query)), *known.parameters)
         call.trace = scope.get(TRACE)

@@ -1,8 +1,8 @@
 """A connection of the server: it reads requests, and has each answered in one of two ways.
 
 An ordinary prediction is answered without a task, a scope or middleware, which all cost more than
-parsing its body: see `exchange.py`. Unusual requests (`Expect`, HTTP/1.0, an access log), and all
-other paths, go to the ASGI application (`cycle.py`), which answers predictions in the same way: see
+parsing its body: see `exchange.py`. Unusual requests (`Expect`, HTTP/1.0), and all other paths, go
+to the ASGI application (`cycle.py`), which answers predictions in the same way: see
 `asgi_predict.py`.
 """
 
@@ -10,15 +10,16 @@ from __future__ import annotations
 
 import asyncio
 import math
+import time
 from collections.abc import Callable
 from typing import Any
 
 from app.api.endpoints import Endpoint
-from app.api.errors import FORM, REQUEST_ID, error_answer
+from app.api.errors import FORM, REQUEST_ID, RawAnswer, error_answer
 from app.api.idle import FIRST_S
 from app.api.request_ids import HEADER, RequestIds
 from app.api.service import Service
-from app.api.transport.cycle import ACCESS_LOG, Cycle
+from app.api.transport.cycle import Cycle
 from app.api.transport.exchange import Exchange
 from app.api.transport.host import Host
 from app.api.transport.known_head import KnownHead, known_head
@@ -33,6 +34,7 @@ from app.api.transport.parsing import (
 from app.api.transport.reading import Reader
 from app.api.transport.writing import ServerState, Writer
 from app.errors import HeadLate, TorchlaneError
+from app.telemetry.tracing import RequestTrace
 
 # After this many parsed heads in a row, the client probably never repeats a head; from then on
 # every 64th head is remembered.
@@ -203,7 +205,8 @@ class Connection(asyncio.Protocol):
             self.request.reject(error)
             return
         if reads != BODY:  # the rest of a body whose request is answered
-            self.send_error(error)
+            request_id = self.ids.of({})
+            self._log_cut(error, request_id, self.send_error(error, request_id))
         self.close_behind_answer()
 
     # What its parser calls.
@@ -215,8 +218,7 @@ class Connection(asyncio.Protocol):
             return
         head = self.parser
         endpoint = None
-        is_plain = head.keeps_alive and not head.expects and not self.host.logs_access
-        if is_plain and head.method == b"POST":
+        if head.keeps_alive and not head.expects and head.method == b"POST":
             endpoint = self._endpoints.at(head.url)
         if endpoint is not None:
             self._chosen = endpoint, head.headers
@@ -262,15 +264,26 @@ class Connection(asyncio.Protocol):
             self.reader.drop()
             self.reader.resume()  # to notice that the client closes
 
-    def send_error(self, error: TorchlaneError) -> None:
-        """Answer a request that was not read to its end."""
+    def send_error(self, error: TorchlaneError, request_id: bytes) -> RawAnswer:
+        """Answer a request that was not read to its end; returns the answer."""
         path = self.parser.url.partition(b"?")[0].decode("latin-1")  # the part that has been read
-        request_id = self.ids.of({})
         form = self.service.dialects.of(path).errors
         scope = {REQUEST_ID: request_id.decode("ascii"), FORM: form}
         status, headers, content = error_answer(scope, error)
         headers.append((HEADER, request_id))
         self.writer.write_answer(status, headers, content)
+        return status, headers, content
+
+    def _log_cut(self, error: TorchlaneError, request_id: bytes, answer: RawAnswer) -> None:
+        """Log what is no request, because its head is malformed or incomplete."""
+        status, _, content = answer
+        access_log = self.service.access_log
+        if access_log.wants(status, 0.0):
+            now = time.perf_counter()
+            record = RequestTrace("HTTP", "", "", request_id, now)
+            record.bytes_out = len(content)
+            record.end(now, status, error.code)
+            access_log.write(record, {})
 
     @property
     def _is_free(self) -> bool:
@@ -332,8 +345,8 @@ def _address(transport: asyncio.Transport, name: str) -> tuple[str, int | None] 
 def connections_for(service: Service) -> Callable[..., Connection]:
     """The factory of connections, for `uvicorn.Config(http=...)`.
 
-    Of the configuration it uses the application, `root_path`, `timeout_keep_alive` and
-    `access_log`. The service has limits of its own.
+    Of the configuration it uses the application, `root_path` and `timeout_keep_alive`. The service
+    has limits of its own.
     """
     ids = RequestIds()
 
@@ -341,7 +354,6 @@ def connections_for(service: Service) -> Callable[..., Connection]:
     def make(
         config: Any, server_state: ServerState, app_state: dict[str, Any], **_: Any
     ) -> Connection:
-        logs_access = config.access_log and ACCESS_LOG.hasHandlers()
         keep_alive_s = float(config.timeout_keep_alive)
         scope = {
             "type": "http",
@@ -349,7 +361,7 @@ def connections_for(service: Service) -> Callable[..., Connection]:
             "root_path": config.root_path,
             "state": app_state,
         }
-        host = Host(config.loaded_app, scope, server_state, keep_alive_s, logs_access)
+        host = Host(config.loaded_app, scope, server_state, keep_alive_s)
         return Connection(service, ids, host)
 
     return make

@@ -6,21 +6,19 @@ See the specification of ASGI (https://asgi.readthedocs.io), version 3.0, HTTP 2
 from __future__ import annotations
 
 import asyncio
-import logging
 import re
 from collections.abc import Iterable
-from urllib.parse import quote, unquote
+from urllib.parse import unquote
 
 import structlog
 from starlette.types import Message
 
-from app.api.errors import TRANSPORT
+from app.api.errors import CUT, REQUEST_ID, TRANSPORT, Cut
 from app.api.transport.host import RequestConnection
 from app.api.transport.parsing import RequestParser
 from app.errors import TorchlaneError
 
 LOG = structlog.get_logger(__name__)
-ACCESS_LOG = logging.getLogger("uvicorn.access")
 BODY_BYTES = 64 << 10  # received and not taken by the application; beyond this nothing is read
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 WITHOUT_BODY = (204, 304)
@@ -74,6 +72,10 @@ class Cycle:
         scope["headers"] = head.headers
         scope["state"] = scope["state"].copy()
         scope[TRANSPORT] = connection.transport
+        self._request_id = connection.ids.of(head.fields)
+        scope[REQUEST_ID] = self._request_id.decode("ascii")
+        self._cut: list[Cut] = []
+        scope[CUT] = self._cut
 
     def start(self) -> None:
         """Call the application."""
@@ -108,7 +110,8 @@ class Cycle:
             self._connection.transport.close()
         else:
             self.disconnected()
-            self._connection.send_error(error)
+            status, _, content = self._connection.send_error(error, self._request_id)
+            self._cut.append((status, error.code, len(content)))
             self._connection.close_behind_answer()
 
     def give_up(self) -> None:
@@ -197,8 +200,6 @@ class Cycle:
             is_chunked = True  # HTTP/1.0 knows no chunks: the connection's end is the body's
             lines.append((b"transfer-encoding", b"chunked"))
         self._left, self._is_chunked = left, is_chunked
-        if self._connection.host.logs_access:
-            self._log_access(status)
         self._is_started, self._expects = True, False
         writer = self._connection.writer
         if writer.can_answer:
@@ -227,11 +228,3 @@ class Cycle:
             if not self.keep_alive:
                 connection.close_behind_answer()
             connection.answered()
-
-    def _log_access(self, status: int) -> None:
-        scope = self._scope
-        client = "{}:{}".format(*scope["client"]) if scope["client"] else ""
-        query = "?" + scope["query_string"].decode("latin-1") if scope["query_string"] else ""
-        target = quote(scope["path"]) + query
-        line = '%s - "%s %s HTTP/%s" %d'
-        ACCESS_LOG.info(line, client, scope["method"], target, scope["http_version"], status)

@@ -59,6 +59,7 @@ class Exchange:
         "_call",
         "_connection",
         "_endpoint",
+        "_fields",
         "_for_browsers",
         "_held_bytes",
         "_is_decided",
@@ -81,6 +82,7 @@ class Exchange:
         self._began = time.perf_counter()
         self._connection = connection
         self._endpoint = endpoint
+        self._fields = head.fields
         self._request_id = connection.ids.of(head.fields)
         self._for_browsers = connection.service.origins.headers(head.fields)
         self._body: list[bytes | bytearray] = []
@@ -240,7 +242,9 @@ class Exchange:
         if self._timer is not None:
             self._timer.cancel()
         is_long = False
+        sent = 0
         if writer.can_answer:
+            sent = len(content)
             is_long = len(content) > WRITE_BYTES
             if not self.keep_alive or (b"connection", b"close") in headers:
                 self.keep_alive = False
@@ -250,7 +254,7 @@ class Exchange:
             headers += self._for_browsers
             writer.write_answer(status, headers, b"" if is_long else content)
         try:
-            self._count(status)
+            self._count(status, sent)
         except Exception:  # the client has its answer, and the connection continues
             LOG.exception("request_not_counted", **self._log_ids())
         if is_long:
@@ -277,12 +281,25 @@ class Exchange:
             self._connection.service.bodies.give_back(self._held_bytes)
             self._held_bytes = 0
 
-    def _count(self, status: int) -> None:
+    def _count(self, status: int, sent: int) -> None:
+        """Count the request, and report it to those that follow it, and to the log."""
         metrics = self._connection.service.metrics
         metrics.requests_open -= 1
         outcome = self._scope.get(OUTCOME, "ok")
         ended = metrics.request(self._endpoint.route, status, outcome)
-        trace = self._trace
-        ended.count(time.perf_counter() - self._began, trace.trace_id if trace is not None else "")
-        if trace is not None:
-            self._connection.service.tracing.end(trace, status, outcome)
+        seconds, trace = time.perf_counter() - self._began, self._trace
+        ended.count(seconds, trace.trace_id if trace is not None else "")
+        service = self._connection.service
+        is_logged = service.access_log.wants(status, seconds)
+        if trace is None and not is_logged:
+            return
+        endpoint = self._endpoint
+        if trace is None:
+            trace = RequestTrace("POST", "", endpoint.route, self._request_id, self._began)
+        trace.name, trace.version = endpoint.name or "", endpoint.version or ""
+        trace.bytes_in, trace.bytes_out = self._body_bytes, sent
+        if self._call is not None:
+            self._call.describe(trace)
+        service.tracing.end(trace, status, outcome)
+        if is_logged:
+            service.access_log.write(trace, self._fields)

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from starlette.types import ASGIApp
 
+from app.api.errors import RawAnswer
 from app.api.request_ids import RequestIds
 from app.api.service import Service
 from app.api.transport.reading import Reader
@@ -24,14 +25,12 @@ class Host:
         scope: copied into the scope of each.
         state: shared by all connections.
         keep_alive_s: how long an idle connection stays open.
-        logs_access: whether each request is logged.
     """
 
     app: ASGIApp
     scope: dict[str, Any]
     state: ServerState
     keep_alive_s: float
-    logs_access: bool
 
 
 class RequestConnection(Protocol):
@@ -51,5 +50,5 @@ class RequestConnection(Protocol):
     def close_behind_answer(self) -> None:
         """Close, but let the client read what was written."""
 
-    def send_error(self, error: TorchlaneError) -> None:
-        """Answer in place of the application."""
+    def send_error(self, error: TorchlaneError, request_id: bytes) -> RawAnswer:
+        """Answer in place of the application; returns the answer."""

@@ -7,16 +7,21 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Sequence
 
 import structlog
 from fastapi import FastAPI, Response
+from fastapi.routing import iter_route_contexts
 from starlette.middleware.cors import CORSMiddleware
+from starlette.routing import Match
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.access.entries import ADMIN
 from app.api.access import CALLER
 from app.api.error_handlers import error_response
 from app.api.errors import (
+    CALL,
+    CUT,
     FORM,
     HEAD_ONLY,
     INTERNAL_MESSAGE,
@@ -30,7 +35,7 @@ from app.api.origins import ALLOWED, EXPOSED, METHODS
 from app.api.request_ids import RequestIds
 from app.api.service import Service
 from app.errors import Abandoned, ShuttingDown, TorchlaneError
-from app.telemetry.tracing import RequestTrace
+from app.telemetry.tracing import CLIENT_GONE, RequestTrace
 
 LOG = structlog.get_logger(__name__)
 UNFOLLOWED = frozenset(("/metrics", "/live"))  # called all the time, or for hours
@@ -63,74 +68,74 @@ class RequestMiddleware:
             return
         began = time.perf_counter()
         fields = dict(scope["headers"])
-        request_id = self._ids.of(fields)
-        without_body = scope["method"] == "HEAD"
-        if without_body:
+        known_id: str | None = scope.get(REQUEST_ID)
+        request_id = self._ids.of(fields) if known_id is None else known_id.encode("ascii")
+        record = RequestTrace(scope["method"], scope["path"], "", request_id, began)
+        if scope["method"] == "HEAD":
             scope = {**scope, "method": "GET", HEAD_ONLY: True}
         scope[REQUEST_ID] = request_id.decode("ascii")
         path = _path(scope)
         scope[FORM] = self._dialects.of(path).errors
         if self._service.tracing.enabled and path not in self._unfollowed:
-            self._follow(scope, fields, request_id, began)
-        status = 0
-
-        async def send_with_id(message: Message) -> None:
-            nonlocal status
-            if message["type"] == "http.response.start":
-                status = message["status"]
-                message.setdefault("headers", []).append((b"x-request-id", request_id))
-            elif without_body:
-                message = {**message, "body": b""}
-            await send(message)
-
-        async def send_own(message: Message) -> None:
-            """Send an answer of this middleware, to which no other adds headers for browsers."""
-            if message["type"] == "http.response.start":
-                message["headers"] += self._service.origins.headers(fields)
-            await send_with_id(message)
-
+            self._follow(scope, fields, record)
+        passing = _Messages(receive, send, record, self._service.origins.headers(fields))
         try:
             if (rejection := self._rejection(scope, fields)) is not None:
-                await error_response(scope, rejection)(scope, receive, send_own)
+                await error_response(scope, rejection)(scope, receive, passing.send_own)
                 return
-            await self._app(scope, receive, send_with_id)
+            await self._app(scope, passing.receive, passing.send)
         except asyncio.CancelledError:  # a stop cancels unfinished requests, such as an upload
-            if status or not self._service.lifecycle.stopping:
+            if passing.status or not self._service.lifecycle.stopping:
                 raise
             stopped = ShuttingDown("the server stopped before the request was complete")
-            await error_response(scope, stopped)(scope, receive, send_own)
+            await error_response(scope, stopped)(scope, receive, passing.send_own)
         except Exception as bug:  # the last resort: answered, logged once with its id, not raised
             ids = {"request_id": scope[REQUEST_ID], **_failed(scope, bug)}
             LOG.exception("unhandled_error", path=scope["path"], **ids)
-            if status:
+            if passing.status:
                 raise  # part of an answer was sent: only closing the connection signals the error
             content = error_body(scope, 500, "internal", INTERNAL_MESSAGE)
             response = Response(content, 500, media_type="application/json")
-            await response(scope, receive, send_own)
+            await response(scope, receive, passing.send_own)
         finally:
-            self._ended(scope, status or 499, began, "ok" if status else Abandoned.code)
+            self._ended(scope, fields, record, passing.status)
 
-    def _follow(
-        self, scope: Scope, fields: dict[bytes, bytes], request_id: bytes, began: float
-    ) -> None:
+    def _follow(self, scope: Scope, fields: dict[bytes, bytes], record: RequestTrace) -> None:
         tracing, headers = self._service.tracing, scope["headers"]
-        if not tracing.may_follow(headers, fields):
-            return
-        method = "HEAD" if HEAD_ONLY in scope else scope["method"]
-        trace = RequestTrace(method, scope["path"], "", request_id, began)
-        if tracing.begin(trace, headers, fields) is not None:
-            scope[TRACE] = trace
+        if tracing.may_follow(headers, fields) and tracing.begin(record, headers, fields):
+            scope[TRACE] = record
 
-    def _ended(self, scope: Scope, status: int, began: float, outcome: str) -> None:
-        outcome = scope.get(OUTCOME, outcome)
-        trace: RequestTrace | None = scope.get(TRACE)
+    def _ended(
+        self, scope: Scope, fields: dict[bytes, bytes], record: RequestTrace, status: int
+    ) -> None:
+        """Count a request, and report it to those that follow it, and to the log.
+
+        Args:
+            scope: of the request.
+            fields: its headers.
+            record: its record.
+            status: the status that was sent; 0 if none was.
+        """
+        outcome = scope.get(OUTCOME, "ok" if status else Abandoned.code)
+        status = status or CLIENT_GONE
+        for cut in scope.get(CUT, ()):
+            status, outcome, record.bytes_out = cut
+        seconds = time.perf_counter() - record.began
         if ROUTE in scope:
-            request = self._metrics.request(scope[ROUTE], status, outcome)
-            trace_id = trace.trace_id if trace is not None else ""
-            request.count(time.perf_counter() - began, trace_id)
-        if trace is not None:
-            trace.route = scope.get(ROUTE, "") or getattr(scope.get("route"), "path", "")
-            self._service.tracing.end(trace, status, outcome)
+            self._metrics.request(scope[ROUTE], status, outcome).count(seconds, record.trace_id)
+        access_log = self._service.access_log
+        is_logged = access_log.wants(status, 0.0 if scope["path"] in self._unfollowed else seconds)
+        if TRACE not in scope and not is_logged:
+            return
+        record.route = scope.get(ROUTE, "") or _route_of(scope)
+        if CALL in scope:
+            scope[CALL].describe(record)
+        else:
+            names = scope.get("path_params") or {}
+            record.name, record.version = (str(names.get(key) or "") for key in ("name", "version"))
+        self._service.tracing.end(record, status, outcome)
+        if is_logged:
+            access_log.write(record, fields)
 
     def _rejection(self, scope: Scope, fields: dict[bytes, bytes]) -> TorchlaneError | None:
         """The error that rejects a request by its head, if any."""
@@ -145,6 +150,7 @@ class RequestMiddleware:
             if endpoint is not None and scope["method"] == "POST":
                 scope[ROUTE] = endpoint.route  # counted, although it never reaches its route
                 scope[FORM] = self._dialects.of_route(endpoint.route).errors
+                scope["path_params"] = {"name": endpoint.name, "version": endpoint.version}
             return error
         return None
 
@@ -154,6 +160,65 @@ def _path(scope: Scope) -> str:
     path, root = str(scope["path"]), str(scope.get("root_path", ""))
     below = path.removeprefix(root)
     return below if below[:1] in ("", "/") else path
+
+
+class _Messages:
+    """Passes the messages of a request between server and application, and counts bytes.
+
+    Args:
+        receive, send: the server's.
+        record: the record of the request.
+        for_browsers: headers that only the middleware's own answers lack.
+
+    Attributes:
+        status: the status of the answer; 0 if none was sent.
+    """
+
+    def __init__(
+        self,
+        receive: Receive,
+        send: Send,
+        record: RequestTrace,
+        for_browsers: Sequence[tuple[bytes, bytes]],
+    ) -> None:
+        self.status = 0
+        self._receive = receive
+        self._send = send
+        self._record = record
+        self._for_browsers = for_browsers
+
+    async def receive(self) -> Message:
+        """See ASGI."""
+        message = await self._receive()
+        self._record.bytes_in += len(message.get("body", b""))
+        return message
+
+    async def send(self, message: Message) -> None:
+        """Send a part of an answer, with the request's id."""
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+            message.setdefault("headers", []).append((b"x-request-id", self._record.request_id))
+        elif self._record.method == "HEAD":
+            message = {**message, "body": b""}
+        else:
+            self._record.bytes_out += len(message.get("body", b""))
+        await self._send(message)
+
+    async def send_own(self, message: Message) -> None:
+        """Send a part of an answer of the middleware."""
+        if message["type"] == "http.response.start":
+            message["headers"] += self._for_browsers
+        await self.send(message)
+
+
+def _route_of(scope: Scope) -> str:
+    """The path of a request's route as documented; empty if no route matches."""
+    route = scope.get("route")
+    if route is None:  # rejected before it was routed, or a mounted application
+        asked = scope | {"root_path": scope.get("app_root_path", scope.get("root_path", ""))}
+        routes = iter_route_contexts(scope["app"].routes)
+        route = next((each for each in routes if each.matches(asked)[0] != Match.NONE), None)
+    return getattr(route, "path", "")
 
 
 def _failed(scope: Scope, error: Exception) -> dict[str, str]:

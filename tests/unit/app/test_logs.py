@@ -54,3 +54,57 @@ def test_terminal_and_variables_decide_about_colors(
     is_terminal: bool, environ: dict[str, str], colors: bool
 ) -> None:
     assert shows_colors(is_terminal, environ) == colors
+
+
+LEVELS = """
+import logging, sys
+import structlog
+from app.logs import configure_logs
+
+configure_logs("warning", "json")
+for logger in (structlog.get_logger("ours"), logging.getLogger("theirs")):
+    logger.info("not shown")
+    logger.warning("shown")
+    try:
+        raise ValueError("reason")
+    except ValueError:
+        logger.exception("failed")
+sys.stderr.close()
+structlog.get_logger("ours").error("nobody reads")
+"""
+
+
+def test_both_kinds_of_loggers_write_the_same_fields() -> None:
+    done = subprocess.run([sys.executable, "-c", LEVELS], check=True, capture_output=True)
+    lines = [json.loads(line) for line in done.stderr.splitlines()]
+    assert [(line["logger"], line["event"], line["level"]) for line in lines] == [
+        (name, event, level)
+        for name in ("ours", "theirs")
+        for event, level in (("shown", "warning"), ("failed", "error"))
+    ]
+    assert all(line["timestamp"].endswith("Z") for line in lines)
+    assert ["ValueError: reason" in line.get("exception", "") for line in lines] == [
+        False,
+        True,
+    ] * 2
+
+
+HOSTILE = """
+import logging
+import structlog
+from app.logs import configure_logs
+
+configure_logs("debug", FORM)
+name = "a\\x1b[2J\\x9b\\nlevel=error\\u202e\\r"
+structlog.get_logger("ours").info("request", model=name)
+logging.getLogger("PIL.PngImagePlugin").debug("STREAM b'IHDR' 16 13")
+"""
+
+
+@pytest.mark.parametrize("form", ["console", "json"])
+def test_a_clients_text_stays_in_its_line(form: str) -> None:
+    program = HOSTILE.replace("FORM", repr(form))
+    done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True)
+    (line,) = done.stderr.removesuffix(b"\n").split(b"\n")
+    assert b"request" in line
+    assert line.decode("ascii").isprintable()

@@ -199,6 +199,9 @@ class TestEmptyGuards:
         ("CORS_ORIGINS", "https://*.example", "use https://example.com:8443 or *"),
         ("HEAD_TIMEOUT_S", "0", "greater than 0"),
         ("DRAIN_S", "0", "greater than 0"),
+        ("ACCESS_LOG", "some", "'off', 'errors', 'sampled' or 'all'"),
+        ("ACCESS_LOG_SHARE", "0", "greater than 0"),
+        ("ACCESS_LOG_SHARE", "1.1", "less than or equal to 1"),
         ("LOG_LEVEL", "loud", "'debug', 'info', 'warning' or 'error'"),
         ("LOG_FORMAT", "xml", "'console' or 'json'"),
     ],
@@ -303,6 +306,32 @@ def test_wrong_cache_url_error_hides_the_password(
     with pytest.raises(SettingsError, match=r"^TORCHLANE_CACHE_URL: it is no URL") as caught:
         load()
     assert "hunter2" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("access_log", "log_level", "ratio"),
+    [
+        ("", "info", 0.0),  # failed and slow requests, by default
+        ("", "warning", None),
+        ("off", "info", None),
+        ("errors", "error", None),
+        ("sampled", "info", 0.01),
+        ("all", "debug", 1.0),
+    ],
+)
+def test_the_logged_share_of_requests(
+    monkeypatch: pytest.MonkeyPatch, access_log: str, log_level: str, ratio: float | None
+) -> None:
+    monkeypatch.setenv("TORCHLANE_ACCESS_LOG", access_log)
+    monkeypatch.setenv("TORCHLANE_LOG_LEVEL", log_level)
+    assert load().access_log_ratio == ratio
+
+
+def test_requests_cannot_be_logged_below_their_level(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TORCHLANE_ACCESS_LOG", "all")
+    monkeypatch.setenv("TORCHLANE_LOG_LEVEL", "warning")
+    with pytest.raises(SettingsError, match="ACCESS_LOG=all writes lines of the level info, and"):
+        load()
 
 
 def test_a_second_cache_needs_the_first(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,20 +14,47 @@ import contextvars
 import logging
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import ExitStack
-from typing import Any
+from typing import Any, NamedTuple
 
 import grpc
 from grpc._cython import cygrpc  # type: ignore[attr-defined]
 
 from app.api.oip.grpc.peers import ENDED, Peers
-from app.api.oip.grpc.statuses import ended
+from app.api.oip.grpc.statuses import Refusal, ended
+from app.errors import Overloaded
 
-UNKNOWN = "there is no such call; the server's reflection lists all calls"
-TOO_MANY = "too many calls are open; try again later"
+UNKNOWN = Refusal(
+    404,
+    "not_found",
+    grpc.StatusCode.UNIMPLEMENTED,
+    "there is no such call; the server's reflection lists all calls",
+    (),
+)
+TOO_MANY = Refusal(
+    503,
+    Overloaded.code,
+    grpc.StatusCode.RESOURCE_EXHAUSTED,
+    "too many calls are open; try again later",
+    (),
+)
 ACCEPTORS = 16  # of the busiest method: with one, a call costs twice as much, and batches are small
 OTHER_ACCEPTORS = 4  # of each other method
 ENDING_CALLS = 1024  # above the maximum, while the calls of a connection are ending
 Options = Sequence[tuple[str, int | str]]
+
+
+class Calls(NamedTuple):
+    """What is told of calls.
+
+    Attributes:
+        peers: the connections, of which one ends if there are too many calls.
+        began: called when a call begins, even if it is refused.
+        refused: called for each call that gets no handler.
+    """
+
+    peers: Peers
+    began: Callable[[], None]
+    refused: Callable[[Refusal], None]
 
 
 class AioServer(cygrpc.AioServer):  # type: ignore[misc]  # untyped
@@ -38,8 +65,7 @@ class AioServer(cygrpc.AioServer):  # type: ignore[misc]  # untyped
         methods: handlers by their paths.
         busiest: the path of the most frequent call.
         most: maximum number of concurrent calls.
-        peers: the connections, of which one ends if there are more calls.
-        began: called when a call begins, even if it is refused.
+        told: what is told of calls.
 
     Attributes:
         calls: the calls that have not ended.
@@ -51,8 +77,7 @@ class AioServer(cygrpc.AioServer):  # type: ignore[misc]  # untyped
         methods: Mapping[str, grpc.RpcMethodHandler[Any, Any]],
         busiest: str,
         most: int,
-        peers: Peers,
-        began: Callable[[], None],
+        told: Calls,
     ) -> None:
         self.loop = asyncio.get_running_loop()
         super().__init__(self.loop, None, (), (), tuple(options), None)
@@ -60,8 +85,7 @@ class AioServer(cygrpc.AioServer):  # type: ignore[misc]  # untyped
         self._methods = {path.encode(): handler for path, handler in methods.items()}
         self._busiest = busiest.encode()
         self._most = most
-        self._peers = peers
-        self._began = began
+        self._told = told
         self.calls: set[asyncio.Task[None]] = set()
         self.add_registered_method_handlers(dict(methods))
 
@@ -86,28 +110,29 @@ class AioServer(cygrpc.AioServer):  # type: ignore[misc]  # untyped
         )
         while True:
             state = await self._request_registered_call(path)
-            self._began()
+            self._told.began()
             if len(self.calls) >= self._most and not self._has_room():
-                self._start(self._end(state, grpc.StatusCode.RESOURCE_EXHAUSTED, TOO_MANY))
+                self._start(self._end(state, TOO_MANY))
                 continue
             work = handle(handler, state, self.loop)
             self._start(cygrpc._schedule_rpc_coro(work, state, self.loop, name))
 
     def _has_room(self) -> bool:
         """Whether another call may begin, because those of a connection are ending."""
-        return self._peers.make_room() and len(self.calls) < self._most + ENDING_CALLS
+        return self._told.peers.make_room() and len(self.calls) < self._most + ENDING_CALLS
 
     async def _refuse(self) -> None:
         """Answer the calls of unknown methods."""
         while True:
             state = await self._request_call()
-            self._began()
-            self._start(self._end(state, grpc.StatusCode.UNIMPLEMENTED, UNKNOWN))
+            self._told.began()
+            self._start(self._end(state, UNKNOWN))
 
-    async def _end(self, state: Any, code: grpc.StatusCode, details: str) -> None:
+    async def _end(self, state: Any, refusal: Refusal) -> None:
         context = cygrpc._ServicerContext(state, None, None, self.loop)
-        with self._peers.refusing(context):
-            await ended(context, code, details)
+        self._told.refused(refusal)
+        with self._told.peers.refusing(context):
+            await ended(context, refusal.code, refusal.details)
 
     def _start(self, work: Coroutine[Any, Any, None]) -> None:
         acts, context = ExitStack(), contextvars.copy_context()

@@ -26,26 +26,27 @@ class Infer(Unary):
         self,
         context: Context,
         fields: Mapping[bytes, bytes],
-        request_id: bytes,
-        trace: RequestTrace | None,
+        record: RequestTrace,
     ) -> tuple[bytes, Metadata]:
         service = self._parts.service
         caller = admitted(service, fields)  # before the message: it counts whatever follows
-        body = await self._parts.reader.read(context, request_id.decode("ascii"))
+        body = await self._parts.reader.read(context, record.request_id.decode("ascii"))
+        record.bytes_in = len(body)
         message = InferMessage(body, service.limits.max_items)
         if not message.name:
             raise InvalidInput("model_name is missing")
+        record.name, record.version = message.name, message.version
         endpoint = Endpoint(ROUTE, GrpcInferCall, message.name, message.version or None, many=True)
         call = GrpcInferCall(service, endpoint, fields, caller)
         call.message = message
-        call.trace = trace
+        call.trace = record if record.tokens else None
         left_s = context.time_remaining()
         if left_s is not None:
             call.deadline = min(call.deadline, service.engine.now() + left_s)
-        submission = call.begin(body, request_id)
-        del body, message
-        await submission.settled()
         try:
+            submission = call.begin(body, record.request_id)
+            del body, message
+            await submission.settled()
             answer = call.answer()
             if isinstance(answer, LargeAnswer):
                 answer = await answer.encoded()
@@ -54,6 +55,8 @@ class Infer(Unary):
         except BaseException:
             call.sent()
             raise
+        finally:
+            call.describe(record)
         return content, tuple(
             (name.decode(), value.decode()) for name, value in headers if name != b"content-length"
         )

@@ -7,6 +7,7 @@ import os
 import secrets
 import socket
 import sys
+import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -17,11 +18,10 @@ os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 import grpc
 import structlog
 from grpc.aio import AbortError
-from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection_pb2
 
 from app.api.memory import BodyMemory
-from app.api.oip.grpc.adapter import AioServer, Options
+from app.api.oip.grpc.adapter import AioServer, Calls, Options
 from app.api.oip.grpc.call import ROUTE
 from app.api.oip.grpc.infer import Infer
 from app.api.oip.grpc.peers import Peers
@@ -29,17 +29,18 @@ from app.api.oip.grpc.protos import inference_pb2
 from app.api.oip.grpc.reading import MessageReader
 from app.api.oip.grpc.relay import Events, Relay, most_connections
 from app.api.oip.grpc.service import Described, Inference
-from app.api.oip.grpc.streams import Health, Reflection, Streams
+from app.api.oip.grpc.statuses import Refusal
+from app.api.oip.grpc.streams import HEALTH, REFLECTION, WATCH, Health, Reflection, Streams
 from app.api.oip.grpc.unary import Parts
 from app.api.oip.grpc.unread import UnreadAnswers
 from app.api.origins import Hosts
 from app.api.ports import listening
 from app.api.request_ids import RequestIds
 from app.api.service import Service
+from app.telemetry.tracing import RequestTrace
 
 LOG = structlog.get_logger(__name__)
 INFERENCE = inference_pb2.DESCRIPTOR.services_by_name["GRPCInferenceService"].full_name
-HEALTH = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
 MAX_CALLS = 4096  # concurrent calls of all clients
 MAX_CALLS_OF_CONNECTION = 1024
 MAX_METADATA_BYTES = 16 << 10  # of a call
@@ -87,7 +88,8 @@ class GrpcServer:
         self._listen = listen
         self._reader = MessageReader(service.limits, BodyMemory(listen.backlog_bytes))
         self._peers = Peers(self._cut(UNREAD))
-        self._streams = Streams(self._reader, self._peers)
+        self._ids = RequestIds()
+        self._streams = Streams(self._reader, self._peers, self._ids, service.access_log)
         self._bound: socket.socket | None = None
         self._relay: Relay | None = None
         self._server: AioServer | None = None
@@ -113,7 +115,8 @@ class GrpcServer:
         )
         relay = Relay(most_connections(), self._peers, self._listen.is_free, events)
         methods, begun = self._methods(), relay.turns.begun
-        server = AioServer(self._options(), methods, ROUTE, MAX_CALLS, self._peers, begun)
+        calls = Calls(self._peers, begun, self._log_refused)
+        server = AioServer(self._options(), methods, ROUTE, MAX_CALLS, calls)
         relay.core = _listen_for_relay(server)
         await server.start()
         self._server, self._relay = server, relay
@@ -156,7 +159,7 @@ class GrpcServer:
     def _methods(self) -> dict[str, grpc.RpcMethodHandler[Any, Any]]:
         service, reader = self._service, self._reader
         unread = UnreadAnswers(service.answers, self._peers, self._cut(UNREAD))
-        parts = Parts(service, reader, RequestIds(), unread)
+        parts = Parts(service, reader, self._ids, unread)
         health = Health(service.lifecycle, (INFERENCE, HEALTH), self._streams, reader)
         methods = Inference(service, self._version).methods
         unary = {f"/{INFERENCE}/{name}": method for name, method in methods.items()}
@@ -166,16 +169,25 @@ class GrpcServer:
             for path, method in unary.items()
         }
         reflection = Reflection((INFERENCE, HEALTH), self._streams)
-        name = reflection_pb2.DESCRIPTOR.services_by_name["ServerReflection"].full_name
         return made | {
             ROUTE: self._handler(Infer(parts).__call__),
-            f"/{HEALTH}/Watch": grpc.stream_stream_rpc_method_handler(health.watch),
-            f"/{name}/ServerReflectionInfo": grpc.stream_stream_rpc_method_handler(
+            WATCH: grpc.stream_stream_rpc_method_handler(health.watch),
+            REFLECTION: grpc.stream_stream_rpc_method_handler(
                 reflection.__call__,
                 reflection_pb2.ServerReflectionRequest.FromString,
                 reflection_pb2.ServerReflectionResponse.SerializeToString,
             ),
         }
+
+    def _log_refused(self, refusal: Refusal) -> None:
+        """Log a call that got no handler, and whose metadata was not read."""
+        access_log = self._service.access_log
+        if access_log.wants(refusal.status, 0.0):
+            now = time.perf_counter()
+            record = RequestTrace("", "", "", self._ids.of({}), now)
+            record.rpc_status = refusal.code.name
+            record.end(now, refusal.status, refusal.outcome)
+            access_log.write(record, {})
 
     def _handler(
         self,

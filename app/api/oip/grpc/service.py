@@ -49,13 +49,16 @@ class Described(Unary):
         self,
         context: Context,
         fields: Mapping[bytes, bytes],
-        request_id: bytes,
-        trace: RequestTrace | None,
+        record: RequestTrace,
     ) -> tuple[bytes, Metadata]:
         if self._method.scope is not None:
             self._parts.service.guard.admit(fields, self._method.scope)
-        message = await self._parts.reader.read(context, request_id.decode("ascii"))
-        answer = (await self._method.answer(self._parsed(message))).SerializeToString()
+        message = await self._parts.reader.read(context, record.request_id.decode("ascii"))
+        record.bytes_in = len(message)
+        request = self._parsed(message)
+        record.name = getattr(request, "name", "") or getattr(request, "model_name", "")
+        record.version = getattr(request, "version", "")
+        answer = (await self._method.answer(request)).SerializeToString()
         self._parts.unread.give(context, len(answer))
         return answer, ()
 

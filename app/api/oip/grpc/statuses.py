@@ -53,11 +53,11 @@ class Refusal(NamedTuple):
     metadata: Metadata
 
 
-def refusal_of(error: Exception, request_id: str, trace: RequestTrace | None = None) -> Refusal:
-    """The refusal for an error, which its trace records; an error not in the table is logged."""
-    refusal = _refused(error, request_id, {} if trace is None else trace.log_ids())
-    if trace is not None:
-        trace.error, trace.rpc_status = error, refusal.code.name
+def refusal_of(error: Exception, request_id: str, record: RequestTrace | None = None) -> Refusal:
+    """The refusal for an error, which its record keeps; an error not in the table is logged."""
+    refusal = _refused(error, request_id, {} if record is None else record.log_ids())
+    if record is not None:
+        record.error, record.rpc_status = error, refusal.code.name
     return refusal
 
 

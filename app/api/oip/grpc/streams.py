@@ -4,19 +4,29 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 
 from google.protobuf.message import DecodeError
-from grpc.aio import AbortError
+from grpc.aio import AbortError, BaseError
 from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection, reflection_pb2
 
 from app.api.oip.grpc.peers import Peers
 from app.api.oip.grpc.reading import Context, MessageReader, Rejected
 from app.api.oip.grpc.service import Method
-from app.errors import DeadlineExceeded, ModelNotFound, Overloaded, ShuttingDown
+from app.api.oip.grpc.statuses import refusal_of
+from app.api.oip.grpc.unary import fields_of
+from app.api.request_ids import RequestIds
+from app.errors import Abandoned, DeadlineExceeded, ModelNotFound, Overloaded, ShuttingDown
 from app.serving.lifecycle import Lifecycle
+from app.telemetry.access_log import AccessLog
+from app.telemetry.tracing import CLIENT_GONE, RequestTrace
 
+HEALTH = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
+WATCH = f"/{HEALTH}/Watch"
+_REFLECTED = reflection_pb2.DESCRIPTOR.services_by_name["ServerReflection"].full_name
+REFLECTION = f"/{_REFLECTED}/ServerReflectionInfo"
 LOOK_S = 0.25  # between two checks of readiness, for each Watch
 MAX_STREAMS = 256
 MAX_STREAMS_OF_CONNECTION = 8
@@ -33,16 +43,45 @@ class Streams:
     Args:
         reader: reads messages.
         peers: the connections.
+        ids: request ids of the process.
+        access_log: gets each stream when it ends.
     """
 
-    def __init__(self, reader: MessageReader, peers: Peers) -> None:
+    def __init__(
+        self, reader: MessageReader, peers: Peers, ids: RequestIds, access_log: AccessLog
+    ) -> None:
         self._reader = reader
         self._peers = peers
-        self._open: set[Context] = set()
+        self._ids = ids
+        self._access_log = access_log
+        self._open: dict[Context, RequestTrace] = {}
 
     @contextlib.contextmanager
-    def opened(self, context: Context) -> Iterator[None]:
-        """Count a stream, or end it if there are too many."""
+    def opened(self, context: Context, route: str) -> Iterator[RequestTrace]:
+        """Count a stream, or end it if there are too many; its record may get an error."""
+        fields = fields_of(context)
+        record = RequestTrace("", route, route, self._ids.of(fields), time.perf_counter())
+        self._open[context] = record
+        status, outcome, record.rpc_status = 500, "internal", "UNKNOWN"  # of a bug
+        try:
+            with self._counted(context):
+                yield record
+            status, outcome, record.rpc_status = 200, "ok", "OK"
+        except (asyncio.CancelledError, BaseError, GeneratorExit):
+            status, outcome = CLIENT_GONE, Abandoned.code
+            raise
+        finally:
+            del self._open[context]
+            if isinstance(record.error, Exception):
+                refusal = refusal_of(record.error, "", record)
+                status, outcome = refusal.status, refusal.outcome
+            if self._access_log.wants(status, 0.0):
+                record.end(time.perf_counter(), status, outcome)
+                self._access_log.write(record, fields)
+            record.error = None  # its frames hold the record
+
+    @contextlib.contextmanager
+    def _counted(self, context: Context) -> Iterator[None]:
         peer = self._peers.of(context)
         self._peers.begun(context)
         if peer.streams >= MAX_STREAMS_OF_CONNECTION:
@@ -51,16 +90,14 @@ class Streams:
                 f"{peer.streams} streams of health and reflection are open on this connection, "
                 f"the limit is {MAX_STREAMS_OF_CONNECTION}; close one",
             )
-        elif len(self._open) >= MAX_STREAMS:
+        elif len(self._open) > MAX_STREAMS:
             self._refuse(
                 context, f"{MAX_STREAMS} streams of health and reflection are open; try again later"
             )
-        self._open.add(context)
         peer.streams += 1
         try:
             yield
         finally:
-            self._open.discard(context)
             peer.streams -= 1
 
     def _refuse(self, context: Context, many: str) -> None:
@@ -68,6 +105,8 @@ class Streams:
 
     def end(self, context: Context, error: Overloaded | DeadlineExceeded | ShuttingDown) -> None:
         """End a stream with an error."""
+        if context in self._open:
+            self._open[context].error = error
         self._reader.abort(context, error, "")
 
     def close(self) -> None:
@@ -109,11 +148,13 @@ class Health:
 
     async def watch(self, _: object, context: Context) -> None:
         """Send the status now and whenever it changes."""
-        with self._streams.opened(context):
+        with self._streams.opened(context, WATCH) as record:
             try:
                 message = await self._reader.read(context, "")
-            except Rejected:
+            except Rejected as rejected:
+                record.error = rejected.error
                 raise AbortError from None
+            record.bytes_in = len(message)
             try:
                 service = health_pb2.HealthCheckRequest.FromString(message).service
             except DecodeError:
@@ -124,7 +165,9 @@ class Health:
                 if status != told:
                     told = status
                     answer = health_pb2.HealthCheckResponse(status=status)
-                    await context.write(answer.SerializeToString())
+                    content = answer.SerializeToString()
+                    record.bytes_out += len(content)
+                    await context.write(content)
                 await asyncio.sleep(LOOK_S)
 
     def _status(self, service: str) -> int:
@@ -156,7 +199,7 @@ class Reflection:
             REFLECTION_S, self._streams.end, context, late
         )
         try:
-            with self._streams.opened(context):
+            with self._streams.opened(context, REFLECTION):
                 async for answer in self._servicer.ServerReflectionInfo(requests, context):
                     yield answer
         finally:

@@ -14,9 +14,11 @@ from app.api.oip.grpc.unread import UnreadAnswers
 from app.api.request_ids import RequestIds
 from app.api.service import Service
 from app.errors import Abandoned
-from app.telemetry.tracing import RequestTrace
+from app.telemetry.tracing import CLIENT_GONE, RequestTrace
 
-FIELDS = frozenset(("authorization", "x-api-key", "x-torchlane-timeout-ms", "x-request-id"))
+FIELDS = frozenset(
+    ("authorization", "traceparent", "x-api-key", "x-torchlane-timeout-ms", "x-request-id")
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +55,7 @@ class Unary:
         self._counted = counted
         self._followed = followed
         self._tracing = parts.service.tracing
+        self._access_log = parts.service.access_log
         self._metrics = parts.service.metrics
         self._parts = parts
 
@@ -64,38 +67,44 @@ class Unary:
         fields = fields_of(context)
         request_id = self._parts.ids.of(fields)
         shown_id = request_id.decode("ascii")
-        trace = self._follow(request_id, began, context)
-        status, outcome = 499, Abandoned.code
+        record = RequestTrace("", self._route, self._route, request_id, began)
+        self._follow(record, context)
+        status, outcome = CLIENT_GONE, Abandoned.code
         try:
-            content, metadata = await self.answer(context, fields, request_id, trace)
+            content, metadata = await self.answer(context, fields, record)
+            record.bytes_out = len(content)
             context.set_trailing_metadata(((REQUEST_ID, shown_id), *metadata))
             status, outcome = 200, "ok"
             return content
         except Rejected as rejected:
-            refusal = refusal_of(rejected.error, shown_id, trace)
+            refusal = refusal_of(rejected.error, shown_id, record)
             status, outcome = refusal.status, refusal.outcome
             raise AbortError from None
         except Exception as error:
-            refusal = refusal_of(error, shown_id, trace)
+            refusal = refusal_of(error, shown_id, record)
             status, outcome = refusal.status, refusal.outcome
             await context.abort(refusal.code, refusal.details, refusal.metadata)
         finally:
+            seconds = time.perf_counter() - began
             if self._counted:
                 self._metrics.requests_open -= 1
-                trace_id = trace.trace_id if trace is not None else ""
-                ended = self._metrics.request(self._route, status, outcome)
-                ended.count(time.perf_counter() - began, trace_id)
-            if trace is not None:
-                self._tracing.end(trace, status, outcome)
+                self._metrics.request(self._route, status, outcome).count(seconds, record.trace_id)
+            is_logged = self._access_log.wants(status, seconds)
+            if record.tokens or is_logged:
+                self._tracing.end(record, status, outcome)
+            if is_logged:
+                self._access_log.write(record, fields)
+            record.error = None  # its frames hold the record
 
     async def answer(
         self,
         context: Context,
         fields: Mapping[bytes, bytes],
-        request_id: bytes,
-        trace: RequestTrace | None,
+        record: RequestTrace,
     ) -> tuple[bytes, Metadata]:
         """The answer's message, which is given to `UnreadAnswers`, and its metadata.
+
+        The record gets what is known of the call.
 
         Raises:
             Rejected: see `MessageReader.read`.
@@ -103,19 +112,18 @@ class Unary:
         """
         raise NotImplementedError
 
-    def _follow(self, request_id: bytes, began: float, context: Context) -> RequestTrace | None:
-        """The trace of a call, if it is traced."""
-        tracing, route = self._tracing, self._route
+    def _follow(self, record: RequestTrace, context: Context) -> None:
+        """Let sinks follow a call."""
+        tracing = self._tracing
         if not tracing.enabled or not self._followed:
-            return None
+            return
         headers = [
             (name.encode(), value if isinstance(value, bytes) else value.encode())
             for name, value in context.invocation_metadata() or ()
         ]
         fields = dict(headers)
-        if not tracing.may_follow(headers, fields):
-            return None
-        return tracing.begin(RequestTrace("", route, route, request_id, began), headers, fields)
+        if tracing.may_follow(headers, fields):
+            tracing.begin(record, headers, fields)
 
 
 def fields_of(context: Context) -> dict[bytes, bytes]:

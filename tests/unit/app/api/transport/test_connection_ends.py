@@ -229,6 +229,6 @@ class TestEnd:
                 assert (answer.code, answer["connection"]) == ("shutting_down", "close")
                 assert await wire.rest() == b""
                 await until(lambda: not server.connections)
-            assert logs == []
+            assert [each["event"] for each in logs] == ["request"]  # nothing of those behind it
             assert server.asgi == []
             assert await server.metric(COUNTED) == 2
