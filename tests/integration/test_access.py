@@ -264,8 +264,8 @@ def with_admin_routes(app: FastAPI) -> None:
         return {"by": caller.name}
 
 
-TEXT_CALLS = {"v1_embeddings", "embeddings", "embed", "rerank", "classify"}
-OVERLOAD_IS_429 = {"embed", "rerank", "classify"}  # as text-embeddings-inference says it
+TEXT_CALLS = {"v1_embeddings", "embeddings", "embed", "rerank", "classify", "root"}
+OVERLOAD_IS_429 = {"embed", "rerank", "classify", "root"}  # as text-embeddings-inference says it
 
 
 class TestAdmin:
@@ -346,6 +346,7 @@ class TestDocument:
                 "v2_live",
                 "v2_ready",
                 "ping",
+                "health",
                 "metrics",
                 "live_load",
             }
@@ -353,7 +354,7 @@ class TestDocument:
             if not open_to_all:
                 assert operation["security"] == [{"bearer": []}, {"api_key": []}], name
             assert {"401", "403"} <= operation["responses"].keys() or open_to_all, name
-            predicts = "predict" in name or "infer" in name or name in TEXT_CALLS
+            predicts = "predict" in name or "infer" in name or name in {*TEXT_CALLS, "invocations"}
             assert ("429" in operation["responses"]) is predicts, name
 
     async def test_closed_metrics(self, models: Path) -> None:

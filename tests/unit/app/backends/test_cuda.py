@@ -150,7 +150,7 @@ def test_streams_and_graphs_match_a_plain_forward(digits: Artifact, replays: lis
             with torch.inference_mode():
                 wanted = plain(torch.from_numpy(batch["image"]).to(CUDA)).cpu().numpy()
             before = len(replays)
-            got = lane.launch(batch).outputs()["logits"]
+            got = lane.launch(batch).outputs()["scores"]
             assert len(replays) - before == captured
             for row in range(size):
                 assert tolerance.excess(wanted[row], got[row]) is None
@@ -169,7 +169,7 @@ def test_two_batches_in_flight_get_their_own_answers(digits: Artifact, replays: 
     backend.load()
     assert isinstance(backend, FormBackend)
     backend.warm_up([images(size) for size in (1, 2, 4, 8, 16)])
-    alone = {n: backend.run(images(1 + n % 16, n))["logits"].copy() for n in range(40)}
+    alone = {n: backend.run(images(1 + n % 16, n))["scores"].copy() for n in range(40)}
     before = backend.launch(images(1, 0))
     for n in range(1, 200):
         batch = images(1 + n % 40 % 16, n % 40)
@@ -177,7 +177,7 @@ def test_two_batches_in_flight_get_their_own_answers(digits: Artifact, replays: 
         staged["image"][:] = batch["image"]
         launched = backend.launch(staged)
         np.testing.assert_allclose(
-            before.outputs()["logits"], alone[(n - 1) % 40], rtol=1e-4, atol=1e-4
+            before.outputs()["scores"], alone[(n - 1) % 40], rtol=1e-4, atol=1e-4
         )
         times = before.times()
         assert min(times) > 0
@@ -192,7 +192,7 @@ def test_replicas_on_one_gpu_capture_and_run_in_parallel(
 ) -> None:
     wanted = backend_of(digits)
     wanted.load()
-    expected = wanted.run(images(8))["logits"].copy()
+    expected = wanted.run(images(8))["scores"].copy()
     failures: list[BaseException] = []
 
     def replica() -> None:
@@ -201,7 +201,7 @@ def test_replicas_on_one_gpu_capture_and_run_in_parallel(
             backend.load()
             backend.warm_up([images(size) for size in (1, 2, 4, 8)])
             for _ in range(100):
-                got = backend.run(images(8))["logits"]
+                got = backend.run(images(8))["scores"]
                 np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-4)
             backend.close()
         except BaseException as error:
@@ -294,13 +294,13 @@ def test_only_the_selected_gpu_is_used(digits: Artifact) -> None:
         backend = backend_of(digits, Device("cuda", 1))
         backend.load()
         backend.warm_up([images(size) for size in (1, 8)])
-        got = backend.run(images(8))["logits"].copy()
+        got = backend.run(images(8))["scores"].copy()
         assert torch.cuda.current_device() == 1
         assert torch.cuda.memory_allocated(0) == before
         backend.close()
         first = backend_of(digits)
         first.load()
-        np.testing.assert_allclose(first.run(images(8))["logits"], got, rtol=1e-3, atol=1e-4)
+        np.testing.assert_allclose(first.run(images(8))["scores"], got, rtol=1e-3, atol=1e-4)
 
     in_another_thread(work)
 
@@ -382,4 +382,4 @@ def test_failed_forward_on_the_gpu_is_a_model_error(digits: Artifact) -> None:
     backend.load()
     with pytest.raises(ModelError):
         backend.run({"image": np.zeros((1, 1, 5, 5), np.float32)})
-    assert len(backend.run(images(2))["logits"]) == 2
+    assert len(backend.run(images(2))["scores"]) == 2
