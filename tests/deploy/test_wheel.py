@@ -148,7 +148,7 @@ def test_every_program_of_an_installed_wheel_runs(installed: Installed) -> None:
 
     port, log = free_port(), installed.folder / "log"
     with log.open("wb") as file:
-        serve = [installed.python.parent / "torchlane", "serve", "--port", str(port)]
+        serve = [str(installed.python.parent / "torchlane"), "serve", "--port", str(port)]
         process = subprocess.Popen(
             [*serve, "--workers", "2", "--log-format", "json"],
             cwd=installed.folder,
