@@ -215,7 +215,8 @@ def _route_of(scope: Scope) -> str:
     """The path of a request's route as documented; empty if no route matches."""
     route = scope.get("route")
     if route is None:  # rejected before it was routed, or a mounted application
-        asked = scope | {"root_path": scope.get("app_root_path", scope.get("root_path", ""))}
+        root_path = scope.get("app_root_path", scope.get("root_path", ""))
+        asked = {**scope, "root_path": root_path}
         routes = iter_route_contexts(scope["app"].routes)
         route = next((each for each in routes if each.matches(asked)[0] != Match.NONE), None)
     return getattr(route, "path", "")
