@@ -86,6 +86,7 @@ class Screen:
         self._grpc: str | None = None
         self._served: dict[str, None] = {}  # in the order in which they were loaded
         self._ready: Event | None = None  # came before the address was known
+        self._announced = False
         self._lines: dict[str, Callable[[Event], str | None]] = {
             "default_model_missing": lambda event: f"Warning: {event['problem']}",
             "draining": _draining,
@@ -98,6 +99,7 @@ class Screen:
             "ready": self._is_ready,
             "repository_empty": lambda event: str(event["problem"]),
             "stopped": _stopped,
+            "worker_loaded": self._worker_loaded,
         }
 
     def __call__(self, _: object, method: str, event: Event) -> Event:
@@ -155,6 +157,7 @@ class Screen:
         if self._url is None:
             self._ready = event
             return None
+        self._announced = True
         workers = event.get("workers")
         parts = (
             _listed(list(self._served)),
@@ -162,6 +165,11 @@ class Screen:
             self._grpc,
         )
         return f"Ready in {self._age_s():.1f} s: {self._url} ({'; '.join(filter(None, parts))})"
+
+    def _worker_loaded(self, event: Event) -> str | None:
+        if not self._announced:  # the address follows
+            return None
+        return f"Worker {event['worker']} is {'ready' if event['ready'] else 'not ready'}"
 
 
 def _model_not_loaded(event: Event) -> str:

@@ -103,6 +103,12 @@ def test_a_server_without_models_says_what_to_do() -> None:
     ]
 
 
+def test_only_a_worker_that_replaces_another_has_a_line() -> None:
+    loaded = {"event": "worker_loaded", "worker": 1, "ready": True}
+    lines = Seen().of(LISTENING, loaded, {"event": "ready"}, loaded, loaded | {"ready": False})
+    assert lines[1:] == ["Worker 1 is ready", "Worker 1 is not ready"]
+
+
 def test_a_signal_before_the_server_accepts_requests_stops_it() -> None:
     assert Seen().of({"event": "stopped", "signal": "SIGTERM"}) == ["Stopped (SIGTERM)"]
 
