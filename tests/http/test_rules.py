@@ -201,7 +201,8 @@ async def test_malformed_requests_do_not_fill_the_log(server: Server) -> None:
                 assert client.recv(1 << 16)
     lines = server.log[before:].splitlines()
     events = {json.loads(line)["event"] for line in lines}
-    assert events == {"request", "requests_not_logged"}
+    assert events <= {"request", "requests_not_logged"}
+    assert "request" in events
     assert len(lines) < 180  # of 200, although most come within a second
 
 
