@@ -17,7 +17,7 @@ def check_feature_extraction(url: str) -> None:
     one = client.feature_extraction("a cat")
     assert one.shape == (1, SIZE)
     assert abs(np.linalg.norm(one) - 1) < 1e-5
-    many = client.feature_extraction(["a cat", "london"], normalize=True, truncate=True)  # type: ignore[arg-type]
+    many = client.feature_extraction(["a cat", "london"], normalize=True, truncate=True)
     assert many.shape == (2, SIZE)
     np.testing.assert_array_equal(many[:1], one)
     assert client.feature_extraction("a cat", dimensions=2).shape == (1, 2)

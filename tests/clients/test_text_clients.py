@@ -45,9 +45,9 @@ def test_infinity_and_tei(clients: Path, server: Server) -> None:
 
 def test_hugging_face(tmp_path: Path) -> None:
     """Its client is among our own packages; the default model is none of the texts'."""
-    write_pictures(tmp_path / "models")
-    write_text_model(tmp_path / "models", "embed", "embed", SIZE)
-    how = (tmp_path / "models", "classify", "classify", 3)
-    write_text_model(*how, scores="softmax", labels=LABELS)
-    with running(tmp_path / "models", tmp_path / "log", default_model="pictures") as server:
+    models = tmp_path / "models"
+    write_pictures(models)
+    write_text_model(models, "embed", "embed", SIZE)
+    write_text_model(models, "classify", "classify", 3, scores="softmax", labels=LABELS)
+    with running(models, tmp_path / "log", default_model="pictures") as server:
         run(Path(sys.prefix), "-m", "tests.clients.hugging_face", server.url)

@@ -282,8 +282,9 @@ async def test_a_path_that_has_the_form_may_be_the_platforms(folder: Path, route
     ],
 )
 async def test_a_path_of_another_call_is_refused(folder: Path, name: str, path: str) -> None:
+    routes: dict[str, Any] = {name: path}
     with pytest.raises(ValueError, match=f"TORCHLANE_{name.upper()}={path} is "):
-        async with serving(folder, **{name: path}):
+        async with serving(folder, **routes):
             pass
 
 

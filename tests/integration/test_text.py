@@ -244,7 +244,7 @@ def bytes_of(*texts: bytes) -> bytes:
 
 def as_oip(tensor: dict[str, Any], octets: bytes = b"", model: str = "text") -> bytes:
     head = json.dumps({"inputs": [{"datatype": "BYTES", **tensor}]}).encode()
-    length = {"inference_header_content_length": str(len(head))} if octets else {}
+    length: dict[str, Any] = {"inference_header_content_length": len(head)} if octets else {}
     return request(f"/v2/models/{model}/infer", head + octets, **length)
 
 

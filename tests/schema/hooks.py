@@ -9,12 +9,18 @@ from typing import Any
 import schemathesis
 from schemathesis.core.failures import Failure, ServerError
 from schemathesis.core.transport import Response
-from schemathesis.openapi.checks import RejectedPositiveData
+from schemathesis.openapi.checks import (
+    AllowHeaderMismatch,
+    RejectedPositiveData,
+    UnsupportedMethodResponse,
+)
 
 JSON = "application/json"
 TIMEOUT = "X-Torchlane-Timeout-Ms"
 NAMED = ("/models/{name}", "/v2/models/{name}", "/predictions/{name}")
 TEXT = ("/v1/embeddings", "/embed", "/rerank", "/classify")  # whose bodies name the model
+ROOT = "/"  # also the page, for GET, which the document leaves out
+PLATFORMS = ("/v1/models/", "/invocations")
 TOO_LATE = (b'"code":"overloaded"', b'"code":"deadline_exceeded"')  # 503 and 504
 SHORT_MS = 1000.0  # with more time, an idle server that is late is a finding
 LARGE = 1e30  # of such numbers a model of float32 makes infinity, and says so
@@ -29,13 +35,16 @@ def filter_failure(
 ) -> bool:
     """Whether it is a finding."""
     if isinstance(failure, ServerError):
-        native = not case.operation.path.startswith(NAMED[1:] + TEXT)
+        path = case.operation.path
+        native = path != ROOT and not path.startswith(NAMED[1:] + TEXT + PLATFORMS)
         if any(code in response.content for code in TOO_LATE) or (
             not native and response.status_code in (503, 504)
         ):
             return not _short_of_time(case)
         infinite = b'"code":"non_finite_output"' in response.content
         return not (infinite and any(abs(each) > LARGE for each in _numbers(case.body)))
+    if isinstance(failure, AllowHeaderMismatch | UnsupportedMethodResponse):
+        return bool(case.operation.path != ROOT)
     if isinstance(failure, RejectedPositiveData):
         return response.status_code not in _beyond_the_document(case)
     return True
@@ -61,7 +70,8 @@ def _beyond_the_document(case: schemathesis.Case[Any]) -> tuple[int, ...]:
     """
     if case.method not in ("POST", "PUT"):
         return ()
-    if case.operation.path.startswith(NAMED + TEXT):
+    path = case.operation.path
+    if path == ROOT or path.startswith(NAMED + TEXT + PLATFORMS):
         return (400, 415, 422)
     if case.media_type != JSON:
         return (400, 422) if "partial" in (case.query or {}) else (422,)

@@ -42,7 +42,8 @@ TABLE: Docs = {
 SCHEMAS: dict[str, Docs] = {
     "InvocationsRequest": {
         "type": "object",
-        "description": "exactly one of these",
+        "minProperties": 1,
+        "maxProperties": 1,
         "properties": {
             "instances": ITEMS,
             "inputs": {"anyOf": [ITEMS, {"type": "object", "additionalProperties": ITEMS}]},

@@ -18,19 +18,30 @@ from app.errors import InvalidInput
 
 TAG, ERROR = "kserve", "V1Error"
 ITEMS: Docs = {"type": "array", "items": ANY_ITEM, "minItems": 1}
+
+
+def _form(name: str, items: Docs) -> Docs:
+    signature = {"type": "string", "enum": ["", "serving_default"]}
+    return {
+        "type": "object",
+        "properties": {name: items, "signature_name": signature},
+        "required": [name],
+        "additionalProperties": False,
+    }
+
+
 SCHEMAS: dict[str, Docs] = {
     "V1Request": {
-        "type": "object",
-        "description": "exactly one of `instances` and `inputs`",
-        "properties": {
-            "instances": {**ITEMS, "description": "the items; several inputs as objects by name"},
-            "inputs": {
-                "description": "the items, or a list of values for each input by name",
-                "anyOf": [ITEMS, {"type": "object", "additionalProperties": ITEMS}],
-            },
-            "signature_name": {"type": "string", "enum": ["", "serving_default"]},
-        },
-        "additionalProperties": False,
+        "oneOf": [
+            _form("instances", {**ITEMS, "description": "several inputs as objects by name"}),
+            _form(
+                "inputs",
+                {
+                    "description": "the items, or a list of values for each input by name",
+                    "anyOf": [ITEMS, {"type": "object", "additionalProperties": ITEMS}],
+                },
+            ),
+        ]
     },
     "V1Answer": {
         "type": "object",
