@@ -29,13 +29,18 @@ CODES = {
     503: "TEMPORARILY_UNAVAILABLE",
 }
 ITEMS: Docs = {"type": "array", "items": ANY_ITEM, "minItems": 1}
+COLUMNS: Docs = {
+    "type": "object",
+    "description": "a list of values for each input by name",
+    "additionalProperties": {"type": "array", "items": {}},
+}
 TABLE: Docs = {
     "type": "object",
     "description": "a table, as pandas writes it with `orient='split'`",
     "properties": {
         "columns": {"type": "array", "items": {"type": "string"}},
-        "index": {"type": "array"},
-        "data": {"type": "array", "items": {"type": "array"}, "minItems": 1},
+        "index": {"type": "array", "items": {}},
+        "data": {"type": "array", "items": {"type": "array", "items": {}}, "minItems": 1},
     },
     "required": ["data"],
 }
@@ -46,7 +51,7 @@ SCHEMAS: dict[str, Docs] = {
         "maxProperties": 1,
         "properties": {
             "instances": ITEMS,
-            "inputs": {"anyOf": [ITEMS, {"type": "object", "additionalProperties": ITEMS}]},
+            "inputs": {"anyOf": [ITEMS, COLUMNS]},
             "dataframe_split": TABLE,
             "dataframe_records": {"type": "array", "items": {"type": "object"}, "minItems": 1},
         },
@@ -54,7 +59,7 @@ SCHEMAS: dict[str, Docs] = {
     },
     "InvocationsAnswer": {
         "type": "object",
-        "properties": {"predictions": {"type": "array"}},
+        "properties": {"predictions": {"type": "array", "items": {}}},
         "required": ["predictions"],
         "additionalProperties": False,
     },

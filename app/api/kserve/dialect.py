@@ -18,6 +18,14 @@ from app.errors import InvalidInput
 
 TAG, ERROR = "kserve", "V1Error"
 ITEMS: Docs = {"type": "array", "items": ANY_ITEM, "minItems": 1}
+COLUMNS: Docs = {
+    "type": "object",
+    "description": "a list of values for each input by name",
+    "additionalProperties": {"type": "array", "items": {}},
+}
+REQUEST: Docs = {
+    "oneOf": [{"$ref": f"#/components/schemas/{name}"} for name in ("V1Instances", "V1Inputs")]
+}
 
 
 def _form(name: str, items: Docs) -> Docs:
@@ -31,22 +39,12 @@ def _form(name: str, items: Docs) -> Docs:
 
 
 SCHEMAS: dict[str, Docs] = {
-    "V1Request": {
-        "oneOf": [
-            _form("instances", {**ITEMS, "description": "several inputs as objects by name"}),
-            _form(
-                "inputs",
-                {
-                    "description": "the items, or a list of values for each input by name",
-                    "anyOf": [ITEMS, {"type": "object", "additionalProperties": ITEMS}],
-                },
-            ),
-        ]
-    },
+    "V1Instances": _form("instances", {**ITEMS, "description": "several inputs by name"}),
+    "V1Inputs": _form("inputs", {"anyOf": [ITEMS, COLUMNS]}),
     "V1Answer": {
         "type": "object",
         "properties": {
-            "predictions": {"type": "array", "description": "of `instances`"},
+            "predictions": {"type": "array", "items": {}, "description": "of `instances`"},
             "outputs": {"description": "of `inputs`; several outputs as lists by name"},
         },
         "additionalProperties": False,
@@ -78,7 +76,7 @@ def operations(endpoint: Endpoint) -> list[Docs]:
             "Many inputs, by row or by column, in the format of KServe V1 and TensorFlow Serving.",
             TAG,
             {200: ok, **prediction_errors(errors_of(ERROR), without=(422,))},
-            body={"content": {JSON: {"schema": {"$ref": "#/components/schemas/V1Request"}}}},
+            body={"content": {JSON: {"schema": REQUEST}}},
             parameters=[*parameters(native=False), *path_parameters(endpoint.route)],
         )
     ]
