@@ -14,7 +14,7 @@ from app.api.text.fields import field, flag
 from app.codecs.values import short
 from app.errors import InvalidInput
 from app.types import Array, Item, Outcome
-from models.codec_specs import TextTask
+from models.choices import TextTask
 
 MAX_INPUTS = 2048  # OpenAI's limit for one request
 FIELDS = frozenset(("input", "model", "encoding_format", "dimensions", "user"))

@@ -16,7 +16,8 @@ from app.api.text.body import loaded_for, task_of
 from app.api.text.openapi import TEI_ERROR
 from app.errors import ModelNotFound
 from app.registry.loaded_models import LoadedModel, list_names
-from models.codec_specs import TextCodecSpec, TextTask
+from models.choices import TextTask
+from models.codec_specs import TextCodecSpec
 
 ERRORS = errors_of(TEI_ERROR)
 # The protocol's kind of a model of each task that it has.

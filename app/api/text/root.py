@@ -19,7 +19,7 @@ from app.codecs.values import short
 from app.errors import InvalidInput
 from app.registry.loaded_models import LoadedModel
 from app.types import Item, Outcome
-from models.codec_specs import TextTask
+from models.choices import TextTask
 
 PARAMETERS, TOP_K, FUNCTION = "parameters", "top_k", "function_to_apply"
 

@@ -38,6 +38,7 @@ from app.errors import Abandoned, ShuttingDown, TorchlaneError
 from app.telemetry.tracing import CLIENT_GONE, RequestTrace
 
 LOG = structlog.get_logger(__name__)
+NOT_READY = 503
 UNFOLLOWED = frozenset(("/metrics", "/live"))  # called all the time, or for hours
 
 
@@ -124,7 +125,11 @@ class RequestMiddleware:
         if ROUTE in scope:
             self._metrics.request(scope[ROUTE], status, outcome).count(seconds, record.trace_id)
         access_log = self._service.access_log
-        is_logged = access_log.wants(status, 0.0 if scope["path"] in self._unfollowed else seconds)
+        if _path(scope) in self._unfollowed:
+            # Of a probe, "not ready" is an answer like any other.
+            is_logged = access_log.wants(0 if status == NOT_READY else status, 0.0)
+        else:
+            is_logged = access_log.wants(status, seconds)
         if TRACE not in scope and not is_logged:
             return
         record.route = scope.get(ROUTE, "") or _route_of(scope)
