@@ -65,9 +65,8 @@ class InstancesCall(NativeCall):
         budget = self.budget()
         budget.read(len(body))
         check_marks(body, codec, most, budget, ENVELOPE_MARKS)
-        form, values = self._values(parsed_json(body, nan=codec.takes_nan))
+        form, values = self._values(parsed_json(body, nan=codec.takes_nan), most)
         self._by_column = self.has_columns and form == INPUTS
-        check_count(len(values), most)
         has_files = codec.files is not None or bool(codec.parts)
         items = []
         for index, value in enumerate(values):
@@ -80,11 +79,12 @@ class InstancesCall(NativeCall):
                 ) from error
         return items
 
-    def _values(self, document: object) -> tuple[str, Sequence[object]]:
-        """The form of a document, and what the codec reads of each item.
+    def _values(self, document: object, most: int) -> tuple[str, Sequence[object]]:
+        """The form of a document, and what the codec reads of each item, at most so many items.
 
         Raises:
             InvalidInput: if it has no items, or a field that would have an effect elsewhere.
+            PayloadTooLarge: if it has more items.
         """
         wanted = " or ".join(repr(form) for form in self.forms)
         if not isinstance(document, dict):
@@ -104,11 +104,12 @@ class InstancesCall(NativeCall):
         given = document[form]
         names = [spec.name for spec in self.model.manifest.inputs]
         if form == SPLIT:
-            return form, rows_of_table(given, names)
+            return form, rows_of_table(given, names, most)
         if form == INPUTS and isinstance(given, dict):
-            return form, rows_of_columns(given)
+            return form, rows_of_columns(given, most)
         if not isinstance(given, list) or not given:
             raise InvalidInput(f"{form!r} must be a list of at least one item")
+        check_count(len(given), most)
         if form == RECORDS:
             return form, rows_of_records(given, names)
         return form, given
@@ -172,11 +173,12 @@ def without_wrapper(value: object) -> object:
     }
 
 
-def rows_of_columns(columns: Mapping[str, object]) -> list[object]:
+def rows_of_columns(columns: Mapping[str, object], most: int) -> list[object]:
     """The items of inputs by name, each a list with a value for each item.
 
     Raises:
         InvalidInput: if the lists differ in length, or are empty.
+        PayloadTooLarge: if there are more items than allowed.
     """
     lists: dict[str, list[object]] = {}
     for name, values in columns.items():
@@ -191,18 +193,21 @@ def rows_of_columns(columns: Mapping[str, object]) -> list[object]:
             "'inputs' by name must have lists of the same length of at least 1, got "
             f"{shown or 'none'}"
         )
+    check_count(count, most)
     return [{name: values[row] for name, values in lists.items()} for row in range(count)]
 
 
-def rows_of_table(table: Any, names: Sequence[str]) -> list[object]:
+def rows_of_table(table: Any, names: Sequence[str], most: int) -> list[object]:
     """The items of a table, which pandas writes by `to_dict(orient="split")`.
 
     Args:
         table: as received.
         names: the inputs of the model.
+        most: how many rows are allowed.
 
     Raises:
         InvalidInput: if it is no table, or a row has another length.
+        PayloadTooLarge: if it has more rows.
     """
     columns = table.get("columns") if isinstance(table, dict) else None
     data = table.get("data") if isinstance(table, dict) else None
@@ -218,6 +223,7 @@ def rows_of_table(table: Any, names: Sequence[str]) -> list[object]:
             "'dataframe_split' must be an object with 'columns', a list of names, and 'data', a "
             "list of at least one row"
         )
+    check_count(len(data), most)
     items = []
     for index, row in enumerate(data):
         if not isinstance(row, list) or len(row) != len(columns):

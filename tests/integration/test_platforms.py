@@ -202,6 +202,10 @@ async def test_custom_attributes_come_back_to_their_caller(api: Api) -> None:
         (CALL, split([1]), 400, "row 0 must be a list of 2 values"),
         (CALL, split(ROW, columns=[0, 1]), 400, "'columns', a list of names"),
         (CALL, {"dataframe_records": [1]}, 400, "row 0 must be an object"),
+        # Items are counted before anything is made of them.
+        (CALL, split(*[[1]] * 5), 413, "5 items in one request, the limit is 4"),
+        (CALL, {"dataframe_records": [1] * 5}, 413, "5 items in one request, the limit is 4"),
+        (V1, {"inputs": {"x": [1] * 5}}, 413, "5 items in one request, the limit is 4"),
         ("/v1/models/none:predict", {"instances": TWO}, 404, "there is no model 'none'"),
         ("/v1/models/double/versions/9:predict", {"instances": TWO}, 404, "version 9 of 'double'"),
         ("/v1/models/double/versions/x:predict", {"instances": TWO}, 404, "a whole number"),
