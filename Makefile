@@ -148,7 +148,7 @@ check: $(READY) ## check format, lint, types, layers, security, pins, generated 
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/bandit --quiet --configfile pyproject.toml --recursive app models export loadtests deploy
+	$(BIN)/bandit --quiet --configfile pyproject.toml --recursive torchlane app models export loadtests deploy
 	$(BIN)/python -m pip check
 	$(BIN)/python deploy/pins.py
 	$(BIN)/python deploy/protos.py --check

@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from app.api.ports import BACKLOG, bound_socket, listening
+from app.extras import check_extras
 from app.flags import FlagParser, flag_of
 from app.hosting import hosted
 from app.logs import configure_logs, label_logs, shows_colors
@@ -40,7 +41,7 @@ from app.screen import Screen, process_age_s
 from app.settings import GROUPS, PREFIX, Settings, SettingsError, load_settings
 from app.telemetry import variables
 from models.command_lines import USAGE_EXIT_CODE
-from models.extras import MissingExtra, check_extra
+from models.extras import MissingExtra
 from models.quiet import DEPRECATIONS, ignore_warnings
 from models.streams import open_closed_streams
 
@@ -51,8 +52,6 @@ if TYPE_CHECKING:
     from app.serving.lifecycle import Lifecycle
 
 LOG = structlog.get_logger(__name__)
-GRPC_PACKAGES = ("grpc", "grpc_health", "grpc_reflection")
-REDIS_PACKAGES = ("redis", "hiredis")
 LISTEN_EXIT_CODE = 1
 # With one of these, prometheus_client would keep values in files; it reads them on import.
 METRICS_FOLDERS = ("PROMETHEUS_MULTIPROC_DIR", "prometheus_multiproc_dir")
@@ -76,7 +75,7 @@ def main(create: Create | None = None, arguments: Sequence[str] | None = None) -
         obey_parent_alone(place.parent)
     try:
         settings = load_settings(os.environ, **chosen)
-        _check_extras(settings)
+        check_extras(settings)
         if variables.traces_wanted(os.environ):
             # Not at the top: OpenTelemetry's SDK is in an extra.
             from app.telemetry.provider import configured  # noqa: PLC0415
@@ -121,26 +120,6 @@ def _parser() -> FlagParser:
     )
     parser.add_argument("--worker", type=Place.parse, help=argparse.SUPPRESS)  # set by the parent
     return parser
-
-
-def _check_extras(settings: Settings) -> None:
-    """Check that the packages that settings need are installed, and what only they can check.
-
-    Raises:
-        MissingExtra: if some are not.
-        SettingsError: if the cache's URL has a wrong option.
-    """
-    if settings.grpc_port is not None:
-        check_extra(f"{PREFIX}GRPC_PORT={settings.grpc_port}", "grpc", GRPC_PACKAGES)
-    if settings.cache_url is not None:  # not shown: it may contain a password
-        check_extra(f"{PREFIX}CACHE_URL", "redis", REDIS_PACKAGES)
-        # Not at the top: an extra. Not later: models are measured and loaded next.
-        from app.shared_cache.address import Address  # noqa: PLC0415
-
-        try:
-            Address.parse(settings.cache_url)
-        except ValueError as error:
-            raise SettingsError(f"{PREFIX}CACHE_URL: {error}") from None
 
 
 def _drop_metrics_folder() -> None:

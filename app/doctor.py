@@ -6,7 +6,6 @@ out.
 
 from __future__ import annotations
 
-import argparse
 import http.client
 import os
 import platform
@@ -21,6 +20,7 @@ from app.errors import TorchlaneError
 from app.registry.repository import Repository
 from app.settings import PREFIX, Settings, SettingsError, load_settings
 from app.types import ModelId
+from models.command_lines import OneLineParser
 from models.processor import cpu_name
 from models.resources import memory_left_bytes, usable_cores
 
@@ -39,7 +39,7 @@ Line = tuple[str, bool]
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print the report; return 1 if it names a problem."""
-    parser = argparse.ArgumentParser(
+    parser = OneLineParser(
         prog="torchlane doctor",
         description="Print versions, processor, runtimes, compiler, settings, port and repository, "
         "as a bug report needs them. The exit code is 1 if something keeps a server from working.",

@@ -11,7 +11,8 @@ import structlog
 from fastapi import FastAPI
 
 from app import main
-from app.logs import configure_logs
+from app.extras import check_extras
+from app.logs import configure_logs, join_logs
 from app.settings import Settings, SettingsError, load_settings
 
 
@@ -20,8 +21,8 @@ def create_app(**settings: Any) -> FastAPI:
 
     Models are loaded in its lifespan: an application that mounts this one has to run it, see
     docs/embedding.md. Requests take more processor time than under `torchlane serve`, which reads
-    predictions without ASGI. Logs go to stderr as of `torchlane serve`, unless the program has
-    configured logging or structlog.
+    predictions without ASGI. Logs go to the handlers of `logging` if the program has set any, else
+    to stderr as those of `torchlane serve`. A program's own configuration of structlog stays.
 
     Args:
         settings: as in docs/settings.md, in small letters without the prefix: `model_dir="models"`.
@@ -31,6 +32,7 @@ def create_app(**settings: Any) -> FastAPI:
         an ASGI application that serves in this process alone, whatever `workers` says.
 
     Raises:
+        MissingExtra: if a setting needs a package that is not installed.
         SettingsError: for a wrong setting, or one that only `torchlane serve` has.
         ValueError: if the settings name missing devices or malformed keys.
     """
@@ -42,6 +44,10 @@ def create_app(**settings: Any) -> FastAPI:
     read = load_settings(os.environ, **settings)
     if read.grpc_port is not None:
         raise SettingsError("TORCHLANE_GRPC_PORT is for `torchlane serve`, which has the port")
-    if not structlog.is_configured() and not logging.getLogger().handlers:
-        configure_logs(read.log_level, read.log_format)
+    check_extras(read)
+    if not structlog.is_configured():
+        if logging.getLogger().handlers:
+            join_logs()
+        else:
+            configure_logs(read.log_level, read.log_format)
     return main.create_app(read)

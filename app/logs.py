@@ -121,3 +121,18 @@ def configure_logs(level: str, form: str, screen: Screen | None = None) -> None:
         logging.getLogger(name).setLevel(logging.CRITICAL)
     if screen is not None:
         logging.getLogger("uvicorn").setLevel(logging.WARNING)
+
+
+def join_logs() -> None:
+    """Send our logs to the handlers of `logging` that the program has set, as texts of one line."""
+    structlog.configure(
+        processors=[
+            structlog.stdlib.filter_by_level,
+            structlog.processors.format_exc_info,
+            _printable,
+            structlog.processors.KeyValueRenderer(key_order=["event"]),
+        ],
+        logger_factory=structlog.stdlib.LoggerFactory(),
+        wrapper_class=structlog.stdlib.BoundLogger,
+        cache_logger_on_first_use=True,
+    )

@@ -2,7 +2,7 @@
 
 In a checkout the folders app, models, export and loadtests are packages of their own. In a wheel
 they are parts of `torchlane`, because names like these belong to users: what is `from app.types` in
-the sources is `from torchlane.app.types` there. Why: docs/adr/0035-one-package.md.
+the sources is `from torchlane.app.types` there. Why: docs/adr/0037-one-package.md.
 """
 
 from __future__ import annotations

@@ -173,7 +173,7 @@ def _carry_out(
         else:
             work = functools.partial(export, prepare())
         artifact = work(stack.enter_context(progress_on(console)))
-    print_summary(console, artifact.manifest, artifact.folder, left_out_told=True)
+    print_summary(console, artifact.manifest, artifact.folder, omits_left_out=True)
 
 
 def _proof(args: argparse.Namespace) -> ProofOptions:

@@ -34,7 +34,7 @@ COLUMNS = (
     TimeElapsedColumn(),
     TimeRemainingColumn(compact=True),
 )
-BESIDE_NOTE = 46  # columns of a terminal
+BAR_COLUMNS = 46  # columns of a terminal
 INDENT = "  "
 UNBOUNDED = 10_000  # columns, so that output to a file or a pipe is never cut or wrapped
 
@@ -111,7 +111,7 @@ class _Bars(Progress):
 
 
 def _is_long(note: str, console: Console) -> bool:
-    return len(note) > console.width - BESIDE_NOTE
+    return len(note) > console.width - BAR_COLUMNS
 
 
 class _Bar:

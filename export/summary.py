@@ -29,7 +29,7 @@ LONGEST = 160  # characters of a reason; the report has all of it
 
 
 def print_summary(
-    console: Console, manifest: Manifest, folder: Path, *, left_out_told: bool = False
+    console: Console, manifest: Manifest, folder: Path, *, omits_left_out: bool = False
 ) -> None:
     """Print what was written, which form serves which sizes, what was left out, how to serve it.
 
@@ -37,11 +37,11 @@ def print_summary(
         console: where to print.
         manifest: of the artifact.
         folder: of the artifact.
-        left_out_told: whether the progress has said already what was left out.
+        omits_left_out: whether to leave out the omitted variants, which the progress has listed.
     """
     console.print(plain(f"{manifest.model} version {manifest.version}"), style="bold")
     for word, what in _rows(manifest, folder):
-        if word == LEFT_OUT and left_out_told:
+        if word == LEFT_OUT and omits_left_out:
             continue
         # The terminal wraps long lines itself, so that commands can be copied.
         console.print(Text(f"{word:<9} ", style="dim") + plain(what), soft_wrap=True)

@@ -8,6 +8,7 @@ import shlex
 import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
 
@@ -45,12 +46,21 @@ COMMANDS: dict[str, tuple[str, Callable[[argparse.ArgumentParser], None]]] = {
 }
 
 
+ROOT = Path(__file__).resolve().parents[1]
+OF_A_CHECKOUT = ("bench", "networks", "overload")
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     open_closed_streams()
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     args = parser().parse_args(arguments)
     try:
         check_extra("load", "loadtests", ("rich",))
+        if args.command in OF_A_CHECKOUT and not (ROOT / "Makefile").exists():
+            raise LoadTestError(
+                f"{args.command} starts servers that an installed package lacks: run it in a "
+                "checkout"
+            )
         with _exit_on_signals():
             return _actions()[args.command](args, _console(), f"{PROGRAM} {shlex.join(arguments)}")
     except (LoadTestError, MissingExtra) as error:

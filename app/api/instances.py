@@ -218,10 +218,11 @@ def rows_of_table(table: Any, names: Sequence[str], most: int) -> list[object]:
         or not isinstance(data, list)
         or not data
         or not all(isinstance(name, str) for name in columns)
+        or len(set(columns)) < len(columns)
     ):
         raise InvalidInput(
-            "'dataframe_split' must be an object with 'columns', a list of names, and 'data', a "
-            "list of at least one row"
+            "'dataframe_split' must be an object with 'columns', a list of different names, and "
+            "'data', a list of at least one row"
         )
     check_count(len(data), most)
     items = []
@@ -239,16 +240,25 @@ def rows_of_table(table: Any, names: Sequence[str], most: int) -> list[object]:
 def rows_of_records(records: Sequence[object], names: Sequence[str]) -> list[object]:
     """The items of a table, which pandas writes by `to_dict(orient="records")`.
 
+    The columns have the order of the first row; JSON objects have none.
+
     Raises:
-        InvalidInput: if a row is no object.
+        InvalidInput: if a row is no object, or has other columns than the first.
     """
     items = []
+    columns: list[str] = list(records[0]) if isinstance(records[0], dict) else []
     for index, record in enumerate(records):
         if not isinstance(record, dict):
             raise InvalidInput(
                 f"dataframe_records: row {index} must be an object", [{"index": index}]
             )
-        items.append(item_of_row(list(record), list(record.values()), names))
+        if record.keys() != dict.fromkeys(columns).keys():
+            raise InvalidInput(
+                f"dataframe_records: row {index} must have the columns of row 0, "
+                f"{listed(columns)}; got {listed(list(record))}",
+                [{"index": index}],
+            )
+        items.append(item_of_row(columns, [record[name] for name in columns], names))
     return items
 
 

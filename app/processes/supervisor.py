@@ -151,6 +151,7 @@ class Supervisor:
             for life in self._lives.values():
                 life.process.wait()
             self._loop.remove_reader(self._news.reading)
+            self._news.read()  # the last words of workers that have ended
             self._news.close()
             self._metrics.close()
 

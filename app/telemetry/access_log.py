@@ -1,4 +1,4 @@
-"""The access log: a line for a request that has ended, if its end makes it worth one.
+"""The access log: a line for each request that failed or was slow, and for a share of the others.
 
 Nothing is recorded before that. A line has no header, path or query of the client, and a bounded
 part of the model's name; `app/logs.py` escapes what is not printable.
@@ -51,7 +51,7 @@ class AccessLog:
         "_key_name",
         "_later",
         "_others",
-        "_tells",
+        "_reports_omissions",
     )
 
     def __init__(
@@ -68,7 +68,7 @@ class AccessLog:
         self._later = later or _later
         self._failures = LineRate(BURST, PER_S)
         self._others = LineRate(OTHERS_BURST, OTHERS_PER_S)
-        self._tells = False
+        self._reports_omissions = False
 
     def wants(self, status: int, seconds: float) -> bool:
         """Whether to write a line about a request that has ended.
@@ -87,8 +87,8 @@ class AccessLog:
             return False
         if rate.allows(self._clock()):
             return True
-        if not self._tells:
-            self._tells = True
+        if not self._reports_omissions:
+            self._reports_omissions = True
             self._later(TOLD_AFTER_S, self.tell)
         return False
 
@@ -129,7 +129,7 @@ class AccessLog:
 
     def tell(self) -> None:
         """Log how many lines were left out since the last call, if any."""
-        self._tells = False
+        self._reports_omissions = False
         if lines := self._failures.take_left_out() + self._others.take_left_out():
             LOG.warning("requests_not_logged", lines=lines)
 

@@ -15,10 +15,13 @@ import os
 import socket
 import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from urllib.parse import urlsplit
 
 TIMEOUT_S = 2.0
 READY = "/health/ready"
+SAGEMAKER_MODELS = Path("/opt/ml/model")
+FIRST_PROCESS = Path("/proc/1/cmdline")
 
 
 class Unhealthy(Exception):
@@ -36,7 +39,7 @@ def check(arguments: Sequence[str], environment: Mapping[str, str]) -> str:
     """
     match arguments:
         case ["ready"]:
-            _get(f"http://127.0.0.1:{environment.get('TORCHLANE_PORT', '8000')}{READY}")
+            _get(f"http://127.0.0.1:{port_of(environment)}{READY}")
             return "ready"
         case ["get", url]:
             _get(url)
@@ -45,6 +48,19 @@ def check(arguments: Sequence[str], environment: Mapping[str, str]) -> str:
             stats = _get(url.rstrip("/") + "/stats/requests")
             return _worker(json.loads(stats), socket.gethostname())
     raise Unhealthy(__doc__ or "")
+
+
+def port_of(
+    environment: Mapping[str, str], models: Path = SAGEMAKER_MODELS, first: Path = FIRST_PROCESS
+) -> str:
+    """Return the server's port, which hosting platforms choose: see app/hosting.py."""
+    if port := environment.get("AIP_HTTP_PORT"):
+        return port
+    if models.is_dir():
+        port = environment.get("SAGEMAKER_BIND_TO_PORT")
+        if port or first.read_bytes().endswith(b"\0--\0serve\0"):
+            return port or "8080"
+    return environment.get("TORCHLANE_PORT", "8000")
 
 
 def _worker(stats: Mapping[str, list[Mapping[str, str]]], host: str) -> str:

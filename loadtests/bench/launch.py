@@ -159,7 +159,7 @@ def own_spec(title: str, folder: Path, package: Path | None, core: int | None) -
     if package is not None:
         # without the second, Python would prefer packages in the working directory
         environment |= {"PYTHONPATH": str(package), "PYTHONSAFEPATH": "1"}
-    command = (sys.executable, "-m", "app")
+    command = (sys.executable, "-m", "app.__main__")
     return ServerSpec(title, command, tuple(environment.items()), "/health/ready", core)
 
 

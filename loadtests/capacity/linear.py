@@ -29,7 +29,7 @@ def linear_artifact(models: Path, item_ms: float) -> Path:
     run("loadtests.capacity.linear", str(file), str(item_ms))
     sizes = ("--input", f"float32[-1,{WIDTH}]", "--max-batch-size", str(MAX_BATCH))
     adopt = ("adopt", str(file), "--name", NAME, "--version", "1")
-    run("export", *adopt, *sizes, "--threads", "1", "--out", str(models))
+    run("export.__main__", *adopt, *sizes, "--threads", "1", "--out", str(models))
     return models / NAME / "1"
 
 

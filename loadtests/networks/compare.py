@@ -137,7 +137,7 @@ def _build(case: NetworkCase, console: Console) -> None:
     (FOLDER / "labels.txt").write_text("".join(f"class {at}\n" for at in range(CLASSES)))
     run("loadtests.networks.definitions", case.name, str(FOLDER))
     adopt = ("adopt", str(FOLDER / f"{case.name}.pt2"), "--name", case.name, "--version", "1")
-    run("export", *adopt, "--out", str(FOLDER), *case.adopt)
+    run("export.__main__", *adopt, "--out", str(FOLDER), *case.adopt)
 
 
 def _compare_in_turns(

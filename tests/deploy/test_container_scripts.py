@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import runpy
 import socket
 import subprocess
 import sys
@@ -73,6 +74,26 @@ def test_ready_reports_what_the_server_answers(
     assert done.returncode == 1
     assert "503" in done.stdout
     assert "digits is loading" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("environment", "has_models", "command", "port"),
+    [
+        ({}, True, "torchlane\0serve", "8000"),
+        ({"TORCHLANE_PORT": "9000"}, False, "serve", "9000"),
+        ({"TORCHLANE_PORT": "9000"}, True, "serve", "8080"),
+        ({"SAGEMAKER_BIND_TO_PORT": "8081"}, True, "torchlane\0serve", "8081"),
+        ({"SAGEMAKER_BIND_TO_PORT": "8081"}, False, "torchlane\0serve", "8000"),
+        ({"AIP_HTTP_PORT": "8082", "TORCHLANE_PORT": "9000"}, True, "serve", "8082"),
+    ],
+)
+def test_the_port_of_a_platform_is_checked(
+    tmp_path: Path, environment: dict[str, str], has_models: bool, command: str, port: str
+) -> None:
+    first = tmp_path / "cmdline"
+    first.write_text(f"tini\0--\0{command}\0")
+    port_of = runpy.run_path(str(SCRIPTS / "healthcheck.py"))["port_of"]
+    assert port_of(environment, tmp_path if has_models else tmp_path / "none", first) == port
 
 
 def test_an_unreachable_server_prints_no_traceback() -> None:

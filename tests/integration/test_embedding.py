@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -97,6 +99,19 @@ async def test_own_routes_of_the_application(app: FastAPI) -> None:
 
     async with client_of(app) as client:
         assert (await client.get("/own/1")).json() == 2
+
+
+LOGS = """
+import logging, torchlane
+logging.basicConfig(format="%(name)s says %(message)s", level=logging.INFO)
+torchlane.create_app(model_dir="nowhere", devices="cpu")
+"""
+
+
+def test_logs_go_to_the_handlers_of_the_program() -> None:
+    done = subprocess.run([sys.executable, "-c", LOGS], check=True, capture_output=True, text=True)
+    assert done.stdout == ""
+    assert "app.main says event='starting' runs='" in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -200,8 +200,10 @@ async def test_custom_attributes_come_back_to_their_caller(api: Api) -> None:
         (V1, split(ROW), 400, "exactly one of 'instances' or 'inputs', got 'dataframe_split'"),
         (CALL, split(), 400, "a list of at least one row"),
         (CALL, split([1]), 400, "row 0 must be a list of 2 values"),
-        (CALL, split(ROW, columns=[0, 1]), 400, "'columns', a list of names"),
+        (CALL, split(ROW, columns=[0, 1]), 400, "'columns', a list of different names"),
         (CALL, {"dataframe_records": [1]}, 400, "row 0 must be an object"),
+        (CALL, {"dataframe_records": [{"a": 1, "b": 2}, {"a": 1}]}, 400, "columns of row 0"),
+        (CALL, split(ROW, columns=["a", "a"]), 400, "a list of different names"),
         # Items are counted before anything is made of them.
         (CALL, split(*[[1]] * 5), 413, "5 items in one request, the limit is 4"),
         (CALL, {"dataframe_records": [1] * 5}, 413, "5 items in one request, the limit is 4"),

@@ -114,6 +114,21 @@ async def test_of_several_models_one_must_be_named(folder: Path, tmp_path: Path)
             422,
             "'function_to_apply' must be softmax, because the model was exported so",
         ),
+        (
+            {"inputs": "cat", "parameters": {"inputs": "dog"}, "model": "embed"},
+            422,
+            "unknown parameter 'inputs'; this call has normalize",
+        ),
+        (
+            {
+                "inputs": "cat",
+                "normalize": True,
+                "parameters": {"normalize": False},
+                "model": "embed",
+            },
+            422,
+            "'normalize' is in the body and in its 'parameters': give it once",
+        ),
         ({"inputs": "cat", "model": "rerank"}, 422, "is made to rerank; / needs"),
         ({"inputs": "cat", "model": "none"}, 404, "there is no model 'none'"),
     ],

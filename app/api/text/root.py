@@ -22,6 +22,8 @@ from app.types import Item, Outcome
 from models.choices import TextTask
 
 PARAMETERS, TOP_K, FUNCTION = "parameters", "top_k", "function_to_apply"
+# Fields of a call for embeddings, which the hub's client may put into `parameters`.
+EMBED_FIELDS = ("normalize", "truncate", "truncation_direction", "prompt_name", "dimensions")
 
 
 class RootCall(EmbedCall):
@@ -42,6 +44,7 @@ class RootCall(EmbedCall):
     def read_document(self, document: dict[str, Any]) -> list[Item]:
         parameters = field(document, PARAMETERS, "an object", lambda given: isinstance(given, dict))
         if task_of(self.model) == "embed":
+            check_parameters(parameters or {}, document)
             return super().read_document({**document, **(parameters or {})})
         if parameters is None:
             self._top: int | None = None
@@ -61,6 +64,21 @@ class RootCall(EmbedCall):
             return super().document_of(outcomes, collect)
         labels = labelled(self.model, self.arrays_of(outcomes), raw=self._raw, top=self._top)
         return collect(labels) if self._many else next(labels)
+
+
+def check_parameters(parameters: Mapping[str, Any], document: Mapping[str, Any]) -> None:
+    """Check the parameters of a call for embeddings, which are fields of the body too.
+
+    Raises:
+        InvalidInput: if one is unknown, or the body has the field too.
+    """
+    for name in parameters:
+        if name not in EMBED_FIELDS:
+            raise InvalidInput(
+                f"unknown parameter {short(name)}; this call has {', '.join(EMBED_FIELDS)}"
+            )
+        if name in document:
+            raise InvalidInput(f"{name!r} is in the body and in its 'parameters': give it once")
 
 
 def read_pipeline(parameters: Mapping[str, Any], model: LoadedModel) -> tuple[int | None, bool]:

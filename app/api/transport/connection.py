@@ -275,7 +275,7 @@ class Connection(asyncio.Protocol):
         return status, headers, content
 
     def _log_cut(self, error: TorchlaneError, request_id: bytes, answer: RawAnswer) -> None:
-        """Log what is no request, because its head is malformed or incomplete."""
+        """Log bytes that form no request, because the head is malformed or incomplete."""
         status, _, content = answer
         access_log = self.service.access_log
         if access_log.wants(status, 0.0):

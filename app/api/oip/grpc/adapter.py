@@ -44,7 +44,7 @@ Options = Sequence[tuple[str, int | str]]
 
 
 class Calls(NamedTuple):
-    """What is told of calls.
+    """Callbacks for the events of calls.
 
     Attributes:
         peers: the connections, of which one ends if there are too many calls.
