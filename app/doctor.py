@@ -21,6 +21,7 @@ from app.registry.repository import Repository
 from app.settings import PREFIX, Settings, SettingsError, load_settings
 from app.types import ModelId
 from models.command_lines import OneLineParser
+from models.local_paths import local_path
 from models.processor import cpu_name
 from models.resources import memory_left_bytes, usable_cores
 
@@ -44,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         description="Print versions, processor, runtimes, compiler, settings, port and repository, "
         "as a bug report needs them. The exit code is 1 if something keeps a server from working.",
     )
-    parser.add_argument("--model-dir", type=Path, help="the repository (default: as set)")
+    parser.add_argument("--model-dir", type=local_path, help="the repository (default: as set)")
     chosen = {name: each for name, each in vars(parser.parse_args(arguments)).items() if each}
     problems = 0
     for line, is_problem in _report(chosen):

@@ -21,7 +21,7 @@ from tests.unit.export.command_line import run
 
 BLOCKS = blocks("docs/gallery.md")
 REQUESTS = [text for language, text in BLOCKS if language == "sh" and "curl" in text]
-ADOPT = ["-m", "export", "adopt"]
+ADOPT = [".venv/bin/torchlane", "adopt"]
 # The variants of such models are tested elsewhere, each for seconds.
 QUICK = ["--threads", "1", "--variants"]
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]  # the server needs a dozen models
@@ -49,10 +49,10 @@ NO_VISION = without_torchvision()
 def execute(line: str, folder: Path) -> None:
     """One command of the document: exports run in this process, which has imported torch."""
     words = shlex.split(line)
-    if words[0] == ".venv/bin/python" and words[1:4] == ADOPT:
+    if words[:2] == ADOPT:
         form = "trace" if "--task" in words else "script"
         quick = [] if "--variants" in words else [*QUICK, form]
-        code, printed = run("adopt", *words[4:], *quick)
+        code, printed = run("adopt", *words[2:], *quick)
         assert code == 0, printed
     elif words[0] == ".venv/bin/python" and words[1].endswith(".py"):
         with warnings.catch_warnings():

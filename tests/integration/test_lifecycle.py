@@ -422,4 +422,5 @@ async def test_unknown_errors_are_hidden_and_logged_once(
         assert (answer.status_code, answer.json()["code"]) == (500, "internal")
         assert "secret" not in answer.text
         assert answer.headers["x-request-id"] == "find-me"
-    assert [(log["event"], log["request_id"]) for log in logs] == [("unhandled_error", "find-me")]
+    events = [(log["event"], log["request_id"]) for log in logs]
+    assert events == [("unhandled_error", "find-me"), ("request", "find-me")]

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hatchling.builders.wheel import WheelBuilder
 
 from app.access.entries import make_key
 from app.api.page import report
+from deploy.package import build
 from tests.artifacts import write_artifact
 from tests.integration.harness import serving, settled
 
@@ -71,10 +71,9 @@ async def test_the_policy_allows_only_the_servers_files(tmp_path: Path) -> None:
     assert not [each for each in addresses if "//" in each or each.startswith("/")]
 
 
-def test_all_files_are_in_the_package() -> None:
-    root = STATIC.parents[3]
-    packaged = {each.distribution_path for each in WheelBuilder(str(root)).recurse_included_files()}
-    assert {f"app/api/page/static/{name}" for name in FILES} <= packaged
+def test_all_files_are_in_the_package(tmp_path: Path) -> None:
+    packaged = build(STATIC.parents[3], tmp_path / "wheel") / "app/api/page/static"
+    assert {name: (packaged / name).read_bytes() for name in FILES} == dict(FILES)
 
 
 def test_all_files_are_small() -> None:

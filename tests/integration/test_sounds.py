@@ -145,7 +145,7 @@ async def test_without_the_extra_the_model_says_so(
 def test_a_folder_of_sounds_is_scored(
     module: nn.Module, repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(command, "configure_logs", lambda level, form: None)
+    monkeypatch.setattr("app.logs.configure_logs", lambda level, form: None)
     options = ["--model-dir", str(repository / "models"), "--devices", "cpu", "--workers", "0"]
     options += ["--out", str(tmp_path / "out"), "--format", "jsonl"]
     assert command.main(["features", str(repository / "examples"), *options]) == 0

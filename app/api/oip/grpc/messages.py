@@ -188,7 +188,8 @@ def _contents(
     if len(values) != count:
         raise InvalidInput(f"{where}: expected {count} numbers, got {len(values)}")
     dtype = np.dtype(DTYPES.get(datatype) or datatype.lower())
-    numbers = np.array(values, np.int64 if dtype.kind == "i" else None)
+    # The widest type of the kind: left to itself, numpy makes floats of large unsigned integers.
+    numbers = np.array(values, {"i": np.int64, "u": np.uint64}.get(dtype.kind))
     if dtype.kind in "iu" and count:
         limits = np.iinfo(dtype)
         if numbers.min() < limits.min or numbers.max() > limits.max:

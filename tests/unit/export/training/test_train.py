@@ -256,7 +256,7 @@ def test_an_error_in_the_users_code_has_file_and_line(
 ) -> None:
     assert train(model, tmp_path / "run", *options)[0] == 1
     error = capsys.readouterr().err
-    assert re.search(f"^export: training {model} fails: {message}", error), error
+    assert re.search(f"^torchlane: training {model} fails: {message}", error), error
     assert error.count("\n") == 1
 
 
