@@ -229,7 +229,6 @@ def digest(root: Path) -> str:
 def _sources(root: Path) -> Iterator[Path]:
     yield from (root / each for each in DIGESTED)
     prefix = _prefix(root)
-    yield from (root / each for each in (f"{prefix}__init__.py",) if prefix)
     for package in PACKAGES:
         for file in sorted((root / prefix / package).rglob("*")):
             hidden = file.name.startswith(".") or "__pycache__" in file.parts
@@ -244,6 +243,9 @@ def copy_sources(root: Path, copy: Path) -> None:
         target = copy / file.relative_to(root)
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(file, target)
+    if prefix := _prefix(root):
+        # Not the package's own, of which mypy would read the whole server, extras included.
+        (copy / prefix / "__init__.py").touch()
     for name in UNSERVED:
         if (root / name).exists():  # in a checkout
             (copy / name).parent.mkdir(parents=True, exist_ok=True)
