@@ -80,7 +80,7 @@ def _versions() -> Iterator[Line]:
     code = "machine code" if is_compiled() else "Python alone"
     yield f"torchlane {_version('torchlane')} ({code})", False
     yield f"Python {platform.python_version()} at {sys.executable}", False
-    packages = [f"{name} {_version(name)}" for name in DISTRIBUTIONS if _version(name)]
+    packages = [f"{name} {number}" for name in DISTRIBUTIONS if (number := _version(name))]
     yield f"packages: {', '.join(packages)}", False
 
 

@@ -44,10 +44,10 @@ def build(root: Path, folder: Path) -> Path:
         PackageError: if a module imports in a way that cannot be rewritten.
     """
     package = folder / NAME
-    shutil.copytree(root / NAME, package, ignore=shutil.ignore_patterns(*HIDDEN))
+    ignored = shutil.ignore_patterns(*HIDDEN)
+    shutil.copytree(root / NAME, package, ignore=ignored)
     for part in PARTS:
         if (root / part).exists():
-            ignored = shutil.ignore_patterns(*HIDDEN)
             shutil.copytree(root / part, package / part, ignore=ignored)
     for file in package.rglob("*.py*"):
         file.write_bytes(rewritten(file.read_bytes(), str(file.relative_to(folder))))

@@ -18,12 +18,11 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))  # the build frontend does not do this
-from deploy.compile import CompileError, check_compilers, compiled  # noqa: E402
+from deploy.compile import DIGESTED, CompileError, check_compilers, compiled  # noqa: E402
 from deploy.package import NAME, build  # noqa: E402
 
 PURE = os.environ.get("TORCHLANE_PURE")
 COMPILERS = {"mypy", "setuptools", "types-cachetools"}
-COMPILED_FROM = ("constraints.txt", "deploy/compile.py", "pyproject.toml")
 WITHOUT = {"torch"}  # a dependency whose types no compiled module uses
 
 
@@ -50,7 +49,7 @@ class BuildHook(BuildHookInterface[Any]):
         build_data["force_include"][str(build(ROOT, folder))] = NAME
         if not _compiles():
             return
-        for file in COMPILED_FROM:
+        for file in DIGESTED:
             (folder / file).parent.mkdir(exist_ok=True)
             shutil.copyfile(ROOT / file, folder / file)
         try:

@@ -80,7 +80,7 @@ class InstancesCall(NativeCall):
         return items
 
     def _values(self, document: object, most: int) -> tuple[str, Sequence[object]]:
-        """The form of a document, and what the codec reads of each item, at most so many items.
+        """The form of a document, and what the codec reads of each item; `most` limits the items.
 
         Raises:
             InvalidInput: if it has no items, or a field that would have an effect elsewhere.

@@ -107,7 +107,7 @@ def models(tmp_path: Path) -> Path:
 
 
 async def settled(logs: Sequence[Any], number: int) -> list[dict[str, Any]]:
-    """The lines, once there are so many, and if no more follow."""
+    """Wait for this number of lines; return them if no more follow."""
     await until(lambda: len(lines(logs)) >= number)
     await asyncio.sleep(0.02)
     written = lines(logs)

@@ -10,7 +10,7 @@ from app.api.dialect import Dialect, Docs, Operations
 from app.api.endpoints import Endpoint
 from app.api.errors import ErrorForm, Failure
 from app.api.invocations.call import InvocationsCall
-from app.api.openapi.bodies import ANY_ITEM, BINARY
+from app.api.openapi.bodies import BINARY, COLUMNS, ITEMS
 from app.api.openapi.errors import errors_of, operation, prediction_errors
 from app.api.openapi.headers import answered, parameters
 from app.api.queries import NoQuery
@@ -27,12 +27,6 @@ CODES = {
     404: "RESOURCE_DOES_NOT_EXIST",
     429: "REQUEST_LIMIT_EXCEEDED",
     503: "TEMPORARILY_UNAVAILABLE",
-}
-ITEMS: Docs = {"type": "array", "items": ANY_ITEM, "minItems": 1}
-COLUMNS: Docs = {
-    "type": "object",
-    "description": "a list of values for each input by name",
-    "additionalProperties": {"type": "array", "items": {}},
 }
 TABLE: Docs = {
     "type": "object",

@@ -10,19 +10,13 @@ from app.api.dialect import Dialect, Docs, Operations
 from app.api.endpoints import Endpoint
 from app.api.errors import ErrorForm, Failure
 from app.api.instances import InstancesCall
-from app.api.openapi.bodies import ANY_ITEM
+from app.api.openapi.bodies import COLUMNS, ITEMS
 from app.api.openapi.errors import errors_of, operation, prediction_errors, suffix_of
 from app.api.openapi.headers import answered, parameters, path_parameters
 from app.codecs.base import JSON
 from app.errors import InvalidInput
 
 TAG, ERROR = "kserve", "V1Error"
-ITEMS: Docs = {"type": "array", "items": ANY_ITEM, "minItems": 1}
-COLUMNS: Docs = {
-    "type": "object",
-    "description": "a list of values for each input by name",
-    "additionalProperties": {"type": "array", "items": {}},
-}
 REQUEST: Docs = {
     "oneOf": [{"$ref": f"#/components/schemas/{name}"} for name in ("V1Instances", "V1Inputs")]
 }

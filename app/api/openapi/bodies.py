@@ -28,6 +28,13 @@ ANY_ITEM: JsonSchema = {
         {"type": "boolean"},
     ],
 }
+# Several items in the contracts of platforms: by row, and by the names of inputs.
+ITEMS: JsonSchema = {"type": "array", "items": ANY_ITEM, "minItems": 1}
+COLUMNS: JsonSchema = {
+    "type": "object",
+    "description": "a list of values for each input by name",
+    "additionalProperties": {"type": "array", "items": {}},
+}
 
 
 ANY_MEDIA_TYPES = (OCTET_STREAM, NPY, NPZ, *PICTURES.types, *SOUNDS.types, TEXT)

@@ -81,7 +81,7 @@ class RequestMiddleware:
             self._follow(scope, fields, record)
         passing = _Messages(receive, send, record, self._service.origins.headers(fields))
         try:
-            if (rejection := self._rejection(scope, fields)) is not None:
+            if (rejection := self._rejection(scope, path, fields)) is not None:
                 await error_response(scope, rejection)(scope, receive, passing.send_own)
                 return
             await self._app(scope, passing.receive, passing.send)
@@ -99,7 +99,7 @@ class RequestMiddleware:
             response = Response(content, 500, media_type="application/json")
             await response(scope, receive, passing.send_own)
         finally:
-            self._ended(scope, fields, record, passing.status)
+            self._ended(scope, path, fields, record, passing.status)
 
     def _follow(self, scope: Scope, fields: dict[bytes, bytes], record: RequestTrace) -> None:
         tracing, headers = self._service.tracing, scope["headers"]
@@ -107,12 +107,18 @@ class RequestMiddleware:
             scope[TRACE] = record
 
     def _ended(
-        self, scope: Scope, fields: dict[bytes, bytes], record: RequestTrace, status: int
+        self,
+        scope: Scope,
+        path: str,
+        fields: dict[bytes, bytes],
+        record: RequestTrace,
+        status: int,
     ) -> None:
         """Count a request, and report it to those that follow it, and to the log.
 
         Args:
             scope: of the request.
+            path: see `_path`.
             fields: its headers.
             record: its record.
             status: the status that was sent; 0 if none was.
@@ -125,7 +131,7 @@ class RequestMiddleware:
         if ROUTE in scope:
             self._metrics.request(scope[ROUTE], status, outcome).count(seconds, record.trace_id)
         access_log = self._service.access_log
-        if _path(scope) in self._unfollowed:
+        if path in self._unfollowed:
             # Of a probe, "not ready" is an answer like any other.
             is_logged = access_log.wants(0 if status == NOT_READY else status, 0.0)
         else:
@@ -142,9 +148,10 @@ class RequestMiddleware:
         if is_logged:
             access_log.write(record, fields)
 
-    def _rejection(self, scope: Scope, fields: dict[bytes, bytes]) -> TorchlaneError | None:
+    def _rejection(
+        self, scope: Scope, path: str, fields: dict[bytes, bytes]
+    ) -> TorchlaneError | None:
         """The error that rejects a request by its head, if any."""
-        path = _path(scope)
         try:
             if path not in self._dialects.probes:
                 self._service.hosts.check(fields)
