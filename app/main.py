@@ -261,6 +261,7 @@ def _lifespan(
         following.add_done_callback(log_failure)
         yield
         following.cancel()
+        lifecycle.begin_drain(drain_s)  # unless the server began it
         if grpc is not None:
             await grpc.close(lifecycle.stop_left_s() / 2)
         await lifecycle.stop(drain_s)

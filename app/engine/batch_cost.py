@@ -168,6 +168,7 @@ class BatchCost:
         "_full",
         "_grow_at",
         "_guessed",
+        "_outlier_ended",
         "_overhead",
         "_prepared_s",
         "_tables",
@@ -187,6 +188,7 @@ class BatchCost:
         self._curves = CostCurves(measured)
         self._drift = RunningMean(1.0)
         self._overhead = RunningMean(0.0)
+        self._outlier_ended = -math.inf
         self._batches = 0
         self._prepared_s = 0.0
         self._grow_at = 0.0
@@ -231,9 +233,19 @@ class BatchCost:
         return min(seconds / items for items, seconds in self._by_size(length))
 
     def took(
-        self, items: int, compute_s: float, overhead_s: float | None = None, length: int = 0
+        self,
+        items: int,
+        compute_s: float,
+        overhead_s: float | None = None,
+        length: int = 0,
+        *,
+        began: float = math.inf,
+        ended: float = -math.inf,
     ) -> None:
         """Learn from a batch that has ended.
+
+        What stalls the process, or the machine, stalls the batches of all replicas at once. That is
+        one outlier, not one for each: of outliers that overlap in time only the first counts.
 
         Args:
             items: number of its items.
@@ -241,6 +253,8 @@ class BatchCost:
             overhead_s: further seconds of waiting for its thread and for the event loop; None if
                 unknown.
             length: length of the items.
+            began: when it began.
+            ended: when it ended.
         """
         if not self._curves.lengths:  # no measurements: extrapolate from this batch
             self._curves = CostCurves({length: {items: compute_s}})
@@ -248,14 +262,20 @@ class BatchCost:
             self._changed()
             return
         expected_s = self.compute_s(items, length)
-        whole_s = expected_s + self._overhead.value
-        off_s, drift = compute_s - expected_s, self._drift.value
-        self._drift.add(drift * compute_s / expected_s, drift / OUTLIER, drift * OUTLIER)
+        drift, around_s = self._drift.value, self._overhead.value
+        whole_s = expected_s + around_s
+        newest, most_s = drift * compute_s / expected_s, around_s + (OUTLIER - 1) * whole_s
+        is_outlier = not drift / OUTLIER <= newest <= drift * OUTLIER
+        if is_outlier or (overhead_s is not None and overhead_s > most_s):
+            if began < self._outlier_ended:
+                return
+            self._outlier_ended = ended
+        off_s = compute_s - expected_s
+        self._drift.add(newest, drift / OUTLIER, drift * OUTLIER)
         self._drift.value = max(LEAST_S, self._drift.value)
         if overhead_s is not None:
-            around_s = self._overhead.value
             off_s += overhead_s - around_s
-            self._overhead.add(overhead_s, 0.0, around_s + (OUTLIER - 1) * whole_s)
+            self._overhead.add(overhead_s, 0.0, most_s)
         self._batches += 1
         weight = min(2 * WEIGHT, max(SCATTER_WEIGHT, 1 / self._batches))
         off = min(abs(off_s) / whole_s, OUTLIER - 1)

@@ -327,7 +327,14 @@ class Dispatcher:
         if fault is None:
             if report.prepared_s:
                 batch.cost.prepared(report.prepared_s)
-            batch.cost.took(len(batch.tickets), report.compute_s, took.overhead_s, batch.length)
+            batch.cost.took(
+                len(batch.tickets),
+                report.compute_s,
+                took.overhead_s,
+                batch.length,
+                began=took.began,
+                ended=now,
+            )
         elif self.on_fault is not None:
             self.on_fault(replica, fault)
         for each in self._queues.values():

@@ -18,7 +18,7 @@ ALWAYS = {"poison", "rows lost", "rows gained", "out of memory", "nan", "slow"}
 @pytest.mark.parametrize(
     "plan",
     [
-        pytest.param(ChaosPlan(SEED, requests=2500, timeout_s=5.0), id="one process"),
+        pytest.param(ChaosPlan(SEED, requests=2500), id="one process"),
         pytest.param(
             ChaosPlan(SEED + 1, 1000, workers=2, cache_bytes=0, hangs=False, switches=False),
             id="one is killed",

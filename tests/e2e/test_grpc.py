@@ -71,7 +71,7 @@ def test_a_drain_answers_accepted_calls_and_rejects_others(
 
 
 def test_several_workers_share_the_connections(models: Path, tmp_path: Path) -> None:
-    """The kernel spreads them: of 24, all would be with one of two workers once in 8 million."""
+    """Each connection goes to the less connected one."""
     port, log = free_port(), tmp_path / "log"
     options = [("grpc.use_local_subchannel_pool", 1)]
     ids = set()
@@ -85,7 +85,7 @@ def test_several_workers_share_the_connections(models: Path, tmp_path: Path) -> 
         again = start_process(
             tmp_path / "again", model_dir=str(models), port=str(free_port()), grpc_port=str(port)
         )
-        assert again.wait(30) == 1
+        assert again.wait(60) == 1
         assert f"is port {port} in use? --grpc-port" in (tmp_path / "again").read_text()
         server.signal()
         assert server.exit_code() == 0

@@ -146,12 +146,11 @@ class GrpcServer:
         stopping = asyncio.create_task(server.shutdown(budget_s))
         while server.calls and not stopping.done():  # noqa: ASYNC110  # grpcio has no event for it
             await asyncio.sleep(0.01)
-        # One shutdown at a time: the first to end frees the server that the other would crash on.
-        stopping.cancel()
-        await asyncio.wait((stopping,))
-        # Idle clients have a moment to disconnect.
-        await server.shutdown(min(FAREWELL_S, budget_s))
+        # Idle clients have a moment to disconnect. The shutdown is neither cancelled nor repeated:
+        # grpcio would fail if its calls were being ended, and crash if two shutdowns ended at once.
+        await asyncio.wait((stopping,), timeout=min(FAREWELL_S, budget_s))
         relay.close()
+        await stopping
 
     def _cut(self, code: str) -> Callable[[], None]:
         return self._service.metrics.connections_cut.labels(code).inc

@@ -94,6 +94,17 @@ def test_the_mildest_of_three_outliers_is_accepted() -> None:
     assert cost.expected_s(8) < 0.5
 
 
+@pytest.mark.parametrize("stalled", [(3.0, None), (0.010, 3.0)])
+def test_a_stall_of_all_replicas_counts_as_one_outlier(stalled: tuple[float, float | None]) -> None:
+    cost = cost_of(8, {8: 0.010})
+    for replica in range(16):
+        cost.took(8, *stalled, began=1.0 + replica / 1000, ended=4.0 + replica / 1000)
+    assert cost.expected_s(8) <= 0.010 * 1.4 + 1e-9
+    for number in range(1, 3):  # a slowdown goes on: these batches began after the stall
+        cost.took(8, *stalled, began=4.0 * number, ended=4.0 * number + 3)
+    assert cost.expected_s(8) >= 3.0
+
+
 def test_outliers_on_both_sides_are_no_shift() -> None:
     cost = cost_of(8, {8: 0.010})
     for seconds in (0.090, 0.0005, 0.090, 0.0005) * 5:
