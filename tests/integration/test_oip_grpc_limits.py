@@ -383,7 +383,7 @@ async def test_without_abstract_sockets_the_core_listens_on_loopback(
 
 
 async def test_the_core_is_shut_down_once(models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two shutdowns that end together crash the process, and a cancelled one leaves the next to fail."""
+    """Two that end together crash the process; after a cancelled one the next fails."""
     begun, ended = 0, 0
 
     class Watched(AioServer):
