@@ -52,6 +52,16 @@ HERE = Path(__file__).parent
 LAST = ("fuzz", "chaos", "browser", "clients", "e2e")
 
 
+def pytest_sessionstart() -> None:
+    """Measure as on a quiet machine: no test compares speeds, and the other tests keep it busy.
+
+    A measurement that waits for a quiet moment takes twelve times as long, and in vain.
+    """
+    from models import timing
+
+    timing.TRIES = timing.PATIENCE = 1
+
+
 def pytest_collection_finish() -> None:
     """From now on the collector looks at what tests make, not at a million objects of modules."""
     gc.freeze()

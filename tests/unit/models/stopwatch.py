@@ -8,6 +8,8 @@ from types import SimpleNamespace
 
 import pytest
 
+TRIES, PATIENCE = 4, 3  # of the package; in other tests measurements are impatient
+
 
 class Stopwatch:
     """The clock that `models.timing` reads, until the test ends; the real machine is not seen.
@@ -22,6 +24,8 @@ class Stopwatch:
         self.now = 0.0
         self.waited_s = 0.0
         self.calls: list[str] = []
+        monkeypatch.setattr("models.timing.TRIES", TRIES)
+        monkeypatch.setattr("models.timing.PATIENCE", PATIENCE)
         monkeypatch.setattr("models.timing.time", SimpleNamespace(perf_counter=lambda: self.now))
         monkeypatch.setattr("models.timing.this_thread", self.waited)
         monkeypatch.setattr("models.timing.all_threads", self.waited)

@@ -14,11 +14,9 @@ from models.cores import CoreTime
 from models.timing import (
     MAX_REPEATS,
     MIN_ROUNDS,
-    PATIENCE,
     QUIET,
     SAMPLE_S,
     SLOW_S,
-    TRIES,
     WARM_RUNS,
     Timing,
     TimingLimits,
@@ -29,7 +27,7 @@ from models.timing import (
     this_thread,
     time_interleaved,
 )
-from tests.unit.models.stopwatch import Stopwatch
+from tests.unit.models.stopwatch import PATIENCE, TRIES, Stopwatch
 
 A, B = "a", "b"
 MS = 1e-3
