@@ -36,6 +36,9 @@ from models.tensors import Tolerance
 
 Stage = Callable[[str], Progress]
 COPIES = "it would hold several copies of the weights, which are large"
+# A lossy form that takes this many times as long as eager has no use here: without instructions for
+# its numbers a processor converts them before and after each operation.
+SLOWER = 3.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,6 +227,8 @@ def _prove(
     parity = accuracy = None
     for kind in (kind for kind in kinds_here() if kind in draft.device_kinds):
         plain = _load(work, draft, files, kind, optimized=False)
+        if kind == "cpu" and precision != "float32" and work.options.may_leave_out:
+            _check_pace(work, name, plain)
         so_far = 0.0 if parity is None else parity.max_absolute
         device_parity = _parity(work, plain, precision, kind, progress, so_far)
         parity = device_parity if parity is None else _worse(parity, device_parity)
@@ -252,6 +257,20 @@ def _prove(
         native=draft.native,
         interchangeable=interchangeable,
     )
+
+
+def _check_pace(work: _ProofState, name: str, form: Forward) -> None:
+    """Compare the time of a form with eager's, on few items, before it is verified on many.
+
+    Raises:
+        NotApplicable: if it is much slower.
+    """
+    slower = verify.pace(form, work.subject.eager, work.reference)
+    if slower > SLOWER:
+        raise NotApplicable(
+            f"on this CPU it takes {slower:.0f} times as long as eager; to build it for another "
+            f"one, name it: --variants script,{name}"
+        )
 
 
 def _prove_optimized(

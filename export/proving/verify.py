@@ -22,6 +22,7 @@ from models.forms import input_tensors, named_outputs
 from models.manifest import Difference, Parity
 from models.padding import check_padding
 from models.tensors import Array, Arrays, TensorSpec, Tolerance, stack
+from models.timing import MIN_ROUNDS, time_interleaved
 
 SEED = 1
 # Every size up to the largest batch is compared, unless that takes eager longer than this, or more
@@ -30,6 +31,8 @@ SEED = 1
 BUDGET_S, THOROUGH_S = 4.0, 30.0
 BUDGET_BYTES = 1 << 30
 MOST_BY_CHANCE = 16
+MOST_PACED = 8  # items in a batch whose time is compared with eager's
+QUICK_S = 0.01
 # The share of a lossy tolerance by which a form's answers to an item alone, in a batch and padded
 # may differ. Kernels add in another order: one unit in the last place of bf16 is up to 0.8 %, which
 # is within a fifth of its tolerance.
@@ -260,6 +263,25 @@ def check_parity(
     )
 
 
+def pace(exported: Runnable, eager: Runnable, against: ParityReference) -> float:
+    """Return how many times as long as eager a form takes for the largest of the small batches.
+
+    0 if it takes less than QUICK_S: any proof can afford that.
+
+    Raises:
+        ParityError: if one of them fails.
+    """
+    few = (each for each in against.comparisons if _size(each) <= MOST_PACED)
+    inputs = max(few, key=_bytes).inputs
+    runs = {
+        which: partial(run, module, against.definition, inputs)
+        for which, module in (("eager", eager), ("form", exported))
+    }
+    times = time_interleaved(runs, MIN_ROUNDS)
+    eager_s, form_s = min(times["eager"]), min(times["form"])
+    return form_s / eager_s if form_s >= QUICK_S else 0.0
+
+
 def agree(one: Runnable, other: Runnable, against: ParityReference, tolerance: Tolerance) -> bool:
     """Whether two forms give the same answers on the CPU, within the tolerance.
 
@@ -322,6 +344,10 @@ def _sizes(most: int, one_s: float, one_bytes: int, *, thorough: bool) -> tuple[
     others = range(3, min(most, MOST_BY_CHANCE + 1))
     chance_sizes = np.random.default_rng(SEED).permutation(others)[:2]
     return tuple(sorted(size for size in {1, 2, *map(int, chance_sizes), most} if size <= most))
+
+
+def _size(batch: Comparison) -> int:
+    return len(next(iter(batch.inputs.values())))
 
 
 def _bytes(batch: Comparison) -> int:

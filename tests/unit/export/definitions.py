@@ -66,6 +66,17 @@ class ScriptedNotANumber(nn.Module):
         return x
 
 
+class SlowInHalf(nn.Module):
+    """As on a processor without instructions for half precision."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = x * 2
+        if x.dtype == torch.bfloat16:
+            for _ in range(5_000):
+                y = y * 1
+        return y
+
+
 class LossyNotANumber(nn.Module):
     """Too large a number where it is computed in half precision and scripted."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -24,6 +25,7 @@ from tests.unit.export.definitions import (
     Liar,
     LossyNotANumber,
     ScriptedNotANumber,
+    SlowInHalf,
     Unscriptable,
     close_calls,
     definition,
@@ -106,6 +108,16 @@ class TestByDefault:
         assert list(proof.variants) == ["script"]
         assert "differs by up to" in proof.left_out["bf16"]
         assert names(tmp_path) == ["script.pt"]
+
+    def test_much_slower_lossy_variant_is_left_out_unless_it_is_named(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("export.proving.verify.QUICK_S", 0.0)
+        model = definition(SlowInHalf, train=None, held_out=None)
+        proof = prove(tmp_path, model)
+        assert "bf16" not in proof.variants
+        assert re.match(r"on this CPU it takes \d+ times as long", proof.left_out["bf16"])
+        assert "bf16" in prove(tmp_path, model, "script", "bf16").variants
 
     def test_non_finite_variant_is_left_out(self, tmp_path: Path) -> None:
         proof = prove(tmp_path, definition(LossyNotANumber, train=None))
