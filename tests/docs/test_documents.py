@@ -71,12 +71,18 @@ def test_every_setting_of_a_model_is_documented(tmp_path: Path) -> None:
     documented = {cells[0].strip("`"): cells[1].strip("`") for cells in rows("models-file.md")}
     assert set(documented) == set(Entry.model_fields)
     examples = "".join(f"{key} = {value}\n" for key, value in documented.items())
+    file = tmp_path / "file"
+    file.write_text(f"[models.a]\n{examples}")
+    settings = ModelsFile(file, ModelSettings(), ["cuda:0", "cuda:1"], asks_for_keys=True)
+    assert settings.of("a") != ModelSettings()
+
+
+def test_the_example_of_a_models_file_suits_every_server(tmp_path: Path) -> None:
     (example,) = re.findall(r"```toml\n(.*?)```", (ROOT / "docs/models-file.md").read_text(), re.S)
-    for text in (f"[models.a]\n{examples}", example):
-        (tmp_path / "file").write_text(text)
-        devices = ["cuda:0", "cuda:1"]
-        found = ModelsFile(tmp_path / "file", ModelSettings(), devices, asks_for_keys=True)
-        assert found.of(text.partition("]")[0].removeprefix("[models.")) != ModelSettings()
+    (tmp_path / "file").write_text(example)
+    settings = ModelsFile(tmp_path / "file", ModelSettings(), ["cpu"], asks_for_keys=False)
+    assert settings.of("digits").max_batch_size == 32
+    assert not settings.of("embeddings").cache
 
 
 def test_every_error_is_documented_with_its_status() -> None:
