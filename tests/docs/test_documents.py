@@ -193,6 +193,18 @@ def test_the_index_lists_every_page() -> None:
     assert set((ROOT / "docs").rglob("*.md")) - listed == {index}
 
 
+def test_every_variable_in_the_documents_exists() -> None:
+    kinds = ("*.py", "*.yml", "*.yaml", "*.cfg", "Makefile", "Dockerfile")
+    files = [file for kind in kinds for file in ROOT.glob(kind)]
+    for folder in (*PROGRAMS, "deploy", "torchlane"):
+        files += [file for kind in kinds for file in (ROOT / folder).rglob(kind)]
+    known = {PREFIX + name.upper() for name in Settings.model_fields}
+    known |= {name for file in files for name in re.findall(r"TORCHLANE_\w+", file.read_text())}
+    for document in DOCUMENTS:
+        named = set(re.findall(r"\bTORCHLANE_[A-Z_]*[A-Z]\b", document.read_text()))
+        assert named - known == set(), document
+
+
 def test_every_class_in_the_glossary_exists() -> None:
     words = re.findall(r"^\| .*?`([A-Z]\w+)`.* \| ", (ROOT / "docs/glossary.md").read_text(), re.M)
     files = [path for name in PROGRAMS for path in (ROOT / name).rglob("*.py")]
