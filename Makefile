@@ -143,7 +143,7 @@ cover: $(READY) ## run the tests and print branch coverage
 	$(BIN)/python -m pytest $(PARALLEL) $(PYTEST_ARGS) -m 'not soak and not compose' --cov --cov-report=term
 
 .PHONY: check
-check: $(READY) ## check format, lint, types, layers, security, pins, generated code
+check: $(READY) ## check format, lint, types, layers, security, pins, generated code, documents
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
@@ -152,6 +152,11 @@ check: $(READY) ## check format, lint, types, layers, security, pins, generated 
 	$(BIN)/python -m pip check
 	$(BIN)/python deploy/pins.py
 	$(BIN)/python deploy/protos.py --check
+	$(MAKE) --no-print-directory docs
+
+.PHONY: docs
+docs: $(READY) ## build the documents as a site with search, which works offline: open site/index.html
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 .PHONY: audit
 audit: $(READY) ## check the pinned packages for known vulnerabilities (needs the internet)
@@ -221,12 +226,12 @@ screenshots: $(READY) ## take the README's screenshots of the page under load; n
 
 .PHONY: constraints
 constraints: $(READY) ## pin the installed packages
-	{ sed -n '/^#/p; /^torchvision==/p; /^tensorboard/p; /^absl-py==/p; /^Markdown==/p' constraints.txt; $(BIN)/python -m pip freeze --all --exclude pip --exclude-editable \
+	{ sed -n '/^#/p; /^torchvision==/p; /^tensorboard/p; /^absl-py==/p' constraints.txt; $(BIN)/python -m pip freeze --all --exclude pip --exclude-editable \
 	  | sed -E 's/^(torch==[0-9.]+)\+.*/\1/'; } > constraints.new && mv constraints.new constraints.txt
 
 .PHONY: clean
 clean: ## remove generated files, except artifacts/ and .venv
-	rm -rf reports dist .builds .compiled .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .coverage .hypothesis
+	rm -rf reports dist site .builds .compiled .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .coverage .hypothesis
 	find . -name __pycache__ -not -path './.venv/*' -prune -exec rm -rf {} +
 
 .PHONY: help

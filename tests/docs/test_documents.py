@@ -71,12 +71,18 @@ def test_every_setting_of_a_model_is_documented(tmp_path: Path) -> None:
     documented = {cells[0].strip("`"): cells[1].strip("`") for cells in rows("models-file.md")}
     assert set(documented) == set(Entry.model_fields)
     examples = "".join(f"{key} = {value}\n" for key, value in documented.items())
+    file = tmp_path / "file"
+    file.write_text(f"[models.a]\n{examples}")
+    settings = ModelsFile(file, ModelSettings(), ["cuda:0", "cuda:1"], asks_for_keys=True)
+    assert settings.of("a") != ModelSettings()
+
+
+def test_the_example_of_a_models_file_suits_every_server(tmp_path: Path) -> None:
     (example,) = re.findall(r"```toml\n(.*?)```", (ROOT / "docs/models-file.md").read_text(), re.S)
-    for text in (f"[models.a]\n{examples}", example):
-        (tmp_path / "file").write_text(text)
-        devices = ["cuda:0", "cuda:1"]
-        found = ModelsFile(tmp_path / "file", ModelSettings(), devices, asks_for_keys=True)
-        assert found.of(text.partition("]")[0].removeprefix("[models.")) != ModelSettings()
+    (tmp_path / "file").write_text(example)
+    settings = ModelsFile(tmp_path / "file", ModelSettings(), ["cpu"], asks_for_keys=False)
+    assert settings.of("digits").max_batch_size == 32
+    assert not settings.of("embeddings").cache
 
 
 def test_every_error_is_documented_with_its_status() -> None:
@@ -185,6 +191,18 @@ def test_the_index_lists_every_page() -> None:
     index = ROOT / "docs/README.md"
     listed = {index.parent / target for target in re.findall(r"\]\(([^)#]+)", index.read_text())}
     assert set((ROOT / "docs").rglob("*.md")) - listed == {index}
+
+
+def test_every_variable_in_the_documents_exists() -> None:
+    kinds = ("*.py", "*.yml", "*.yaml", "*.cfg", "Makefile", "Dockerfile")
+    files = [file for kind in kinds for file in ROOT.glob(kind)]
+    for folder in (*PROGRAMS, "deploy", "torchlane"):
+        files += [file for kind in kinds for file in (ROOT / folder).rglob(kind)]
+    known = {PREFIX + name.upper() for name in Settings.model_fields}
+    known |= {name for file in files for name in re.findall(r"TORCHLANE_\w+", file.read_text())}
+    for document in DOCUMENTS:
+        named = set(re.findall(r"\bTORCHLANE_[A-Z_]*[A-Z]\b", document.read_text()))
+        assert named - known == set(), document
 
 
 def test_every_class_in_the_glossary_exists() -> None:
