@@ -18,7 +18,7 @@ from models.choices import Precision
 from models.runtimes import NotInstalled, import_package
 
 FILE = "model.onnx"
-# docs/adr/0035-runtimes.md has the table.
+# docs/experiments/forms.md has the table.
 GAINS = (
     (("lstm", "gru"), "; an LSTM took 28 % less time with it, one item at a time"),
     (("conv",), "; convolutional networks took 9 to 33 % less time with it"),

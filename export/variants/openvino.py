@@ -21,7 +21,7 @@ from models.runtimes import NotInstalled
 from models.tensors import TensorSpec
 
 FILE = "openvino.zip"
-# docs/adr/0035-runtimes.md has the table.
+# docs/experiments/forms.md has the table.
 GAINS = ((("conv",), "; convolutional networks took 9 to 38 % less time with it"),)
 
 
