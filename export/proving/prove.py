@@ -18,6 +18,7 @@ from export.variants.base import (
     Subject,
     VariantMaker,
     own_precision,
+    scaled,
     tolerance_of,
     weights_of,
 )
@@ -332,7 +333,8 @@ def _operators(work: _ProofState, draft: Draft) -> tuple[OperatorLibrary, ...]:
 
 
 def _tolerance(work: _ProofState, precision: Precision) -> Tolerance:
-    return tolerance_of(precision, work.own, work.options.integer_share)
+    tolerance = tolerance_of(precision, work.own, work.options.integer_share)
+    return scaled(tolerance, work.reference.scale)
 
 
 def _load(

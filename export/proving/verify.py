@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -14,7 +14,7 @@ from export.errors import ExportError, ParityError, reason
 from export.options.artifacts import BATCH_S
 from export.proving import indices
 from export.proving.padded import PaddedBatch, largest_change, padded_batches
-from export.variants.base import TOLERANCES
+from export.variants.base import TOLERANCES, scaled
 from models.bounds import at_sizes, mismatch, out_of_range, shared_axes
 from models.choices import MAX_BATCH
 from models.definitions.definition import Definition, HeldOut, Progress
@@ -73,12 +73,14 @@ class ParityReference:
 
     Attributes:
         padded: batches of items that differ in size; empty: no dimension is padded.
+        scale: factor for the absolute part of a tolerance, at least 1; see `_scale`.
     """
 
     definition: Definition
     comparisons: tuple[Comparison, ...]
     batch_sizes: tuple[int, ...]
     padded: tuple[PaddedBatch, ...] = ()
+    scale: float = 1.0
 
 
 def run(
@@ -174,6 +176,8 @@ def reference(
         began = time.perf_counter()
         compare(what, inputs, 1)
         took_s.append(time.perf_counter() - began)
+    scale = _scale(comparisons)
+    tolerance = scaled(tolerance, scale)
     one_s = min(took_s[1:])  # without the first, the warm-up; other work only adds
     if max_batch is None:
         max_batch = MAX_BATCH if thorough or torch.cuda.is_available() else _affordable(one_s)
@@ -192,7 +196,7 @@ def reference(
         others = definition.random_inputs(np.random.default_rng(SEED), indices.ITEMS)
         indices.check_indices(definition, others, forward, tolerance)
     padded = padded_batches(definition, draw, forward, max_batch, progress, tolerance)
-    return ParityReference(definition, tuple(comparisons), sizes, padded)
+    return ParityReference(definition, tuple(comparisons), sizes, padded, scale)
 
 
 def check_parity(
@@ -344,6 +348,24 @@ def _sizes(most: int, one_s: float, one_bytes: int, *, thorough: bool) -> tuple[
     others = range(3, min(most, MOST_BY_CHANCE + 1))
     chance_sizes = np.random.default_rng(SEED).permutation(others)[:2]
     return tuple(sorted(size for size in {1, 2, *map(int, chance_sizes), most} if size <= most))
+
+
+def _scale(comparisons: Sequence[Comparison]) -> float:
+    """Return the usual size of the outputs, if an item's output may be a single number; at least 1.
+
+    Such a number has no range of its own: near 0 it may be the difference of large ones, and as
+    inexact as they are. One tolerance holds for all outputs: the smallest of them decides.
+
+    Args:
+        comparisons: batches of one item.
+    """
+    sizes, has_single = [], False
+    for name, first in comparisons[0].expected.items():
+        if first.dtype.kind == "f" and first.size:
+            largest = [float(np.max(np.abs(each.expected[name]))) for each in comparisons]
+            sizes.append(float(np.median(largest)))
+            has_single = has_single or first.size == 1
+    return max(1.0, min(sizes)) if has_single else 1.0
 
 
 def _size(batch: Comparison) -> int:

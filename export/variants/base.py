@@ -66,6 +66,11 @@ def tolerance_of(precision: Precision, own: Precision, integer_share: float) -> 
     )
 
 
+def scaled(tolerance: Tolerance, factor: float) -> Tolerance:
+    """Return a tolerance with a multiple of its absolute part."""
+    return tolerance.model_copy(update={"absolute": factor * tolerance.absolute})
+
+
 class NotApplicable(Exception):
     """The model or this machine does not allow the variant; the message is the reason."""
 

@@ -41,6 +41,11 @@ NEEDS = {"openvino": "openvino", "onnx": "onnxscript"}
 MISSING = {variant for variant, package in NEEDS.items() if not find_spec(package)}
 
 
+class Hundreds(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return 300 + 0 * x[:, 0]
+
+
 class Sums(Unscriptable):
     """Scripted by no other test: torch tells why it rejects a class at the first time only."""
 
@@ -152,6 +157,11 @@ class TestVariants:
         assert variant.tolerance.exact_integers
         assert variant.optimized is not None  # its folded batch norms round elsewhere
         assert max(variant.parity.max_absolute, variant.optimized.max_absolute) > 1e-5
+
+    def test_single_numbers_are_compared_by_their_usual_size(self, tmp_path: Path) -> None:
+        model = definition(Hundreds, train=None, held_out=None, outputs=(spec("y", shape=(-1,)),))
+        variant = prove(tmp_path, model, "script").variants["script"]
+        assert variant.tolerance.absolute == pytest.approx(300 * 1e-5)
 
     def test_allowed_share_of_integers_is_recorded(self, tmp_path: Path) -> None:
         options = ProofOptions(("script",), max_batch=2, integer_share=0.02)

@@ -74,6 +74,29 @@ class TestParity:
         with pytest.raises(ParityError, match="golden example 0: output 'sum' differs by up to 1 "):
             check(lambda x: (x, x.sum(1) + 1), model, ours)
 
+    @pytest.mark.parametrize(
+        ("shapes", "scale"),
+        [
+            ({"y": (-1,)}, 300.0),
+            ({"y": (-1, 2)}, 1.0),  # has a range of its own
+            ({"y": (-1,), "share": (-1, 2)}, 1.0),  # is small beside a large one
+        ],
+    )
+    def test_a_single_number_is_compared_by_the_usual_size_of_its_output(
+        self, shapes: dict[str, tuple[int, ...]], scale: float
+    ) -> None:
+        outputs = tuple(spec(name, shape=shape) for name, shape in shapes.items())
+        model = definition(outputs=outputs, train=None, held_out=None)
+
+        def ours(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+            large = 300 + 0 * x
+            return tuple(
+                large[:, 0] if len(each.shape) == 1 else large if len(outputs) == 1 else 0 * x
+                for each in outputs
+            )
+
+        assert verify.reference(ours, model, 2, quiet).scale == scale
+
     def test_integers_are_compared(self) -> None:
         def ours(x: torch.Tensor, index: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
             return x, index + 1
