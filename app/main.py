@@ -214,7 +214,13 @@ def create_app(
     app.state.grpc = grpc  # for __main__, which binds its port or hands it connections
     app.state.guard = service.guard  # for routes that need a scope
     install_error_handlers(app)
-    add_routes(app, service, shows_page=settings.shows_page, health_route=settings.health_route)
+    add_routes(
+        app,
+        service,
+        shows_page=settings.shows_page,
+        predict_route=settings.predict_route,
+        health_route=settings.health_route,
+    )
     surround(app, service)
     install_openapi(app, service)
     return app
