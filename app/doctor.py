@@ -12,7 +12,6 @@ import platform
 import shutil
 import sys
 from collections.abc import Iterator, Sequence
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from app.api.ports import bound_socket
@@ -21,6 +20,7 @@ from app.registry.repository import Repository
 from app.settings import PREFIX, Settings, SettingsError, load_settings
 from app.types import ModelId
 from models.command_lines import OneLineParser
+from models.distributions import installed_version, own_version
 from models.local_paths import local_path
 from models.processor import cpu_name
 from models.resources import memory_left_bytes, usable_cores
@@ -78,17 +78,11 @@ def _versions() -> Iterator[Line]:
     from app.main import is_compiled  # noqa: PLC0415
 
     code = "machine code" if is_compiled() else "Python alone"
-    yield f"torchlane {_version('torchlane')} ({code})", False
+    yield f"torchlane {own_version()} ({code})", False
     yield f"Python {platform.python_version()} at {sys.executable}", False
-    packages = [f"{name} {number}" for name in DISTRIBUTIONS if (number := _version(name))]
-    yield f"packages: {', '.join(packages)}", False
-
-
-def _version(distribution: str) -> str:
-    try:
-        return version(distribution)
-    except PackageNotFoundError:
-        return ""
+    versions = ((name, installed_version(name)) for name in DISTRIBUTIONS)
+    packages = ", ".join(f"{name} {version}" for name, version in versions if version)
+    yield f"packages: {packages}", False
 
 
 def _machine() -> Iterator[Line]:

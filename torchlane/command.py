@@ -6,7 +6,6 @@ library, so that an answer to `torchlane --help` takes no longer than Python's o
 
 from __future__ import annotations
 
-import difflib
 import runpy
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,6 +13,7 @@ from importlib.util import find_spec
 from typing import NamedTuple
 
 import torchlane
+from models.choices import did_you_mean
 
 USAGE_EXIT_CODE = 2
 
@@ -71,8 +71,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if program is None:
         if name.startswith("-"):
             return _refuse(f"{name} comes after a command, as in `torchlane serve --port 9000`")
-        close = difflib.get_close_matches(name, PROGRAMS, n=1)
-        hint = f"did you mean `torchlane {close[0]}`?" if close else "torchlane --help lists all"
+        hint = did_you_mean(
+            name, PROGRAMS, "torchlane --help lists all", show="`torchlane {}`".format
+        )
         return _refuse(f"{name!r} is not a command; {hint}")
     try:
         find_spec(program.module)
