@@ -78,11 +78,12 @@ wheels: $(READY) ## build dist/: a wheel with machine code for this platform and
 
 .PHONY: release
 release: $(READY) ## build and check what a release publishes: dist/ with wheels, sources and bills of materials; three images
+	@test -z "$$(git status --porcelain)" || { echo "make release: commit or remove what git status shows" >&2; exit 1; }
 	rm -rf dist
 	$(MAKE) --no-print-directory wheels
 	.ci/compose
 	for image in torchlane torchlane-export torchlane-load; do $(BIN)/python deploy/sbom.py $$image:test >dist/$$image.cdx.json || exit; done
-	$(BIN)/python -m pytest $(PYTEST_ARGS) tests/deploy/test_wheel.py
+	DIST=dist $(BIN)/python -m pytest $(PYTEST_ARGS) tests/deploy/test_wheel.py
 
 .PHONY: test-compiled
 test-compiled: compiled ## run the tests of the server's parts on the machine code
