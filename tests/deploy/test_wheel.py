@@ -17,7 +17,6 @@ from zipfile import ZipFile
 
 import httpx
 import pytest
-from packaging.metadata import Metadata
 from packaging.version import Version
 
 from deploy.compile import COMPILED, NATIVE, CompileError, check_compilers
@@ -57,6 +56,7 @@ def build(target: str, folder: Path, root: Path = ROOT, **variables: str) -> tup
 class Installed(NamedTuple):
     """A wheel in an environment of its own, and a folder of a user's whose names are hostile."""
 
+    wheel: Path
     python: Path
     folder: Path
     is_compiled: bool
@@ -114,7 +114,15 @@ def installed(
         package.mkdir(parents=True, exist_ok=True)
         file = package / "__init__.py" if package != folder else folder / f"{name}.py"
         file.write_text("raise SystemExit('this is the package of the user')\n")
-    return Installed(python, folder, request.param == "0")
+    return Installed(wheel, python, folder, request.param == "0")
+
+
+@pytest.fixture(scope="module")
+def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The sdist."""
+    if (built := os.environ.get(DIST)) is not None:
+        return Path(built) / f"{NAME}.tar.gz"
+    return build("sdist", tmp_path_factory.mktemp("sources") / "dist")[0]
 
 
 def test_a_wheel_contains_one_package(installed: Installed) -> None:
@@ -127,10 +135,13 @@ def test_a_wheel_contains_one_package(installed: Installed) -> None:
     assert machine_code == (modules if installed.is_compiled else [])
 
 
-def test_an_index_accepts_the_metadata(installed: Installed) -> None:
-    (file,) = installed.python.parent.parent.glob(f"lib/python3*/site-packages/{NAME}.*/METADATA")
-    metadata = Metadata.from_email(file.read_bytes(), validate=True)  # as an index does
-    assert metadata.description_content_type == "text/markdown"
+def test_an_index_accepts_wheel_and_sources(installed: Installed, sources: Path) -> None:
+    command = [sys.executable, "-m", "twine", "--no-color", "check", "--strict"]
+    done = subprocess.run(
+        [*command, installed.wheel, sources], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout
+    assert done.stdout.count(": PASSED") == 2
 
 
 def test_users_packages_are_theirs(installed: Installed) -> None:
@@ -178,10 +189,7 @@ def test_every_program_of_an_installed_wheel_runs(installed: Installed) -> None:
         process.wait()
 
 
-def test_without_a_compiler_the_wheel_is_pure_python(
-    tmp_path: Path,
-) -> None:
-    sources, _ = build("sdist", tmp_path / "sources")
+def test_without_a_compiler_the_wheel_is_pure_python(tmp_path: Path, sources: Path) -> None:
     with tarfile.open(sources) as archive:
         archive.extractall(tmp_path, filter="data")
     folder = tmp_path / NAME
