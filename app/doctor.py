@@ -6,6 +6,7 @@ out.
 
 from __future__ import annotations
 
+import argparse
 import http.client
 import os
 import platform
@@ -40,13 +41,7 @@ Line = tuple[str, bool]
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print the report; return 1 if it names a problem."""
-    parser = OneLineParser(
-        prog="torchlane doctor",
-        description="Print versions, processor, runtimes, compiler, settings, port and repository, "
-        "as a bug report needs them. The exit code is 1 if something keeps a server from working.",
-    )
-    parser.add_argument("--model-dir", type=local_path, help="the repository (default: as set)")
-    chosen = {name: each for name, each in vars(parser.parse_args(arguments)).items() if each}
+    chosen = {name: each for name, each in vars(parser().parse_args(arguments)).items() if each}
     problems = 0
     for line, is_problem in _report(chosen):
         sys.stdout.write(f"{'! ' if is_problem else '  '}{line}\n")
@@ -54,6 +49,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if problems:
         sys.stdout.write(f"\n{problems} problem{'s' if problems > 1 else ''}, marked with !\n")
     return FAILED_EXIT_CODE if problems else 0
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    top = OneLineParser(
+        prog="torchlane doctor",
+        description="Print versions, processor, runtimes, compiler, settings, port and repository, "
+        "as a bug report needs them. The exit code is 1 if something keeps a server from working.",
+    )
+    top.add_argument("--model-dir", type=local_path, help="the repository (default: as set)")
+    return top
 
 
 def _report(chosen: dict[str, Path]) -> Iterator[Line]:

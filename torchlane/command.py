@@ -46,12 +46,15 @@ GROUPS: Mapping[str, Mapping[str, Program]] = {
         "serve": Program("app.__main__", (), "serve a repository of artifacts over HTTP"),
         "score": Program("app.bulk.__main__", (), "score files, without a server"),
         "load": Program("loadtests.__main__", (), "measure a server's capacity"),
-        "doctor": Program("app.doctor", (), "print what a bug report needs"),
     },
     "protect them": {
         "keys": Program("app.access.__main__", (), "create an API key"),
         "keygen": Program("export.__main__", ("keygen",), "create keys for signing artifacts"),
         "sign": Program("export.__main__", ("sign",), "sign an artifact"),
+    },
+    "get help": {
+        "doctor": Program("app.doctor", (), "print what a bug report needs"),
+        "completion": Program("torchlane.completion", (), "let bash or zsh complete commands"),
     },
 }
 PROGRAMS = {name: each for group in GROUPS.values() for name, each in group.items()}
