@@ -74,6 +74,8 @@ def main(create: Create | None = None, arguments: Sequence[str] | None = None) -
     if place is not None:
         obey_parent_alone(place.parent)
     try:
+        if "model_dir" not in flags:
+            platform.check_storage()
         settings = load_settings(os.environ, **chosen)
         check_extras(settings)
         if variables.traces_wanted(os.environ):
