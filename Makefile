@@ -170,7 +170,7 @@ format: $(READY) ## rewrite the code in the house format
 .PHONY: load
 load: $(READY) ## run Locust for 30 s against a running server; report under reports/
 	@mkdir -p reports
-	$(BIN)/locust --headless --locustfile loadtests/locustfile.py --host $(HOST) \
+	$(BIN)/torchlane load locust --headless --host $(HOST) \
 	  --users 32 --spawn-rate 32 --run-time 30s --stop-timeout 10 --only-summary \
 	  --html reports/load.html --csv reports/load $(LOAD_ARGS)
 

@@ -182,6 +182,8 @@ def test_every_program_of_an_installed_wheel_runs(installed: Installed) -> None:
         assert f'compiled="{str(installed.is_compiled).lower()}"' in info
         load = ("torchlane", "load", "run", "--url", server.url, "--rate", "20", "--seconds", "2")
         installed.run(*load, "--model", "pairwise")
+        swarm = ("torchlane", "load", "locust", "--headless", "--host", server.url, "--users", "2")
+        installed.run(*swarm, "--run-time", "2s", "--model", "pairwise", "RepeatedSingles")
         process.terminate()
         assert process.wait(30) == 0
     finally:
