@@ -78,11 +78,12 @@ wheels: $(READY) ## build dist/: a wheel with machine code for this platform and
 
 .PHONY: release
 release: $(READY) ## build and check what a release publishes: dist/ with wheels, sources and bills of materials; three images
+	@test -z "$$(git status --porcelain)" || { echo "make release: commit or remove what git status shows" >&2; exit 1; }
 	rm -rf dist
 	$(MAKE) --no-print-directory wheels
 	.ci/compose
 	for image in torchlane torchlane-export torchlane-load; do $(BIN)/python deploy/sbom.py $$image:test >dist/$$image.cdx.json || exit; done
-	$(BIN)/python -m pytest $(PYTEST_ARGS) tests/deploy/test_wheel.py
+	DIST=dist $(BIN)/python -m pytest $(PYTEST_ARGS) tests/deploy/test_wheel.py
 
 .PHONY: test-compiled
 test-compiled: compiled ## run the tests of the server's parts on the machine code
@@ -174,7 +175,7 @@ format: $(READY) ## rewrite the code in the house format
 .PHONY: load
 load: $(READY) ## run Locust for 30 s against a running server; report under reports/
 	@mkdir -p reports
-	$(BIN)/locust --headless --locustfile loadtests/locustfile.py --host $(HOST) \
+	$(BIN)/torchlane load locust --headless --host $(HOST) \
 	  --users 32 --spawn-rate 32 --run-time 30s --stop-timeout 10 --only-summary \
 	  --html reports/load.html --csv reports/load $(LOAD_ARGS)
 

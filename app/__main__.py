@@ -67,13 +67,15 @@ def main(create: Create | None = None, arguments: Sequence[str] | None = None) -
     for message in DEPRECATIONS:  # before any thread starts, which may replace the filters
         ignore_warnings(message=message)
     platform = hosted(os.environ, sys.argv[1:] if arguments is None else arguments)
-    options, flags = _parser().read(platform.arguments)
+    options, flags = parser().read(platform.arguments)
     place: Place | None = options.worker
     # The parent has passed a worker what the platform says, or a flag that overrides it.
     chosen = flags if place is not None else {**platform.settings, **flags}
     if place is not None:
         obey_parent_alone(place.parent)
     try:
+        if "model_dir" not in flags:
+            platform.check_storage()
         settings = load_settings(os.environ, **chosen)
         check_extras(settings)
         if variables.traces_wanted(os.environ):
@@ -105,8 +107,9 @@ def _screen(settings: Settings, place: Place | None) -> Screen | None:
     return Screen(colors=colors, pass_on=pass_on, age_s=process_age_s)
 
 
-def _parser() -> FlagParser:
-    parser = FlagParser(
+def parser() -> FlagParser:
+    """The command line, with a flag for each setting."""
+    flags = FlagParser(
         Settings,
         PREFIX,
         GROUPS,
@@ -118,8 +121,8 @@ def _parser() -> FlagParser:
         "show them. "
         "docs/settings.md describes each setting.",
     )
-    parser.add_argument("--worker", type=Place.parse, help=argparse.SUPPRESS)  # set by the parent
-    return parser
+    flags.add_argument("--worker", type=Place.parse, help=argparse.SUPPRESS)  # set by the parent
+    return flags
 
 
 def _drop_metrics_folder() -> None:

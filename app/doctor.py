@@ -6,13 +6,13 @@ out.
 
 from __future__ import annotations
 
+import argparse
 import http.client
 import os
 import platform
 import shutil
 import sys
 from collections.abc import Iterator, Sequence
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from app.api.ports import bound_socket
@@ -21,6 +21,7 @@ from app.registry.repository import Repository
 from app.settings import PREFIX, Settings, SettingsError, load_settings
 from app.types import ModelId
 from models.command_lines import OneLineParser
+from models.distributions import installed_version, own_version
 from models.local_paths import local_path
 from models.processor import cpu_name
 from models.resources import memory_left_bytes, usable_cores
@@ -40,13 +41,7 @@ Line = tuple[str, bool]
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print the report; return 1 if it names a problem."""
-    parser = OneLineParser(
-        prog="torchlane doctor",
-        description="Print versions, processor, runtimes, compiler, settings, port and repository, "
-        "as a bug report needs them. The exit code is 1 if something keeps a server from working.",
-    )
-    parser.add_argument("--model-dir", type=local_path, help="the repository (default: as set)")
-    chosen = {name: each for name, each in vars(parser.parse_args(arguments)).items() if each}
+    chosen = {name: each for name, each in vars(parser().parse_args(arguments)).items() if each}
     problems = 0
     for line, is_problem in _report(chosen):
         sys.stdout.write(f"{'! ' if is_problem else '  '}{line}\n")
@@ -54,6 +49,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if problems:
         sys.stdout.write(f"\n{problems} problem{'s' if problems > 1 else ''}, marked with !\n")
     return FAILED_EXIT_CODE if problems else 0
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    top = OneLineParser(
+        prog="torchlane doctor",
+        description="Print versions, processor, runtimes, compiler, settings, port and repository, "
+        "as a bug report needs them. The exit code is 1 if something keeps a server from working.",
+    )
+    top.add_argument("--model-dir", type=local_path, help="the repository (default: as set)")
+    return top
 
 
 def _report(chosen: dict[str, Path]) -> Iterator[Line]:
@@ -78,17 +84,11 @@ def _versions() -> Iterator[Line]:
     from app.main import is_compiled  # noqa: PLC0415
 
     code = "machine code" if is_compiled() else "Python alone"
-    yield f"torchlane {_version('torchlane')} ({code})", False
+    yield f"torchlane {own_version()} ({code})", False
     yield f"Python {platform.python_version()} at {sys.executable}", False
-    packages = [f"{name} {number}" for name in DISTRIBUTIONS if (number := _version(name))]
-    yield f"packages: {', '.join(packages)}", False
-
-
-def _version(distribution: str) -> str:
-    try:
-        return version(distribution)
-    except PackageNotFoundError:
-        return ""
+    versions = ((name, installed_version(name)) for name in DISTRIBUTIONS)
+    packages = ", ".join(f"{name} {version}" for name, version in versions if version)
+    yield f"packages: {packages}", False
 
 
 def _machine() -> Iterator[Line]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import logging
 import os
 from typing import Any
@@ -14,6 +13,7 @@ from app import main
 from app.extras import check_extras
 from app.logs import configure_logs, join_logs
 from app.settings import Settings, SettingsError, load_settings
+from models.choices import did_you_mean
 
 
 def create_app(**settings: Any) -> FastAPI:
@@ -38,8 +38,7 @@ def create_app(**settings: Any) -> FastAPI:
     """
     unknown = next((name for name in settings if name not in Settings.model_fields), None)
     if unknown is not None:
-        close = difflib.get_close_matches(unknown, Settings.model_fields, n=1)
-        hint = f"did you mean {close[0]}?" if close else "docs/settings.md lists all"
+        hint = did_you_mean(unknown, Settings.model_fields, "docs/settings.md lists all")
         raise SettingsError(f"{unknown} is not a setting; {hint}")
     read = load_settings(os.environ, **settings)
     if read.grpc_port is not None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import difflib
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
@@ -11,6 +10,7 @@ from pydantic import ByteSize
 from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, CliSettingsSource
 
+from models.choices import did_you_mean
 from models.command_lines import USAGE_EXIT_CODE
 
 CLOSE = 0.7  # of two names, without the dashes that all have: `nope` is not a `page`
@@ -98,6 +98,5 @@ class FlagParser(argparse.ArgumentParser):
             variable = f"{self._prefix}{name.upper()}"
             return f"{flag} does not exist, because `ps` would show its value: set {variable}"
         known = [each for each in self._fields if each not in self._secrets]
-        close = difflib.get_close_matches(name, known, n=1, cutoff=CLOSE)
-        hint = f"did you mean {flag_of(close[0])}?" if close else "--help lists all flags"
+        hint = did_you_mean(name, known, "--help lists all flags", show=flag_of, cutoff=CLOSE)
         return f"{flag} is not a flag; {hint}"

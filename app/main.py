@@ -11,7 +11,6 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager
 from functools import partial
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -72,6 +71,7 @@ from app.telemetry import variables
 from app.telemetry.access_log import AccessLog
 from app.telemetry.tracing import Tracing
 from app.types import Device
+from models.distributions import UNKNOWN, installed_version, own_version
 from models.integrity import Verifier
 from models.resources import usable_cores
 
@@ -199,7 +199,7 @@ def create_app(
     grpc = _grpc(settings, service, worker)
     app = FastAPI(
         title="Torchlane",
-        version=_version("torchlane"),
+        version=own_version(),
         description="Predictions by exported PyTorch models. Bodies may have the Content-Encoding "
         "gzip or deflate.",
         lifespan=_lifespan(service, keyring, grpc, export, tier, settings.drain_s),
@@ -214,7 +214,13 @@ def create_app(
     app.state.grpc = grpc  # for __main__, which binds its port or hands it connections
     app.state.guard = service.guard  # for routes that need a scope
     install_error_handlers(app)
-    add_routes(app, service, shows_page=settings.shows_page, health_route=settings.health_route)
+    add_routes(
+        app,
+        service,
+        shows_page=settings.shows_page,
+        predict_route=settings.predict_route,
+        health_route=settings.health_route,
+    )
     surround(app, service)
     install_openapi(app, service)
     return app
@@ -291,7 +297,7 @@ def _grpc(settings: Settings, service: Service, worker: Worker | None) -> GrpcSe
         is_free_for_connection,
         closed,
     )
-    return GrpcServer(service, _version("torchlane"), listen)
+    return GrpcServer(service, own_version(), listen)
 
 
 def _tier(settings: Settings, metrics: Metrics) -> RedisTier | None:
@@ -322,7 +328,7 @@ def _export(service: Service, worker: Worker | None) -> Export | None:
     from app.telemetry.provider import Export  # noqa: PLC0415
 
     index = worker.index if worker else None
-    export = Export(_version("torchlane"), index)
+    export = Export(own_version(), index)
     service.tracing.add(export.spans, export.spans.may_want)
     return export
 
@@ -371,7 +377,8 @@ def _watch(metrics: Metrics, replicas: Sequence[Replica], lifecycle: Lifecycle) 
     metrics.versions_changed.set_function(lambda: lifecycle.loaded.changed_versions)
     metrics.model_folders_unreadable.set_function(lambda: len(lifecycle.loaded.unreadable_folders))
     python, compiled = platform.python_version(), str(is_compiled()).lower()
-    metrics.build_info.labels(_version("torchlane"), _version("torch"), python, compiled).set(1)
+    torch = installed_version("torch") or UNKNOWN
+    metrics.build_info.labels(own_version(), torch, python, compiled).set(1)
 
 
 def _memories(
@@ -444,11 +451,4 @@ def _torch_backends(placement: Placement, max_batch_size: int) -> BackendFactory
 def _profiler(worker: Worker | None, stopping: Callable[[], bool]) -> Profiler:
     of = f", worker {worker.index} of {worker.of}" if worker else ""
     turn = Turn(worker.shared.profile if worker else None)
-    return Profiler(f"torchlane {_version('torchlane')}{of}", turn.take, stopping)
-
-
-def _version(distribution: str) -> str:
-    try:
-        return version(distribution)
-    except PackageNotFoundError:  # runs from a checkout that is not installed
-        return "0+unknown"
+    return Profiler(f"torchlane {own_version()}{of}", turn.take, stopping)

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import difflib
 import functools
 import ipaddress
 import re
@@ -27,7 +26,7 @@ from pydantic import (
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from app.registry.model_settings import MODEL_NAME
-from models.choices import Precision
+from models.choices import Precision, did_you_mean
 from models.local_paths import local_path
 
 PREFIX = "TORCHLANE_"
@@ -375,9 +374,8 @@ def load_settings(environment: Mapping[str, str], **chosen: Any) -> Settings:
         if name.upper().startswith(LOAD_TESTS):
             continue
         if name.upper().startswith(PREFIX) and name.upper() not in known:
-            close = difflib.get_close_matches(name.upper(), known, n=1)
-            hint = f"; did you mean {close[0]}?" if close else "; docs/settings.md lists all"
-            raise SettingsError(f"{name} is not a setting{hint}")
+            hint = did_you_mean(name.upper(), known, "docs/settings.md lists all")
+            raise SettingsError(f"{name} is not a setting; {hint}")
         meant = OPEN_WHERE_UNSET.get(name.upper().removeprefix(PREFIX))
         if name.upper() in known and meant is not None and not value:
             raise SettingsError(f"{name} is set, but empty: unset it to {meant}")

@@ -8,15 +8,17 @@ the sources is `from torchlane.app.types` there. Why: docs/adr/0037-one-package.
 from __future__ import annotations
 
 import ast
+import fnmatch
 import re
 import shutil
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 NAME = "torchlane"
 PARTS = ("app", "models", "export", "loadtests")
-HIDDEN = ("__pycache__", "*.so", "*.pyd", ".*")  # not part of the sources
+HIDDEN = ("__pycache__", "*.so", "*.pyd", ".*")  # names that are not part of the sources
 # A module named in a string, as in the catalog: "app.bulk", "app.main:create_app".
 MODULE = re.compile(rf"({'|'.join(PARTS)})(\.[a-z_]\w*)+(:\w+)?", re.ASCII)
 
@@ -41,17 +43,42 @@ def build(root: Path, folder: Path) -> Path:
         folder: does not exist yet.
 
     Raises:
-        PackageError: if a module imports in a way that cannot be rewritten.
+        PackageError: if git cannot list the files of a checkout, or a module imports in a way that
+            cannot be rewritten.
     """
     package = folder / NAME
-    ignored = shutil.ignore_patterns(*HIDDEN)
-    shutil.copytree(root / NAME, package, ignore=ignored)
-    for part in PARTS:
-        if (root / part).exists():
-            shutil.copytree(root / part, package / part, ignore=ignored)
-    for file in package.rglob("*.py*"):
-        file.write_bytes(rewritten(file.read_bytes(), str(file.relative_to(folder))))
+    for name in _sources(root):
+        target = package / name.removeprefix(f"{NAME}/")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(root / name, target)
+        if target.match("*.py*"):
+            content = rewritten(target.read_bytes(), str(target.relative_to(folder)))
+            target.write_bytes(content)
     return package
+
+
+def _sources(root: Path) -> Iterator[str]:
+    """The paths of the packages' files: those that git tracks, or all where there is no git."""
+    folders = (NAME, *PARTS)
+    if (root / ".git").exists():
+        # The folder may belong to another user, as in a container that builds wheels.
+        command = ["git", "-c", f"safe.directory={root}", "ls-files", "-z", "--", *folders]
+        try:
+            done = subprocess.run(  # nosec B603 # without a shell
+                command, cwd=root, capture_output=True, text=True, check=False
+            )
+        except FileNotFoundError as error:
+            raise PackageError("this is a git checkout, and there is no command git") from error
+        if done.returncode:
+            raise PackageError(f"git cannot list the files of {root}: {done.stderr.strip()}")
+        names = [name for name in done.stdout.split("\0") if name and (root / name).exists()]
+    else:
+        files = (file for folder in folders for file in (root / folder).rglob("*"))
+        names = [file.relative_to(root).as_posix() for file in files if file.is_file()]
+    for name in names:
+        parts = name.split("/")
+        if not any(fnmatch.fnmatch(part, hidden) for part in parts for hidden in HIDDEN):
+            yield name
 
 
 def rewritten(source: bytes, name: str) -> bytes:

@@ -11,6 +11,7 @@ import os
 import re
 import shutil
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))  # the build frontend does not do this
-from deploy.compile import DIGESTED, CompileError, check_compilers, compiled  # noqa: E402
+from deploy.compile import BUILDS, DIGESTED, CompileError, check_compilers, compiled  # noqa: E402
 from deploy.package import NAME, build  # noqa: E402
 
 PURE = os.environ.get("TORCHLANE_PURE")
@@ -43,9 +44,12 @@ class BuildHook(BuildHookInterface[Any]):
         """See `BuildHookInterface`."""
         if version == "editable":
             return
-        folder = ROOT / ".builds" / "wheel"  # its own builds are kept, for the next wheel
-        folder.mkdir(parents=True, exist_ok=True)
-        shutil.rmtree(folder / NAME, ignore_errors=True)
+        kept = ROOT / BUILDS / "wheel"  # machine code is kept, for the next wheel
+        kept.mkdir(parents=True, exist_ok=True)
+        # Its own, because another build may run now.
+        self._scratch = tempfile.TemporaryDirectory(prefix="wheel-", dir=kept.parent)
+        folder = Path(self._scratch.name)
+        (folder / BUILDS).symlink_to(kept)
         build_data["force_include"][str(build(ROOT, folder))] = NAME
         if not _compiles():
             return
@@ -64,6 +68,11 @@ class BuildHook(BuildHookInterface[Any]):
         build_data["force_include"].update(names)
         build_data["pure_python"] = False
         build_data["infer_tag"] = True
+
+    def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
+        """See `BuildHookInterface`."""
+        if version != "editable":
+            self._scratch.cleanup()
 
 
 def _compiles() -> bool:

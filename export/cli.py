@@ -88,26 +88,35 @@ class _Parser(argparse.ArgumentParser):
         raise UsageError(f"{message} (--help explains every option)")
 
 
+def parser(command: str = EXPORT, models: Collection[str] = ()) -> argparse.ArgumentParser:
+    """The command line of a command.
+
+    Args:
+        command: `EXPORT`, or a key of `COMMANDS`.
+        models: the names that can be exported, for the help.
+    """
+    if command == EXPORT:
+        top = _Parser(
+            prog="torchlane export",
+            description="Create a verified, self-describing artifact of a model.",
+            epilog=EPILOG,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        artifacts.add_export(top, models)
+        return top
+    description, add_arguments = COMMANDS[command]
+    top = _Parser(prog=f"torchlane {command}", description=description)
+    add_arguments(top)
+    return top
+
+
 def _parse(command: str, arguments: Sequence[str], models: Collection[str]) -> argparse.Namespace:
     """Parse the arguments of a command.
 
     Raises:
         UsageError: if they are wrong.
     """
-    if command == EXPORT:
-        parser = _Parser(
-            prog="torchlane export",
-            description="Create a verified, self-describing artifact of a model.",
-            epilog=EPILOG,
-            formatter_class=argparse.RawDescriptionHelpFormatter,
-        )
-        artifacts.add_export(parser, models)
-        args = parser.parse_args(arguments)
-    else:
-        description, add_arguments = COMMANDS[command]
-        parser = _Parser(prog=f"torchlane {command}", description=description)
-        add_arguments(parser)
-        args = parser.parse_args(arguments[1:])
+    args = parser(command, models).parse_args(arguments[0 if command == EXPORT else 1 :])
     if "model" in args and args.model not in models:
         raise UsageError(
             f"unknown model {args.model!r}; there are: {', '.join(sorted(models))}"

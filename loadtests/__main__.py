@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import os
 import shlex
 import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from loadtests.bench.options import add_bench
 from loadtests.capacity.options import add_overload, add_run, add_search
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 PROGRAM = "torchlane load"
 LOG_WIDTH = 110
 FAILED, INTERRUPTED = 1, 130
+LOCUST = "locust"
 # What runs a command: its options, where to write, and the command for the report.
 Act = Callable[[argparse.Namespace, "Console", str], int]
 COMMANDS: dict[str, tuple[str, Callable[[argparse.ArgumentParser], None]]] = {
@@ -43,18 +45,22 @@ COMMANDS: dict[str, tuple[str, Callable[[argparse.ArgumentParser], None]]] = {
         add_networks,
     ),
     "overload": ("Offer our server 0.7 to 4 times its capacity", add_overload),
+    LOCUST: ("Run Locust with our users; all arguments are Locust's", lambda _: None),
 }
 
 
 ROOT = Path(__file__).resolve().parents[1]
+LOCUSTFILE = Path(__file__).with_name("locustfile.py")
 OF_A_CHECKOUT = ("bench", "networks", "overload")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     open_closed_streams()
     arguments = list(sys.argv[1:] if arguments is None else arguments)
-    args = parser().parse_args(arguments)
     try:
+        if arguments[:1] == [LOCUST]:
+            _become_locust(arguments[1:])
+        args = parser().parse_args(arguments)
         check_extra("load", "loadtests", ("rich",))
         if args.command in OF_A_CHECKOUT and not (ROOT / "Makefile").exists():
             raise LoadTestError(
@@ -77,6 +83,18 @@ def parser() -> argparse.ArgumentParser:
     for name, (what, add_arguments) in COMMANDS.items():
         add_arguments(below.add_parser(name, help=what, description=what))
     return top
+
+
+def _become_locust(arguments: Sequence[str]) -> NoReturn:
+    """Replace this process by Locust, which patches the process that imports it.
+
+    Raises:
+        MissingExtra: if Locust is not installed.
+    """
+    check_extra(f"load {LOCUST}", "loadtests", (LOCUST,))
+    # -P: a user's locust.py in the working directory is not Locust.
+    command = [sys.executable, "-P", "-m", LOCUST, "--locustfile", str(LOCUSTFILE), *arguments]
+    os.execv(sys.executable, command)  # nosec B606 # as the caller asks
 
 
 def _actions() -> dict[str, Act]:

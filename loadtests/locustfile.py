@@ -1,6 +1,6 @@
 """Locust's users, whose requests `loadtests.traffic` creates; see docs/load-testing.md.
 
-    locust --headless --locustfile loadtests/locustfile.py --host http://127.0.0.1:8000 Batches
+    torchlane load locust --headless --host http://127.0.0.1:8000 Batches
 
 Without class names, all classes that suit the model run.
 """

@@ -9,7 +9,6 @@ import platform
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from rich.console import Console
 from rich.table import Table
 
 from loadtests.errors import UsageError
+from models.distributions import installed_version
 from models.processor import cpu_name
 from models.resources import usable_cores
 
@@ -40,7 +40,7 @@ def conditions(command: str) -> Json:
         f"{platform.machine()}",
         "python": platform.python_version(),
         "load_average": round(os.getloadavg()[0], 2),
-        "versions": {name: _version(name) for name in DISTRIBUTIONS},
+        "versions": {name: installed_version(name) for name in DISTRIBUTIONS},
         "settings_from_environment": sorted(n for n in os.environ if n.startswith(SETTINGS)),
     }
 
@@ -95,13 +95,6 @@ def table_of(columns: Sequence[str], title: str | None = None, *, names: int = 1
     for at, column in enumerate(columns):
         table.add_column(column, justify="left" if at < names else "right", no_wrap=True)
     return table
-
-
-def _version(name: str) -> str | None:
-    """Return a package's version; None if it is not installed, as in the load image."""
-    with contextlib.suppress(ModuleNotFoundError):
-        return version(name)
-    return None
 
 
 @contextlib.contextmanager

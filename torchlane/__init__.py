@@ -18,18 +18,11 @@ __all__ = ["__version__", "create_app"]
 
 def __getattr__(name: str) -> Any:
     if name == "__version__":
-        return _version()
+        from models.distributions import own_version  # noqa: PLC0415 # takes 30 ms
+
+        return own_version()
     if name == "create_app":
         from app.embedding import create_app  # noqa: PLC0415 # imports torch
 
         return create_app
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-def _version() -> str:
-    from importlib.metadata import PackageNotFoundError, version  # noqa: PLC0415 # takes 30 ms
-
-    try:
-        return version("torchlane")
-    except PackageNotFoundError:  # a checkout that is not installed
-        return "0+unknown"

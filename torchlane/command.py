@@ -6,7 +6,6 @@ library, so that an answer to `torchlane --help` takes no longer than Python's o
 
 from __future__ import annotations
 
-import difflib
 import runpy
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,6 +13,7 @@ from importlib.util import find_spec
 from typing import NamedTuple
 
 import torchlane
+from models.choices import did_you_mean
 
 USAGE_EXIT_CODE = 2
 
@@ -46,12 +46,15 @@ GROUPS: Mapping[str, Mapping[str, Program]] = {
         "serve": Program("app.__main__", (), "serve a repository of artifacts over HTTP"),
         "score": Program("app.bulk.__main__", (), "score files, without a server"),
         "load": Program("loadtests.__main__", (), "measure a server's capacity"),
-        "doctor": Program("app.doctor", (), "print what a bug report needs"),
     },
     "protect them": {
         "keys": Program("app.access.__main__", (), "create an API key"),
         "keygen": Program("export.__main__", ("keygen",), "create keys for signing artifacts"),
         "sign": Program("export.__main__", ("sign",), "sign an artifact"),
+    },
+    "get help": {
+        "doctor": Program("app.doctor", (), "print what a bug report needs"),
+        "completion": Program("torchlane.completion", (), "let bash or zsh complete commands"),
     },
 }
 PROGRAMS = {name: each for group in GROUPS.values() for name, each in group.items()}
@@ -71,8 +74,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if program is None:
         if name.startswith("-"):
             return _refuse(f"{name} comes after a command, as in `torchlane serve --port 9000`")
-        close = difflib.get_close_matches(name, PROGRAMS, n=1)
-        hint = f"did you mean `torchlane {close[0]}`?" if close else "torchlane --help lists all"
+        hint = did_you_mean(
+            name, PROGRAMS, "torchlane --help lists all", show="`torchlane {}`".format
+        )
         return _refuse(f"{name!r} is not a command; {hint}")
     try:
         find_spec(program.module)

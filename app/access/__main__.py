@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import errno
 import os
 import sys
@@ -16,23 +17,7 @@ FAILED_EXIT_CODE = 1
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Create a key; returns the exit code."""
-    parser = OneLineParser(
-        prog="torchlane keys",
-        description="Create an API key. Its line goes to standard output; append it to the file "
-        "that TORCHLANE_API_KEYS_FILE names. The key itself goes to standard error and is not "
-        "stored.",
-        epilog="To rotate a key, add a second one with the same name, distribute it, and remove "
-        "the line of the first. See docs/security.md.",
-    )
-    parser.add_argument("name", metavar="NAME", help="the key's owner, as shown in metrics")
-    parser.add_argument(
-        "--scope",
-        action="append",
-        choices=SCOPES,
-        help=f"what the key allows (default: {PREDICT}); can be repeated",
-    )
-    parser.add_argument("--limit", default="", help="the key's own rate limit, such as 100/second")
-    options = parser.parse_args(arguments)
+    options = parser().parse_args(arguments)
     try:
         secret, line = make_key(options.name, options.scope or [PREDICT], options.limit)
     except EntryError as error:
@@ -47,6 +32,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
             sys.stderr.write(f"torchlane: {problem}; run this again\n")
         return FAILED_EXIT_CODE
     return 0
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    top = OneLineParser(
+        prog="torchlane keys",
+        description="Create an API key. Its line goes to standard output; append it to the file "
+        "that TORCHLANE_API_KEYS_FILE names. The key itself goes to standard error and is not "
+        "stored.",
+        epilog="To rotate a key, add a second one with the same name, distribute it, and remove "
+        "the line of the first. See docs/security.md.",
+    )
+    top.add_argument("name", metavar="NAME", help="the key's owner, as shown in metrics")
+    top.add_argument(
+        "--scope",
+        action="append",
+        choices=SCOPES,
+        help=f"what the key allows (default: {PREDICT}); can be repeated",
+    )
+    top.add_argument("--limit", default="", help="the key's own rate limit, such as 100/second")
+    return top
 
 
 def _write(stream: TextIO | None, text: str) -> None:

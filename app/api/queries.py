@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable
 from urllib.parse import parse_qsl
 
 from fastapi import Depends, Request
 
 from app.errors import InvalidInput, UnknownParameter
+from models.choices import did_you_mean
 
 MAX_PARAMETERS = 100  # of a query: parsing more would block the event loop
 MOST_SHOWN = 60  # characters of a name in an error
@@ -36,11 +36,9 @@ def check_query(given: Iterable[str], *known: str) -> None:
         if name not in known:
             shown = name[:MOST_SHOWN]
             there = f"only {', '.join(known)}" if known else "none"
-            near = difflib.get_close_matches(shown.lower().replace("-", "_"), known, 1)
-            meant = f"; did you mean {near[0]}?" if near else ""
-            raise UnknownParameter(
-                f"unknown query parameter {shown!r}: this call has {there}{meant}"
-            )
+            hint = did_you_mean(shown.lower().replace("-", "_"), known, "")
+            told = f"unknown query parameter {shown!r}: this call has {there}"
+            raise UnknownParameter(f"{told}; {hint}" if hint else told)
 
 
 def _without_query(request: Request) -> None:

@@ -15,7 +15,7 @@ from app.api.docs_page import add_docs_page
 from app.api.errors import FORM, ROUTE, ErrorForm
 from app.api.instances import InstancesCall
 from app.api.invocations.call import InvocationsCall
-from app.api.invocations.dialect import invocations
+from app.api.invocations.dialect import PREDICT, invocations
 from app.api.kserve.dialect import KSERVE
 from app.api.native.dialect import NATIVE
 from app.api.oip.dialect import OIP
@@ -74,7 +74,12 @@ def dialects_with(predict_route: str | None, health_route: str | None) -> Dialec
 
 
 def add_routes(
-    app: FastAPI, service: Service, *, shows_page: bool, health_route: str | None = None
+    app: FastAPI,
+    service: Service,
+    *,
+    shows_page: bool,
+    predict_route: str | None = None,
+    health_route: str | None = None,
 ) -> None:
     """Add every route to the application.
 
@@ -82,10 +87,11 @@ def add_routes(
         app: the application.
         service: its parts.
         shows_page: whether GET / has a page.
+        predict_route: another path of POST /invocations, which is one of the service's endpoints.
         health_route: another path of GET /health.
 
     Raises:
-        ValueError: if another call has that path.
+        ValueError: if another call has one of these paths.
     """
     for dialect, endpoints in service.dialects.served:
         for endpoint in endpoints:
@@ -107,13 +113,31 @@ def add_routes(
     add_docs_page(app)
     add_page(app, service, shown=shows_page)
     if health_route is not None and all(health_route not in each.probes for each in DIALECTS):
-        if any(route.matches(_get(health_route))[0] is Match.FULL for route in app.routes):
-            raise ValueError(
-                f"TORCHLANE_HEALTH_ROUTE={health_route} is the path of another call: choose "
-                f"another, such as {HEALTH}"
-            )
         add_probe(app, service, health_route, "platform_health")
+    _check_own(app, "POST", "TORCHLANE_PREDICT_ROUTE", predict_route, PREDICT)
+    _check_own(app, "GET", "TORCHLANE_HEALTH_ROUTE", health_route, HEALTH)
     _allow(app)
+
+
+def _check_own(app: FastAPI, method: str, setting: str, path: str | None, usual: str) -> None:
+    """Check that only one route has a path that a platform chose: one would hide the other.
+
+    Raises:
+        ValueError: if several have it.
+    """
+    if path is None:
+        return
+    scope: Scope = {
+        "type": "http",
+        "method": method,
+        "path": path,
+        "root_path": "",
+        "headers": [],
+    }
+    if sum(route.matches(scope)[0] is Match.FULL for route in app.routes) > 1:
+        raise ValueError(
+            f"{setting}={path} is the path of another call: choose another, such as {usual}"
+        )
 
 
 def _allow(app: FastAPI) -> None:
@@ -125,11 +149,6 @@ def _allow(app: FastAPI) -> None:
     for route in app.routes:
         if isinstance(route, PredictRoute):
             route.allowed = ", ".join(by_path[route.path])
-
-
-def _get(path: str) -> Scope:
-    """The scope of a GET request, to find its route."""
-    return {"type": "http", "method": "GET", "path": path, "root_path": "", "headers": []}
 
 
 async def _passed_on() -> None:

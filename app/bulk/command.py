@@ -30,7 +30,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     open_closed_streams()
     for message in DEPRECATIONS:
         ignore_warnings(message=message)
-    options = _parser().parse_args(arguments)
+    options = parser().parse_args(arguments)
     try:
         check_extra("score", "bulk", PACKAGES)
         if options.ray is not None:
@@ -51,13 +51,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return INTERRUPTED
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = OneLineParser(
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    top = OneLineParser(
         prog="torchlane score",
         allow_abbrev=False,
         description="Score files with an exported model, without a server: docs/bulk.md.",
     )
-    add = parser.add_argument
+    add = top.add_argument
     add("model", help="name of the model")
     add(
         "input",
@@ -103,7 +104,7 @@ def _parser() -> argparse.ArgumentParser:
         help="exit code 1 if a larger share of all rows is bad, 0..1 (default: 0.5)",
     )
     add("--log-level", default="error", help="debug, info, warning or error (default: error)")
-    return parser
+    return top
 
 
 def _names(text: str) -> list[str]:

@@ -10,7 +10,6 @@ import signal
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -32,6 +31,7 @@ from app.registry.model_settings import ModelSettings
 from app.registry.repository import Repository
 from app.serving.version_policy import VersionPolicy
 from app.settings import Settings
+from models.distributions import installed_version
 from models.integrity import Verifier
 from models.plan import Step
 from models.resources import usable_cores
@@ -84,9 +84,8 @@ def _run_locked(
     bounds = BlockBounds(rows, options.rows_per_shard)
     plan = _plan(options, model, inputs, bounds)
     packages = PACKAGES if options.ray is None else (*PACKAGES, "ray")
-    folder = state.RunState(
-        options.out, plan, earlier.shards if earlier else [], _versions(packages)
-    )
+    versions = {name: each for name in packages if (each := installed_version(name)) is not None}
+    folder = state.RunState(options.out, plan, earlier.shards if earlier else [], versions)
     if earlier is not None:
         state.check_unchanged(earlier, plan, options.out)
         if earlier.is_finished:
@@ -273,13 +272,3 @@ def _workers(options: argparse.Namespace, model: Model, *, encoded: bool) -> int
 
 def _has_files(model: Model, source: RowSource) -> bool:
     return model.manifest.codec.kind in ("image", "audio") and not source.has_numbers
-
-
-def _versions(packages: Sequence[str]) -> Mapping[str, str]:
-    versions = {}
-    for name in packages:
-        try:
-            versions[name] = version(name)
-        except PackageNotFoundError:
-            continue
-    return versions

@@ -9,9 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TypeVar
 
 from prometheus_client import (
-    CollectorRegistry,
     ProcessCollector,
-    disable_created_metrics,
     generate_latest,
 )
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
@@ -29,6 +27,7 @@ from app.metrics.bound import (
 )
 from app.metrics.counters import Counters
 from app.metrics.gauges import Gauges, ModelGauges, ModelInfoCollector, ServedModel
+from app.metrics.own import OwnRegistry, keep_in_memory
 from app.types import ModelId
 
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
@@ -49,9 +48,8 @@ class Metrics(Counters, Gauges):
     def __init__(self) -> None:
         self.requests_open = 0
         self._device_readings: list[Callable[[], float]] = []
-        # A _created series for each series would double the size of a scrape.
-        disable_created_metrics()  # type: ignore[no-untyped-call]
-        self.registry = CollectorRegistry()
+        keep_in_memory()
+        self.registry = OwnRegistry()
         self._tallies = Tallies()
         self.registry.register(self._tallies)  # first: the others then collect its counts
         Counters.__init__(self, self.registry)

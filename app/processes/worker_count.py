@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import NamedTuple
 
@@ -14,6 +13,7 @@ from app.registry.repository import Repository
 from app.serving.version_policy import VersionPolicy
 from app.types import ModelId
 from models.choices import Precision
+from models.distributions import installed_version
 from models.integrity import IntegrityError, read_manifest
 from models.manifest import Manifest
 from models.resources import memory_left_bytes, usable_cores
@@ -57,9 +57,8 @@ class Served:
 
 def may_have_gpu() -> bool:
     """Whether torch might find a GPU; checked without torch, whose import takes a second."""
-    with contextlib.suppress(PackageNotFoundError):
-        if version("torch").endswith("+cpu"):
-            return False
+    if (installed_version("torch") or "").endswith("+cpu"):
+        return False
     return any(Path(each).exists() for each in GPUS)
 
 

@@ -5,7 +5,6 @@ Written by the lifecycle and read by the HTTP layer, both on the event loop.
 
 from __future__ import annotations
 
-import difflib
 import enum
 import time
 from collections.abc import Iterable, Mapping
@@ -16,6 +15,7 @@ from app.codecs.base import Codec
 from app.errors import ModelNotFound, ModelNotReady, TorchlaneError
 from app.registry.model_settings import ModelSettings
 from app.types import Device, ModelId, Serving
+from models.choices import did_you_mean
 from models.manifest import Manifest
 
 NOT_BEGUN = (
@@ -139,8 +139,7 @@ class LoadedModels:
         name, names = self._configured_default, self.names
         if name is None or not names or name in names:
             return None
-        close = difflib.get_close_matches(name, names, n=1)
-        hint = f"did you mean {close[0]}?" if close else f"there are: {list_names(names)}"
+        hint = did_you_mean(name, names, f"there are: {list_names(names)}")
         return f"TORCHLANE_DEFAULT_MODEL={name!r}: the repository has no such model; {hint}"
 
     @property

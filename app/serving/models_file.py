@@ -9,7 +9,6 @@ docs/models-file.md lists all settings; a test checks that it matches.
 
 from __future__ import annotations
 
-import difflib
 import time
 import tomllib
 from collections.abc import Callable, Iterable, Sequence
@@ -23,7 +22,7 @@ from pydantic_core import ErrorDetails
 
 from app.registry.model_settings import MODEL_NAME, ModelSettings
 from models.byte_order import strip_byte_order_mark
-from models.choices import Precision
+from models.choices import Precision, did_you_mean
 from models.contained import FileRejected, read_named
 
 LOG = structlog.get_logger(__name__)
@@ -241,8 +240,7 @@ def _told(name: str, error: ErrorDetails) -> str:
     """The message for a mistake that pydantic found."""
     key, problem = ".".join(map(str, error["loc"]))[:SHOWN], error["msg"]
     if error["type"] == "extra_forbidden":
-        close = difflib.get_close_matches(key, Entry.model_fields, n=1)
-        hint = f"did you mean {close[0]}?" if close else "docs/models-file.md lists all settings"
+        hint = did_you_mean(key, Entry.model_fields, "docs/models-file.md lists all settings")
         return f"[models.{name}] {key} is not a model setting; {hint}"
     return f"[models.{name}] {key} = {error['input']!r}: {problem}"
 

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from deploy import wheel
 from deploy.package import PackageError, build, rewritten
+
+METADATA: Any = None  # not read here
 
 
 @pytest.mark.parametrize(
@@ -54,6 +59,21 @@ def test_an_import_that_would_bind_another_name_is_refused(source: str) -> None:
         rewritten(f"\n{source}".encode(), "m.py")
 
 
+def test_only_tracked_files_of_a_checkout_are_in_the_package(tmp_path: Path) -> None:
+    root = tmp_path / "checkout"
+    (root / "torchlane").mkdir(parents=True)
+    for name in ("known.py", "deleted.py", "unknown.py", "secret.pem"):
+        (root / "torchlane" / name).touch()
+    for command in (["init", "--quiet"], ["add", "torchlane/known.py", "torchlane/deleted.py"]):
+        subprocess.run(["git", *command], cwd=root, check=True)
+    (root / "torchlane" / "deleted.py").unlink()
+    package = build(root, tmp_path / "out")
+    assert [each.name for each in package.iterdir()] == ["known.py"]
+    (root / ".git" / "index").write_bytes(b"broken")
+    with pytest.raises(PackageError, match="git cannot list the files of"):
+        build(root, tmp_path / "again")
+
+
 def test_a_checkout_without_some_packages_has_the_others(tmp_path: Path) -> None:
     for name in ("torchlane", "app"):
         (tmp_path / name / "__pycache__").mkdir(parents=True)
@@ -68,3 +88,22 @@ def test_a_checkout_without_some_packages_has_the_others(tmp_path: Path) -> None
     }
     moved = "from torchlane.app import y\n"
     assert files == {"x.py": moved, "app/x.py": moved, "app/page.html": "from app import y"}
+
+
+def test_two_wheels_that_are_built_at_once_do_not_share_files(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(wheel, "PURE", "1")
+    packages = []
+    hooks = []
+    for _ in range(2):
+        hook = wheel.BuildHook("", {}, None, METADATA, "", "wheel")
+        files: dict[str, str] = {}
+        hook.initialize("standard", {"force_include": files})
+        hooks.append(hook)
+        packages += [Path(file) for file, name in files.items() if name == "torchlane"]
+    assert len(set(packages)) == 2
+    assert all((each / "app" / "main.py").exists() for each in packages)
+    for hook in hooks:
+        hook.finalize("standard", {}, "")
+    assert not any(each.exists() for each in packages)

@@ -17,7 +17,6 @@ from zipfile import ZipFile
 
 import httpx
 import pytest
-from packaging.metadata import Metadata
 from packaging.version import Version
 
 from deploy.compile import COMPILED, NATIVE, CompileError, check_compilers
@@ -26,6 +25,8 @@ from tests.e2e.server import PLAIN, Server, free_port, wait_ready
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 NAME = f"torchlane-{PROJECT['project']['version']}"
+PURE = "-py3-none-any.whl"
+DIST = "DIST"  # a variable: a folder with the wheels to test, as `make wheels` makes them
 
 
 def build(target: str, folder: Path, root: Path = ROOT, **variables: str) -> tuple[Path, str]:
@@ -55,6 +56,7 @@ def build(target: str, folder: Path, root: Path = ROOT, **variables: str) -> tup
 class Installed(NamedTuple):
     """A wheel in an environment of its own, and a folder of a user's whose names are hostile."""
 
+    wheel: Path
     python: Path
     folder: Path
     is_compiled: bool
@@ -93,7 +95,11 @@ def installed(
         except CompileError as error:
             pytest.skip(str(error))
     root = tmp_path_factory.mktemp("wheel")
-    wheel, _ = build("wheel", root / "dist", TORCHLANE_PURE=request.param)
+    if (built := os.environ.get(DIST)) is None:
+        wheel, _ = build("wheel", root / "dist", TORCHLANE_PURE=request.param)
+    else:
+        wheels = {("1" if PURE in each.name else "0"): each for each in Path(built).glob("*.whl")}
+        wheel = wheels[request.param]
     venv.create(root / "env")
     python = root / "env" / "bin" / "python"
     # Packages in a folder that a .pth file names; that folder's own .pth files are not read, so
@@ -108,7 +114,15 @@ def installed(
         package.mkdir(parents=True, exist_ok=True)
         file = package / "__init__.py" if package != folder else folder / f"{name}.py"
         file.write_text("raise SystemExit('this is the package of the user')\n")
-    return Installed(python, folder, request.param == "0")
+    return Installed(wheel, python, folder, request.param == "0")
+
+
+@pytest.fixture(scope="module")
+def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The sdist."""
+    if (built := os.environ.get(DIST)) is not None:
+        return Path(built) / f"{NAME}.tar.gz"
+    return build("sdist", tmp_path_factory.mktemp("sources") / "dist")[0]
 
 
 def test_a_wheel_contains_one_package(installed: Installed) -> None:
@@ -121,10 +135,13 @@ def test_a_wheel_contains_one_package(installed: Installed) -> None:
     assert machine_code == (modules if installed.is_compiled else [])
 
 
-def test_an_index_accepts_the_metadata(installed: Installed) -> None:
-    (file,) = installed.python.parent.parent.glob(f"lib/python3*/site-packages/{NAME}.*/METADATA")
-    metadata = Metadata.from_email(file.read_bytes(), validate=True)  # as an index does
-    assert metadata.description_content_type == "text/markdown"
+def test_an_index_accepts_wheel_and_sources(installed: Installed, sources: Path) -> None:
+    command = [sys.executable, "-m", "twine", "--no-color", "check", "--strict"]
+    done = subprocess.run(
+        [*command, installed.wheel, sources], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout
+    assert done.stdout.count(": PASSED") == 2
 
 
 def test_users_packages_are_theirs(installed: Installed) -> None:
@@ -165,6 +182,8 @@ def test_every_program_of_an_installed_wheel_runs(installed: Installed) -> None:
         assert f'compiled="{str(installed.is_compiled).lower()}"' in info
         load = ("torchlane", "load", "run", "--url", server.url, "--rate", "20", "--seconds", "2")
         installed.run(*load, "--model", "pairwise")
+        swarm = ("torchlane", "load", "locust", "--headless", "--host", server.url, "--users", "2")
+        installed.run(*swarm, "--run-time", "2s", "--model", "pairwise", "RepeatedSingles")
         process.terminate()
         assert process.wait(30) == 0
     finally:
@@ -172,17 +191,14 @@ def test_every_program_of_an_installed_wheel_runs(installed: Installed) -> None:
         process.wait()
 
 
-def test_without_a_compiler_the_wheel_is_pure_python(
-    tmp_path: Path,
-) -> None:
-    sources, _ = build("sdist", tmp_path / "sources")
+def test_without_a_compiler_the_wheel_is_pure_python(tmp_path: Path, sources: Path) -> None:
     with tarfile.open(sources) as archive:
         archive.extractall(tmp_path, filter="data")
     folder = tmp_path / NAME
     assert not (folder / ".compiled").exists()
     wheel, said = build("wheel", tmp_path / "dist", folder, CC="/nowhere/cc", CXX="/nowhere/c++")
     assert "a wheel without machine code: there is no compiler /nowhere/cc" in said
-    assert wheel.name == f"{NAME}-py3-none-any.whl"
+    assert wheel.name == f"{NAME}{PURE}"
     inside = ZipFile(wheel).namelist()
     assert "torchlane/app/main.py" in inside
     assert [each for each in inside if each.endswith((".so", ".pyd"))] == []

@@ -39,7 +39,7 @@ ALL_USERS = (
 
 def command(url: str, *arguments: str) -> list[str]:
     return [
-        *(str(LOCUST), "--headless", "--locustfile", str(LOCUSTFILE), "--host", url),
+        *(sys.executable, "-m", "loadtests", "locust", "--headless", "--host", url),
         *("--stop-timeout", "5", "--only-summary", *arguments),
     ]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -112,6 +113,50 @@ def test_logs_go_to_the_handlers_of_the_program() -> None:
     done = subprocess.run([sys.executable, "-c", LOGS], check=True, capture_output=True, text=True)
     assert done.stdout == ""
     assert "app.main says event='starting' runs='" in done.stderr
+
+
+METRICS = """
+import asyncio, sys, httpx, torchlane
+from prometheus_client import CollectorRegistry, Counter, generate_latest
+from prometheus_client.multiprocess import MultiProcessCollector
+
+async def metrics_of(app):
+    transport = httpx.ASGITransport(app)
+    async with (
+        app.router.lifespan_context(app),
+        httpx.AsyncClient(transport=transport, base_url="http://test") as client,
+    ):
+        while (await client.get("/health/ready")).status_code != 200:
+            await asyncio.sleep(0.01)
+        await client.post("/predict", json={"input": [1, 2]})
+        return (await client.get("/metrics")).text
+
+of_server = asyncio.run(metrics_of(torchlane.create_app(model_dir=sys.argv[1], devices="cpu")))
+Counter("own", "Of the program.", ["of"]).labels("program").inc(3)
+together = CollectorRegistry()
+MultiProcessCollector(together)
+print(of_server, generate_latest().decode(), generate_latest(together).decode(), sep="---")
+"""
+
+
+def test_metrics_of_the_program_are_kept_apart(tmp_path: Path) -> None:
+    write_artifact(tmp_path / "models", "double")
+    (tmp_path / "values").mkdir()
+    done = subprocess.run(
+        [sys.executable, "-c", METRICS, tmp_path / "models"],
+        check=True,
+        capture_output=True,
+        text=True,
+        env=os.environ | {"PROMETHEUS_MULTIPROC_DIR": str(tmp_path / "values")},
+    )
+    of_server, alone, together = done.stdout.split("---")
+    assert "torchlane_ready 1.0" in of_server
+    assert 'torchlane_requests_total{code="ok",route="/predict",status="200"} 1.0' in of_server
+    assert "_created" not in of_server
+    assert 'own_created{of="program"}' in alone  # prometheus_client's default
+    for of_program in (alone, together):
+        assert 'own_total{of="program"} 3.0' in of_program
+        assert "torchlane" not in of_program
 
 
 @pytest.mark.parametrize(

@@ -283,7 +283,10 @@ async def test_a_path_that_has_the_form_may_be_the_platforms(folder: Path, route
     [
         ("predict_route", "/predict"),
         ("predict_route", "/v2/models/double/infer"),
+        ("predict_route", "/v2/repository/index"),
+        ("predict_route", "/admin/reload"),
         ("health_route", "/models"),
+        ("health_route", "/v2/models/double"),
         ("health_route", "/metrics"),
     ],
 )

@@ -149,6 +149,9 @@ async def test_info(folder: Path) -> None:
         assert info["max_input_length"] == 8
         if default == "classify":
             assert info["model_type"][kind]["id2label"] == dict(enumerate_text(LABELS))
+    async with serving(folder) as api:  # as POST / does, which prefers it
+        assert (await api.client.get("/info")).json()["model_id"] == "embed"
+        assert len(await ask(api, "/", inputs="cat")) == 1
 
 
 def enumerate_text(labels: tuple[str, ...]) -> list[tuple[str, str]]:

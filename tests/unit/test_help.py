@@ -35,6 +35,7 @@ OF_LOAD_TESTS = ("find-capacity", "run", "bench", "networks", "overload")
         ("app.bulk", LIGHT, {"": "score"}),
         ("app.access", LIGHT, {"": "keys"}),
         ("app", SLOW, {"": "serve"}),
+        ("torchlane.completion", LIGHT, {"": "completion"}),
     ],
 )
 def test_help_and_wrong_options_import_nothing_slow(

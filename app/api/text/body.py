@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar
 
 from app.api.calls import Call
@@ -49,37 +50,14 @@ class TextCall(Call):
         self._document = parsed(body)
         self.endpoint = named(self.endpoint, self._document.get("model"))
         if self.endpoint.name is None:
-            self.endpoint = self._of_task(self.endpoint, self.wanted_tasks(self._document))
+            name = unnamed(self.service.loaded, self.tasks_of(self._document))
+            self.endpoint = replace(self.endpoint, name=name)
         super().find_model()
         return super().begin(body, request_id)
 
-    def wanted_tasks(self, document: Mapping[str, Any]) -> Sequence[TextTask]:
-        """The tasks of a body that names no model; a model of the first one is preferred."""
+    def tasks_of(self, document: Mapping[str, Any]) -> Sequence[TextTask]:
+        """The tasks of a body that names no model, as `unnamed` takes them."""
         return self.tasks
-
-    def _of_task(self, endpoint: Endpoint, tasks: Sequence[TextTask]) -> Endpoint:
-        """The endpoint with the default model if that has a task, else with the only one that has.
-
-        Raises:
-            ModelNotFound: if several models have it, and none is the default.
-        """
-        loaded = self.service.loaded
-        name = loaded.default_model
-        default = None if name is None else loaded.get(name)
-        if name is not None and default is None:
-            return endpoint  # it may have the task once it is loaded
-        for task in tasks:
-            if default is not None and task_of(default) == task:
-                return endpoint
-            names = loaded_for(loaded, task)
-            if len(names) > 1:
-                raise ModelNotFound(
-                    f"several models are made to {task}: name one in 'model'; there are: "
-                    f"{list_names(names)}"
-                )
-            if names:
-                return Endpoint(endpoint.route, endpoint.call, names[0], None, endpoint.many)
-        return endpoint
 
     def _inflated(self, body: bytes, coding: bytes) -> bytes:
         most = min(MAX_BODY_BYTES, self.service.limits.max_body_bytes)
@@ -221,6 +199,31 @@ def split(model: str) -> tuple[str, str | None]:
     """The name and the version in `NAME` or `NAME/VERSION`."""
     name, _, version = model.rpartition("/")
     return (name, version) if name and version.isdigit() else (model, None)
+
+
+def unnamed(loaded: LoadedModels, tasks: Sequence[TextTask]) -> str | None:
+    """The name of the model that a text call without a model uses; None: none suits.
+
+    The default model if it has one of the tasks, else the only model with the first task that any
+    model has.
+
+    Raises:
+        ModelNotFound: if several models have that task.
+    """
+    name = loaded.default_model
+    default = None if name is None else loaded.get(name)
+    if name is not None and (default is None or task_of(default) in tasks):
+        return name  # one that is not loaded may have the task once it is
+    for task in tasks:
+        names = loaded_for(loaded, task)
+        if len(names) > 1:
+            raise ModelNotFound(
+                f"several models are made to {task}: name one in 'model'; there are: "
+                f"{list_names(names)}"
+            )
+        if names:
+            return names[0]
+    return None
 
 
 def loaded_for(loaded: LoadedModels, task: TextTask) -> list[str]:

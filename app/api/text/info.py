@@ -12,7 +12,7 @@ from app.api.access import Reader
 from app.api.openapi.errors import errors_of
 from app.api.queries import NoQuery
 from app.api.service import Service
-from app.api.text.body import loaded_for, task_of
+from app.api.text.body import task_of, unnamed
 from app.api.text.openapi import TEI_ERROR
 from app.errors import ModelNotFound
 from app.registry.loaded_models import LoadedModel, list_names
@@ -44,7 +44,7 @@ def add_info(app: FastAPI, service: Service) -> None:
 
     @router.get("/info", operation_id="info", responses={**ERRORS[404], **ERRORS[503]})
     async def info() -> Info:
-        """The default model if it is for texts, else the only model that is."""
+        """The text model that calls without a model use."""
         model = _described(service)
         codec = model.manifest.codec
         if not isinstance(codec, TextCodecSpec):
@@ -75,18 +75,14 @@ def _described(service: Service) -> LoadedModel:
     """The model to describe.
 
     Raises:
-        ModelNotFound: if no text model is loaded, or several are and none is the default.
+        ModelNotFound: if no text model is loaded, or several with the same task are and none is
+            the default.
     """
-    loaded = service.loaded
-    default = loaded.default_model
-    if default is not None:
-        model = loaded.resolve()
-        if task_of(model) in KINDS:
-            return model
-    names = [name for task in KINDS for name in loaded_for(loaded, task)]
-    if len(names) == 1:
-        return loaded.resolve(names[0])
-    raise ModelNotFound(
-        "this call describes the only text model, or the default one: set TORCHLANE_DEFAULT_MODEL; "
-        f"text models: {list_names(names)}"
-    )
+    name = unnamed(service.loaded, tuple(KINDS))
+    model = service.loaded.resolve(name)
+    if task_of(model) not in KINDS:
+        raise ModelNotFound(
+            "this call describes the text model that calls without a model use, and there is none; "
+            f"there are: {list_names(service.loaded.names)}"
+        )
+    return model

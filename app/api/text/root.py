@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 from app.api.endpoints import Endpoint
-from app.api.text.body import task_of
+from app.api.text.body import loaded_for, task_of
 from app.api.text.classify import INPUTS, items_of_sequences, items_to_label, labelled
 from app.api.text.embeddings import EmbedCall
 from app.api.text.fields import field
@@ -32,13 +32,10 @@ class RootCall(EmbedCall):
     __slots__ = ("_many", "_raw", "_top")
     tasks: ClassVar[tuple[TextTask, ...]] = ("embed", "classify")
 
-    def wanted_tasks(self, document: Mapping[str, Any]) -> Sequence[TextTask]:
+    def tasks_of(self, document: Mapping[str, Any]) -> Sequence[TextTask]:
         """See `TextCall`. Only pipelines of classifiers have `parameters`, in the hub's client."""
-        name = self.service.loaded.default_model
-        default = None if name is None else self.service.loaded.get(name)
-        is_classifier = default is not None and task_of(default) == "classify"
-        if PARAMETERS in document or is_classifier:
-            return ("classify", "embed")
+        if PARAMETERS in document and loaded_for(self.service.loaded, "classify"):
+            return ("classify",)
         return self.tasks
 
     def read_document(self, document: dict[str, Any]) -> list[Item]:
@@ -66,17 +63,28 @@ class RootCall(EmbedCall):
         return collect(labels) if self._many else next(labels)
 
 
+def check_names(parameters: Mapping[str, Any], known: Sequence[str]) -> None:
+    """Check the names of parameters.
+
+    Raises:
+        InvalidInput: for an unknown one, with those that the call has.
+    """
+    for name in parameters:
+        if name not in known:
+            raise InvalidInput(
+                f"unknown parameter {short(name)}; this call has {', '.join(known)}",
+                [{"param": PARAMETERS}],
+            )
+
+
 def check_parameters(parameters: Mapping[str, Any], document: Mapping[str, Any]) -> None:
     """Check the parameters of a call for embeddings, which are fields of the body too.
 
     Raises:
         InvalidInput: if one is unknown, or the body has the field too.
     """
+    check_names(parameters, EMBED_FIELDS)
     for name in parameters:
-        if name not in EMBED_FIELDS:
-            raise InvalidInput(
-                f"unknown parameter {short(name)}; this call has {', '.join(EMBED_FIELDS)}"
-            )
         if name in document:
             raise InvalidInput(f"{name!r} is in the body and in its 'parameters': give it once")
 
@@ -87,12 +95,7 @@ def read_pipeline(parameters: Mapping[str, Any], model: LoadedModel) -> tuple[in
     Raises:
         InvalidInput: if it has another parameter, or asks for scores that the model lacks.
     """
-    for name in parameters:
-        if name not in (TOP_K, FUNCTION):
-            raise InvalidInput(
-                f"unknown parameter {short(name)}; this call has {TOP_K} and {FUNCTION}",
-                [{"param": PARAMETERS}],
-            )
+    check_names(parameters, (TOP_K, FUNCTION))
     top: int | None = field(
         parameters,
         TOP_K,

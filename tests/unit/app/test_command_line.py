@@ -234,9 +234,13 @@ def test_what_a_platform_says_is_above_variables_and_below_flags(
         assert capsys.readouterr().err == f"torchlane: 0.0.0.0 {port} /vertex\n"
     for name, value, message in (
         ("AIP_HTTP_PORT", "x", "AIP_HTTP_PORT='x': "),
-        ("AIP_STORAGE_URI", "gs://bucket", "AIP_STORAGE_URI='gs://bucket': gs:// is not supported"),
+        ("AIP_STORAGE_URI", "s3://bucket", "AIP_STORAGE_URI='s3://bucket': s3:// is not supported"),
+        ("AIP_STORAGE_URI", "gs://bucket", "AIP_STORAGE_URI='gs://bucket': Vertex AI leaves it to"),
     ):
         with monkeypatch.context() as changed:
             changed.setenv(name, value)
             assert main(tell, []) == 2
         assert capsys.readouterr().err.startswith(f"torchlane: {message}")
+    monkeypatch.setenv("AIP_STORAGE_URI", "gs://bucket")
+    assert main(tell, ["--model-dir", "here"]) == 2
+    assert capsys.readouterr().err == "torchlane: 0.0.0.0 8081 /vertex\n"

@@ -9,15 +9,22 @@ from loadtests.__main__ import main
 RUN = ["run", "--rate", "1", "--url", "http://127.0.0.1:1"]
 
 
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (RUN, "load needs packages that are not installed (rich)"),
+        (["locust", "--headless"], "load locust needs packages that are not installed (locust)"),
+    ],
+)
 def test_missing_extra_is_one_sentence(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    arguments: list[str],
+    told: str,
 ) -> None:
     monkeypatch.setattr("models.extras.find_spec", lambda name: None)
-    assert main(RUN) == 2
-    assert capsys.readouterr().err == (
-        "torchlane: load needs packages that are not installed (rich): "
-        "pip install 'torchlane[loadtests]'\n"
-    )
+    assert main(arguments) == 2
+    assert capsys.readouterr().err == f"torchlane: {told}: pip install 'torchlane[loadtests]'\n"
 
 
 def test_failure_is_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,10 +7,11 @@ from collections.abc import Mapping, Sequence
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client import Counter, Histogram, generate_latest
 
 from app.metrics import Metrics
 from app.metrics.counters import SECONDS
+from app.metrics.own import OwnRegistry
 from app.metrics.tally import HistogramTally, Tally, TracedObservation
 from app.types import ModelId
 
@@ -60,7 +61,7 @@ def test_histogram_flushes_only_new_observations() -> None:
 
 @given(st.lists(st.sampled_from((0.0, 4e-4, 5e-4, 0.5, 0.6, 1, 29.9, 30, 30.1, 1e9)), max_size=20))
 def test_collected_samples_match_the_library(amounts: list[float]) -> None:
-    metrics, plain = Metrics(), CollectorRegistry()
+    metrics, plain = Metrics(), OwnRegistry()
     counter = Counter("torchlane_items_computed", "x", registry=plain)
     histogram = Histogram("torchlane_queue_seconds", "x", buckets=SECONDS, registry=plain)
     ours = metrics.model(ModelId("m", 1))

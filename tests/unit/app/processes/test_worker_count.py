@@ -156,11 +156,11 @@ def test_unknown_memory_is_given_as_the_reason(
 def test_driver_file_indicates_a_gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     driver = tmp_path / "driver"
     monkeypatch.setattr(worker_count, "GPUS", (str(driver),))
-    monkeypatch.setattr(worker_count, "version", lambda _: "2.13.0")
+    monkeypatch.setattr(worker_count, "installed_version", lambda _: "2.13.0")
     assert not may_have_gpu()
     driver.touch()
     assert may_have_gpu()
-    monkeypatch.setattr(worker_count, "version", lambda _: "2.13.0+cpu")
+    monkeypatch.setattr(worker_count, "installed_version", lambda _: "2.13.0+cpu")
     assert not may_have_gpu()
 
 
