@@ -1,12 +1,12 @@
 // The view Try: choose a model, give it an input, read the answer.
 
 import { Alert } from "./alert.js";
-import { jsonView, predictionsOf } from "./answer.js";
+import { headline, jsonView, predictionsOf, thumbnail } from "./answer.js";
 import { callOf } from "./calls.js";
 import { fill, freshId, h } from "./dom.js";
 import { inputFor } from "./inputs.js";
 import { snippetsView } from "./snippets.js";
-import { timingView } from "./timing.js";
+import { spentBy, timingView } from "./timing.js";
 
 const LOOK_AGAIN_MS = 2000;
 const NEWEST = ""; // the version of a call that names no version
@@ -47,6 +47,7 @@ let api = null;
 let input = null; // the form of the chosen model
 let model = null; // as GET /models/NAME?full=true describes it
 let running = null; // aborts the call in flight
+let showing = null; // aborts the call of the example
 let waiting = 0; // the timer that checks again for a model that is not ready
 let isShown = false;
 let isByHand = false; // whether the user has chosen the model
@@ -171,7 +172,20 @@ async function chosen(name, version) {
   if (found.manifest) {
     input = inputFor(found);
     fill(place, input.element);
+    showExample();
   } else lookAgain();
+}
+
+/** Show what the model answers to its example, until the user sends something. */
+async function showExample() {
+  const calls = (showing = new AbortController());
+  try {
+    const example = await input.example();
+    if (example) await predict(callOf(model, versions.value, example), calls.signal, true);
+  } catch (error) {
+    if (error.name === "AbortError") return;
+    fill(result, h("p.note", { text: `The example has no answer: ${error.message}` }));
+  }
 }
 
 function isReady(model, version) {
@@ -183,6 +197,7 @@ function isReady(model, version) {
 /** Remove the form and the answer to its input. */
 function takeAway() {
   running?.abort();
+  showing?.abort();
   input?.close();
   input = null;
   send.hidden = true; // without a form there is nothing to send
@@ -204,6 +219,7 @@ function submitByKey(event) {
 async function submit(event) {
   event.preventDefault();
   if (running || !input) return;
+  showing?.abort();
   running = new AbortController();
   busy(true);
   try {
@@ -231,37 +247,44 @@ function busy(isBusy) {
  * Make a call and show its result.
  * @param {import("./calls.js").Call} call
  * @param {AbortSignal} signal
+ * @param {boolean} [isExample] whether the page sends it by itself
  */
-async function predict(call, signal) {
-  alert.clear();
+async function predict(call, signal, isExample = false) {
+  if (!isExample) alert.clear();
   try {
     const response = await answerTo(call, signal);
     const text = await response.text();
     const total = performance.now() - response.sentAt;
+    signal.throwIfAborted();
     const answer = JSON.parse(text);
+    const spent = spentBy(response);
+    const line = headline(answer, call.model, spent);
+    const picture = isExample && call.input.shown[0].picture;
     fill(
       result,
       h(
         "section.card.stack",
-        { "aria-label": "Answer" },
+        { "aria-label": isExample ? "Example" : "Answer" },
         h(
           "div.row",
           null,
-          h("h2", { text: "Answer" }),
+          h("h2", { text: isExample ? "The model's example" : "Answer" }),
           h("span.tag", { text: `${answer.model} ${answer.version}` }),
           ...cacheTags(response),
         ),
+        isExample && h("p.note", { text: "Sent by this page. Predict shows the answer to your input." }),
+        h("div.row", null, picture && thumbnail(picture), line),
         ...predictionsOf(answer, call.model, call.input.shown),
         jsonView(text),
       ),
       timingView(response, total),
       snippetsView(call, api),
     );
-    const label = answer.prediction?.label;
-    status.textContent = `Answered in ${total.toFixed(1)} ms${label === undefined ? "" : `: ${label}`}.`;
+    if (isExample) return;
+    status.textContent = line.textContent;
     bringIntoView();
   } catch (error) {
-    if (error.name !== "AbortError") fill(result, snippetsView(call, api));
+    if (error.name !== "AbortError" && !isExample) fill(result, snippetsView(call, api));
     throw error;
   }
 }
