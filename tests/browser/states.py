@@ -261,6 +261,11 @@ def keys(visit: Visit) -> None:
     expect(visit.page.get_by_role("dialog")).to_be_visible()
 
 
+def keys_explained(visit: Visit) -> None:
+    visit.open("/#keys")
+    expect(visit.page.get_by_text("torchlane keys NAME")).to_be_visible()
+
+
 def docs(visit: Visit) -> None:
     page = visit.open("/docs")
     expect(page.locator(".opblock").first).to_be_visible()
@@ -272,7 +277,19 @@ def unknown_path(visit: Visit) -> None:
 
 EACH: tuple[Callable[[Visit], None], ...] = (
     *(first_visit, answered, batch, detector, text, numbers, error, try_without_models),
-    *(under_load, idle, offline, models, loading, failed, no_model, keys, docs, unknown_path),
+    *(
+        under_load,
+        idle,
+        offline,
+        models,
+        loading,
+        failed,
+        no_model,
+        keys,
+        keys_explained,
+        docs,
+        unknown_path,
+    ),
 )
 
 

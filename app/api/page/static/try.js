@@ -3,8 +3,9 @@
 import { Alert } from "./alert.js";
 import { headline, jsonView, predictionsOf, thumbnail } from "./answer.js";
 import { callOf } from "./calls.js";
-import { fill, freshId, h } from "./dom.js";
+import { fill, freshId, h, withShortHashes } from "./dom.js";
 import { inputFor } from "./inputs.js";
+import { emptyView, loadedNow, stateOf } from "./loading.js";
 import { snippetsView } from "./snippets.js";
 import { spentBy, timingView } from "./timing.js";
 
@@ -49,6 +50,7 @@ let model = null; // as GET /models/NAME?full=true describes it
 let running = null; // aborts the call in flight
 let showing = null; // aborts the call of the example
 let waiting = 0; // the timer that checks again for a model that is not ready
+let now = ""; // the model that is being loaded
 let isShown = false;
 let isByHand = false; // whether the user has chosen the model
 let asked = 0; // requests for descriptions of models: only the last one counts
@@ -93,12 +95,13 @@ async function list() {
     return;
   }
   const before = models.value;
+  now = loadedNow(found);
   fill(
     models,
     ...found.map((each) =>
       h("option", {
         value: each.name,
-        text: each.state === "ready" ? each.name : `${each.name} (${each.state})`,
+        text: each.state === "ready" ? each.name : `${each.name} (${whatOf(each)})`,
       }),
     ),
   );
@@ -108,7 +111,8 @@ async function list() {
     await chosen(models.value, isKept ? versions.value : NEWEST);
   } else {
     unread.clear();
-    about.textContent = "The repository has no models yet.";
+    about.textContent = "";
+    fill(place, emptyView());
     send.hidden = true;
     lookAgain();
   }
@@ -205,11 +209,19 @@ function takeAway() {
   fill(result);
 }
 
+/** The state of a model that is not ready, such as "waiting for minilm". */
+function whatOf({ name, state, versions: known }) {
+  const version = known.find((each) => each.state === state);
+  return version && name !== now ? stateOf(version, now) : state;
+}
+
 /** The reason why a model does not answer. */
-function whyNot({ state, versions: known }) {
+function whyNot(model) {
+  const { state, versions: known } = model;
   const step = known.find((each) => each.step)?.step;
   if (state === "loading" && step) return `The model is loading: ${step}.`;
-  return known.find((each) => each.problem)?.problem ?? `The model is ${state}.`;
+  const problem = known.find((each) => each.problem)?.problem;
+  return problem ? withShortHashes(problem) : `The model is ${whatOf(model)}.`;
 }
 
 function submitByKey(event) {

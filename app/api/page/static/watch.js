@@ -21,7 +21,7 @@ let shown = false;
  */
 export async function start(panel, api) {
   shown = true;
-  await load();
+  await Promise.all([load(), api.learn()]);
   if (!shown) return; // the user has selected another view
   view ??= new Watch(panel, api);
   view.feed.run();
