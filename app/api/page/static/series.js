@@ -106,12 +106,12 @@ export const OF_SERVER = [
     lines: [server("answered", (snapshot) => snapshot.requests.per_s)],
   },
   {
-    title: "Median latency",
+    title: "Latency, p50",
     unit: "ms",
     lines: [server("p50", (snapshot) => snapshot.requests.p50_ms)],
   },
   {
-    title: "Highest latency of 99 %",
+    title: "Latency, p99",
     unit: "ms",
     lines: [server("p99", (snapshot) => snapshot.requests.p99_ms)],
   },
