@@ -43,6 +43,7 @@ export class Api {
     this.#key = key;
     this.keyed ||= key !== "";
     this.denied = "";
+    this.learn().catch(() => null); // then the first call that needs a scope says so
   }
 
   /** Learn what the key may do, so that no call is needed to find out; once for each key. */

@@ -21,7 +21,7 @@ let shown = false;
  */
 export async function start(panel, api) {
   shown = true;
-  await Promise.all([load(), api.learn()]);
+  await Promise.all([load(), api.learn().catch(() => null)]); // the connection says what is wrong
   if (!shown) return; // the user has selected another view
   view ??= new Watch(panel, api);
   view.feed.run();
