@@ -22,7 +22,7 @@ NOT_FOUND = 404
 PAGE_HEAD = (
     '<!doctype html><html lang="en"><meta charset="utf-8"><title>Not found · Torchlane</title>'
     '<meta name="viewport" content="width=device-width, initial-scale=1">'
-    '<meta name="color-scheme" content="light dark"><h1>There is nothing at this address</h1>'
+    '<meta name="color-scheme" content="light dark">'
 )
 PAGE_HEADERS = {
     **FILE_HEADERS,
@@ -75,9 +75,11 @@ def _page_of(request: Request) -> bytes:
     path = scope["path"].removeprefix(mounted_at)
     root = "../" * (path.count("/") - 1) or "./"
     has_page = getattr(request.app.state, "has_page", False)
+    style = f'<link rel="stylesheet" href="{root}page/page.css">' * has_page
     page = f'<p><a href="{root}">/</a> shows the models, and lets you try them.</p>' * has_page
     docs = f'<p><a href="{root}docs">/docs</a> lists all calls.</p>'
-    return f"{PAGE_HEAD}{page}{docs}".encode()
+    said = "<h1>There is nothing at this address</h1>"
+    return f'{PAGE_HEAD}{style}<main class="stack">{said}{page}{docs}</main>'.encode()
 
 
 async def _validation_error(request: Request, error: Exception) -> Response:

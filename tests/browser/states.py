@@ -14,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Page, expect
 
 from app.access.entries import make_key
@@ -22,11 +23,13 @@ from models.catalog import CATALOG
 from tests.artifacts import change_manifest
 from tests.browser.chromium import PICTURES, chromium
 from tests.browser.live_data import send_live
+from tests.browser.test_page import serious
 from tests.browser.test_try import THREE, draw_three, predict
 from tests.e2e.server import Server, running
 from tests.text_models import write_text_model
 
-WIDTHS = {1280: 800, 360: 740}
+WIDE = 1280
+WIDTHS = {WIDE: 800, 360: 740}
 SCHEMES = ("light", "dark")
 MODELS = PICTURES / "models"  # exported once
 STATES = PICTURES / "states"
@@ -305,9 +308,10 @@ def prepare() -> None:
 
 
 def main(names: list[str]) -> None:
-    """Take the pictures of these states, or of all."""
+    """Take the pictures of these states, or of all; fails if axe finds a serious problem."""
     prepare()
     STATES.mkdir(parents=True, exist_ok=True)
+    problems = []
     began = time.monotonic()
     _, line = make_key("somebody", ["predict"])
     with (
@@ -332,8 +336,13 @@ def main(names: list[str]) -> None:
                     page.screenshot(
                         path=STATES / f"{take.__name__}-{width}-{scheme}.png", full_page=True
                     )
+                    if width == WIDE and take is not docs:  # that page is Swagger UI's
+                        found = serious(Axe(), page)
+                        problems += [f"{take.__name__}, {scheme}: {each}" for each in found]
                     context.close()
-    sys.stdout.write(f"{STATES}: {time.monotonic() - began:.0f} s\n")
+    sys.stdout.write("\n".join([*problems, f"{STATES}: {time.monotonic() - began:.0f} s\n"]))
+    if problems:
+        raise SystemExit(1)
 
 
 if __name__ == "__main__":

@@ -1,13 +1,12 @@
 // The view Try: choose a model, give it an input, read the answer.
 
 import { Alert } from "./alert.js";
-import { headline, jsonView, predictionsOf, thumbnail } from "./answer.js";
+import { answerTo, answerView } from "./answered.js";
 import { callOf } from "./calls.js";
 import { fill, freshId, h, withShortHashes } from "./dom.js";
 import { inputFor } from "./inputs.js";
 import { emptyView, loadedNow, stateOf } from "./loading.js";
 import { snippetsView } from "./snippets.js";
-import { spentBy, timingView } from "./timing.js";
 
 const LOOK_AGAIN_MS = 2000;
 const NEWEST = ""; // the version of a call that names no version
@@ -264,36 +263,11 @@ function busy(isBusy) {
 async function predict(call, signal, isExample = false) {
   if (!isExample) alert.clear();
   try {
-    const response = await answerTo(call, signal);
-    const text = await response.text();
-    const total = performance.now() - response.sentAt;
-    signal.throwIfAborted();
-    const answer = JSON.parse(text);
-    const spent = spentBy(response);
-    const line = headline(answer, call.model, spent);
-    const picture = isExample && call.input.shown[0].picture;
-    fill(
-      result,
-      h(
-        "section.card.stack",
-        { "aria-label": isExample ? "Example" : "Answer" },
-        h(
-          "div.row",
-          null,
-          h("h2", { text: isExample ? "The model's example" : "Answer" }),
-          h("span.tag", { text: `${answer.model} ${answer.version}` }),
-          ...cacheTags(response),
-        ),
-        isExample && h("p.note", { text: "Sent by this page. Predict shows the answer to your input." }),
-        h("div.row", null, picture && thumbnail(picture), line),
-        ...predictionsOf(answer, call.model, call.input.shown),
-        jsonView(text),
-      ),
-      timingView(response, total),
-      snippetsView(call, api),
-    );
+    const answer = await answerTo(api, call, signal);
+    const { line, elements } = answerView(answer, call, api, isExample);
+    fill(result, ...elements);
     if (isExample) return;
-    status.textContent = line.textContent;
+    status.textContent = line;
     bringIntoView();
   } catch (error) {
     if (error.name !== "AbortError" && !isExample) fill(result, snippetsView(call, api));
@@ -301,32 +275,7 @@ async function predict(call, signal, isExample = false) {
   }
 }
 
-/** The answer to a call; if an output cannot be drawn, with its numbers, and the call says so. */
-async function answerTo(call, signal) {
-  const options = { method: "POST", headers: call.headers, body: call.body, signal };
-  try {
-    return await api.request(call.path, options);
-  } catch (error) {
-    const [path, query] = call.path.split("?", 2);
-    if (error.status !== 406 || !query) throw error;
-    call.path = path; // for example, a PNG mask has no class above 255
-    return await api.request(path, options);
-  }
-}
-
 /** Scroll to the answer: on a narrow screen it is below the form. */
 function bringIntoView() {
   if (result.getBoundingClientRect().top > innerHeight * 0.8) result.scrollIntoView();
-}
-
-/** The cache results in words: "cache hit", or "2 computed" and "1 joined" for a batch. */
-function cacheTags(response) {
-  const words = { hit: "from the cache", miss: "computed", joined: "joined" };
-  const said = response.headers.get("X-Torchlane-Cache") ?? "";
-  if (said in words) return [h("span.tag", { text: said === "joined" ? said : `cache ${said}` })];
-  return said
-    .split(",")
-    .map((part) => part.trim().split("="))
-    .filter(([name, count]) => name in words && count !== "0")
-    .map(([name, count]) => h("span.tag", { text: `${count} ${words[name]}` }));
 }
