@@ -30,6 +30,7 @@ TORCH_FOLDER = $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/torchlane/torch-$(TORCH)-$
 TORCH_PIP_ARGS ?=
 CHAOS_REQUESTS ?= 200000
 CHAOS_MINUTES ?= 30
+STATES ?=
 CHAOS_SEED ?=
 CHAOS_ROUND ?=
 CHAOS_ARGS ?=
@@ -224,6 +225,10 @@ ray-env: $(READY) ## create .ray, an environment with Ray on top of .venv; witho
 .PHONY: screenshots
 screenshots: $(READY) ## take the README's screenshots of the page under load; needs chromium and an export of digits
 	$(BIN)/python -m tests.browser.screenshots
+
+.PHONY: page-states
+page-states: $(READY) ## take pictures of the page in each of its states, in reports/browser/states; needs chromium
+	$(BIN)/python -m tests.browser.states $(STATES)
 
 .PHONY: constraints
 constraints: $(READY) ## pin the installed packages

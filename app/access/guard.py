@@ -151,6 +151,13 @@ class Guard:
         limits = self._limits if key.limits is None else key.limits
         return Caller(key.name, limits, self._rates, metrics)
 
+    def scopes(self, fields: Mapping[bytes, bytes]) -> frozenset[str]:
+        """What the caller that sent these headers may do; empty if its key is unknown."""
+        if not self.asks_for_keys:
+            return frozenset((PREDICT,))
+        key = self._keyring.find(_secret_in(fields))
+        return frozenset() if key is None else key.scopes
+
     def key_name(self, fields: Mapping[bytes, bytes]) -> str:
         """The name of the key in these headers; empty if none is required, or it is unknown."""
         key = self._keyring.find(_secret_in(fields)) if self.asks_for_keys else None

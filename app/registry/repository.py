@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeAlias
@@ -156,6 +157,18 @@ class Repository:
         return tuple(
             sorted((name, s.st_size, s.st_mtime_ns, s.st_ctime_ns) for name, s in stats if s)
         )
+
+    def smallest_first(self, versions: Mapping[str, Sequence[int]]) -> list[str]:
+        """The models by the whole MiB of their newest version, so that small ones wait for none.
+
+        Args:
+            versions: version numbers of each model, newest first.
+        """
+
+        def size(name: str) -> int:
+            return sum(each[1] for each in self.stamp(ModelId(name, versions[name][0]))) >> 20
+
+        return sorted(versions, key=size)
 
     def open(self, model: ModelId, served_digest: str | None = None) -> Artifact:
         """Check signature and digests, and read the manifest; blocks while it reads whole files.

@@ -351,7 +351,8 @@ class Lifecycle:
                 self._rollout.forget_failures()
             found = contents.versions
             self._discovered(contents, override)
-            for name in (*found, *(name for name in self.loaded.names if name not in found)):
+            ordered = await in_thread(partial(self._repository.smallest_first, found), _discard)
+            for name in (*ordered, *(name for name in self.loaded.names if name not in found)):
                 numbers = found.get(name, [])
                 if name in contents.unreadable:  # as far as is known
                     numbers = [status.id.version for status in self.loaded.statuses(name)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from pathlib import Path
 
 import httpx
@@ -49,6 +50,18 @@ def test_docs_page_shows_and_calls_every_operation(
         answer = execute(page, "#operations-predictions-predict", '"prediction"')
         assert '"outputs"' in answer
     assert {f"{root}/health/ready", f"{root}/predict"} <= set(visit.tabs[0].requests)
+
+
+def test_docs_page_lists_real_models_in_dark_mode(tmp_path: Path, visit: Visits) -> None:
+    write_artifact(tmp_path / "models", "double")
+    with running(tmp_path / "models", tmp_path / "log") as server:
+        page = visit(server.url, "/docs", color_scheme="dark")
+        body = execute(page, "#operations-model_double-predict_by_model_double", '"prediction"')
+        assert '"model": "double"' in body
+        shown = page.evaluate("getComputedStyle(document.documentElement).backgroundColor")
+        assert max(map(int, re.findall(r"\d+", shown)[:3])) < 64
+        expect(page.locator(".models")).not_to_have_class(re.compile("is-open"))
+        assert f"{server.url}/models/double/predict" in visit.tabs[0].requests
 
 
 def test_policy_violations_and_external_requests_are_detected(

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from playwright.sync_api import Page, expect
@@ -85,13 +87,12 @@ def test_unload_asks_first_and_load_restores_the_model(visit: Visits, guarded: S
     expect(page.get_by_role("status").filter(has_text="loaded double/1")).to_be_visible()
 
 
-def test_a_key_without_the_admin_scope_sees_errors(visit: Visits, guarded: Server) -> None:
-    page = visit(guarded.url, "/#models", expected={401, 403})
+def test_a_key_without_the_admin_scope_sees_why_at_once(visit: Visits, guarded: Server) -> None:
+    page = visit(guarded.url, "/#models", expected={401})
     use_key(page, PREDICT_KEY)
     expect(page.locator(version(page, "double"))).to_contain_text("ready")
     reload = page.get_by_role("button", name="Reload repository")
-    reload.click()
-    expect(page.get_by_role("alert").first).to_contain_text("admin")
+    expect(page.locator("#panel-models")).to_contain_text("This key lacks the scope admin.")
     buttons = [reload, page.get_by_role("button", name="Unload double", exact=True)]
     for button in buttons:
         expect(button).to_be_disabled()
@@ -99,7 +100,60 @@ def test_a_key_without_the_admin_scope_sees_errors(visit: Visits, guarded: Serve
     use_key(page, ADMIN_KEY)
     for button in buttons:
         expect(button).to_be_enabled()
-    expect(page.locator("#panel-models").get_by_role("alert")).to_have_count(0)
+    expect(page.get_by_role("link", name="How to set keys")).to_be_hidden()
+
+
+def test_a_server_without_keys_explains_them(visit: Visits, server: Server) -> None:
+    page = visit(server.url, "/#models")
+    expect(page.get_by_role("button", name="Unload double", exact=True)).to_be_disabled()
+    page.get_by_role("link", name="How to set keys").click()
+    dialog = page.get_by_role("dialog", name="API key")
+    expect(dialog.get_by_text("torchlane keys NAME --scope predict")).to_be_visible()
+    dialog.get_by_role("button", name="Cancel").click()
+    expect(page).to_have_url(re.compile("#models$"))
+
+
+def models_of(page: Page, listed: list[dict[str, Any]]) -> None:
+    """Show Models where the server has these."""
+    body = json.dumps({"models": listed})
+    page.route("**/models", lambda route: route.fulfill(body=body))
+    page.get_by_role("tab", name="Models").click()
+
+
+def test_a_model_waits_for_the_one_that_is_loaded(visit: Visits, server: Server) -> None:
+    page = visit(server.url, expected={404})
+    loading = {"state": "loading", "version": 1, "problem": None, "seconds": 1.0, "progress": None}
+    steps = {"minilm": "load", "pairwise": None}
+    model = {"default": False, "state": "loading", "version": None}
+    listed = [
+        {**model, "name": name, "versions": [{**loading, "step": step}]}
+        for name, step in steps.items()
+    ]
+    models_of(page, listed)
+    expect(page.locator(version(page, "pairwise"))).to_contain_text("waiting for minilm")
+    expect(page.locator(version(page, "minilm"))).to_contain_text("loading")
+    page.get_by_role("tab", name="Try").click()
+    options = page.get_by_label("Model", exact=True).get_by_role("option")
+    expect(options).to_have_text(["minilm (loading)", "pairwise (waiting for minilm)"])
+
+
+def test_digests_are_shortened(visit: Visits, server: Server) -> None:
+    page = visit(server.url)
+    problem = f"script.pt has SHA-256 {'0123456789ab' * 5}cdef"
+    failed = {"state": "failed", "version": 1, "problem": problem, "step": None}
+    model = {"name": "digits", "default": True, "state": "failed", "version": None}
+    models_of(page, [{**model, "versions": [failed]}])
+    reason = page.locator(f"{version(page, 'digits')} .reason")
+    expect(reason).to_have_text("script.pt has SHA-256 0123456789ab…")
+    expect(reason).to_have_attribute("title", problem)
+
+
+def test_an_empty_repository_says_how_to_fill_it(visit: Visits, server: Server) -> None:
+    page = visit(server.url)
+    models_of(page, [])
+    expect(page.locator("#panel-models")).to_contain_text("torchlane export digits")
+    page.get_by_role("tab", name="Try").click()
+    expect(page.locator("#panel-try")).to_contain_text("torchlane adopt")
 
 
 def test_an_error_disappears_after_a_successful_read(visit: Visits, server: Server) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import re
 from pathlib import Path
 
 import httpx
@@ -63,12 +64,71 @@ def test_a_drawn_three_is_recognised(visit: Visits, server: Server) -> None:
     expect(answer.locator(".top strong")).to_have_text("3")
     expect(answer.get_by_role("table").get_by_role("row").first).to_contain_text("3")
     time = page.get_by_role("region", name="Time")
-    for stage in ("Decode", "Queue", "Compute", "Encode", "Total"):
+    for stage in ("Decode", "Queue", "Compute", "Encode", "Server"):
         expect(time.get_by_role("row", name=stage)).to_contain_text("ms")
     expect(time).to_contain_text("1 item")
     same = page.get_by_role("region", name="The same call")
     for program in ("curl", "httpx", "tritonclient", "JavaScript"):
         expect(same).to_contain_text(program)
+
+
+def test_the_example_is_answered_until_something_is_sent(visit: Visits, server: Server) -> None:
+    page = visit(server.url)
+    example = page.get_by_role("region", name="Example")
+    expect(example.locator(".top")).to_have_text(re.compile(r"^\d in \d+\.\d ms score \d\.\d{4}$"))
+    expect(page.get_by_role("region", name="The same call")).to_contain_text("/predict")
+    draw_three(page)
+    predict(page)
+    expect(example).to_have_count(0)
+
+
+def test_five_labels_are_shown_until_all_are_asked_for(visit: Visits, server: Server) -> None:
+    page = visit(server.url)
+    rows = page.get_by_role("region", name="Example").get_by_role("table").get_by_role("row")
+    expect(rows).to_have_count(5)
+    page.get_by_role("button", name="Show all 10").click()
+    expect(rows).to_have_count(10)
+    page.get_by_role("button", name="Show the first 5").click()
+    expect(rows).to_have_count(5)
+
+
+def test_edges_of_boxes_are_named(visit: Visits, server: Server) -> None:
+    page = visit(server.url)
+    page.get_by_label("Model", exact=True).select_option("light")
+    expect(page.get_by_label("Centre the drawing")).to_have_count(0)  # the form of this model
+    draw_three(page)
+    heads = predict(page).get_by_role("columnheader")
+    expect(heads).to_have_text(["x0", "y0", "x1", "y1", "scores"])
+
+
+def test_a_class_has_one_colour_in_all_pictures(visit: Visits, server: Server) -> None:
+    page = visit(server.url)
+    classes = page.evaluate(
+        """async () => {
+          const { rowsView } = await import("./page/rows.js");
+          const specs = [{ name: "boxes", shape: [-1, 9, 4] }];
+          const outputs = { boxes: [[0, 0, 1, 1], [0, 0, 2, 2]] };
+          const prediction = { labels: ["cat", "ant"], outputs };
+          const view = rowsView(prediction, specs, {}, ["ant", "bee", "cat"]);
+          return [...view.querySelectorAll(".swatch")].map((each) => each.className);
+        }"""
+    )
+    assert classes == ["swatch c3", "swatch c1"]
+
+
+def test_embeddings_begin_with_two_texts_to_compare(visit: Visits, server: Server) -> None:
+    page = visit(server.url)
+    texts = page.evaluate(
+        """async () => {
+          const { inputFor } = await import("./page/inputs.js");
+          const manifest = { codec: { task: "embed", max_tokens: 8 } };
+          const form = inputFor({ codec: "text", example: "A dog", manifest });
+          const { many, body } = await form.example();
+          return [many, ...JSON.parse(body.text).inputs];
+        }"""
+    )
+    assert texts[:2] == [True, "A dog"]
+    assert texts[2]
 
 
 @pytest.mark.parametrize("kind", ["drop", "paste"])
@@ -93,14 +153,14 @@ def test_equal_pictures_of_a_batch_are_computed_once(
         page.get_by_role("button", name="Add to batch").click()
         page.get_by_label("Choose pictures").set_input_files([THREE, THREE])
         answer = predict(page)
-        expect(answer.locator(".top strong")).to_have_text(["3", "3", "3"])
+        expect(answer.locator(".top strong")).to_have_text(["3 items", "3", "3", "3"])
         expect(answer).to_contain_text("same as item 2")
         time = page.get_by_role("region", name="Time")
         expect(time).to_contain_text("2 items")
-        assert server.metric("torchlane_items_computed_total") == 2
+        assert server.metric("torchlane_items_computed_total") == 3  # with the example
         predict(page)
         expect(time).to_contain_text("none ran")
-        assert server.metric("torchlane_items_computed_total") == 2
+        assert server.metric("torchlane_items_computed_total") == 3
 
 
 def test_only_what_a_classifier_gets_is_centred(visit: Visits, server: Server) -> None:

@@ -6,14 +6,18 @@ import asyncio
 import json
 import re
 import statistics
+from collections.abc import Sequence
+from pathlib import Path
 from threading import Thread
+from typing import Any
 
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Locator, Page, expect
 
 from loadtests.openloop.address import reach
 from loadtests.openloop.arrivals import schedule
 from loadtests.openloop.generator import RequestLog, TrialLimits, send
 from tests.browser.chromium import Visits
+from tests.browser.live_data import send_live
 from tests.e2e.server import Server
 
 RATE_PER_S = 200.0
@@ -24,6 +28,7 @@ REQUEST = (
     "POST /models/double/predict HTTP/1.1\r\nHost: loopback\r\nContent-Type: application/json\r\n"
     f"Content-Length: {len(BODY)}\r\n\r\n{BODY}"
 ).encode()
+ERRORS = Path(__file__).parents[2] / "docs" / "errors.md"
 REQUESTS = {"per_s": 7.0, "in_flight": 0, "p50_ms": 1, "p99_ms": 2, "failed_per_s": {}}
 SNAPSHOT = {
     "at": 1000.0,
@@ -35,6 +40,21 @@ SNAPSHOT = {
     "cache": {"bytes": 0, "limit_bytes": 1, "entries": 0},
     "versions": [],
 }
+
+
+def watch(visit: Visits, server: Server, snapshots: Sequence[Any], *, ends: bool = False) -> Page:
+    """Open Watch with these snapshots as the live data."""
+    page = visit(server.url)
+    send_live(page, snapshots, ends=ends)
+    page.reload()
+    page.get_by_role("tab", name="Watch").click()
+    expect(page.locator("#panel-watch figure canvas").first).to_be_visible()
+    return page
+
+
+def tile(page: Page, name: str) -> Locator:
+    """A figure of the headline."""
+    return page.locator(f"dl.tiles div:has(dt:text-is('{name}')) dd")
 
 
 def chart(page: Page, title: str) -> str:
@@ -145,10 +165,7 @@ def test_devices_and_failures_are_shown(visit: Visits, server: Server) -> None:
         }
         for at in (1000, 1001)
     ]
-    events = "".join(f"data: {json.dumps(each)}\n\n" for each in snapshots)
-    page = visit(server.url)
-    page.route("**/live", lambda route: route.fulfill(body=events))
-    page.get_by_role("tab", name="Watch").click()
+    page = watch(visit, server, snapshots)
     table = page.get_by_role("region", name="Devices")
     expect(table.get_by_role("row", name="cuda:0")).to_contain_text("of 8192.0 MiB")
     expect(table.get_by_role("row", name="cuda:0")).to_contain_text("40 %")
@@ -157,6 +174,98 @@ def test_devices_and_failures_are_shown(visit: Visits, server: Server) -> None:
     assert shown(page, "GPU memory", "cuda:0") == 25
     assert shown(page, "GPU temperature", "cuda:0") == 61
     assert shown(page, "Rejections and failures", "overloaded") == 12
+
+
+def test_the_headline_has_the_colour_of_the_worst_error(visit: Visits, server: Server) -> None:
+    replicas = [
+        {"name": f"cpu#{at}", "device": "cpu", "ready": True, "busy_share": busy}
+        for at, busy in enumerate((0.2, 0.6))
+    ]
+    states = [{"state": state} for state in ("ready", "ready", "failed")]
+    known = {**SNAPSHOT, "replicas": replicas, "versions": states}
+    for failed, tone in (({"overloaded": 3.0}, "warn"), ({"backend_failed": 3.0}, "bad")):
+        requests = {**REQUESTS, "failed_per_s": failed}
+        page = watch(visit, server, [{**known, "requests": requests}])
+        expect(tile(page, "Requests/s")).to_have_text("7")
+        expect(tile(page, "p99")).to_have_text("2 ms")
+        expect(tile(page, "Errors/s")).to_have_text("3")
+        expect(tile(page, "Errors/s")).to_have_class(tone)
+        expect(tile(page, "Busy")).to_have_text("40 %")
+        expect(tile(page, "Models")).to_have_text("2 ready, 1 failed")
+        code = next(iter(failed))
+        expect(page.locator(f"{chart(page, 'Rejections and failures')} .{tone}")).to_be_visible()
+        reason = page.get_by_role("region", name="Reasons").get_by_role("row", name=code)
+        expect(reason).to_contain_text("The ")
+
+
+def test_a_lost_connection_clears_the_numbers(visit: Visits, server: Server) -> None:
+    page = watch(visit, server, [SNAPSHOT], ends=True)
+    expect(page.get_by_role("status").first).to_contain_text("Disconnected")
+    expect(tile(page, "Requests/s")).to_have_text("\u2013")
+    expect(page.locator(f"{chart(page, 'Requests')} b")).to_have_text("\u2013")
+    expect(page.get_by_role("region", name="Replicas")).to_be_hidden()
+
+
+def test_an_idle_server_says_how_to_send_a_request(visit: Visits, server: Server) -> None:
+    idle = {**SNAPSHOT, "requests": {**REQUESTS, "per_s": 0.0}}
+    page = watch(visit, server, [idle])
+    hint = page.get_by_text("No requests yet")
+    expect(hint).to_contain_text("torchlane load run --rate")
+    busy = watch(visit, server, [idle, {**SNAPSHOT, "at": 1001.0}])
+    expect(busy.get_by_text("No requests yet")).to_be_hidden()
+
+
+def test_only_the_chosen_minutes_are_shown(visit: Visits, server: Server) -> None:
+    sent = [{**SNAPSHOT, "at": 1000.0 + at} for at in range(0, 600, 10)]
+    sent[20]["requests"] = {**REQUESTS, "failed_per_s": {"overloaded": 4.0}}
+    page = watch(visit, server, sent)
+    reasons = page.get_by_role("region", name="Reasons")
+    expect(reasons).to_be_hidden()  # it was 6.5 minutes before
+    page.get_by_label("Time shown").select_option("10 min")
+    expect(reasons.get_by_role("row", name="overloaded")).to_contain_text("4")
+
+
+def test_the_slowest_version_is_marked(visit: Visits, server: Server) -> None:
+    model = {"items_per_s": 4.0, "batches_per_s": 2.0, "batch_items": 2.0, "queue_items": 0}
+    rates = {"hit_per_s": 1.0, "miss_per_s": 3.0, "joined_per_s": 0.0, "queue_ms": 1.0}
+    slow, fast = (
+        {**model, **rates, "name": "digits", "version": version, "compute_ms": ms}
+        for version, ms in ((3, 9.0), (2, 5.0))
+    )
+    page = watch(visit, server, [{**SNAPSHOT, "models": [slow, fast]}])
+    versions = page.get_by_role("region", name="Versions")
+    expect(versions.get_by_role("row", name="digits/3")).to_contain_text("slowest")
+    assert versions.get_by_role("row").filter(has_text="slowest").count() == 1
+    cells = versions.get_by_role("row", name="digits/2").get_by_role("cell")
+    expect(cells).to_have_text(["4", "2", "1 ms", "5 ms", "25 %"])
+
+
+def test_hovering_moves_nothing(visit: Visits, server: Server) -> None:
+    sent = [{**SNAPSHOT, "at": 1000.0 + at} for at in range(60)]
+    failed = {"overloaded": 12345.0, "deadline_exceeded": 3.0, "rate_limited": 1.0}
+    sent[-1]["requests"] = {**REQUESTS, "failed_per_s": failed}
+    page = watch(visit, server, sent)
+    figure = page.locator("figure", has_text="Rejections and failures")
+    place = "each => [each.offsetTop, each.offsetHeight]"
+    before = figure.evaluate(place)
+    figure.locator(".u-over").hover()
+    expect(figure.locator("figcaption .note")).to_have_text(re.compile(r"\d\d:\d\d:\d\d"))
+    assert figure.evaluate(place) == before
+
+
+def test_each_explained_code_exists(visit: Visits, server: Server) -> None:
+    page = visit(server.url)
+    listed = set(re.findall(r"^\| `(\w+)` \|", ERRORS.read_text(), re.MULTILINE))
+    known = page.evaluate(
+        """async (codes) => {
+          const { FAILURES, reasonOf } = await import("./page/reasons.js");
+          return [FAILURES, codes.filter((each) => reasonOf(each)).length];
+        }""",
+        sorted(listed),
+    )
+    text = (ERRORS.parents[1] / "app/api/page/static/reasons.js").read_text()
+    assert set(known[0]) <= listed
+    assert known[1] == len(re.findall(r"^  \w+: ", text, re.MULTILINE))
 
 
 def test_events_are_parsed_however_chunks_are_split(visit: Visits, server: Server) -> None:

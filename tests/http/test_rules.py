@@ -91,7 +91,7 @@ async def check(server: Server, rule: Rule, path: str) -> None:
         for answer in answers:
             assert answer["date"]
             assert id_of(answer) != "smuggled"
-            if b"prediction" in answer.body:
+            if b'"prediction"' in answer.body:
                 assert answer.json()["prediction"] == {"outputs": {"y": [14, 4]}}
         if rule.stays:
             honest = await wire.ask(ask_for(3, x_request_id="honest"))

@@ -163,6 +163,16 @@ async def test_readiness_lists_at_most_ten_reasons(tmp_path: Path) -> None:
         assert more == "and 2 more"
 
 
+async def test_small_models_are_loaded_first(tmp_path: Path) -> None:
+    for name, size in (("a", 3 << 20), ("b", 0), ("c", 2 << 20), ("d", 1)):
+        write_artifact(tmp_path, name, files={"extra.bin": bytes(size)})
+    with capture_logs() as logs:
+        async with serving(tmp_path):
+            pass
+    loaded = [each["model"] for each in logs if each["event"] == "model_loaded"]
+    assert loaded == ["b/1", "d/1", "c/1", "a/1"]
+
+
 async def test_an_unloaded_model_is_not_required(tmp_path: Path) -> None:
     for name in ("good", "other"):
         write_artifact(tmp_path, name)

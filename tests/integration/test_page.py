@@ -120,6 +120,35 @@ async def test_page_visibility_by_host_keys_and_setting(
         assert (await api.client.get("/models")).status_code == (401 if keys else 200)
 
 
+@pytest.mark.parametrize(
+    ("path", "root"), [("/nope", "./"), ("/a/b/nope", "../../"), ("/docs/nope", "../")]
+)
+async def test_a_browser_is_told_where_the_page_is(tmp_path: Path, path: str, root: str) -> None:
+    browser = {"Accept": "text/html,application/xhtml+xml,*/*;q=0.8"}
+    async with serving(tmp_path, wait_ready=False) as api:
+        answer = await api.client.get(path, headers=browser)
+        assert (answer.status_code, answer.headers["vary"]) == (404, "Accept")
+        assert f'<a href="{root}">/</a>' in answer.text
+        assert f'<a href="{root}docs">/docs</a>' in answer.text
+        assert (await api.client.get(path)).json()["code"] == "not_found"
+    async with serving(tmp_path, wait_ready=False, page="off") as api:
+        answer = await api.client.get(path, headers=browser)
+        assert 'docs">/docs</a>' in answer.text
+        assert "/</a>" not in answer.text
+
+
+async def test_the_page_learns_what_its_key_may_do(tmp_path: Path) -> None:
+    secret, line = make_key("mobile", ["predict", "admin"])
+    async with serving(tmp_path, wait_ready=False) as api:
+        answer = await api.client.get("/page/access")
+        assert answer.json() == {"keys": False, "scopes": ["predict"]}
+    async with serving(tmp_path, wait_ready=False, api_keys=line) as api:
+        for key, scopes in ((secret, ["admin", "predict"]), ("wrong", []), ("", [])):
+            answer = await api.client.get("/page/access", headers={"X-API-Key": key})
+            assert answer.json() == {"keys": True, "scopes": scopes}
+            assert answer.headers["cache-control"] == "no-store"
+
+
 async def test_a_report_is_sandboxed(tmp_path: Path) -> None:
     folder = write_artifact(tmp_path, "double")
     (folder / "report.html").write_bytes(REPORT)

@@ -5,11 +5,14 @@ All addresses in the page are relative, so it works behind a proxy that removes 
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from fastapi import FastAPI, Request, Response
+from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
+from app.access.guard import Guard
 from app.api.access import Scraper
 from app.api.openapi import schemas
 from app.api.openapi.headers import RETRY_AFTER
@@ -36,9 +39,22 @@ async def _hidden(_: Request) -> Response:
     raise HTTPException(404)
 
 
+def _access(guard: Guard) -> Callable[[Request], Awaitable[Response]]:
+    """A route that says what the caller may do, so that the page offers nothing else."""
+
+    async def answer(request: Request) -> Response:
+        scopes = guard.scopes(dict(request.scope["headers"]))
+        content = {"keys": guard.asks_for_keys, "scopes": sorted(scopes)}
+        return JSONResponse(content, headers={"Cache-Control": "no-store"})
+
+    return answer
+
+
 def add_page(app: FastAPI, service: Service, *, shown: bool) -> None:
     """Add the live data, the reports and, if it is shown, the page."""
     live, asks_for_key = Live(service), not service.limits.open_metrics
+    app.add_route("/page/access", _access(service.guard), include_in_schema=False)  # /docs asks too
+    app.state.has_page = shown
     if shown:
         # blob: and data: are for pictures that a user chose or drew
         served = PackagedFiles((__package__, "static"), images="blob: data:")

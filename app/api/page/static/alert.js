@@ -1,6 +1,6 @@
 // The place of a view where errors are shown, with the time to wait if the server sends one.
 
-import { h, fill } from "./dom.js";
+import { fill, h, withShortHashes } from "./dom.js";
 
 const MOST_CHARACTERS = 500; // of the details
 
@@ -32,7 +32,7 @@ export class Alert {
     const facts = [error.status && `status ${error.status}`, error.code, error.requestId];
     fill(
       this.said,
-      h("p", { text: error.message }),
+      h("p", { text: withShortHashes(error.message), title: error.message }),
       facts.some(Boolean) && h("p.facts", { text: facts.filter(Boolean).join(" · ") }),
       details && h("p.facts", { text: details.slice(0, MOST_CHARACTERS) }),
     );
@@ -53,7 +53,7 @@ export class Alert {
 }
 
 /** A place next to an administrator's buttons, for the reason why they are disabled. */
-export const deniedNote = () => h("p.note", { role: "alert", hidden: true });
+export const deniedNote = () => h("p.note", { role: "status", hidden: true });
 
 /**
  * Show the reason; "" hides it. Unchanged text is not written, so it is not announced again.
@@ -62,5 +62,7 @@ export const deniedNote = () => h("p.note", { role: "alert", hidden: true });
  */
 export function tellDenied(note, reason) {
   note.hidden = !reason;
-  if (note.textContent !== reason) note.textContent = reason;
+  if (note.dataset.reason === reason) return;
+  note.dataset.reason = reason;
+  fill(note, reason, " ", h("a", { href: "#keys", text: "How to set keys" }));
 }

@@ -7,9 +7,55 @@ import { hasLongNumber } from "./quoting.js";
 import { rowsView } from "./rows.js";
 
 const MAX_CARDS = 50;
-const BARS = { one: 10, many: 4 };
 const MAX_JSON = 20_000; // characters shown
 const MAX_COMPARED = 40; // embeddings
+
+/**
+ * The answer in a line, such as "3 in 1.3 ms".
+ * @param {Record<string, any>} answer the parsed body
+ * @param {Record<string, any>} model of GET /models/NAME?full=true
+ * @param {number | null} spent milliseconds in the server; null if it did not say
+ */
+export function headline(answer, model, spent) {
+  const took = spent === null ? "" : ` in ${spent.toFixed(1)} ms`;
+  const { prediction } = answer;
+  const said = prediction ? essence(prediction, model) : `${answer.predictions.length} items`;
+  const isScore = prediction?.scores && prediction.score !== undefined;
+  return h(
+    "p.top",
+    null,
+    h("strong", { text: said }),
+    took,
+    isScore && h("span.note", { text: ` score ${share(prediction.score)}` }),
+  );
+}
+
+/** What a prediction says, in a word or two. */
+function essence(prediction, model) {
+  if (prediction.scores) return prediction.label;
+  if (prediction.spans) return counted(prediction.spans.length, "span");
+  const rows = rowsOf(prediction, model);
+  if (rows.length && prediction.labels) return tally(prediction.labels) || "Nothing";
+  if (rows.length) return counted(prediction.outputs[rows[0].name].length, "row");
+  return "Answered";
+}
+
+/** Labels with their numbers, such as "2 circle, 1 square". */
+function tally(labels) {
+  /** @type {Map<string, number>} */
+  const counts = new Map();
+  for (const label of labels) counts.set(label, (counts.get(label) ?? 0) + 1);
+  return [...counts].map(([label, count]) => `${count} ${label}`).join(", ");
+}
+
+function counted(count, noun) {
+  return `${count} ${count === 1 ? noun : `${noun}s`}`;
+}
+
+/** The outputs of a prediction that have a number of rows. */
+function rowsOf(prediction, model) {
+  return model.outputs.filter((spec) => spec.count && prediction.outputs?.[spec.name]);
+}
 
 /**
  * The predictions of an answer.
@@ -21,7 +67,7 @@ const MAX_COMPARED = 40; // embeddings
 export function predictionsOf(answer, model, shown) {
   const labels = answer.version === model.version ? (model.labels ?? []) : []; // of this version
   if (answer.prediction !== undefined) {
-    return [predictionView(answer.prediction, model, shown[0], labels, BARS.one)];
+    return [predictionView(answer.prediction, model, shown[0], labels)];
   }
   /** @type {Map<string, number>} */
   const first = new Map();
@@ -41,7 +87,8 @@ export function predictionsOf(answer, model, shown) {
         equal !== index && h("span.tag", { text: `same as item ${equal + 1}` }),
       ),
       item?.text !== undefined && !prediction.spans && h("p.note.quoted", { text: item.text }),
-      predictionView(prediction, model, item, labels, BARS.many),
+      prediction.scores && headline({ prediction }, model, null),
+      predictionView(prediction, model, item, labels),
     );
   });
   const more = answer.predictions.length - cards.length;
@@ -52,7 +99,8 @@ export function predictionsOf(answer, model, shown) {
   ].filter(Boolean);
 }
 
-function thumbnail(blob) {
+/** A small picture, as it was sent. */
+export function thumbnail(blob) {
   const url = URL.createObjectURL(blob);
   const done = () => URL.revokeObjectURL(url);
   return h("img.thumb", { src: url, alt: "", onload: done, onerror: done });
@@ -68,7 +116,7 @@ function pictureView(name, file) {
   );
 }
 
-function predictionView(prediction, model, item, labels, count) {
+function predictionView(prediction, model, item, labels) {
   if (prediction.error !== undefined) {
     const details = prediction.details?.length ? JSON.stringify(prediction.details) : "";
     return h(
@@ -80,22 +128,11 @@ function predictionView(prediction, model, item, labels, count) {
   }
   const view = h("div.stack");
   if (prediction.spans) view.append(spansIn(prediction.spans, item?.text));
-  if (prediction.scores) {
-    view.append(
-      h(
-        "p.top",
-        null,
-        h("strong", { text: prediction.label }),
-        " ",
-        h("span.note", { text: share(prediction.score) }),
-      ),
-      bars(prediction, labels, count),
-    );
-  }
-  const counted = model.outputs.filter((spec) => spec.count && prediction.outputs?.[spec.name]);
-  if (counted.length)
-    view.append(rowsView(prediction, counted, model.manifest.codec, item?.picture));
-  const rowNames = new Set(counted.map((spec) => spec.name));
+  if (prediction.scores) view.append(bars(prediction, labels));
+  const rows = rowsOf(prediction, model);
+  if (rows.length)
+    view.append(rowsView(prediction, rows, model.manifest.codec, labels, item?.picture));
+  const rowNames = new Set(rows.map((spec) => spec.name));
   for (const [name, value] of Object.entries(prediction.outputs ?? {})) {
     if (typeof value === "string") view.append(pictureView(name, value));
     else if (!rowNames.has(name)) view.append(arrayView(name, value));
@@ -128,6 +165,8 @@ function compared(predictions, model) {
       h("h3", { text: "Cosine similarity" }),
       heatMap("cosine similarity", cosines),
     );
+  if (vectors.length === 2)
+    return h("p", null, "Cosine similarity: ", h("strong", { text: cosines[0][1].toFixed(3) }));
   const heads = vectors.map((_, index) =>
     h("th.number", { scope: "col", text: String(index + 1) }),
   );

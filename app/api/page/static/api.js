@@ -23,6 +23,7 @@ export class ApiError extends Error {
 export class Api {
   #key = "";
   #asked = null;
+  #learned = null; // the key whose scopes are known
   #ask;
 
   /** @param {(problem: string) => Promise<string | null>} ask asks for a key; null: none entered */
@@ -42,6 +43,21 @@ export class Api {
     this.#key = key;
     this.keyed ||= key !== "";
     this.denied = "";
+    this.learn().catch(() => null); // then the first call that needs a scope says so
+  }
+
+  /** Learn what the key may do, so that no call is needed to find out; once for each key. */
+  async learn() {
+    const sent = this.#key;
+    if (this.#learned === sent) return;
+    const { keys, scopes } = await this.json("./page/access");
+    if (this.#key !== sent) return;
+    this.#learned = sent;
+    this.keyed ||= keys;
+    if (scopes.includes("admin") || (keys && !scopes.length)) return; // without a key it is asked for
+    this.denied = keys
+      ? "This key lacks the scope admin."
+      : "This needs a key with the scope admin, and the server has no keys.";
   }
 
   /**

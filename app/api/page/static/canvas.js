@@ -2,17 +2,19 @@
 
 import { h } from "./dom.js";
 
-const SIDE = 256; // pixels of the pad
+const SIDE = 640; // pixels of the pad, which is half as wide on an ordinary screen
 const PEN = 1 / 7; // width of a stroke as a share of the side, as in small pictures of handwriting
 const MARGIN = 0.08; // around a drawing that is centred, as a share of the side
 
 /** A pad for pictures with one number per pixel. */
 export class DrawingPad {
+  #canvas;
   #strokes = []; // each is a list of points, as shares of the side
   #isDrawing = false;
   #ink;
   #paper;
   #changed;
+  #hint = h("span.hint", { "aria-hidden": "true", text: "Draw here" });
 
   /**
    * @param {boolean} isDark whether the model expects light strokes on a dark background
@@ -22,7 +24,7 @@ export class DrawingPad {
     this.#ink = isDark ? "#fff" : "#000";
     this.#paper = isDark ? "#000" : "#fff";
     this.#changed = changed;
-    this.element = h("canvas.pad", {
+    this.#canvas = h("canvas.pad", {
       width: SIDE,
       height: SIDE,
       role: "img",
@@ -33,6 +35,7 @@ export class DrawingPad {
       onpointerup: () => this.#end(),
       onpointercancel: () => this.#end(),
     });
+    this.element = h("div.pad-place", null, this.#canvas, this.#hint);
     this.clear();
   }
 
@@ -43,7 +46,7 @@ export class DrawingPad {
   /** Remove the drawing. */
   clear() {
     this.#strokes = [];
-    paint(this.element, this.#strokes, this.#ink, this.#paper);
+    this.#paint();
   }
 
   /**
@@ -62,7 +65,7 @@ export class DrawingPad {
   #begin(event) {
     if (event.button !== 0) return;
     event.preventDefault();
-    this.element.setPointerCapture(event.pointerId);
+    this.#canvas.setPointerCapture(event.pointerId);
     this.#isDrawing = true;
     this.#strokes.push([]);
     this.#add(event);
@@ -78,13 +81,18 @@ export class DrawingPad {
   }
 
   #add(event) {
-    const box = this.element.getBoundingClientRect();
+    const box = this.#canvas.getBoundingClientRect();
     const passed = event.getCoalescedEvents?.() ?? [];
     for (const each of passed.length ? passed : [event]) {
       const x = (each.clientX - box.left) / box.width;
       this.#strokes.at(-1).push([x, (each.clientY - box.top) / box.height]);
     }
-    paint(this.element, this.#strokes, this.#ink, this.#paper);
+    this.#paint();
+  }
+
+  #paint() {
+    paint(this.#canvas, this.#strokes, this.#ink, this.#paper);
+    this.#hint.hidden = !this.isBlank;
   }
 }
 

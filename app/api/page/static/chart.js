@@ -4,6 +4,8 @@ import { colour, fill, h } from "./dom.js";
 
 const HEIGHT = 130;
 const COLOURS = 6; // --c1 to --c6 of the theme
+const DASHES = [[], [6, 3], [2, 3]];
+const STEPS_S = [5, 10, 15, 30, 60, 120, 180, 300]; // between times on the axis
 const SHORTEST_S = 60; // shortest time shown
 let library = null;
 
@@ -24,7 +26,8 @@ export function load() {
 }
 
 /**
- * @typedef {{label: string, values: (number | null)[]}} Line
+ * @typedef {{label: string, values: (number | null)[], tone?: string}} Line
+ *   `tone`: "bad" or "warn", for lines with the colour of what they mean; else each has its own
  */
 
 /** One chart; `element` belongs in the page. Lines may be added and removed. */
@@ -37,6 +40,7 @@ export class Chart {
   #lines = [];
   #held = null; // the time chosen by keyboard
   #values = h("ul.values");
+  #when; // the unit; in its place the time of the values, if they are not the newest
   #canvas = h("div.plot", { role: "img", tabindex: 0 });
   #spoken = h("p.visually-hidden", { "aria-live": "polite" });
 
@@ -49,7 +53,8 @@ export class Chart {
     this.title = title;
     this.unit = unit;
     this.format = format;
-    const heading = h("figcaption", null, h("h3", { text: title }), h("span.note", { text: unit }));
+    this.#when = h("span.note", { text: unit });
+    const heading = h("figcaption", null, h("h3", { text: title }), this.#when);
     this.element = h("figure.card.chart", null, heading, this.#values, this.#canvas, this.#spoken);
     this.#canvas.addEventListener("keydown", (event) => this.#step(event));
     this.#canvas.addEventListener("pointermove", () => (this.#held = null));
@@ -65,7 +70,7 @@ export class Chart {
   show(times, lines) {
     this.#times = times;
     this.#lines = lines;
-    const labels = JSON.stringify(lines.map((each) => each.label));
+    const labels = JSON.stringify(lines.map(({ label, tone }) => [label, tone]));
     if (labels !== this.#labels || !this.#plot) {
       this.#plot?.destroy();
       this.#plot = new window["uPlot"](this.#options(), this.#data(), this.#canvas);
@@ -83,12 +88,13 @@ export class Chart {
   }
 
   #options() {
+    const looks = looksOf(this.#lines);
     const axis = { stroke: () => colour("--quiet"), ticks: { show: false } };
     const grid = { stroke: () => colour("--line"), width: 1 };
     return {
       width: this.#canvas.clientWidth || 300,
       height: HEIGHT,
-      padding: [6, 12, 0, 0],
+      padding: [6, 32, 0, 0], // half of a label of the time below the right edge
       legend: { show: false },
       cursor: { y: false, drag: { x: false, y: false }, sync: { key: "watch" } },
       scales: {
@@ -96,7 +102,7 @@ export class Chart {
         y: { range: (_, from, to) => [Math.min(0, from), to > 0 ? to * 1.1 : 1] },
       },
       axes: [
-        { ...axis, grid: { show: false }, size: 24, space: 80,
+        { ...axis, grid: { show: false }, size: 24, space: 64, incrs: STEPS_S,
           values: (_, times) => times.map(clock) },
         { ...axis, grid, size: 46, values: (_, values) => values.map(this.format) },
       ],
@@ -104,7 +110,8 @@ export class Chart {
         {},
         ...this.#lines.map((each, index) => ({
           label: each.label,
-          stroke: () => colour(`--c${(index % COLOURS) + 1}`),
+          stroke: () => colour(`--${looks[index].name}`),
+          dash: DASHES[looks[index].dash],
           width: 1.5,
           points: { show: false },
         })),
@@ -129,11 +136,13 @@ export class Chart {
   /** Write the values as text. */
   #tell() {
     const at = this.#index();
+    const looks = looksOf(this.#lines);
     const said = this.#lines.map(({ label, values }, index) =>
-      h("li", null, h(`span.swatch.c${(index % COLOURS) + 1}`), `${label} `,
+      h("li", null, h(`span.swatch.${looks[index].name}.dash-${looks[index].dash}`), `${label} `,
         h("b", { text: this.#said(values[at]) })));
     const past = this.#held !== null || this.#plot?.cursor.idx != null;
-    fill(this.#values, ...said, past && this.#times.length > 0 && h("li.note", { text: clock(this.#times[at]) }));
+    fill(this.#values, ...said);
+    this.#when.textContent = past && this.#times.length ? clock(this.#times[at]) : this.unit;
     // Not while it has the focus: some screen readers would announce each change.
     if (document.activeElement !== this.#canvas) {
       this.#canvas.setAttribute("aria-label", `${this.title}. ${this.#sentence(at)}`);
@@ -171,6 +180,15 @@ export class Chart {
     const left = time === null ? -10 : this.#plot.valToPos(time, "x");
     this.#plot.setCursor({ left, top: time === null ? -10 : 0 });
   }
+}
+
+/** The colour of each line, and which dashes; lines of one tone differ by their dashes. */
+function looksOf(lines) {
+  const before = (index, tone) => lines.slice(0, index).filter((each) => each.tone === tone).length;
+  return lines.map(({ tone }, index) =>
+    tone
+      ? { name: tone, dash: before(index, tone) % DASHES.length }
+      : { name: `c${(index % COLOURS) + 1}`, dash: 0 });
 }
 
 /** @param {number} seconds */

@@ -68,6 +68,10 @@ export function short(value) {
   return String(Number(value.toPrecision(4)));
 }
 
+/** Text in which digests have only their first characters. */
+export const withShortHashes = (text) =>
+  text.replace(/\b[0-9a-f]{32,}\b/g, (digest) => `${digest.slice(0, 12)}…`);
+
 /** Bytes for people. */
 export function bytes(count) {
   if (count < 1024) return `${count} B`;

@@ -9,10 +9,12 @@ export class FieldItems {
 
   /**
    * @param {{name: string, label: string, value: string, rows: number, mono?: boolean}[]} fields of an item
+   * @param {string[][]} [more] the texts of further items
    */
-  constructor(fields) {
+  constructor(fields, more = []) {
     this.#fields = fields;
     this.#append(fields.map((field) => field.value));
+    for (const texts of more) this.#append(texts);
     const add = () => {
       const last = this.values().at(-1);
       this.#append(last).querySelector("textarea").focus();

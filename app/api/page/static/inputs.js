@@ -1,8 +1,9 @@
 // The form for a model's input, by its manifest: pictures, sounds, texts or tensors.
 
-import { freshId, h } from "./dom.js";
+import { h } from "./dom.js";
 import { FieldItems } from "./fields.js";
 import { headerOf } from "./npy.js";
+import { filePicker } from "./picker.js";
 import { PictureInput } from "./pictures.js";
 import { SoundInput } from "./sounds.js";
 
@@ -10,6 +11,7 @@ const NPY = "application/x-npy";
 const MAX_SHOWN = 1024; // items of an array, whose header may claim any number
 
 const MAX_NAMES = 8; // of categories that are shown
+const COMPARED = "Another text, to see how similar both are."; // embeddings are for comparison
 
 /**
  * The input that is sent, and what the page shows of it.
@@ -25,7 +27,8 @@ const MAX_NAMES = 8; // of categories that are shown
 /**
  * The form for a model.
  * @param {Record<string, any>} model of GET /models/NAME?full=true
- * @returns {{element: Element, read: () => Promise<Input | null>, close: () => void}}
+ * @returns {{element: Element, read: () => Promise<Input | null>,
+ *   example: () => Promise<Input | null>, close: () => void}} `example` is the model's, if any
  */
 export function inputFor(model) {
   const isPicture = model.codec === "image" && model.inputs.length === 1; // else as base64 by name
@@ -44,7 +47,14 @@ function textInput(model) {
     value: exampleText(model.example, index),
     rows: pairs ? 2 : 4,
   }));
-  const items = new FieldItems(fields);
+  const isCompared = model.manifest.codec.task === "embed" && !pairs && fields[0].value;
+  const items = new FieldItems(fields, isCompared ? [[COMPARED]] : []);
+  const read = async () => {
+    const texts = items.values();
+    const values = texts.map((each) => JSON.stringify(pairs ? each : each[0]));
+    const shown = texts.map((each, index) => ({ title: "", key: values[index], text: each[0] }));
+    return { many: values.length > 1, shown, body: jsonBody(values) };
+  };
   return {
     element: h(
       "div.stack",
@@ -52,12 +62,8 @@ function textInput(model) {
       items.element,
       h("p.note", { text: `The model reads up to ${most} tokens per item.` }),
     ),
-    async read() {
-      const texts = items.values();
-      const values = texts.map((each) => JSON.stringify(pairs ? each : each[0]));
-      const shown = texts.map((each, index) => ({ title: "", key: values[index], text: each[0] }));
-      return { many: values.length > 1, shown, body: jsonBody(values) };
-    },
+    read,
+    example: async () => (fields.every((each) => each.value) ? read() : null),
     close() {},
   };
 }
@@ -118,10 +124,15 @@ class TensorInput {
     return { many: values.length > 1, shown, body: jsonBody(values) };
   }
 
+  /** The example, which fills the fields at first; null: there is none. */
+  async example() {
+    const texts = this.#items.values()[0];
+    return texts.every((each) => each) ? this.read() : null;
+  }
+
   close() {}
 
   #addPicker() {
-    const id = freshId();
     const clear = h("button.quiet", {
       type: "button",
       text: "Remove the file",
@@ -132,19 +143,17 @@ class TensorInput {
         this.#picker.focus();
       },
     });
-    this.#picker = h("input", {
-      id,
-      type: "file",
+    const picker = filePicker("Choose an .npy file", {
       accept: ".npy",
-      onchange: async () => {
-        const file = this.#picker.files[0];
+      onchange: async ([file]) => {
         this.#typed.hidden = Boolean(file);
         clear.hidden = !file;
         this.#file.textContent = file ? await this.#describe(file) : "";
       },
     });
+    this.#picker = picker.input;
     this.element.append(
-      h("div.row", null, h("label", { for: id, text: "Or an .npy file" }), this.#picker, clear),
+      h("div.row", null, h("span.note", { text: "Or" }), picker.element, clear),
       this.#file,
     );
   }

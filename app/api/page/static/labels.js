@@ -1,27 +1,26 @@
 // Scores with labels as bars, and labelled spans in their text.
 
-import { h, short } from "./dom.js";
+import { fill, freshId, h, short } from "./dom.js";
 
 const LONG_LABEL = 20; // characters: longer labels may take several lines
 const MAX_SPANS = 200;
+const TOP = 5; // bars that are shown at first
 const COLOURS = 6; // classes span-1 to span-6 of try.css
 
 /**
- * The highest scores as bars.
+ * The highest scores as bars, and a button that shows all.
  * @param {{label: string, score: number, scores: number[], labels?: string[]}} prediction
  * @param {string[]} labels of the manifest, in the order of `scores` if the answer has none
- * @param {number} count maximum number of bars
  */
-export function bars(prediction, labels, count) {
+export function bars(prediction, labels) {
   const names = prediction.labels?.length ? prediction.labels : labels;
   const ranked = prediction.scores
     .map((score, index) => ({ score, label: names[index] ?? `index ${index}` }))
     .sort((one, other) => other.score - one.score);
   if (ranked.length) ranked[0].label = prediction.label; // even if the labels are not known
-  const shown = ranked.slice(0, count);
-  const most = Math.max(...shown.map((each) => Math.abs(each.score)), Number.MIN_VALUE);
-  const isShare = shown.every(({ score }) => score >= 0 && score <= 1);
-  const rows = shown.map(({ label, score }, index) => {
+  const most = ranked.reduce((high, { score }) => Math.max(high, Math.abs(score)), Number.MIN_VALUE);
+  const isShare = ranked.every(({ score }) => score >= 0 && score <= 1);
+  const row = ({ label, score }, index) => {
     const bar = h("span.fill");
     bar.style.width = `${(100 * Math.max(0, score)) / (isShare ? 1 : most)}%`;
     return h(
@@ -31,19 +30,31 @@ export function bars(prediction, labels, count) {
       h("td.track", { "aria-hidden": "true" }, h("span.rail", null, bar)),
       h("td.number", { text: isShare ? share(score) : short(score) }),
     );
+  };
+  const body = h("tbody", { id: freshId() });
+  const words = { true: `Show the first ${TOP}`, false: `Show all ${ranked.length}` };
+  const show = (isAll) => {
+    fill(body, ...(isAll ? ranked : ranked.slice(0, TOP)).map(row));
+    more.textContent = words[isAll];
+    more.setAttribute("aria-expanded", String(isAll));
+  };
+  const more = h("button.small", {
+    type: "button",
+    "aria-controls": body.id,
+    onclick: () => show(more.getAttribute("aria-expanded") === "false"),
   });
-  const left = ranked.length - shown.length;
-  const isLong = shown.some(({ label }) => label.length > LONG_LABEL);
+  show(false);
+  const isLong = ranked.slice(0, TOP).some(({ label }) => label.length > LONG_LABEL);
   return h(
-    "div",
+    "div.stack",
     null,
     h(
       isLong ? "table.bars.long" : "table.bars",
       null,
       h("caption.visually-hidden", { text: "Labels by score" }),
-      h("tbody", null, ...rows),
+      body,
     ),
-    left > 0 && h("p.note", { text: `and ${left} more` }),
+    ranked.length > TOP && h("div", null, more),
   );
 }
 

@@ -46,8 +46,10 @@ export function eventReader(deliver) {
 export class History {
   /** @type {Sample[]} */
   samples = [];
+  /** @type {any[]} */
+  versions = []; // of the newest snapshot
 
-  /** @param {{at: number}} snapshot */
+  /** @param {{at: number, versions: any[]}} snapshot */
   add(snapshot) {
     const last = this.samples.at(-1);
     if (last && snapshot.at <= last.at) {
@@ -55,6 +57,7 @@ export class History {
       this.samples = []; // the server's clock was set back
     }
     this.samples.push({ at: snapshot.at, snapshot: { ...snapshot, versions: undefined } });
+    this.versions = snapshot.versions;
     const fresh = this.samples.findIndex((each) => each.at > snapshot.at - KEPT_S);
     this.samples.splice(0, Math.max(fresh, this.samples.length - MOST_SAMPLES));
   }
@@ -94,7 +97,6 @@ export class Feed {
         const newest = this.history.samples.at(-1);
         const wait = await this.#connection();
         if (this.history.samples.at(-1) !== newest) failures = 0;
-        this.history.interrupt();
         const backoff = Math.min(LONGEST_WAIT_MS, 500 * 2 ** failures) * (0.75 + Math.random() / 2);
         if (this.state.kind !== "refused") await sleep(Math.max(wait, backoff));
       }
@@ -125,6 +127,7 @@ export class Feed {
     } catch (error) {
       const refused = error instanceof ApiError && error.status >= 400 && error.status < 429;
       const silent = silence.signal.aborted ? `no data for ${SILENCE_MS / 1000} s` : "";
+      this.history.interrupt();
       this.#become(refused ? "refused" : "lost", silent || error.message);
       return error.retryAfterMs ?? 0;
     } finally {

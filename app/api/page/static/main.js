@@ -12,6 +12,7 @@ const tabs = VIEWS.map((name) => document.getElementById(`tab-${name}`));
 const panels = VIEWS.map((name) => document.getElementById(`panel-${name}`));
 const dialog = /** @type {HTMLDialogElement} */ (document.getElementById("key-dialog"));
 const field = /** @type {HTMLInputElement} */ (document.getElementById("key-value"));
+const help = /** @type {HTMLDetailsElement} */ (document.getElementById("key-help"));
 const problem = document.getElementById("key-problem");
 const api = new Api(askForKey);
 
@@ -66,9 +67,26 @@ async function show(index) {
   }
 }
 
+/** Show the key dialog with its explanation, then the address of the view again. */
+async function explainKeys() {
+  help.open = true;
+  const key = await askForKey("");
+  help.open = false;
+  history.replaceState(null, "", `#${VIEWS[shown]}`);
+  if (key !== null) useKey(key);
+}
+
+function useKey(key) {
+  api.setKey(key);
+  const again = shown;
+  shown = -1;
+  show(again); // with the data that this key may see
+}
+
 function fromAddress() {
   const index = VIEWS.indexOf(location.hash.slice(1).split("/")[0]);
   if (index >= 0 || shown < 0) show(Math.max(index, 0));
+  if (location.hash === "#keys") explainKeys();
 }
 
 for (const [index, tab] of tabs.entries()) {
@@ -89,11 +107,7 @@ for (const [index, tab] of tabs.entries()) {
 
 document.getElementById("key").addEventListener("click", async () => {
   const key = await askForKey("");
-  if (key === null) return;
-  api.setKey(key);
-  const again = shown;
-  shown = -1;
-  show(again); // with the data that this key may see
+  if (key !== null) useKey(key);
 });
 dialog.addEventListener("submit", (event) => {
   if (/^[\x21-\x7e]*$/.test(field.value.trim())) return;

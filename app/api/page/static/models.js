@@ -1,8 +1,9 @@
 // Models: the state of every version, and the form for each batch size; load and unload.
 
 import { Alert, deniedNote, tellDenied } from "./alert.js";
-import { fill, h } from "./dom.js";
+import { fill, h, withShortHashes } from "./dom.js";
 import { save } from "./download.js";
+import { emptyView, loadedNow, stateOf } from "./loading.js";
 import { Plan } from "./plan.js";
 import { number } from "./series.js";
 
@@ -65,6 +66,7 @@ class Models {
     this.#again.hidden = true;
     try {
       const { models } = await this.api.json("./models");
+      await this.api.learn();
       this.#unread.clear();
       this.#show(models);
       const loading = models.some((each) => each.versions.some((one) => one.state === "loading"));
@@ -85,16 +87,17 @@ class Models {
   #show(models) {
     const before = [...this.#cards.keys()].join();
     const names = models.map((each) => each.name);
+    const now = loadedNow(models);
     for (const each of models) {
       if (!this.#cards.has(each.name)) this.#cards.set(each.name, new Card(each.name, this));
-      this.#cards.get(each.name).show(each);
+      this.#cards.get(each.name).show(each, now);
     }
     for (const name of this.#cards.keys()) if (!names.includes(name)) this.#cards.delete(name);
     if (before !== [...this.#cards.keys()].join()) {
       fill(this.#list, ...[...this.#cards.values()].map((each) => each.element));
     }
     this.#permit();
-    if (!models.length) fill(this.#list, h("p.note", { text: "The repository has no models." }));
+    if (!models.length) fill(this.#list, h("section.card", null, emptyView()));
   }
 
   /**
@@ -174,13 +177,13 @@ class Card {
       h("th", { scope: "col" }, text || h("span.visually-hidden", { text: "Details" })));
     this.element = h("section.card.stack", { "aria-label": `Model ${name}` },
       h("div.row", null, h("h3", { text: name }), this.#tags,
-        this.#switch.element),
+        h("span.actions", null, this.#switch.element)),
       h("div.scroll", { tabindex: 0, role: "region", "aria-label": `Versions of ${name}` },
         h("table.versions", null, h("thead", null, h("tr", null, ...columns)), this.#body)),
       this.plan.element);
   }
 
-  show({ default: isDefault, version, versions }) {
+  show({ default: isDefault, version, versions }, now) {
     fill(this.#tags, isDefault && h("span.tag", { text: "default" }),
       version !== null && h("span.note", { text: `serves version ${version}` }));
     this.#switch.show(versions.some((each) => SERVED.includes(each.state)));
@@ -190,7 +193,7 @@ class Card {
     for (const each of versions) {
       const known = this.#versions.get(each.version) ?? new Version(this, each.version);
       this.#versions.set(each.version, known);
-      known.show(each);
+      known.show(each, now);
     }
     for (const each of this.#versions.keys()) if (!numbers.includes(each)) this.#versions.delete(each);
     if (before !== numbers.join()) {
@@ -209,7 +212,7 @@ class Version {
   constructor(card, number) {
     const name = `${card.name}/${number}`;
     const path = `${card.path}/versions/${number}`;
-    const report = h("a", { href: `./${path}/report`, target: "_blank", rel: "noopener",
+    const report = h("a.button.small", { href: `./${path}/report`, target: "_blank", rel: "noopener",
       text: "Report", "aria-label": `Report of ${name}`,
       onclick: (event) => {
         if (!card.models.api.keyed) return;
@@ -219,23 +222,25 @@ class Version {
     this.name = name;
     this.#switch = new Switch(card.models, name, path);
     this.element = h("tr", null, h("th", { scope: "row", text: String(number) }), this.#state,
-      this.#detail, h("td", null, h("span.row.actions", null, report, this.#switch.element)));
+      this.#detail, h("td", null, h("span.actions", null, report, this.#switch.element)));
   }
 
-  show(status) {
-    const shown = JSON.stringify(status);
+  show(status, now) {
+    const shown = JSON.stringify([status, now]);
     if (shown === this.#shown) return;
     this.#shown = shown;
     this.#switch.show(SERVED.includes(status.state));
     const { state, problem, step, seconds, progress } = status;
-    fill(this.#state, h(`span.tag.${TONES[state] ?? "none"}`, { text: state }));
-    if (state === "loading") {
+    fill(this.#state, h(`span.tag.${TONES[state] ?? "none"}`, { text: stateOf(status, now) }));
+    this.#detail.removeAttribute("title");
+    if (state === "loading" && (step || !now)) {
       const bar = h("progress", { max: 1, "aria-label": `${this.name} is loading` });
       if (progress != null) bar.value = progress;
       const words = [step, seconds != null && `${number(seconds)} s`].filter(Boolean).join(", ");
       fill(this.#detail, bar, ` ${words}`);
     } else {
-      this.#detail.textContent = problem ?? "";
+      this.#detail.textContent = withShortHashes(problem ?? "");
+      if (problem) this.#detail.title = problem;
     }
   }
 }
@@ -246,7 +251,7 @@ class Switch {
 
   constructor(models, name, path) {
     this.name = name;
-    this.element = h("button.admin", { type: "button", onclick: () =>
+    this.element = h("button.admin.small", { type: "button", onclick: () =>
       models.change(`${this.#verb} ${name}`, `./admin/${path}/${this.#verb}`, this.element) });
   }
 

@@ -2,6 +2,7 @@
 
 import { DrawingPad } from "./canvas.js";
 import { bytes, freshId, h } from "./dom.js";
+import { filePicker } from "./picker.js";
 
 const SMALL_SIDE = 64; // pixels: larger grey pictures are rarely drawn by hand
 const DRAWN_SCALE = 2; // pixels of a drawing for each pixel of the model's input
@@ -24,20 +25,18 @@ export class PictureInput {
   /** @param {Record<string, any>} model of GET /models/NAME?full=true */
   constructor(model) {
     this.#model = model;
-    const id = freshId();
     const how = model.manifest.codec.preprocess;
-    this.#picker = h("input", {
-      id,
-      type: "file",
+    const picker = filePicker("Choose pictures", {
       multiple: true,
       accept: "image/png,image/jpeg,image/webp,image/gif",
-      onchange: () => this.#take([...this.#picker.files]),
+      onchange: (files) => this.#take(files),
     });
+    this.#picker = picker.input;
     this.#drop = h(
       "div.drop",
       null,
-      h("label", { for: id, text: "Choose pictures, drop them on the page, or paste" }),
-      this.#picker,
+      h("span.note", { text: "Drop pictures on the page, paste them, or" }),
+      picker.element,
       typeof model.example === "string" &&
         h("button", { type: "button", text: "Use the example", onclick: () => this.#useExample() }),
     );
@@ -66,20 +65,16 @@ export class PictureInput {
     await this.#adding;
     const pictures = [...this.#pictures];
     if (this.#pad && !this.#pad.isBlank) pictures.push(await this.#drawn(this.#made + 1));
-    if (!pictures.length) return null;
-    const shown = pictures.map((each) => ({
-      title: each.name,
-      key: each.key,
-      picture: each.blob,
-    }));
-    const many = pictures.length > 1;
-    if (pictures.every((each) => each.made && each.blob.size <= INLINE_BYTES)) {
-      const items = await Promise.all(pictures.map((each) => base64Of(each.blob)));
-      const json = many ? { inputs: items } : { input: items[0] };
-      return { many, shown, body: { kind: "json", text: JSON.stringify(json) } };
-    }
-    const files = pictures.map(({ name, blob, made }) => ({ name, blob, made, type: blob.type }));
-    return { many, shown, body: many ? { kind: "files", files } : { kind: "file", ...files[0] } };
+    return pictures.length ? inputOf(pictures) : null;
+  }
+
+  /**
+   * The model's example as an input.
+   * @returns {Promise<import("./inputs.js").Input | null>} null: there is none
+   */
+  async example() {
+    if (typeof this.#model.example !== "string") return null;
+    return inputOf([await pictureOf(this.#exampleFile(), true)]);
   }
 
   #addPad(how) {
@@ -108,7 +103,6 @@ export class PictureInput {
         h(
           "div.stack",
           null,
-          h("p", { text: "Draw here." }),
           h(
             "div.row",
             null,
@@ -156,11 +150,15 @@ export class PictureInput {
   }
 
   #useExample() {
+    this.#take([this.#exampleFile()], true);
+  }
+
+  #exampleFile() {
     const octets = Uint8Array.from(atob(this.#model.example.replace(/^data:[^,]*,/, "")), (each) =>
       each.charCodeAt(0),
     );
     const type = octets[0] === 0x89 ? "image/png" : "image/jpeg";
-    this.#take([new File([octets], `example.${type.slice(6)}`, { type })], true);
+    return new File([octets], `example.${type.slice(6)}`, { type });
   }
 
   #take(files, made = false) {
@@ -209,6 +207,23 @@ export class PictureInput {
 function isClassifier(model) {
   const { shape } = model.manifest.outputs[0];
   return shape.length === 2 && shape[1] > 1 && shape[1] === model.labels?.length;
+}
+
+/** Pictures as an input: small ones as text, so that copied calls need no file. */
+async function inputOf(pictures) {
+  const shown = pictures.map((each) => ({
+    title: each.name,
+    key: each.key,
+    picture: each.blob,
+  }));
+  const many = pictures.length > 1;
+  if (pictures.every((each) => each.made && each.blob.size <= INLINE_BYTES)) {
+    const items = await Promise.all(pictures.map((each) => base64Of(each.blob)));
+    const json = many ? { inputs: items } : { input: items[0] };
+    return { many, shown, body: { kind: "json", text: JSON.stringify(json) } };
+  }
+  const files = pictures.map(({ name, blob, made }) => ({ name, blob, made, type: blob.type }));
+  return { many, shown, body: many ? { kind: "files", files } : { kind: "file", ...files[0] } };
 }
 
 /** @param {File} blob */

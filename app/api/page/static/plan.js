@@ -1,7 +1,7 @@
 // A model in detail: its inputs, and the form for each batch size on each replica.
 
 import { Alert } from "./alert.js";
-import { fill, h } from "./dom.js";
+import { fill, h, withShortHashes } from "./dom.js";
 import { number } from "./series.js";
 
 /** Details of a model, read when they are opened. */
@@ -51,7 +51,7 @@ export class Plan {
       ["Queue limit", settings && `${number(settings.queue_limit_items)} items`],
       ["Timeout", settings && `${number(settings.timeout_ms)} ms`],
       ["Cache", settings && (settings.cache ? "on" : "off")],
-      ["Signed by", model.signed_by],
+      ["Signed by", model.signed_by && withShortHashes(model.signed_by)],
     ].filter(([, value]) => value);
     fill(this.#content,
       h("dl.spec", null, ...facts.flatMap(([name, value]) =>

@@ -4,6 +4,7 @@ import { colour, h, short } from "./dom.js";
 import { shapeOf } from "./arrays.js";
 
 const MAX_ROWS = 50;
+const COLOURS = 6; // --c1 to --c6 of the theme
 const WIDTH = [320, 640]; // minimum and maximum width of the drawing in pixels
 
 /**
@@ -11,25 +12,35 @@ const WIDTH = [320, 640]; // minimum and maximum width of the drawing in pixels
  * @param {Record<string, any>} prediction
  * @param {Record<string, any>[]} specs of the outputs that have rows
  * @param {Record<string, any>} codec of the manifest
+ * @param {string[]} known all labels of the model: a class keeps its colour in every picture
  * @param {Blob | undefined} picture as it was sent
  */
-export function rowsView(prediction, specs, codec, picture) {
+export function rowsView(prediction, specs, codec, known, picture) {
   const values = specs.map((spec) => prediction.outputs[spec.name]);
   const labels = prediction.labels;
   const count = values[0].length;
   const declared = codec.boxes?.find((each) => specs.some((spec) => spec.name === each.output));
-  const boxes =
-    picture &&
-    specs.findIndex((spec) =>
-      declared ? spec.name === declared.output : spec.shape.length === 3 && spec.shape[2] === 4,
-    );
-  const columns = [...(labels ? ["Label"] : []), ...specs.map((spec) => spec.name)];
+  const boxes = specs.findIndex((spec) =>
+    declared ? spec.name === declared.output : spec.shape.length === 3 && spec.shape[2] === 4,
+  );
+  const edgeNames = declared?.columns ? null : EDGE_NAMES[declared?.form ?? "xyxy"];
+  const isSplit = (index) => index === boxes && edgeNames?.length === specs[index].shape[2];
+  const columns = [
+    ...(labels ? ["Label"] : []),
+    ...specs.flatMap((spec, index) => (isSplit(index) ? edgeNames : [spec.name])),
+  ];
+  const names = labels ?? values[0].map((_, row) => String(row));
+  const order = known.length ? known : [...new Set(names)];
+  const colours = names.map((name) => (order.indexOf(name) % COLOURS) + 1);
   const body = Array.from({ length: Math.min(count, MAX_ROWS) }, (_, row) =>
     h(
       "tr",
       null,
-      labels && h("th", { scope: "row", text: labels[row] }),
-      ...values.map((each) => h("td.number", { text: cell(each[row]) })),
+      labels &&
+        h("th", { scope: "row" }, boxes >= 0 && h(`span.swatch.c${colours[row]}`), labels[row]),
+      ...values
+        .flatMap((each, index) => (isSplit(index) ? each[row] : [each[row]]))
+        .map((each) => h("td.number", { text: cell(each) })),
     ),
   );
   const view = h(
@@ -44,7 +55,13 @@ export function rowsView(prediction, specs, codec, picture) {
         h(
           "thead",
           null,
-          h("tr", null, ...columns.map((name) => h("th", { scope: "col", text: name }))),
+          h(
+            "tr",
+            null,
+            ...columns.map((name, index) =>
+              h(labels && !index ? "th" : "th.number", { scope: "col", text: name }),
+            ),
+          ),
         ),
         h("tbody", null, ...body),
       ),
@@ -52,12 +69,11 @@ export function rowsView(prediction, specs, codec, picture) {
     count === 0 && h("p.note", { text: "No rows: nothing was found." }),
     count > MAX_ROWS && h("p.note", { text: `The first ${MAX_ROWS} of ${count} rows are shown.` }),
   );
-  if (boxes >= 0 && codec.preprocess && !declared?.columns && declared?.form !== "xy") {
-    const names = labels ?? values[boxes].map((_, row) => String(row));
+  if (picture && boxes >= 0 && codec.preprocess && !declared?.columns && declared?.form !== "xy") {
     const shown = values[boxes].slice(0, MAX_ROWS);
     const numbers = shown.map((box) => box.map(Number));
     const edges = declared ? numbers.map(EDGES[declared.form]) : numbers;
-    draw(picture, edges, names, declared ? null : codec.preprocess).then(
+    draw(picture, edges, names, colours, declared ? null : codec.preprocess).then(
       (canvas) =>
         view.prepend(
           h(
@@ -82,6 +98,13 @@ function cell(value) {
     : short(Number(value));
 }
 
+/** Names of a box's numbers in each form. */
+const EDGE_NAMES = {
+  xyxy: ["x0", "y0", "x1", "y1"],
+  xywh: ["x0", "y0", "width", "height"],
+  cxcywh: ["centre x", "centre y", "width", "height"],
+};
+
 /** Left, top, right and bottom of a box in each form. */
 const EDGES = {
   xyxy: (box) => box.slice(0, 4),
@@ -95,7 +118,7 @@ const EDGES = {
 };
 
 /** @param how the preprocessing, if the boxes are in the model's input; null: in the picture */
-async function draw(picture, boxes, labels, how) {
+async function draw(picture, boxes, labels, colours, how) {
   const image = await createImageBitmap(picture);
   const width = Math.min(WIDTH[1], Math.max(WIDTH[0], image.width));
   const zoom = width / image.width;
@@ -111,13 +134,10 @@ async function draw(picture, boxes, labels, how) {
   context.lineWidth = 2;
   context.font = "13px system-ui, sans-serif";
   context.textBaseline = "top";
-  const names = [...new Set(labels)];
   const onPicture = how ? placer(image, how) : (box) => box;
   for (const [index, box] of boxes.entries()) {
     const [left, top, right, bottom] = onPicture(box.map(Number)).map((value) => value * zoom);
-    context.strokeStyle = context.fillStyle = colour(
-      `--c${(names.indexOf(labels[index]) % 6) + 1}`,
-    );
+    context.strokeStyle = context.fillStyle = colour(`--c${colours[index]}`);
     context.strokeRect(left, top, right - left, bottom - top);
     const above = Math.max(0, top - 17);
     context.fillRect(left - 1, above, context.measureText(labels[index]).width + 8, 17);

@@ -1,5 +1,7 @@
 // The lines of Watch's charts, from snapshots of GET /live.
 
+import { toneOf } from "./reasons.js";
+
 /** @typedef {import("./live.js").Sample} Sample */
 /** @typedef {import("./chart.js").Line} Line */
 
@@ -86,7 +88,9 @@ function named(samples, pairs, absent, most, others) {
 
 function failures(samples) {
   const pairs = (snapshot) => Object.entries(snapshot.requests.failed_per_s);
-  const lines = named(samples, pairs, 0, MOST_FAILURES, "others");
+  const lines = named(samples, pairs, 0, MOST_FAILURES, "others").map((line) => {
+    return { ...line, tone: toneOf(line.label) };
+  });
   return lines.length ? lines : server("none", () => 0)(samples);
 }
 
@@ -102,12 +106,14 @@ export const OF_SERVER = [
     lines: [server("answered", (snapshot) => snapshot.requests.per_s)],
   },
   {
-    title: "Latency",
+    title: "Latency, p50",
     unit: "ms",
-    lines: [
-      server("p50", (snapshot) => snapshot.requests.p50_ms),
-      server("p99", (snapshot) => snapshot.requests.p99_ms),
-    ],
+    lines: [server("p50", (snapshot) => snapshot.requests.p50_ms)],
+  },
+  {
+    title: "Latency, p99",
+    unit: "ms",
+    lines: [server("p99", (snapshot) => snapshot.requests.p99_ms)],
   },
   { title: "Rejections and failures", unit: "per second", lines: [failures] },
 ];

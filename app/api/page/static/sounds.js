@@ -1,34 +1,34 @@
 // Sounds as input: WAV and FLAC files; several form a batch.
 
-import { bytes, freshId, h } from "./dom.js";
+import { bytes, h } from "./dom.js";
+import { filePicker } from "./picker.js";
 
 /** The input of an audio model. */
 export class SoundInput {
+  #model;
   #files = [];
   #list = h("ul.thumbs", { "aria-label": "Sounds to send" });
   #picker;
 
   /** @param {Record<string, any>} model of GET /models/NAME?full=true */
   constructor(model) {
-    const id = freshId();
-    this.#picker = h("input", {
-      id,
-      type: "file",
+    this.#model = model;
+    const picker = filePicker("Choose WAV or FLAC files", {
       multiple: true,
       accept: ".wav,.flac,audio/wav,audio/flac",
-      onchange: () => {
-        for (const blob of this.#picker.files) this.#add(blob, false);
+      onchange: (files) => {
+        for (const blob of files) this.#add(blob, false);
         this.#picker.value = ""; // so that the same file can be chosen again
       },
     });
+    this.#picker = picker.input;
     this.element = h(
       "div.stack",
       null,
       h(
         "div.row",
         null,
-        h("label", { for: id, text: "WAV or FLAC files" }),
-        this.#picker,
+        picker.element,
         typeof model.example === "string" &&
           h("button", {
             type: "button",
@@ -48,13 +48,13 @@ export class SoundInput {
    * @returns {Promise<import("./inputs.js").Input | null>} null: there is none
    */
   async read() {
-    if (!this.#files.length) return null;
-    const files = this.#files.map(({ blob, made }) => {
-      return { name: blob.name, blob, made, type: blob.type || "application/octet-stream" };
-    });
-    const shown = files.map(({ name, blob }) => ({ title: name, key: `${name}:${blob.size}` }));
-    const many = files.length > 1;
-    return { many, shown, body: many ? { kind: "files", files } : { kind: "file", ...files[0] } };
+    return this.#files.length ? inputOf(this.#files) : null;
+  }
+
+  /** The model's example as an input; null: there is none. */
+  async example() {
+    if (typeof this.#model.example !== "string") return null;
+    return inputOf([{ blob: exampleOf(this.#model.example), made: true }]);
   }
 
   close() {}
@@ -80,6 +80,16 @@ export class SoundInput {
     );
     this.#list.append(item);
   }
+}
+
+/** @param {{blob: File, made: boolean}[]} sounds */
+function inputOf(sounds) {
+  const files = sounds.map(({ blob, made }) => {
+    return { name: blob.name, blob, made, type: blob.type || "application/octet-stream" };
+  });
+  const shown = files.map(({ name, blob }) => ({ title: name, key: `${name}:${blob.size}` }));
+  const many = files.length > 1;
+  return { many, shown, body: many ? { kind: "files", files } : { kind: "file", ...files[0] } };
 }
 
 /** The model's example, a WAV file in base64. */

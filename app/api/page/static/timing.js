@@ -27,19 +27,28 @@ export function parsed(header) {
 }
 
 /**
- * A waterfall: one bar for each stage, after the previous ones, and the rest for the network.
+ * The time that the server spent on a call.
+ * @param {Response} response
+ * @returns {number | null} milliseconds; null without a Server-Timing header
+ */
+export function spentBy(response) {
+  const { stages } = parsed(response.headers.get("Server-Timing") ?? "");
+  return stages.length ? stages.reduce((sum, [, each]) => sum + each, 0) : null;
+}
+
+/**
+ * A waterfall of the server's stages, one after the other; the network is apart.
  * @param {Response} response
  * @param {number} total milliseconds, measured by the browser
  */
 export function timingView(response, total) {
   const { stages, batch } = parsed(response.headers.get("Server-Timing") ?? "");
-  const inside = stages.reduce((sum, [, each]) => sum + each, 0);
-  const all = Math.max(total, inside) || 1;
+  const inside = spentBy(response) ?? 0;
   let begin = 0;
   const row = (name, from, length, kind = "span.fill") => {
     const bar = h(kind);
-    bar.style.marginLeft = `${(100 * from) / all}%`;
-    bar.style.width = `${Math.max(0.5, (100 * length) / all)}%`;
+    bar.style.marginLeft = `${(100 * from) / (inside || 1)}%`;
+    bar.style.width = `${Math.max(0.5, (100 * length) / (inside || 1))}%`;
     return h(
       "tr",
       null,
@@ -53,10 +62,7 @@ export function timingView(response, total) {
     begin += length;
     return made;
   });
-  rows.push(
-    row("Network and browser", inside, Math.max(0, total - inside), "span.fill.outside"),
-    row("Total", 0, total, "span.fill.outside"),
-  );
+  if (stages.length) rows.push(row("Server", 0, inside, "span.fill.outside"));
   const ran = batch === null ? "none ran" : `${batch} ${batch === "1" ? "item" : "items"}`;
   return h(
     "section.card.stack",
@@ -69,6 +75,7 @@ export function timingView(response, total) {
       h("tbody", null, ...rows),
     ),
     facts({
+      "Network and browser": `${Math.max(0, total - inside).toFixed(2)} ms`,
       Cache: response.headers.get("X-Torchlane-Cache") ?? "not used",
       "Largest batch": ran,
       "Request ID": response.headers.get("X-Request-ID") ?? "",

@@ -1,12 +1,12 @@
 // The view Try: choose a model, give it an input, read the answer.
 
 import { Alert } from "./alert.js";
-import { jsonView, predictionsOf } from "./answer.js";
+import { answerTo, answerView } from "./answered.js";
 import { callOf } from "./calls.js";
-import { fill, freshId, h } from "./dom.js";
+import { fill, freshId, h, withShortHashes } from "./dom.js";
 import { inputFor } from "./inputs.js";
+import { emptyView, loadedNow, stateOf } from "./loading.js";
 import { snippetsView } from "./snippets.js";
-import { timingView } from "./timing.js";
 
 const LOOK_AGAIN_MS = 2000;
 const NEWEST = ""; // the version of a call that names no version
@@ -47,7 +47,9 @@ let api = null;
 let input = null; // the form of the chosen model
 let model = null; // as GET /models/NAME?full=true describes it
 let running = null; // aborts the call in flight
+let showing = null; // aborts the call of the example
 let waiting = 0; // the timer that checks again for a model that is not ready
+let now = ""; // the model that is being loaded
 let isShown = false;
 let isByHand = false; // whether the user has chosen the model
 let asked = 0; // requests for descriptions of models: only the last one counts
@@ -92,12 +94,13 @@ async function list() {
     return;
   }
   const before = models.value;
+  now = loadedNow(found);
   fill(
     models,
     ...found.map((each) =>
       h("option", {
         value: each.name,
-        text: each.state === "ready" ? each.name : `${each.name} (${each.state})`,
+        text: each.state === "ready" ? each.name : `${each.name} (${whatOf(each)})`,
       }),
     ),
   );
@@ -107,7 +110,8 @@ async function list() {
     await chosen(models.value, isKept ? versions.value : NEWEST);
   } else {
     unread.clear();
-    about.textContent = "The repository has no models yet.";
+    about.textContent = "";
+    fill(place, emptyView());
     send.hidden = true;
     lookAgain();
   }
@@ -171,7 +175,20 @@ async function chosen(name, version) {
   if (found.manifest) {
     input = inputFor(found);
     fill(place, input.element);
+    showExample();
   } else lookAgain();
+}
+
+/** Show what the model answers to its example, until the user sends something. */
+async function showExample() {
+  const calls = (showing = new AbortController());
+  try {
+    const example = await input.example();
+    if (example) await predict(callOf(model, versions.value, example), calls.signal, true);
+  } catch (error) {
+    if (error.name === "AbortError") return;
+    fill(result, h("p.note", { text: `The example has no answer: ${error.message}` }));
+  }
 }
 
 function isReady(model, version) {
@@ -183,6 +200,7 @@ function isReady(model, version) {
 /** Remove the form and the answer to its input. */
 function takeAway() {
   running?.abort();
+  showing?.abort();
   input?.close();
   input = null;
   send.hidden = true; // without a form there is nothing to send
@@ -190,11 +208,19 @@ function takeAway() {
   fill(result);
 }
 
+/** The state of a model that is not ready, such as "waiting for minilm". */
+function whatOf({ name, state, versions: known }) {
+  const version = known.find((each) => each.state === state);
+  return version && name !== now ? stateOf(version, now) : state;
+}
+
 /** The reason why a model does not answer. */
-function whyNot({ state, versions: known }) {
+function whyNot(model) {
+  const { state, versions: known } = model;
   const step = known.find((each) => each.step)?.step;
   if (state === "loading" && step) return `The model is loading: ${step}.`;
-  return known.find((each) => each.problem)?.problem ?? `The model is ${state}.`;
+  const problem = known.find((each) => each.problem)?.problem;
+  return problem ? withShortHashes(problem) : `The model is ${whatOf(model)}.`;
 }
 
 function submitByKey(event) {
@@ -204,6 +230,7 @@ function submitByKey(event) {
 async function submit(event) {
   event.preventDefault();
   if (running || !input) return;
+  showing?.abort();
   running = new AbortController();
   busy(true);
   try {
@@ -231,67 +258,24 @@ function busy(isBusy) {
  * Make a call and show its result.
  * @param {import("./calls.js").Call} call
  * @param {AbortSignal} signal
+ * @param {boolean} [isExample] whether the page sends it by itself
  */
-async function predict(call, signal) {
-  alert.clear();
+async function predict(call, signal, isExample = false) {
+  if (!isExample) alert.clear();
   try {
-    const response = await answerTo(call, signal);
-    const text = await response.text();
-    const total = performance.now() - response.sentAt;
-    const answer = JSON.parse(text);
-    fill(
-      result,
-      h(
-        "section.card.stack",
-        { "aria-label": "Answer" },
-        h(
-          "div.row",
-          null,
-          h("h2", { text: "Answer" }),
-          h("span.tag", { text: `${answer.model} ${answer.version}` }),
-          ...cacheTags(response),
-        ),
-        ...predictionsOf(answer, call.model, call.input.shown),
-        jsonView(text),
-      ),
-      timingView(response, total),
-      snippetsView(call, api),
-    );
-    const label = answer.prediction?.label;
-    status.textContent = `Answered in ${total.toFixed(1)} ms${label === undefined ? "" : `: ${label}`}.`;
+    const answer = await answerTo(api, call, signal);
+    const { line, elements } = answerView(answer, call, api, isExample);
+    fill(result, ...elements);
+    if (isExample) return;
+    status.textContent = line;
     bringIntoView();
   } catch (error) {
-    if (error.name !== "AbortError") fill(result, snippetsView(call, api));
+    if (error.name !== "AbortError" && !isExample) fill(result, snippetsView(call, api));
     throw error;
-  }
-}
-
-/** The answer to a call; if an output cannot be drawn, with its numbers, and the call says so. */
-async function answerTo(call, signal) {
-  const options = { method: "POST", headers: call.headers, body: call.body, signal };
-  try {
-    return await api.request(call.path, options);
-  } catch (error) {
-    const [path, query] = call.path.split("?", 2);
-    if (error.status !== 406 || !query) throw error;
-    call.path = path; // for example, a PNG mask has no class above 255
-    return await api.request(path, options);
   }
 }
 
 /** Scroll to the answer: on a narrow screen it is below the form. */
 function bringIntoView() {
   if (result.getBoundingClientRect().top > innerHeight * 0.8) result.scrollIntoView();
-}
-
-/** The cache results in words: "cache hit", or "2 computed" and "1 joined" for a batch. */
-function cacheTags(response) {
-  const words = { hit: "from the cache", miss: "computed", joined: "joined" };
-  const said = response.headers.get("X-Torchlane-Cache") ?? "";
-  if (said in words) return [h("span.tag", { text: said === "joined" ? said : `cache ${said}` })];
-  return said
-    .split(",")
-    .map((part) => part.trim().split("="))
-    .filter(([name, count]) => name in words && count !== "0")
-    .map(([name, count]) => h("span.tag", { text: `${count} ${words[name]}` }));
 }

@@ -5,9 +5,12 @@ import { Chart, load } from "./chart.js";
 import { bytes, fill, h } from "./dom.js";
 import { save } from "./download.js";
 import { Feed } from "./live.js";
+import { failuresIn, isIdle, modelsIn, statesOf } from "./means.js";
+import { FAILURES, reasonOf, toneOf } from "./reasons.js";
 import { nameOf, number, OF_DEVICES, OF_MODEL, OF_SERVER } from "./series.js";
 
 const PROFILE_S = 5;
+const SPANS = [1, 5, 10]; // minutes
 let view = null;
 let shown = false;
 
@@ -18,7 +21,7 @@ let shown = false;
  */
 export async function start(panel, api) {
   shown = true;
-  await load();
+  await Promise.all([load(), api.learn().catch(() => null)]); // the connection says what is wrong
   if (!shown) return; // the user has selected another view
   view ??= new Watch(panel, api);
   view.feed.run();
@@ -39,7 +42,17 @@ class Watch {
     onclick: () => this.#toggle() });
   #model = h("select", { id: "watch-model", onchange: () => this.draw() },
     h("option", { value: "", text: "All models" }));
+  #span = h("select", { id: "watch-span", onchange: () => this.draw() },
+    ...SPANS.map((each) => h("option", { value: String(each), text: `${each} min` })));
   #facts = h("p.note");
+  #tiles = h("dl.tiles");
+  #idle = h("p.note", { hidden: true }, "No requests yet: send one in Try, or run ",
+    h("code", { text: "torchlane load run --rate 10 --seconds 60" }), ".");
+  #models = h("tbody");
+  #versions; // the region of its table
+  #reasons = h("tbody");
+  #refused = h("section.stack", { hidden: true });
+  #now = h("section.stack"); // hidden while the numbers are not known
   #replicas = h("tbody");
   #devices = h("tbody");
   #ofDevices = h("section.stack", { hidden: true });
@@ -55,7 +68,7 @@ class Watch {
       group.map(({ title, unit, lines }) => ({ chart: new Chart(title, unit, number), lines })),
     );
     const [server, model, devices] = this.charts.map((group) =>
-      h("div.charts", null, ...group.map(({ chart }) => chart.element)),
+      h(`div.charts.of-${group.length}`, null, ...group.map(({ chart }) => chart.element)),
     );
     fill(
       this.#ofDevices,
@@ -63,20 +76,33 @@ class Watch {
       table("Devices", ["Device", "Memory", "Utilization", "Temperature"], this.#devices),
       devices,
     );
+    fill(this.#refused, h("h2", { text: "Rejections and failures" }),
+      table("Reasons", ["Code", "Requests", "Reason"], this.#reasons));
+    this.#versions = table("Versions",
+      ["Version", "Items/s", "Batch", "In the queue", "Compute", "Cache"], this.#models);
     fill(
-      this.#known,
-      h("div.row", null, h("h2", { text: "Server" }), this.#facts), server,
-      h("div.row", null, h("h2", { text: "Models" }),
-        h("label.visually-hidden", { for: "watch-model", text: "Model" }), this.#model),
-      model,
+      this.#now,
       h("h2", { text: "Replicas" }),
       table("Replicas", ["Replica", "Device", "State", "Busy", "Items/s"], this.#replicas),
       this.#ofDevices,
     );
     fill(
+      this.#known,
+      this.#tiles, this.#idle,
+      h("div.row", null, h("h2", { text: "Server" }), this.#facts), server, this.#refused,
+      h("div.row", null, h("h2", { text: "Models" }),
+        h("label.visually-hidden", { for: "watch-model", text: "Model" }), this.#model),
+      this.#versions,
+      model,
+      this.#now,
+    );
+    this.#span.value = "5";
+    fill(
       panel,
       h("div.stack", null,
-        h("div.row", null, this.#status, this.#connect, this.#pause, this.profiler.element),
+        h("div.row", null, this.#status, this.#connect, this.#pause,
+          h("label.visually-hidden", { for: "watch-span", text: "Time shown" }), this.#span,
+          this.profiler.element),
         this.profiler.alert.element, this.#known),
     );
   }
@@ -92,12 +118,23 @@ class Watch {
     if (!shown) return;
     this.#tellState();
     this.profiler.permit();
-    const samples = this.#paused ?? this.feed.history.samples;
-    const newest = samples.findLast((each) => each.snapshot)?.snapshot;
+    const all = this.#paused ?? this.feed.history.samples;
+    const newest = all.findLast((each) => each.snapshot)?.snapshot;
     if (!newest) return;
+    const since = newest.at - 60 * Number(this.#span.value);
+    const samples = all.slice(all.findIndex((each) => each.at >= since));
+    const isOnline = this.#paused !== null || this.feed.state.kind === "live";
     this.#known.hidden = false;
     this.#choices(newest.models.map(nameOf));
-    this.#facts.textContent = factsOf(newest);
+    fill(this.#tiles, ...tilesOf(isOnline ? newest : null, this.feed.history.versions));
+    this.#idle.hidden = !isOnline || !isIdle(samples);
+    this.#now.hidden = !isOnline;
+    this.#facts.textContent = isOnline ? factsOf(newest) : "";
+    fill(this.#models, ...modelsIn(samples).map(modelRow));
+    const failures = failuresIn(samples);
+    fill(this.#reasons, ...failures.map(reasonRow));
+    this.#refused.hidden = failures.length === 0 || !isOnline;
+    this.#versions.hidden = !isOnline;
     fill(this.#replicas, ...newest.replicas.map(replicaRow));
     fill(this.#devices, ...newest.devices.map(deviceRow));
     this.#ofDevices.hidden = newest.devices.length === 0;
@@ -191,6 +228,46 @@ function factsOf({ ready, requests, cache }) {
     `${requests.in_flight} in flight`,
     cache && `cache: ${bytes(cache.bytes)}${of} (entries: ${number(cache.entries)})`,
   ].filter(Boolean).join(" · ");
+}
+
+/**
+ * The figures that say how the server does.
+ * @param {any} snapshot  null: not known
+ * @param {{state: string}[]} versions
+ */
+function tilesOf(snapshot, versions) {
+  const failed = Object.entries(snapshot?.requests.failed_per_s ?? {}).filter(([, rate]) => rate);
+  const errors = failed.reduce((sum, [, rate]) => sum + rate, 0);
+  const isBad = failed.some(([code]) => FAILURES.includes(code));
+  const shares = (snapshot?.replicas ?? []).map((each) => each.busy_share)
+    .filter((each) => each != null);
+  const busy = shares.length && shares.reduce((sum, each) => sum + each, 0) / shares.length;
+  const states = statesOf(versions);
+  const tile = (name, value, tone = "") => h("div", null, h("dt", { text: name }),
+    h(tone ? `dd.${tone}` : "dd", { text: snapshot && value !== null ? value : "–" }));
+  const p99 = snapshot?.requests.p99_ms ?? null;
+  return [
+    tile("Requests/s", snapshot && number(snapshot.requests.per_s)),
+    tile("p99", p99 === null ? null : `${number(p99)} ms`),
+    tile("Errors/s", number(errors), errors && snapshot ? (isBad ? "bad" : "warn") : ""),
+    tile("Busy", shares.length ? `${Math.round(100 * busy)} %` : null),
+    tile("Models", states.join(", "), snapshot && states.length > 1 ? "warn" : ""),
+  ];
+}
+
+function modelRow({ name, items, batch, queue, compute, hits, isSlowest }) {
+  const cell = (value, unit = "") =>
+    h("td.number", { text: value === null ? "–" : `${number(value)}${unit}` });
+  return h("tr", null,
+    h("th", { scope: "row" }, `${name} `, isSlowest && h("span.tag.warn", { text: "slowest" })),
+    cell(items), cell(batch), cell(queue, " ms"), cell(compute, " ms"),
+    cell(hits === null ? null : 100 * hits, " %"));
+}
+
+function reasonRow([code, count]) {
+  return h("tr", null,
+    h("th", { scope: "row" }, h(`span.tag.${toneOf(code)}`, { text: code })),
+    h("td.number", { text: number(Math.round(count)) }), h("td", { text: reasonOf(code) }));
 }
 
 /** A share as a bar with its percentage. */
