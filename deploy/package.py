@@ -61,17 +61,13 @@ def _sources(root: Path) -> Iterator[str]:
     """The paths of the packages' files: those that git tracks, or all where there is no git."""
     folders = (NAME, *PARTS)
     if (root / ".git").exists():
-        # The folder may belong to another user, as in a container that builds wheels.
-        command = ["git", "-c", f"safe.directory={root}", "ls-files", "-z", "--", *folders]
-        try:
-            done = subprocess.run(  # nosec B603 # without a shell
-                command, cwd=root, capture_output=True, text=True, check=False
+        modules = [f"{folder}/*.py" for folder in folders]
+        if new := _listed(root, "--others", "--exclude-standard", "--", *modules):
+            raise PackageError(
+                f"git does not track {', '.join(new)}, so the wheel would lack it: `git add` or "
+                "remove it"
             )
-        except FileNotFoundError as error:
-            raise PackageError("this is a git checkout, and there is no command git") from error
-        if done.returncode:
-            raise PackageError(f"git cannot list the files of {root}: {done.stderr.strip()}")
-        names = [name for name in done.stdout.split("\0") if name and (root / name).exists()]
+        names = [name for name in _listed(root, "--", *folders) if (root / name).exists()]
     else:
         files = (file for folder in folders for file in (root / folder).rglob("*"))
         names = [file.relative_to(root).as_posix() for file in files if file.is_file()]
@@ -79,6 +75,21 @@ def _sources(root: Path) -> Iterator[str]:
         parts = name.split("/")
         if not any(fnmatch.fnmatch(part, hidden) for part in parts for hidden in HIDDEN):
             yield name
+
+
+def _listed(root: Path, *options: str) -> list[str]:
+    """The paths that `git ls-files` lists."""
+    # The folder may belong to another user, as in a container that builds wheels.
+    command = ["git", "-c", f"safe.directory={root}", "ls-files", "-z", *options]
+    try:
+        done = subprocess.run(  # nosec B603 # without a shell
+            command, cwd=root, capture_output=True, text=True, check=False
+        )
+    except FileNotFoundError as error:
+        raise PackageError("this is a git checkout, and there is no command git") from error
+    if done.returncode:
+        raise PackageError(f"git cannot list the files of {root}: {done.stderr.strip()}")
+    return [name for name in done.stdout.split("\0") if name]
 
 
 def rewritten(source: bytes, name: str) -> bytes:

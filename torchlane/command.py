@@ -1,7 +1,8 @@
 """The command `torchlane`: starts the program of a command, which imports what it needs.
 
-`torchlane serve --port 9000` is `python -m app --port 9000`. This module imports only the standard
-library, so that an answer to `torchlane --help` takes no longer than Python's own start.
+`torchlane serve --port 9000` is `python -m app --port 9000`. This module imports hardly
+more than the standard library, so that an answer to `torchlane --help` takes no longer than
+Python's own start.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """`torchlane completion SHELL`: prints a script with which a shell completes commands.
 
-The script knows commands, flags and choices, and starts no Python when a key is pressed. It is of
-one release: print it again after an update.
+The script knows commands, flags and choices, and starts no Python when a key is pressed. It belongs
+to one release: print it again after an update.
 """
 
 from __future__ import annotations

@@ -152,11 +152,14 @@ class Guard:
         return Caller(key.name, limits, self._rates, metrics)
 
     def scopes(self, fields: Mapping[bytes, bytes]) -> frozenset[str]:
-        """What the caller that sent these headers may do; empty if its key is unknown."""
+        """What the caller that sent these headers may do; empty if a key is required and missing.
+
+        Raises:
+            Unauthorized: if the key is unknown.
+        """
         if not self.asks_for_keys:
             return frozenset((PREDICT,))
-        key = self._keyring.find(_secret_in(fields))
-        return frozenset() if key is None else key.scopes
+        return self._key_of(fields).scopes if _secret_in(fields) else frozenset()
 
     def key_name(self, fields: Mapping[bytes, bytes]) -> str:
         """The name of the key in these headers; empty if none is required, or it is unknown."""

@@ -253,7 +253,7 @@ class BatchCost:
             overhead_s: further seconds of waiting for its thread and for the event loop; None if
                 unknown.
             length: length of the items.
-            began: when it began.
+            began: when it began; by default, after all others.
             ended: when it ended.
         """
         if not self._curves.lengths:  # no measurements: extrapolate from this batch

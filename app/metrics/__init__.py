@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import re
+import warnings
 from collections.abc import Callable, Iterable, Mapping
 from typing import TypeVar
 
@@ -76,7 +77,10 @@ class Metrics(Counters, Gauges):
     def remove_model(self, model: ModelId) -> None:
         """Remove the gauges of a model; its counters stay."""
         for gauge in self.of_models:
-            gauge.remove(*labels_of(model))
+            with warnings.catch_warnings():
+                # prometheus_client cannot remove values from its files, but ours are in memory.
+                warnings.simplefilter("ignore", UserWarning)
+                gauge.remove(*labels_of(model))
 
     def watch_log(self, dropped_total: Callable[[], int]) -> None:
         """Count the lines that the log has dropped, of which `dropped_total` returns the total."""

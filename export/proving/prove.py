@@ -226,9 +226,10 @@ def _prove(
         for name in draft.files
     ]
     parity = accuracy = None
-    for kind in (kind for kind in kinds_here() if kind in draft.device_kinds):
+    kinds = [kind for kind in kinds_here() if kind in draft.device_kinds]
+    for kind in kinds:
         plain = _load(work, draft, files, kind, optimized=False)
-        if kind == "cpu" and precision != "float32" and work.options.may_leave_out:
+        if kinds == ["cpu"] and precision != "float32" and work.options.may_leave_out:
             _check_pace(work, name, plain)
         so_far = 0.0 if parity is None else parity.max_absolute
         device_parity = _parity(work, plain, precision, kind, progress, so_far)
@@ -270,7 +271,7 @@ def _check_pace(work: _ProofState, name: str, form: Forward) -> None:
     if slower > SLOWER:
         raise NotApplicable(
             f"on this CPU it takes {slower:.0f} times as long as eager; to build it for another "
-            f"one, name it: --variants script,{name}"
+            "machine, list it in --variants"
         )
 
 

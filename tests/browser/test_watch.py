@@ -209,10 +209,10 @@ def test_a_lost_connection_clears_the_numbers(visit: Visits, server: Server) -> 
 def test_an_idle_server_says_how_to_send_a_request(visit: Visits, server: Server) -> None:
     idle = {**SNAPSHOT, "requests": {**REQUESTS, "per_s": 0.0}}
     page = watch(visit, server, [idle])
-    hint = page.get_by_text("No requests yet")
+    hint = page.get_by_text("No requests in this time")
     expect(hint).to_contain_text("torchlane load run --rate")
     busy = watch(visit, server, [idle, {**SNAPSHOT, "at": 1001.0}])
-    expect(busy.get_by_text("No requests yet")).to_be_hidden()
+    expect(busy.get_by_text("No requests in this time")).to_be_hidden()
 
 
 def test_only_the_chosen_minutes_are_shown(visit: Visits, server: Server) -> None:

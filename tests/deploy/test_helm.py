@@ -66,8 +66,8 @@ def test_the_chart_is_of_this_release() -> None:
     assert chart["version"] == chart["appVersion"] == project["version"]
 
 
-@pytest.mark.parametrize("release", ["ml-2", "2026"])
-def test_releases_in_one_namespace_share_nothing(release: str) -> None:
+def test_releases_in_one_namespace_share_nothing() -> None:
+    release = "ml-2"
     rendered = render(release=release)
     assert {each["metadata"]["name"] for each in rendered.objects} == {release}
     assert "torchlane" not in set(strings(list(rendered.objects)))
@@ -110,6 +110,12 @@ def test_values_change_images_and_parts_of_objects() -> None:
     scaling = rendered.one("HorizontalPodAutoscaler")["spec"]
     assert (scaling["minReplicas"], scaling["maxReplicas"]) == (2, 10)
     assert rendered.one("NetworkPolicy")["spec"]["policyTypes"] == ["Ingress"]
+
+
+@pytest.mark.parametrize("release", ["2026", "a.b"])
+def test_a_release_name_that_no_service_can_have_is_refused(release: str) -> None:
+    with pytest.raises(helm.HelmError, match="cannot be the name of a Service"):
+        render(release=release)
 
 
 @pytest.mark.parametrize(

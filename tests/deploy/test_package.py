@@ -67,6 +67,9 @@ def test_only_tracked_files_of_a_checkout_are_in_the_package(tmp_path: Path) -> 
     for command in (["init", "--quiet"], ["add", "torchlane/known.py", "torchlane/deleted.py"]):
         subprocess.run(["git", *command], cwd=root, check=True)
     (root / "torchlane" / "deleted.py").unlink()
+    with pytest.raises(PackageError, match=r"git does not track torchlane/unknown\.py"):
+        build(root, tmp_path / "out")
+    (root / "torchlane" / "unknown.py").unlink()
     package = build(root, tmp_path / "out")
     assert [each.name for each in package.iterdir()] == ["known.py"]
     (root / ".git" / "index").write_bytes(b"broken")

@@ -143,7 +143,9 @@ async def test_the_page_learns_what_its_key_may_do(tmp_path: Path) -> None:
         answer = await api.client.get("/page/access")
         assert answer.json() == {"keys": False, "scopes": ["predict"]}
     async with serving(tmp_path, wait_ready=False, api_keys=line) as api:
-        for key, scopes in ((secret, ["admin", "predict"]), ("wrong", []), ("", [])):
+        wrong = await api.client.get("/page/access", headers={"X-API-Key": "wrong"})
+        assert wrong.status_code == 401  # as any call, so that guesses are logged and counted
+        for key, scopes in ((secret, ["admin", "predict"]), ("", [])):
             answer = await api.client.get("/page/access", headers={"X-API-Key": key})
             assert answer.json() == {"keys": True, "scopes": scopes}
             assert answer.headers["cache-control"] == "no-store"

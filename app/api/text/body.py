@@ -218,8 +218,8 @@ def unnamed(loaded: LoadedModels, tasks: Sequence[TextTask]) -> str | None:
         names = loaded_for(loaded, task)
         if len(names) > 1:
             raise ModelNotFound(
-                f"several models are made to {task}: name one in 'model'; there are: "
-                f"{list_names(names)}"
+                f"several models are made to {task}: name one in 'model', or set "
+                f"TORCHLANE_DEFAULT_MODEL; there are: {list_names(names)}"
             )
         if names:
             return names[0]

@@ -143,14 +143,19 @@ class GrpcServer:
         relay.stop_listening()
         self._reader.close()
         self._streams.close()
+        # The shutdown is neither cancelled nor repeated: grpcio would fail if its calls were being
+        # ended, and crash if two shutdowns ended at once.
         stopping = asyncio.create_task(server.shutdown(budget_s))
-        while server.calls and not stopping.done():  # noqa: ASYNC110  # grpcio has no event for it
-            await asyncio.sleep(0.01)
-        # Idle clients have a moment to disconnect. The shutdown is neither cancelled nor repeated:
-        # grpcio would fail if its calls were being ended, and crash if two shutdowns ended at once.
-        await asyncio.wait((stopping,), timeout=min(FAREWELL_S, budget_s))
-        relay.close()
-        await stopping
+        try:
+            while server.calls and not stopping.done():  # noqa: ASYNC110  # grpcio has no event
+                await asyncio.sleep(0.01)
+            # Idle clients have a moment to disconnect.
+            await asyncio.wait((stopping,), timeout=min(FAREWELL_S, budget_s))
+        finally:
+            relay.close()
+        await asyncio.wait((stopping,))
+        if error := stopping.exception():
+            LOG.error("grpc_not_closed", exc_info=error)
 
     def _cut(self, code: str) -> Callable[[], None]:
         return self._service.metrics.connections_cut.labels(code).inc

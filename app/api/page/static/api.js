@@ -50,9 +50,12 @@ export class Api {
   async learn() {
     const sent = this.#key;
     if (this.#learned === sent) return;
-    const { keys, scopes } = await this.json("./page/access");
+    const response = await this.#send("./page/access", {});
     if (this.#key !== sent) return;
     this.#learned = sent;
+    if (!response.ok) return; // an unknown key: the first call that needs one asks for another
+    const { keys, scopes } = await response.json();
+    if (this.#key !== sent) return;
     this.keyed ||= keys;
     if (scopes.includes("admin") || (keys && !scopes.length)) return; // without a key it is asked for
     this.denied = keys

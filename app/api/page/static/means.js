@@ -22,7 +22,7 @@ export function failuresIn(samples) {
   return [...counts].filter(([, count]) => count > 0).sort((one, other) => other[1] - one[1]);
 }
 
-/** Whether any request was answered. */
+/** Whether no request ended. */
 export const isIdle = (samples) => known(samples).every(({ requests }) => !requests.per_s);
 
 /**
@@ -36,32 +36,40 @@ export function modelsIn(samples) {
   const snapshots = known(samples);
   const lasted = snapshots.reduce((sum, each) => sum + seconds(each), 0);
   const newest = snapshots.at(-1)?.models ?? [];
-  const rows = newest.map((served) => {
-    const name = nameOf(served);
-    const each = snapshots.flatMap((snapshot) =>
-      snapshot.models
-        .filter((model) => nameOf(model) === name)
-        .map((model) => ({ ...model, lasts: seconds(snapshot) })),
-    );
-    const sum = (of) => each.reduce((total, model) => total + (of(model) ?? 0) * model.lasts, 0);
-    const batches = sum((model) => model.batches_per_s);
-    const perBatch = (field) =>
-      batches ? sum((model) => (model[field] ?? 0) * model.batches_per_s) / batches : null;
-    const asked = sum((model) => model.hit_per_s + model.miss_per_s + model.joined_per_s);
-    return {
-      name,
-      items: lasted ? sum((model) => model.items_per_s) / lasted : 0,
-      batch: perBatch("batch_items"),
-      queue: perBatch("queue_ms"),
-      compute: perBatch("compute_ms"),
-      hits: asked ? sum((model) => model.hit_per_s) / asked : null,
-      isSlowest: false,
-    };
-  });
+  const sums = new Map(newest.map((served) => [nameOf(served), { ...NONE }]));
+  for (const snapshot of snapshots) {
+    for (const model of snapshot.models) {
+      const sum = sums.get(nameOf(model));
+      if (sum) add(sum, model, seconds(snapshot));
+    }
+  }
+  const rows = [...sums].map(([name, sum]) => ({
+    name,
+    items: lasted ? sum.items / lasted : 0,
+    batch: sum.batches ? sum.batch / sum.batches : null,
+    queue: sum.batches ? sum.queue / sum.batches : null,
+    compute: sum.batches ? sum.compute / sum.batches : null,
+    hits: sum.asked ? sum.hits / sum.asked : null,
+    isSlowest: false,
+  }));
   const busy = rows.filter((row) => row.compute !== null);
   const slowest = busy.toSorted((one, other) => total(other) - total(one))[0];
   if (slowest && busy.length > 1) slowest.isSlowest = true;
   return rows;
+}
+
+const NONE = { items: 0, batches: 0, batch: 0, queue: 0, compute: 0, asked: 0, hits: 0 };
+
+/** Add what a model did in a snapshot; means of batches are weighed by their number. */
+function add(sum, model, lasts) {
+  const batches = (model.batches_per_s ?? 0) * lasts;
+  sum.items += (model.items_per_s ?? 0) * lasts;
+  sum.batches += batches;
+  sum.batch += (model.batch_items ?? 0) * batches;
+  sum.queue += (model.queue_ms ?? 0) * batches;
+  sum.compute += (model.compute_ms ?? 0) * batches;
+  sum.asked += (model.hit_per_s + model.miss_per_s + model.joined_per_s) * lasts;
+  sum.hits += model.hit_per_s * lasts;
 }
 
 const total = (row) => row.queue + row.compute;

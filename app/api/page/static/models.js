@@ -66,9 +66,9 @@ class Models {
     this.#again.hidden = true;
     try {
       const { models } = await this.api.json("./models");
-      await this.api.learn();
       this.#unread.clear();
       this.#show(models);
+      this.api.learn().then(() => this.#permit(), () => null);
       const loading = models.some((each) => each.versions.some((one) => one.state === "loading"));
       this.#later(loading ? LOADING_MS : IDLE_MS);
     } catch (error) {

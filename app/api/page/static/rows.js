@@ -30,7 +30,7 @@ export function rowsView(prediction, specs, codec, known, picture) {
     ...specs.flatMap((spec, index) => (isSplit(index) ? edgeNames : [spec.name])),
   ];
   const names = labels ?? values[0].map((_, row) => String(row));
-  const order = known.length ? known : [...new Set(names)];
+  const order = labels && known.length ? known : [...new Set(names)];
   const colours = names.map((name) => (order.indexOf(name) % COLOURS) + 1);
   const body = Array.from({ length: Math.min(count, MAX_ROWS) }, (_, row) =>
     h(

@@ -1,6 +1,6 @@
 // The lines of Watch's charts, from snapshots of GET /live.
 
-import { toneOf } from "./reasons.js";
+import { FAILURES, toneOf } from "./reasons.js";
 
 /** @typedef {import("./live.js").Sample} Sample */
 /** @typedef {import("./chart.js").Line} Line */
@@ -66,15 +66,17 @@ const model = (label, of) => (samples, chosen) =>
  * @param {number | null} absent  the value where a snapshot lacks the name
  * @param {number} most  lines
  * @param {string} [others]  the label of a last line with the sum of those left out
+ * @param {string[]} [first]  names that are never left out for those with larger sums
  * @returns {Line[]}
  */
-function named(samples, pairs, absent, most, others) {
+function named(samples, pairs, absent, most, others, first = []) {
   const found = samples.map(({ snapshot }) => snapshot && new Map(pairs(snapshot)));
   const sums = new Map();
   for (const [name, value] of found.flatMap((each) => (each ? [...each] : []))) {
     sums.set(name, (sums.get(name) ?? 0) + (value ?? 0));
   }
-  const names = [...sums.keys()].sort((one, other) => sums.get(other) - sums.get(one));
+  const rank = (name) => (first.includes(name) ? Infinity : sums.get(name));
+  const names = [...sums.keys()].sort((one, other) => rank(other) - rank(one) || 0);
   const kept = names.splice(0, others && names.length > most ? most - 1 : most);
   // Sorted by name, so each keeps its colour while the sums change.
   const lines = kept.sort().map((label) => ({
@@ -88,7 +90,7 @@ function named(samples, pairs, absent, most, others) {
 
 function failures(samples) {
   const pairs = (snapshot) => Object.entries(snapshot.requests.failed_per_s);
-  const lines = named(samples, pairs, 0, MOST_FAILURES, "others").map((line) => {
+  const lines = named(samples, pairs, 0, MOST_FAILURES, "others", FAILURES).map((line) => {
     return { ...line, tone: toneOf(line.label) };
   });
   return lines.length ? lines : server("none", () => 0)(samples);

@@ -186,7 +186,7 @@ async function showExample() {
     const example = await input.example();
     if (example) await predict(callOf(model, versions.value, example), calls.signal, true);
   } catch (error) {
-    if (error.name === "AbortError") return;
+    if (calls.signal.aborted) return;
     fill(result, h("p.note", { text: `The example has no answer: ${error.message}` }));
   }
 }
@@ -230,13 +230,14 @@ function submitByKey(event) {
 async function submit(event) {
   event.preventDefault();
   if (running || !input) return;
-  showing?.abort();
   running = new AbortController();
   busy(true);
   try {
     const read = await input.read();
-    if (read) await predict(callOf(model, versions.value, read), running.signal);
-    else status.textContent = "There is nothing to send yet: draw, choose or paste a picture.";
+    if (read) {
+      showing?.abort();
+      await predict(callOf(model, versions.value, read), running.signal);
+    } else status.textContent = "There is nothing to send yet: draw, choose or paste a picture.";
   } catch (error) {
     status.textContent = error.name === "AbortError" ? "Cancelled." : "";
     alert.show(error);

@@ -21,11 +21,12 @@ let shown = false;
  */
 export async function start(panel, api) {
   shown = true;
-  await Promise.all([load(), api.learn().catch(() => null)]); // the connection says what is wrong
+  await load();
   if (!shown) return; // the user has selected another view
   view ??= new Watch(panel, api);
   view.feed.run();
   view.draw();
+  api.learn().then(() => view.draw(), () => null); // the connection says what is wrong
 }
 
 /** Stop drawing. */
@@ -46,7 +47,7 @@ class Watch {
     ...SPANS.map((each) => h("option", { value: String(each), text: `${each} min` })));
   #facts = h("p.note");
   #tiles = h("dl.tiles");
-  #idle = h("p.note", { hidden: true }, "No requests yet: send one in Try, or run ",
+  #idle = h("p.note", { hidden: true }, "No requests in this time: send one in Try, or run ",
     h("code", { text: "torchlane load run --rate 10 --seconds 60" }), ".");
   #models = h("tbody");
   #versions; // the region of its table
