@@ -11,7 +11,7 @@ from tests.docs.blocks import ROOT, blocks
 
 MADE = re.compile(
     r"(?<![->])>>? ?([\w.-]+)"  # redirected output
-    r"|\bmkdir ([\w.-]+)"
+    r"|\bmkdir (?:-p )?(?!-)([\w.-]+)"
     r"|\b(?:keygen|adopt) ([\w./-]+)"
     r"|--(?:key|labels|plot|html|csv|out|extra-files) ([\w.-][\w./-]*)"
     r"|_(?:KEYS_FILE|PASSWORD_FILE|MODELS_FILE)=(?:\./)?([\w./-]+)"

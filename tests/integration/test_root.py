@@ -93,7 +93,10 @@ async def test_of_several_models_one_must_be_named(folder: Path, tmp_path: Path)
         for path in ("/embed", "/"):
             answer = await api.client.post(path, json={"inputs": "cat"})
             assert answer.status_code == 404
-            told = "several models are made to embed: name one in 'model'; there are: one, two"
+            told = (
+                "several models are made to embed: name one in 'model', or set "
+                "TORCHLANE_DEFAULT_MODEL; there are: one, two"
+            )
             assert answer.json() == {"error": told, "error_type": "Validation"}
         info = await api.client.get("/info")
         assert (info.status_code, info.json()["error_type"]) == (404, "Validation")
