@@ -76,10 +76,10 @@ class Metrics(Counters, Gauges):
 
     def remove_model(self, model: ModelId) -> None:
         """Remove the gauges of a model; its counters stay."""
-        for gauge in self.of_models:
-            with warnings.catch_warnings():
-                # prometheus_client cannot remove values from its files, but ours are in memory.
-                warnings.simplefilter("ignore", UserWarning)
+        with warnings.catch_warnings():
+            # prometheus_client cannot remove values from its files, but ours are in memory.
+            warnings.simplefilter("ignore", UserWarning)
+            for gauge in self.of_models:
                 gauge.remove(*labels_of(model))
 
     def watch_log(self, dropped_total: Callable[[], int]) -> None:

@@ -351,8 +351,14 @@ class Lifecycle:
                 self._rollout.forget_failures()
             found = contents.versions
             self._discovered(contents, override)
-            ordered = await in_thread(partial(self._repository.smallest_first, found), _discard)
-            for name in (*ordered, *(name for name in self.loaded.names if name not in found)):
+            # Only of what may be loaded: sizes are read from files, and this is repeated for ever.
+            new = {name: each for name, each in found.items() if not self._serves(name, each[0])}
+            ordered = list(new)
+            if len(new) > 1:
+                ordered = await in_thread(partial(self._repository.smallest_first, new), _discard)
+            served = (name for name in found if name not in new)
+            gone = (name for name in self.loaded.names if name not in found)
+            for name in (*served, *ordered, *gone):
                 numbers = found.get(name, [])
                 if name in contents.unreadable:  # as far as is known
                     numbers = [status.id.version for status in self.loaded.statuses(name)]
@@ -366,6 +372,11 @@ class Lifecycle:
         elif changes.loaded and self._settled:
             await in_thread(trim, _discard)
         return changes
+
+    def _serves(self, name: str, number: int) -> bool:
+        """Whether requests for a model without a version get this one."""
+        model = self.loaded.get(name)
+        return model is not None and model.id.version == number
 
     async def _forget_dead(self, name: str, numbers: Iterable[int], override: Override) -> None:
         """Forget what dead processes served of a model, except versions that may be loaded."""
