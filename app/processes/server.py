@@ -185,6 +185,12 @@ class Server(uvicorn.Server):
 
 
 async def _until_empty(collection: Sized, deadline: float) -> None:
-    """Poll a hundred times a second: uvicorn does not signal the end of a request or connection."""
-    while collection and time.monotonic() < deadline:  # noqa: ASYNC110
+    """Poll a hundred times a second: uvicorn does not signal the end of a request or connection.
+
+    The loop may have stood still until the deadline, so the last pause comes after it: in this
+    pause the loop reads the requests that arrived before.
+    """
+    is_late = False
+    while collection and not is_late:
+        is_late = time.monotonic() >= deadline
         await asyncio.sleep(0.01)

@@ -32,6 +32,14 @@ class Interruptions:
     stopped_at: float | None = None
     killed_at: list[float] = field(default_factory=list)
 
+    def told(self, sent_at: float) -> str:
+        """When a request was sent, for a report."""
+        now = time.monotonic()
+        said = f"sent {now - sent_at:.2f} s ago"
+        if self.stopped_at is not None:
+            said += f", and the stop ordered {now - self.stopped_at:.2f} s ago"
+        return said
+
     def excuse(self, sent_at: float) -> bool:
         """Whether a request sent at that time may be cut; a late reader notices a cut late."""
         if self.stopped_at is not None and sent_at >= self.stopped_at:
@@ -146,7 +154,7 @@ class Conversation:
         if self._interruptions.excuse(sent_at):
             self._checker.cut(request)
         else:
-            self._checker.lost(request, why)
+            self._checker.lost(request, f"{why}; {self._interruptions.told(sent_at)}")
 
     def behind_the_last(self, request: Request, why: str) -> None:
         """It was pipelined behind a request whose answer has closed the connection."""

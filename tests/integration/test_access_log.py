@@ -128,11 +128,11 @@ async def test_both_ways_write_the_same_lines(models: Path) -> None:
         ) as server:
             with capture_logs() as logs:
                 sizes = []
-                for given, _ in ANSWERED.values():
+                for number, (given, _) in enumerate(ANSWERED.values(), 1):
                     bearer = {"authorization": f"Bearer {SECRET}"}
                     answer = await server.ask(request(**(bearer | headers | given)))
                     sizes.append(len(answer.body))
-                written = await settled(logs, len(ANSWERED))
+                    written = await settled(logs, number)
             assert len(server.asgi) == (len(ANSWERED) if headers else 0)
         assert SECRET not in str(logs)
         assert [line["bytes_out"] for line in written] == sizes
@@ -238,9 +238,9 @@ async def test_other_routes(server: Listening) -> None:
         "/hidden": (None, None),
     }
     with capture_logs() as logs:
-        for path in asked:
+        for number, path in enumerate(asked, 1):
             await server.ask(request(path, b"", method="GET", cookie="hidden"))
-        written = await settled(logs, len(asked))
+            written = await settled(logs, number)  # the application may end after its answer
         head = request("/models", b"", method="HEAD", x_request_id="mine")
         wire = await server.connect()
         wire.send(head)
@@ -285,10 +285,14 @@ class TestGrpc:
             bearer = (("authorization", f"Bearer {SECRET}"), ("x-request-id", "mine"))
             with capture_logs() as logs:
                 await server.infer(row(), metadata=bearer)
+                await settled(logs, 1)
                 missing = server.infer(row(model="none"), metadata=bearer)
                 await refused(grpc.StatusCode.NOT_FOUND, missing)
+                await settled(logs, 2)
                 await refused(grpc.StatusCode.UNAUTHENTICATED, server.infer(row()))
+                await settled(logs, 3)
                 await server.ask("ServerReady")
+                await settled(logs, 4)
                 unknown = server.call("any/thing\n", b"")
                 await refused(grpc.StatusCode.UNIMPLEMENTED, unknown)
                 computed, none, no_key, probe, no_call = await settled(logs, 5)

@@ -47,7 +47,11 @@ async def _profiled(server: Server) -> bytes:
             answer = await client.post("/predict", json={"input": rng.random(2).tolist()})
             assert answer.status_code == 200, answer.text
 
-    async with httpx.AsyncClient(base_url=server.url, headers=KEY, timeout=30) as client:
+    # A new connection for each call: the profiled worker gets calls, whichever one it is.
+    limits = httpx.Limits(max_keepalive_connections=0)
+    async with httpx.AsyncClient(
+        base_url=server.url, headers=KEY, timeout=30, limits=limits
+    ) as client:
         calls = [asyncio.create_task(call(client)) for _ in range(CALLERS)]
         await asyncio.sleep(0.3)
         profiling = asyncio.create_task(client.post(f"/admin/profile?seconds={SECONDS}"))

@@ -40,6 +40,7 @@ from app.telemetry.tracing import RequestTrace
 # every 64th head is remembered.
 MAX_NEW_HEADS, EVERY = 4, 64
 IDLE = "idle"
+AGAIN_S = 0.005  # until a second look; the loop reads what has arrived in between
 
 
 class Connection(asyncio.Protocol):
@@ -77,6 +78,7 @@ class Connection(asyncio.Protocol):
         self._due: float | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = math.inf
+        self._overdue: float | None = None  # the `_due` that has passed
 
     # What asyncio and the server call.
 
@@ -130,13 +132,16 @@ class Connection(asyncio.Protocol):
         self.reader.go_on()
 
     def shutdown(self) -> None:
-        """Close if nothing is left to answer or read, because the server stops."""
-        if self.writer.is_ended:
+        """Close behind the answers to all that has arrived, because the server stops."""
+        if not self.writer.can_answer:
             return
-        if self.request is None or self.request.response_complete:
-            self.transport.close()
+        request = self.request
+        if request is not None and not request.response_complete:
+            request.keep_alive = False
+        elif self.reader.ahead is not None:  # it waits for its turn
+            self.loop.call_later(AGAIN_S, self.shutdown)
         else:
-            self.request.keep_alive = False
+            self.transport.close()
 
     def give_up(self) -> None:
         """Answer a request whose body is incomplete, because the server stops now."""
@@ -327,6 +332,9 @@ class Connection(asyncio.Protocol):
             self._set_timer(now + self.host.keep_alive_s)
         elif self._due > now:
             self._set_timer(self._due)
+        elif self._due != self._overdue:  # uvloop runs timers before it reads what has arrived
+            self._overdue = self._due
+            self._set_timer(now + AGAIN_S)
         elif self.parser.reads in (HEAD, SLOW_HEAD):
             limit_s = self.service.limits.head_timeout_s
             self.cut(HeadLate(f"the head of a request must arrive within {limit_s:g} s"))

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import sys
+import time
 from pathlib import Path
 
 import pytest
 from structlog.testing import capture_logs
 
+from app.api.turns import Participant
 from tests.artifacts import write_artifact
 from tests.integration.listening import Doubles, large_for_five, listening, until
 from tests.integration.wire import COUNTED, OPEN, READY, answered, ask_for, request
@@ -118,6 +121,33 @@ class TestKeepAlive:
             assert await wire.rest() == b""
             assert 0.9 * KEEP_ALIVE_S < loop.time() - began < 10 * KEEP_ALIVE_S
 
+    @pytest.mark.skipif(sys.platform == "win32", reason="uvloop has no Windows")
+    @pytest.mark.parametrize("first", [b"", READY])
+    def test_request_that_arrived_while_the_loop_stood_still_is_answered(
+        self, models: Path, first: bytes
+    ) -> None:
+        import uvloop  # noqa: PLC0415  # it runs timers before it reads, unlike asyncio
+
+        async def ask() -> None:
+            limits = {"keep_alive_s": KEEP_ALIVE_S, "head_timeout_s": KEEP_ALIVE_S}
+            async with listening(models, **limits) as server:
+                wire = await server.connect()
+                if first:
+                    await wire.ask(first)
+                ours, theirs = socket.socketpair()
+
+                def stand_still() -> None:  # while the loop handles what it has found to read
+                    asyncio.get_running_loop().remove_reader(ours)
+                    wire.send(ask_for(3))  # at once: nothing waits before it
+                    time.sleep(2 * KEEP_ALIVE_S)
+
+                with ours, theirs:
+                    asyncio.get_running_loop().add_reader(ours, stand_still)
+                    theirs.send(b"now")
+                    await answered(wire, 3)
+
+        uvloop.run(ask())
+
     async def test_connection_awaiting_a_pipelined_answer_stays_open(self, models: Path) -> None:
         doubles = Doubles()
         async with listening(models, make_backend=doubles, keep_alive_s=KEEP_ALIVE_S) as server:
@@ -196,6 +226,25 @@ class TestEnd:
             await wire.ask(ask_for(3))
             (connection,) = server.connections
             connection.shutdown()
+            assert await wire.rest() == b""
+
+    async def test_requests_that_await_their_turn_at_a_stop(
+        self, models: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        async with listening(models) as server:
+            wire = await server.connect()
+            await wire.ask(READY)
+            (connection,) = server.connections
+            waiting: list[Participant] = []
+            with monkeypatch.context() as patched:
+                patched.setattr(server.service.turns, "wait", waiting.append)
+                wire.send(READY + READY)
+                await until(lambda: bool(waiting) and connection.is_answered)
+                connection.shutdown()
+            await asyncio.sleep(0.05)  # longer than until a second look
+            server.service.turns.wait(*waiting)
+            for _ in range(2):
+                assert (await wire.answer()).status == 200
             assert await wire.rest() == b""
 
     async def test_a_stalled_body_at_a_stop(self, models: Path) -> None:
