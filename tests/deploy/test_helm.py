@@ -70,8 +70,9 @@ def test_releases_in_one_namespace_share_nothing() -> None:
     release = "ml-2"
     rendered = render(release=release)
     assert {each["metadata"]["name"] for each in rendered.objects} == {release}
-    assert "torchlane" not in set(strings(list(rendered.objects)))
     labels = rendered.pod_metadata["labels"]
+    assert labels.pop("app.kubernetes.io/part-of") == "torchlane"  # a PodMonitor selects all by it
+    assert "torchlane" not in set(strings(list(rendered.objects)))
     for kind in ("Service", "PodDisruptionBudget", "NetworkPolicy", "Deployment"):
         spec = rendered.one(kind)["spec"]
         selector = spec.get("podSelector") or spec["selector"]
