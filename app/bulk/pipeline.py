@@ -104,7 +104,7 @@ class LocalStages:
         for replica in range(self._replicas):
             self._begin(f"replica-{replica}", partial(self._score, replica))
         for _ in range(self._replicas):
-            message = self._messages.get()
+            message = self._message()
             if isinstance(message, BaseException):
                 raise message
 
@@ -121,7 +121,7 @@ class LocalStages:
         waiting: dict[int, FinishedBlock] = {}
         following, total = 0, -1
         while following != total:
-            message = self._messages.get()
+            message = self._message()
             if isinstance(message, BaseException):
                 raise message
             if isinstance(message, int):
@@ -141,6 +141,16 @@ class LocalStages:
             most_s = READ_S if thread.name == READER else END_S
             thread.join(max(0.0, began + most_s - time.monotonic()))
         return not any(thread.is_alive() for thread in self._threads)
+
+    def _message(self) -> Message:
+        # Never without a timeout: Python runs the handler of a signal in the main thread, between
+        # two instructions. One that arrives just before this wait, or in another thread, is
+        # noticed only when the wait ends.
+        while True:
+            try:
+                return self._messages.get(timeout=POLL_S)
+            except queue.Empty:
+                continue
 
     def _begin(self, name: str, work: Callable[[], None]) -> None:
         def run() -> None:

@@ -18,7 +18,7 @@ FLAGS = (
     *("--disable-background-networking", "--disable-component-update", "--disable-dev-shm-usage"),
     "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
 )
-PATIENCE_MS = 20_000
+PATIENCE_MS = 60_000
 # An error's status is told in the console, whatever the page makes of it.
 STATUS = re.compile(r"Failed to load resource: the server responded with a status of (\d+)")
 PICTURES = Path(__file__).parents[2] / "reports" / "browser"  # of each test, as it ends

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser
+from playwright.sync_api import Browser, Page
 from torch import nn
 
 from models.codec_specs import TensorCodecSpec
@@ -36,6 +36,22 @@ def visit(browser: Browser, request: pytest.FixtureRequest) -> Iterator[Visits]:
 
 
 @pytest.fixture(scope="module")
+def scripts(browser: Browser, server: Server) -> Iterator[Page]:
+    """A page whose modules are imported; no test changes it."""
+    visits = Visits(browser, "scripts")
+    yield visits(server.url)
+    visits.close()
+
+
+@pytest.fixture(scope="module")
+def one_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A repository with `double`, for tests that need no trained model."""
+    folder = tmp_path_factory.mktemp("models")
+    write_artifact(folder, "double")
+    return folder
+
+
+@pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory, repository: Path) -> Path:
     """A repository with digits, which is the default, and small models."""
     folder = tmp_path_factory.mktemp("models")
@@ -50,5 +66,6 @@ def models(tmp_path_factory: pytest.TempPathFactory, repository: Path) -> Path:
 @pytest.fixture(scope="module")
 def server(models: Path) -> Iterator[Server]:
     """A server without keys."""
-    with running(models, models.parent / "log", default_model="digits") as found:
+    default = "digits" if (models / "digits").exists() else "double"
+    with running(models, models.parent / "log", default_model=default) as found:
         yield found

@@ -8,20 +8,20 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Browser, Page, expect
 
 from app.access.entries import PREDICT, make_key
 from tests.artifacts import write_artifact
 from tests.browser.chromium import Visits
 from tests.browser.test_page import use_key
 from tests.browser.test_try import THREE, choose, draw_three, predict
-from tests.clients.environments import environment
 from tests.conftest import Once
+from tests.docs.blocks import ROOT
 from tests.e2e.server import Server, running
 from tests.texts import write_text
 
@@ -77,16 +77,6 @@ def give_numbers(page: Page, _: Path) -> None:
     page.get_by_role("textbox").fill("[1.5,\n -2e1]")
 
 
-def run(command: list[str], folder: Path) -> str:
-    """What a program prints that has the key."""
-    env = os.environ | {"TORCHLANE_KEY": KEY}
-    done = subprocess.run(
-        command, cwd=folder, env=env, capture_output=True, text=True, check=False, timeout=60
-    )
-    assert done.returncode == 0, f"{command[-1]}\n{done.stdout}\n{done.stderr}"
-    return done.stdout
-
-
 def save(page: Page, folder: Path) -> None:
     """Save the files that the programs read and the user does not have."""
     links = page.get_by_role("region", name="The same call").locator("a[download]")
@@ -101,52 +91,131 @@ def predictions(answer: Any) -> Any:
     return answer.get("prediction") or answer["predictions"]
 
 
-GIVE: tuple[Callable[[Page, Path], None], ...] = (
-    *(give_drawing, give_text, give_long_texts, give_numbers, give_files),
-)
-PROGRAMS: dict[str, tuple[str, ...]] = {
-    "curl": ("bash", "-c"),
-    "Python (httpx)": (sys.executable, "-c"),
-    "JavaScript (fetch)": ("node", "--input-type=module", "--eval"),
-}
-NEEDS = {"curl": "curl", "JavaScript (fetch)": "node"}
+class Call(NamedTuple):
+    """A call that the page made.
+
+    Attributes:
+        folder: with the files that its programs read.
+        prediction: what the page shows.
+        programs: by their titles; None for what has no such program.
+    """
+
+    folder: Path
+    prediction: Any
+    programs: dict[str, str | None]
 
 
-def test_each_program_makes_the_same_call(visit: Visits, guarded: Server, tmp_path: Path) -> None:
-    page = visit(guarded.url, expected={401})
+@pytest.fixture(scope="module")
+def calls(
+    browser: Browser, guarded: Server, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[list[Call]]:
+    """One call of each kind."""
+    visits = Visits(browser, "copied calls")
+    page = visits(guarded.url, expected={401})
     use_key(page, KEY)
     expect(page.locator("canvas.pad")).to_be_visible()
-    missing = {name for name, needs in NEEDS.items() if shutil.which(needs) is None}
-    for give in GIVE:
-        give(page, tmp_path)
+    made = []
+    for give in (give_drawing, give_text, give_long_texts, give_numbers, give_files):
+        folder = tmp_path_factory.mktemp(give.__name__)
+        give(page, folder)
         shown = json.loads(predict(page).get_by_label("JSON").text_content() or "")
-        save(page, tmp_path)
-        for program in set(PROGRAMS) - missing:
-            code = page.locator(f"pre[aria-label='{program}']").text_content() or ""
-            printed = run([*PROGRAMS[program], code], tmp_path)
-            if program == "curl":
-                assert predictions(json.loads(printed)) == predictions(shown), give
-            elif program == "Python (httpx)":
-                assert predictions(ast.literal_eval(printed)) == predictions(shown), give
-            else:
-                assert "prediction" in printed, give
-    if missing:
-        pytest.skip(f"made, but for {missing}, which are not here")
+        save(page, folder)
+        programs = {
+            title: code.text_content()
+            if (code := page.get_by_label(title, exact=True)).count()
+            else None
+            for title in TITLES
+        }
+        made.append(Call(folder, predictions(shown), programs))
+    yield made
+    visits.close()
 
 
-def test_tritonclient_makes_the_same_call(
-    visit: Visits, guarded: Server, tmp_path: Path, once: Once
-) -> None:
-    python = environment(once, "inference_clients") / "bin" / "python"
-    page = visit(guarded.url, expected={401})
-    use_key(page, KEY)
-    expect(page.locator("canvas.pad")).to_be_visible()
-    for give, output in ((give_drawing, "scores"), (give_numbers, "y"), (give_files, "scores")):
-        give(page, tmp_path)
-        predict(page)
-        save(page, tmp_path)
-        code = page.locator("pre[aria-label='Python (tritonclient)']").text_content() or ""
-        assert run([str(python), "-c", code], tmp_path).startswith(f"{output} [[")
-    give_text(page, tmp_path)
-    predict(page)
-    expect(page.get_by_role("region", name="The same call")).to_contain_text("token ids")
+CURL, HTTPX, TRITON, FETCH = TITLES = (
+    *("curl", "Python (httpx)", "Python (tritonclient)", "JavaScript (fetch)"),
+)
+END = "-- end of a call --"
+# Each starts its interpreter once, and runs every call in the call's folder.
+PYTHON = """
+import os, sys
+for folder in sys.argv[1:]:
+    os.chdir(folder)
+    exec(open("call").read(), {})
+    print(END)
+"""
+NODE = """
+for (const folder of process.argv.slice(1)) {
+  process.chdir(folder);
+  await import(folder + "/call.mjs");
+  console.log(END);
+}
+"""
+
+
+def run(command: Sequence[str], calls: Sequence[Call], title: str, **variables: str) -> list[str]:
+    """What the program of each call prints."""
+    for call in calls:
+        code = call.programs[title] or ""
+        (call.folder / "call").write_text(code)
+        (call.folder / "call.mjs").write_text(code)
+    done = subprocess.run(
+        [*command, *(str(call.folder) for call in calls)],
+        env=os.environ | {"TORCHLANE_KEY": KEY} | variables,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=100,
+    )
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+    printed = done.stdout.split(f"{END}\n")
+    assert printed.pop() == ""
+    return printed
+
+
+def needs(program: str) -> str:
+    return shutil.which(program) or pytest.skip(f"needs {program}")
+
+
+def test_curl_makes_the_same_call(calls: list[Call]) -> None:
+    each = f'for folder; do cd "$folder"; . ./call; echo; echo "{END}"; done'
+    printed = run([needs("bash"), "-ec", each, needs("curl")], calls, CURL)
+    answers = [predictions(json.loads(text)) for text in printed]
+    assert answers == [call.prediction for call in calls]
+
+
+def test_httpx_makes_the_same_call(calls: list[Call]) -> None:
+    printed = run([sys.executable, "-c", PYTHON.replace("END", repr(END))], calls, HTTPX)
+    answers = [predictions(ast.literal_eval(text)) for text in printed]
+    assert answers == [call.prediction for call in calls]
+
+
+def test_fetch_makes_the_same_call(calls: list[Call]) -> None:
+    command = [needs("node"), "--input-type=module", "--eval", NODE.replace("END", repr(END)), "--"]
+    assert all("prediction" in text for text in run(command, calls, FETCH))
+
+
+@pytest.fixture
+def tritonclient(once: Once) -> Path:
+    """A folder with the client; its other dependencies are those of the tests' environment."""
+    pins = (ROOT / "tests/clients/inference_clients.txt").read_text().splitlines()
+    packages = [pin for pin in pins if pin.startswith(("tritonclient=", "python-rapidjson="))]
+
+    def fill(folder: Path) -> None:
+        pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-compile"]
+        command = [*pip, "--target", str(folder), *packages]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            pytest.skip(f"tritonclient cannot be installed: {done.stderr[-500:]}")
+
+    return once("tritonclient", fill)
+
+
+def test_tritonclient_makes_the_same_call(calls: list[Call], tritonclient: Path) -> None:
+    carried = [call for call in calls if call.programs[TRITON]]
+    command = [sys.executable, "-c", PYTHON.replace("END", repr(END))]
+    printed = run(command, carried, TRITON, PYTHONPATH=str(tritonclient))
+    assert [text.partition(" [[")[0] for text in printed] == ["scores", "y", "scores"]
+    assert {call.folder.name[:-1] for call in calls if call not in carried} == {
+        "give_text",
+        "give_long_texts",
+    }

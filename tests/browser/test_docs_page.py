@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
 from pathlib import Path
 
@@ -11,10 +10,9 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from app.access.entries import PREDICT, make_key
-from tests.artifacts import write_artifact
 from tests.browser.chromium import Tab, Visits
 from tests.browser.prefix import below_a_prefix
-from tests.e2e.server import PLAIN, running
+from tests.e2e.server import PLAIN, Server, running
 
 
 def execute(page: Page, operation: str, says: str) -> str:
@@ -28,15 +26,20 @@ def execute(page: Page, operation: str, says: str) -> str:
     return answer.inner_text()
 
 
-@pytest.mark.parametrize("prefixed", [False, True], ids=["at the root", "below a prefix"])
-def test_docs_page_shows_and_calls_every_operation(
-    tmp_path: Path, visit: Visits, prefixed: bool
+@pytest.fixture(scope="module")
+def models(one_model: Path) -> Path:
+    """The page has operations of each model."""
+    return one_model
+
+
+def test_docs_page_shows_and_calls_every_operation_below_a_prefix(
+    models: Path, tmp_path: Path, visit: Visits
 ) -> None:
     secret, line = make_key("somebody", [PREDICT])  # keys close the calls, but not this page
-    write_artifact(tmp_path / "models", "double")
-    with contextlib.ExitStack() as stack:
-        server = stack.enter_context(running(tmp_path / "models", tmp_path / "log", api_keys=line))
-        root = stack.enter_context(below_a_prefix(server.url)) if prefixed else server.url
+    with (
+        running(models, tmp_path / "log", api_keys=line) as server,
+        below_a_prefix(server.url) as root,
+    ):
         page = visit(root, "/docs")
         paths = page.locator(".opblock-summary-path")
         expect(page.locator("#operations-health-ready")).to_be_visible()
@@ -52,37 +55,36 @@ def test_docs_page_shows_and_calls_every_operation(
     assert {f"{root}/health/ready", f"{root}/predict"} <= set(visit.tabs[0].requests)
 
 
-def test_docs_page_lists_real_models_in_dark_mode(tmp_path: Path, visit: Visits) -> None:
-    write_artifact(tmp_path / "models", "double")
-    with running(tmp_path / "models", tmp_path / "log") as server:
-        page = visit(server.url, "/docs", color_scheme="dark")
-        body = execute(page, "#operations-model_double-predict_by_model_double", '"prediction"')
-        assert '"model": "double"' in body
-        shown = page.evaluate("getComputedStyle(document.documentElement).backgroundColor")
-        assert max(map(int, re.findall(r"\d+", shown)[:3])) < 64
-        expect(page.locator(".models")).not_to_have_class(re.compile("is-open"))
-        assert f"{server.url}/models/double/predict" in visit.tabs[0].requests
+def test_docs_page_lists_real_models_in_dark_mode(server: Server, visit: Visits) -> None:
+    page = visit(server.url, "/docs", color_scheme="dark")
+    body = execute(page, "#operations-model_double-predict_by_model_double", '"prediction"')
+    assert '"model": "double"' in body
+    shown = page.evaluate("getComputedStyle(document.documentElement).backgroundColor")
+    assert max(map(int, re.findall(r"\d+", shown)[:3])) < 64
+    expect(page.locator(".models")).not_to_have_class(re.compile("is-open"))
+    assert f"{server.url}/models/double/predict" in visit.tabs[0].requests
 
 
 def test_policy_violations_and_external_requests_are_detected(
-    tmp_path: Path, browser: Browser
+    server: Server, browser: Browser
 ) -> None:
     """The other tests of this folder would see them."""
-    write_artifact(tmp_path / "models", "double")
-    with running(tmp_path / "models", tmp_path / "log") as server:
-        tab = Tab(browser.new_page(), server.url)
-        tab.page.goto(f"{server.url}/docs")
-        expect(tab.page.locator(".opblock-summary-path").first).to_be_visible()
-        tab.page.evaluate(
-            "document.body.append(Object.assign(document.createElement('script'), {text: '1'}));"
-            "document.body.append(Object.assign(new Image(), {src: 'http://127.0.0.1:1/x.png'}));"
-            "fetch('http://elsewhere.example/').catch(() => 0)"
-        )
+    tab = Tab(browser.new_page(), server.url)
+    tab.page.goto(f"{server.url}/#watch")
+    tab.page.evaluate(
+        "document.body.append(Object.assign(document.createElement('script'), {text: '1'}));"
+        "document.body.append(Object.assign(new Image(), {src: 'http://127.0.0.1:1/x.png'}));"
+        "fetch('http://elsewhere.example/').catch(() => 0)"
+    )
+    refusals: list[str] = []
+    for _ in range(100):  # the browser reports them in its own time
+        refusals = [each for each in tab.complaints if "Content Security Policy" in each]
+        if len(refusals) > 2:
+            break
         tab.page.wait_for_timeout(200)
-        refused = [each for each in tab.complaints if "Content Security Policy" in each]
-        for directive in ("script-src", "img-src", "connect-src"):
-            assert any(directive in each for each in refused), directive
-        assert "http://127.0.0.1:1/x.png" in tab.elsewhere
-        tab.page.goto(f"{server.url}/predict/nowhere")
-        assert any("404" in each for each in tab.complaints)
-        tab.close()
+    for directive in ("script-src", "img-src", "connect-src"):
+        assert any(directive in each for each in refusals), directive
+    assert "http://127.0.0.1:1/x.png" in tab.elsewhere
+    tab.page.goto(f"{server.url}/predict/nowhere")
+    assert any("404" in each for each in tab.complaints)
+    tab.close()

@@ -21,52 +21,31 @@ ADMIN_KEY, ADMIN_LINE = make_key("boss", [PREDICT, ADMIN])
 PREDICT_KEY, PREDICT_LINE = make_key("caller", [PREDICT])
 
 
-@pytest.fixture
-def gate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The model `slow` is loaded once this file is there."""
-    monkeypatch.setenv("LOAD_UNTIL", str(tmp_path / "gate"))
-    return tmp_path / "gate"
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """With `models`, to which models may be added; `slow` is loaded once `gate` is there."""
+    folder = tmp_path_factory.mktemp("guarded")
+    write_artifact(folder / "models", "double")
+    return folder
 
 
-@pytest.fixture
-def guarded(tmp_path: Path, gate: Path) -> Iterator[Server]:
-    """A server with keys, one model, and a repository that may be changed."""
-    write_artifact(tmp_path / "models", "double")
-    with running(
-        tmp_path / "models",
-        tmp_path / "log",
-        module="tests.e2e.slow_app",
-        api_keys=f"{ADMIN_LINE}\n{PREDICT_LINE}",
-        reload_s="0",
-    ) as server:
-        yield server
+@pytest.fixture(scope="module")
+def guarded(folder: Path) -> Iterator[Server]:
+    """A server with keys."""
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("LOAD_UNTIL", str(folder / "gate"))
+        with running(
+            folder / "models",
+            folder / "log",
+            module="tests.e2e.slow_app",
+            api_keys=f"{ADMIN_LINE}\n{PREDICT_LINE}",
+            reload_s="0",
+        ) as server:
+            yield server
 
 
 def version(page: Page, model: str) -> str:
     return f"section[aria-label='Model {model}'] tbody tr"
-
-
-def test_loading_and_failed_versions_are_shown(
-    visit: Visits, guarded: Server, gate: Path, tmp_path: Path
-) -> None:
-    page = visit(guarded.url, "/#models", expected={401, 409})
-    use_key(page, ADMIN_KEY)
-    expect(page.locator(version(page, "double"))).to_contain_text("ready")
-    write_artifact(tmp_path / "models", "slow")
-    broken = write_artifact(tmp_path / "models", "broken")
-    (broken / "script.pt").write_bytes(b"something else")
-    page.get_by_role("button", name="Reload repository").click()
-    slow = page.locator(version(page, "slow"))
-    expect(slow).to_contain_text("loading")
-    expect(slow.get_by_role("progressbar")).to_be_visible()
-    expect(slow).to_contain_text(" s")
-    failed = page.locator(version(page, "broken"))
-    expect(failed).to_contain_text("failed")
-    expect(failed).to_contain_text("script.pt")
-    gate.touch()
-    expect(slow).to_contain_text("ready")
-    expect(slow.get_by_role("progressbar")).to_have_count(0)
-    expect(page.get_by_role("alert").first).to_contain_text("broken/1 failed")
 
 
 def test_unload_asks_first_and_load_restores_the_model(visit: Visits, guarded: Server) -> None:
@@ -206,10 +185,31 @@ def test_known_progress_is_shown_as_a_bar(visit: Visits, server: Server) -> None
     """A load as the server tells it, whatever it was when it was asked."""
     status = {"version": 1, "state": "loading", "problem": None, "step": "warm", "seconds": 3.2}
     model = {"name": "digits", "default": True, "state": "loading", "version": None}
-    listed = {"models": [{**model, "versions": [{**status, "progress": 0.25}]}]}
     page = visit(server.url)
-    page.route("**/models", lambda route: route.fulfill(body=json.dumps(listed)))
-    page.get_by_role("tab", name="Models").click()
+    models_of(page, [{**model, "versions": [{**status, "progress": 0.25}]}])
     row = page.locator(version(page, "digits"))
     expect(row.get_by_role("progressbar")).to_have_attribute("value", "0.25")
     expect(row).to_contain_text("warm, 3.2 s")
+
+
+def test_loading_and_failed_versions_are_shown(
+    visit: Visits, guarded: Server, folder: Path
+) -> None:
+    page = visit(guarded.url, "/#models", expected={401, 409})
+    use_key(page, ADMIN_KEY)
+    expect(page.locator(version(page, "double"))).to_contain_text("ready")
+    write_artifact(folder / "models", "slow")
+    broken = write_artifact(folder / "models", "broken")
+    (broken / "script.pt").write_bytes(b"something else")
+    page.get_by_role("button", name="Reload repository").click()
+    slow = page.locator(version(page, "slow"))
+    expect(slow).to_contain_text("loading")
+    expect(slow.get_by_role("progressbar")).to_be_visible()
+    expect(slow).to_contain_text(" s")
+    failed = page.locator(version(page, "broken"))
+    expect(failed).to_contain_text("failed")
+    expect(failed).to_contain_text("script.pt")
+    (folder / "gate").touch()
+    expect(slow).to_contain_text("ready")
+    expect(slow.get_by_role("progressbar")).to_have_count(0)
+    expect(page.get_by_role("alert").first).to_contain_text("broken/1 failed")

@@ -77,58 +77,15 @@ def test_the_example_is_answered_until_something_is_sent(visit: Visits, server: 
     example = page.get_by_role("region", name="Example")
     expect(example.locator(".top")).to_have_text(re.compile(r"^\d in \d+\.\d ms score \d\.\d{4}$"))
     expect(page.get_by_role("region", name="The same call")).to_contain_text("/predict")
-    draw_three(page)
-    predict(page)
-    expect(example).to_have_count(0)
-
-
-def test_five_labels_are_shown_until_all_are_asked_for(visit: Visits, server: Server) -> None:
-    page = visit(server.url)
-    rows = page.get_by_role("region", name="Example").get_by_role("table").get_by_role("row")
+    rows = example.get_by_role("table").get_by_role("row")
     expect(rows).to_have_count(5)
     page.get_by_role("button", name="Show all 10").click()
     expect(rows).to_have_count(10)
     page.get_by_role("button", name="Show the first 5").click()
     expect(rows).to_have_count(5)
-
-
-def test_edges_of_boxes_are_named(visit: Visits, server: Server) -> None:
-    page = visit(server.url)
-    page.get_by_label("Model", exact=True).select_option("light")
-    expect(page.get_by_label("Centre the drawing")).to_have_count(0)  # the form of this model
     draw_three(page)
-    heads = predict(page).get_by_role("columnheader")
-    expect(heads).to_have_text(["x0", "y0", "x1", "y1", "scores"])
-
-
-def test_a_class_has_one_colour_in_all_pictures(visit: Visits, server: Server) -> None:
-    page = visit(server.url)
-    classes = page.evaluate(
-        """async () => {
-          const { rowsView } = await import("./page/rows.js");
-          const specs = [{ name: "boxes", shape: [-1, 9, 4] }];
-          const outputs = { boxes: [[0, 0, 1, 1], [0, 0, 2, 2]] };
-          const prediction = { labels: ["cat", "ant"], outputs };
-          const view = rowsView(prediction, specs, {}, ["ant", "bee", "cat"]);
-          return [...view.querySelectorAll(".swatch")].map((each) => each.className);
-        }"""
-    )
-    assert classes == ["swatch c3", "swatch c1"]
-
-
-def test_embeddings_begin_with_two_texts_to_compare(visit: Visits, server: Server) -> None:
-    page = visit(server.url)
-    texts = page.evaluate(
-        """async () => {
-          const { inputFor } = await import("./page/inputs.js");
-          const manifest = { codec: { task: "embed", max_tokens: 8 } };
-          const form = inputFor({ codec: "text", example: "A dog", manifest });
-          const { many, body } = await form.example();
-          return [many, ...JSON.parse(body.text).inputs];
-        }"""
-    )
-    assert texts[:2] == [True, "A dog"]
-    assert texts[2]
+    predict(page)
+    expect(example).to_have_count(0)
 
 
 @pytest.mark.parametrize("kind", ["drop", "paste"])
@@ -163,7 +120,7 @@ def test_equal_pictures_of_a_batch_are_computed_once(
         assert server.metric("torchlane_items_computed_total") == 3
 
 
-def test_only_what_a_classifier_gets_is_centred(visit: Visits, server: Server) -> None:
+def test_boxes_are_where_they_were_drawn(visit: Visits, server: Server) -> None:
     page = visit(server.url)
     centre = page.get_by_label("Centre the drawing")
     expect(centre).to_be_checked()
@@ -176,7 +133,8 @@ def test_only_what_a_classifier_gets_is_centred(visit: Visits, server: Server) -
     page.mouse.move(box["x"] + 0.3 * box["width"], box["y"] + 0.3 * box["height"], steps=4)
     page.mouse.up()
     with page.expect_response("**/predict") as answer:
-        predict(page)
+        heads = predict(page).get_by_role("columnheader")
+    expect(heads).to_have_text(["x0", "y0", "x1", "y1", "scores"])
     sides = answer.value.json()["prediction"]["outputs"]["boxes"][0]
     # In pixels of the picture that was sent, which is 64 wide: what was drawn stays where it is.
     assert 0 < sides[0] < sides[2] < 32

@@ -1,4 +1,4 @@
-"""What is left behind: threads, files and memory of the process, and what its log tells."""
+"""What is left behind: threads, tasks, files and memory of the process, and its log."""
 
 from __future__ import annotations
 
@@ -32,6 +32,7 @@ class Holdings:
     """What a process holds."""
 
     threads: int
+    tasks: int
     files: int
     rss: int
 
@@ -39,13 +40,16 @@ class Holdings:
     def of(cls, server: Server) -> Holdings:
         """What a server of one process holds now."""
         process = psutil.Process(server.process.pid)
-        return cls(process.num_threads(), process.num_fds(), process.memory_info().rss)
+        tasks = int(server.metric("torchlane_event_loop_tasks"))
+        return cls(process.num_threads(), tasks, process.num_fds(), process.memory_info().rss)
 
     def grown(self, before: Holdings, cache_bytes: int, hung: int, kept: int = 0) -> list[str]:
         """What it holds more than it did, but for what hangs and connections that are kept."""
         problems = []
         if self.threads > before.threads + hung + POOL_THREADS:
             problems.append(f"{before.threads} threads have become {self.threads}")
+        if self.tasks > before.tasks + hung + kept:
+            problems.append(f"{before.tasks} tasks of the event loop have become {self.tasks}")
         if self.files > before.files + kept:
             problems.append(f"{before.files} open files have become {self.files}")
         if self.rss - before.rss > GROWTH_LIMIT_BYTES + cache_bytes:

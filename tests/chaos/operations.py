@@ -19,7 +19,7 @@ from tests.chaos.versions import Versions
 from tests.e2e.server import Server
 
 LOOK_S = 0.3
-NOTICED_S = 30.0  # for a version to be noticed, proved and served
+NOTICED_S = 120.0  # for a version to be noticed, proved and served
 
 
 @dataclass

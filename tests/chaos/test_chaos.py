@@ -18,9 +18,9 @@ ALWAYS = {"poison", "rows lost", "rows gained", "out of memory", "nan", "slow"}
 @pytest.mark.parametrize(
     "plan",
     [
-        pytest.param(ChaosPlan(SEED, requests=2500), id="one process"),
+        pytest.param(ChaosPlan(SEED, requests=1200), id="one process"),
         pytest.param(
-            ChaosPlan(SEED + 1, 1000, workers=2, cache_bytes=0, hangs=False, switches=False),
+            ChaosPlan(SEED + 1, 600, workers=2, cache_bytes=0, hangs=False, switches=False),
             id="one is killed",
         ),
     ],

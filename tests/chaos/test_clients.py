@@ -12,16 +12,14 @@ from collections.abc import AsyncIterator, Callable, Sequence
 
 import pytest
 
-from tests.chaos.answers import check_row
 from tests.chaos.asking import Numbers
 from tests.chaos.asking_much import FLOOD, LARGE, MuchAsker
 from tests.chaos.by_grpc import GrpcConversation
 from tests.chaos.checker import STATUSES, Checker
 from tests.chaos.clients import Client
-from tests.chaos.conversation import Conversation, Interruptions
-from tests.chaos.request import Request, in_chunks
-from tests.chaos.truth import Item, answer
-from tests.chaos.verdict import Misjudged, Verdict
+from tests.chaos.conversation import Interruptions
+from tests.chaos.request import Request
+from tests.chaos.verdict import Verdict
 from tests.chaos.versions import Versions
 
 PATIENCE_S = 0.3
@@ -116,42 +114,3 @@ async def test_a_stop_excuses_the_rest_of_a_flood() -> None:
     waits = Interruptions(PATIENCE_S, stopped_at=time.monotonic() - 1)
     checker = await _flood(lambda answers: answers[:40], waits)
     assert checker.counts == {Verdict.RIGHT: 40, Verdict.CUT: FLOOD.start - 40}
-
-
-@pytest.mark.parametrize(
-    ("killed", "verdict"), [(True, Verdict.CUT), (False, Verdict.LOST)], ids=["killed", "alive"]
-)
-async def test_a_cut_within_an_answer_is_no_second_answer(killed: bool, verdict: Verdict) -> None:
-    async def cut(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readuntil(b"\r\n\r\n")
-        writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\n4567")
-        writer.close()
-
-    checker, waits = Checker(Versions((LARGE,))), Interruptions(PATIENCE_S)
-    began = time.monotonic()
-    waits.killed_at.extend([began] if killed else [])
-    server = await asyncio.start_server(cut, "127.0.0.1", 0)
-    async with server:
-        talk = Conversation(server.sockets[0].getsockname()[1], checker, waits, random.Random(0))
-        connection = await talk.new()
-        connection.send(b"GET /metrics HTTP/1.1\r\n\r\n")
-        await talk.take_the_only(connection, Request("a", "/metrics", b""), began)
-    assert checker.counts == {verdict: 1}
-
-
-@pytest.mark.parametrize("wrong", [3, 12_345, -1])
-def test_each_number_of_a_large_answer_is_compared(wrong: int) -> None:
-    item = Item(4711)
-    row = answer(LARGE, 1, item)
-    check_row(LARGE, 0, item, row)
-    row[wrong] += 1
-    with pytest.raises(Misjudged, match=f"differs is {range(len(row))[wrong]}$"):
-        check_row(LARGE, 0, item, row)
-    with pytest.raises(Misjudged, match=f"{len(row) - 3} numbers of {len(row)}"):
-        check_row(LARGE, 0, item, answer(LARGE, 1, item)[3:])
-
-
-def test_a_body_in_chunks() -> None:
-    sent = in_chunks(Request("a", "/predict", b"abc"), 2)
-    assert sent.partition(b"\r\n\r\n")[2] == b"2\r\nab\r\n1\r\nc\r\n0\r\n\r\n"
-    assert b"Content-Length" not in sent

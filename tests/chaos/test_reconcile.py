@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
-import torch
 
-from app.errors import ReplicaError
 from tests.chaos.checker import Told
-from tests.chaos.faults import Faults, FaultyForward
-from tests.chaos.journal import Journal, Ledger, read_journal
-from tests.chaos.reconcile import reconcile, reconcile_after_kill, reconcile_versions, sick_replicas
+from tests.chaos.journal import Ledger
+from tests.chaos.reconcile import reconcile, reconcile_after_kill, reconcile_versions
 from tests.chaos.scrape import Scrape
-from tests.chaos.truth import MODELS, MOST_NARROW, Item, Mark, answer
+from tests.chaos.truth import MODELS
 
 TRUE = {
     'torchlane_requests_total{route="/predict",status="200",code="ok"}': 2,
@@ -108,81 +103,3 @@ def test_counts_after_a_kill_may_only_be_lower() -> None:
     assert reconcile_after_kill(scraped({}), told()) == []
     series = 'torchlane_requests_total{route="/predict",status="200",code="ok"}'
     assert reconcile_after_kill(scraped({series: 3}), told()) != []
-
-
-class TestFaults:
-    """What is injected is written down as it happened."""
-
-    @pytest.fixture
-    def journal(self, tmp_path: Path) -> Path:
-        return tmp_path / "journal"
-
-    def forward(self, journal: Path, model: str = "steady") -> FaultyForward:
-        """A model that answers as it should, and what goes wrong with it."""
-
-        def real(x: torch.Tensor) -> torch.Tensor:
-            if bool((x[:, 1] == int(Mark.POISON)).any()):
-                raise RuntimeError("poison")
-            rows = [Item(int(number), Mark(int(mark))) for number, mark, _ in x.tolist()]
-            return torch.tensor([answer(model, 1, row) for row in rows])
-
-        return FaultyForward(real, model, Faults(0, Journal(journal), hangs=False))
-
-    @staticmethod
-    def batch(*items: Item) -> torch.Tensor:
-        return torch.tensor([[float(value) for value in item.values()] for item in items])
-
-    def test_a_split_batch_counts_once(self, journal: Path) -> None:
-        forward, poison = self.forward(journal), Item(22, Mark.POISON)
-        for items in ((Item(20), poison), (Item(20),), (poison,), (Item(21),)):
-            if poison in items:
-                with pytest.raises(RuntimeError):
-                    forward(self.batch(*items))
-            else:
-                forward(self.batch(*items))
-        (ledger,) = read_journal(journal).values()
-        assert (ledger.batches, ledger.items, ledger.splits) == (2, 3, 1)
-        assert ledger.failed_alone == {22}
-        assert ledger.faults == {"poison": 2}
-
-    def test_rows_are_lost_and_gained(self, journal: Path) -> None:
-        forward = self.forward(journal)
-        assert len(forward(self.batch(Item(20, Mark.LOSES)))) == 0
-        assert len(forward(self.batch(Item(21, Mark.GAINS)))) == 2
-        (ledger,) = read_journal(journal).values()
-        assert ledger.faults == {"rows lost": 1, "rows gained": 1}
-        assert ledger.failed_alone == {20, 21}
-
-    def test_narrow_is_out_of_memory_above_its_limit(self, journal: Path) -> None:
-        forward = self.forward(journal, "narrow")
-        items = [Item(20 + number) for number in range(MOST_NARROW + 1)]
-        with pytest.raises(torch.OutOfMemoryError):
-            forward(self.batch(*items))
-        assert len(forward(self.batch(*items[1:]))) == MOST_NARROW
-
-    def test_an_item_fails_only_one_replica(self, journal: Path) -> None:
-        forward = self.forward(journal)
-        with pytest.raises(ReplicaError):
-            forward(self.batch(Item(20, Mark.FELLS), Item(21)))
-        forward(self.batch(Item(20, Mark.FELLS), Item(21)))  # again: another replica's turn
-        (ledger,) = read_journal(journal).values()
-        assert (ledger.struck, ledger.splits) == (2, 0)
-        assert sick_replicas({"steady": ledger}) == 1
-
-    def test_a_broken_replica_fails_golden_examples_too(self, journal: Path) -> None:
-        forward = self.forward(journal)
-        forward(self.batch(Item(0)))
-        for item in (Item(20, Mark.BREAKS), Item(21), Item(0)):
-            with pytest.raises(RuntimeError):
-                forward(self.batch(item))
-        (ledger,) = read_journal(journal).values()
-        assert ledger.failed_alone == set()  # neither is to blame: both are to move
-        assert ledger.faults == {"breaks": 1, "broken": 1}
-
-    def test_the_journal_lists_items_of_a_hanging_batch(self, journal: Path) -> None:
-        Journal(journal).ran("steady", [20, 21], "hangs", whole=True, unanswered=2)
-        (ledger,) = read_journal(journal).values()
-        assert (ledger.hung, ledger.struck, ledger.splits) == ({20, 21}, 0, 0)
-
-    def test_forwards_hang_only_where_allowed(self, journal: Path) -> None:
-        assert len(self.forward(journal)(self.batch(Item(20, Mark.HANGS)))) == 1

@@ -9,8 +9,6 @@ import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-import pytest
-
 SCRIPT = Path(__file__).parents[1] / "compose/drain_load.py"
 CONNECTIONS = 4
 GOOD = b'{"prediction":{"scores":[1.0]}}'
@@ -31,14 +29,6 @@ async def half_an_answer(writer: asyncio.StreamWriter) -> None:
     writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(GOOD) + GOOD[:9])
     await writer.drain()
     writer.close()
-
-
-async def close(writer: asyncio.StreamWriter) -> None:
-    writer.close()
-
-
-async def reset(writer: asyncio.StreamWriter) -> None:
-    writer.transport.abort()
 
 
 async def counts(last: Answer, good: int = 40) -> dict[str, int]:
@@ -76,13 +66,5 @@ async def test_a_rejected_request_is_not_lost() -> None:
     assert await counts(refuse) == {"answered": 40, "refused": CONNECTIONS}
 
 
-@pytest.mark.parametrize("last", [half_an_answer, close])
-async def test_a_request_without_an_answer_is_lost(last: Answer) -> None:
-    assert await counts(last) == {"answered": 40, "lost": CONNECTIONS}
-
-
-async def test_only_new_connections_may_be_reset() -> None:
-    found = await counts(reset)
-    assert found["answered"] == 40
-    assert found["lost"] + found.get("unread", 0) == CONNECTIONS
-    assert found["lost"] >= CONNECTIONS // 2  # those that are kept alive
+async def test_a_request_without_a_whole_answer_is_lost() -> None:
+    assert await counts(half_an_answer) == {"answered": 40, "lost": CONNECTIONS}

@@ -33,9 +33,9 @@ class Runner:
             "PATH": f"{folder}:{Path(sys.executable).parent}:{os.environ['PATH']}",
             "PYTHONPATH": str(ROOT),
             "MODEL": "pairwise",
-            "EXPORT_ARGS": "--variants script",
+            "EXPORT_ARGS": "--variants script --max-batch-size 2 --threads 1",
             "PORT": str(free_port()),
-            "BUDGET_S": "12",
+            "BUDGET_S": "4",
             "GITHUB_STEP_SUMMARY": str(folder / "summary.md"),
             "GITHUB_REPOSITORY": "Some/Models",
             "GITHUB_SHA": "0123456789abcdef",
@@ -64,28 +64,25 @@ def runner(tmp_path_factory: pytest.TempPathFactory) -> Runner:
     return runner
 
 
-def test_an_export_that_fails_ends_the_job(runner: Runner) -> None:
-    assert runner.run("Export", MODEL="nothing").returncode != 0
-
-
 def test_the_report_is_in_the_summary(runner: Runner) -> None:
     done = runner.run("Check")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "pairwise version 1" in (runner.folder / "summary.md").read_text()
 
 
-@pytest.mark.slow
+@pytest.mark.soak  # measures
 def test_the_capacity_is_measured(runner: Runner) -> None:
-    done = runner.run("Measure", MIN_CAPACITY="10", SLO_MS="500")
+    done = runner.run("Measure", MIN_CAPACITY="10", SLO_MS="500", BUDGET_S="12")
     assert done.returncode == 0, done.stdout + done.stderr
     assert list((runner.folder / "reports").rglob("*.html"))  # what the next step uploads
 
 
 @pytest.mark.slow
 def test_the_load_tests_exit_code_is_the_jobs(runner: Runner) -> None:
-    done = runner.run("Measure", MIN_CAPACITY="-1")
-    assert done.returncode == 2, done.stderr
-    assert "argument --min-capacity" in done.stderr or "argument --max-rate" in done.stderr
+    """On a ready server, with a report to upload."""
+    done = runner.run("Measure", MIN_CAPACITY="1000", SLO_MS="0.001")
+    assert done.returncode == 1, done.stderr
+    assert list((runner.folder / "reports").rglob("*.html"))
 
 
 def test_the_image_is_pushed(runner: Runner) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 import runpy
@@ -22,8 +23,8 @@ from tests.unit.export.command_line import run
 BLOCKS = blocks("docs/gallery.md")
 REQUESTS = [text for language, text in BLOCKS if language == "sh" and "curl" in text]
 ADOPT = [".venv/bin/torchlane", "adopt"]
-# The variants of such models are tested elsewhere, each for seconds.
-QUICK = ["--threads", "1", "--variants"]
+# The variants and batches of such models are tested elsewhere, each for seconds.
+QUICK = {"--threads": "1", "--max-batch-size": "2"}
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]  # the server needs a dozen models
 
 
@@ -50,9 +51,9 @@ def execute(line: str, folder: Path) -> None:
     """One command of the document: exports run in this process, which has imported torch."""
     words = shlex.split(line)
     if words[:2] == ADOPT:
-        form = "trace" if "--task" in words else "script"
-        quick = [] if "--variants" in words else [*QUICK, form]
-        code, printed = run("adopt", *words[2:], *quick)
+        options = QUICK | {"--variants": "trace" if "--task" in words else "script"}
+        quick = [option for option in options.items() if option[0] not in words]
+        code, printed = run("adopt", *words[2:], *itertools.chain(*quick))
         assert code == 0, printed
     elif words[0] == ".venv/bin/python" and words[1].endswith(".py"):
         with warnings.catch_warnings():

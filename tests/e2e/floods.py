@@ -138,13 +138,15 @@ def come_and_go(port: int, data: bytes, seconds: float) -> None:
 
 
 @contextlib.contextmanager
-def flooded(send: Flood, port: int, data: bytes, seconds: float) -> Iterator[None]:
+def flooded(
+    send: Flood, port: int, data: bytes, seconds: float
+) -> Iterator[multiprocessing.process.BaseProcess]:
     """A flood in a process of its own, ended at the end of the block."""
     process = multiprocessing.get_context("spawn").Process(target=send, args=(port, data, seconds))
     process.start()
     try:
         time.sleep(0.5)  # until it has begun
-        yield
+        yield process
     finally:
         process.terminate()
         process.join()

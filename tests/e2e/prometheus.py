@@ -49,14 +49,6 @@ class Rule:
     labels: dict[str, str]
     annotations: dict[str, str]
 
-    def as_yaml(self, query: str) -> dict[str, Any]:
-        """The rule as a rule file has it, with another expression."""
-        kind = "alert" if self.alerts else "record"
-        made: dict[str, Any] = {kind: self.name, "expr": query, "labels": self.labels}
-        if self.alerts:
-            made |= {"for": f"{self.for_s:.0f}s", "annotations": self.annotations}
-        return made
-
 
 @dataclass(frozen=True)
 class Prometheus:

@@ -34,18 +34,17 @@ def ask(server: Server, secret: str = "", path: str = "/predict", **given: Any) 
 
 def wait_until(server: Server, secret: str, status: int) -> None:
     """Return once this key is answered so."""
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 30
     while ask(server, secret).status_code != status:
         assert time.monotonic() < deadline
         time.sleep(0.1)
 
 
 class TestKeys:
-    @pytest.mark.parametrize("workers", ["1", "2"])
-    def test_keys_change_without_a_restart(self, models: Path, workers: str) -> None:
+    def test_keys_change_without_a_restart(self, models: Path) -> None:
         keys, log = models.parent / "keys", models.parent / "log"
         keys.write_text(f"{FIRST_LINE}\n")
-        settings = {"api_keys_file": str(keys), "workers": workers}
+        settings = {"api_keys_file": str(keys), "workers": "2"}
         with running(models, log, **settings) as server:
             assert ask(server).status_code == ask(server, SECOND).status_code == 401
             wait_until(server, FIRST, 200)  # the other worker may still load
@@ -100,13 +99,12 @@ class TestKeys:
             assert secret not in everything
             assert secret.removeprefix("tl_") not in everything
 
-    def test_errors_reveal_no_internals(self, models: Path) -> None:
-        with running(models, models.parent / "log") as server:
-            answer = ask(server, json={"input": [500, 0]})
-            server.wait_for_log("model_failed")  # threads write the log
+    def test_errors_reveal_no_internals(self, server: Server) -> None:
+        answer = ask(server, json={"input": [500, 0]})
+        server.wait_for_log("model_failed")  # threads write the log
         assert (answer.status_code, answer.json()["code"]) == (500, "backend_failed")
         assert "/a/secret/path" in server.log  # what the model raised
-        for inside in ("/a/secret", "Traceback", "File", ".py", str(models)):
+        for inside in ("/a/secret", "Traceback", "File", ".py", str(server.log_file.parent)):
             assert inside not in answer.text
 
 

@@ -18,7 +18,6 @@ from models.definitions.digits import PREPROCESS
 from models.preprocess import preprocess
 from tests.docs.blocks import ROOT
 from tests.e2e.server import PLAIN, Server, running
-from tests.unit.models.pictures import png_of
 
 THREE = ROOT / "docs/three.png"
 
@@ -75,68 +74,10 @@ def test_a_three_is_recognised(server: Server, folder: Path, options: str) -> No
     assert curl(server, folder, options)["prediction"]["label"] == "3"
 
 
-@pytest.mark.parametrize("interlaced", [False, True], ids=["straight", "interlaced"])
-def test_ink_on_a_transparent_ground_is_recognised(server: Server, interlaced: bool) -> None:
-    """In every colour type and depth of PNG; ink and ground differ by one level, if they can."""
-    ink = (np.asarray(Image.open(THREE)) < 128)[..., None].astype(np.int64)
-    colours = np.array([[90, 80, 70], [10, 20, 30]], np.uint8)
-    kinds = {
-        **{(0, depth): (ink, b"\0\0") for depth in (2, 4, 8, 16)},
-        (0, 1): (1 - ink, b"\0\1"),
-        **{(2, depth): (np.repeat(ink, 3, axis=-1), bytes(6)) for depth in (8, 16)},
-        **{(3, depth): (ink, b"\0") for depth in (1, 2, 4, 8)},
-        **{
-            (colour, depth): (np.pad(((1 << depth) - 1) * ink, ((0, 0), (0, 0), (more, 0))), b"")
-            for colour, more in ((4, 1), (6, 3))
-            for depth in (8, 16)
-        },
-    }
-    for (colour, depth), (samples, trns) in kinds.items():
-        plte = colours.tobytes() if colour == 3 else b""
-        body = png_of(samples, colour, depth, trns=trns, plte=plte, interlaced=interlaced)
-        answer = httpx.post(f"{server.url}/predict", content=body, verify=PLAIN).json()
-        assert answer["prediction"]["label"] == "3", (colour, depth, answer)
-
-
 def test_several_files_are_a_batch(server: Server, folder: Path) -> None:
     options = "-F a=@three.png -F a=@three.jpg -F b=@three.npy"
     answer = curl(server, folder, options, "/batch-predict")
     assert [each["label"] for each in answer["predictions"]] == ["3", "3", "3"]
-
-
-@pytest.mark.parametrize(
-    ("options", "code", "told"),
-    [
-        ("-F file=@three.png -F file=@three.jpg", "invalid_input", "the form has 2 parts"),
-        ("-F file=three.png", "invalid_input", "is not a file"),
-        ("-F file=@three.png;encoder=base64", "invalid_input", "'base64'; send the file's bytes"),
-        ("-F file=@/dev/null", "invalid_input", "is an empty file"),
-        (
-            "--data-binary @three.png -H Content-Type:multipart/form-data",
-            "invalid_input",
-            "has no boundary",
-        ),
-        ("--data-binary @three.raw", "unsupported_media_type", "-H 'Content-Type: application/"),
-        ("-d @three.png", "unsupported_media_type", "--data-binary @photo.jpg"),
-    ],
-)
-def test_wrong_requests_are_explained_and_not_logged(
-    server: Server, folder: Path, options: str, code: str, told: str
-) -> None:
-    before = server.log
-    answer = curl(server, folder, options)
-    assert (answer["code"], told in answer["error"]) == (code, True), answer
-    assert server.log == before
-
-
-def test_a_damaged_form_is_not_logged(server: Server) -> None:
-    """python-multipart would warn of each."""
-    before = server.log
-    headers = {"Content-Type": "multipart/form-data; boundary=b"}
-    for body in (b"--b\r\nno header\r\n\r\n", b"--b\r\nX: y\rz\r\n\r\nDATA\r\n--b--\r\n"):
-        answer = httpx.post(f"{server.url}/predict", content=body, headers=headers, verify=PLAIN)
-        assert answer.status_code == 422
-    assert server.log == before
 
 
 def test_httpx(server: Server) -> None:

@@ -16,17 +16,18 @@ FLOODS = every_flood(BODY)
 WORKERS = pytest.mark.parametrize("workers", ["1", "2"])
 
 
-@WORKERS
-@pytest.mark.parametrize("name", ["wrong key", "chunks of one byte, unknown path"])
+@pytest.mark.parametrize(
+    ("name", "workers"), [("wrong key", "1"), ("chunks of one byte, unknown path", "2")]
+)
 def test_a_flood_starves_nobody(models: Path, name: str, workers: str) -> None:
     """Without turns, others wait for as long as the flood lasts; a stop drains during it."""
     log = models.parent / "log"
     with (
         running(models, log, api_keys=LINE, workers=workers) as server,
-        flooded(*_of(name, server.port, 8)),
+        flooded(*_of(name, server.port, 120)) as flood,
     ):
-        noticed = notice(server.url, BODY, 2, KEY)
-        assert noticed.worst_p99 < 1000, noticed
+        notice(server.url, BODY, 2, KEY)
+        assert flood.is_alive()  # others were answered before it ended
         server.signal()
         assert server.exit_code() == 0
     assert "Traceback" not in server.log

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import signal
 import time
 from pathlib import Path
 
-import httpx
 import pytest
 
 from tests.e2e.server import post_on_the_wire, running
@@ -16,34 +14,11 @@ SLOW = "tests.e2e.slow_app"
 
 
 def test_a_forward_holding_the_gil_ends_the_process(models: Path, log: Path) -> None:
-    quick = {"hang_s": "1.5", "request_timeout_ms": "1500"}
+    quick = {"hang_s": "3", "request_timeout_ms": "3000"}
     with running(models, log, SLOW, **quick) as server:
-        assert httpx.post(f"{server.url}/predict", json={"input": [2, 0]}).status_code == 200
         with post_on_the_wire(server.port, b'{"input": [-1, 0]}'):
             assert server.exit_code() == signal.SIGALRM
         assert "slow_app.py" in server.log  # where it hangs
-
-
-def test_a_hanging_forward_only_replaces_its_replica(
-    models: Path, log: Path, tmp_path: Path
-) -> None:
-    gate = tmp_path / "gate"
-    gate.touch()
-    quick = {"hang_s": "0.5", "request_timeout_ms": "500", "devices": "cpu*2"}
-    with (
-        pytest.MonkeyPatch.context() as environment,
-        contextlib.ExitStack() as stack,
-    ):
-        environment.setenv("SLOW_UNTIL", str(gate))
-        server = stack.enter_context(running(models, log, SLOW, **quick))
-        gate.unlink()
-        assert httpx.post(f"{server.url}/predict", json={"input": [2, 0]}).status_code in (500, 504)
-        server.wait_for_metric("torchlane_replica_faults_total", lambda value: value >= 1)
-        gate.touch()
-        server.wait_for_metric("torchlane_replica_ready", lambda value: value == 2)
-        assert httpx.post(f"{server.url}/predict", json={"input": [3, 0]}).status_code == 200
-        server.signal()
-        assert server.exit_code() == 0
 
 
 def test_a_paused_process_resumes_without_hung_replicas(
@@ -52,7 +27,7 @@ def test_a_paused_process_resumes_without_hung_replicas(
     """As `docker pause` does, or a host that moves a virtual machine; HangTimer has a test too."""
     gate = tmp_path / "gate"
     monkeypatch.setenv("SLOW_UNTIL", str(gate))
-    with running(models, log, SLOW, hang_s="1", request_timeout_ms="30000") as server:
+    with running(models, log, SLOW, hang_s="1", request_timeout_ms="200000") as server:
         with post_on_the_wire(server.port, b'{"input": [2, 0]}') as connection:
             server.wait_for_metric("torchlane_batch_size_count", lambda n: n >= 1)
             server.signal(signal.SIGSTOP)

