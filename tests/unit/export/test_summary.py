@@ -18,7 +18,6 @@ from export.reports.content import content_of
 from export.summary import print_summary
 from models.manifest import Difference, Manifest, OmittedVariant
 from models.plan import Step
-from tests.unit.export.command_line import QUICK, run
 from tests.unit.export.measured import (
     INT8,
     MIXED,
@@ -181,30 +180,14 @@ def test_a_reason_has_lines_of_its_own_on_a_narrow_terminal() -> None:
     assert shown[first + 4].endswith(" largest difference 2.0e-05")
 
 
-def test_what_is_left_out_is_said_once(tmp_path: Path) -> None:
-    code, text = run("tiny", "--out", tmp_path, *QUICK, "--variants", "script,int8")
-    assert code == 0
-    assert text.count("left out") == text.count("int8") == 1
-
-
-def test_piped_output_is_neither_cut_nor_padded(tmp_path: Path) -> None:
+def test_piped_output_is_neither_cut_nor_padded(exported: Path) -> None:
     """`show` has wide tables; rich would take a pipe for 80 columns."""
-    assert run("tiny", "--out", tmp_path, *QUICK)[0] == 0
-    folder = tmp_path / "tiny/1"
-    command = [sys.executable, "-m", "export", "show", str(folder)]
+    command = [sys.executable, "-m", "export", "show", str(exported)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     lines = done.stdout.splitlines()
-    assert any(line.endswith(str(folder)) for line in lines)
+    assert any(line.endswith(str(exported)) for line in lines)
     assert max(map(len, lines)) > 80
     assert [line for line in lines if line != line.rstrip()] == []
-
-
-def test_each_step_is_a_line_without_a_terminal(tmp_path: Path) -> None:
-    code, text = run("tiny", "--out", tmp_path, *QUICK)
-    assert code == 0
-    steps = [line.split()[0] for line in text.splitlines()[:4]]
-    assert steps == ["training", "eager", "script", "timing"]
-    assert len(text.splitlines()) <= 15
 
 
 def test_line_of_a_step_that_fails_ends() -> None:

@@ -198,12 +198,6 @@ class TestUnderLoad:
         assert others == 0
 
 
-def test_the_best_of_several_wins(monkeypatch: pytest.MonkeyPatch) -> None:
-    rates = {USUAL: [100.0] * ROUNDS, OTHER: [150.0] * ROUNDS, THIRD: [180.0] * ROUNDS}
-    monkeypatch.setattr(module, "throughput", Machine(rates).throughput)
-    assert best({USUAL: int, OTHER: int, THIRD: int}, 8, begin)[0].chosen == THIRD
-
-
 def test_measuring_stays_within_its_budget(monkeypatch: pytest.MonkeyPatch) -> None:
     """Unmeasured forms cannot be chosen."""
     now = iter([0.0, 1.0, BUDGET_S - 1, *([BUDGET_S + 1] * 100)])

@@ -15,6 +15,7 @@ from export.probing.samples import two_shapes
 from export.probing.trials import Outcome, Trials
 from export.reading.declared import read_inputs
 from tests.unit.export.kinds import Graph
+from tests.unit.export.torchscripts import inline
 
 
 def learned(module: nn.Module, *given: str) -> Findings:
@@ -81,11 +82,6 @@ class Odds(nn.Module):
         return x
 
 
-class Square(nn.Module):
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x + x.transpose(1, 2)
-
-
 class Greedy(nn.Module):
     """Needs memory that no machine has."""
 
@@ -95,18 +91,6 @@ class Greedy(nn.Module):
         return x
 
 
-class Free(nn.Module):
-    def forward(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-        return a.sum(1) + b.sum(1)
-
-
-class Spread(nn.Module):
-    """A deviation, which is NaN of one row."""
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x.std(1)
-
-
 class Longer(nn.Module):
     """The second may be shorter than the first."""
 
@@ -114,15 +98,6 @@ class Longer(nn.Module):
         if a.shape[1] < b.shape[1]:
             raise ValueError("no")
         return a.sum(1) + b.sum(1)
-
-
-class Pairs(nn.Module):
-    """Two pairs of inputs, each of one size."""
-
-    def forward(
-        self, a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, d: torch.Tensor
-    ) -> torch.Tensor:
-        return (a * b).sum(1) + (c * d).sum(1)
 
 
 @pytest.mark.parametrize(
@@ -161,13 +136,24 @@ class Pairs(nn.Module):
             ["x=float32[-1,-1]", "lengths=int64[-1]"],
         ),
         (Odds(), ["float32[-1,-1]"], ["input=float32[-1,-1]"]),
-        (Square(), ["float32[-1,-1,-1]"], ["input=float32[-1,n<=1024,n<=1024]"]),
+        (
+            inline("return x + x.transpose(1, 2)"),
+            ["float32[-1,-1,-1]"],
+            ["input=float32[-1,n<=1024,n<=1024]"],
+        ),
         (Greedy(), ["int64[-1]"], ["input=int64[-1]"]),
-        (Free(), ["a=float32[-1,-1]", "b=int64[-1,-1]"], ["a=float32[-1,-1]", "b=int64[-1,-1]"]),
-        (Spread(), ["float32[-1,-1]"], ["input=float32[-1,2<=-1<=1024]"]),
+        (
+            inline("return a.sum(1) + b.sum(1)", arguments="a: Tensor, b: Tensor"),
+            ["a=float32[-1,-1]", "b=int64[-1,-1]"],
+            ["a=float32[-1,-1]", "b=int64[-1,-1]"],
+        ),
+        (inline("return x.std(1)"), ["float32[-1,-1]"], ["input=float32[-1,2<=-1<=1024]"]),
         (Longer(), ["a=float32[-1,-1]", "b=float32[-1,-1]"], None),
         (
-            Pairs(),
+            inline(
+                "return (a * b).sum(1) + (c * d).sum(1)",
+                arguments="a: Tensor, b: Tensor, c: Tensor, d: Tensor",
+            ),
             ["a=float32[-1,-1]", "b=float32[-1,-1]", "c=float32[-1,n]", "d=float32[-1,-1]"],
             [
                 *("a=float32[-1,m<=1024]", "b=float32[-1,m<=1024]"),
@@ -235,14 +221,8 @@ def test_different_names_stay_separate_with_a_note() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (
-            ["ids=int64[-1,seq<=512]", "float32[-1,seq]"],
-            "size 512 of 'seq' is allowed, but the model fails on it: index out of range in self",
-        ),
-        (
-            ["ids=int64[-1,seq] in 0..299", "float32[-1,seq]"],
-            "299 in 'ids' is allowed, but the model fails on it: index out of range in self; it",
-        ),
+        (["ids=int64[-1,seq<=512]", "float32[-1,seq]"], "size 512 of 'seq' is allowed, but the"),
+        (["ids=int64[-1,seq] in 0..299", "float32[-1,seq]"], "299 in 'ids' is allowed, but the"),
         (["ids=int64[-1,seq] in -7..49", "float32[-1,seq]"], "-7 in 'ids' is allowed, but the"),
     ],
 )

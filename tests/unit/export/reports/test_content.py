@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import pytest
-
-from export.reports.content import content_of, ranges
+from export.reports.content import content_of
 from export.reports.sections import Section
 from export.reports.timing_sections import load_lines
 from models.cpu_layout import Layout, MeasuredLayout, layouts
 from models.manifest import Manifest
-from models.plan import Plan, Step, extend_steps
+from models.plan import Plan, Step
 from tests.unit.export.measured import (
     MIXED,
     ONE_WINS,
@@ -53,12 +51,6 @@ def test_first_variant_runs_without_a_plan() -> None:
     assert report_section.lines == ("No form was timed: script runs batches of every size.",)
 
 
-def test_a_plan_from_a_quiet_machine_mentions_no_load() -> None:
-    assert list(load_lines(MIXED, "here")) == []
-    lines = section(measured_manifest(), "Plan on cpu").lines
-    assert not any("under load" in line or "not timed" in line for line in lines)
-
-
 def test_a_plan_made_under_load_says_what_to_do() -> None:
     busy = MIXED.model_copy(update={"kept_waiting": 0.37})
     report_section = section(measured_manifest(busy), "Plan on cpu").lines
@@ -88,15 +80,6 @@ def test_cpu_layout_lists_its_throughput() -> None:
     assert section(measured_manifest(result), "Plan on cpu").lines[-1] == (
         "CPU layout (replicas x threads): 2 x 1. Items/s in batches of 4, next to a busy event "
         "loop: 1 x 1: 5,700, 2 x 1: 9,120, 1 x 2: 98.0."
-    )
-
-
-def test_sizes_that_were_not_timed_are_named() -> None:
-    steps = {precision: extend_steps(steps, 64) for precision, steps in MIXED.steps.items()}
-    further = MIXED.model_copy(update={"steps": steps})
-    assert any(
-        line.startswith("Batches of more than 4 were not timed")
-        for line in section(measured_manifest(further), "Plan on cpu").lines
     )
 
 
@@ -131,12 +114,6 @@ def test_form_that_always_wins_lists_its_runners_up() -> None:
     assert "script runs at every size: no other form wins by more than the noise at any." in lines
     assert "Batch 1: 40.0 us; runner-up script, optimized at load: 60.0 us, 1.50x." in lines
     assert "Batch 4: 20.0 us; runner-up script, optimized at load: 22.0 us, 1.10x." in lines
-
-
-def test_the_only_form_of_a_precision_has_no_rivals() -> None:
-    report_section = section(measured_manifest(), "Time per item, int8 on cpu")
-    assert "int8 is the only form of this precision." in report_section.lines
-    assert [column.title for column in report_section.columns] == ["batch", "int8"]
 
 
 def test_slower_plan_is_reported() -> None:
@@ -192,10 +169,3 @@ def test_left_out_variants_have_reasons_and_files_sizes() -> None:
     titles = [each.title for each in content_of(make_manifest()).sections]
     assert "Left out" not in titles
     assert "Other files" not in titles
-
-
-@pytest.mark.parametrize(
-    ("sizes", "expected"), [((1,), "1"), ((3, 1, 2), "1..3"), ((1, 2, 4, 5, 9), "1..2, 4..5, 9")]
-)
-def test_adjacent_sizes_are_printed_as_ranges(sizes: tuple[int, ...], expected: str) -> None:
-    assert ranges(sizes) == expected

@@ -5,13 +5,12 @@ from __future__ import annotations
 import re
 from xml.etree import ElementTree as ET
 
-import matplotlib as mpl
 import pytest
 
-from export.reports.plot import styles, svg_of
+from export.reports.plot import svg_of
 from models.plan import Form, Step
 from models.processor import Processor
-from tests.unit.export.measured import COMPILED, MIXED, OPTIMIZED, SCRIPT, device_plan, per_item
+from tests.unit.export.measured import MIXED, SCRIPT, device_plan, per_item
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -48,13 +47,6 @@ def test_all_colours_come_from_the_style_sheet(svg: str) -> None:
     assert {f"var(--series-{index})" for index in range(3)} <= set(re.findall(r"var\([^)]*\)", svg))
 
 
-def test_each_variant_has_one_marker() -> None:
-    marks = styles(MIXED)
-    assert marks[SCRIPT] == marks[OPTIMIZED]
-    assert len({marker for _, marker in marks.values()}) == 3
-    assert marks[COMPILED][0] != marks[SCRIPT][0]
-
-
 def test_more_variants_than_colours_can_be_drawn() -> None:
     forms = [Form(variant=f"v{index}") for index in range(10)]
     many = device_plan(
@@ -76,12 +68,6 @@ def test_prefix_separates_the_ids_of_two_plots(svg: str) -> None:
     assert not ids[0] & ids[1]
     for each, own in zip((svg, other), ids, strict=True):
         assert set(re.findall(r"(?:url\(|href=\")#([^\")]*)", each)) <= own
-
-
-def test_matplotlib_settings_are_not_changed(svg: str) -> None:
-    before = dict(mpl.rcParams)
-    assert svg_of(MIXED, "cpu") == svg
-    assert dict(mpl.rcParams) == before
 
 
 def test_close_times_without_steps_are_drawn() -> None:

@@ -89,12 +89,6 @@ def test_every_layout_runs_the_plans_form(comparison: Comparison) -> None:
     assert not message
 
 
-def test_the_only_form_runs_every_layout(comparison: Comparison) -> None:
-    plan = device_plan([per_item(COMPILED, (40, 50, 60))], Step(up_to=4, form=COMPILED))
-    measure(comparison, plan)
-    assert comparison.forms == dict.fromkeys(FOUR_CORES, COMPILED)
-
-
 def test_a_slow_model_is_measured_with_single_items(comparison: Comparison) -> None:
     """No batch takes less than 50 ms."""
     plan = device_plan([per_item(SCRIPT, (60_000, 60_000))], Step(up_to=2, form=SCRIPT))

@@ -6,6 +6,7 @@ Processes are started again by their command line: `python -m tests.unit.export.
 from __future__ import annotations
 
 import dataclasses
+import signal
 import sys
 import time
 from collections.abc import Sequence
@@ -104,6 +105,18 @@ class Paced(Rows):
         return super().batch(indices)
 
 
+class Interrupting(Rows):
+    """As Ctrl-C in the middle of an epoch: while the 20th batch is loaded."""
+
+    batches = 0
+
+    def batch(self, indices: Sequence[int]) -> tuple[torch.Tensor, ...]:
+        self.batches += 1
+        if self.batches == 20:
+            signal.raise_signal(signal.SIGINT)
+        return super().batch(indices)
+
+
 def rows(seed: int, count: int, kind: type[Rows] = Rows) -> Rows:
     """Points, and which of four quarters of the first two axes they are in."""
     points = torch.from_numpy(np.random.default_rng(seed).standard_normal((count, 8), np.float32))
@@ -131,6 +144,16 @@ TRAINING = Training(
 def halves(module: nn.Module) -> Sequence[nn.Module]:
     assert isinstance(module, Network)
     return module.front, module.back
+
+
+def interrupted(name: str) -> Programs:
+    """The catalog, with a model whose run is interrupted once."""
+    training = Programs()[name].training
+    assert training is not None
+    training = dataclasses.replace(training, data=lambda: rows(1, 512, Interrupting))
+    catalog = Programs()
+    catalog[name] = dataclasses.replace(catalog[name], training=training)
+    return catalog
 
 
 def of(module: Any, **changes: Any) -> Definition:

@@ -43,18 +43,20 @@ RIGHT = ((0, 0, 0, 10, 10, 0.9), (1, 20, 20, 30, 30, 0.8), (2, 41, 40, 51, 50, 0
 
 
 class TestAveragePrecision:
-    def test_all_found(self) -> None:
-        assert average_precision(found(*RIGHT), ONE_EACH) == 1
-
-    def test_one_of_three_classes_found(self) -> None:
-        assert average_precision(found(RIGHT[0]), ONE_EACH) == pytest.approx(1 / 3)
-
-    def test_nothing_found(self) -> None:
-        assert average_precision(found(), ONE_EACH) == 0
-
-    def test_wrong_class_or_box_does_not_match(self) -> None:
-        wrong = found((1, 0, 0, 10, 10, 0.9), (0, 20, 20, 30, 30, 0.8), (2, 47, 40, 57, 50, 0.7))
-        assert average_precision(wrong, ONE_EACH) == 0
+    @pytest.mark.parametrize(
+        ("rows", "precision"),
+        [
+            (RIGHT, 1),
+            (RIGHT[:1], 1 / 3),
+            ((), 0),
+            (((1, 0, 0, 10, 10, 0.9), (0, 20, 20, 30, 30, 0.8), (2, 47, 40, 57, 50, 0.7)), 0),
+        ],
+        ids=["all", "one of three", "none", "wrong"],
+    )
+    def test_of_right_and_wrong_boxes(
+        self, rows: tuple[tuple[float, ...], ...], precision: float
+    ) -> None:
+        assert average_precision(found(*rows), ONE_EACH) == pytest.approx(precision)
 
     def test_only_a_higher_scoring_duplicate_costs_precision(self) -> None:
         twice = truth((0, 0, 0, 10, 10), (0, 40, 40, 50, 50))
