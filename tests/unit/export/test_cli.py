@@ -12,6 +12,7 @@ from export.cli import COMMANDS, EXPORT, TRAIN
 from export.options.artifacts import VARIANTS
 from export.variants.registry import MAKERS
 from tests.unit.export.command_line import QUICK, complete, files, manifest_of, run
+from tests.unit.export.measured import on_cpu
 
 
 class TestExports:
@@ -46,9 +47,7 @@ class TestExports:
         manifest = manifest_of(tmp_path / "close/7")
         assert manifest.variants["bf16"].accuracy == 0
         assert manifest.variants["script"].parity.batch_sizes == (1, 2, 3, 4, 5)
-        assert manifest.plan is not None
-        device = manifest.plan.on("cpu")
-        assert device is not None
+        device = on_cpu(manifest.plan)
         assert (manifest.plan.precision, device.processor.threads) == ("bf16", 2)
         assert device.times[0].batch_sizes == (1, 2, 4, 5)
         assert "profile-eager.txt" in manifest.files
@@ -79,9 +78,7 @@ def test_tune_writes_the_next_version(exported: Path, tmp_path: Path) -> None:
     assert code == 0
     assert "tiny version 2" in printed
     plan = manifest_of(tmp_path / "tiny/2").plan
-    assert plan is not None
-    device = plan.on("cpu")
-    assert device is not None
+    device = on_cpu(plan)
     assert (device.processor.threads, device.times[0].batch_sizes) == (2, (1, 2, 4))
 
 

@@ -15,6 +15,7 @@ from models.integrity import read_artifact
 from models.manifest import Manifest
 from tests.unit.export.definitions import CATALOG, MIXED, definition
 from tests.unit.export.jobs import content, job, make
+from tests.unit.export.measured import on_cpu
 
 TINY = CATALOG["tiny"]
 
@@ -71,8 +72,7 @@ class TestManifest:
         plan = artifact.manifest.plan
         assert plan is not None
         assert plan.precision == "float32"
-        device = plan.on("cpu")
-        assert device is not None
+        device = on_cpu(plan)
         assert device.processor.threads == 1
         assert [str(times.form) for times in device.times] == [
             "script",

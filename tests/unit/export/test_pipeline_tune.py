@@ -14,6 +14,7 @@ from export.timing.tune import TuneOptions
 from models.manifest import Manifest
 from tests.unit.export.definitions import CATALOG
 from tests.unit.export.jobs import content, make, stage
+from tests.unit.export.measured import on_cpu
 
 TINY = CATALOG["tiny"]
 
@@ -44,9 +45,7 @@ def test_a_new_version_differs_only_in_its_plan(artifact: ExportedArtifact, old:
         if name != "report.html":
             assert again.manifest.files[name] == digest
     plan = again.manifest.plan
-    assert plan is not None
-    device = plan.on("cpu")
-    assert device is not None
+    device = on_cpu(plan)
     assert device.processor.threads == 2
     assert {times.batch_sizes for times in device.times} == {(1, 2)}
     assert "tiny version 2" in (again.folder / "report.html").read_text(encoding="utf-8")

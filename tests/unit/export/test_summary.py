@@ -16,7 +16,7 @@ from export.errors import ExportError
 from export.progress import progress_on
 from export.reports.content import content_of
 from export.summary import print_summary
-from models.manifest import Difference, Manifest, OmittedVariant
+from models.manifest import Manifest, OmittedVariant
 from models.plan import Step
 from tests.unit.export.measured import (
     INT8,
@@ -26,7 +26,6 @@ from tests.unit.export.measured import (
     measured_manifest,
     per_item,
 )
-from tests.unit.models.manifests import SMALL_DIFFERENCE
 
 LONG = "the model " + "has a very long reason " * 20
 
@@ -79,23 +78,6 @@ def test_commands_have_the_path_that_the_shell_needs(
     assert printed(measured_manifest())[-1] == "serve it  'my bin/torchlane' serve"
     monkeypatch.setenv("PATH", str(program.parent))
     assert printed(measured_manifest())[-1] == "serve it  torchlane serve"
-
-
-def test_figure_is_the_largest_difference_of_all_forms() -> None:
-    manifest = measured_manifest()
-    far = SMALL_DIFFERENCE.model_copy(
-        update={"outputs": {"value": Difference(max_absolute=0.5, max_relative=1)}}
-    )
-    variants = {
-        name: variant.model_copy(update={"optimized": far})
-        for name, variant in manifest.variants.items()
-    }
-    (line,) = (
-        each
-        for each in printed(manifest.model_copy(update={"variants": variants}))
-        if each.startswith("proved")
-    )
-    assert "within 5.0e-01" in line
 
 
 @pytest.mark.parametrize("folder", ["models/tiny/3", "my models/tiny/3"])

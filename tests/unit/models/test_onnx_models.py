@@ -12,7 +12,7 @@ from models.archive import ArchiveError
 from models.onnx_models import check_onnx, load_onnx
 from models.runtimes import VariantFile
 from tests.artifacts import small_variant
-from tests.onnx_files import INT64, ModelProto, helper, model, tensor
+from tests.unit.models.onnx_files import INT64, ModelProto, helper, model, tensor
 
 pytest.importorskip("onnxruntime", reason="needs ONNX Runtime: pip install 'torchlane[onnx]'")
 X = torch.arange(6.0).reshape(3, 2)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -32,11 +31,10 @@ class Best(torch.nn.Module):
 """
 SAVE = f"{STAND_IN}\ntorch.jit.script(Best()).save('best.pt')\n"
 ADOPT = """
-import sys
 from export import cli
 options = ["--name", "best", "--input", "float32[-1,3,4]", "--out", "models"]
 quick = ["--variants", "script", "--max-batch-size", "2", "--threads", "1"]
-sys.exit(cli.main(["adopt", "best.pt", *options, *quick], {}))
+print("adopted", cli.main(["adopt", "best.pt", *options, *quick], {}))
 """
 LOAD = """
 import torch
@@ -71,13 +69,12 @@ def run(code: str, folder: Path, path: str = "") -> subprocess.CompletedProcess[
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A file that calls the operator, and an artifact made of it."""
+def served(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """The folder of a file that calls the operator and of its artifact, and what was printed."""
     folder = tmp_path_factory.mktemp("operators")
-    assert run(SAVE, folder).returncode == 0
-    adoption = run(STAND_IN + ADOPT, folder)
-    assert adoption.returncode == 0, adoption.stderr
-    return folder
+    done = run(SAVE + ADOPT + LOAD, folder)
+    assert done.returncode == 0, done.stderr
+    return folder, done.stdout
 
 
 def broken(folder: Path) -> str:
@@ -98,34 +95,24 @@ def absent(folder: Path) -> str:
     return str(folder / "absent")
 
 
-def test_a_file_is_loaded_with_its_operators(folder: Path) -> None:
-    answer = run(STAND_IN + LOAD, folder)
-    assert "[[3.0, 0.0, 0.0, 3.0]]" in answer.stdout, answer.stderr
+def test_a_file_is_loaded_with_its_operators(served: tuple[Path, str]) -> None:
+    assert "adopted 0" in served[1]
+    assert served[1].endswith("[[3.0, 0.0, 0.0, 3.0]]\n")
 
 
-@pytest.mark.parametrize(
-    ("package", "why"),
-    [
-        (
-            absent,
-            "it needs the operators of torchvision: pip install 'torchlane[vision]'",
-        ),
-        (
-            broken,
-            f"torchvision 0.99.0 does not fit torch {torch.__version__}: install the release",
-        ),
-    ],
-)
-def test_a_missing_or_unfit_release_is_named(
-    folder: Path, tmp_path: Path, package: Callable[[Path], str], why: str
-) -> None:
-    assert why in run(LOAD, folder, package(tmp_path)).stdout
+def test_a_missing_package_is_named(served: tuple[Path, str], tmp_path: Path) -> None:
+    folder, _ = served
+    done = run(LOAD + ADOPT, folder, absent(tmp_path))
+    why = "it needs the operators of torchvision: pip install 'torchlane[vision]', of the release"
+    assert why in done.stdout, done.stderr
+    assert f"best.pt cannot be loaded here: {why}" in done.stderr
+    assert "adopted 1" in done.stdout
 
 
-def test_adopt_without_them_says_what_to_install(folder: Path, tmp_path: Path) -> None:
-    answer = run(ADOPT, folder, absent(tmp_path))
-    assert answer.returncode == 1
-    assert "best.pt cannot be loaded here: it needs the operators of torchvision" in answer.stderr
+def test_a_release_that_does_not_fit_is_named(served: tuple[Path, str], tmp_path: Path) -> None:
+    done = run(LOAD, served[0], broken(tmp_path))
+    why = f"torchvision 0.99.0 does not fit torch {torch.__version__}: install the release for this"
+    assert why in done.stdout, done.stderr
 
 
 def test_other_files_need_none() -> None:

@@ -74,12 +74,6 @@ class TestSamePixels:
             assert "exif" not in picture.info
             assert ("progressive" in picture.info) is progressive
 
-    def test_a_transparent_colour_stays(self) -> None:
-        buffer = io.BytesIO()
-        PICTURE.save(buffer, "PNG", transparency=(1, 2, 3))
-        with Image.open(io.BytesIO(essential(buffer.getvalue()).data)) as picture:
-            assert picture.info["transparency"] == (1, 2, 3)
-
     def test_a_png_keeps_its_orientation_and_loses_texts(self) -> None:
         texts = PngImagePlugin.PngInfo()
         texts.add_text("title", "a title", zip=True)
@@ -138,27 +132,6 @@ class TestOrientation:
             np.testing.assert_array_equal(preprocess(picture, how), wanted)
         np.testing.assert_array_equal(preprocess(data, how), wanted)
 
-    @pytest.mark.parametrize(
-        "exif",
-        [
-            exif_data("<", MAKER),
-            exif_data("<", (0x0112, 3, 6))[:-5],
-            exif_data("<", (0x0112, 2, 6)),
-            exif_data(">", MAKER, (0x0112, 3, 8))[:-16],
-            b"Exif\0\0" + exif_data(">", (0x0112, 3, 8)),
-            b"Exif\0\0",
-            b"Exif\0\0II*\0" + bytes(4),
-            b"Exif\0\0MM\0*\xff\xff\xff\xff",
-        ],
-        ids=["none", "end", "text", "cut", "twice", "empty", "own header", "far"],
-    )
-    @pytest.mark.filterwarnings("ignore::UserWarning")
-    def test_of_malformed_data_matches_pillow(self, exif: bytes) -> None:
-        data = within(PLAIN_JPEG, segment(0xE1, exif))
-        with Image.open(io.BytesIO(data)) as picture:
-            wanted = picture.getexif().get(0x0112, 1)
-        assert TRANSPOSES.get(essential(data).orientation) == TRANSPOSES.get(wanted)
-
     @pytest.mark.parametrize("whole", UNREADABLE.values(), ids=UNREADABLE)
     @pytest.mark.parametrize("kind", ["JPEG", "PNG", "PNG without prefix", "PNG text"])
     def test_a_whole_picture_with_unreadable_data_is_upright(self, kind: str, whole: bytes) -> None:
@@ -198,11 +171,6 @@ class TestOrientation:
         for size in range(len(made)):
             found = essential(PLAIN_PNG[:-12] + made[:size])
             assert (found.orientation, pixels(found.data)) == (1, pixels(PLAIN_PNG))
-
-    def test_xmp_is_the_fallback_for_unreadable_data(self) -> None:
-        xmp = segment(0xE1, b'http://ns.adobe.com/xap/1.0/\0<x tiff:Orientation="8"/>')
-        data = within(PLAIN_JPEG, segment(0xE1, b"Exif\0\0" + bytes(60)), xmp)
-        assert essential(data).orientation == 8
 
     @pytest.mark.parametrize("text", [b'<x tiff:Orientation="6"/>', b"<tiff:Orientation>6</"])
     def test_xmp_is_the_fallback_for_exif(self, text: bytes) -> None:

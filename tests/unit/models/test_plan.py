@@ -15,10 +15,8 @@ from pydantic import ValidationError
 
 from models.plan import (
     MIN_GAIN,
-    DevicePlan,
     Form,
     FormTimes,
-    Plan,
     Step,
     batch_sizes,
     choose,
@@ -29,7 +27,7 @@ from models.plan import (
     same_release,
     summary,
 )
-from tests.unit.models.manifests import XEON, form, make_plan, steps
+from tests.unit.models.manifests import form, make_plan, steps
 
 A, B, C = form("a"), form("b"), form("c")
 CLEARLY = 1 - 2 * MIN_GAIN  # less than this share of a time is a clear win
@@ -214,24 +212,6 @@ class TestSummary:
 
 
 class TestContract:
-    def test_plan_survives_a_json_round_trip(self) -> None:
-        times = FormTimes(
-            form=form("script", optimized=True),
-            precision="float32",
-            batch_sizes=(1, 2),
-            median_us=(1.5, 2.25),
-            low_us=(1, 2),
-            high_us=(2, 3),
-        )
-        device = DevicePlan(
-            processor=XEON,
-            torch_version="2.13.0+cpu",
-            times=(times,),
-            steps={"float32": steps((2, A), (64, B)), "int8": steps((64, C))},
-        )
-        plan = Plan(precision="int8", devices=(device,))
-        assert Plan.model_validate_json(plan.model_dump_json()) == plan
-
     @pytest.mark.parametrize(
         "sizes", [(), (4, 2), (2, 2), (1, 4, 3)], ids=["none", "falling", "equal", "mixed"]
     )

@@ -334,10 +334,8 @@ class TestCountedRows:
         ("options", "message"),
         [
             (["--classes", "kinds"], "--classes: classes is 'kinds', but there are no labels"),
-            (["--ranked-by", "boxes"], "ranked_by is 'boxes', not a counted output"),
             (["--count", "count=other"], "'other' is not an output; give COUNT=NAME,NAME with"),
             (["--count", "kinds=boxes"], "--count: 'boxes' has two counts, 'count' and 'kinds';"),
-            (["--count", "kinds=count"], "must be integers of shape"),
         ],
     )
     def test_wrong_options_are_refused(self, file: Path, options: list[str], message: str) -> None:
@@ -387,10 +385,8 @@ class TestOutputsThatArePictures:
         [
             (["--as", "video"], "--as 'video': expected .*such as image, 'restored=image in"),
             (["--as", "image in 1..1"], "range 1..1 is empty"),
-            (["--as", "image in nan..1"], "finite number"),
             (["--as", "other=image"], "'other' is not an output; these are: picture, classes"),
             (["--as", "image", "--as", "picture=image"], "'picture' is declared twice"),
-            (["--as", "classes=image"], "'classes': an image of int64 needs a range"),
             (["--as", "mask"], "'picture': the palette has 2 entries for 3 classes"),
             (["--as", "image"], "--palette is for one output with --as mask, got 0"),
         ],
@@ -444,9 +440,6 @@ class TestPlaces:
             (["--boxes", "boxes"], "--boxes 'boxes': must be NAME=FORM"),
             (["--boxes", "boxes=xyxy,absolute"], "perhaps with ,relative or ,columns"),
             (["--boxes", "other=xyxy"], "--boxes, --mask: 'other' is not an output; the model has"),
-            (["--boxes", "scores=xy,columns"], "each column begins with the 2 numbers of xy"),
-            (["--boxes", "kinds=xyxy"], "'kinds' are int64; pixels of large pictures need"),
-            (["--mask", "scores"], "the mask 'scores' needs axes for height and width"),
             (["--codec", "tensor", "--mask", "boxes"], "--mask is for pictures: add --codec image"),
         ],
     )

@@ -15,9 +15,9 @@ from export.adoption.adopt import Adoption
 from export.errors import ExportError, UsageError
 from export.variants.base import NotApplicable, Subject
 from export.variants.registry import MAKERS
-from tests.onnx_files import FLOAT, INT64, helper, model
 from tests.unit.export.definitions import loaded
 from tests.unit.export.torchscripts import mar, run, written
+from tests.unit.models.onnx_files import FLOAT, INT64, helper, model
 
 pytest.importorskip("onnxruntime", reason="needs ONNX Runtime: pip install 'torchlane[onnx]'")
 NAME = ("--name", "m")

@@ -21,8 +21,8 @@ from models.codec_specs import ImageCodecSpec
 from models.definitions.definition import Definition, HeldOut
 from models.preprocess import preprocess
 from models.tensors import Array, Dimension, TensorSpec
-from tests.huggingface import bert_config, save
 from tests.unit.export.torchscripts import run, scripted, written
+from tests.unit.models.folders import bert_config, save
 
 SIDE = 4
 
@@ -283,11 +283,6 @@ class TestNumbers:
         samples = definition.random_inputs(np.random.default_rng(1), 9)["x"]
         assert np.isnan(samples).sum() > 6  # more than those items have
 
-    def test_one_array_for_two_inputs(self, tmp_path: Path) -> None:
-        np.save(tmp_path / "it.npy", X)
-        with pytest.raises(UsageError, match="has one array, but the model has the inputs x, z"):
-            of_numbers(tmp_path, "--examples", tmp_path / "it.npy")
-
     @pytest.mark.parametrize("name", ["it.npy", "it.npz", "it.parquet"])
     def test_damaged_files(self, tmp_path: Path, name: str) -> None:
         with pytest.raises(UsageError, match=r"it\.np.* cannot be read|is not Parquet|one array"):
@@ -435,13 +430,6 @@ class TestModelsThatNeedThem:
         model = written(tmp_path, scripted(Means()))
         with pytest.raises(UsageError, match=r"pictures of up to 4097 x 1024 .* or equal to 4096"):
             run(model, *options, "--examples", tmp_path / "pictures")
-
-    def test_a_model_that_fails_on_them(self, tmp_path: Path) -> None:
-        np.save(tmp_path / "x.npy", np.arange(24, dtype=np.float32).reshape(4, 6) - 3)
-        model = written(tmp_path, scripted(Logs()))
-        options = ("--name", "m", "--input", "float32[-1,6]", "--examples", tmp_path / "x.npy")
-        with pytest.raises(ExportError, match=r"^--examples: the model returns NaN or infinite"):
-            run(model, *options)
 
 
 def test_padding_at_the_end_of_an_item_is_no_part_of_it() -> None:

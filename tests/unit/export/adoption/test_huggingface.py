@@ -17,10 +17,10 @@ from models.definitions.huggingface.definition import definition_of
 from models.definitions.huggingface.encoder import EncoderOptions
 from models.definitions.huggingface.folder import ModelFolder
 from models.integrity import read_artifact
-from tests.huggingface import POSITIONS, bert_config, save
 from tests.texts import tiny_tokenizer
 from tests.unit.export.command_line import manifest_of, run
 from tests.unit.export.definitions import loaded, proved, subject
+from tests.unit.models.folders import POSITIONS, bert_config, save
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,10 @@ from models.codec_specs import ImageCodecSpec, TextCodecSpec  # noqa: E402
 from models.preprocess import preprocess  # noqa: E402
 from models.tensors import stack  # noqa: E402
 from models.tokenize import Tokenizer as OurTokenizer  # noqa: E402
-from tests.huggingface import (  # noqa: E402
+from tests.texts import WORDS, tiny_tokenizer  # noqa: E402
+from tests.unit.export.definitions import loaded, proved, subject  # noqa: E402
+from tests.unit.export.torchscripts import run, written  # noqa: E402
+from tests.unit.models.folders import (  # noqa: E402
     POSITIONS,
     SIDE,
     bert_config,
@@ -36,9 +39,6 @@ from tests.huggingface import (  # noqa: E402
     save_siglip,
     save_vit,
 )
-from tests.texts import WORDS, tiny_tokenizer  # noqa: E402
-from tests.unit.export.definitions import loaded, proved, subject  # noqa: E402
-from tests.unit.export.torchscripts import run, written  # noqa: E402
 
 TEXTS = ("a cat", "new london in a dog", "b")
 SEP = WORDS.index("[SEP]")

@@ -27,6 +27,7 @@ from tests.unit.export.measured import (
     SCRIPT,
     device_plan,
     measured_manifest,
+    on_cpu,
     per_item,
 )
 
@@ -159,8 +160,7 @@ def test_plan_stores_layout_unless_threads_are_given(
     folder = write_artifact(tmp_path, "double")
     manifest = Manifest.model_validate_json((folder / "manifest.json").read_bytes())
     options = TuneOptions(max_batch=2, threads=threads)
-    device = tune.measure(folder, manifest, options, quiet).on("cpu")
-    assert device is not None
+    device = on_cpu(tune.measure(folder, manifest, options, quiet))
     assert (device.layout is not None) == stored
     if device.layout is not None:
         assert device.layout.layouts == layouts(2)

@@ -12,7 +12,7 @@ import torch
 from export.artifact import digest_of
 from export.errors import ExportError, UsageError
 from export.timing import contest, tune
-from export.timing.contest import EVEN_S, WARM_AGAIN, Contest, Key
+from export.timing.contest import EVEN_S, WARM_AGAIN, Key
 from export.timing.tune import TuneOptions
 from models.forms import Forward
 from models.manifest import Manifest, NativeCode, Variant
@@ -22,6 +22,7 @@ from models.stopping import SLOW_S
 from models.timing import WARM_RUNS, Timing, TimingLimits
 from tests.artifacts import write_artifact
 from tests.unit.export.definitions import Moody, quiet
+from tests.unit.export.measured import on_cpu
 from tests.unit.models.manifests import make_manifest, with_variants
 
 CPU = torch.device("cpu")
@@ -62,8 +63,7 @@ def measure(artifact: tuple[Path, Manifest], options: TuneOptions) -> Plan:
 class TestMeasure:
     def test_every_form_is_timed_at_every_size(self, artifact: tuple[Path, Manifest]) -> None:
         plan = measure(artifact, TuneOptions(max_batch=6))
-        device = plan.on("cpu")
-        assert device is not None
+        device = on_cpu(plan)
         assert [(each.form, each.precision) for each in device.times] == [
             (Form(variant="script"), "float32"),
             (Form(variant="script", optimized=True), "float32"),
@@ -90,8 +90,7 @@ class TestMeasure:
 
         monkeypatch.setattr(tune, "time_forms", noted)
         plan = measure((folder, manifest), TuneOptions(max_batch=2))
-        device = plan.on("cpu")
-        assert device is not None
+        device = on_cpu(plan)
         assert {str(each.form) for each in device.times} == {
             *("script", "script, optimized at load", "twin", "int8")
         }
@@ -100,40 +99,12 @@ class TestMeasure:
         for steps in device.steps.values():
             assert [step.up_to for step in steps] == [2]  # one form for all sizes
 
-    def test_a_precision_without_large_forms_is_timed_together(
-        self, artifact: tuple[Path, Manifest], monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        folder, manifest = artifact
-        size = manifest.files[manifest.variants["script"].file].bytes
-        monkeypatch.setattr("models.manifest.LARGE_BYTES", size)
-        int8 = manifest.variants["int8"]
-        larger = manifest.variants["script"].model_copy(update={"later_stages": ("manifest.json",)})
-        small = dict.fromkeys(("one", "two", "three"), int8)
-        digest = digest_of(folder / "manifest.json")
-        manifest = with_variants(manifest, script=larger, **small).model_copy(
-            update={"files": manifest.files | {"manifest.json": digest}}
-        )
-        loaded: dict[Form, Forward] = {}
-        together: list[list[str]] = []
-
-        def time(forms: dict[Form, Forward]) -> Contest:
-            together.append([str(each) for each in forms])
-            return Contest(manifest, {1: {form: [1.0, 1.0, 1.0] for form in forms}})
-
-        def load(form: Form) -> dict[Form, Forward]:
-            return {form: lambda *tensors: tensors}
-
-        tune._knock_out(manifest, "int8", loaded, load, time)
-        assert together[-1] == ["one", "two", "three"]
-        assert list(map(str, loaded)) == ["one", "two", "three"]
-
     @pytest.mark.parametrize("threads", [1, 2])
     def test_processor_is_recorded_and_threads_are_restored(
         self, artifact: tuple[Path, Manifest], threads: int
     ) -> None:
         before = torch.get_num_threads()
-        device = measure(artifact, TuneOptions(max_batch=1, threads=threads)).on("cpu")
-        assert device is not None
+        device = on_cpu(measure(artifact, TuneOptions(max_batch=1, threads=threads)))
         assert (device.processor.kind, device.processor.threads) == ("cpu", threads)
         assert device.torch_version == torch.__version__
         assert torch.get_num_threads() == before
@@ -155,8 +126,7 @@ class TestMeasure:
         monkeypatch.setattr("export.timing.contest.take_turns", timed)
         calls: list[tuple[int, int, str]] = []
         options = TuneOptions(max_batch=64)
-        device = tune.measure(*artifact, options, lambda *each: calls.append(each)).on("cpu")
-        assert device is not None
+        device = on_cpu(tune.measure(*artifact, options, lambda *each: calls.append(each)))
         assert {times.batch_sizes for times in device.times} == {(1, 2)}
         assert {steps[-1].up_to for steps in device.steps.values()} == {64}
         assert calls[-1] == (
@@ -176,8 +146,7 @@ class TestMeasure:
             return Timing({key: [seconds] * 3 for key in runs}, {})
 
         monkeypatch.setattr("export.timing.contest.take_turns", timed)
-        device = tune.measure(*artifact, TuneOptions(max_batch=64), quiet).on("cpu")
-        assert device is not None
+        device = on_cpu(tune.measure(*artifact, TuneOptions(max_batch=64), quiet))
         assert {times.batch_sizes for times in device.times} == {(1, 2, 8, 32, 64)}
         assert warm == [WARM_RUNS, *[WARM_AGAIN] * 4]
 
@@ -189,8 +158,7 @@ class TestMeasure:
             return Timing(times, {})
 
         monkeypatch.setattr("export.timing.contest.take_turns", timed)
-        device = tune.measure(*artifact, TuneOptions(max_batch=2), quiet).on("cpu")
-        assert device is not None
+        device = on_cpu(tune.measure(*artifact, TuneOptions(max_batch=2), quiet))
         sizes = {times.form.optimized: times.batch_sizes for times in device.times}
         assert sizes == {False: (1, 2), True: (1,)}
 
@@ -210,15 +178,13 @@ class TestMeasure:
             return Timing(seconds, {key: [wait] * 5 for key in seconds}, 1.0, wait)
 
         monkeypatch.setattr("export.timing.contest.take_turns", timed)
-        device = measure(artifact, TuneOptions(max_batch=2)).on("cpu")
-        assert device is not None
+        device = on_cpu(measure(artifact, TuneOptions(max_batch=2)))
         assert (device.kept_waiting, device.unsettled) == (0.25, (2,))
         assert [(step.up_to, str(step.form)) for step in device.steps["float32"]] == [
             (2, names[True])  # it had its place already
         ]
         busy = iter((True, False))
-        device = measure(artifact, TuneOptions(max_batch=2)).on("cpu")
-        assert device is not None
+        device = on_cpu(measure(artifact, TuneOptions(max_batch=2)))
         assert [(step.up_to, str(step.form)) for step in device.steps["float32"]] == [
             (1, names[False]),
             (2, names[True]),
@@ -247,8 +213,7 @@ class TestMeasure:
         notes: list[str] = []
         options = TuneOptions(max_batch=1)
         plan = tune.measure(folder, manifest, options, lambda *each: notes.append(each[2]))
-        device = plan.on("cpu")
-        assert device is not None
+        device = on_cpu(plan)
         assert {each.form.variant for each in device.times} == {"script", "int8"}
         assert notes[0].startswith("compiled cannot be loaded here: ")
 
@@ -297,22 +262,8 @@ class TestRetune:
 
     def test_previous_largest_size_is_the_default(self, planned: tuple[Path, Manifest]) -> None:
         for expected, sizes in ((None, (1, 2, 4)), (2, (1, 2))):
-            device = measure(planned, TuneOptions(max_batch=expected)).on("cpu")
-            assert device is not None
+            device = on_cpu(measure(planned, TuneOptions(max_batch=expected)))
             assert device.times[0].batch_sizes == sizes
-
-    @pytest.mark.parametrize("keep", [True, False])
-    def test_the_default_size_comes_from_another_kind(
-        self, planned: tuple[Path, Manifest], keep: bool
-    ) -> None:
-        folder, manifest = planned
-        assert manifest.plan is not None
-        plan = manifest.plan.model_copy(update={"devices": manifest.plan.devices[:keep]})
-        device = measure((folder, manifest.model_copy(update={"plan": plan})), TuneOptions()).on(
-            "cpu"
-        )
-        assert device is not None
-        assert device.times[0].batch_sizes[-1] == (8 if keep else 64)
 
 
 class TestPrecision:

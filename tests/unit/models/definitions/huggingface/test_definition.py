@@ -19,8 +19,8 @@ from models.definitions.huggingface.definition import definition_of
 from models.definitions.huggingface.encoder import EncoderOptions
 from models.definitions.huggingface.folder import ModelFolder
 from models.tokenize import Tokenizer
-from tests.huggingface import POSITIONS, bert_config, save
 from tests.texts import WORDS, tiny_tokenizer
+from tests.unit.models.folders import POSITIONS, bert_config, save
 
 TEXTS = ("a cat", "a dog in london and more", "cats")
 

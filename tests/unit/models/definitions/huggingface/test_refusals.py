@@ -16,8 +16,8 @@ from models.choices import TextTask
 from models.definitions.huggingface.definition import definition_of
 from models.definitions.huggingface.encoder import EncoderOptions
 from models.definitions.huggingface.folder import FolderError, ModelFolder
-from tests.huggingface import POSITIONS, bert_config, save
 from tests.texts import tiny_tokenizer
+from tests.unit.models.folders import POSITIONS, bert_config, save
 
 
 def refused(folder: Path, why: str, task: TextTask = "embed", **changes: Any) -> None:
@@ -122,14 +122,48 @@ def test_model_type_without_the_task(tmp_path: Path) -> None:
     refused(tmp_path, why, "classify-tokens")
 
 
-class TestTokenizer:
-    def test_with_different_tokens_in_use(self, folder: Path) -> None:
-        cased = {"tokenizer_class": "BertTokenizer", "do_lower_case": False}
-        edit(folder / "tokenizer_config.json", **cased)
-        refused(
-            folder, r"tokenizer.json give different tokens .*save_pretrained\(FOLDER\) writes it"
-        )
+PANICS = [
+    {"type": "Precompiled", "precompiled_charsmap": each} for each in ("AAAA", "BAAAAP////8=")
+]
+CASED = {"tokenizer_class": "BertTokenizer", "do_lower_case": False}
+INDEX = "model.safetensors.index.json"
 
+
+@pytest.mark.parametrize(
+    ("file", "changes", "why"),
+    [
+        (
+            "tokenizer_config.json",
+            CASED,
+            r"give different tokens .*save_pretrained\(FOLDER\) writes it",
+        ),
+        *(("tokenizer.json", {"normalizer": each}, "tokenizer.json: ") for each in PANICS),
+        (
+            "config.json",
+            {"num_hidden_layers": 1},
+            "no place for the weights encoder.layer.1.attention",
+        ),
+        (
+            "config.json",
+            {"num_hidden_layers": 3000},
+            "says 3,000 layers, but the weights have 39 t",
+        ),
+        (
+            INDEX,
+            {"weight_map": {"a": "other.safetensors"}},
+            "other.safetensors, which does not exist",
+        ),
+        (INDEX, {}, "has no weight_map of file names"),
+    ],
+)
+def test_files_that_do_not_fit_each_other(
+    folder: Path, file: str, changes: dict[str, Any], why: str
+) -> None:
+    edit(folder / file, **changes)
+    refused(folder, why)
+
+
+class TestTokenizer:
     def test_of_another_model(self, tmp_path: Path) -> None:
         save(tmp_path, config=bert_config(vocab_size=5))
         refused(tmp_path, "tokenizer.json has the token id 11, but the model has 5")
@@ -144,12 +178,6 @@ class TestTokenizer:
             fields["post_processor"]["special_tokens"]["[SEP]"]["ids"] = [99]
         (folder / "tokenizer.json").write_text(json.dumps(fields))
         refused(folder, "tokenizer.json has the token id 99, but the model has 12 tokens")
-
-    @pytest.mark.parametrize("charsmap", ["AAAA", "BAAAAP////8="])
-    def test_that_panics(self, folder: Path, charsmap: str) -> None:
-        normalizer = {"type": "Precompiled", "precompiled_charsmap": charsmap}
-        edit(folder / "tokenizer.json", normalizer=normalizer)
-        refused(folder, "tokenizer.json: ")
 
     def test_more_tokens_than_positions(self, folder: Path) -> None:
         why = f"--max-tokens 99: the model has {POSITIONS} positions"
@@ -172,14 +200,6 @@ class TestWeights:
         save_file(weights, folder / "model.safetensors", {"format": "pt"})
         refused(folder, f"{name} {why}")
 
-    def test_of_more_layers(self, folder: Path) -> None:
-        edit(folder / "config.json", num_hidden_layers=1)
-        refused(folder, "the model has no place for the weights encoder.layer.1.attention")
-
-    def test_of_far_fewer_layers(self, folder: Path) -> None:
-        edit(folder / "config.json", num_hidden_layers=3000)
-        refused(folder, "config.json says 3,000 layers, but the weights have 39 tensors")
-
     def test_unused_heads_and_buffers_are_ignored(self, tmp_path: Path) -> None:
         save(tmp_path, "BertForMaskedLM")
         weights = load_file(tmp_path / "model.safetensors")
@@ -193,18 +213,10 @@ class TestWeights:
         (folder / "pytorch_model.bin.index.json").write_text("{}")
         refused(folder, "pickled weights in several files are not supported", allow_pickle=True)
 
-    def test_an_index_of_missing_shards(self, folder: Path) -> None:
-        edit(folder / "model.safetensors.index.json", weight_map={"a": "other.safetensors"})
-        refused(folder, "names other.safetensors, which does not exist")
-
     def test_an_index_that_leads_out_of_the_folder(self, folder: Path) -> None:
         (folder / "model.safetensors").rename(folder.parent / "model.safetensors")
         edit(folder / "model.safetensors.index.json", weight_map={"a": "../model.safetensors"})
         refused(folder, "../model.safetensors leads out of the folder")
-
-    def test_an_index_without_a_map(self, folder: Path) -> None:
-        (folder / "model.safetensors.index.json").write_text("{}")
-        refused(folder, "has no weight_map of file names")
 
     def test_pickled_weights_need_the_option(self, folder: Path) -> None:
         weights = load_file(folder / "model.safetensors")
