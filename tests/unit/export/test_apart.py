@@ -42,7 +42,7 @@ def adopt(folder: Path, *options: str, hook: str = "") -> subprocess.CompletedPr
     file.write_bytes(scripted(Sums()))
     program = PROGRAM.replace("HOOK", hook)
     command = [sys.executable, "-c", program, str(file), "--out", str(folder / "out"), *options]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=220, check=False)
 
 
 def during_proof(what: str) -> str:

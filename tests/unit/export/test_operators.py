@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import json
 import re
-import shutil
 import socket
 from pathlib import Path
 from typing import Any
@@ -134,12 +133,3 @@ def test_unwritable_trace_file_is_reported(
     file = tmp_path / "none/trace.json"
     assert run("profile", exported, "--batch-size", 1, "--trace", file)[0] == 1
     assert f"--trace {file}: No such file or directory" in capsys.readouterr().err
-
-
-def test_a_changed_file_is_refused(
-    exported: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    folder = tmp_path / "tiny/1"
-    shutil.copytree(exported, folder)
-    (folder / "script.pt").write_bytes(b"other")
-    assert "script.pt" in refused(2, folder, capsys=capsys)

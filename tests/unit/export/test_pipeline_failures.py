@@ -125,7 +125,7 @@ class TestProcess:
             while not begun.exists() and process.poll() is None:
                 time.sleep(0.05)
             process.terminate()
-            message = process.communicate(timeout=60)[1]
+            message = process.communicate(timeout=200)[1]
         finally:
             process.kill()
         assert (process.returncode, out.exists()) == (128 + signal.SIGTERM, False)

@@ -70,7 +70,7 @@ def test_replicas_compute_in_parallel_threads() -> None:
     def forward() -> None:
         assert threading.current_thread().name in began
         if not met.is_set():
-            together.wait(10)  # for two others that are at the same time in it
+            together.wait(60)  # for two others that are at the same time in it
             met.set()
 
     before = threading.active_count()
@@ -213,7 +213,7 @@ def test_layout_too_slow_for_its_slice_scores_zero() -> None:
     until = time.perf_counter() + 0.05
     waker = threading.Timer(0.1, gate.set)
     waker.start()
-    assert throughput(Layout(2, 1), lambda: gate.wait(10), 4, begin, until) == 0.0
+    assert throughput(Layout(2, 1), lambda: gate.wait(60), 4, begin, until) == 0.0
     waker.join()
 
 

@@ -80,7 +80,7 @@ class TestCompiled:
         (tmp_path / "compiled.pt2").write_bytes(package)
         command = [sys.executable, "-c", TWO_THREADS, str(tmp_path / "compiled.pt2")]
         done = subprocess.run(
-            command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
+            command, cwd=ROOT, capture_output=True, text=True, timeout=200, check=False
         )
         assert (done.stdout, done.returncode) == ("right\nright\n", 0), done.stderr
 
@@ -104,7 +104,7 @@ def work(size):
     picture, shift = torch.rand(size, 1, 4, 4).transpose(2, 3), torch.rand(size, 3)
     alone = form(picture, shift)[0]
     together.wait()
-    same = all(torch.equal(form(picture, shift)[0], alone) for _ in range(2000))
+    same = all(torch.equal(form(picture, shift)[0], alone) for _ in range(300))
     print("right" if same else "wrong", flush=True)
 
 together = threading.Barrier(2)

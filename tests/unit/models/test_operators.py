@@ -64,7 +64,7 @@ def run(code: str, folder: Path, path: str = "") -> subprocess.CompletedProcess[
     program.write_text(f"import sys; sys.path[:0] = [{str(ROOT)!r}, {path!r}]\n{code}")
     command = [sys.executable, "-W", "ignore", "-P", str(program)]
     return subprocess.run(
-        command, check=False, cwd=folder, capture_output=True, text=True, timeout=120
+        command, check=False, cwd=folder, capture_output=True, text=True, timeout=220
     )
 
 

@@ -68,6 +68,12 @@ def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
+@pytest.fixture(autouse=True)
+def _no_form_is_slow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Independent of the load on this machine."""
+    monkeypatch.setattr("export.proving.verify.QUICK_S", 1e9)
+
+
 class TestByDefault:
     def test_trace_replaces_an_impossible_script_and_all_others_are_tried(
         self, tmp_path: Path

@@ -6,6 +6,7 @@ Processes are started again by their command line: `python -m tests.unit.export.
 from __future__ import annotations
 
 import dataclasses
+import os
 import signal
 import sys
 import time
@@ -23,6 +24,7 @@ from models.definitions.training import Rows, Training, share_right
 from tests.unit.export.definitions import definition
 
 CLASSES = 4
+KILLED_AT = "TEST_KILLED_AT_BATCH"
 
 
 class Network(nn.Module):
@@ -98,10 +100,15 @@ class Slow(Rows):
 
 
 class Paced(Rows):
-    """Slow enough to be killed in the middle of an epoch."""
+    """Slow enough to be killed in the middle of an epoch; ends at a batch if it shall."""
+
+    batches = 0
 
     def batch(self, indices: Sequence[int]) -> tuple[torch.Tensor, ...]:
         time.sleep(0.05)
+        self.batches += 1
+        if str(self.batches) == os.environ.get(KILLED_AT):
+            signal.raise_signal(signal.SIGKILL)
         return super().batch(indices)
 
 

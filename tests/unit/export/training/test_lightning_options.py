@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-import os
 import signal
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ import torch
 
 from tests.unit.export.command_line import QUICK, run
 from tests.unit.export.training import runs
-from tests.unit.export.training.program import Programs, interrupted
+from tests.unit.export.training.program import KILLED_AT, Programs, interrupted
 
 CATALOG = Programs()
 
@@ -102,14 +101,17 @@ ALL = (
 )
 
 
-def test_a_killed_run_resumes_with_the_same_curve(tmp_path: Path) -> None:
+def test_a_killed_run_resumes_with_the_same_curve(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Kill -9 in the middle of an epoch; the options are those that the run began with."""
     train("paced", tmp_path / "whole", "--epochs", 3, *ALL)
     out = tmp_path / "run"
+    monkeypatch.setenv(KILLED_AT, "22")
     process = runs.start("train", "paced", "--out", out, "--epochs", 3, *ALL)
-    runs.wait_for(20, out, process)
-    os.killpg(process.pid, signal.SIGKILL)
     process.communicate()
+    assert process.returncode == -signal.SIGKILL
+    monkeypatch.delenv(KILLED_AT)
     printed = train("paced", out, "--resume", "--logger", "csv")
     assert "resumes after step 18 of 45; steps 19 to 2" in printed
     assert runs.curve(out) == runs.curve(tmp_path / "whole")
