@@ -47,6 +47,7 @@ class TestExports:
         manifest = manifest_of(tmp_path / "close/7")
         assert manifest.variants["bf16"].accuracy == 0
         assert manifest.variants["script"].parity.batch_sizes == (1, 2, 3, 4, 5)
+        assert manifest.plan is not None
         device = on_cpu(manifest.plan)
         assert (manifest.plan.precision, device.processor.threads) == ("bf16", 2)
         assert device.times[0].batch_sizes == (1, 2, 4, 5)

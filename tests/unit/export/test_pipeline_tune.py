@@ -11,6 +11,7 @@ from export.errors import ExportError, UsageError
 from export.pipeline import ExportedArtifact, open_artifact
 from export.renewal import tune_again
 from export.timing.tune import TuneOptions
+from models.choices import Precision
 from models.manifest import Manifest
 from tests.unit.export.definitions import CATALOG
 from tests.unit.export.jobs import content, make, stage
@@ -52,7 +53,9 @@ def test_a_new_version_differs_only_in_its_plan(artifact: ExportedArtifact, old:
 
 
 def test_precision_is_kept_unless_another_is_requested(old: Path) -> None:
-    for precision, kept in (("bf16", "bf16"), (None, "bf16"), ("float32", "float32")):
+    turns: list[tuple[Precision | None, Precision]]
+    turns = [("bf16", "bf16"), (None, "bf16"), ("float32", "float32")]
+    for precision, kept in turns:
         again = tune_again(old, TuneOptions(max_batch=1, precision=precision), stage)
         assert again.manifest.plan is not None
         assert again.manifest.plan.precision == kept

@@ -32,6 +32,7 @@ from tests.artifacts import PICTURE, SHIFT, small_answer, small_batch, small_var
 from tests.unit.export import definitions
 from tests.unit.models.manifests import spec
 
+pytestmark = pytest.mark.timeout(900)  # a compiler, on a machine that is busy
 CPU = torch.device("cpu")
 ROOT = Path(__file__).parents[3]
 

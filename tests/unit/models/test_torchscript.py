@@ -85,14 +85,14 @@ class Keeps(nn.Module):
 class WritesToAttribute(Keeps):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         self.kept.add_(1)
-        return x + self.kept
+        return x + self.kept  # type: ignore[no-any-return]
 
 
 class WritesToView(Keeps):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         row = self.kept[0].view(-1)
         row += 1
-        return x + row
+        return x + row  # type: ignore[no-any-return]
 
 
 class WritesInABranch(Keeps):
@@ -100,25 +100,25 @@ class WritesInABranch(Keeps):
         if x.shape[0] > 3:
             for _ in range(2):
                 self.kept += 1
-        return x + self.kept
+        return x + self.kept  # type: ignore[no-any-return]
 
 
 class KeepsLast(Keeps):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         before, self.kept = self.kept, x.sum(0)
-        return x + before
+        return x + before  # type: ignore[no-any-return]
 
 
 class Counts(Keeps):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         self.kept += 1
-        return x * self.kept
+        return x * self.kept  # type: ignore[no-any-return]
 
 
 class WritesInList(Keeps):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         self.kept[0].add_(1)
-        return x + self.kept[0]
+        return x + self.kept[0]  # type: ignore[no-any-return]
 
 
 class KeepsInDict(Keeps):
@@ -131,7 +131,7 @@ class KeepsSizes(Keeps):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         self.kept.clear()
         self.kept.append(x.shape[0])
-        return x * self.kept[0]
+        return x * self.kept[0]  # type: ignore[no-any-return]
 
 
 class KeepsNestedSizes(Keeps):
@@ -143,7 +143,7 @@ class KeepsNestedSizes(Keeps):
 class CountsInFork(Keeps):
     def count(self, x: torch.Tensor) -> torch.Tensor:
         self.kept += 1
-        return x * self.kept
+        return x * self.kept  # type: ignore[no-any-return]
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         made: torch.Tensor = torch.jit.wait(torch.jit.fork(self.count, x))  # type: ignore[no-untyped-call]

@@ -17,6 +17,7 @@ from torch import nn
 from torch._inductor import config
 
 from export.errors import ExportError
+from export.proving.prove import ProofOptions, prove_variants
 from export.variants.base import Draft, NotApplicable, Subject
 from export.variants.compiled import AotInductor, find_compiler
 from models.definitions.definition import Definition
@@ -24,10 +25,11 @@ from models.forms import Forward
 from models.manifest import Manifest
 from models.processor import cpu_flags, machine
 from models.tensors import Arrays, Dimension, TensorSpec
-from tests.unit.export.definitions import Branching, definition, loaded, proved, subject
+from tests.unit.export.definitions import Branching, definition, loaded, proved, quiet, subject
 
 ROOT = Path(__file__).parents[4]
 COMPILED = AotInductor("cpu")
+pytestmark = pytest.mark.timeout(900)  # on a machine that is busy
 
 
 class Case(NamedTuple):
@@ -124,6 +126,13 @@ class TestFile:
         assert draft.made_by.startswith("torch.export + AOTInductor (freezing, ")
         assert draft.made_by.endswith(f", {find_compiler()})")
         assert [path.name for path in shared.folder.iterdir()] == ["compiled.pt2"]
+
+    def test_a_proof_records_what_it_needs(self, shared: Case, tmp_path: Path) -> None:
+        options = ProofOptions(("compiled",), max_batch=2)
+        proof = prove_variants(shared.of, options, tmp_path, lambda name: quiet)
+        variant = proof.variants["compiled"]
+        assert (variant.format, variant.optimized) == ("aotinductor", None)
+        assert variant.native == shared.draft.native
 
     def test_this_cpu_has_the_required_flags(self, shared: Case) -> None:
         native = shared.draft.native
