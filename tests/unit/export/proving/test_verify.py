@@ -190,18 +190,6 @@ class TestParity:
         with pytest.raises(ParityError, match="example 0: output 'y' is not finite, eager's is"):
             check(lambda x: x * float("nan"), tolerance=TOLERANCES["int8"])
 
-    def test_progress_is_reported(self) -> None:
-        calls: list[tuple[int, int, str]] = []
-        against = verify.reference(eager, TINY, 3, quiet)
-        verify.check_parity(
-            lambda x: x * 2 + 1e-6,
-            against,
-            FLOAT32,
-            lambda done, total, note: calls.append((done, total, note)),
-        )
-        assert [(done, total) for done, total, _ in calls] == [(n, 5) for n in range(1, 6)]
-        assert calls[-1][2].startswith("largest difference ")
-
 
 class TestAgree:
     @pytest.mark.parametrize(("error", "same"), [(0, True), (1e-5, True), (1e-3, False)])

@@ -107,13 +107,13 @@ def test_a_killed_run_resumes_with_the_same_curve(
     """Kill -9 in the middle of an epoch; the options are those that the run began with."""
     train("paced", tmp_path / "whole", "--epochs", 3, *ALL)
     out = tmp_path / "run"
-    monkeypatch.setenv(KILLED_AT, "22")
+    monkeypatch.setenv(KILLED_AT, "21")
     process = runs.start("train", "paced", "--out", out, "--epochs", 3, *ALL)
     process.communicate()
     assert process.returncode == -signal.SIGKILL
     monkeypatch.delenv(KILLED_AT)
     printed = train("paced", out, "--resume", "--logger", "csv")
-    assert "resumes after step 18 of 45; steps 19 to 2" in printed
+    assert "resumes after step 18 of 45; steps 19 to 20 are repeated" in printed
     assert runs.curve(out) == runs.curve(tmp_path / "whole")
     assert runs.largest_difference(out, tmp_path / "whole") == 0
     steps = [int(row["step"]) for at in (0, 1) for row in logged(out, at) if row["accuracy"]]
