@@ -98,3 +98,10 @@ class TestRejected:
     def test_a_pipe(self, tmp_path: Path) -> None:
         os.mkfifo(tmp_path / "pipe")
         assert "pipe is not a regular file" in self.rejected(tmp_path / "pipe")
+
+    def test_missing_folder(self, tmp_path: Path) -> None:
+        with pytest.raises(UsageError, match=r"cannot write .*: No such file or directory"):
+            make_keys(tmp_path / "none/signing.pem", None)
+
+    def test_no_such_key(self, tmp_path: Path) -> None:
+        assert self.rejected(tmp_path / "none") == "No such file or directory"

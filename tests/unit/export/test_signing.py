@@ -214,3 +214,10 @@ class TestShow:
     def test_a_malformed_signature(self, signed: Path) -> None:
         (signed / "manifest.sig").write_text("by me")
         assert "manifest.sig is malformed" in run("show", signed)[1]
+
+    def test_a_folder_without_trusted_keys(
+        self, signed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        (tmp_path / "keys").mkdir()
+        assert run("show", signed, "--trusted-keys", tmp_path / "keys")[0] == 2
+        assert "--trusted-keys" in capsys.readouterr().err

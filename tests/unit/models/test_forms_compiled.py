@@ -235,6 +235,14 @@ class TestPackages:
         with pytest.raises(RuntimeError, match=why):
             load_package(VariantFile.of(changed(package, library=library, more=more)), CPU)
 
+    @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="needs Linux's /proc")
+    def test_libraries_that_cannot_be_mapped_leave_no_descriptor(self, package: bytes) -> None:
+        before = len(os.listdir("/proc/self/fd"))
+        for _ in range(3):
+            with pytest.raises(OSError, match=r"file too short|invalid ELF header"):
+                load_package(VariantFile.of(changed(package, library=b"no library")), CPU)
+        assert len(os.listdir("/proc/self/fd")) == before
+
 
 def changed(
     package: bytes,

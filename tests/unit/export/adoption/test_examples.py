@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -152,6 +153,14 @@ class TestPictures:
             "2 of 20 items of pictures; accuracy is measured on 1, int8 may use 1 others"
         )
 
+    def test_one_of_them_is_shown(self, means: Path, pictures: Path) -> None:
+        definition = of_pictures(means, "--examples", pictures / "light").definition
+        assert isinstance(definition.codec, ImageCodecSpec)
+        display = definition.example()
+        assert isinstance(display, str)
+        seen = preprocess(base64.b64decode(display), definition.codec.preprocess)
+        assert any(np.array_equal(seen, item["x"]) for item in items(definition))
+
 
 def broken(folder: Path) -> Path:
     (folder / "broken").mkdir()
@@ -208,6 +217,10 @@ class TestRefused:
     def test_a_folder_for_numbers(self, tmp_path: Path, pictures: Path) -> None:
         with pytest.raises(UsageError, match="for models that take pictures or sounds: add"):
             of_numbers(tmp_path, "--examples", pictures)
+
+    def test_labels_alone(self, means: Path) -> None:
+        with pytest.raises(UsageError, match="is for the items of --examples, which is missing"):
+            of_pictures(means, "--example-labels", means)
 
 
 X, Z = np.arange(12, dtype=np.float64).reshape(4, 3), np.array([[1, 2], [3, 4], [5, 6], [7, 8]])
@@ -430,6 +443,13 @@ class TestModelsThatNeedThem:
         model = written(tmp_path, scripted(Means()))
         with pytest.raises(UsageError, match=r"pictures of up to 4097 x 1024 .* or equal to 4096"):
             run(model, *options, "--examples", tmp_path / "pictures")
+
+    def test_a_model_that_fails_on_them(self, tmp_path: Path) -> None:
+        np.save(tmp_path / "x.npy", np.arange(24, dtype=np.float32).reshape(4, 6) - 3)
+        model = written(tmp_path, scripted(Logs()))
+        options = ("--name", "m", "--input", "float32[-1,6]", "--examples", tmp_path / "x.npy")
+        with pytest.raises(ExportError, match=r"^--examples: the model returns NaN or infinite"):
+            run(model, *options)
 
 
 def test_padding_at_the_end_of_an_item_is_no_part_of_it() -> None:

@@ -254,6 +254,10 @@ class TestRejected:
         with pytest.raises(ExportError, match=message):
             prove(tmp_path, CATALOG["tiny"], *CUDA)
 
+    def test_the_only_variant_gets_no_omission_hint(self, tmp_path: Path) -> None:
+        with pytest.raises(ParityError, match=r"max \|value\|\)$"):
+            prove(tmp_path, definition(Liar, train=None), "script")
+
 
 class TestWanted:
     def test_all_by_default_or_declared_stages(self) -> None:

@@ -12,7 +12,7 @@ import torch
 from export.artifact import digest_of
 from export.errors import ExportError, UsageError
 from export.timing import contest, tune
-from export.timing.contest import EVEN_S, WARM_AGAIN, Key
+from export.timing.contest import EVEN_S, WARM_AGAIN, Contest, Key
 from export.timing.tune import TuneOptions
 from models.forms import Forward
 from models.manifest import Manifest, NativeCode, Variant
@@ -234,6 +234,33 @@ class TestMeasure:
         message = r"^a batch of 4 cannot be timed: ValueError: more than three$"
         with pytest.raises(ExportError, match=message):
             tune.measure(folder, read(folder), TuneOptions(max_batch=8), quiet)
+
+    def test_a_precision_without_large_forms_is_timed_together(
+        self, artifact: tuple[Path, Manifest], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        folder, manifest = artifact
+        size = manifest.files[manifest.variants["script"].file].bytes
+        monkeypatch.setattr("models.manifest.LARGE_BYTES", size)
+        int8 = manifest.variants["int8"]
+        larger = manifest.variants["script"].model_copy(update={"later_stages": ("manifest.json",)})
+        small = dict.fromkeys(("one", "two", "three"), int8)
+        digest = digest_of(folder / "manifest.json")
+        manifest = with_variants(manifest, script=larger, **small).model_copy(
+            update={"files": manifest.files | {"manifest.json": digest}}
+        )
+        loaded: dict[Form, Forward] = {}
+        together: list[list[str]] = []
+
+        def time(forms: dict[Form, Forward]) -> Contest:
+            together.append([str(each) for each in forms])
+            return Contest(manifest, {1: {form: [1.0, 1.0, 1.0] for form in forms}})
+
+        def load(form: Form) -> dict[Form, Forward]:
+            return {form: lambda *tensors: tensors}
+
+        tune._knock_out(manifest, "int8", loaded, load, time)
+        assert together[-1] == ["one", "two", "three"]
+        assert list(map(str, loaded)) == ["one", "two", "three"]
 
 
 @pytest.fixture(scope="module")

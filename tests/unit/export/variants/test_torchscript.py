@@ -152,3 +152,10 @@ def test_trace_disables_tf32(monkeypatch: pytest.MonkeyPatch) -> None:
     graph: Any = traced.inlined_graph  # which its nodes do not keep alive
     (convolution,) = graph.findAllNodes("aten::_convolution")
     assert list(convolution.inputs())[-1].toIValue() is False  # allow_tf32
+
+
+def test_frozen_torchscript_stays_frozen(tmp_path: Path) -> None:
+    frozen = torch.jit.freeze(torch.jit.script(nn.Linear(2, 2).eval()))
+    of = Subject("given", definition(), frozen)
+    form = loaded(TorchScript("script").make(of, tmp_path), tmp_path, of.definition)
+    assert torch.equal(form(torch.ones(3, 2)), frozen(torch.ones(3, 2)))

@@ -37,3 +37,8 @@ def test_half_precision_mean_sums_in_float32() -> None:
 def test_dense_layer_keeps_half_precision(how: Pooling) -> None:
     dense = Dense(torch.nn.Linear(2, 3), torch.nn.Tanh()).to(torch.bfloat16)
     assert dense(TokenPool(how)(TOKENS.to(torch.bfloat16), MASK)).dtype == torch.bfloat16
+
+
+def test_unknown_pooling_is_refused() -> None:
+    with pytest.raises(ValueError, match="pooling must be mean, cls, last, got 'max'"):
+        TokenPool("max")  # type: ignore[arg-type]

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import base64
+import io
+
 import numpy as np
 import torch
+from PIL import Image
 
-from models.definitions.residual import DEFINITION
+from models.definitions.residual import DEFINITION, PREPROCESS
+from models.preprocess import preprocess
 
 
 def test_parameters_match_the_published_network() -> None:
@@ -36,3 +41,14 @@ def test_build_is_reproducible_and_keeps_rng_state() -> None:
     one, two = (DEFINITION.build().state_dict() for _ in range(2))
     assert torch.equal(torch.get_rng_state(), before)
     assert all(torch.equal(one[name], two[name]) for name in one)
+
+
+def test_random_inputs_resemble_preprocessed_pictures() -> None:
+    drawn = DEFINITION.random_inputs(np.random.default_rng(1), 2)["image"]
+    assert drawn.shape == (2, 3, 224, 224)
+    assert drawn.dtype == np.float32
+    assert drawn.flags.c_contiguous
+    picture = Image.open(io.BytesIO(base64.b64decode(str(DEFINITION.example()))))
+    made = preprocess(picture, PREPROCESS)
+    assert abs(drawn.min() - made.min()) < 1
+    assert abs(drawn.max() - made.max()) < 1

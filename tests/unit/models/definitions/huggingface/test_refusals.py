@@ -183,6 +183,14 @@ class TestTokenizer:
         why = f"--max-tokens 99: the model has {POSITIONS} positions"
         refused(folder, why, max_tokens=99)
 
+    def test_broken(self, folder: Path) -> None:
+        (folder / "tokenizer.json").write_text("{}")
+        refused(folder, "tokenizer.json: not a file of `tokenizers`")
+
+    def test_missing(self, folder: Path) -> None:
+        (folder / "tokenizer.json").unlink()
+        refused(folder, r"there is no tokenizer.json; AutoTokenizer.* writes it")
+
 
 class TestWeights:
     @pytest.mark.parametrize(
@@ -233,6 +241,15 @@ class TestWeights:
         refused(folder, "pytorch_model.bin is not a state_dict", allow_pickle=True)
         assert not (tmp_path / "ran").exists()
 
+    def test_cut_off(self, folder: Path) -> None:
+        data = (folder / "model.safetensors").read_bytes()
+        (folder / "model.safetensors").write_bytes(data[:-100])
+        refused(folder, "model.safetensors is not safetensors: ")
+
+    def test_none(self, folder: Path) -> None:
+        (folder / "model.safetensors").unlink()
+        refused(folder, "there is no model.safetensors")
+
 
 class TestLinks:
     def test_out_of_the_folder(self, folder: Path) -> None:
@@ -268,3 +285,8 @@ class _Evil:
 
     def __reduce__(self) -> tuple[Any, tuple[str, str]]:
         return open, (str(self.file), "w")
+
+
+def test_weights_of_another_size(folder: Path) -> None:
+    edit(folder / "config.json", intermediate_size=16)
+    refused(folder, "the weights")
