@@ -18,6 +18,12 @@ from tests.unit.export.kinds import Graph
 from tests.unit.export.torchscripts import inline
 
 
+@pytest.fixture(autouse=True)
+def _no_forward_is_slow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Independent of the load on this machine."""
+    monkeypatch.setattr("export.probing.trials.SLOW_S", 60.0)
+
+
 def learned(module: nn.Module, *given: str) -> Findings:
     inputs = read_inputs(given)
     shapes = tuple(dict.fromkeys(two_shapes([each.spec for each in inputs], (3, 5))))
